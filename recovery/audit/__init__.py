@@ -13,6 +13,7 @@
     directory.py, manifest.py, ledger.py, tiles.py    what a run leaves in its directory
     evidence.py, examine.py                           whether what was left there may be believed, and acted on
     conclusion.py, report.py, words.py, show.py       what a person reads
+    feed.py          what changed from run to run, as a change feed
     since.py, stuck.py       what changed since an earlier run; entries that wait for an operator
     interrupts.py    SIGINT and SIGTERM; errors.py: the only error of its own
     inventory/       takes the blobs from a report instead of a listing: another engine

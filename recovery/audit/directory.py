@@ -37,6 +37,7 @@ from recovery.visible import visible
 from tiered.settings import GCS_EMULATOR
 
 GCS_RETRY_S = 60
+RUN = "the run directory"
 COPY_BYTES = 4 * 1024 * 1024
 
 _REFUSED = {
@@ -62,37 +63,38 @@ class Files:
     `uri` opens the same directory in another process, or on another machine that can reach it.
     """
 
-    def __init__(self, uri: str, filesystem: Any, path: str, runtime: Runtime) -> None:
+    def __init__(self, uri: str, filesystem: Any, path: str, runtime: Runtime, what: str = RUN) -> None:
         self.uri = uri
         self.filesystem = filesystem
         self.path = path
+        self.what = what
         self._runtime = runtime
 
     @classmethod
-    def at(cls, where: str, runtime: Runtime) -> Self:
-        """Returns the files of a path or a URI. It reads and writes nothing.
+    def at(cls, where: str, runtime: Runtime, what: str = RUN) -> Self:
+        """Returns the files of a path or a URI. It reads and writes nothing. `what`: what errors call the directory.
 
         Raises `ConfigurationError` if the URI cannot be opened, or if the text is empty or a URI that lacks a slash.
         """
-        if (why := _unusable(where)) is not None:
+        if (why := _unusable(where, what)) is not None:
             raise ConfigurationError(why)
         if "://" not in where:
             path = str(Path(where).absolute())
-            return cls(path, arrow_fs.LocalFileSystem(), path, runtime)
+            return cls(path, arrow_fs.LocalFileSystem(), path, runtime, what)
         parts = urlsplit(where)
         if parts.scheme == "file":
             if parts.netloc not in ("", "localhost"):
-                raise ConfigurationError(f"the run directory {where} names the machine {parts.netloc}: give file:/// and an absolute path")
-            return cls.at(unquote(parts.path), runtime)
+                raise ConfigurationError(f"{what} {where} names the machine {parts.netloc}: give file:/// and an absolute path")
+            return cls.at(unquote(parts.path), runtime, what)
         try:
             filesystem, path = _opened(where)
         except (pa.ArrowException, OSError) as error:
             raise ConfigurationError(
-                f"the run directory {where} cannot be opened: give a path, or a URI such as gs://bucket/audits/1 ({_first_line(error)})"
+                f"{what} {where} cannot be opened: give a path, or a URI such as gs://bucket/audits/1 ({_first_line(error)})"
             ) from error
         if not path.strip("/"):
-            raise ConfigurationError(f"the run directory {where} has no name: give a URI such as gs://bucket/audits/1")
-        return cls(where.rstrip("/"), filesystem, path.rstrip("/"), runtime)
+            raise ConfigurationError(f"{what} {where} has no name: give a URI such as gs://bucket/audits/1")
+        return cls(where.rstrip("/"), filesystem, path.rstrip("/"), runtime, what)
 
     @property
     def local(self) -> Path | None:
@@ -110,7 +112,7 @@ class Files:
     def make(self, name: str) -> None:
         """Creates a subdirectory, and the directory itself."""
         with self.explained("be made"):
-            self.filesystem.create_dir(f"{self.path}/{name}", recursive=True)
+            self.filesystem.create_dir(f"{self.path}/{name}".rstrip("/"), recursive=True)
 
     def list(self, name: str = "") -> list[FileSeen]:
         """Returns the files and directories of a subdirectory, in the order of their names.
@@ -166,7 +168,7 @@ class Files:
 
         `name`: of the file in the directory that the error is about; None: the directory itself.
         """
-        what = f"the run directory {self.uri}" if name is None else f"{self.uri}/{name}"
+        what = f"{self.what} {self.uri}" if name is None else f"{self.uri}/{name}"
         try:
             yield
         except pa.ArrowException as error:
@@ -234,15 +236,15 @@ class Draft:
                 Path(self._temporary).unlink(missing_ok=True)
 
 
-def _unusable(where: str) -> str | None:
+def _unusable(where: str, what: str) -> str | None:
     """Returns why a text names no directory, in one sentence. None: it may name one."""
     if not where.strip():
-        return "the run directory is empty: give a path, or a URI such as gs://bucket/audits/1"
+        return f"{what} is empty: give a path, or a URI such as gs://bucket/audits/1"
     if not where.isascii() and where.encode(errors="replace").decode() != where:
-        return f"the run directory {visible(where)} is no text in UTF-8: give another name"
+        return f"{what} {visible(where)} is no text in UTF-8: give another name"
     if (mistyped := _MISTYPED.match(where)) is not None:
         scheme = "file:///" if mistyped[1].lower() == "file" else f"{mistyped[1]}://"
-        return f"the run directory {where} is no path and no URI: a URI begins with {scheme}, and a path with ./ or /"
+        return f"{what} {where} is no path and no URI: a URI begins with {scheme}, and a path with ./ or /"
     return None
 
 

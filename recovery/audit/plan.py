@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
 from recovery.audit.cuts import cut_names
-from recovery.audit.ledger import RunDirectory
+from recovery.audit.directory import Files
 from recovery.audit.manifest import OVERDUE_S, Bounds, Cutoff, Inventory, Manifest
 from recovery.audit.sweep import SKEW_MAX_NS
 from recovery.audit.words import duration, span
@@ -129,14 +129,14 @@ def check_grace(options: AuditOptions) -> None:
         )
 
 
-def check_apart(directory: RunDirectory, settings: Settings) -> None:
-    """Refuses a run directory inside the store that is audited, because the audit would find its own files there."""
-    if settings.gcs is not None and directory.files.bucket == settings.gcs.bucket:
-        raise ConfigurationError(f"the run directory {directory.uri} is in the bucket that is audited: give one in another bucket")
-    if settings.directory is not None and directory.files.local is not None:
-        run, store = directory.files.local.resolve(), settings.directory.resolve()
+def check_apart(files: Files, settings: Settings) -> None:
+    """Refuses a directory inside the store that is audited, because the audit would find its own files there."""
+    if settings.gcs is not None and files.bucket == settings.gcs.bucket:
+        raise ConfigurationError(f"{files.what} {files.uri} is in the bucket that is audited: give one in another bucket")
+    if settings.directory is not None and files.local is not None:
+        run, store = files.local.resolve(), settings.directory.resolve()
         if run.is_relative_to(store):
-            raise ConfigurationError(f"the run directory {directory.uri} is in {store}, the store that is audited: give one outside of it")
+            raise ConfigurationError(f"{files.what} {files.uri} is in {store}, the store that is audited: give one outside of it")
 
 
 def check_same(found: dict[str, str], now: dict[str, str], where: str) -> None:

@@ -103,7 +103,7 @@ async def run_audit(
     check_there(settings)
     settings = portable(settings)
     directory = await to_thread.run_sync(RunDirectory.open, options.directory, runtime)
-    check_apart(directory, settings)
+    check_apart(directory.files, settings)
     manifest = await to_thread.run_sync(directory.read_manifest)
     if options.since is not None:
         scope, begun_ns = (options.prefix or "", None) if manifest is None else (manifest.scope, manifest.started_ns)
@@ -112,7 +112,11 @@ async def run_audit(
     if manifest is None:
         plan = await plan_audit(settings, options, engine.slots, runtime)
         planned = plan.blobs
-        manifest = await to_thread.run_sync(directory.begin, _first_manifest(plan, options, engine, runtime))
+        first = _first_manifest(plan, options, engine, runtime)
+        await to_thread.run_sync(_check_feed, first, directory, settings, options, runtime)
+        manifest = await to_thread.run_sync(directory.begin, first)
+    else:
+        await to_thread.run_sync(_check_feed, manifest, directory, settings, options, runtime)
     _check_true(manifest, directory.uri, runtime)
     check_same(manifest.inputs, inputs_of(settings), directory.uri)
     check_cutoff(manifest.cutoff, options, directory.uri)
@@ -136,6 +140,17 @@ def _check_true(manifest: Manifest, where: str, runtime: Runtime) -> None:
     now_ns = runtime.wall_ns() - min(0, manifest.ahead_ns)
     for fault in contradictions(manifest.model_copy(update={"ended_ns": None}), now_ns):
         raise CorruptRecordError(f"the run in {where} cannot be trusted: {fault}; begin one in another directory")
+
+
+def _check_feed(manifest: Manifest, directory: RunDirectory, settings: Settings, options: AuditOptions, runtime: Runtime) -> None:
+    """Refuses a run that the feed cannot take, if it is to take one."""
+    if options.feed is None:
+        return
+    from recovery.audit.feed import FindingsFeed  # noqa: PLC0415 (it needs Avro, which not everybody has)
+
+    feed = FindingsFeed.open(options.feed, runtime)
+    check_apart(feed.files, settings)
+    feed.check(manifest, directory.files)
 
 
 async def _note(settings: Settings, ended: Manifest, where: str, runtime: Runtime) -> None:

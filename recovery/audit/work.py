@@ -70,6 +70,9 @@ class AuditOptions:
     `since`: the directory of an earlier run, with which the report compares this one; None: the youngest one beside it.
     `inventory`: the report that shows the blobs; None: they are listed. `tiered`: how commands begin that mean the same
     store, for the report.
+
+    `feed`: the directory of a feed that is to take the findings. The run is refused at its beginning if that feed
+    cannot take it. The caller adds it when it has ended (`recovery.audit.feed`).
     """
 
     directory: str
@@ -82,6 +85,7 @@ class AuditOptions:
     since: str | None = None
     inventory: Inventory | None = None
     tiered: tuple[str, ...] = ("tiered",)
+    feed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

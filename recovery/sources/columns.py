@@ -20,7 +20,11 @@ Row = tuple[Any, ...]
 """The values of all columns of a table, in their order. Times are microseconds since 1970."""
 
 TEXT, LONG, INT, FLAG, TIME = "string", "bigint", "int", "boolean", "timestamp"
-ARROW = {TEXT: pa.string(), LONG: pa.int64(), INT: pa.int32(), FLAG: pa.bool_(), TIME: pa.timestamp("us", tz="UTC")}
+COUNTS = "array<struct<time:bigint,count:bigint>>"
+ARROW = {
+    TEXT: pa.string(), LONG: pa.int64(), INT: pa.int32(), FLAG: pa.bool_(), TIME: pa.timestamp("us", tz="UTC"),
+    COUNTS: pa.list_(pa.struct([("time", pa.int64()), ("count", pa.int64())])),
+}  # fmt: skip
 """The type of Arrow for each type of Spark."""
 
 BLOBS: Mapping[str, str] = {
@@ -75,6 +79,25 @@ FINDINGS: Mapping[str, str] = {
 """`tiered.findings`: what a run of the audit found (docs/audit.md has the columns).
 
 A range that was not audited, or whose file is damaged, is a row with an `error`.
+"""
+
+FEED: Mapping[str, str] = {
+    "feed": TEXT,          # the directory
+    "file": TEXT,          # its name in the directory
+    "place": TEXT,         # of the message in the file, in words
+    "generation": LONG,    # of the feed, if the file tells it
+    "kind": TEXT,          # update, progress or error
+    "data": TEXT,          # of an update: the record as canonical JSON
+    "time": LONG,          # of an update
+    "diff": LONG,          # of an update: by how much the record's multiplicity changes
+    "lower": LONG,         # of a progress message: the first time that it tells of; null: none, it tells only of the end
+    "upper": LONG,         # of a progress message: the first time that it does not tell of; null: the feed ends
+    "counts": COUNTS,      # of a progress message: how many distinct updates a time has
+    "error": TEXT,
+}  # fmt: skip
+"""`tiered.feed`: every update and every progress message of a change feed, as often as it is there.
+
+A file that cannot be read to its end gives one more row of the kind error. Its `error` is the sentence.
 """
 
 TIME_MIN_US, TIME_MAX_US = -62_135_596_800_000_000, 253_402_300_799_999_999

@@ -10,6 +10,7 @@
 | `tiered.tombstones` | a row that names a blob | `config` or `directory`, `parallel` |
 | `tiered.changes` | an entry of the changelog | `config` or `directory`, `parallel` |
 | `tiered.findings` | a finding of an audit | `run`, `parallel` |
+| `tiered.feed` | an update or a progress message of a change feed | its directory, in `load`; `parallel` |
 
 `config`: the path of a settings file, read on the driver. `directory`: that of an embedded store. `run`: the directory
 of an audit's run, a path or a URI. `parallel`: about how many partitions are read at once (a whole number, 8 by
@@ -17,6 +18,9 @@ default). `recovery.sources.columns` has the columns.
 
 Spark does not tell such a source which columns a query needs. `.schema("name string, size bigint")` reads only those
 columns. A row is read when a query runs, so two queries may see different rows of a store that is in use.
+
+A feed's directory is a path that all executors see. One file is read by one task. Rows of `tiered.feed` may be
+repeated, and late ones may be missing: `recovery.sources.consistent` makes a view of them.
 
 *Failure*: one sentence inside Spark's own error. A damaged record is a row whose column `error` says what is wrong.
 """
@@ -34,8 +38,8 @@ from pyspark.sql.types import StructType
 
 from changelog.base.errors import ConfigurationError
 from recovery.audit.work import portable
-from recovery.sources import findings
-from recovery.sources.columns import BLOBS, CHANGES, FINDINGS, TOMBSTONES, batch_of, ddl
+from recovery.sources import feed, findings
+from recovery.sources.columns import BLOBS, CHANGES, FEED, FINDINGS, TOMBSTONES, batch_of, ddl
 from recovery.sources.reading import Part, plan, rows
 from tiered.settings import Settings, load_settings
 
@@ -43,11 +47,11 @@ PARALLEL, PARALLEL_MAX = 8, 4096
 
 
 def register(session: SparkSession) -> None:
-    """Makes the formats `tiered.blobs`, `tiered.tombstones`, `tiered.changes` and `tiered.findings` known to a session.
+    """Makes the formats known to a session: `tiered.blobs`, `.tombstones`, `.changes`, `.findings` and `.feed`.
 
     The executors must be able to import this software (docs/audit.md says how to pack it).
     """
-    for source in (Blobs, Tombstones, Changes, Findings):
+    for source in (Blobs, Tombstones, Changes, Findings, Feed):
         session.dataSource.register(source)
 
 
@@ -64,6 +68,13 @@ class FilesPartition(InputPartition):
 
     parts: tuple[tuple[str, int], ...]
     faults: tuple[tuple[int, str], ...]
+
+
+@dataclass
+class NamesPartition(InputPartition):
+    """Some files of a feed, each with its place among all files."""
+
+    names: tuple[tuple[int, str], ...]
 
 
 class _Source(DataSource):
@@ -134,6 +145,17 @@ class Findings(_Source):
         return FindingsReader(run, self._wanted(schema), self._parallel())
 
 
+class Feed(_Source):
+    FORMAT, COLUMNS, OPTIONS = "tiered.feed", FEED, frozenset({"path", "parallel"})
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        self._check_options()
+        directory = self.options.get("path")
+        if directory is None:
+            raise ConfigurationError("tiered.feed has no path: give the directory of a change feed to load")
+        return FeedReader(str(Path(directory).absolute()), self._wanted(schema), self._parallel())
+
+
 class StoreReader(DataSourceReader):
     """Reads a table of a store. It is sent to the executors, so it holds plain values only."""
 
@@ -170,3 +192,24 @@ class FindingsReader(DataSourceReader):
         assert isinstance(partition, FilesPartition)
         for page in findings.rows(self._run, partition.parts, partition.faults):
             yield batch_of(FINDINGS, page, self._wanted)
+
+
+class FeedReader(DataSourceReader):
+    """Reads the files of a feed. It is sent to the executors, so it holds plain values only."""
+
+    def __init__(self, directory: str, wanted: Sequence[str], parallel: int) -> None:
+        self._directory = directory
+        self._names = feed.names_of(directory)
+        self._wanted = tuple(wanted)
+        self._parallel = parallel
+
+    def partitions(self) -> Sequence[InputPartition]:
+        names = list(enumerate(self._names))
+        shares = [tuple(names[first :: self._parallel]) for first in range(self._parallel)]
+        return [NamesPartition(share) for share in shares if share]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, NamesPartition)
+        for number, name in partition.names:
+            for page in feed.rows(self._directory, name, number):
+                yield batch_of(FEED, page, self._wanted)

@@ -9,7 +9,9 @@ import anyio
 import pytest
 from pyspark.sql import SparkSession
 
+from changelog.base.runtime import SystemRuntime
 from recovery.audit.cluster import SparkEngine, open_spark
+from recovery.audit.feed import FindingsFeed
 from recovery.audit.ledger import SCHEMA, RunDirectory
 from recovery.audit.work import carry_out
 from tests.given.audited_store import PLANTED, audit, found, plant
@@ -54,3 +56,5 @@ def test_audit_on_spark_finds_what_was_planted(engine: SparkEngine, tmp_path: Pa
 
     anyio.run(main)
     assert found(tmp_path / "run") == PLANTED
+    added = FindingsFeed.open(str(tmp_path / "feed"), SystemRuntime()).add(RunDirectory.open(str(tmp_path / "run")))
+    assert added.found == added.now == len(PLANTED)

@@ -76,6 +76,9 @@ InventoryOption = Annotated[str | None, typer.Option("--inventory", metavar="MAN
     "Take the blobs from this inventory report of Google Cloud Storage, instead of listing the bucket."
 ))]  # fmt: skip
 Export = Annotated[str | None, typer.Option(metavar="DIR", help="With --inventory: a Bigtable export as Parquet, instead of a scan.")]
+Feed = Annotated[str | None, typer.Option("--feed", metavar="DIR", help=(
+    "Add what changed since the run before to the change feed in this directory: +1 for a finding that is new, -1 for one that is gone."
+))]  # fmt: skip
 
 
 @audit_app.callback()
@@ -122,6 +125,7 @@ def run(
     since: Since = None,
     inventory: InventoryOption = None,
     export: Export = None,
+    feed: Feed = None,
 ) -> None:
     """Compares everything, or what --prefix says, and writes findings, manifest.json and report.html."""
 
@@ -137,7 +141,7 @@ def run(
             to or _new_directory(), grace, insist, price, _prefix(prefix, usecase), _verify(verify, verify_share, verify_rate),
             None if overdue is None else lifetime(overdue).total_seconds(), since,
         )  # fmt: skip
-        options = replace(options, tiered=choice.again(absolute=True))
+        options = replace(options, tiered=choice.again(absolute=True), feed=feed)
         check_grace(options)
         begins_ns = SystemRuntime().wall_ns()
         show_start(inputs_of(settings), options, engine.value)
@@ -151,6 +155,8 @@ def run(
         if manifest.ended_ns is not None and manifest.ended_ns < begins_ns:
             say_old(manifest, options)
         show_manifest(manifest, options, choice.json)
+        if feed is not None:
+            _add_to_feed(feed, options.directory, choice.json)
         return FAILED if not manifest.complete else FINDINGS if manifest.findings else CLEAN
 
     finish(command)
@@ -209,6 +215,15 @@ def _with_inventory(
     runtime = SystemRuntime()
     with open_inventory(settings, inventory, export, runtime, master=master, slots=parallel, insist=options.insist) as engine:
         yield replace(options, inventory=engine.evidence), engine
+
+
+def _add_to_feed(feed: str, run: str, as_json: bool) -> None:
+    from recovery.audit.feed import FindingsFeed
+    from recovery.audit.ledger import RunDirectory
+    from recovery.cli.audit.output import show_added
+
+    runtime = SystemRuntime()
+    show_added(FindingsFeed.open(feed, runtime).add(RunDirectory.open(run, runtime)), feed, as_json)
 
 
 def _options(

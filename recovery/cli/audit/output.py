@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -16,6 +17,10 @@ from recovery.audit.work import AuditOptions, Progress
 from recovery.cli.audit.console import console, showing
 from recovery.cli.output import dump, write
 from recovery.cli.shared import say
+from tiered.metadata import NS_PER_MS
+
+if TYPE_CHECKING:
+    from recovery.audit.feed import Added
 
 RATE_SHOWN_MIN = 100.0
 """Blobs a second. A lower rate is not shown: of few blobs it would only tell how fast Spark starts."""
@@ -81,6 +86,14 @@ def say_old(manifest: Manifest, options: AuditOptions) -> None:
     assert manifest.ended_ns is not None
     where, ended = words.visible(options.directory), words.moment(manifest.ended_ns)
     say(f"the run in {where} ended at {ended}, and nothing was audited now: name another directory for a new run")
+
+
+def show_added(added: Added, feed: str, as_json: bool) -> None:
+    """Says what a run added to a feed. With `--json`, stdout has the manifest and nothing else."""
+    since = "the first run there" if added.before_ms is None else f"since {words.moment(added.before_ms * NS_PER_MS)}"
+    before = ", as an earlier call had added it" if added.again else ""
+    figures = f"{added.found:,} new, {added.gone:,} gone, {added.now:,} now ({since}){before}"
+    console(stderr=as_json).print(f"feed      {figures}: {_below(feed, added.file)}")
 
 
 def show_manifest(manifest: Manifest, options: AuditOptions, as_json: bool) -> None:

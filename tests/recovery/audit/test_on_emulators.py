@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -11,6 +12,7 @@ from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from recovery.audit import cuts
+from recovery.audit.feed import FindingsFeed
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Bounds, Manifest
@@ -51,12 +53,21 @@ def test_audit_of_the_emulators_in_worker_processes_finds_what_was_planted(servi
         options = AuditOptions("gs://audits/2026/november", grace_s=0, insist=True)
         with pytest.raises(ConfigurationError, match="in the bucket that is audited"):
             await run_audit(services, AuditOptions("gs://tiered-blobs/audit"), LocalEngine(2), SystemRuntime(), lambda _: None)
+        with pytest.raises(ConfigurationError, match="the feed directory gs://tiered-blobs/feed is in the bucket that is audited"):
+            await run_audit(services, replace(options, feed="gs://tiered-blobs/feed"), LocalEngine(2), SystemRuntime(), lambda _: None)
         return await run_audit(services, options, LocalEngine(2), SystemRuntime(), lambda _: None)
 
     manifest = anyio.run(main)
     assert manifest.complete and (manifest.names, manifest.redirects) == (OBJECTS, OBJECTS)
-    found = RunDirectory.open("gs://audits/2026/november").findings(manifest.run)
+    run = RunDirectory.open("gs://audits/2026/november")
+    found = run.findings(manifest.run)
     assert sorted((each.kind, each.object) for each in found) == [("dangling", "media/objects/05"), ("orphan", "media/objects/77")]
+    feed = FindingsFeed.open("gs://audits/feeds/findings", SystemRuntime())
+    feed.check(manifest, run.files)
+    assert [(added.found, added.gone, added.again) for added in (feed.add(run), feed.add(run))] == [(2, 0, False), (2, 0, True)]
+    assert [seen.name for seen in feed.files.list()] == ["run-000000.avro"], "no claim is left"
+    with pytest.raises(ConfigurationError, match="lie in each other"):
+        feed.check(manifest, RunDirectory.open("gs://audits/feeds").files)
 
 
 def test_bucket_is_cut_by_listings_of_the_real_adapter(services: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,12 +76,12 @@ GOOGLE = Settings(
 ])  # fmt: skip
 def test_run_in_the_audited_bucket_is_refused_however_it_is_spelt(where: str) -> None:
     with pytest.raises(ConfigurationError, match="in the bucket that is audited: give one in another bucket"):
-        check_apart(RunDirectory.open(where), GOOGLE)
+        check_apart(RunDirectory.open(where).files, GOOGLE)
 
 
 @pytest.mark.parametrize("where", ["gs://blobs-audits/blobs", "gs://audits/blobs", "/blobs"])
 def test_run_in_another_bucket_is_not_refused(where: str) -> None:
-    check_apart(RunDirectory.open(where), GOOGLE)
+    check_apart(RunDirectory.open(where).files, GOOGLE)
 
 
 @pytest.mark.parametrize(("where", "refused"), [("store", True), ("store/../store/x", True), ("store2", False), (".", False)])
@@ -90,9 +90,9 @@ def test_run_in_the_audited_directory_is_refused(tmp_path: Path, where: str, ref
     directory = RunDirectory.open(f"{tmp_path}/{where}")
     if refused:
         with pytest.raises(ConfigurationError, match="give one outside of it"):
-            check_apart(directory, store)
+            check_apart(directory.files, store)
     else:
-        check_apart(directory, store)
+        check_apart(directory.files, store)
 
 
 def test_run_in_the_audited_directory_is_refused_behind_links(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_run_in_the_audited_directory_is_refused_behind_links(tmp_path: Path) ->
     (tmp_path / "deeper").symlink_to(tmp_path / "link" / "blobs")
     for run, store in (("link/x", "store"), ("deeper/x", "store"), ("store/x", "link"), ("deeper", "link")):
         with pytest.raises(ConfigurationError, match="give one outside of it"):
-            check_apart(RunDirectory.open(f"{tmp_path}/{run}"), Settings(directory=tmp_path / store, changelog="sqlite"))
+            check_apart(RunDirectory.open(f"{tmp_path}/{run}").files, Settings(directory=tmp_path / store, changelog="sqlite"))
 
 
 def test_inputs_of_a_relative_directory_are_the_same_from_everywhere() -> None:

@@ -1,0 +1,62 @@
+"""The rows of a feed's files, without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from changelog.base.errors import ConfigurationError
+from recovery.feed import Progress, Update, Updates
+from recovery.feed.files import Form, write
+from recovery.sources import feed
+from recovery.sources.columns import FEED, batch_of
+
+
+def told(directory: Path, name: str, time: int = 0) -> list[dict[str, Any]]:
+    return [dict(zip(FEED, row, strict=True)) for page in feed.rows(str(directory), name, time) for row in page]
+
+
+def test_each_update_and_each_progress_message_is_a_row(tmp_path: Path) -> None:
+    updates = Updates((Update({"b": "ü", "a": 1}, 7, -2), Update("é", 8, 1)))
+    write(tmp_path / "a.avro", [Progress((7,), (), ((7, 1), (8, 1)))], Form.AVRO, generation=3)
+    write(tmp_path / "b.json", [updates, Progress((), (), ())])
+    [closing] = told(tmp_path, "a.avro")
+    assert (closing["kind"], closing["generation"], closing["lower"], closing["upper"]) == ("progress", 3, 7, None)
+    assert closing["counts"] == [{"time": 7, "count": 1}, {"time": 8, "count": 1}] and closing["error"] is None
+    first, second, last = told(tmp_path, "b.json")
+    assert [(row["file"], row["place"], row["data"], row["time"], row["diff"]) for row in (first, second)] == [
+        ("b.json", "line 1", '{"a":1,"b":"ü"}', 7, -2), ("b.json", "line 1", '"é"', 8, 1),
+    ]  # fmt: skip
+    assert (last["place"], last["lower"], last["upper"], last["counts"]) == ("line 2", None, None, [])
+    batch = batch_of(FEED, [tuple(row.values()) for row in (closing, first, last)], ("counts", "data"))
+    assert batch.to_pydict() == {"counts": [closing["counts"], None, []], "data": [None, first["data"], None]}
+
+
+def test_a_file_of_deltas_is_the_transaction_of_its_place(tmp_path: Path) -> None:
+    (tmp_path / "part").write_text('{"record":"a","delta":2}\n')
+    assert [(row["kind"], row["time"], row["lower"], row["upper"]) for row in told(tmp_path, "part", 4)] == [
+        ("update", 4, None, None), ("progress", None, 4, 5),
+    ]  # fmt: skip
+
+
+def test_what_was_read_of_a_damaged_file_is_told_and_then_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "PAGE", 2)
+    write(tmp_path / "a", [Progress((time,), (time + 1,), ()) for time in range(5)])
+    (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes()[:-3])
+    *good, broken = told(tmp_path, "a")
+    assert [row["lower"] for row in good] == [0, 1, 2, 3] and broken["kind"] == "error" and broken["file"] == "a"
+    assert broken["error"].startswith(f"{tmp_path}/a, line 5: ") and "(rule whole: " in broken["error"]
+    assert [len(page) for page in feed.rows(str(tmp_path), "a")] == [2, 2, 1]
+
+
+def test_a_directory_that_is_no_feed_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "_draft").touch()
+    with pytest.raises(ConfigurationError, match="has no files: give the directory of a feed"):
+        feed.names_of(str(tmp_path))
+    with pytest.raises(ConfigurationError, match="there is no directory"):
+        feed.names_of(str(tmp_path / "none"))
+    (tmp_path / "below").mkdir()
+    with pytest.raises(ConfigurationError, match="below is a directory, and a feed is files only"):
+        feed.names_of(str(tmp_path))

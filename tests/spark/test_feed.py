@@ -1,0 +1,213 @@
+"""The set-based reader of change feeds, beside `CdcReader`: the same view, the same frontier, the same refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from changelog.base.errors import ConfigurationError
+from recovery.feed import FeedError, Message, Progress, Rule, Update, Updates
+from recovery.feed.files import Form, write
+from recovery.feed.messages import canonical
+from recovery.feed.reader import CdcReader
+from recovery.feed.spelling import from_json
+from recovery.feed.view import View
+from recovery.sources.columns import FEED, Row, ddl
+from recovery.sources.consistent import NEEDED, Fault, Reading, located, open_feed
+from recovery.sources.feed import names_of, rows
+from tests.given.repository import ROOT
+
+pytestmark = pytest.mark.slow
+
+VECTORS = json.loads((ROOT / "tests" / "recovery" / "feed" / "vectors.json").read_text())["cases"]
+BROKEN_HISTORIES = 100
+Seen = tuple[tuple[int, ...], dict[str, int]]
+"""A frontier, and how often each record is there."""
+
+
+def by_messages(messages: Iterable[Message]) -> Seen | None:
+    """What `CdcReader` makes of it; None: it refuses a message. It remembers: Spark has all messages at once, too."""
+    reader, view = CdcReader(remember=True), View()
+    try:
+        for message in messages:
+            batch = reader.feed(message)
+            if batch is not None:
+                view.add(batch)
+    except FeedError:
+        return None
+    return reader.frontier, {canonical(row.record): row.multiplicity for row in view}
+
+
+def by_spark(reading: Reading) -> dict[str, Seen]:
+    views: dict[str, dict[str, int]] = {}
+    for row in reading.view.collect():
+        views.setdefault(row.feed, {})[row.data] = row["count"]
+    return {row.feed: (() if row.closed else (row.frontier,), views.get(row.feed, {})) for row in reading.frontier.collect()}
+
+
+def table(spark: SparkSession, feeds: dict[str, list[Message]]) -> DataFrame:
+    """The rows of several feeds, as the format tiered.feed has them."""
+    told: list[tuple[Any, ...]] = []
+    for feed, messages in feeds.items():
+        for message in messages:
+            if isinstance(message, Updates):
+                told += [
+                    (feed, None, "update", canonical(each.data), each.time, each.diff, None, None, None, None) for each in message.updates
+                ]
+            else:
+                lower, upper = (bound[0] if bound else None for bound in (message.lower, message.upper))
+                told.append((feed, None, "progress", None, None, None, lower, upper, list(message.counts), None))
+    return spark.createDataFrame(told, ddl({name: FEED[name] for name in NEEDED}))
+
+
+def history(random: Random, times: int, records: int) -> list[Message]:
+    """A sound feed: at each time some records change, and progress messages close it, a few times at once."""
+    messages: list[Message] = []
+    closed, counts = 0, {}
+    for time in range(times):
+        changed = [number for number in range(records) if random.random() < 0.3]
+        updates = [Update({"object": f"o/{number}", "blob": "ü"}, time, random.choice((1, -1, 3))) for number in changed]
+        cut = random.randrange(len(updates) + 1)
+        messages += [Updates(tuple(part)) for part in (updates[:cut], updates[cut:])]
+        if updates:
+            counts[time] = len(updates)
+        if random.random() < 0.5:
+            messages.append(Progress((closed,), (time + 1,), tuple(counts.items())))
+            closed, counts = time + 1, {}
+    return messages
+
+
+def broken(random: Random) -> list[Message]:
+    """A small feed in any order, in which a few messages are missing, and a few say something else."""
+    messages = history(random, 8, 4)
+    for _ in range(random.randrange(3)):
+        del messages[random.randrange(len(messages))]
+    for _ in range(random.randrange(4)):
+        place = random.randrange(len(messages))
+        messages.insert(random.randrange(len(messages)), altered(random, messages[place]))
+    random.shuffle(messages)
+    return messages
+
+
+def altered(random: Random, message: Message) -> Message:
+    if isinstance(message, Updates):
+        return Updates(tuple(
+            Update(each.data, each.time + random.choice((0, 0, 1, -1)), each.diff + random.choice((0, 0, 1))) for each in message.updates
+        ))  # fmt: skip
+    lower, upper = (tuple(time + random.choice((0, 0, 1, -1)) for time in bound) for bound in (message.lower, message.upper))
+    counts = tuple((time, count + random.choice((0, 0, 0, 1, -1))) for time, count in message.counts if random.random() < 0.9)
+    return Progress(lower, () if random.random() < 0.1 else upper, counts)
+
+
+def test_every_vector_and_every_broken_history_is_read_as_by_the_reader(spark: SparkSession) -> None:
+    """In many ranges of times. The test of files has one range."""
+    feeds = {case["name"]: [from_json(message) for message in case["messages"]] for case in VECTORS}
+    assert sum(by_messages(messages) is None for messages in feeds.values()) == 7
+    feeds |= {f"broken {number}": broken(Random(number)) for number in range(BROKEN_HISTORIES)}
+    expected = {name: by_messages(messages) for name, messages in feeds.items()}
+    assert BROKEN_HISTORIES / 4 < sum(seen is None for seen in expected.values()) < BROKEN_HISTORIES
+    expected["without messages"] = (0,), {}
+    with Reading(table(spark, feeds), list(expected), points_max=150) as reading:
+        refused = {fault.feed for fault in reading.faults}
+        assert refused == {name for name, seen in expected.items() if seen is None}
+        found = by_spark(reading)
+    assert {name: seen for name, seen in found.items() if name not in refused} == {
+        name: seen for name, seen in expected.items() if seen is not None
+    }  # fmt: skip
+
+
+# --- files -----------------------------------------------------------------------------------------
+
+
+def scatter(random: Random, messages: list[Message], directory: Path, files: int = 6) -> list[Message]:
+    """Writes the messages, some of them twice, in any order, to files of each form. Returns them in that order."""
+    mangled = [*messages, *random.sample(messages, len(messages) // 2)]
+    random.shuffle(mangled)
+    directory.mkdir()
+    for number in range(files):
+        form = (Form.AVRO, Form.JSON, Form.TEXT)[number % 3]
+        write(directory / f"part-{number}.{form}{'.gz' if number > 2 else ''}", mangled[number::files], form)
+    return mangled
+
+
+def test_files_in_any_order_and_form_are_read_as_by_the_reader(spark: SparkSession, tmp_path: Path) -> None:
+    random = Random(5)
+    whole, lossy = history(random, 60, 20), history(random, 60, 20)
+    del lossy[len(lossy) // 2 :: 9]
+    mangled = {name: scatter(random, messages, tmp_path / name) for name, messages in (("whole", whole), ("lossy", lossy))}
+    (tmp_path / "whole" / "_part.tmp").write_bytes(b"half")
+    expected = {str(tmp_path / name): by_messages(messages) for name, messages in mangled.items()}
+    tables = [spark.read.format("tiered.feed").option("parallel", "2").load(directory) for directory in expected]
+    with Reading(tables[0].unionByName(tables[1])) as reading:
+        assert reading.faults == [] and by_spark(reading) == expected
+        ends = {row.feed[-5:]: (row.frontier, row.covered, row.short) for row in reading.frontier.collect()}
+    assert ends["whole"][0] > 50 > ends["lossy"][0] and all(min(filter(None, rest)) == first for first, *rest in ends.values())
+
+
+# --- what is refused -------------------------------------------------------------------------------
+
+
+def change(record: str, time: int, diff: int = 1) -> str:
+    return f'{{"array":[{{"data":"{record}","time":{time},"diff":{diff}}}]}}\n'
+
+
+def progress(lower: int, upper: int, *counts: tuple[int, int]) -> str:
+    told = [{"time": time, "count": count} for time, count in counts]
+    return json.dumps({"progress": {"lower": [lower], "upper": [upper], "counts": told}}) + "\n"
+
+
+GOOD = change("a", 1) + progress(0, 2, (1, 1))
+BROKEN: list[tuple[str, str, Rule, str]] = [
+    ("truncated", GOOD + change("b", 2)[:-9], Rule.WHOLE, "part-1, line 3: "),
+    ("foreign", "PK\x03\x04", Rule.FORM, "part-1, byte 0: the file begins with"),
+    ("over-count", GOOD + change("b", 1), Rule.COUNT, "part-0, line 2; part-1, line 3: time 1 has 2 distinct updates, and 1 are declared"),
+    ("late", change("b", 0), Rule.COUNT, "part-0, line 2; part-1, line 1: time 0 has 1 distinct updates, and 0 are declared"),
+    ("diffs", change("a", 1, 2), Rule.DIFF, 'part-0, line 1; part-1, line 1: "a" at time 1 has the diffs 1 and 2'),
+    ("progress", GOOD + progress(1, 9, (1, 1), (2, 1)) + progress(2, 3), Rule.PROGRESS, "part-1, line 3; part-1, line 4: progress mess"),
+    ("negative", change("a", -1), Rule.TIME, "part-1, line 1: an update has the time -1"),
+    ("outside", progress(2, 3, (9, 1)), Rule.INTERVAL, "part-1, line 1: a progress message from 2 to 3 is not possible"),
+    ("inverted", progress(7, 3), Rule.INTERVAL, "part-1, line 1: a progress message from 7 to 3 is not possible"),
+    ("below 0", progress(-2, 3), Rule.TIME, "part-1, line 1: a progress message from -2 to 3 is not possible"),
+]
+
+
+def test_a_feed_that_breaks_a_rule_is_told_with_file_place_and_rule(spark: SparkSession, tmp_path: Path) -> None:
+    cases = {str(tmp_path / case[0]): case for case in BROKEN}
+    told: list[Row] = []
+    for directory, (_, content, _, _) in cases.items():
+        Path(directory).mkdir()
+        (Path(directory) / "part-0").write_text(GOOD)
+        (Path(directory) / "part-1").write_bytes(content.encode())
+        told += [row for name in names_of(directory) for page in rows(directory, name) for row in page]
+    messages = spark.createDataFrame(told, ddl(FEED)).coalesce(1).cache()
+    with Reading(messages) as reading:
+        first = {fault.feed: fault for fault in reversed(reading.faults)}
+        assert set(first) == set(cases)
+        for fault in first.values():
+            error, (_, _, rule, says) = located(messages, fault), cases[fault.feed]
+            assert isinstance(error, FeedError)
+            assert (error.rule, says in str(error), str(error).count("(rule ")) == (rule, True, 1), str(error)
+    messages.unpersist()
+
+
+def test_a_feed_that_breaks_a_rule_has_no_view(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "a.avro", [Progress((0,), (1,), ())], Form.AVRO, generation=1)
+    write(tmp_path / "b.avro", [Progress((1,), (2,), ())], Form.AVRO, generation=2)
+    with pytest.raises(FeedError, match=r"a\.avro, .*; b\.avro, .*: there are files of the generations 1 and 2"):
+        open_feed(spark, str(tmp_path), parallel=1)
+    closed = located(spark.range(0), Fault("feed", None, "a.avro cannot be read: Permission denied"))
+    assert isinstance(closed, ConfigurationError) and str(closed) == "a.avro cannot be read: Permission denied"
+
+
+def test_a_directory_that_is_no_feed_is_refused_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PySparkException, match=r"tiered\.feed has no path: give the directory of a change feed to load"):
+        spark.read.format("tiered.feed").load().collect()
+    with pytest.raises(PySparkException, match="has no files: give the directory of a feed"):
+        spark.read.format("tiered.feed").load(str(tmp_path)).collect()
