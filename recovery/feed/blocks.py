@@ -78,6 +78,8 @@ class Unpacked:
                 count = _long(source)
                 if count is None:
                     return
+                if count < 0 and source.read(3) == b"bj\x01":  # `O` is the number -40
+                    raise FeedError(Rule.FORM, f"another Avro file begins at byte {self.at}: keep each in a file of its own")
                 size = _long(source)
                 if size is None:
                     raise EOFError

@@ -246,6 +246,8 @@ def _form(source: io.BufferedReader, file: str) -> Form:
         return Form.TEXT
     if line.startswith(b"{"):
         return Form.DELTA if line[1:].lstrip().startswith((b'"record"', b'"delta"')) else Form.JSON
+    if line.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
+        raise FeedError(Rule.FORM, "the file begins with a byte order mark: save it as UTF-8 without one", f"{file}, byte 0")
     if line:
         raise FeedError(
             Rule.FORM, f"the file begins with {shown(start[:20])}, and neither with an Avro header nor with a message", f"{file}, byte 0"

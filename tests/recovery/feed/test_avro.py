@@ -342,3 +342,8 @@ def test_what_is_no_schema_of_a_feed_is_named() -> None:
             call()
     with pytest.raises(InvalidRequestError, match="is no message: use Updates or Progress"):
         encode({"array": []}, RECORDS)  # type: ignore[arg-type]
+
+
+def test_two_containers_one_after_the_other_are_named() -> None:
+    with pytest.raises(FeedError, match=f"another Avro file begins at byte {len(container())}: keep each in a file of its own"):
+        list(ContainerReader(BytesIO(container() * 2)))

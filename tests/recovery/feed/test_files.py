@@ -411,3 +411,11 @@ def test_what_is_not_what_the_function_asks_for_is_named(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
     write(path, MESSAGES, "text")  # type: ignore[arg-type]
     assert path.read_text().startswith("update (")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_byte_order_mark_is_named(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "feed"
+    path.write_text("update (a, time0, +1)\n", encoding)
+    with pytest.raises(FeedError, match="byte 0: the file begins with a byte order mark: save it as UTF-8 without one"):
+        list(read(path))
