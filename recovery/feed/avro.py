@@ -269,7 +269,7 @@ class ContainerReader:
             entries = {str(key): value.decode() for key, value in header["meta"].items()}
             union = json.loads(entries["avro.schema"])
         except EOFError:
-            raise FeedError(Rule.WHOLE, "the file ends in the middle of its Avro header") from None
+            raise FeedError(Rule.WHOLE, "the header of an Avro file cannot be read: the file ends in it") from None
         except _WHAT_FASTAVRO_RAISES as error:
             raise FeedError(Rule.FORM, f"the header of an Avro file cannot be read: {_reason(error)}") from None
         if header["magic"] != MAGIC:
