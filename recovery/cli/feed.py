@@ -173,9 +173,7 @@ def _time(frontier: tuple[int, ...]) -> str:
 
 @feed_app.command()
 @shared
-def check(
-    files: Files, form: FormOption = None, schema: SchemaOption = None, rollback: Rollback = False, bounded: Bounded = False
-) -> None:
+def check(files: Files, form: FormOption = None, schema: SchemaOption = None, rollback: Rollback = False, bounded: Bounded = False) -> None:
     """Says whether the feed is sound. If not: in which file, at which message, and which rule it breaks."""
 
     def command() -> int:
@@ -303,9 +301,7 @@ def _waiting_in_words(time: int, declared: int | None, received: int) -> str:
 
 @feed_app.command()
 @shared
-def convert(
-    source: In, target: Out, to: To, form: FormOption = None, schema: SchemaOption = None, schema_id: SchemaId = 0
-) -> None:
+def convert(source: In, target: Out, to: To, form: FormOption = None, schema: SchemaOption = None, schema_id: SchemaId = 0) -> None:
     """Writes the messages of a file in another form, one for one. It does not check what they say together."""
 
     def command() -> int:
@@ -503,9 +499,10 @@ def _schema(text: str | None) -> Schema | None:
             why = getattr(error, "strerror", None) or "it is not text"
             raise InvalidRequestError(f"--schema {text!r} is neither a primitive type, nor JSON, nor a file with JSON: {why}") from None
     try:
-        return schema(json.loads(text))
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"--schema is not JSON: {error}") from None
+    return schema(data)
 
 
 @contextmanager

@@ -166,7 +166,7 @@ def _check_path(path: object) -> None:
         raise InvalidRequestError(f"{shown(path)} is no path of a file: use text or a Path")
 
 
-def _form_of(form: object) -> Form:
+def _form_of(form: str) -> Form:
     try:
         return Form(form)
     except ValueError:

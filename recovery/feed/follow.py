@@ -116,7 +116,7 @@ class _File:
                 return
             self.offset += len(raw)
             self.line += 1
-            if not raw.isspace():
+            if len(raw) > LINE_BYTES_MAX or not raw.isspace():
                 yield self._located(raw)
 
     def _located(self, raw: bytes) -> Located:

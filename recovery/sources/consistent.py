@@ -84,7 +84,7 @@ class Reading:
     `view`: `feed`, `data` (the record as canonical JSON) and `count`, for each record whose count is not 0. Spark
     raises an error that names the record if a count does not fit into 64 bits. `faults`: which rules are broken: the
     first one of each feed, and a second one if a rule is broken that only several messages
-    together can break. The view of such a feed means nothing.
+    together can break. Such a feed has no view, and its frontier means nothing.
     """
 
     def __init__(self, messages: DataFrame, feeds: Sequence[str] = (), *, points_max: int = POINTS_MAX) -> None:
@@ -149,7 +149,8 @@ class Reading:
         return self._session.createDataFrame([*found.values(), *silent.values()], FRONTIER)
 
     def _view(self) -> DataFrame:
-        known = f.broadcast(self.frontier.select("feed", "frontier"))
+        broken = sorted({fault.feed for fault in self.faults})
+        known = f.broadcast(self.frontier.where(~f.col("feed").isin(broken)).select("feed", "frontier"))
         before = f.isnull("frontier") | (f.col("time") < f.col("frontier"))
         updates = self._held.where(f.col("kind") == UPDATE).join(known, "feed").where(before)
         # As decimals: 64 bits could overflow on the way to a sum that fits, or wrap in silence.
