@@ -18,6 +18,7 @@ printed stays true.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -26,7 +27,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from stat import S_ISREG
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import anyio
 import typer
@@ -35,9 +36,10 @@ from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import Table, dump, iso_of_ms, show_fields, write
 from recovery.cli.shared import choice, guard, say, shared
 from recovery.visible import visible
-from tiered.errors import InvalidRequestError
+from tiered.errors import ConfigurationError, InvalidRequestError
 
 if TYPE_CHECKING:
+    import recovery.audit.directory as audit
     from recovery.feed import Batch, CdcReader, FeedError, RollbackReader
     from recovery.feed.avro import Schema
     from recovery.feed.files import Form, Located
@@ -65,7 +67,7 @@ PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "string")
 feed_app = typer.Typer(help="A change feed in files: what it says, and whether it is sound.", no_args_is_help=True)
 
 Files = Annotated[list[str], typer.Argument(
-    metavar="FILE...", help="Files of one feed, in any order; a directory stands for its files; - is stdin."
+    metavar="FILE...", help="Files of one feed, in any order, also gs://…; a directory stands for its files; - is stdin."
 )]  # fmt: skip
 At = Annotated[int | None, typer.Option(metavar="TIME", min=0, help="Of this time, which must be before the frontier.")]
 FormOption = Annotated[str | None, typer.Option("--form", metavar="FORM", help="Needed for bare and framed; other forms are found out.")]
@@ -328,7 +330,7 @@ def _target(name: str) -> str:
         return name
     target = os.path.realpath(name)
     is_other = os.path.exists(target) and not os.path.isfile(target)
-    if not name or is_other or os.path.abspath(name).startswith(OPEN_FILES):
+    if not name or "://" in name or is_other or os.path.abspath(name).startswith(OPEN_FILES):
         raise InvalidRequestError(f"{name!r} is no file that can be replaced: name another, or - for stdout")
     return target
 
@@ -455,7 +457,7 @@ def _messages(files: list[str], form: str | None, schema: str | None) -> Iterato
 
     paths = _paths(files)
     with _showing(paths) as on_read:
-        yield from read_all(paths, form=_form("--form", form), schema=_schema(schema), on_read=on_read)
+        yield from read_all(paths, form=_form("--form", form), schema=_schema(schema), on_read=on_read, open_file=_open_file)
 
 
 def _paths(files: list[str]) -> list[str]:
@@ -464,16 +466,46 @@ def _paths(files: list[str]) -> list[str]:
     for name in files:
         if name == STDIN and (STDIN in paths or sys.stdin is None):
             raise InvalidRequestError("stdin is closed; name a file" if sys.stdin is None else "- stands for stdin, and is given twice")
-        if not os.path.isdir(name):
-            paths.append(name)
-            continue
-        from recovery.feed.follow import is_left_out
-
-        inside = sorted(each.path for each in os.scandir(name) if each.is_file() and not is_left_out(each.name))
-        if not inside:
+        if (inside := _of_uri(name) if "://" in name else _of_directory(name)) == []:
             raise InvalidRequestError(f"there is no file of a feed in the directory {name}")
-        paths += inside
+        paths += [name] if inside is None else inside
     return paths
+
+
+def _of_directory(name: str) -> list[str] | None:
+    """Returns the files of a directory, or None if it is none."""
+    from recovery.feed.follow import is_left_out
+
+    if not os.path.isdir(name):
+        return None
+    return sorted(each.path for each in os.scandir(name) if each.is_file() and not is_left_out(each.name))
+
+
+def _of_uri(uri: str) -> list[str] | None:
+    """Returns the files of a directory such as gs://bucket/feed, or None if the URI is one of a file."""
+    from recovery.feed.follow import is_left_out
+
+    place = _place(uri)
+    with place.explained("be read"):
+        if place.filesystem.get_file_info(place.path).is_file:
+            return None
+    return [f"{uri.rstrip('/')}/{each.name}" for each in place.list() if not is_left_out(each.name)]
+
+
+def _open_file(path: str | Path) -> io.RawIOBase:
+    if "://" not in str(path):
+        return io.FileIO(path)
+    place = _place(str(path))
+    with place.explained("be read"):
+        return cast(io.RawIOBase, place.filesystem.open_input_stream(place.path, compression=None))
+
+
+def _place(uri: str) -> audit.Files:
+    try:
+        from recovery.audit.directory import Files
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"to read {uri}, {error.name} is needed: pip install 'tiered[audit]'") from None
+    return Files.at(uri, SystemRuntime(), "the feed")
 
 
 def _form(option: str, text: str | None) -> Form | None:

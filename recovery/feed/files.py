@@ -98,14 +98,14 @@ def _where(file: str, position: int, unit: Unit, number: int) -> str:
 
 def read(
     path: str | Path, form: Form | None = None, schema: Schema | None = None, schema_id: int | None = None, time: int = 0,
-    on_read: Callable[[int], None] | None = None,
+    on_read: Callable[[int], None] | None = None, open_file: Callable[[str | Path], io.RawIOBase] = io.FileIO,
 ) -> Iterator[Located]:  # fmt: skip
     """Yields the messages of a file, each with its place.
 
     `form`: None: found out, and never bare or framed. `schema`: what the file must have; None: a container says it
     itself, and bare and framed messages have `REFERENCES`. `schema_id`: of all frames; None: all have the same. `time`:
     of the transaction, if the file has deltas. `on_read` is told how many bytes of the file were read, whenever some
-    were.
+    were. `open_file` opens the path, such as one in a bucket, and raises `OSError` or an error of this project.
 
     Raises `InvalidRequestError`: the file cannot be opened. `FeedError`: see the top of this file.
     `ConfigurationError`: the file is Avro, and fastavro is not installed.
@@ -113,7 +113,7 @@ def read(
     _check_path(path)
     form = None if form is None else _form_of(form)
     file = "standard input" if str(path) == STANDARD else str(path)
-    with _opened(path, file, on_read) as source:
+    with _opened(path, file, on_read, open_file) as source:
         form = form or _form(source, file)
         if form is Form.AVRO:
             yield from _container(source, file, schema)
@@ -217,12 +217,14 @@ class _Stream(io.RawIOBase):
 
 
 @contextmanager
-def _opened(path: str | Path, file: str, on_read: Callable[[int], None] | None) -> Iterator[io.BufferedReader]:
+def _opened(
+    path: str | Path, file: str, on_read: Callable[[int], None] | None, open_file: Callable[[str | Path], io.RawIOBase]
+) -> Iterator[io.BufferedReader]:
     if str(path) == STANDARD:
         yield _unzipped(_Stream(cast(io.BufferedIOBase, sys.stdin.buffer), file, on_read), file)
         return
     try:
-        raw = io.FileIO(path)
+        raw = open_file(path)
     except (OSError, ValueError) as error:  # a name with a null character is a ValueError
         raise InvalidRequestError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     with raw:

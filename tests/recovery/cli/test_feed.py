@@ -92,6 +92,22 @@ def test_several_files_are_one_feed_in_any_order_and_a_directory_stands_for_its_
     assert tiered("feed", "view", "parts/2.txt", "parts/0.txt", "-", stdin=(parts / "1.txt").read_bytes()) == whole
 
 
+def test_a_uri_names_a_file_or_a_directory_as_in_a_bucket(tiered: Command, tmp_path: Path) -> None:
+    """`file://` takes the same way as `gs://`. Names that begin with _ are left out there, too."""
+    (tmp_path / "feeds").mkdir()
+    (tmp_path / "feeds" / "_claim").write_text("no feed")
+    (tmp_path / "feeds" / "1.gz").write_bytes(gzip.compress(PUBLISHED.encode()))
+    whole = f"file://{tmp_path}/feeds"
+    for uri in (whole, f"{whole}/", f"{whole}/1.gz"):
+        assert tiered("feed", "view", uri).endswith("2 records at the frontier, time 4\n")
+    for uri, says in (
+        (f"{whole}/2.gz", "there is no file of a feed"), ("nope://a/b", "the feed nope://a/b cannot be opened"), ("gs://", "gs://bucket"),
+    ):  # fmt: skip
+        assert tiered("feed", "view", uri, code=3) == "" and says in tiered.errors
+    tiered("feed", "convert", "feed.txt", whole, "--to", "json", code=3)
+    assert "no file that can be replaced" in tiered.errors
+
+
 def test_times_may_be_shown_as_dates(tiered: Command) -> None:
     lines = b"update (a, time1795000000000, +1)\nprogress (time0 to end, time1795000000000: 1)"
     printed = tiered("feed", "view", "-", "--dates", stdin=lines)
