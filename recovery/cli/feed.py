@@ -175,7 +175,9 @@ def _time(frontier: tuple[int, ...]) -> str:
 
 @feed_app.command()
 @shared
-def check(files: Files, form: FormOption = None, schema: SchemaOption = None, rollback: Rollback = False, bounded: Bounded = False) -> None:
+def check(
+    files: Files, form: FormOption = None, schema: SchemaOption = None, rollback: Rollback = False, bounded: Bounded = False
+) -> None:
     """Says whether the feed is sound. If not: in which file, at which message, and which rule it breaks."""
 
     def command() -> int:
@@ -303,7 +305,9 @@ def _waiting_in_words(time: int, declared: int | None, received: int) -> str:
 
 @feed_app.command()
 @shared
-def convert(source: In, target: Out, to: To, form: FormOption = None, schema: SchemaOption = None, schema_id: SchemaId = 0) -> None:
+def convert(
+    source: In, target: Out, to: To, form: FormOption = None, schema: SchemaOption = None, schema_id: SchemaId = 0
+) -> None:
     """Writes the messages of a file in another form, one for one. It does not check what they say together."""
 
     def command() -> int:

@@ -155,10 +155,9 @@ def rows(table: str, settings: str, part: Part) -> Iterator[list[Row]]:
     check_there(opened)
     read, runtime = TABLES[table].read, SystemRuntime()
     backends: Any
-    with (
-        start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(open_backends(opened, runtime, writes=False, verify=False)) as backends,
-    ):
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(
+        open_backends(opened, runtime, writes=False, verify=False)
+    ) as backends:
         start: str | bytes | None = part.start
         while start is not None:
             page, start = portal.call(ask, partial(read, backends, start, part.end), runtime, READ_BUDGET_S)

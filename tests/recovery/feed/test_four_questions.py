@@ -230,9 +230,7 @@ def test_the_shortest_story_of_a_leak() -> None:
     history = run(1, Order.PUBLISHED)
     history.committed = {1: (committed,)}
     assert {name: judged(history, messages, reader()) for name, reader in READERS.items()} == {
-        "CDC v2": Verdict.LEAKED,
-        "strict": Verdict.REFUSED,
-        "roll-back": Verdict.RIGHT,
+        "CDC v2": Verdict.LEAKED, "strict": Verdict.REFUSED, "roll-back": Verdict.RIGHT,
     }
 
 
