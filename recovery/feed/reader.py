@@ -66,7 +66,8 @@ class CdcReader:
     def feed(self, message: Message | dict[str, Any]) -> Batch | None:
         """Takes one message, a value or the decoded Avro-JSON object. Returns what became complete by it, if anything.
 
-        Raises `FeedError` if the message is none or breaks a rule. Then nothing of it was taken.
+        The data of the message is kept as it is, and not copied: do not change it afterwards. Raises `FeedError` if the
+        message is none or breaks a rule. Then nothing of it was taken.
         """
         if not isinstance(message, Updates | Progress):
             message = from_json(message)

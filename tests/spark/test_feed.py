@@ -129,7 +129,7 @@ def test_a_sum_is_right_though_a_part_of_it_does_not_fit_into_64_bits(spark: Spa
     up, more, down = Update("a", 0, big), Update("a", 1, 5), Update("a", 2, -big)
     fits: list[Message] = [Updates((up, more, down)), Progress((0,), (), ((0, 1), (1, 1), (2, 1)))]
     too_large: list[Message] = [Updates((up, more)), Progress((0,), (), ((0, 1), (1, 1)))]
-    before = spark.conf.get("spark.sql.ansi.enabled")
+    before = spark.conf.get("spark.sql.ansi.enabled") or "true"
     try:
         for strict in ("true", "false"):
             spark.conf.set("spark.sql.ansi.enabled", strict)

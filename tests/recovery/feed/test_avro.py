@@ -215,7 +215,7 @@ def test_a_container_that_is_cut_off_anywhere_or_damaged_is_refused() -> None:
 # --- files that lie --------------------------------------------------------------------------------
 
 
-def block_at(whole: bytes) -> int:
+def block_at(whole: bytes | bytearray) -> int:
     (first,) = {each.block for each in ContainerReader(BytesIO(whole))}
     return first
 
