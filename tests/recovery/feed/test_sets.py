@@ -85,7 +85,8 @@ def messages(random: Random) -> list[Message]:
         counts = {time: sum(each.time == time for each in truth) for time in at[:-1] if lower <= time < upper}
         told = [(time, count) for time, count in counts.items() if count or random.random() < 0.5]
         if told and random.random() < 0.08:
-            told.append((told[0][0] + random.choice((0, -1)), random.choice((1, -1))))
+            time, count = told.pop() if random.random() < 0.7 else told[0]
+            told.append((time + random.choice((0, 0, -1)), count + random.choice((1, -1))))
         random.shuffle(told)
         ends = upper == at[-1] and random.random() < 0.3
         made.append(Progress((lower,), () if ends else (upper,), tuple(told)))
