@@ -2,6 +2,7 @@
 
     messages.py   begin here: updates and progress, as values
     reader.py     CdcReader delivers what is complete; it trusts progress alone
+    times.py      its times in order, and the intervals that progress covers
     reference.py  what the reference reader does, wrong views included
     rollback.py   RollbackReader follows the rule of the published sketch, for ordered channels only
     batch.py      what readers deliver and hold; view.py: what batches add up to

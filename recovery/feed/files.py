@@ -14,7 +14,8 @@ A file that is cut off, foreign or damaged raises `FeedError` with its name, the
 before it was in the file, so a caller that must not half-apply a file reads it to its end first. Lines that are missing
 as a whole cannot be seen here: a reader then waits for them.
 
-*Crash.* `write` writes beside the file and renames, so that a file is there as a whole or not at all.
+*Crash.* `write` writes beside the file and renames, so that a file is there as a whole or not at all. If the process is
+killed, a file `.NAME.….partial` stays. It is no part of a feed and may be deleted.
 """
 
 from __future__ import annotations
