@@ -35,7 +35,8 @@ ROOT = Path(__file__).parents[1]
 CORE = (
     "changelog/base/tasks.py", "changelog/base/threads.py", "changelog/heartbeat.py", "changelog/lease.py", "recovery/loop.py",
     "tiered/bulk.py", "tiered/payload/files.py", "tiered/payload/own_thread.py", "tiered/payload/pieces.py", "tiered/payload/streams.py",
-    "tiered/protocol/admission.py", "tiered/protocol/writing.py", "tiered/protocol/concurrent.py", "tiered/protocol/under_way.py",
+    "tiered/protocol/admission.py", "tiered/protocol/breaker.py", "tiered/protocol/conditions.py", "tiered/protocol/listing.py",
+    "tiered/protocol/writing.py", "tiered/protocol/concurrent.py", "tiered/protocol/under_way.py",
     "tiered/protocol/reading.py", "tiered/protocol/retry.py", "tiered/protocol/finishing.py", "tiered/storage.py",
 )  # fmt: skip
 PYTEST = (sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib")
