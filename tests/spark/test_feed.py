@@ -135,7 +135,7 @@ def test_a_sum_is_right_though_a_part_of_it_does_not_fit_into_64_bits(spark: Spa
             spark.conf.set("spark.sql.ansi.enabled", strict)
             broken: list[Message] = [*too_large, Updates((Update("a", 1, 6),))]
             with Reading(table(spark, {"fits": fits, "broken": broken})) as reading:
-                assert [fault.feed for fault in reading.faults] == ["broken", "broken"]
+                assert {fault.feed for fault in reading.faults} == {"broken"}
                 assert by_spark(reading)["fits"] == ((), {'"a"': 5}) and by_spark(reading)["broken"][1] == {}
             with (
                 Reading(table(spark, {"too large": too_large})) as reading,
