@@ -273,6 +273,41 @@ async def test_pages_are_full_and_the_last_one_has_no_token(world: World, limit:
         assert await listed(storage, limit=limit, metadata=metadata) == sorted(KEYS)[:limit]
 
 
+async def test_a_service_that_gives_just_as_many_rows_as_the_page_has_does_not_end_the_listing(world: World) -> None:
+    async def two(real: Any, prefix: str, start: bytes, limit: int) -> RowPage:
+        return await real(prefix, start, min(limit, 2))  # type: ignore[no-any-return]
+
+    async with world.store() as storage:
+        await put_all(storage, KEYS)
+        world.rows.hooks["scan"] = two
+        assert [*chain(*await paged(storage, 2))] == sorted(KEYS)
+
+
+async def test_for_an_object_that_is_gone_meanwhile_the_next_one_is_listed_and_none_twice(world: World) -> None:
+    paths = [f"a/objects/{number}" for number in range(5)]
+
+    async def gone(real: Any, name: str) -> Any:
+        if not name.startswith(paths[0]):
+            return await real(name)
+        await storage.delete(ObjectId.parse(paths[0]))
+        return None
+
+    async with world.store() as storage:
+        await put_all(storage, paths, LARGE)
+        world.blobs.hooks["head"] = gone
+        assert await listed(storage, limit=3, metadata=True) == paths[1:4]
+
+
+async def test_a_token_with_characters_that_no_token_has_is_refused(world: World) -> None:
+    async with world.store() as storage:
+        await put_all(storage, KEYS)
+        token = (await storage.list_page(limit=4)).next_page_token
+        assert token is not None
+        for odd in (f"{token}\n", f" {token}", f"{token[:4]}!!!!{token[4:]}"):
+            with pytest.raises(InvalidRequestError, match="page_token"):
+                await storage.list_page(limit=4, page_token=odd)
+
+
 async def test_a_page_goes_on_in_another_process_and_past_what_was_deleted(world: World) -> None:
     async with world.store() as storage:
         await put_all(storage, KEYS)
