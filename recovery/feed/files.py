@@ -447,10 +447,10 @@ def _writer(
     schema = schema or REFERENCES
     if form is Form.AVRO:
         container = ContainerWriter(to, schema, codec, {} if generation is None else {GENERATION: str(generation)})
-        return container.write, container.flush
+        return lambda message: container.write(_not_too_long(message)), container.flush
     if form is Form.FRAMED:
-        return lambda message: to.write(frame(encode(message, schema), schema_id)), to.flush
-    return lambda message: to.write(encode(message, schema)), to.flush
+        return lambda message: to.write(frame(encode(_not_too_long(message), schema), schema_id)), to.flush
+    return lambda message: to.write(encode(_not_too_long(message), schema)), to.flush
 
 
 def _line(line: str) -> bytes:
@@ -458,6 +458,16 @@ def _line(line: str) -> bytes:
     if len(content) > LINE_BYTES_MAX:
         raise InvalidRequestError(f"{shown(line)} has {len(content)} bytes, and a line of a feed may have {LINE_BYTES_MAX} bytes")
     return content
+
+
+def _not_too_long(message: Message) -> Message:
+    """The message, if a reader takes it as Avro. Only one record can make it too long."""
+    most = LINE_BYTES_MAX * 15 // 16
+    for update in message.updates if isinstance(message, Updates) and len(message.updates) == 1 else ():
+        text = update.key if type(update.key) is str else update.key[0]
+        if len(text) > most // 8 and (size := len(canonical(update.data).encode())) > most:
+            raise InvalidRequestError(f"data {shown(update.data)} has {size} bytes, and a message of a feed may have about {most} bytes")
+    return message
 
 
 class _DeltaWriter:

@@ -328,6 +328,9 @@ def test_what_is_written_is_never_too_long_to_be_read(tmp_path: Path, monkeypatc
         for form in (Form.JSON, Form.TEXT):
             with pytest.raises(InvalidRequestError, match="a line of a feed may have 3000 bytes"):
                 write(path, [message], form)
+    for form in (Form.AVRO, Form.BARE, Form.FRAMED):
+        with pytest.raises(InvalidRequestError, match="has 3000 bytes, and a message of a feed may have about 2812 bytes"):
+            write(path, [Updates((Update("x" * 2998, 0, 1),))], form, schema=schema("string"))
     assert path.read_bytes() == before
 
 
