@@ -27,6 +27,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, BinaryIO, Self, cast
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
@@ -45,6 +46,8 @@ from tiered.metadata import NS_PER_MS
 
 VERSION = "1"
 WHAT = "the feed directory"
+SHA256 = "tiered.sha256"
+"""The entry of the header with the checksum. Avro has none: a bit that flips may change a name, and nothing else."""
 MESSAGE = 1000
 """So many updates are in one message."""
 
@@ -158,7 +161,7 @@ class FindingsFeed:
     def _apply(self, name: str, head: _Head, view: set[str], before_ms: int | None) -> None:
         """Applies a file to the view. Refuses a file that is not the next one."""
         where = f"{self.files.uri}/{name}"
-        number, told = 0, None
+        number, told, summed = 0, None, sha256(head.told)
         with self._opened(name) as reader:
             for message, block in reader:
                 if told is not None:
@@ -169,11 +172,14 @@ class FindingsFeed:
                 for each in message.updates:
                     number += 1
                     key = canonical(each.data)
+                    summed.update(_line(key, each.diff))
                     if each.time != head.time_ms or each.diff not in (1, -1) or (key in view) == (each.diff > 0):
                         raise CorruptRecordError(
                             f"{where}, byte {block}: {each.diff:+} at time {each.time} does not follow for {words.visible(key)}"
                         )
                     (view.add if each.diff > 0 else view.remove)(key)
+        if summed.hexdigest() != head.sha256:
+            raise CorruptRecordError(f"{where} does not match its checksum: restore it, or begin another feed")
         if told != _progress(before_ms, head.time_ms, number):
             raise CorruptRecordError(f"{where}: its progress message is not the one that follows the file before it; begin another feed")
 
@@ -212,11 +218,15 @@ class FindingsFeed:
         now = _now(directory, manifest, view)
         found, gone = sorted(now - view), sorted(view - now)
         changed = [*((key, 1) for key in found), *((key, -1) for key in gone)]
+        metadata = _metadata(manifest)
+        summed = sha256(_head_of(metadata))
+        for key, diff in changed:
+            summed.update(_line(key, diff))
         self.files.make("")
         claim = None if self.files.local is not None else self._claim(number, manifest)
         try:
             with self.files.draft(name) as draft, self.files.explained("be written", name):
-                writer = ContainerWriter(cast(BinaryIO, draft.file), SCHEMA, metadata=_metadata(manifest))
+                writer = ContainerWriter(cast(BinaryIO, draft.file), SCHEMA, metadata=metadata | {SHA256: summed.hexdigest()})
                 for start in range(0, len(changed), MESSAGE):
                     writer.write(Updates(tuple(Update(json.loads(key), time_ms, diff) for key, diff in changed[start : start + MESSAGE])))
                 writer.write(_progress(before_ms, time_ms, len(changed)))
@@ -251,11 +261,16 @@ class FindingsFeed:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What the header of a file says: of which run it is, of which moment, and what its runs look at."""
+    """What the header of a file says: of which run it is, of which moment, and what its runs look at.
+
+    `sha256`: of `told`, all that the header says, and of the updates after it.
+    """
 
     run: str
     time_ms: int
     bound: Mapping[str, Any]
+    sha256: str
+    told: bytes
 
     @classmethod
     def of(cls, metadata: Mapping[str, str], where: str) -> _Head:
@@ -263,7 +278,8 @@ class _Head:
             raise ConfigurationError(f"{where} is of version {version or 'none'} of this feed, and this software reads {VERSION}")
         try:
             bound = json.loads(metadata["tiered.bound"])
-            return cls(metadata["tiered.run"], int(metadata["tiered.time"]), {str(key): value for key, value in bound.items()})
+            choices = {str(key): value for key, value in bound.items()}
+            return cls(metadata["tiered.run"], int(metadata["tiered.time"]), choices, metadata[SHA256], _head_of(metadata))
         except (KeyError, ValueError, AttributeError, RecursionError):
             raise CorruptRecordError(f"{where} has a header that cannot be read") from None
 
@@ -295,6 +311,14 @@ def _bound(manifest: Manifest) -> dict[str, Any]:
 def _metadata(manifest: Manifest) -> dict[str, str]:
     bound = json.dumps(_bound(manifest), sort_keys=True)
     return {"tiered.feed": VERSION, "tiered.run": manifest.run, "tiered.time": str(_time_of(manifest)), "tiered.bound": bound}
+
+
+def _head_of(metadata: Mapping[str, str]) -> bytes:
+    return canonical({key: value for key, value in metadata.items() if key != SHA256}).encode()
+
+
+def _line(key: str, diff: int) -> bytes:
+    return f"\n{diff:+d} {key}".encode()
 
 
 def _told(value: object) -> str:

@@ -536,9 +536,10 @@ def _schema(text: str | None) -> Schema | None:
             why = getattr(error, "strerror", None) or "it is not text"
             raise InvalidRequestError(f"--schema {text!r} is neither a primitive type, nor JSON, nor a file with JSON: {why}") from None
     try:
-        return schema(json.loads(text))
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"--schema is not JSON: {error}") from None
+    return schema(data)
 
 
 @contextmanager

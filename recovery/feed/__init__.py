@@ -2,11 +2,13 @@
 
     messages.py   begin here: updates and progress, as values
     reader.py     CdcReader delivers what is complete; it trusts progress alone
+    times.py      its times in order, and the intervals that progress covers
     reference.py  what the reference reader does, wrong views included
     rollback.py   RollbackReader follows the rule of the published sketch, for ordered channels only
     batch.py      what readers deliver and hold; view.py: what batches add up to
     spelling.py   messages as JSON, as deltas and as short text
-    avro.py       messages as Avro; needs the extra `feed`. unions.py: values of Avro's unions as JSON
+    avro.py       messages as Avro; needs the extra `feed`. unions.py: its values as JSON
+    blocks.py     the parts of an Avro file, within bounds
     files.py      reads and writes all of these as files
     follow.py     reads a directory of files while they grow
     errors.py     FeedError, and the rules that a feed can break

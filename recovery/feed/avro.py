@@ -9,10 +9,11 @@
 What `data` looks like is the caller's choice, as an Avro schema. Its values are those of Avro-JSON: a value of a union
 is null, or an object with the name of its type, such as `{"long": 5}`. A logical type is read as the number or the text
 that it is stored as. A schema is refused if its values have no JSON form (`bytes`, `fixed`), if a union has two types
-that look alike in JSON (`int` and `long`), or if a record holds itself.
+that look alike in JSON (`int` and `long`), if a record holds itself, or if few bytes could become very many values. A
+number that would be read back as another one is refused, too: 5 as a `double` would come back as 5.0, another record.
 
 The same messages always give the same bytes, in a container, too. fastavro does the encoding; its errors become
-`FeedError`. Nothing else imports it.
+`FeedError`. Nothing else imports it. `blocks.py` bounds the memory that a message or a block can take.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError
+from recovery.feed.blocks import CODECS, MARKER_BYTES, Limited, Unpacked
 from recovery.feed.errors import FeedError, Rule
 from recovery.feed.messages import Json, Message, Progress, Update, Updates
 from recovery.feed.unions import Types
@@ -92,9 +94,9 @@ def schema(data: Json) -> Schema:
         plain = _without_logical_types(union)
         parsed = fastavro.parse_schema(plain)
         canonical = to_parsing_canonical_form(parsed)
+        types = Types(json.loads(canonical)[0]["items"]["fields"][0]["type"])
     except _WHAT_FASTAVRO_RAISES as error:
-        raise InvalidRequestError(f"{shown(data)} is no Avro schema of records: {type(error).__name__}: {error}") from None
-    types = Types(json.loads(canonical)[0]["items"]["fields"][0]["type"])
+        raise InvalidRequestError(f"{shown(data)} is no Avro schema of records: {type(error).__name__}: {_reason(error)}") from None
     if {f"{NAMESPACE}.{name}" for name in ("progress", "counts")} & set(types.named):  # fastavro would not notice
         raise InvalidRequestError(f"{shown(data)} is no Avro schema of records: the names progress and counts are taken by the union")
     if types.refused:
@@ -120,6 +122,7 @@ REFERENCES = schema({
 
 def encode(message: Message, schema: Schema) -> bytes:
     """Returns the bare bytes of a message. Raises `InvalidRequestError` if its data does not fit the schema."""
+    _check_schema(schema)
     to = BytesIO()
     try:
         fastavro.schemaless_writer(to, schema.parsed, _to_avro(message, schema), strict=True)
@@ -133,6 +136,8 @@ def decode(bare: bytes, schema: Schema) -> Message:
 
     Raises `FeedError`: the bytes are cut off, go on after the message, or are no message of this schema.
     """
+    if not isinstance(bare, bytes | bytearray | memoryview):
+        raise InvalidRequestError(f"a bare message is {shown(bare)}, not bytes")
     source = BytesIO(bare)
     message = decode_from(source, schema)
     if rest := len(bare) - source.tell():
@@ -142,8 +147,9 @@ def decode(bare: bytes, schema: Schema) -> Message:
 
 def decode_from(source: BinaryIO, schema: Schema) -> Message:
     """Reads one bare message from a file, and nothing after it. Raises `FeedError` as `decode` does."""
+    _check_schema(schema)
     try:
-        decoded = fastavro.schemaless_reader(source, schema.parsed, None)
+        decoded = fastavro.schemaless_reader(cast(BinaryIO, Limited(source, "the message")), schema.parsed, None)
     except EOFError:
         raise FeedError(Rule.WHOLE, "the bytes end in the middle of a message") from None
     except _WHAT_FASTAVRO_RAISES as error:
@@ -153,6 +159,8 @@ def decode_from(source: BinaryIO, schema: Schema) -> Message:
 
 def frame(bare: bytes, schema_id: int) -> bytes:
     """Returns a bare message in Confluent's frame. `schema_id`: the number that the registry gave to the schema."""
+    if not isinstance(bare, bytes):
+        raise InvalidRequestError(f"a bare message is {shown(bare)}, not bytes")
     if type(schema_id) is not int or not 0 <= schema_id <= SCHEMA_ID_MAX:
         raise InvalidRequestError(f"the schema id is {shown(schema_id)}, not an integer from 0 to {SCHEMA_ID_MAX}")
     return b"\0" + schema_id.to_bytes(4, "big") + bare
@@ -167,7 +175,14 @@ def unframe(framed: bytes) -> tuple[int, bytes]:
     return int.from_bytes(framed[1:FRAME_BYTES], "big"), framed[FRAME_BYTES:]
 
 
+def _check_schema(value: object) -> None:
+    if not isinstance(value, Schema):
+        raise InvalidRequestError(f"{shown(value)} is no schema of a feed: make one with recovery.feed.avro.schema")
+
+
 def _to_avro(message: Message, schema: Schema) -> Json:
+    if not isinstance(message, Updates | Progress):
+        raise InvalidRequestError(f"{shown(message)} is no message: use Updates or Progress")
     if isinstance(message, Updates):
         return [{"data": schema.types.to_avro(each.data), "time": each.time, "diff": each.diff} for each in message.updates]
     counts = [{"time": time, "count": count} for time, count in message.counts]
@@ -220,9 +235,10 @@ class ContainerWriter:
     ) -> None:
         if codec not in ("deflate", "null"):
             raise InvalidRequestError(f"the codec is {shown(codec)}: use deflate or null")
+        _check_schema(schema)
         self._schema = schema
         # Any 16 bytes will do. Random ones would make each file of the same messages a different one.
-        marker = hashlib.sha256(schema.canonical.encode()).digest()[:16]
+        marker = hashlib.sha256(schema.canonical.encode()).digest()[:MARKER_BYTES]
         self._writer = Writer(to, schema.parsed, codec=codec, metadata=metadata or {}, sync_marker=marker, options={"strict": True})
 
     def write(self, message: Message) -> None:
@@ -246,48 +262,63 @@ class ContainerReader:
     """
 
     def __init__(self, source: BinaryIO, expected: Schema | None = None) -> None:
-        self._source = source
+        if expected is not None:
+            _check_schema(expected)
         try:
-            self._blocks = fastavro.block_reader(source)
-            header = self._blocks.metadata
-            union = json.loads(header["avro.schema"])
+            header: Any = fastavro.schemaless_reader(cast(BinaryIO, Limited(source, "the header of an Avro file")), _HEADER, None)
+            entries = {str(key): value.decode() for key, value in header["meta"].items()}
+            union = json.loads(entries["avro.schema"])
+        except EOFError:
+            raise FeedError(Rule.WHOLE, "the header of an Avro file cannot be read: the file ends in it") from None
         except _WHAT_FASTAVRO_RAISES as error:
-            rule = Rule.FORM if source.read(1) else Rule.WHOLE
-            raise FeedError(rule, f"the header of an Avro file cannot be read: {_reason(error)}") from None
-        self.metadata: dict[str, str] = {str(key): str(value) for key, value in header.items() if not str(key).startswith("avro.")}
+            raise FeedError(Rule.FORM, f"the header of an Avro file cannot be read: {_reason(error)}") from None
+        if header["magic"] != MAGIC:
+            raise FeedError(Rule.FORM, f"an Avro file begins with {shown(MAGIC)}, not with {shown(header['magic'])}")
+        self.metadata: dict[str, str] = {key: value for key, value in entries.items() if not key.startswith("avro.")}
         self.schema = _of_union(union)
         if expected is not None and self.schema != expected:
             raise FeedError(
                 Rule.SCHEMA, f"the file's records have the schema {shown(self.schema.data)}, and {shown(expected.data)} was asked for"
             )
+        codec = entries.get("avro.codec", "null")
+        if codec not in CODECS:
+            raise FeedError(Rule.FORM, f"the blocks of the file are packed by {shown(codec)}: use {', '.join(CODECS[:-1])} or {CODECS[-1]}")
+        self._unpacked = Unpacked(source, _header(self.schema, header["sync"]), codec, header["sync"])
+        self._blocks = fastavro.block_reader(cast(BinaryIO, self._unpacked))
 
     def __iter__(self) -> Iterator[InContainer]:
         """Yields each message with its block. Raises `FeedError` where the file is cut off or damaged."""
-        block, at = None, 0
-        while True:
-            try:
-                block = next(self._blocks, None)
-            except EOFError:
-                raise FeedError(Rule.WHOLE, f"the file ends in the middle of the block after byte {at}") from None
-            except _WHAT_FASTAVRO_RAISES as error:
-                if not self._source.read(1):  # the marker at the end of a block may be cut, too
-                    raise FeedError(Rule.WHOLE, f"the file ends in the block after byte {at}, which is cut off or damaged") from None
-                raise FeedError(Rule.FORM, f"the block after byte {at} is damaged: {_reason(error)}") from None
-            if block is None:
-                return
-            at = block.offset
+        while (block := next(self._blocks, None)) is not None:
+            at = self._unpacked.at
             yield from (InContainer(_from_avro(each, self.schema), at) for each in _records(block, at))
+
+
+_HEADER = fastavro.parse_schema({"type": "record", "name": "org.apache.avro.file.Header", "fields": [
+    {"name": "magic", "type": {"type": "fixed", "name": "magic", "size": 4}},
+    {"name": "meta", "type": {"type": "map", "values": "bytes"}},
+    {"name": "sync", "type": {"type": "fixed", "name": "sync", "size": MARKER_BYTES}},
+]})  # fmt: skip
+
+
+def _header(schema: Schema, marker: bytes) -> bytes:
+    """The header of a container whose blocks are not packed, and whose logical types are what is stored."""
+    to = BytesIO()
+    fastavro.schemaless_writer(to, _HEADER, {"magic": MAGIC, "meta": {"avro.schema": schema.canonical.encode()}, "sync": marker})
+    return to.getvalue()
 
 
 def _records(block: Any, at: int) -> Iterator[Any]:
     records = iter(block)
     while True:
         try:
-            yield next(records)
+            found = next(records)
         except StopIteration:
-            return
+            break
         except _WHAT_FASTAVRO_RAISES as error:
             raise FeedError(Rule.FORM, f"the block at byte {at} is damaged: {_reason(error)}") from None
+        yield found
+    if block.bytes_.read(1):
+        raise FeedError(Rule.FORM, f"the block at byte {at} is damaged: it goes on after its {block.num_records} messages")
 
 
 def _of_union(union: Json) -> Schema:

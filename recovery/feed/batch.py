@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from recovery.feed.errors import FeedError, Rule
 from recovery.feed.messages import LONG_MAX, Json, Key, Progress, Update, Updates
 from recovery.feed.spelling import to_text
 
@@ -22,8 +23,9 @@ on top: those of text once, those of other records three times, because they are
 class Batch:
     """What became complete.
 
-    `updates`: (data, time, diff) at the times from the frontier before to the new one, sorted by the canonical JSON of
-    data, then by time. `frontier`: the first time that is not complete; empty: the feed has ended.
+    `updates`: (data, time, diff) at the times from the frontier before to the new one, sorted by data, then by time:
+    text as it is, all else by its canonical JSON. `frontier`: the first time that is not complete; empty: the feed has
+    ended.
     """
 
     updates: list[tuple[Json, int, int]]
@@ -71,3 +73,23 @@ def named(message: Update | Progress) -> str:
     """The message as an error shows it."""
     (text,) = to_text(Updates((message,)) if isinstance(message, Update) else message)
     return text if len(text) <= 300 else f"{text[:300]}…"
+
+
+def counts_of(progress: Progress, lower: int, upper: int) -> dict[int, int]:
+    """Returns the counts of a progress message about [lower, upper), by time. Raises `FeedError` if they are none."""
+    if lower < 0 or upper < 0:
+        raise FeedError(Rule.TIME, f"{named(progress)} has a negative bound")
+    if upper < lower:
+        raise FeedError(Rule.INTERVAL, f"{named(progress)} ends before it begins")
+    counts: dict[int, int] = {}
+    for time, count in progress.counts:
+        if time < 0:
+            raise FeedError(Rule.TIME, f"{named(progress)} has a count for the negative time {time}")
+        if not lower <= time < upper:
+            raise FeedError(Rule.INTERVAL, f"{named(progress)} has a count for time {time}, which it is not about")
+        if count < 0:
+            raise FeedError(Rule.INTERVAL, f"{named(progress)} declares the negative count {count} for time {time}")
+        if time in counts:
+            raise FeedError(Rule.INTERVAL, f"{named(progress)} has two counts for time {time}")
+        counts[time] = count
+    return counts

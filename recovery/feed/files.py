@@ -14,7 +14,8 @@ A file that is cut off, foreign or damaged raises `FeedError` with its name, the
 before it was in the file, so a caller that must not half-apply a file reads it to its end first. Lines that are missing
 as a whole cannot be seen here: a reader then waits for them.
 
-*Crash.* `write` writes beside the file and renames, so that a file is there as a whole or not at all.
+*Crash.* `write` writes beside the file and renames, so that a file is there as a whole or not at all. If the process is
+killed, a file `.NAME.….partial` stays. It is no part of a feed and may be deleted.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from threading import get_ident
 from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias, TypeVar, cast
 
 from changelog.base.errors import InvalidRequestError
 from recovery.feed.errors import FeedError, Rule
-from recovery.feed.messages import Message, Updates, canonical
+from recovery.feed.messages import LONG_MAX, Key, Message, Progress, Updates, canonical
 from recovery.feed.spelling import Delta, delta_from_json, from_json, from_text, is_text, parsed, to_line, to_text, transaction
 from tiered.text import shown
 
@@ -44,7 +46,8 @@ STANDARD = "-"
 """Standard input, or standard output."""
 LINE_BYTES_MAX = 64 * 2**20
 UPDATES_MAX = 10_000
-"""In one message of a file, so that readers need little memory."""
+MESSAGE_CHARACTERS = 4 * 2**20
+"""In one message that is written, about, so that readers need little memory."""
 BUFFER_BYTES = 2**18
 FIRST_BYTES = 64
 GENERATION = "tiered.feed.generation"
@@ -70,7 +73,7 @@ class Located:
 
     `file`: its name. `number`: of the message in the file, from 1. `position`: its line, from 1, or a byte, from 0: its
     own, or that of its block in a container. Messages of deltas are at the last line. `generation`: None: the file does
-    not say it.
+    not say it. `schema_id`: that of its frame.
     """
 
     message: Message
@@ -79,6 +82,7 @@ class Located:
     position: int
     unit: Unit
     generation: int | None = None
+    schema_id: int | None = None
 
     @property
     def where(self) -> str:
@@ -107,6 +111,8 @@ def read(
     Raises `InvalidRequestError`: the file cannot be opened. `FeedError`: see the top of this file.
     `ConfigurationError`: the file is Avro, and fastavro is not installed.
     """
+    _check_path(path)
+    form = None if form is None else _form_of(form)
     file = "standard input" if str(path) == STANDARD else str(path)
     with _opened(path, file, on_read, open_file) as source:
         form = form or _form(source, file)
@@ -126,7 +132,7 @@ def read_all(paths: Iterable[str | Path], **options: object) -> Iterator[Located
     """Yields the messages of several files of one feed, as `read` does. `options`: those of `read`.
 
     Of files of deltas, the n-th file that was given is the transaction at time n, from 0. Raises `FeedError`, too, if
-    two containers say that they are of different generations.
+    two containers say that they are of different generations, or if the frames of two files have different schemas.
     """
     generations = Generations()
     for number, path in enumerate(paths):
@@ -136,26 +142,44 @@ def read_all(paths: Iterable[str | Path], **options: object) -> Iterator[Located
 
 
 class Generations:
-    """Sees to it that all files are of one generation. A file that does not say its generation passes."""
+    """Sees to it that all files are of one generation, and all frames of one schema, where they say it."""
 
     def __init__(self) -> None:
         self._first: Located | None = None
+        self._framed: Located | None = None
 
     def check(self, located: Located) -> None:
-        """Raises `FeedError` if the file of the message says another generation than the first one that said one."""
-        if located.generation is None:
-            return
-        self._first = self._first or located
-        if located.generation != self._first.generation:
-            why = f"the file is of generation {located.generation}, and {self._first.file} is of generation {self._first.generation}"
-            raise FeedError(Rule.GENERATION, why, located.where)
+        """Raises `FeedError` if the file of the message says something else than the first one that said it."""
+        if located.generation is not None:
+            self._first = self._first or located
+            if located.generation != self._first.generation:
+                why = f"the file is of generation {located.generation}, and {self._first.file} is of generation {self._first.generation}"
+                raise FeedError(Rule.GENERATION, why, located.where)
+        if located.schema_id is not None:
+            self._framed = self._framed or located
+            if located.schema_id != self._framed.schema_id:
+                why = f"the message has schema id {located.schema_id}, and those of {self._framed.file} have {self._framed.schema_id}"
+                raise FeedError(Rule.SCHEMA, why, located.where)
+
+
+def _check_path(path: object) -> None:
+    if not isinstance(path, str | Path):
+        raise InvalidRequestError(f"{shown(path)} is no path of a file: use text or a Path")
+
+
+def _form_of(form: str) -> Form:
+    try:
+        return Form(form)
+    except ValueError:
+        raise InvalidRequestError(f"{shown(form)} is no form of a feed: use {', '.join(Form)}") from None
 
 
 class _Stream(io.RawIOBase):
     """Counts what is read, because a pipe does not, and translates the errors of a file that is damaged."""
 
     def __init__(self, source: io.RawIOBase | io.BufferedIOBase, file: str, on_read: Callable[[int], None] | None = None) -> None:
-        self._source = source
+        # Of standard input, what is there: it would wait until the whole buffer is full.
+        self._readinto = source.readinto1 if isinstance(source, io.BufferedReader) else source.readinto
         self._file = file
         self._on_read = on_read
         self._count = 0
@@ -178,16 +202,19 @@ class _Stream(io.RawIOBase):
 
     def _some(self, buffer: memoryview) -> int:
         try:
-            count = self._source.readinto(buffer) or 0
+            count = self._readinto(buffer)
         except EOFError:
             raise FeedError(Rule.WHOLE, "the gzip file ends too early", f"{self._file}, byte {self._count}") from None
         except (gzip.BadGzipFile, zlib.error) as error:
             raise FeedError(Rule.FORM, f"the gzip file is damaged: {error}", f"{self._file}, byte {self._count}") from None
         except OSError as error:
             raise InvalidRequestError(f"{self._file} cannot be read after byte {self._count}: {error.strerror or error}") from None
+        if count is None:
+            why = "it does not block, and has nothing right now: give a file or a pipe that blocks"
+            raise InvalidRequestError(f"{self._file} cannot be read after byte {self._count}: {why}")
         if self._on_read is not None and count:
             self._on_read(count)
-        return count
+        return cast(int, count)
 
 
 @contextmanager
@@ -222,6 +249,8 @@ def _form(source: io.BufferedReader, file: str) -> Form:
         return Form.TEXT
     if line.startswith(b"{"):
         return Form.DELTA if line[1:].lstrip().startswith((b'"record"', b'"delta"')) else Form.JSON
+    if line.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
+        raise FeedError(Rule.FORM, "the file begins with a byte order mark: save it as UTF-8 without one", f"{file}, byte 0")
     if line:
         raise FeedError(
             Rule.FORM, f"the file begins with {shown(start[:20])}, and neither with an Avro header nor with a message", f"{file}, byte 0"
@@ -237,11 +266,11 @@ def _lines(source: io.BufferedReader, file: str, parse: Callable[[str], T]) -> I
     number = 0
     while raw := source.readline(LINE_BYTES_MAX + 1):
         number += 1
-        if not raw.isspace():
+        if len(raw) > LINE_BYTES_MAX or not raw.isspace():
             try:
                 yield number, parse(_text(raw))
             except FeedError as error:
-                cut_off = not raw.endswith(b"\n") and not _is_json(raw)
+                cut_off = len(raw) <= LINE_BYTES_MAX and not raw.endswith(b"\n") and not _is_json(raw)
                 raise (FeedError(Rule.WHOLE, error.why) if cut_off else error).at(f"{file}, line {number}") from None
 
 
@@ -310,13 +339,14 @@ def _sequence(source: io.BufferedReader, file: str, form: Form, schema: Schema |
     while source.peek(1):
         number += 1
         position = source.tell()
+        found = None
         try:
             if form is Form.FRAMED:
                 found, _ = unframe(source.read(FRAME_BYTES))
                 schema_id = found if schema_id is None else schema_id
                 if found != schema_id:
                     raise FeedError(Rule.SCHEMA, f"the message has schema id {found}, and {schema_id} was expected")
-            yield Located(decode_from(source, schema or REFERENCES), file, number, position, "byte")
+            yield Located(decode_from(source, schema or REFERENCES), file, number, position, "byte", schema_id=found)
         except FeedError as error:
             raise error.at(_where(file, position, "byte", number)) from None
 
@@ -333,16 +363,23 @@ def write(
     `schema`, `schema_id`, `codec`: of Avro; `schema` None is `REFERENCES`. `generation`: which a container tells its
     readers. A name that ends with `.gz` is compressed. Equal messages give equal bytes.
 
-    A message of more than `UPDATES_MAX` updates is written as several: how updates are cut means nothing.
-    Deltas have no times, and progress is implied at their end: progress messages are left out, and updates at two times
-    are refused.
+    A message of very many updates is written as several: how updates are cut means nothing. Deltas have no times, and
+    progress is implied at their end: progress messages are left out, an update that is repeated is written once, and
+    what is not one whole transaction is refused. For this the records are held in memory.
 
     Raises `InvalidRequestError`: a message does not fit, or the file cannot be written. Then there is no new file.
     """
+    _check_path(path)
+    form = _form_of(form)
+    if generation is not None and (type(generation) is not int or not 0 <= generation < 10**19):
+        raise InvalidRequestError(f"the generation is {shown(generation)}, not an integer from 0 with at most 19 digits")
     if str(path) == STANDARD:
         return _write(sys.stdout.buffer, messages, form, schema, schema_id, codec, generation)
     path = Path(path)
-    partial = path.with_name(f".{path.name}.partial")
+    if path.exists() and not path.is_file():
+        raise InvalidRequestError(f"{path} is no plain file, and cannot be replaced: name another file")
+    # Of this process and thread: another writer of the same file must not write into it.
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{get_ident()}.partial")
     try:
         with open(partial, "wb") as to:
             if path.suffix == ".gz":
@@ -378,10 +415,20 @@ def _write(
     return count
 
 
-def _parts(message: Message) -> list[Message]:
-    if not isinstance(message, Updates) or len(message.updates) <= UPDATES_MAX:
-        return [message]
-    return [Updates(message.updates[at : at + UPDATES_MAX]) for at in range(0, len(message.updates), UPDATES_MAX)]
+def _parts(message: Message) -> Iterator[Message]:
+    if not isinstance(message, Updates | Progress):
+        raise InvalidRequestError(f"{shown(message)} is no message: use Updates or Progress")
+    if isinstance(message, Progress) or not message.updates:
+        yield message
+        return
+    begin = characters = 0
+    for at, update in enumerate(message.updates):
+        more = len(update.key) if type(update.key) is str else len(update.key[0])
+        if at > begin and (at - begin == UPDATES_MAX or characters + more > MESSAGE_CHARACTERS):
+            yield Updates(message.updates[begin:at])
+            begin, characters = at, 0
+        characters += more
+    yield message if begin == 0 else Updates(message.updates[begin:])
 
 
 def _writer(
@@ -389,31 +436,79 @@ def _writer(
 ) -> tuple[Callable[[Message], object], Callable[[], None]]:
     """What writes one message, and what writes the rest at the end."""
     if form is Form.JSON:
-        return lambda message: to.write(f"{to_line(message)}\n".encode()), to.flush
+        return lambda message: to.write(_line(to_line(message))), to.flush
     if form is Form.TEXT:
-        return lambda message: to.write("".join(f"{line}\n" for line in to_text(message)).encode()), to.flush
+        return lambda message: to.write(b"".join(map(_line, to_text(message)))), to.flush
     if form is Form.DELTA:
-        return _DeltaWriter(to).write, to.flush
+        deltas = _DeltaWriter(to)
+        return deltas.write, deltas.finish
     from recovery.feed.avro import REFERENCES, ContainerWriter, encode, frame
 
     schema = schema or REFERENCES
     if form is Form.AVRO:
         container = ContainerWriter(to, schema, codec, {} if generation is None else {GENERATION: str(generation)})
-        return container.write, container.flush
+        return lambda message: container.write(_not_too_long(message)), container.flush
     if form is Form.FRAMED:
-        return lambda message: to.write(frame(encode(message, schema), schema_id)), to.flush
-    return lambda message: to.write(encode(message, schema)), to.flush
+        return lambda message: to.write(frame(encode(_not_too_long(message), schema), schema_id)), to.flush
+    return lambda message: to.write(encode(_not_too_long(message), schema)), to.flush
+
+
+def _line(line: str) -> bytes:
+    content = f"{line}\n".encode()
+    if len(content) > LINE_BYTES_MAX:
+        raise InvalidRequestError(f"{shown(line)} has {len(content)} bytes, and a line of a feed may have {LINE_BYTES_MAX} bytes")
+    return content
+
+
+def _not_too_long(message: Message) -> Message:
+    """The message, if a reader takes it as Avro. Only one record can make it too long."""
+    most = LINE_BYTES_MAX * 15 // 16
+    for update in message.updates if isinstance(message, Updates) and len(message.updates) == 1 else ():
+        text = update.key if type(update.key) is str else update.key[0]
+        if len(text) > most // 8 and (size := len(canonical(update.data).encode())) > most:
+            raise InvalidRequestError(f"data {shown(update.data)} has {size} bytes, and a message of a feed may have about {most} bytes")
+    return message
 
 
 class _DeltaWriter:
+    """Writes one transaction. `_written`: the diffs, by record. `_count`: how many. `_progress`: what declared them."""
+
     def __init__(self, to: BinaryIO) -> None:
         self._to = to
         self._time: int | None = None
+        self._written: dict[Key, int] = {}
+        self._count = 0
+        self._progress: set[Progress] = set()
 
     def write(self, message: Message) -> None:
-        for update in message.updates if isinstance(message, Updates) else ():
-            self._time = update.time if self._time is None else self._time
-            if update.time != self._time:
-                times = f"{self._time} and {update.time}"
-                raise InvalidRequestError(f"deltas have no times, and there are updates at times {times}: write each time to its own file")
-            self._to.write(f'{{"record":{canonical(update.data)},"delta":{update.diff}}}\n'.encode())
+        if isinstance(message, Progress):
+            self._progress.add(message)
+            for time, count in message.counts:
+                if count:
+                    self._at(time)
+            return
+        for update in message.updates:
+            self._at(update.time)
+            before = self._written.setdefault(update.key, update.diff)
+            if before != update.diff:
+                raise InvalidRequestError(f"{to_text(Updates((update,)))[0]} contradicts the diff {before:+d}, which came before")
+            if len(self._written) > self._count:
+                self._count += 1
+                self._to.write(_line(f'{{"record":{canonical(update.data)},"delta":{update.diff}}}'))
+
+    def finish(self) -> None:
+        """Refuses a transaction of which updates are missing, or of which there are too many."""
+        for progress in self._progress:
+            for lower in progress.lower:
+                upper = progress.upper[0] if progress.upper else LONG_MAX + 1
+                declared = dict(progress.counts).get(self._time or 0, 0)
+                if self._time is not None and lower <= self._time < upper and declared != self._count:
+                    found = f"declares {declared} updates at time {self._time}, and {self._count} came"
+                    raise InvalidRequestError(f"{to_text(progress)[0][:200]} {found}: deltas cannot say that the transaction is not whole")
+        self._to.flush()
+
+    def _at(self, time: int) -> None:
+        self._time = time if self._time is None else self._time
+        if time != self._time:
+            times = f"{self._time} and {time}"
+            raise InvalidRequestError(f"deltas have no times, and there are updates at times {times}: write each time to its own file")

@@ -65,6 +65,10 @@ class Following:
         return sorted(name for name, file in self._files.items() if file.unfinished)
 
 
+def _mark(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 @dataclass(slots=True)
 class _File:
     """`known`: the inode, size and time of change at the last look. `offset`, `line`: where its next line begins."""
@@ -77,6 +81,8 @@ class _File:
 
     def look(self, schema: Schema | None) -> Iterator[Located]:
         try:
+            if _mark(os.stat(self.path)) == self.known:  # of thousands of files, few have changed
+                return
             source = self.path.open("rb")
         except FileNotFoundError:  # it was taken away just now
             return
@@ -84,9 +90,7 @@ class _File:
             raise InvalidRequestError(f"{self.path} cannot be read: {error.strerror}") from None
         with source:
             found = os.fstat(source.fileno())
-            now = (found.st_ino, found.st_size, found.st_mtime_ns)
-            if now == self.known:
-                return
+            now = _mark(found)
             if now[0] != self.known[0] or found.st_size < self.offset:
                 self.offset = self.line = 0
             self.known = now
@@ -116,7 +120,7 @@ class _File:
                 return
             self.offset += len(raw)
             self.line += 1
-            if not raw.isspace():
+            if len(raw) > LINE_BYTES_MAX or not raw.isspace():
                 yield self._located(raw)
 
     def _located(self, raw: bytes) -> Located:

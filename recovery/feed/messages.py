@@ -141,6 +141,8 @@ class Updates:
     updates: tuple[Update, ...]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.updates, Iterable):
+            raise InvalidRequestError(f"updates are {shown(self.updates)}, not a sequence")
         object.__setattr__(self, "updates", tuple(self.updates))
         for each in self.updates:
             if type(each) is not Update:

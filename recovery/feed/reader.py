@@ -22,16 +22,16 @@ held nothing, and then gives the same batches.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 from typing import Any, Protocol
 
 from changelog.base.errors import InvalidRequestError
-from recovery.feed.batch import BYTES_PER_TIME, END, Batch, Held, Waiting, bytes_of, in_order, named
+from recovery.feed.batch import BYTES_PER_TIME, END, Batch, Held, Waiting, bytes_of, counts_of, in_order, named
 from recovery.feed.errors import FeedError, Rule
 from recovery.feed.messages import Key, Message, Progress, Update, Updates
 from recovery.feed.reference import ReferenceRules
 from recovery.feed.spelling import from_json
+from recovery.feed.times import Cover, Times
 
 
 class Rules(Protocol):
@@ -66,7 +66,8 @@ class CdcReader:
     def feed(self, message: Message | dict[str, Any]) -> Batch | None:
         """Takes one message, a value or the decoded Avro-JSON object. Returns what became complete by it, if anything.
 
-        Raises `FeedError` if the message is none or breaks a rule. Then nothing of it was taken.
+        The data of the message is kept as it is, and not copied: do not change it afterwards. Raises `FeedError` if the
+        message is none or breaks a rule. Then nothing of it was taken.
         """
         if not isinstance(message, Updates | Progress):
             message = from_json(message)
@@ -118,14 +119,13 @@ class StrictRules:
         self._remember = remember
         self._held: dict[int, dict[Key, Update]] = {}
         """By time: the distinct updates."""
-        self._held_times: list[int] = []
-        """The keys of `_held`, sorted."""
+        self._held_times = Times()
+        """The keys of `_held`."""
         self._declared: dict[int, int] = {}
         """By time: the count, where it is not 0."""
-        self._declared_times: list[int] = []
-        """The keys of `_declared`, sorted."""
-        self._cover: list[tuple[int, int]] = [(0, 0)]
-        """What progress messages were about: intervals with gaps between them, sorted. The first begins at 0."""
+        self._declared_times = Times()
+        """The keys of `_declared`."""
+        self._cover = Cover()
 
     # --- updates -----------------------------------------------------------------------------------
 
@@ -168,22 +168,16 @@ class StrictRules:
     def _refuse_one_too_many(self, update: Update, fresh: int) -> None:
         """`fresh`: how many others at this time the same message has."""
         time = update.time
-        if self._is_covered(time):
+        if time in self._cover:
             declared, received = self._declared.get(time, 0), len(self._held.get(time, ())) + fresh
             if received >= declared:
                 raise FeedError(
                     Rule.COUNT, f"{named(update)} is one too many: progress declares {declared} at time {time}, and {received} came before"
                 )
 
-    def _is_covered(self, time: int) -> bool:
-        if time < self._cover[0][1]:
-            return True
-        before = bisect_right(self._cover, (time, END)) - 1
-        return time < self._cover[before][1]
-
     def _hold(self, time: int, found: dict[Key, Update]) -> None:
         if time not in self._held:
-            insort(self._held_times, time)
+            self._held_times.add(time)
             self._held[time] = {}
         self._held[time].update(found)
         self.updates += len(found)
@@ -199,39 +193,25 @@ class StrictRules:
         for time, count in counts.items():
             if count and time >= self._oldest() and time not in self._declared:
                 self._declared[time] = count
-                insort(self._declared_times, time)
+                self._declared_times.add(time)
         if lower < upper:
-            _cover_too(self._cover, lower, upper)
+            self._cover.add(lower, upper)
 
     def _counts(self, progress: Progress, lower: int, upper: int) -> dict[int, int]:
-        if lower < 0 or upper < 0:
-            raise FeedError(Rule.TIME, f"{named(progress)} has a negative bound")
-        if upper < lower:
-            raise FeedError(Rule.INTERVAL, f"{named(progress)} ends before it begins")
-        counts: dict[int, int] = {}
-        for time, count in progress.counts:
-            if time < 0:
-                raise FeedError(Rule.TIME, f"{named(progress)} has a count for the negative time {time}")
-            if not lower <= time < upper:
-                raise FeedError(Rule.INTERVAL, f"{named(progress)} has a count for time {time}, which it is not about")
-            if count < 0:
-                raise FeedError(Rule.INTERVAL, f"{named(progress)} declares the negative count {count} for time {time}")
-            if time in counts:
-                raise FeedError(Rule.INTERVAL, f"{named(progress)} has two counts for time {time}")
-            counts[time] = count
-        return counts
+        return counts_of(progress, lower, upper)
 
     def _refuse_other_counts(self, progress: Progress, lower: int, upper: int, counts: dict[int, int]) -> None:
         """Refuses a count that another progress message declared differently, or a missing one that it declared."""
         oldest = max(lower, self._oldest())
-        known = self._declared_times[bisect_left(self._declared_times, oldest) : bisect_left(self._declared_times, upper)]
-        for time in sorted({*known, *(time for time in counts if time >= oldest and self._is_covered(time))}):
+        known = self._declared_times.between(oldest, upper)
+        again = (time for time in counts if time >= oldest and time in self._cover)
+        for time in sorted({*known, *again}):
             if (before := self._declared.get(time, 0)) != (count := counts.get(time, 0)):
                 raise FeedError(Rule.PROGRESS, f"{named(progress)} declares {count} at time {time}, and another one declared {before}")
 
     def _refuse_fewer_than_received(self, progress: Progress, lower: int, upper: int, counts: dict[int, int]) -> None:
         oldest = max(lower, self._oldest())
-        for time in self._held_times[bisect_left(self._held_times, oldest) : bisect_left(self._held_times, upper)]:
+        for time in self._held_times.between(oldest, upper):
             if (received := len(self._held[time])) > (count := counts.get(time, 0)):
                 raise FeedError(Rule.COUNT, f"{named(progress)} declares {count} at time {time}, and {received} distinct updates came")
 
@@ -239,11 +219,11 @@ class StrictRules:
 
     def deliver(self) -> list[Update] | None:
         """Returns the updates that became complete, and moves the frontier. None: it stays where it is."""
-        frontier = min(self._cover[0][1], self._first_incomplete())
+        frontier = min(self._cover.end, self._first_incomplete())
         if frontier == self.frontier:
             return None
-        at, end = bisect_left(self._held_times, self.frontier), bisect_left(self._held_times, frontier)
-        complete = [update for time in self._held_times[at:end] for update in self._held[time].values()]
+        times = self._held_times.between(self.frontier, frontier)
+        complete = [update for time in times for update in self._held[time].values()]
         self.frontier = frontier
         self.updates -= len(complete)
         self.bytes -= sum(bytes_of(update.key) for update in complete)
@@ -253,41 +233,29 @@ class StrictRules:
 
     def _first_incomplete(self) -> int:
         """The first time that has fewer updates than declared. Times that nobody can deliver yet are not looked at."""
-        for at in range(bisect_left(self._declared_times, self.frontier), len(self._declared_times)):
-            time = self._declared_times[at]
-            if time >= self._cover[0][1] or len(self._held.get(time, ())) < self._declared[time]:
+        for time in self._declared_times.between(self.frontier, self._cover.end):
+            if len(self._held.get(time, ())) < self._declared[time]:
                 return time
         return END
 
     def _forget(self, frontier: int) -> None:
-        for times, known in ((self._held_times, self._held), (self._declared_times, self._declared)):
-            end = bisect_left(times, frontier)
-            for time in times[:end]:
-                del known[time]
-            del times[:end]
+        for time in self._held_times.remove_before(frontier):
+            del self._held[time]
+        for time in self._declared_times.remove_before(frontier):
+            del self._declared[time]
 
     # --- figures -----------------------------------------------------------------------------------
 
     def times(self) -> int:
-        oldest = self.frontier
-        waiting = (len(times) - bisect_left(times, oldest) for times in (self._held_times, self._declared_times))
-        return max(waiting) + len(self._cover) - 1
+        held, declared = (sum(1 for _ in times.between(self.frontier, END)) for times in (self._held_times, self._declared_times))
+        return max(held, declared) + len(self._cover)
 
     def waiting(self) -> tuple[int, int | None, int]:
         time = self.frontier
-        return time, self._declared.get(time, 0) if self._is_covered(time) else None, len(self._held.get(time, ()))
+        return time, self._declared.get(time, 0) if time in self._cover else None, len(self._held.get(time, ()))
 
 
 _NONE: dict[Key, Update] = {}
-
-
-def _cover_too(cover: list[tuple[int, int]], lower: int, upper: int) -> None:
-    """Adds an interval to others, which are sorted. Those that touch or overlap become one."""
-    begin = bisect_left(cover, lower, key=lambda each: each[1])
-    end = bisect_right(cover, upper, key=lambda each: each[0])
-    if begin < end:
-        lower, upper = min(lower, cover[begin][0]), max(upper, cover[end - 1][1])
-    cover[begin:end] = [(lower, upper)]
 
 
 def batches(reader: CdcReader, messages: Iterable[Message | dict[str, Any]]) -> list[Batch]:

@@ -70,7 +70,9 @@ class ReferenceRules:
         self.frontier = frontier
         complete: list[Update] = []
         while self._held_times and self._held_times[0] < frontier:
-            complete += self._held.pop(heappop(self._held_times))
+            time = heappop(self._held_times)
+            complete += self._held.pop(time)
+            self._outstanding.pop(time, None)  # below 0 if there were too many, and never asked for again
         self.updates -= len(complete)
         self.bytes -= sum(bytes_of(each.key) for each in complete)
         return complete
@@ -91,7 +93,10 @@ class ReferenceRules:
 
     def _count(self, time: int, change: int) -> None:
         before = self._outstanding.get(time, 0)
-        self._outstanding[time] = before + change
+        if before + change:
+            self._outstanding[time] = before + change
+        else:
+            self._outstanding.pop(time, None)
         if before <= 0 < before + change:
             heappush(self._positive, time)
 

@@ -12,7 +12,8 @@ updates, and the next one then declares more than came. `CdcReader` reads such a
 
 Order is trusted, and checked as far as times and counts tell. `FeedError` refuses a progress message that goes back,
 one that differs from the last one at its time, and one that declares another number of distinct updates than came since
-the last one. A refused message changes nothing.
+the last one. It does not ask that progress begins where the last one ended: a writer of the sketch leaves times out. So
+it does not see that a whole transaction is missing. A refused message changes nothing.
 
 *Crash.* The state is in memory alone. A new reader begins at the start of the feed.
 """
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from recovery.feed.batch import END, Batch, Held, bytes_of, in_order, named
+from recovery.feed.batch import END, Batch, Held, bytes_of, counts_of, in_order, named
 from recovery.feed.errors import FeedError, Rule
 from recovery.feed.messages import Message, Progress, Update, Updates
 from recovery.feed.spelling import from_json
@@ -80,12 +81,11 @@ class RollbackReader:
             raise FeedError(Rule.PROGRESS, f"{named(progress)} is at the time of the last one, and differs from it")
 
     def _check_complete(self, progress: Progress, upper: int) -> None:
-        if upper < 0:
-            raise FeedError(Rule.TIME, f"{named(progress)} has a negative bound")
+        counts = counts_of(progress, progress.lower[0] if progress.lower else END, upper)
         for update in self._since:
             if not self._frontier <= update.time < upper:
                 raise FeedError(Rule.ORDER, f"{named(progress)} comes after {named(update)}, which it is not about")
-        declared = sum(count for _, count in progress.counts)
+        declared = sum(counts.values())
         if declared != len(self._since):
             raise FeedError(Rule.COUNT, f"{named(progress)} declares {declared} updates, and {len(self._since)} came since the last one")
 

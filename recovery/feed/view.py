@@ -62,7 +62,7 @@ class View:
         return len(self._rows)
 
     def __iter__(self) -> Iterator[Row]:
-        """Yields the rows, sorted by the canonical JSON of their records."""
+        """Yields the rows, sorted by their records: text as it is, all else by its canonical JSON."""
         for key in sorted(self._rows, key=lambda key: (key, False) if type(key) is str else (key[0], True)):
             yield self._rows[key]
 

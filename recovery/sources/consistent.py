@@ -39,6 +39,7 @@ from pyspark.sql import functions as f
 
 from changelog.base.errors import ConfigurationError
 from recovery.feed.errors import FeedError, Rule
+from recovery.feed.messages import LONG_MAX, LONG_MIN
 from recovery.sources.columns import FEED, ddl
 from recovery.sources.feed import PROGRESS, UPDATE
 
@@ -80,9 +81,10 @@ class Reading:
     the feed has ended. `covered`: the first time that no chain of progress messages from 0 covers; null: there is none.
     `short`: the first time with fewer updates than are declared; null: there is none.
 
-    `view`: `feed`, `data` (the record as canonical JSON) and `count`, for each record whose count is not 0. `faults`:
-    which rules are broken: the first one of each feed, and a second one if a rule is broken that only several messages
-    together can break. The view of such a feed means nothing.
+    `view`: `feed`, `data` (the record as canonical JSON) and `count`, for each record whose count is not 0. Spark
+    raises an error that names the record if a count does not fit into 64 bits. `faults`: which rules are broken: the
+    first one of each feed, and a second one if a rule is broken that only several messages
+    together can break. Such a feed has no view, and its frontier means nothing.
     """
 
     def __init__(self, messages: DataFrame, feeds: Sequence[str] = (), *, points_max: int = POINTS_MAX) -> None:
@@ -147,10 +149,17 @@ class Reading:
         return self._session.createDataFrame([*found.values(), *silent.values()], FRONTIER)
 
     def _view(self) -> DataFrame:
-        known = f.broadcast(self.frontier.select("feed", "frontier"))
+        broken = sorted({fault.feed for fault in self.faults})
+        known = f.broadcast(self.frontier.where(~f.col("feed").isin(broken)).select("feed", "frontier"))
         before = f.isnull("frontier") | (f.col("time") < f.col("frontier"))
         updates = self._held.where(f.col("kind") == UPDATE).join(known, "feed").where(before)
-        return updates.groupBy("feed", "data").agg(f.sum("least").alias("count")).where(f.col("count") != 0)
+        # As decimals: 64 bits could overflow on the way to a sum that fits, or wrap in silence.
+        sums = updates.groupBy("feed", "data").agg(f.sum(f.col("least").cast("decimal(20,0)")).alias("sum")).where(f.col("sum") != 0)
+        why = f.concat(
+            f.lit("the diffs of "), f.substring("data", 1, DATA_MAX), f.lit(" add up to "), "sum", f.lit(": 64 bits do not hold it")
+        )
+        fits = f.col("sum").between(LONG_MIN, LONG_MAX)
+        return sums.select("feed", "data", f.when(fits, f.col("sum").cast("bigint")).otherwise(f.raise_error(why)).alias("count"))
 
 
 def open_feed(session: SparkSession, directory: str, *, parallel: int | None = None) -> Reading:

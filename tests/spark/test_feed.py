@@ -123,6 +123,29 @@ def test_every_vector_and_every_broken_history_is_read_as_by_the_reader(spark: S
     }  # fmt: skip
 
 
+def test_a_sum_is_right_though_a_part_of_it_does_not_fit_into_64_bits(spark: SparkSession) -> None:
+    """Once with errors for numbers that overflow, and once with Spark's silence about them."""
+    big = 2**63 - 1
+    up, more, down = Update("a", 0, big), Update("a", 1, 5), Update("a", 2, -big)
+    fits: list[Message] = [Updates((up, more, down)), Progress((0,), (), ((0, 1), (1, 1), (2, 1)))]
+    too_large: list[Message] = [Updates((up, more)), Progress((0,), (), ((0, 1), (1, 1)))]
+    before = spark.conf.get("spark.sql.ansi.enabled") or "true"
+    try:
+        for strict in ("true", "false"):
+            spark.conf.set("spark.sql.ansi.enabled", strict)
+            broken: list[Message] = [*too_large, Updates((Update("a", 1, 6),))]
+            with Reading(table(spark, {"fits": fits, "broken": broken})) as reading:
+                assert {fault.feed for fault in reading.faults} == {"broken"}
+                assert by_spark(reading)["fits"] == ((), {'"a"': 5}) and by_spark(reading)["broken"][1] == {}
+            with (
+                Reading(table(spark, {"too large": too_large})) as reading,
+                pytest.raises(PySparkException, match=f'the diffs of "a" add up to {big + 5}: 64 bits do not hold it'),
+            ):
+                reading.view.collect()
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before)
+
+
 # --- files -----------------------------------------------------------------------------------------
 
 

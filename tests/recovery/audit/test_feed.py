@@ -23,7 +23,7 @@ from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Inventory, Manifest, Verify
 from recovery.audit.run import run_audit
 from recovery.audit.work import AuditOptions
-from recovery.feed import Progress, Updates
+from recovery.feed import Progress, Update, Updates
 from recovery.feed.avro import ContainerReader, ContainerWriter, schema
 from recovery.feed.errors import FeedError
 from recovery.feed.files import read_all
@@ -244,6 +244,21 @@ def _other_version(feed: Path) -> None:
     (feed / "run-000000.avro").write_bytes(content.replace(b"tiered.feed\x021", b"tiered.feed\x029"))
 
 
+def _another_name(feed: Path) -> None:
+    """Deflate has no checksum of its own, so a bit that flips may change a name, and nothing else."""
+    with (feed / "run-000000.avro").open("rb") as file:
+        reader = ContainerReader(file)
+        (updates, _), *rest = reader
+    assert isinstance(updates, Updates)
+    first = updates.updates[0]
+    changed = Updates((Update(first.data | {"name": "another"}, first.time, first.diff), *updates.updates[1:]))
+    with (feed / "run-000000.avro").open("wb") as file:
+        writer = ContainerWriter(file, reader.schema, metadata=reader.metadata)
+        for message in (changed, *(message for message, _ in rest)):
+            writer.write(message)
+        writer.flush()
+
+
 DAMAGE: list[tuple[Callable[[Path], object], type[TieredError], str]] = [
     (lambda feed: (feed / "notes.txt").touch(), ConfigurationError, "holds 'notes.txt', which is no file of a run"),
     (lambda feed: (feed / "below").mkdir(), ConfigurationError, "holds 'below', which is no file of a run"),
@@ -252,6 +267,7 @@ DAMAGE: list[tuple[Callable[[Path], object], type[TieredError], str]] = [
     (lambda feed: (feed / "run-000000.avro").write_bytes((feed / "run-000000.avro").read_bytes()[:-20]), FeedError, "000.avro.*whole"),
     (_foreign_schema, FeedError, r"run-000000\.avro: the file's records have the schema 'string'.*rule schema"),
     (_unsound, CorruptRecordError, r"run-000001\.avro, byte \d+: \+1 at time \d+ does not follow for .*orphan|dangling"),
+    (_another_name, CorruptRecordError, r"run-000000\.avro does not match its checksum: restore it, or begin another feed"),
     (_other_version, ConfigurationError, "is of version 9 of this feed, and this software reads 1"),
 ]
 

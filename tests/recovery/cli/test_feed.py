@@ -248,6 +248,7 @@ def test_bad_files_are_refused_with_their_name_the_place_and_the_rule(tiered: Co
     (["view", "feed.txt", "--form", "parquet"], "--form 'parquet' is no form: use avro, json, delta, text, bare, framed"),
     (["view", "feed.txt", "--schema", "absent.json"], "--schema 'absent.json' is neither"), (["follow", "absent"], "absent cannot be read"),
     (["view", "feed.txt", "--schema", "{"], "--schema is not JSON"), (["view", "feed.txt", "--schema", "{}"], "is no Avro schema"),
+    (["view", "feed.txt", "--schema", '{"type":"array","items":"null"}'], "tiered: the schema {'type': 'arr"),
     (["convert", "feed.txt", "out", "--to", "csv"], "--to 'csv' is no form"),
     (["convert", "feed.txt", "no/out", "--to", "json"], "cannot be written"),
     *((["convert", "feed.txt", out, "--to", "json"], "is no file that") for out in ("/dev/null", "/dev/stdout", "empty", "", "/")),
@@ -394,9 +395,7 @@ def test_follow_ends_at_what_breaks_a_rule_and_what_it_printed_stays_true(tiered
 # --- progress --------------------------------------------------------------------------------------
 
 
-def test_progress_is_shown_on_a_terminal_only_and_of_long_inputs(
-    tiered: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_progress_is_shown_on_a_terminal_only_and_of_long_inputs(tiered: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told: list[float] = []
     monkeypatch.setattr(Bar, "update", lambda self, task, advance=0, **_: told.append(advance))
     path = str(tmp_path / "feed.txt")

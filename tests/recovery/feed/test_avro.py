@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from io import BytesIO
 
 import fastavro
 import pytest
 
 from changelog.base.errors import InvalidRequestError
-from recovery.feed import FeedError, Message, Progress, Rule, Update, Updates
+from recovery.feed import FeedError, Message, Progress, Rule, Update, Updates, blocks
 from recovery.feed.avro import REFERENCES, ContainerReader, ContainerWriter, decode, encode, frame, schema, unframe
 
 RECORDS = schema({"type": "record", "name": "data", "fields": [{"name": "record", "type": "string"}]})
@@ -142,6 +143,10 @@ def test_a_value_of_a_union_without_its_name_is_refused(data: object) -> None:
 def test_a_logical_type_is_the_number_that_is_stored() -> None:
     days = schema({"type": "int", "logicalType": "date"})
     assert decode(encode(Updates((Update(20_000, 0, 1),)), days), days) == Updates((Update(20_000, 0, 1),))
+    theirs = BytesIO()
+    fastavro.writer(theirs, days.union, [[{"data": 20_000, "time": 0, "diff": 1}]])
+    theirs.seek(0)
+    assert [each.message for each in ContainerReader(theirs)] == [Updates((Update(20_000, 0, 1),))]
 
 
 # --- object container files ------------------------------------------------------------------------
@@ -205,3 +210,140 @@ def test_a_container_that_is_cut_off_anywhere_or_damaged_is_refused() -> None:
     damaged[-1] ^= 1
     with pytest.raises(FeedError, match="damaged"):
         list(ContainerReader(BytesIO(bytes(damaged))))
+
+
+# --- files that lie --------------------------------------------------------------------------------
+
+
+def block_at(whole: bytes | bytearray) -> int:
+    (first,) = {each.block for each in ContainerReader(BytesIO(whole))}
+    return first
+
+
+@pytest.mark.parametrize(("count", "sentence"), [(3, "goes on after its 3 messages"), (9, "damaged"), (-7, "says that it has -7")])
+def test_a_block_with_another_count_of_messages_loses_none_in_silence(count: int, sentence: str) -> None:
+    whole = bytearray(container("null"))
+    whole[block_at(whole)] = count * 2 if count >= 0 else -count * 2 - 1  # as Avro writes a small number
+    with pytest.raises(FeedError, match=sentence) as raised:
+        list(ContainerReader(BytesIO(bytes(whole))))
+    assert raised.value.rule is Rule.FORM
+
+
+def test_a_container_that_ends_within_the_count_of_a_block_is_cut_off() -> None:
+    whole = container("null")
+    with pytest.raises(FeedError, match="in the middle of the block at byte") as raised:
+        list(ContainerReader(BytesIO(whole + b"\x80")))
+    assert raised.value.rule is Rule.WHOLE
+
+
+@pytest.mark.parametrize("codec", ["deflate", "bzip2", "xz"])
+def test_a_small_block_that_unpacks_to_a_large_one_is_refused_before_it_takes_the_memory(
+    codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = BytesIO()
+    fastavro.writer(to, RECORDS.union, [[{"data": {"record": " " * 2**24}, "time": 0, "diff": 1}]], codec=codec)
+    assert len(to.getvalue()) < 20_000
+    assert len(list(ContainerReader(BytesIO(to.getvalue())))) == 1
+    monkeypatch.setattr(blocks, "BYTES_MAX", 2**20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(FeedError, match=r"the block at byte \d+ unpacks to more than 1048576 bytes"):
+            list(ContainerReader(BytesIO(to.getvalue())))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 2**24
+
+
+def test_a_codec_that_is_not_known_is_named() -> None:
+    whole = container("null").replace(b"\x08null", b"\x08lzma", 1)
+    with pytest.raises(FeedError, match=r"'lzma'.*use bzip2, deflate, null or xz"):
+        ContainerReader(BytesIO(whole))
+
+
+def test_a_length_that_is_too_large_is_refused_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = bytearray(container("null"))
+    at = block_at(whole)
+    with pytest.raises(FeedError, match=f"the block at byte {at} has {2**62} bytes, and may have"):
+        list(ContainerReader(BytesIO(bytes(whole[: at + 1]) + b"\x80" * 8 + b"\x80\x01" + b"\0" * 40)))
+    monkeypatch.setattr(blocks, "BYTES_MAX", 30)
+    with pytest.raises(FeedError, match="the message has more than 30 bytes"):
+        decode(encode(PUBLISHED[0][1], RECORDS), RECORDS)
+    with pytest.raises(FeedError, match="the header of an Avro file has more than 30 bytes"):
+        ContainerReader(BytesIO(bytes(whole)))
+
+
+def _nested(depth: int) -> object:
+    """Each record has the one before it twice, so the last one has 2 to the power of `depth` values."""
+    fields: list[object] = [{"name": "r0", "type": {"type": "record", "name": "r0", "fields": [{"name": "x", "type": "null"}]}}]
+    for n in range(1, depth):
+        inner = [{"name": name, "type": f"r{n - 1}"} for name in "ab"]
+        fields.append({"name": f"r{n}", "type": {"type": "record", "name": f"r{n}", "fields": inner}})
+    return {"type": "record", "name": "all", "fields": fields}
+
+
+def _chain(depth: int) -> object:
+    fields: list[object] = [{"name": "r0", "type": {"type": "record", "name": "r0", "fields": [{"name": "x", "type": "string"}]}}]
+    for n in range(1, depth):
+        inner = [{"name": "x", "type": {"type": "array", "items": f"r{n - 1}"}}]
+        fields.append({"name": f"r{n}", "type": {"type": "record", "name": f"r{n}", "fields": inner}})
+    return {"type": "record", "name": "all", "fields": fields}
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ({"type": "array", "items": "null"}, "an array of null, which takes no bytes"),
+        ({"type": "array", "items": {"type": "record", "name": "e", "fields": []}}, "an array of com.materialize.cdc.e, which takes no"),
+        ({"type": "map", "values": {"type": "array", "items": "null"}}, "an array of null, which takes no bytes"),
+        (_nested(40), "more than 10000 values"), (_chain(200), "nested more than 100 deep"), (_chain(3_000), "nested|recursion"),
+    ],
+    ids=["null", "nothing", "in a map", "twice as much each time", "a chain", "a long chain"],
+)  # fmt: skip
+def test_a_schema_by_which_few_bytes_become_very_much_is_refused(data: object, sentence: str) -> None:
+    with pytest.raises(InvalidRequestError, match=sentence):
+        schema(data)
+
+
+def test_a_nested_schema_of_any_depth_is_used_or_refused() -> None:
+    data: object = "string"
+    for _ in range(1200):
+        data = {"type": "array", "items": data}
+        try:
+            schema(data)
+        except InvalidRequestError:
+            break
+    else:
+        pytest.fail("a schema without a bound")
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [("double", 5), ("double", 2**60 + 1), ("float", 0.1), ("float", 1e300), ({"type": "array", "items": "double"}, [1.5, 2])],
+)  # fmt: skip
+def test_a_number_that_would_be_read_back_as_another_one_is_refused(data: object, value: object) -> None:
+    """1 and 1.0 are two records. Written as a double, both would come back as 1.0."""
+    with pytest.raises(InvalidRequestError, match="does not fit the schema"):
+        encode(Updates((Update(value, 0, 1),)), schema(data))
+
+
+@pytest.mark.parametrize(("data", "value"), [("double", 0.1), ("double", -0.0), ("float", 0.5), (["null", "float"], {"float": 2.0})])
+def test_a_number_that_fits_comes_back(data: object, value: object) -> None:
+    message = Updates((Update(value, 0, 1),))
+    assert decode(encode(message, schema(data)), schema(data)) == message
+
+
+def test_what_is_no_schema_of_a_feed_is_named() -> None:
+    for call in (
+        lambda: encode(Updates(()), "string"), lambda: decode(b"\0\0", {}), lambda: ContainerWriter(BytesIO(), None),  # type: ignore[arg-type]
+        lambda: ContainerReader(BytesIO(container()), "string"),  # type: ignore[arg-type]
+    ):  # fmt: skip
+        with pytest.raises(InvalidRequestError, match="is no schema of a feed: make one with"):
+            call()
+    with pytest.raises(InvalidRequestError, match="is no message: use Updates or Progress"):
+        encode({"array": []}, RECORDS)  # type: ignore[arg-type]
+
+
+def test_two_containers_one_after_the_other_are_named() -> None:
+    with pytest.raises(FeedError, match=f"another Avro file begins at byte {len(container())}: keep each in a file of its own"):
+        list(ContainerReader(BytesIO(container() * 2)))

@@ -5,16 +5,19 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError
-from recovery.feed import CdcReader, FeedError, Message, Progress, Rule, Update, Updates
+from recovery.feed import CdcReader, FeedError, Message, Progress, Rule, Update, Updates, files
 from recovery.feed.avro import REFERENCES, encode, frame, schema
 from recovery.feed.files import GENERATION, UPDATES_MAX, Form, Located, read, read_all, write
 from recovery.feed.reader import batches
@@ -272,3 +275,150 @@ def test_bytes_that_were_changed_anywhere_give_messages_or_an_error_of_the_feed(
             places.append(error.where)
         assert all(each.startswith(str(path)) for each in places)
     assert refused > FUZZED / 5
+
+
+# --- what must not pass in silence -----------------------------------------------------------------
+
+
+def test_an_update_that_is_repeated_is_one_delta(tmp_path: Path) -> None:
+    """Deltas are added up when they are read: a repetition would be counted twice."""
+    path = tmp_path / "feed"
+    write(
+        path, [Updates((Update("a", 0, 1),)), Updates((Update("a", 0, 1), Update("b", 0, 1))), Progress((0,), (1,), ((0, 2),))], Form.DELTA
+    )
+    assert path.read_text() == '{"record":"a","delta":1}\n{"record":"b","delta":1}\n'
+
+
+@pytest.mark.parametrize(
+    ("messages", "sentence"),
+    [
+        ([Updates((Update("a", 4, 1), Update("a", 4, 2)))], r"update \(a, time4, \+2\) contradicts"),
+        ([Updates((Update("a", 4, 1),)), Progress((0,), (9,), ((4, 2),))], "declares 2 updates at time 4, and 1 came"),
+        ([Progress((0,), (9,), ((4, 0),)), Updates((Update("a", 4, 1),))], "declares 0 updates at time 4, and 1 came"),
+        ([Progress((0,), (9,), ((4, 1), (5, 1))), Updates((Update("a", 4, 1),))], "times 4 and 5"),
+        ([Progress((0,), (9,), ((4, 1),))], "declares 1 updates at time 4, and 0 came"),
+    ],
+)
+def test_a_transaction_that_is_not_whole_is_not_written_as_deltas(messages: list[Message], sentence: str, tmp_path: Path) -> None:
+    """The end of a file of deltas says that this is all."""
+    with pytest.raises(InvalidRequestError, match=sentence):
+        write(tmp_path / "feed", messages, Form.DELTA)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_line_that_is_too_long_is_no_line_that_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LINE_BYTES_MAX", 100)
+    path = tmp_path / "feed"
+    for line in (b'{"array":[' + b" " * 100, b" " * 150):
+        path.write_bytes(b'{"updates":[]}\n' + line + b"]}\n")
+        with pytest.raises(FeedError, match=r"line 2: the line is longer than 100 bytes") as raised:
+            list(read(path))
+        assert raised.value.rule is Rule.FORM
+
+
+def test_what_is_written_is_never_too_long_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LINE_BYTES_MAX", 3000)
+    monkeypatch.setattr(files, "MESSAGE_CHARACTERS", 1000)
+    path = tmp_path / "feed"
+    updates = Updates(tuple(Update("x" * 300 + str(n), 0, 1) for n in range(50)))
+    write(path, [updates])
+    assert contents([each.message for each in read(path)]) == contents([updates])
+    before = path.read_bytes()
+    for message in (Updates((Update("x" * 3000, 0, 1),)), Progress((0,), (300,), tuple((time, 1) for time in range(300)))):
+        for form in (Form.JSON, Form.TEXT):
+            with pytest.raises(InvalidRequestError, match="a line of a feed may have 3000 bytes"):
+                write(path, [message], form)
+    for form in (Form.AVRO, Form.BARE, Form.FRAMED):
+        with pytest.raises(InvalidRequestError, match="has 3000 bytes, and a message of a feed may have about 2812 bytes"):
+            write(path, [Updates((Update("x" * 2998, 0, 1),))], form, schema=schema("string"))
+    assert path.read_bytes() == before
+
+
+def test_a_pipe_that_has_nothing_right_now_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard input that does not block gives None, and that is no end of the file."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.write(writing, b'{"updates":[]}\n')
+    with os.fdopen(reading, "rb") as source:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(source))
+        messages = read("-")
+        assert next(messages).number == 1
+        with pytest.raises(InvalidRequestError, match="standard input cannot be read after byte 15: it does not block"):
+            next(messages)
+    os.close(writing)
+
+
+def test_what_is_on_standard_input_is_read_before_the_next_line_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b'{"updates":[]}\n')
+    late = threading.Timer(20, os.close, [writing])
+    late.start()
+    with os.fdopen(reading, "rb") as source:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(source))
+        assert next(read("-")).number == 1
+        assert late.is_alive()
+        late.cancel()
+        os.close(writing)
+
+
+def test_frames_of_two_files_have_one_schema(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    write(one, MESSAGES, Form.FRAMED, schema_id=7)
+    write(other, MESSAGES, Form.FRAMED, schema_id=8)
+    with pytest.raises(FeedError, match=rf"^{other}, byte 0, message 1: the message has schema id 8, and those of {one} have 7") as raised:
+        list(read_all([one, other], form=Form.FRAMED))
+    assert raised.value.rule is Rule.SCHEMA
+    assert len(list(read_all([one, one], form=Form.FRAMED, schema_id=7))) == 8
+
+
+def test_two_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "feed"
+
+    def slow() -> Iterator[Message]:
+        yield MESSAGES[0]
+        writer = threading.Thread(target=write, args=(path, MESSAGES[1:2]))
+        writer.start()
+        writer.join()
+        assert len(list(read(path))) == 1
+        yield MESSAGES[2]
+
+    assert write(path, slow()) == 2
+    assert [each.message for each in read(path)] == [MESSAGES[0], MESSAGES[2]]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_only_a_plain_file_is_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path):
+        with pytest.raises(InvalidRequestError, match="is no plain file"):
+            write(path, MESSAGES)
+    assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
+
+
+def test_what_is_not_what_the_function_asks_for_is_named(tmp_path: Path) -> None:
+    path: Any = tmp_path / "feed"
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (lambda: write(path, MESSAGES, "jsonl"), "'jsonl' is no form of a feed"),  # type: ignore[arg-type]
+        (lambda: list(read(path, "jsonl")), "'jsonl' is no form of a feed"),  # type: ignore[arg-type]
+        (lambda: write(path, [{"array": []}]), "{'array': []} is no message"),  # type: ignore[list-item]
+        (lambda: write(path, MESSAGES, Form.AVRO, generation=-1), "the generation is -1"),
+        (lambda: write(path, MESSAGES, Form.AVRO, generation="3"), "the generation is '3'"),  # type: ignore[arg-type]
+        (lambda: write(path, MESSAGES, Form.AVRO, schema="string"), "'string' is no schema of a feed"),  # type: ignore[arg-type]
+        (lambda: write(None, MESSAGES), "None is no path"),  # type: ignore[arg-type]
+        (lambda: list(read(3)), "3 is no path"),  # type: ignore[arg-type]
+    ]
+    for call, sentence in wrong:
+        with pytest.raises(InvalidRequestError, match=re.escape(sentence)):
+            call()
+    assert list(tmp_path.iterdir()) == []
+    write(path, MESSAGES, "text")  # type: ignore[arg-type]
+    assert path.read_text().startswith("update (")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_byte_order_mark_is_named(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "feed"
+    path.write_text("update (a, time0, +1)\n", encoding)
+    with pytest.raises(FeedError, match="byte 0: the file begins with a byte order mark: save it as UTF-8 without one"):
+        list(read(path))

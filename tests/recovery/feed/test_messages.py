@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from changelog.base.errors import InvalidRequestError
@@ -91,3 +93,9 @@ def test_sequences_are_kept_as_tuples() -> None:
 def test_updates_hold_updates_only() -> None:
     with pytest.raises(InvalidRequestError, match="which is not an Update"):
         Updates(({"data": 1, "time": 0, "diff": 1},))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [None, 5, Update("a", 0, 1), "ab", {"a": 1}])
+def test_updates_are_a_sequence_of_updates(wrong: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="updates"):
+        Updates(wrong)

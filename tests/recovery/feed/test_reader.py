@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from changelog.base.errors import InvalidRequestError
 from recovery.feed import Batch, CdcReader, FeedError, Message, Progress, Rule, Update, Updates, Waiting
-from recovery.feed import reader as module
 from recovery.feed.messages import Key
 from recovery.feed.reader import StrictRules, batches
+from recovery.feed.reference import ReferenceRules
 from recovery.feed.spelling import from_text, to_json
+from recovery.feed.times import Cover
 from tests.given.feeds import END, about, cut, frontier_of, mangled, truth
 
 READERS: dict[str, Callable[[], CdcReader]] = {
@@ -224,7 +225,8 @@ def test_what_is_delivered_is_forgotten() -> None:
         batches(reader, text(f"update (a, time{time}, +1)", f"progress (time{time}, 1)"))
     rules = reader._rules
     assert isinstance(rules, StrictRules)
-    assert (rules._held, rules._held_times, rules._declared, rules._declared_times, rules._cover) == ({}, [], {}, [], [(0, 50)])
+    assert [len(each) for each in (rules._held, rules._held_times, rules._declared, rules._declared_times, rules._cover)] == [0] * 5
+    assert rules._cover.end == 50
     assert (reader.held.updates, reader.held.times, reader.held.bytes) == (0, 0, 0)
     assert reader.feed(Updates((Update("a", 3, 1), Update("late", 3, 1)))) is None
     assert (reader.held.updates, reader.ignored, reader.late) == (0, 2, 2)
@@ -241,6 +243,16 @@ def test_what_is_held_is_told_and_so_is_what_is_waited_for() -> None:
     batches(reader, text("progress (time3 to end, time5: 1)"))
     ended: object = (reader.frontier, reader.waiting, reader.held.updates)
     assert ended == ((), None, 0)
+
+
+def test_a_lenient_reader_forgets_what_is_delivered_too() -> None:
+    reader = CdcReader(lenient=True)
+    for time in range(50):
+        over = [] if time % 2 else text(f"update (b, time{time}, +1)")
+        batches(reader, [*over, *text(f"update (a, time{time}, +1)", f"progress (time{time}, 1)")])
+    rules = reader._rules
+    assert isinstance(rules, ReferenceRules) and reader.frontier == (50,)
+    assert [len(each) for each in (rules._held, rules._held_times, rules._outstanding, rules._positive, rules._waiting)] == [0] * 5
 
 
 @pytest.mark.parametrize("per_time", [1, 100])
@@ -311,17 +323,17 @@ def _no_other_message(self: StrictRules, update: Update, fresh: dict[int, dict[K
     return REPEATED(self, update, {})
 
 
-def _cover_without_chain(cover: list[tuple[int, int]], lower: int, upper: int) -> None:
-    cover[:] = [(0, max(cover[0][1], upper))]
+def _cover_without_chain(self: Cover, lower: int, upper: int) -> None:
+    self.end = max(self.end, upper)
 
 
-def _cover_in_order_only(cover: list[tuple[int, int]], lower: int, upper: int) -> None:
-    if lower <= cover[0][1]:
-        _cover_without_chain(cover, lower, upper)
+def _cover_in_order_only(self: Cover, lower: int, upper: int) -> None:
+    if lower <= self.end:
+        _cover_without_chain(self, lower, upper)
 
 
-def _count_at_covered_times_only(self: StrictRules, time: int) -> bool:
-    return time < self._cover[0][1]
+def _only_without_a_gap(self: Cover, time: int) -> bool:
+    return time < self.end
 
 
 def _the_last_count_wins(self: StrictRules, progress: Progress) -> None:
@@ -340,14 +352,14 @@ KNOCK_OUTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "a record has one diff": _knocked_out("_is_repeated", _any_diff_is_a_repetition),
     "a message is taken as a whole": _knocked_out("take_updates", _hold_at_once),
     "no update too many": _knocked_out("_refuse_one_too_many", lambda self, update, fresh: None),
-    "no update too many, beyond a gap": _knocked_out("_is_covered", _count_at_covered_times_only),
+    "no update too many, beyond a gap": lambda patch: patch.setattr(Cover, "__contains__", _only_without_a_gap),
     "no count below what came": _knocked_out("_refuse_fewer_than_received", lambda self, progress, lower, upper, counts: None),
     "no other count": _knocked_out("_refuse_other_counts", lambda self, progress, lower, upper, counts: None),
     "no impossible counts": _knocked_out("_counts", lambda self, progress, lower, upper: dict(progress.counts)),
     "counts are as declared": _knocked_out("take_progress", _the_last_count_wins),
     "a time waits for its updates": _knocked_out("_first_incomplete", lambda self: END),
-    "a gap is waited for": lambda patch: patch.setattr(module, "_cover_too", _cover_without_chain),
-    "progress beyond a gap is kept": lambda patch: patch.setattr(module, "_cover_too", _cover_in_order_only),
+    "a gap is waited for": lambda patch: patch.setattr(Cover, "add", _cover_without_chain),
+    "progress beyond a gap is kept": lambda patch: patch.setattr(Cover, "add", _cover_in_order_only),
     "what is delivered is forgotten": _knocked_out("_forget", lambda self, frontier: None),
     "who remembers knows old times": _knocked_out("_oldest", lambda self: self.frontier),
 }

@@ -97,6 +97,18 @@ REFUSED: dict[str, tuple[list[Message], Rule, str]] = {
         "progress (time0, 1) comes after update (a, time1, +1), which it is not about",
     ),
     "negative": (text("update (a, time-1, +1)"), Rule.TIME, "update (a, time-1, +1) is at a negative time"),
+    "ends before it begins": (
+        text("progress (time3 to time2)"), Rule.INTERVAL, "progress (time3 to time2) ends before it begins",
+    ),
+    "negative lower bound": (text("progress (time-1 to time2)"), Rule.TIME, "progress (time-1 to time2) has a negative bound"),
+    "negative count": (
+        text("update (a, time0, +1)", "progress (time0 to time2, time0: 2, time1: -1)"), Rule.INTERVAL,
+        "progress (time0 to time2, time0: 2, time1: -1) declares the negative count -1 for time 1",
+    ),
+    "count outside": (
+        text("update (a, time0, +1)", "progress (time0 to time2, time7: 1)"), Rule.INTERVAL,
+        "progress (time0 to time2, time7: 1) has a count for time 7, which it is not about",
+    ),
     "negative bound": (text("progress (time-2, 0)"), Rule.TIME, "progress (time-2, 0) has a negative bound"),
 }  # fmt: skip
 
