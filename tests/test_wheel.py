@@ -124,6 +124,7 @@ def test_the_library_needs_no_extras_and_nothing_that_is_only_for_tests_is_there
     assert run(bare / "python", "-c", PUT_AND_GET, cwd=directory) == "[]\n"
 
 
+@pytest.mark.sim
 def test_the_command_recovers_from_a_kill_where_only_the_wheel_is_installed(bare: Path, wheel: Path, directory: Path) -> None:
     install(bare, f"{wheel}[daemon]")
     tiered = (bare / "tiered", "--config", "tiered.yaml")

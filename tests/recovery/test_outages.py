@@ -214,8 +214,13 @@ async def test_a_log_that_works_again_is_told_with_the_first_entry_and_not_with_
         assert recovery.outages.present == {}
 
 
-@pytest.mark.parametrize(("tier", "call", "service"), [("rows", "settle", "high_volume"), ("blobs", "delete", "long_term")])
-@pytest.mark.parametrize("error", [UnavailableError("down"), UnconfirmedError("no answer"), ConfigurationError("403")])
+@pytest.mark.parametrize(
+    ("tier", "call", "service", "error"),
+    [
+        ("rows", "settle", "high_volume", UnavailableError("down")), ("rows", "settle", "high_volume", ConfigurationError("403")),
+        ("blobs", "delete", "long_term", UnconfirmedError("no answer")),
+    ],
+)
 async def test_a_tier_that_is_out_is_named_and_nothing_is_parked(
     world: World, log: pytest.LogCaptureFixture, tier: str, call: str, service: str, error: Exception
 ) -> None:

@@ -57,6 +57,7 @@ def test_all_seeds_are_run_once_without_a_gap() -> None:
     assert explored.totals.slowest[1] in range(1000, 1050)
 
 
+@pytest.mark.sim
 def test_what_was_explored_so_far_is_told_in_between() -> None:
     told: list[int] = []
     explore(60, first=0, jobs=1, tell=lambda explored: told.append(explored.totals.worlds), worker=worker())
@@ -80,6 +81,7 @@ def test_it_ends_when_time_is_over_and_what_was_begun_is_done() -> None:
     assert set(explored.totals.coverage.sections["seeds"]) == {str(seed) for seed in range(explored.totals.worlds)}
 
 
+@pytest.mark.sim
 def test_a_worker_is_replaced_after_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SEEDS_OF_A_WORKER", 40)
     explored = explore(80, first=0, jobs=1, worker=worker())
@@ -103,6 +105,7 @@ def test_a_worker_that_cannot_start_is_an_error() -> None:
         explore(60, first=0, jobs=1, worker=(sys.executable, "-c", "raise SystemExit(3)"))
 
 
+@pytest.mark.sim
 def test_a_random_first_seed_is_another_one_each_time() -> None:
     firsts = {explore(1, jobs=1, worker=worker()).first for _ in range(2)}
     assert len(firsts) == 2

@@ -23,7 +23,7 @@ from tests.given.audit_grounds import DAY_NS, EmbeddedGround, embedded_ground
 from tests.given.findings import finding, manifest, write
 from tests.given.repository import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.sim]
 
 NOTEBOOK = ROOT / "docs" / "warehouse.ipynb"
 TABLES = ("by_usecase_and_age", "oldest_changes", "orphans_by_week", "cost_of_expired", "unread")
