@@ -94,6 +94,7 @@ def processes(journal: Path) -> list[int]:
     return [line["pid"] for line in read_lines(journal / DIRECTOR) if line["event"] == "started"]
 
 
+@pytest.mark.sim
 def test_the_demo_kills_processes_and_finds_nothing_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = tmp_path / "demo"
     assert run_demo(DemoOptions(seconds=4, writers=2, seed=1, directory=directory), as_json=True) == 0

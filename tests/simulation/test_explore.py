@@ -76,6 +76,7 @@ def test_it_goes_on_after_a_violation_if_it_shall() -> None:
     assert (explored.totals.worlds, len(explored.totals.violations)) == (100, 1)
 
 
+@pytest.mark.sim
 def test_it_ends_when_time_is_over_and_what_was_begun_is_done() -> None:
     explored = explore(seconds=0.5, first=0, jobs=2, worker=worker())
     assert set(explored.totals.coverage.sections["seeds"]) == {str(seed) for seed in range(explored.totals.worlds)}
@@ -135,6 +136,7 @@ for seed in map(int, sys.argv[1:]):
 SEEDS = range(7, 12)
 
 
+@pytest.mark.sim
 def test_a_seed_gives_the_same_trace_in_another_interpreter_with_other_hashes() -> None:
     """Other addresses and other hashes: neither may decide anything."""
     here = [line for seed in SEEDS for line in run_uncounted(Recipe.of(seed)).trace]

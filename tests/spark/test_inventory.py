@@ -268,7 +268,7 @@ def found(to: Path) -> list[tuple[str, str]]:
     return sorted((each.kind.value, each.name) for each in directory.findings(manifest.run))
 
 
-@pytest.mark.parametrize(("form", "exported"), [("parquet", False), ("csv", True)])
+@pytest.mark.parametrize(("form", "exported"), [pytest.param("parquet", False, marks=pytest.mark.sim), ("csv", True)])
 def test_an_audit_by_report_finds_what_was_planted(spark: SparkSession, store: World, tmp_path: Path, form: str, exported: bool) -> None:
     inventory = write_report(tmp_path / "report", store.rows, store.snapshot_ns, form=form)
     export = write_export(tmp_path / "export", store.export) if exported else None

@@ -131,6 +131,7 @@ def test_a_footprint_is_what_a_process_has(tmp_path: Path) -> None:
 # --- in a run ------------------------------------------------------------------------------------
 
 
+@pytest.mark.sim
 def test_a_run_looks_at_the_status_all_along_and_at_a_stuck_entry(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = DemoOptions(seconds=4, writers=1, daemons=1, seed=3, soak=True, directory=tmp_path / "soak")
     code = run_demo(options, as_json=True)

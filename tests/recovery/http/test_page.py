@@ -148,8 +148,7 @@ def with_history(made: Shown) -> Shown:
 # --- what it shows ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1200, 400])
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (400, "dark")])
 def test_it_shows_what_the_status_says_in_both_schemes_and_on_a_narrow_screen(browser: Browser, scheme: str, width: int) -> None:
     with served(with_history(shown(stuck(), show_objects=True))) as url:
         watched = Watched(browser, url, width=width, scheme=scheme)

@@ -161,7 +161,7 @@ async def test_a_journal_that_was_damaged_is_refused(store: Settings, to: str) -
 
 
 @pytest.mark.parametrize(
-    "point", [pytest.param(point, marks=pytest.mark.sim if point in ("ordered", "deleted", "noted") else ()) for point in POINTS]
+    "point", [pytest.param(point, marks=pytest.mark.sim if point in ("ordered", "deleted", "noted", "unnoted") else ()) for point in POINTS]
 )
 async def test_a_deletion_that_is_killed_goes_on_and_every_blob_can_be_restored(
     store: Settings, to: str, point: str, monkeypatch: pytest.MonkeyPatch
