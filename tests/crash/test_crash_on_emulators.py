@@ -5,7 +5,7 @@ calls are learnt from a run without faults. Then the network heals, recovery dra
 recovery drains it again, and everything is read. A finding names its case, as in
 `put_large_on_large|CheckAndMutateRow object r t v w: #1|CUT`.
 
-`make test` has every operation with every third mode, and so every mode with a third of the operations. Blobs are in GCS
+`make test` has every operation with every third mode, and every mode with a third of the operations. Blobs are in GCS
 where a request to GCS fails or the process dies; they are simulated where a call to Bigtable fails. `make sim` has
 every operation, call and mode, and adds GCS to the latter, outages for as long as an
 operation tries, and more ways in which two things go wrong.
