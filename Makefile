@@ -26,7 +26,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 # Files run beside each other, on every core; each worker starts the emulators that its files need.
 PARALLEL := @.ci/parallel
-QUICK := tests/changelog tests/tiered tests/recovery tests/contracts tests/store tests/test_architecture.py
+QUICK := tests/changelog tests/tiered tests/recovery tests/contracts tests/store tests/test_architecture.py --ignore=tests/recovery/audit --ignore=tests/recovery/cli
 
 test: setup ## all tests, on all cores (ARGS="-k swap")
 	.venv/bin/python -m pytest $(PARALLEL) $(ARGS)
