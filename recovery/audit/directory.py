@@ -55,6 +55,7 @@ class FileSeen(NamedTuple):
     name: str
     size: int
     path: str
+    is_file: bool
 
 
 class Files:
@@ -121,7 +122,8 @@ class Files:
         """
         with self.explained("be listed"):
             selector = arrow_fs.FileSelector(f"{self.path}/{name}".rstrip("/"), allow_not_found=True)
-            return sorted(FileSeen(seen.base_name, seen.size or 0, seen.path) for seen in self.filesystem.get_file_info(selector))
+            found = self.filesystem.get_file_info(selector)
+            return sorted(FileSeen(seen.base_name, seen.size or 0, seen.path, seen.is_file) for seen in found)
 
     def read(self, name: str) -> bytes | None:
         """Returns the content of a file, or None if there is no such file."""

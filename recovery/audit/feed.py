@@ -41,6 +41,7 @@ from recovery.audit.manifest import Manifest
 from recovery.audit.verdicts import FINDINGS, Kind
 from recovery.feed.avro import ContainerReader, ContainerWriter, schema
 from recovery.feed.errors import FeedError
+from recovery.feed.files import is_left_out
 from recovery.feed.messages import Progress, Update, Updates, canonical
 from tiered.metadata import NS_PER_MS
 
@@ -136,7 +137,7 @@ class FindingsFeed:
 
     def _names(self) -> list[str]:
         """Returns the names of the files of runs. Refuses a directory that holds anything else, or has a gap."""
-        names = [seen.name for seen in self.files.list() if not seen.name.startswith(("_", "."))]
+        names = [seen.name for seen in self.files.list() if not is_left_out(seen.name)]
         for number, name in enumerate(names):
             if (told := _FILE.fullmatch(name)) is None:
                 raise ConfigurationError(f"{WHAT} {self.files.uri} holds {name!r}, which is no file of a run: give a directory of its own")

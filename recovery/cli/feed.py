@@ -479,7 +479,7 @@ def _paths(files: list[str]) -> list[str]:
 
 def _of_directory(name: str) -> list[str] | None:
     """Returns the files of a directory, or None if it is none."""
-    from recovery.feed.follow import is_left_out
+    from recovery.feed.files import is_left_out
 
     if not os.path.isdir(name):
         return None
@@ -488,13 +488,13 @@ def _of_directory(name: str) -> list[str] | None:
 
 def _of_uri(uri: str) -> list[str] | None:
     """Returns the files of a directory such as gs://bucket/feed, or None if the URI is one of a file."""
-    from recovery.feed.follow import is_left_out
+    from recovery.feed.files import is_left_out
 
     place = _place(uri)
     with place.explained("be read"):
         if place.filesystem.get_file_info(place.path).is_file:
             return None
-    return [f"{uri.rstrip('/')}/{each.name}" for each in place.list() if not is_left_out(each.name)]
+    return [f"{uri.rstrip('/')}/{each.name}" for each in place.list() if each.is_file and not is_left_out(each.name)]
 
 
 def _open_file(path: str | Path) -> io.RawIOBase:

@@ -57,11 +57,9 @@ def put(
     """Stores a file or stdin, replacing what is there."""
 
     async def command() -> None:
-        metadata = Metadata(expiration=expiration_of(ttl, tti), custom=custom_of(custom), origin=origin)
+        metadata = Metadata(expiration=expiration_of(ttl, tti), custom=custom_of(custom), filename=filename, origin=origin)
         if content_type is not None:
             metadata = replace(metadata, content_type=content_type)
-        if filename is not None:
-            metadata = replace(metadata, filename=filename)
         payload, revision = payloads.read_stdin() if file == "-" else Path(file), revision_of(if_revision, if_absent)
         async with open_storage(choice.settings()) as storage:
             result = await storage.put(ObjectId.parse(object_id), payload, metadata, if_absent=if_absent, if_revision=revision)

@@ -128,6 +128,11 @@ def read(
                 yield Located(message, file, number, line, "line")
 
 
+def is_left_out(name: str) -> bool:
+    """Returns whether a file of this name is no part of the feed in its directory: a writer is still busy with it."""
+    return name.startswith((".", "_"))
+
+
 def read_all(paths: Iterable[str | Path], **options: object) -> Iterator[Located]:
     """Yields the messages of several files of one feed, as `read` does. `options`: those of `read`.
 

@@ -21,18 +21,13 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from changelog.base.errors import InvalidRequestError
 from recovery.feed.errors import FeedError, Rule
-from recovery.feed.files import LINE_BYTES_MAX, Generations, Located, read
+from recovery.feed.files import LINE_BYTES_MAX, Generations, Located, is_left_out, read
 from recovery.feed.spelling import from_line, from_text, is_text
 
 if TYPE_CHECKING:
     from recovery.feed.avro import Schema
 
 GZIP, AVRO = b"\x1f\x8b", b"Obj\x01"
-
-
-def is_left_out(name: str) -> bool:
-    """Returns whether a file of this name is no part of the feed in its directory: a writer is still busy with it."""
-    return name.startswith((".", "_"))
 
 
 class Following:

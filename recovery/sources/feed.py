@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from changelog.base.errors import ConfigurationError, TieredError
-from recovery.feed.files import Located, read
+from recovery.feed.files import Located, is_left_out, read
 from recovery.feed.messages import Key, Updates, canonical
 from recovery.sources.columns import FEED, Row
 
@@ -28,7 +28,7 @@ def names_of(directory: str) -> list[str]:
     where = Path(directory)
     if not where.is_dir():
         raise ConfigurationError(f"there is no directory {directory} on this machine: give the directory of a feed")
-    names = sorted(path.name for path in where.iterdir() if not path.name.startswith(("_", ".")))
+    names = sorted(path.name for path in where.iterdir() if not is_left_out(path.name))
     if not names:
         raise ConfigurationError(f"the directory {directory} has no files: give the directory of a feed")
     for name in names:

@@ -96,6 +96,7 @@ def test_a_uri_names_a_file_or_a_directory_as_in_a_bucket(tiered: Command, tmp_p
     """`file://` takes the same way as `gs://`. Names that begin with _ are left out there, too."""
     (tmp_path / "feeds").mkdir()
     (tmp_path / "feeds" / "_claim").write_text("no feed")
+    (tmp_path / "feeds" / "below").mkdir()
     (tmp_path / "feeds" / "1.gz").write_bytes(gzip.compress(PUBLISHED.encode()))
     whole = f"file://{tmp_path}/feeds"
     for uri in (whole, f"{whole}/", f"{whole}/1.gz"):
