@@ -28,7 +28,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PARALLEL := @.ci/parallel
 QUICK := tests/changelog tests/tiered tests/recovery tests/contracts tests/store tests/test_architecture.py --ignore=tests/recovery/audit --ignore=tests/recovery/cli
 
-test: setup ## all tests, on all cores (ARGS="-k swap")
+test: setup ## the tests, on all cores; some long ones are in make sim alone (ARGS="-k swap")
 	.venv/bin/python -m pytest $(PARALLEL) $(ARGS)
 
 test-browser: setup ## the status page in chromium, without a screen (SCREENSHOTS=DIR keeps pictures)
