@@ -96,8 +96,9 @@ class Entry:
     """A change as recorded. `owner` is empty when it was released.
 
     `attempt`: how often it was claimed since it was recorded or last released. `heartbeat_ms` (Unix ms) is assigned by
-    the server. Only an entry that was read has it; in what `record` and `claim` return it is 0. Two entries that differ
-    in it alone are equal.
+    the server. Only an entry that was read has it; in what `record` and `claim` return it is 0. `kept_ms`: since when
+    it is kept for the change feed alone (Unix ms, server's clock); None: it is not. Two entries that differ in these
+    two times alone are equal.
     """
 
     change: Change
@@ -107,6 +108,7 @@ class Entry:
     cleanup_after_ms: int | None = None
     heartbeat_ms: int = field(default=0, compare=False)
     stuck: Stuck | None = None
+    kept_ms: int | None = field(default=None, compare=False)
 
     def claimed_by(self, owner: str) -> Entry:
         return replace(self, owner=owner, attempt=self.attempt + 1)
@@ -141,10 +143,16 @@ def decode(key: str, raw: bytes, heartbeat_ms: int, state: str | None = None) ->
     stuck = _stuck(state)
     try:
         entry = _entry(key, raw, heartbeat_ms, stuck)
+        if state is not None and stuck is None:
+            entry = replace(entry, kept_ms=heartbeat_ms)
         encode(entry)  # JSON can spell text that is no Unicode, which nobody could compare or write back
         return entry
     except (CorruptRecordError, InvalidRequestError, ValueError, RecursionError) as error:
         return Unreadable(key, raw, f"the entry at {key} cannot be read: {error}", stuck)
+
+
+DONE = json.dumps({"state": "done"}, separators=(",", ":"))
+"""The state of an entry that is kept for the change feed."""
 
 
 def encode_stuck(stuck: Stuck) -> str:
@@ -156,7 +164,7 @@ def _stuck(state: str | None) -> Stuck | None:
         return None
     try:
         value = json.loads(state)
-        return Stuck(str(value["error"]), int(value["at"])) if value.get("state") == "stuck" else None
+        return None if value["state"] == "done" else Stuck(str(value["error"]), int(value["at"]))
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError, OverflowError):
         return Stuck(f"its state cannot be read: {state[:200]}", 0)
 

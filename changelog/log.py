@@ -4,6 +4,7 @@
               (owner dies) -> stale -> claim -> forget       recovery's
                                             -> release       ... or later, or someone else
                                             -> park          ... or never without an operator
+              settled -> keep -> kept -> forget              where a change feed must see the change first
 
 The contract, which one suite checks on every implementation: once `record` has returned, the entry survives any
 crash. Renew, claim, release and park are compare-and-swaps on the exact value that was read (so on owner and attempt),
@@ -11,13 +12,15 @@ and they never recreate an entry that was forgotten. Each call is safe to repeat
 the log as a whole, or not at all. *Failure*: `UnavailableError` (nothing happened) or `UnconfirmedError` (unknown;
 repeat the call). The log knows nothing of rows and blobs.
 
-Beside the entries, the log keeps a few small *notes*: bytes under a name, changed by compare-and-swap. No change
-depends on a note, and no scan of entries shows one.
+Beside the entries, the log keeps a few small *notes*: bytes under a name, changed by compare-and-swap. And it keeps
+*values*: bytes under a key, any number of them. Of each key the value with the highest version counts, in whatever
+order they arrive (a last-writer-wins register, after Shapiro et al., CRDTs, 2011). The change feed keeps its index in
+them. No change depends on a note or a value, and no scan of entries shows one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -66,6 +69,24 @@ def shard_ranges(shards: int = SHARDS_DEFAULT) -> Sequence[KeyRange]:
     return [KeyRange(start, end) for start, end in zip(starts, [*starts[1:], LOG_END], strict=True)]
 
 
+VALUE_KEY_BYTES_MAX = 3000
+"""The longest key of a value, as UTF-8."""
+
+VALUE_BYTES_MAX = 1 << 20
+"""The largest value under a key."""
+
+REMOVED_AGE_MAX_MS = 7 * 24 * 3600 * 1000
+"""That a value was removed is remembered for so long. Nobody may write with a version that is this much older."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValuePage:
+    """Values in the order of their keys. `next_start`: where the next page begins; None: the range has no more."""
+
+    values: Mapping[str, bytes]
+    next_start: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """Entries in key order. `next_start`: where the next page begins; None: the range has no more."""
@@ -95,6 +116,16 @@ class ChangeLog(Protocol):
 
         False: it was not ours any more; nothing changed.
         """
+
+    async def keep(self, entry: Entry) -> bool:
+        """Marks the entry *done*: its change is settled and over, and it stays for the change feed alone.
+
+        From then on `stale` and `retry` leave it alone. False: its value is another by now, or it is gone; nothing
+        changed. Whoever keeps an entry keeps it until `forget`.
+        """
+
+    async def kept(self, within: KeyRange, limit: int) -> Page:
+        """Up to `limit` entries that are kept for the change feed, in key order. Unreadable ones are included."""
 
     async def announce(self, instance: str) -> int:
         """Writes the presence row of an instance of recovery. Returns the server's time of that write (Unix ms).
@@ -142,6 +173,23 @@ class ChangeLog(Protocol):
     async def read_note(self, name: str) -> bytes | None:
         """The value of the note. None: there is none."""
 
+    async def read_values(self, keys: Sequence[str]) -> Mapping[str, bytes]:
+        """The values under these keys (some hundred at most). A key without one is left out."""
+
+    async def write_values(self, values: Mapping[str, bytes | None], version: int) -> None:
+        """Writes each value (None: removes it), unless the key has a value of a higher version. Durable on return.
+
+        It is not atomic: an error leaves some of them written. It is safe to repeat, also late. `version`: ms since
+        1970, 1 or more; whoever writes two values of one key under one version writes the same. `ValueError`: see
+        `check_values`.
+        """
+
+    async def scan_values(self, start: str, end: str, limit: int) -> ValuePage:
+        """Up to `limit` values with keys from `start` (inclusive) to `end` (exclusive), in the order of keys."""
+
+    async def erase_values(self, keys: Sequence[str]) -> None:
+        """Removes what is under these keys, versions and all: a late write may bring such a value back."""
+
     async def swap_note(self, name: str, expected: bytes | None, value: bytes) -> bool:
         """Writes the note iff its value is `expected` (None: there is none) or already `value`.
 
@@ -154,6 +202,17 @@ def check_note(value: bytes) -> None:
     """Raises `ValueError` if no log can keep this value."""
     if not 0 < len(value) <= NOTE_BYTES_MAX:
         raise ValueError(f"a note has 1 to {NOTE_BYTES_MAX} bytes, and not {len(value)}")
+
+
+def check_values(values: Mapping[str, bytes | None], version: int) -> None:
+    """Raises `ValueError` if no log can keep these values under this version."""
+    if version < 1:
+        raise ValueError(f"the version of a value is 1 or more, and not {version}")
+    for key, value in values.items():
+        if not 0 < len(key.encode()) <= VALUE_KEY_BYTES_MAX:
+            raise ValueError(f"the key of a value has 1 to {VALUE_KEY_BYTES_MAX} bytes, and not {len(key.encode())}")
+        if value is not None and not 0 < len(value) <= VALUE_BYTES_MAX:
+            raise ValueError(f"a value has 1 to {VALUE_BYTES_MAX} bytes, and not {len(value)}")
 
 
 @runtime_checkable

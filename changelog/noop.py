@@ -9,11 +9,11 @@ and I4 do not depend on the log.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from changelog.change import Change, ChangeId, Entry, Unreadable
 from changelog.lease import Renewal
-from changelog.log import KeyRange, Page, check_note
+from changelog.log import KeyRange, Page, ValuePage, check_note, check_values
 
 
 class NoopChangeLog:
@@ -32,6 +32,12 @@ class NoopChangeLog:
 
     async def release(self, entry: Entry, cleanup_after_ms: int | None = None) -> bool:
         return True
+
+    async def keep(self, entry: Entry) -> bool:
+        return True
+
+    async def kept(self, within: KeyRange, limit: int) -> Page:
+        return Page((), None)
 
     async def announce(self, instance: str) -> int:
         return 0
@@ -61,6 +67,18 @@ class NoopChangeLog:
         return ()
 
     async def read_note(self, name: str) -> bytes | None:
+        return None
+
+    async def read_values(self, keys: Sequence[str]) -> Mapping[str, bytes]:
+        return {}
+
+    async def write_values(self, values: Mapping[str, bytes | None], version: int) -> None:
+        check_values(values, version)
+
+    async def scan_values(self, start: str, end: str, limit: int) -> ValuePage:
+        return ValuePage({}, None)
+
+    async def erase_values(self, keys: Sequence[str]) -> None:
         return None
 
     async def swap_note(self, name: str, expected: bytes | None, value: bytes) -> bool:

@@ -96,6 +96,7 @@ class RecoveryLoop:
         self._runtime = runtime
         self._observer = observer
         self._settings = settings.recovery
+        self._feed = settings.feed.enabled
         self._expiry_ms = round(settings.lease.expiry_s * 1000)
         self._heartbeat = Heartbeat(log, runtime, self.instance, settings.lease.heartbeat_interval_s, settings.lease.expiry_s)
         self._bucket = TokenBucket(runtime, settings.recovery.rate_per_s)
@@ -380,7 +381,7 @@ class RecoveryLoop:
         grace_ms = round(self._settings.late_upload_grace_s * 1000)
         try:
             ending = await persist(
-                lambda: finish(self._tiers, self._log, self._heartbeat, lease, None, grace_ms),
+                lambda: finish(self._tiers, self._log, self._heartbeat, lease, None, grace_ms, feed=self._feed),
                 self._runtime, self._settings.attempt_budget_s, observer=self._observer,
             )
         except LeaseLostError as error:
@@ -432,7 +433,7 @@ class RecoveryLoop:
         self._count(report, "deferred" if ending is Ending.DEFERRED else "recovered", ending.name.lower())
         self.counts.finished += 1
         self.counts.processed += 1
-        is_cleaned = ending is not Ending.FORGOTTEN
+        is_cleaned = ending in (Ending.CLEANED, Ending.DEFERRED)
         self._cleaned += is_cleaned
         if is_cleaned:
             self._first_cleaned.set()

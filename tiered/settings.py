@@ -218,6 +218,31 @@ def _path(value: object) -> object:
         raise ValueError("there is no such user, or no home directory is known: write the path out") from None
 
 
+class FeedSettings(_Section):
+    """The change feed of live references (docs/feed.md). All services, daemons and the writer need the same `enabled`.
+
+    `enabled`: entries of finished changes are kept until the feed has published them. `to`: where the writer delivers
+    (`tiered feed run`): the path of a directory, gs://bucket/prefix, http(s)://host/path, kafka://broker:port/topic.
+    `format`: of the files: json needs no other package, avro needs the extra `feed`. `poll_s`: how often the writer
+    looks for changes. `progress_every_s`: how often the frontier advances at least, also without a change. `batch_max`:
+    how many entries, rows and updates one transaction takes up, about. `reconcile_every_s`: how often all rows are
+    compared with what is published. `takeover_s`: after how long without a sign of life another writer takes over.
+    `journal_bytes_max`: how much waits for the slowest sink at most; then the writer pauses. `hold_max_s`: how long an
+    entry, and the blob that its change replaced, waits for the feed at most; then recovery cleans up without it.
+    """
+
+    enabled: bool = False
+    to: tuple[Annotated[str, Field(min_length=1, max_length=2000)], ...] = ()
+    format: Literal["json", "avro"] = "json"
+    poll_s: Period = 1.0
+    progress_every_s: Period = 10.0
+    batch_max: Annotated[int, _Number, Field(ge=1, le=10_000)] = 1000
+    reconcile_every_s: Period = 86_400.0
+    takeover_s: Period = 60.0
+    journal_bytes_max: Annotated[int, _Number, Field(ge=1 << 20, le=1 << 40)] = 1 << 30
+    hold_max_s: Period = 86_400.0
+
+
 class DaemonSettings(_Section):
     """What the recovery daemon shows to others, over HTTP (docs/http.md) and in its log (docs/logs.md).
 
@@ -262,6 +287,7 @@ class Settings(BaseSettings):
     lease: LeaseSettings = LeaseSettings()
     marks: MarkSettings = MarkSettings()
     recovery: RecoverySettings = RecoverySettings()
+    feed: FeedSettings = FeedSettings()
     daemon: DaemonSettings = DaemonSettings()
 
     _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
@@ -349,6 +375,16 @@ def _relations(settings: Settings) -> Iterator[str]:
         yield "changelog is bigtable, but the store is in a directory: use sqlite or noop"
     if settings.changelog == "sqlite" and settings.directory is None and in_google:
         yield "changelog is sqlite, but the store is in Bigtable and GCS, where others must see it: use bigtable or noop"
+    if settings.feed.enabled and settings.changelog in (None, "noop"):
+        yield (
+            "feed.enabled is set, but the changelog keeps nothing, and the feed learns from it what was changed:"
+            " set changelog: bigtable (or sqlite in a directory), or leave the feed out"
+        )
+    if settings.feed.takeover_s < 3 * settings.feed.progress_every_s:
+        yield (
+            f"feed.takeover_s ({settings.feed.takeover_s:g}) is less than 3 times feed.progress_every_s"
+            f" ({settings.feed.progress_every_s:g}), so a living writer could be taken for dead: raise it"
+        )
     if lease.expiry_s < BEATS_PER_EXPIRY_MIN * lease.heartbeat_interval_s:
         yield (
             f"lease.expiry_s ({lease.expiry_s:g}) is less than {BEATS_PER_EXPIRY_MIN:g} times lease.heartbeat_interval_s"

@@ -5,6 +5,11 @@
     settle(old)    -> live?          not live: the old blob is garbage
     delete the garbage -> forget     or, after a single-request upload: wait out the grace, then do it once more
 
+Where a change feed is configured, the feed does this once it has committed what the change did to the references. Until
+then the entry is *kept*:
+
+    settle(change), unless it is known to be over -> keep
+
 I2: a blob is deleted only after its revision was settled and found not live. I5: every step may be repeated, by
 anyone, in any order. *Crash* anywhere: the entry is still there, and whoever claims it begins again. *Failure*: an
 error is raised, and nothing is forgotten. Nothing here completes a put or changes what a row redirects to. The fence is
@@ -31,6 +36,7 @@ class Ending(Enum):
     FORGOTTEN = "done: there was no garbage; the entry is removed"
     CLEANED = "done: its garbage is deleted, and the entry is removed"
     DEFERRED = "done but for the late-upload grace: the entry waits"
+    KEPT = "settled: the change feed cleans up, once it has published the change"
 
 
 def took_effect(change: Change, live: bool, row: Row) -> bool:
@@ -96,9 +102,11 @@ async def clean_up(tiers: Tiers, change: Change, live: bool, go_on: Callable[[],
 
 
 async def finish(
-    tiers: Tiers, log: ChangeLog, heartbeat: Heartbeat, lease: Lease, live: bool | None, grace_ms: int | None
+    tiers: Tiers, log: ChangeLog, heartbeat: Heartbeat, lease: Lease, live: bool | None, grace_ms: int | None, *, feed: bool = False
 ) -> Ending:
     """Steps 5 and 6, by the holder of `lease`. `live` None: not known, so the change is settled first.
+
+    `feed`: a change feed is configured, so the entry is kept for it, with all that is left to do.
 
     `grace_ms`: for how long an upload without a session may still land after its blob was deleted. None: it cannot
     land. Only the owner may pass None: it knows that it never sent the end, or that the service answered. Raises
@@ -113,6 +121,11 @@ async def finish(
     if live is None:
         go_on()
         live = await settle_change(tiers, change)
+    if feed:
+        go_on()
+        if not await log.keep(entry):
+            raise LeaseLostError(f"change {change.id} of {change.object} was taken over by recovery before it was kept for the feed")
+        return Ending.KEPT
     had_garbage = await clean_up(tiers, change, live, go_on)
     if grace_ms is not None and waits_for_late_upload(change, live) and entry.cleanup_after_ms is None:
         go_on()

@@ -432,7 +432,7 @@ class Writer:
         grace_ms = round(self._settings.recovery.late_upload_grace_s * 1000) if write.may_land_late else None
         try:
             ending = await persist(
-                lambda: finish(self._tiers, self._log, self._heartbeat, lease, live, grace_ms),
+                lambda: finish(self._tiers, self._log, self._heartbeat, lease, live, grace_ms, feed=self._settings.feed.enabled),
                 self._runtime, self._settings.store.cleanup_budget_s, observer=self._observer,
             )
             self._observer.count(Event.CLEANED_UP, ending.name.lower())

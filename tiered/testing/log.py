@@ -3,6 +3,7 @@
     stored     row key -> the stored value (bytes as in `changelog.change`), its heartbeat, its state
     presence   instance -> when it was last announced (Unix ms)
     notes      name -> value
+    values     key -> the newest value (None: removed) and its version
 
 All times are the server's clock. Each call is atomic: after its request has travelled, nothing is awaited, except in a
 slow scan or renewal. Compare-and-swaps compare the entry in its current form, so entries of older software can be
@@ -12,15 +13,25 @@ claimed too (I6).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
 from changelog.base.errors import LeaseLostError
 from changelog.base.runtime import Runtime
-from changelog.change import SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
+from changelog.change import DONE, SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.lease import Renewal, Standing, standing
-from changelog.log import CLOCK, PRESENCE_AGE_MAX_MS, KeyRange, Page, check_note, shard_ranges
+from changelog.log import (
+    CLOCK,
+    PRESENCE_AGE_MAX_MS,
+    REMOVED_AGE_MAX_MS,
+    KeyRange,
+    Page,
+    ValuePage,
+    check_note,
+    check_values,
+    shard_ranges,
+)
 from tiered.testing.service import MemoryService
 
 _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
@@ -28,7 +39,7 @@ _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One row of the log. `state` None: the entry is not parked."""
+    """One row of the log. `state` None: the entry is open."""
 
     value: bytes
     heartbeat_ms: int
@@ -48,6 +59,7 @@ class MemoryChangeLog(MemoryService):
         self.stored: dict[str, Stored] = {}
         self.presence: dict[str, int] = {}
         self.notes: dict[str, bytes] = {}
+        self.values: dict[str, tuple[bytes | None, int]] = {}
         self._shards = SHARDS_DEFAULT
 
     def sharded(self, shards: int) -> Self:
@@ -91,6 +103,15 @@ class MemoryChangeLog(MemoryService):
         await self._travel()
         return self._swap("log.release", entry, entry.released(cleanup_after_ms))
 
+    async def keep(self, entry: Entry) -> bool:
+        return await self._replace("log.keep", entry, lambda stored: replace(stored, state=DONE, heartbeat_ms=self._now_ms()))
+
+    async def kept(self, within: KeyRange, limit: int) -> Page:
+        def wanted(key: str) -> Entry | Unreadable | None:
+            return self._decoded(key) if self.stored[key].state == DONE else None
+
+        return _page(await self._read_in_order(self.stored, within.start, lambda key: key < within.end, wanted, limit + 1), limit)
+
     async def announce(self, instance: str) -> int:
         await self._travel()
         self.presence[instance] = self._now_ms()
@@ -102,6 +123,8 @@ class MemoryChangeLog(MemoryService):
     async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> Page:
         def due(key: str) -> Entry | Unreadable | None:
             entry = self._decoded(key)
+            if self.stored[key].state is not None:
+                return None
             return entry if standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE else None
 
         return _page(await self._read_in_order(self.stored, within.start, lambda key: key < within.end, due, limit + 1), limit)
@@ -118,7 +141,7 @@ class MemoryChangeLog(MemoryService):
     async def retry(self, entry: Entry | Unreadable) -> bool:
         value = encode(replace(entry, owner="", attempt=0)) if isinstance(entry, Entry) else entry.raw
         return await self._replace(
-            "log.retry", entry, lambda stored: None if stored.state is None else replace(stored, value=value, state=None)
+            "log.retry", entry, lambda stored: None if stored.state in (None, DONE) else replace(stored, value=value, state=None)
         )
 
     async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> Page:
@@ -150,13 +173,40 @@ class MemoryChangeLog(MemoryService):
         self._took_effect("log.swap_note", name)
         return True
 
-    async def collect(self, limit: int) -> int:
-        """Removes up to `limit` of the presence rows older than a day. Returns how many it removed."""
+    async def read_values(self, keys: Sequence[str]) -> Mapping[str, bytes]:
         await self._travel()
-        oldest_ms = self._now_ms() - PRESENCE_AGE_MAX_MS
-        old = self._some([instance for instance, seen_ms in self.presence.items() if seen_ms < oldest_ms], limit)
-        for instance in old:
-            del self.presence[instance]
+        return {key: value for key in keys if (value := self.values.get(key, (None, 0))[0]) is not None}
+
+    async def write_values(self, values: Mapping[str, bytes | None], version: int) -> None:
+        check_values(values, version)
+        await self._travel()
+        for key, value in values.items():
+            if self.values.get(key, (None, 0))[1] <= version:
+                self.values[key] = (value, version)
+        self._took_effect("log.write_values", ",".join(values))
+
+    async def scan_values(self, start: str, end: str, limit: int) -> ValuePage:
+        def wanted(key: str) -> tuple[str, bytes] | None:
+            return None if (value := self.values[key][0]) is None else (key, value)
+
+        found = await self._read_in_order(self.values, start, lambda key: key < end, wanted, limit + 1)
+        return ValuePage(dict(found[:limit]), found[limit][0] if len(found) > limit else None)
+
+    async def erase_values(self, keys: Sequence[str]) -> None:
+        await self._travel()
+        for key in keys:
+            self.values.pop(key, None)
+        self._took_effect("log.erase_values", ",".join(keys))
+
+    async def collect(self, limit: int) -> int:
+        """Removes up to `limit` old presence rows and values that were removed long ago. Returns how many."""
+        await self._travel()
+        now_ms = self._now_ms()
+        instances = [instance for instance, seen_ms in self.presence.items() if seen_ms < now_ms - PRESENCE_AGE_MAX_MS]
+        keys = [key for key, (value, version) in self.values.items() if value is None and version < now_ms - REMOVED_AGE_MAX_MS]
+        old = self._some([*((self.presence, name) for name in instances), *((self.values, key) for key in keys)], limit)
+        for kept_in, name in old:
+            del kept_in[name]  # type: ignore[attr-defined]
         return len(old)
 
     def _decoded(self, key: str) -> Entry | Unreadable:
