@@ -234,11 +234,11 @@ class FeedSettings(_Section):
     enabled: bool = False
     to: tuple[Annotated[str, Field(min_length=1, max_length=2000)], ...] = ()
     format: Literal["json", "avro"] = "json"
-    poll_s: Period = 1.0
-    progress_every_s: Period = 10.0
+    poll_s: Period = 2.0
+    progress_every_s: Period = 30.0
     batch_max: Annotated[int, _Number, Field(ge=1, le=10_000)] = 1000
     reconcile_every_s: Period = 86_400.0
-    takeover_s: Period = 60.0
+    takeover_s: Period = 120.0
     journal_bytes_max: Annotated[int, _Number, Field(ge=1 << 20, le=1 << 40)] = 1 << 30
     hold_max_s: Period = 86_400.0
 

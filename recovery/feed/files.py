@@ -405,6 +405,13 @@ def write(
     return count
 
 
+def encoded(messages: Iterable[Message], form: Form, generation: int) -> bytes:
+    """Returns the bytes of a file with these messages. Equal messages give equal bytes."""
+    to = io.BytesIO()
+    _write(to, messages, form, None, 0, "deflate", generation)
+    return to.getvalue()
+
+
 def _write(
     to: BinaryIO, messages: Iterable[Message], form: Form, schema: Schema | None, schema_id: int, codec: Literal["deflate", "null"],
     generation: int | None,

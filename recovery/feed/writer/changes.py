@@ -1,0 +1,106 @@
+"""What a transaction of the feed is made of: the present references beside the published ones, and their difference.
+
+A *hint* is an entry that the changelog keeps: its change is over, and its object may have another reference now. A
+hint says nothing more. The row is read and compared with what is published, so a hint that comes twice, late or for
+nothing does no harm. The same comparison, over all rows page by page, is the first pass and the reconciliation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from recovery.feed.messages import Update
+from tiered.protocol.backends import HighVolumeBackend, RedirectPage
+
+KEYS_AT_ONCE = 100
+"""So many rows are read with one call."""
+
+
+@dataclass(slots=True)
+class References:
+    """What rows hold: `blobs` by object. `damaged`: objects whose row does not tell, each with the reason."""
+
+    blobs: dict[str, str] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
+
+    def add(self, page: RedirectPage) -> None:
+        for redirect in page.redirects:
+            self.blobs[redirect.path] = redirect.target
+        for row in page.corrupt:
+            self.damaged[row.path] = row.fault
+            self.blobs.pop(row.path, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """All references of the objects from `start` (inclusive) to `end` (exclusive; None: to the last one)."""
+
+    start: str
+    end: str | None
+    references: References
+
+
+async def of_objects(rows: HighVolumeBackend, objects: Iterable[str]) -> References:
+    """Returns the references of these objects. One that has none is in neither part of the result."""
+    found = References()
+    keys = [path.encode() for path in sorted(set(objects))]
+    for begin in range(0, len(keys), KEYS_AT_ONCE):
+        found.add(await rows.redirects_at(keys[begin : begin + KEYS_AT_ONCE]))
+    return found
+
+
+async def of_range(rows: HighVolumeBackend, start: str, limit: int) -> Range:
+    """Returns about `limit` references from an object on, and how far they reach.
+
+    A page ends at a row key, which may be bytes that are no text. Such a key is passed by.
+    """
+    found = References()
+    position: bytes | None = start.encode()
+    while position is not None:
+        page = await rows.redirects(position, None, limit)
+        found.add(page)
+        position = page.next_start
+        if position is not None and (end := _text(position)) is not None:
+            return Range(start, end, found)
+    return Range(start, None, found)
+
+
+def _text(key: bytes) -> str | None:
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def difference(
+    wanted: References, published: Mapping[str, str], objects: Iterable[str], time: int, limit: int | None = None
+) -> Sequence[Update]:
+    """Returns the updates at `time` that turn what is published into what rows hold, for these objects, in order.
+
+    An object whose row is damaged keeps what is published of it. `limit`: of updates, about.
+    """
+    updates: list[Update] = []
+    for path in sorted(set(objects) - wanted.damaged.keys()):
+        before, now = published.get(path), wanted.blobs.get(path)
+        if before == now:
+            continue
+        if limit is not None and len(updates) >= limit:
+            break
+        if before is not None:
+            updates.append(Update({"object": path, "blob": before}, time, -1))
+        if now is not None:
+            updates.append(Update({"object": path, "blob": now}, time, +1))
+    return updates
+
+
+def after(updates: Iterable[Update]) -> dict[str, str | None]:
+    """Returns what is published of each object after these updates. None: nothing."""
+    index: dict[str, str | None] = {}
+    for update in updates:
+        path, blob = update.data["object"], update.data["blob"]
+        if update.diff > 0:
+            index[path] = blob
+        else:
+            index.setdefault(path, None)
+    return index

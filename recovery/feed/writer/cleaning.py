@@ -1,0 +1,90 @@
+"""What the store left to do: an old blob is deleted once the feed has committed that nothing references it any more.
+
+These are steps 5 and 6 of the hints that a commit covers, by the rules of `tiered.protocol.finishing`. Each may be
+repeated by anyone (I5), so it needs no lease. *Crash*: the hint is still kept; the next writer covers it again and
+repeats this. *Failure*: logged, and tried again later; the feed goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+
+import anyio
+
+from changelog.base.errors import TieredError
+from changelog.base.events import events
+from changelog.base.runtime import Runtime
+from changelog.base.tasks import elsewhere_is_an_error
+from changelog.log import CLOCK
+from recovery.feed.writer.writer import Covered, FeedWriter
+from tiered.open import Backends
+from tiered.protocol.finishing import clean_up, settle_change, waits_for_late_upload
+from tiered.protocol.retry import persist
+from tiered.settings import Settings
+
+LOOK_EVERY_S = 0.2
+AGAIN_FIRST_S = 1.0
+
+
+class Cleaning:
+    """Cleans up after the covered hints of one writer. Run `run` beside it until it is cancelled."""
+
+    def __init__(self, writer: FeedWriter, backends: Backends, runtime: Runtime, settings: Settings) -> None:
+        self._writer = writer
+        self._tiers = backends.tiers
+        self._log = backends.log
+        self._runtime = runtime
+        self._budget_s = settings.store.cleanup_budget_s
+        self._at_once = settings.recovery.concurrency_max
+        self._again_max_s = settings.recovery.backoff_max_s
+        self._grace_ms = round(settings.recovery.late_upload_grace_s * 1000)
+        self._due_at: dict[str, float] = {}
+        self._failures: dict[str, int] = {}
+
+    async def run(self) -> None:
+        while True:
+            await self.clean_due()
+            await self._runtime.sleep(LOOK_EVERY_S)
+
+    async def clean_due(self) -> None:
+        """Cleans up after each covered hint whose time has come, some at once. Raises nothing."""
+        now = self._runtime.monotonic()
+        due = [(key, hint) for key, hint in self._writer.covered.items() if self._due_at.get(key, -math.inf) <= now]
+        free = anyio.CapacityLimiter(self._at_once)
+
+        async def work(key: str, hint: Covered) -> None:
+            async with free:
+                await self._clean(key, hint)
+
+        async with anyio.create_task_group() as tasks:
+            for key, hint in due:
+                tasks.start_soon(work, key, hint)
+
+    async def _clean(self, key: str, hint: Covered) -> None:
+        change = hint.entry.change
+        try:
+            with elsewhere_is_an_error("the clean-up was cancelled elsewhere"):
+                wait_s = await persist(lambda: self._finish(hint), self._runtime, self._budget_s)
+        except Exception as error:  # noqa: BLE001 - it is this hint's: the others go on
+            failures = self._failures[key] = self._failures.get(key, 0) + 1
+            wait_s = min(self._again_max_s, AGAIN_FIRST_S * 2 ** min(failures - 1, 16))
+            unforeseen = None if isinstance(error, TieredError) else error
+            events.warning("feed_cleanup_failed", error, exc_info=unforeseen, id=change.id, object=change.object)
+        if wait_s:
+            self._due_at[key] = self._runtime.monotonic() + wait_s
+            return
+        self._writer.covered.pop(key, None)
+        self._due_at.pop(key, None)
+        self._failures.pop(key, None)
+
+    async def _finish(self, hint: Covered) -> float:
+        """Steps 5 and 6. Returns after how many seconds it is time for them; 0: they are done."""
+        change = hint.entry.change
+        live = change.new is None or hint.is_shown or await settle_change(self._tiers, change)
+        if waits_for_late_upload(change, live) and hint.entry.kept_ms is not None:
+            left_ms = hint.entry.kept_ms + self._grace_ms - await self._log.announce(CLOCK)
+            if left_ms > 0:
+                return left_ms / 1000
+        await clean_up(self._tiers, change, live, lambda: None)
+        await self._log.forget(hint.entry)
+        return 0.0

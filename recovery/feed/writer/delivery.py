@@ -1,0 +1,108 @@
+"""Delivers the committed files to one sink, in the order of their times, until each is acknowledged.
+
+A sink has its own pace and its own position, a note that only goes forward. A sink that is away holds up no other one
+and no deletion; what it does not have yet waits in the journal. *Crash* after the acknowledgement and before the
+position: the file is delivered again, with the same bytes. *Failure*: it is written down with the position, for
+`tiered status`, and tried again for ever.
+"""
+
+from __future__ import annotations
+
+import anyio
+
+from changelog.base.errors import ConfigurationError, TieredError
+from changelog.base.events import events
+from changelog.base.runtime import Runtime
+from changelog.base.tasks import elsewhere_is_an_error
+from changelog.log import ChangeLog
+from recovery.feed.sinks.sink import Sink
+from recovery.feed.writer.positions import Position, advance, read
+from recovery.feed.writer.stored import Journaled
+from recovery.feed.writer.writer import NEW_GENERATION, FeedWriter
+from tiered.metadata import NS_PER_MS
+
+LOOK_EVERY_S = 0.1
+AGAIN_FIRST_S = 0.5
+AGAIN_MAX_S = 60.0
+
+
+class Delivery:
+    """One sink of one writer, which is open. `acknowledged`: the time of the last file that the sink has; -1: none.
+
+    Call `begin`, then run `run` beside the writer until it is cancelled.
+    """
+
+    def __init__(self, sink: Sink, writer: FeedWriter, log: ChangeLog, runtime: Runtime) -> None:
+        self.sink = sink
+        self.acknowledged = -1
+        self.error: TieredError | None = None
+        self._generation = -1
+        self._writer = writer
+        self._log = log
+        self._runtime = runtime
+        self._position: Position | None = None
+
+    async def begin(self) -> None:
+        """Reads where the sink is. `ConfigurationError`: it is new, and what came before is not kept any more."""
+        generation, waiting = self._writer.checkpoint.generation, self._writer.waiting
+        stored = (await read(self._log, [self.sink.name])).get(self.sink.name)
+        here = stored if stored is not None and stored.generation == generation else Position(self.sink.name, generation)
+        acknowledged = -1 if here.acknowledged is None else here.acknowledged
+        if acknowledged < 0 and (not waiting or waiting[0].time != 0):
+            raise ConfigurationError(
+                f"the sink {self.sink.name} is new to generation {generation} of the feed, whose beginning is not kept any more:"
+                f" {NEW_GENERATION}"
+            )
+        self._position, self._generation, self.acknowledged = here, generation, acknowledged
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something that is committed is not acknowledged."""
+        return self._next() is not None
+
+    async def run(self) -> None:
+        failures = 0
+        while True:
+            if (journaled := self._next()) is None:
+                await self._runtime.sleep(LOOK_EVERY_S)
+                continue
+            try:
+                with elsewhere_is_an_error(f"the delivery to {self.sink.name} was cancelled elsewhere"):
+                    await self._deliver(journaled)
+                failures = 0
+            except Exception as error:  # noqa: BLE001 - it is this sink's: the others go on
+                failures += 1
+                await self._failed(error, failures)
+                bound_s = min(AGAIN_MAX_S, AGAIN_FIRST_S * 2 ** min(failures - 1, 16))
+                await self._runtime.sleep(bound_s * self._runtime.random.uniform(0.5, 1.0))
+
+    def _next(self) -> Journaled | None:
+        return next((each for each in self._writer.waiting if each.time > self.acknowledged), None)
+
+    async def _deliver(self, journaled: Journaled) -> None:
+        assert self._position is not None, "it has begun"
+        parcel = await self._writer.stored.parcel(journaled)
+        await self.sink.deliver(parcel)
+        self.acknowledged = journaled.time  # it has it, whether or not that can be written down
+        was_failing = self._position.failing_since is not None
+        self._position = await advance(self._log, Position(self.sink.name, self._generation, journaled.time, journaled.records))
+        self.error = None
+        if was_failing:
+            events.info("feed_sink_answers", sink=self.sink.name, acknowledged=journaled.time)
+
+    async def _failed(self, error: Exception, failures: int) -> None:
+        """Logs the first failure of a row of them, and notes it beside the position."""
+        if failures > 1:
+            return
+        unforeseen = None if isinstance(error, TieredError) else error
+        events.warning("feed_sink_failing", error, exc_info=unforeseen, sink=self.sink.name)
+        assert self._position is not None, "it has begun"
+        self._position = Position(
+            self.sink.name, self._generation, self._position.acknowledged, self._position.records,
+            self._runtime.wall_ns() // NS_PER_MS, str(error),
+        )  # fmt: skip
+        with anyio.move_on_after(AGAIN_MAX_S):
+            try:
+                await advance(self._log, self._position)
+            except TieredError as unwritten:
+                events.debug("feed_position_not_written", unwritten, sink=self.sink.name)

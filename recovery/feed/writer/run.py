@@ -1,0 +1,172 @@
+"""The writer of the feed as one process: it waits for its turn, writes, delivers and cleans up until it is stopped.
+
+    stand by    while another writer is at work: its checkpoint moves at least every `feed.progress_every_s`
+    open        when it was closed, or has not moved for `feed.takeover_s`
+    write       transactions, beside them a delivery for each sink, the clean-up and the statistics
+    fenced      another one has opened the feed: stand by again. Recovery has set a gap: open again at once
+    stop        commit that no writer is at work, so that the next one need not wait
+
+Any number of these may run at the same time; one of them works. If two ever do, the epoch fences the older one.
+*Crash*: another one takes over. *Failure* of a service: logged, and everything begins again after a wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import anyio
+
+from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError
+from changelog.base.events import events
+from changelog.base.runtime import Runtime
+from recovery.feed.sinks.sink import Sink
+from recovery.feed.writer.checkpoint import NOTE, Checkpoint
+from recovery.feed.writer.cleaning import Cleaning
+from recovery.feed.writer.delivery import Delivery
+from recovery.feed.writer.writer import FeedWriter, FencedError, Step
+from recovery.statistics.feed_source import Counts, FeedSource
+from tiered.open import Backends
+from tiered.settings import Settings
+
+LAST_BUDGET_S = 10.0
+"""For so many seconds the end of a writer is tried to be committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a run did. `frontier`: up to this time (exclusive, ms since 1970) the feed is committed; None: unknown."""
+
+    generation: int | None
+    frontier: int | None
+    updates: int
+    hints: int
+
+
+class FeedRun:
+    """Call `run`. `stop` ends it in good order. `once`: it ends when all is published, acknowledged and cleaned up.
+
+    `on_standby` is called when another writer may be at work, so this one waits.
+    """
+
+    def __init__(
+        self, backends: Backends, runtime: Runtime, settings: Settings, sinks: Sequence[Sink], *,
+        new_generation: bool = False, once: bool = False, on_standby: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self.counts = Counts()
+        self.writer = FeedWriter(backends, runtime, settings, store_of(settings), self.counts)
+        self._backends = backends
+        self._log = backends.log
+        self._runtime = runtime
+        self._settings = settings
+        self._sinks = sinks
+        self._new_generation = new_generation
+        self._once = once
+        self._on_standby = on_standby
+        self._stopping = anyio.Event()
+        self._source = FeedSource(self._log, runtime, settings, self.writer.name, self.counts)
+        self._last: Checkpoint | None = None
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def run(self) -> Written:
+        """Runs until `stop`. Raises `ConfigurationError` and `CorruptRecordError`: somebody must change something."""
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                if await self._my_turn():
+                    await self._write()
+                    failures = 0
+            except FencedError as error:
+                events.info("feed_fenced", error, writer=self.writer.name)
+            except (ConfigurationError, CorruptRecordError):
+                raise
+            except TieredError as error:
+                failures += 1
+                events.warning("feed_interrupted", error, writer=self.writer.name)
+                bound_s = min(self._settings.recovery.backoff_max_s, 2.0 ** min(failures, 16))
+                await self._rest(bound_s * self._runtime.random.uniform(0.5, 1.0))
+        last = self._last
+        generation, frontier = (None, None) if last is None else (last.generation, last.frontier)
+        return Written(generation, frontier, self.counts.updates_committed, self.counts.messages_received)
+
+    # --- whose turn it is ----------------------------------------------------------------------------
+
+    async def _my_turn(self) -> bool:
+        """Waits until no other writer is at work. False: it was stopped meanwhile."""
+        seen: tuple[int, int] | None = None
+        since = -math.inf
+        while not self._stopping.is_set():
+            raw = await self._log.read_note(NOTE)
+            if raw is None:
+                return True
+            found = Checkpoint.from_bytes(raw)
+            if found.closed or found.writer == self.writer.name:
+                return True
+            now = self._runtime.monotonic()
+            if (found.epoch, found.seq) != seen:
+                if seen is None:
+                    events.info("feed_stands_by", "another writer may be at work", writer=found.writer)
+                    self._on_standby()
+                seen, since = (found.epoch, found.seq), now
+            elif now - since >= self._settings.feed.takeover_s:
+                return True
+            await self._rest(min(self._settings.feed.poll_s, self._settings.feed.takeover_s / 10))
+        return False
+
+    async def _rest(self, seconds: float) -> None:
+        with anyio.move_on_after(seconds):
+            await self._stopping.wait()
+
+    # --- at work ---------------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        """Opens, writes until it is stopped, and closes. Raises what ended it before."""
+        await self.writer.open(new_generation=self._new_generation)
+        self._new_generation = False
+        failure: TieredError | None = None
+        generation = self.writer.checkpoint.generation
+        deliveries = [Delivery(sink, self.writer, self._log, self._runtime) for sink in self._sinks]
+        for delivery in deliveries:
+            await delivery.begin()
+        cleaning = Cleaning(self.writer, self._backends, self._runtime, self._settings)
+        async with anyio.create_task_group() as beside:
+            for each in (*(delivery.run for delivery in deliveries), cleaning.run, self._source.run):
+                beside.start_soon(each)
+            try:
+                while not self._stopping.is_set() and self.writer.checkpoint.generation == generation:
+                    step = await self.writer.step()
+                    self._last = self.writer.checkpoint
+                    await self.writer.trim(min(delivery.acknowledged for delivery in deliveries))
+                    if self._once and step in (Step.IDLE, Step.DONE) and not self._is_busy(deliveries):
+                        self._stopping.set()
+                    if step is not Step.MORE:
+                        await self._rest(self._settings.feed.poll_s if not self._once else 0.05)
+            except TieredError as error:  # raised below, because the task group would wrap it
+                failure = error
+            beside.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        await self._end()
+
+    def _is_busy(self, deliveries: Sequence[Delivery]) -> bool:
+        return bool(self.writer.covered) or any(delivery.is_behind for delivery in deliveries)
+
+    async def _end(self) -> None:
+        with anyio.move_on_after(LAST_BUDGET_S, shield=True):
+            try:
+                if self._stopping.is_set():
+                    await self.writer.close()
+                await self._source.report(left=True)
+            except TieredError as error:
+                events.info("feed_not_closed", error, writer=self.writer.name)
+
+
+def store_of(settings: Settings) -> str:
+    """Returns which store the settings name. The path of a directory is no part of it: a directory may be moved."""
+    if settings.bigtable is None or settings.gcs is None:
+        return "directory"
+    at = settings.bigtable
+    return f"bigtable:{at.project}/{at.instance}/{at.table}+gcs:{settings.gcs.bucket}"

@@ -1,0 +1,218 @@
+"""What the writer keeps in the changelog: values, of which the one with the highest version counts.
+
+    feed/{G}/began                                   the generation has an index; without it, the index is lost
+    feed/{G}/index/{object}                          the blob that is published for the object
+    feed/{G}/staged/{time}/{epoch}-{seq}.{form}/{part}
+                                                     the bytes of a staged file, in parts
+    feed/{G}/journal/{time}                          a committed file that some sink does not have yet
+    feed/{G}/withheld/{time}                         how many updates a transaction has that no progress told of
+
+G is the generation. The version of a value is the time of its transaction. So when a writer that was fenced wakes up
+and writes its part of an old transaction again, that changes nothing that a later one wrote. A name under `staged` is
+used once: epoch and seq are its own. What is read back is checked against the checkpoint's digest.
+
+*Crash* after the commit: `apply` is repeated from the staged file, first thing after opening. *Crash* before it: the
+staged file is garbage, which `sweep` removes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import cast
+
+from changelog.base.errors import CorruptRecordError
+from changelog.log import VALUE_BYTES_MAX, ChangeLog
+from recovery.feed.files import Form, encoded, read
+from recovery.feed.messages import Message, Update, Updates
+from recovery.feed.sinks.sink import Parcel
+from recovery.feed.writer.changes import after
+from recovery.feed.writer.checkpoint import Checkpoint, Staged
+
+PREFIX = "feed/"
+PREFIX_END = "feed0"
+VALUES_AT_ONCE = 500
+PAGE = 1000
+PARTS_AT_ONCE = 16
+"""A part may be a whole megabyte."""
+
+
+def _end(prefix: str) -> str:
+    """The first key after all that begin with the prefix, which ends with a slash."""
+    return f"{prefix[:-1]}0"
+
+
+@dataclass(frozen=True, slots=True)
+class Journaled:
+    """A committed file that waits for sinks. `records`: of all transactions up to this one."""
+
+    time: int
+    staged: Staged
+    records: int
+
+
+class StoredFeed:
+    """The values of one generation. Every write is safe to repeat, also late."""
+
+    def __init__(self, log: ChangeLog, generation: int) -> None:
+        self.generation = generation
+        self._log = log
+        self._prefix = f"{PREFIX}{generation}/"
+
+    # --- the generation --------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        await self._log.write_values({f"{self._prefix}began": b"1"}, self.generation)
+
+    async def has_begun(self) -> bool:
+        return bool(await self._log.read_values([f"{self._prefix}began"]))
+
+    # --- staged files ----------------------------------------------------------------------------
+
+    async def stage(self, messages: Sequence[Message], count: int, time: int, form: Form, epoch: int, seq: int) -> Staged:
+        """Writes the file of a transaction under a name of its own. Nobody reads it before the commit."""
+        data = encoded(messages, form, self.generation)
+        parts = [data[begin : begin + VALUE_BYTES_MAX] for begin in range(0, len(data), VALUE_BYTES_MAX)]
+        name = f"staged/{time:019d}/{epoch}-{seq}.{form}"
+        staged = Staged(name, hashlib.sha256(data).hexdigest(), count, len(data), len(parts))
+        for number, part in enumerate(parts):
+            await self._log.write_values({self._part(staged, number): part}, max(1, time))
+        return staged
+
+    async def load(self, staged: Staged) -> bytes:
+        """Returns the bytes of a staged file. `CorruptRecordError`: they are not those that were committed."""
+        keys = [self._part(staged, number) for number in range(staged.parts)]
+        data = b""
+        for key in keys:
+            data += (await self._log.read_values([key])).get(key, b"")
+        if len(data) != staged.bytes or hashlib.sha256(data).hexdigest() != staged.sha256:
+            raise CorruptRecordError(
+                f"the staged file {self._prefix}{staged.object} has {len(data)} bytes, and not the {staged.bytes} that were"
+                " committed, or others: the feed cannot go on; begin a new generation with: tiered feed run --new-generation"
+            )
+        return data
+
+    async def parcel(self, journaled: Journaled) -> Parcel:
+        data = await self.load(journaled.staged)
+        return Parcel(self.generation, journaled.time, data, _form(journaled.staged), journaled.staged.sha256)
+
+    async def updates_of(self, staged: Staged) -> list[Update]:
+        """Returns the updates of a committed file."""
+        data = await self.load(staged)
+        found = read(staged.object, _form(staged), open_file=lambda path: cast(io.RawIOBase, io.BytesIO(data)))
+        return [update for located in found if isinstance(located.message, Updates) for update in located.message.updates]
+
+    # --- the index and the journal ---------------------------------------------------------------
+
+    async def apply(self, checkpoint: Checkpoint, updates: Iterable[Update]) -> None:
+        """Does what follows from the commit, before the next one: index, journal, and what no progress tells yet."""
+        assert checkpoint.staged is not None, "a transaction with a file was committed"
+        time, staged = checkpoint.timestamp, checkpoint.staged
+        values: dict[str, bytes | None] = {
+            f"{self._prefix}index/{path}": None if blob is None else blob.encode() for path, blob in after(updates).items()
+        }
+        if checkpoint.lower <= time:
+            values[self._withheld(time)] = str(staged.count).encode()
+        values[self._journaled(time)] = json.dumps({"staged": asdict(staged), "records": checkpoint.records}).encode()
+        keys = list(values)
+        for begin in range(0, len(keys), VALUES_AT_ONCE):
+            await self._log.write_values({key: values[key] for key in keys[begin : begin + VALUES_AT_ONCE]}, max(1, time))
+        if checkpoint.lower > time:
+            await self._erase(await self._all(f"{self._prefix}withheld/"))
+
+    async def published(self, objects: Iterable[str]) -> dict[str, str]:
+        """Returns the blob that is published for each of these objects, if one is."""
+        prefix = f"{self._prefix}index/"
+        keys = [f"{prefix}{path}" for path in sorted(set(objects))]
+        found: dict[str, str] = {}
+        for begin in range(0, len(keys), VALUES_AT_ONCE):
+            values = await self._log.read_values(keys[begin : begin + VALUES_AT_ONCE])
+            found |= {key.removeprefix(prefix): blob.decode() for key, blob in values.items()}
+        return found
+
+    async def published_within(self, start: str, end: str | None, limit: int) -> tuple[dict[str, str], str | None]:
+        """Returns up to `limit` published references of a range of objects, and where the rest begins, if there is any.
+        """
+        prefix = f"{self._prefix}index/"
+        page = await self._log.scan_values(f"{prefix}{start}", _end(prefix) if end is None else f"{prefix}{end}", limit)
+        found = {key.removeprefix(prefix): blob.decode() for key, blob in page.values.items()}
+        return found, None if page.next_start is None else page.next_start.removeprefix(prefix)
+
+    async def withheld(self, lower: int) -> dict[int, int]:
+        """Returns how many updates each transaction from `lower` on has. No progress told of these.
+
+        A writer that was fenced may write down an earlier one again.
+        """
+        prefix = f"{self._prefix}withheld/"
+        counts = {int(key.removeprefix(prefix)): int(value) for key, value in (await self._all(prefix)).items()}
+        return {time: count for time, count in counts.items() if time >= lower and count}
+
+    async def journal(self) -> list[Journaled]:
+        """Returns the committed files that are kept for sinks, in the order of their times."""
+        prefix = f"{self._prefix}journal/"
+        found = []
+        for key, raw in (await self._all(prefix)).items():
+            try:
+                value = json.loads(raw)
+                found.append(Journaled(int(key.removeprefix(prefix)), Staged(**value["staged"]), int(value["records"])))
+            except (ValueError, KeyError, TypeError) as error:
+                raise CorruptRecordError(
+                    f"the value {key} of the changelog is no entry of the feed's journal ({error}):"
+                    " begin a new generation with: tiered feed run --new-generation"
+                ) from None
+        return found
+
+    async def drop(self, journaled: Journaled) -> None:
+        """Forgets a file that every sink has acknowledged."""
+        await self._log.erase_values([self._journaled(journaled.time)])
+        await self._log.erase_values([self._part(journaled.staged, number) for number in range(journaled.staged.parts)])
+
+    async def sweep(self, keep: Iterable[Staged]) -> None:
+        """Removes staged files that were never committed, and those whose removal was interrupted."""
+        prefix, names = f"{self._prefix}staged/", {staged.object.removeprefix("staged/") for staged in keep}
+        start: str | None = prefix
+        while start is not None:
+            page = await self._log.scan_values(start, _end(prefix), PARTS_AT_ONCE)
+            await self._erase([key for key in page.values if key.removeprefix(prefix).rpartition("/")[0] not in names])
+            start = page.next_start
+
+    async def sweep_others(self, limit: int) -> bool:
+        """Removes up to `limit` values of other generations. Returns whether there may be more."""
+        for start, end in ((PREFIX, self._prefix), (_end(self._prefix), PREFIX_END)):
+            page = await self._log.scan_values(start, end, limit)
+            if page.values:
+                await self._erase(page.values)
+                return True
+        return False
+
+    # --- details -----------------------------------------------------------------------------------
+
+    def _part(self, staged: Staged, number: int) -> str:
+        return f"{self._prefix}{staged.object}/{number:04d}"
+
+    def _journaled(self, time: int) -> str:
+        return f"{self._prefix}journal/{time:019d}"
+
+    def _withheld(self, time: int) -> str:
+        return f"{self._prefix}withheld/{time:019d}"
+
+    async def _all(self, prefix: str) -> Mapping[str, bytes]:
+        found: dict[str, bytes] = {}
+        start: str | None = prefix
+        while start is not None:
+            page = await self._log.scan_values(start, _end(prefix), PAGE)
+            found |= page.values
+            start = page.next_start
+        return found
+
+    async def _erase(self, keys: Iterable[str]) -> None:
+        each = list(keys)
+        for begin in range(0, len(each), VALUES_AT_ONCE):
+            await self._log.erase_values(each[begin : begin + VALUES_AT_ONCE])
+
+
+def _form(staged: Staged) -> Form:
+    return Form(staged.object.rpartition(".")[2])

@@ -1,0 +1,75 @@
+"""The writer of the feed over a store in memory: what a reader sees, what is deleted when, what survives."""
+
+from __future__ import annotations
+
+import pytest
+
+from recovery.feed.writer.cleaning import Cleaning
+from recovery.feed.writer.writer import FencedError
+from tests.given.fed_store import FedStore, fed_store
+
+pytestmark = pytest.mark.anyio
+
+
+async def published(store: FedStore) -> dict[str, str]:
+    view, frontier = store.sink.view()
+    assert frontier > (1,)
+    assert view == await store.references()
+    return view
+
+
+async def test_the_view_at_the_frontier_is_what_the_rows_hold() -> None:
+    async with fed_store() as store:
+        await store.put("a")
+        await store.put("b")
+        await store.put("small", b"x")
+        await store.run_once()
+        assert len(await published(store)) == 2
+        await store.put("a")
+        await store.delete("b")
+        await store.put("c")
+        await store.run_once()
+        assert {name.rpartition("/")[2] for name in await published(store)} == {"a", "c"}
+
+
+async def test_an_old_blob_stays_until_its_minus_one_is_committed() -> None:
+    async with fed_store() as store:
+        await store.put("a")
+        await store.run_once()
+        (first,) = store.blob_names
+        await store.put("a")
+        assert first in store.blob_names
+        await store.run_once()
+        assert first not in store.blob_names
+        assert len(store.blob_names) == 1
+        assert await store.kept() == 0
+
+
+async def test_a_sink_that_is_away_holds_up_no_deletion() -> None:
+    async with fed_store(poll_s=0.01) as store:
+        await store.put("a")
+        await store.run_once()
+        await store.put("a")
+        store.sink.is_away = True
+        run = store.run()
+        await run.writer.open()
+        await run.writer.step()
+        await Cleaning(run.writer, store.backends, store.runtime, store.settings).clean_due()
+        assert len(store.blob_names) == 1
+        await run.writer.close()
+        store.sink.is_away = False
+        await store.run_once()
+        await published(store)
+
+
+async def test_a_second_writer_fences_the_first() -> None:
+    async with fed_store() as store:
+        await store.put("a")
+        first, second = store.run(), store.run()
+        await first.writer.open()
+        await second.writer.open()
+        with pytest.raises(FencedError):
+            await first.writer.step()
+        await second.writer.close()
+        await store.run_once()
+        await published(store)
