@@ -160,7 +160,7 @@ class Checkpoint:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Checkpoint:
-        """Reads the stored form. `CorruptRecordError`: it is damaged, or newer software wrote it; it says what to do."""
+        """Reads the stored form. `CorruptRecordError`: damaged, or written by newer software; it says what to do."""
         found = NoteFields.parse(raw, NOTE, FIX)
         found.only(*_KEYS)
         progress = found.object("progress")
@@ -242,5 +242,5 @@ def _size(text: str) -> int:
 
 
 LARGEST_BYTES = 2 * CURSOR_BYTES_MAX + 3 * TEXT_BYTES_MAX + BINDINGS_MAX * 60 + 1000
-"""No checkpoint has more bytes: an item of `bindings` has 19 + 19 digits, and all other figures and keys 1,000 bytes."""
+"""No checkpoint is larger: an item of `bindings` has 19 + 19 digits, and all other figures and keys 1,000 bytes."""
 assert LARGEST_BYTES <= NOTE_BYTES_MAX, "a checkpoint must fit into a note"
