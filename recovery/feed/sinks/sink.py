@@ -12,10 +12,15 @@ It refuses the parcel: without the earlier ones, no reader would ever get past t
 
 from __future__ import annotations
 
+import io
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Literal, Protocol, Self, cast, get_args
+
+from recovery.feed.files import Form, read
+from recovery.feed.messages import Message
 
 Suffix = Literal["json", "avro"]
 
@@ -60,6 +65,15 @@ class Parcel:
     def path(self) -> str:
         """The folder and the name, with a slash between them."""
         return f"{self.folder}/{self.name}"
+
+    def messages(self) -> Iterator[Message]:
+        """Yields the messages of the file. Raises `FeedError` if `data` is no such file as the suffix says.
+
+        `ConfigurationError`: it is Avro, and fastavro is not installed.
+        """
+        form = Form.JSON if self.suffix == "json" else Form.AVRO
+        opened = cast(io.RawIOBase, io.BytesIO(self.data))
+        return (located.message for located in read(self.path, form, open_file=lambda _: opened))
 
 
 def generation_of(folder: str) -> int | None:
