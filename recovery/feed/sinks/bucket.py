@@ -1,0 +1,88 @@
+"""`BucketSink`: a bucket of Google Cloud Storage, with the same names as in a directory.
+
+    gs://bucket/prefix/generation-0001795000000000/0000000000000000000.json
+
+Objects are created, never replaced. If a name is taken, the object is read and compared. *Failure*: see `Sink`. Runs on
+asyncio only, like the store's own adapter for buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+
+import anyio
+
+from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
+from changelog.base.runtime import Runtime
+from recovery.feed.sinks.sink import CONTENT_TYPES, Parcel
+from tiered.gcs.auth import GoogleAuthorization
+from tiered.gcs.files import GcsFiles
+from tiered.settings import GcsSettings
+
+CONNECTIONS = 4
+
+
+class BucketSink:
+    """A `Sink`. `gcs`: the bucket, its endpoint and the time limit. `prefix`: of all names; empty: none."""
+
+    def __init__(self, gcs: GcsSettings, prefix: str, runtime: Runtime) -> None:
+        self.name = f"gs://{gcs.bucket}/{prefix}".rstrip("/")
+        self._gcs = gcs
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._runtime = runtime
+        self._opening = anyio.Lock()
+        self._open = AsyncExitStack()
+        self._files: GcsFiles | None = None
+        self._known: set[str] = set()
+        """The folders of which this process knows that their first file is there."""
+
+    async def deliver(self, parcel: Parcel) -> None:
+        with self._explained(parcel):
+            files = await self._opened()
+            await self._look_for_first(files, parcel)
+            name = f"{self._prefix}{parcel.path}"
+            if not await files.create(name, parcel.data, CONTENT_TYPES[parcel.suffix]) and not await files.is_equal(name, parcel.data):
+                raise CorruptRecordError(
+                    f"{self.name}/{parcel.path} has other bytes than the feed ({len(parcel.data)} bytes, sha256 {parcel.sha256}):"
+                    " it stays as it is; find out who wrote it, and move it away"
+                )
+            self._known.add(parcel.folder)
+
+    async def aclose(self) -> None:
+        self._files = None
+        await self._open.aclose()
+
+    async def _opened(self) -> GcsFiles:
+        async with self._opening:
+            if self._files is None:
+                gcs = self._gcs
+                authorize = None if gcs.endpoint else await GoogleAuthorization.default(self._runtime)
+                self._files = await self._open.enter_async_context(GcsFiles.connect(
+                    gcs.bucket, self._runtime, endpoint=gcs.endpoint, authorize=authorize, connections_max=CONNECTIONS,
+                    answer_timeout_s=gcs.timeout_s,
+                ))  # fmt: skip
+            return self._files
+
+    async def _look_for_first(self, files: GcsFiles, parcel: Parcel) -> None:
+        """Refuses a later parcel if the bucket has lost the first one of its generation."""
+        if parcel.time == 0 or parcel.folder in self._known:
+            return
+        if not await files.has_any(f"{self._prefix}{parcel.folder}/{0:019d}."):
+            raise UnavailableError(
+                f"{self.name}/{parcel.folder} has no first file, and {parcel.name} of the feed is a later one: what was delivered"
+                " before is gone; bring it back, or begin a new generation of the feed"
+            )
+        self._known.add(parcel.folder)
+
+    @contextmanager
+    def _explained(self, parcel: Parcel) -> Iterator[None]:
+        """A parcel can be delivered again, so an unknown outcome is no more than an answer that did not come."""
+        try:
+            yield
+        except UnconfirmedError as error:
+            raise UnavailableError(f"{self.name}: {error}").coded(error.code) from error
+        except ConfigurationError:
+            raise
+        except InvalidRequestError as error:
+            raise ConfigurationError(f"{self.name} does not take {parcel.path} of the feed: {error}").coded(error.code) from error

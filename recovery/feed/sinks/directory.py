@@ -1,0 +1,190 @@
+"""`DirectorySink`: a directory of this machine, with one folder for each generation and one file for each parcel.
+
+    PATH/generation-0001795000000000/0000000000000000000.json     the first parcel of the generation
+                                     0001795000000012345.json
+                                     .0001795000000012345.json.….partial    what a killed process left; nobody reads it
+
+A file is written beside its place and flushed to the disk. A hard link gives it its name, which fails if the name is
+taken. Then the folder is flushed. So a file is there as a whole or not at all, and nothing is ever overwritten. A file
+that is there already is read and compared before it is believed, and flushed: nobody knows whether the process that
+wrote it came that far.
+
+*Crash* leaves at most partial files, which the next process removes. *Failure*: see `Sink`. A full disk and a directory
+that vanished are `UnavailableError`: it goes on by itself once they are well again. Only the first parcel of a
+generation makes its folder. So a disk that is not mounted is an error, and not an empty directory that fills up.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import anyio
+
+from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
+from changelog.base.runtime import Runtime
+from changelog.base.threads import in_thread
+from recovery.feed.files import is_left_out
+from recovery.feed.sinks.sink import Parcel, generation_of, time_of
+
+_PARTIAL = re.compile(r"\.[0-9]{19}\.[a-z]+\.[0-9a-f]{16}\.partial")
+_OWN_OF_THE_DISK = "lost+found"
+"""A directory that some file systems have at their root."""
+
+_REFUSED = {
+    errno.EACCES: "this process may not write there: give it the right", errno.EPERM: "this process may not write there: give it the right",
+    errno.EROFS: "the disk is read-only: mount it so that it can be written",
+    errno.ENOTDIR: "a file is where a directory should be: move it away, or give another path",
+    errno.EISDIR: "a directory is where a file should be: move it away",
+    errno.ELOOP: "a symbolic link is where a file or a directory should be: move it away",
+    errno.ENAMETOOLONG: "its name is too long: give a shorter path",
+}  # fmt: skip
+_FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the quota is used up", errno.EFBIG: "the file is larger than is allowed"}
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+"""What file systems answer that have no hard links."""
+
+
+class DirectorySink:
+    """A `Sink`. `path`: of the directory; it is made if its parent is there. A relative one is of the current directory.
+    """
+
+    def __init__(self, path: str | Path, runtime: Runtime) -> None:
+        self.root = Path(os.path.abspath(Path(path).expanduser()))
+        self.name = str(self.root)
+        self._runtime = runtime
+        self._thread = anyio.CapacityLimiter(1)
+        self._known: set[str] = set()
+        """The folders that this process has looked into."""
+
+    async def deliver(self, parcel: Parcel) -> None:
+        chance = self._runtime.random.getrandbits(64)
+        await in_thread(partial(self._keep, parcel, f".{parcel.name}.{chance:016x}.partial"), self._thread)
+
+    async def aclose(self) -> None:
+        """Does nothing: no file stays open."""
+
+    # --- in a thread
+
+    def _keep(self, parcel: Parcel, beside: str) -> None:
+        folder = self.root / parcel.folder
+        with self._explained(parcel):
+            if parcel.folder not in self._known:
+                self._look_into(folder, parcel)
+                self._known.add(parcel.folder)
+            if not _holds(folder / parcel.name, parcel):
+                _create(folder / parcel.name, parcel, folder / beside)
+            _flush(folder)
+
+    def _look_into(self, folder: Path, parcel: Parcel) -> None:
+        """Prepares a folder that this process has not used yet. Raises if it is not one of this feed."""
+        if not folder.exists():
+            if parcel.time > 0:
+                raise UnavailableError(_lost(f"there is no {folder}", parcel))
+            self._make(folder)
+        names = sorted(os.listdir(folder))
+        if foreign := [name for name in names if not is_left_out(name) and time_of(name) is None]:
+            raise ConfigurationError(
+                f"the directory {folder} has {_some(foreign)}, and a feed did not put that there; its readers would fail: move it away"
+            )
+        if parcel.time > 0 and not any(time_of(name) for name in names if name.startswith(f"{0:019d}.")):
+            raise UnavailableError(_lost(f"{folder} has no first file", parcel))
+        for name in names:
+            if _PARTIAL.fullmatch(name):
+                (folder / name).unlink(missing_ok=True)
+        _flush(self.root)
+
+    def _make(self, folder: Path) -> None:
+        if self.root.exists():
+            foreign = [each.name for each in sorted(self.root.iterdir()) if not _is_of_a_feed(each)]
+            if foreign:
+                raise ConfigurationError(
+                    f"the directory {self.root} has {_some(foreign)}, so it is not the directory of a feed: give an empty one"
+                )
+        else:
+            if not self.root.parent.exists():
+                raise ConfigurationError(f"there is no directory {self.root.parent}: make it, or give another path than {self.root}")
+            self.root.mkdir(exist_ok=True)
+            _flush(self.root.parent)
+        folder.mkdir(exist_ok=True)
+
+    @contextmanager
+    def _explained(self, parcel: Parcel) -> Iterator[None]:
+        """Turns errors of the file system into ours."""
+        try:
+            yield
+        except OSError as error:
+            what = f"{self.root} cannot take {parcel.path} of the feed"
+            if error.errno == errno.ENOENT:
+                self._known.discard(parcel.folder)
+                raise UnavailableError(f"{what}: the directory vanished while it was used; bring it back") from error
+            if (why := _REFUSED.get(error.errno or 0)) is not None:
+                raise ConfigurationError(f"{what}: {why}") from error
+            why = f"{_FULL[error.errno]}; free space" if error.errno in _FULL else error.strerror or str(error)
+            raise UnavailableError(f"{what}: {why}") from error
+
+
+def _holds(path: Path, parcel: Parcel) -> bool:
+    """Returns whether the parcel is there, and on the disk. Raises `CorruptRecordError` if other bytes are."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return False
+    with open(handle, "rb") as file:
+        size = os.fstat(handle).st_size
+        if size != len(parcel.data) or file.read(size + 1) != parcel.data:
+            raise CorruptRecordError(
+                f"{path} has {size} bytes that are not those of the feed ({len(parcel.data)} bytes, sha256 {parcel.sha256}):"
+                " it stays as it is; find out who wrote it, and move it away"
+            )
+        os.fsync(handle)
+    return True
+
+
+def _create(path: Path, parcel: Parcel, beside: Path) -> None:
+    try:
+        with beside.open("xb") as file:
+            file.write(parcel.data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(beside, path)
+        except FileExistsError:
+            _holds(path, parcel)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            # Another process could take the name in between, but a parcel of this name has the same bytes there.
+            if not _holds(path, parcel):
+                beside.rename(path)
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+def _flush(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _is_of_a_feed(path: Path) -> bool:
+    return is_left_out(path.name) or path.name == _OWN_OF_THE_DISK or (generation_of(path.name) is not None and path.is_dir())
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0]!r}{more}"
+
+
+def _lost(what: str, parcel: Parcel) -> str:
+    return (
+        f"{what}, and {parcel.name} of the feed is not its first file: what was delivered before is gone;"
+        " mount the disk or bring the files back, or begin a new generation of the feed"
+    )

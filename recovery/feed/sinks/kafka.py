@@ -1,0 +1,192 @@
+"""`KafkaSink`: each message of a parcel is one record of a topic, in the order of the parcel's file.
+
+    key       0001795000000000/0001795000000012345    generation/time: all of a parcel goes to one partition
+    value     the message: a line of JSON, or bare Avro, as the parcel's file has it
+    headers   generation, time, part (1/3), sha256 of the parcel, content-type
+
+Updates that would make a record larger than `RECORD_BYTES_MAX` are cut into several, always in the same way. How
+updates are cut means nothing to a reader. A parcel is acknowledged when the brokers have confirmed every record of it
+(acks=all). The producer is idempotent, so its own repetitions do not double a record.
+
+A topic has no names, so nothing here can refuse other bytes under the same name. A parcel that is delivered again is
+there twice. Readers of CDC v2 ignore that. A parcel of which only a part arrived has no progress message yet, because
+that comes last. So readers do not see it.
+
+*Failure*: the records that still wait are dropped, and the writer delivers the parcel again. Blocking calls are in a
+thread and last at most `POLL_S`, so that a cancellation does not wait for a broker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import anyio
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from changelog.base.errors import ConfigurationError, UnavailableError
+from changelog.base.runtime import Runtime
+from changelog.base.threads import in_thread
+from recovery.feed.messages import Message, Updates
+from recovery.feed.sinks.sink import CONTENT_TYPES, Parcel
+from recovery.feed.spelling import to_line
+from recovery.visible import visible
+
+ANSWER_TIMEOUT_S = 30.0
+POLL_S = 0.1
+RECORD_BYTES_MAX = 512 * 1024
+"""Brokers take 1 MB by default."""
+_FOR_PEOPLE = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.TOPIC_EXCEPTION,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.POLICY_VIOLATION, KafkaError.INVALID_RECORD,
+    KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE, KafkaError._SSL,
+}  # fmt: skip
+"""Errors that no repetition cures before somebody changes something."""
+_silent = logging.getLogger("tiered.kafka")
+"""The library would print its log on stderr. What went wrong is in the errors here."""
+_silent.propagate = False
+_silent.addHandler(logging.NullHandler())
+
+
+class KafkaSink:
+    """A `Sink`. `brokers`: host:port, several with commas between. `options`: of librdkafka, for TLS and passwords.
+
+    `ConfigurationError`: the library does not take an option; it is raised by the first delivery.
+    """
+
+    def __init__(
+        self, brokers: str, topic: str, runtime: Runtime, options: Mapping[str, str] | None = None, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> None:
+        self.name = f"kafka://{brokers}/{topic}"
+        self._topic = topic
+        self._runtime = runtime
+        self._timeout_s = timeout_s
+        self._thread = anyio.CapacityLimiter(1)
+        self._turn = anyio.Lock()
+        self._producer: Producer | None = None
+        self._heard: KafkaError | None = None
+        self._settings: dict[str, Any] = {
+            **(options or {}), "bootstrap.servers": brokers, "client.id": "tiered-feed", "enable.idempotence": True, "acks": "all",
+            "linger.ms": 5, "message.timeout.ms": int(timeout_s * 1000), "message.max.bytes": 64 * 2**20,
+        }  # fmt: skip
+
+    async def deliver(self, parcel: Parcel) -> None:
+        async with self._turn:
+            delivery, confirmed = _Delivery(parcel), False
+            began_s = self._runtime.monotonic()
+            try:
+                await self._call(partial(self._hand_over, delivery))
+                while delivery.waiting and delivery.refused is None:
+                    await self._call(self._poll)
+                    if self._runtime.monotonic() - began_s > self._timeout_s + POLL_S:
+                        break
+                if delivery.waiting or delivery.refused is not None:
+                    raise self._refusal(delivery)
+                confirmed = True
+            finally:
+                if not confirmed:  # so that nothing of it is sent later, behind the next parcel
+                    await self.aclose()
+
+    async def aclose(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with anyio.CancelScope(shield=True):
+                await self._call(partial(_end, producer))
+
+    async def _call(self, function: Any) -> None:
+        await in_thread(function, self._thread)
+
+    # --- in a thread
+
+    def _hand_over(self, delivery: _Delivery) -> None:
+        if self._producer is None:
+            self._heard = None
+            try:
+                self._producer = Producer({**self._settings, "error_cb": self._hear, "logger": _silent})
+            except (KafkaException, ValueError, TypeError) as error:
+                raise ConfigurationError(f"{self.name} cannot be used: {_said(error)}") from None
+        for value, headers in delivery.records():
+            delivery.waiting += 1
+            try:
+                self._producer.produce(self._topic, value, delivery.key, headers=headers, on_delivery=delivery.reported)
+            except (BufferError, KafkaException) as error:
+                raise UnavailableError(f"{self.name} cannot take {delivery.parcel.path} of the feed: {_said(error)}") from None
+
+    def _poll(self) -> None:
+        assert self._producer is not None
+        self._producer.poll(POLL_S)
+
+    def _hear(self, error: KafkaError) -> None:
+        self._heard = error
+
+    def _refusal(self, delivery: _Delivery) -> UnavailableError | ConfigurationError:
+        what = f"{self.name} did not confirm {delivery.parcel.path} of the feed"
+        error = delivery.refused
+        if error is None or error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT):
+            error = self._heard
+        if error is None:
+            return UnavailableError(f"{what} within {self._timeout_s:g} s")
+        kind = ConfigurationError if error.code() in _FOR_PEOPLE else UnavailableError
+        return kind(f"{what}: {_said(error)}").coded(error.name())
+
+
+class _Delivery:
+    """One parcel under way. `waiting`: how many records are not confirmed yet. `refused`: the first error."""
+
+    def __init__(self, parcel: Parcel) -> None:
+        self.parcel = parcel
+        self.key = f"{parcel.generation:016d}/{parcel.time:019d}".encode()
+        self.waiting = 0
+        self.refused: KafkaError | None = None
+
+    def records(self) -> Iterator[tuple[bytes, list[tuple[str, bytes]]]]:
+        """Yields the value and the headers of each record."""
+        parcel = self.parcel
+        values = [value for message in parcel.messages() for value in _values(message, parcel)]
+        told = {
+            "generation": str(parcel.generation), "time": str(parcel.time), "sha256": parcel.sha256,
+            "content-type": "application/json" if parcel.suffix == "json" else CONTENT_TYPES[parcel.suffix],
+        }  # fmt: skip
+        for number, value in enumerate(values, start=1):
+            yield value, [(name, text.encode()) for name, text in (told | {"part": f"{number}/{len(values)}"}).items()]
+
+    def reported(self, error: KafkaError | None, _: object) -> None:
+        """Takes the report about one record."""
+        self.waiting -= 1
+        if error is not None and self.refused is None:
+            self.refused = error
+
+
+def _values(message: Message, parcel: Parcel) -> Iterator[bytes]:
+    """Yields the message as records that are not too large, cut in halves until they fit."""
+    value = _encoded(message, parcel)
+    if len(value) > RECORD_BYTES_MAX and isinstance(message, Updates) and len(message.updates) > 1:
+        middle = len(message.updates) // 2
+        yield from _values(Updates(message.updates[:middle]), parcel)
+        yield from _values(Updates(message.updates[middle:]), parcel)
+        return
+    yield value
+
+
+def _encoded(message: Message, parcel: Parcel) -> bytes:
+    if parcel.suffix == "json":
+        return to_line(message).encode()
+    from recovery.feed.avro import REFERENCES, encode
+
+    return encode(message, REFERENCES)
+
+
+def _end(producer: Producer) -> None:
+    """Drops what was not sent, and lets go of the brokers."""
+    producer.purge()
+    producer.poll(0)
+    producer.close()
+
+
+def _said(error: Exception | KafkaError) -> str:
+    if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
+        error = error.args[0]
+    return visible(error.str() if isinstance(error, KafkaError) else str(error))

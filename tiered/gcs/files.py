@@ -1,0 +1,84 @@
+"""`GcsFiles`: small files in a bucket that are no blobs of a store, such as those of a change feed.
+
+A file is created in one request, and never replaced. The request names the crc32c of the bytes, and the service refuses
+bytes that were damaged on their way. *Failure*: see `tiered.gcs.http`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Self
+
+from changelog.base.errors import UnavailableError
+from changelog.base.runtime import Runtime
+from tiered.gcs.format import encode_crc, extend_crc
+from tiered.gcs.http import ENDPOINT, Authorize, GcsHttp
+
+BYTES_PER_ANSWER = 1024 * 1024
+"""A file may take the time of one answer, and of one more for each so many bytes."""
+
+
+class GcsFiles:
+    """The files of a bucket. Open it with `async with GcsFiles.connect(…)`."""
+
+    def __init__(self, http: GcsHttp, runtime: Runtime) -> None:
+        self._http = http
+        self._runtime = runtime
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls, bucket: str, runtime: Runtime, *, endpoint: str | None, authorize: Authorize | None, connections_max: int,
+        answer_timeout_s: float,
+    ) -> AsyncIterator[Self]:  # fmt: skip
+        """Opens the bucket; sends nothing yet. `endpoint` None: the real service. An emulator needs no `authorize`."""
+        async with GcsHttp.connect(endpoint or ENDPOINT, bucket, authorize, connections_max, answer_timeout_s) as http:
+            yield cls(http, runtime)
+
+    async def create(self, name: str, content: bytes, content_type: str) -> bool:
+        """Creates a file. Returns False if one of this name is there, which stays as it is.
+
+        `UnconfirmedError`: no answer came. It may be there, or appear later.
+        """
+        boundary = f"{self._runtime.random.getrandbits(128):032x}"
+        resource = json.dumps({"name": name, "contentType": content_type, "crc32c": encode_crc(extend_crc(0, content))})
+        body = (
+            f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{resource}\r\n"
+            f"--{boundary}\r\nContent-Type: {content_type}\r\n\r\n".encode() + content + f"\r\n--{boundary}--\r\n".encode()
+        )
+        answer = await self._http.call(
+            "POST", self._http.uploads_url(uploadType="multipart", ifGenerationMatch="0", fields="generation"), f"creating {name!r}",
+            accept=(200, 201, 412), headers={"Content-Type": f"multipart/related; boundary={boundary}"}, body=body, effect=True,
+            answers=_answers(len(content)),
+        )  # fmt: skip
+        return answer.status != 412
+
+    async def is_equal(self, name: str, content: bytes) -> bool:
+        """Returns whether the file has these bytes. They are read, not believed. `UnavailableError`: there is no file.
+        """
+        doing = f"reading {name!r}"
+        told = await self._http.call("GET", self._http.object_url(name, fields="size"), doing, accept=(200, 404))
+        if told.status == 404:
+            raise UnavailableError(f"{doing} failed: it was there, and is gone").coded("404")
+        if told.json(doing).get("size") != str(len(content)):
+            return False
+        answer = await self._http.call("GET", self._http.object_url(name, alt="media"), doing, answers=_answers(len(content)))
+        return answer.body == content
+
+    async def has_any(self, prefix: str) -> bool:
+        """Returns whether a file has a name that begins like this."""
+        doing = f"looking for files whose names begin with {prefix!r}"
+        query = {"prefix": prefix, "maxResults": "1", "fields": "items(name),nextPageToken"}
+        while True:
+            page = (await self._http.call("GET", self._http.objects_url(**query), doing)).json(doing)
+            if page.get("items"):
+                return True
+            if not page.get("nextPageToken"):
+                return False
+            query["pageToken"] = str(page["nextPageToken"])
+
+
+def _answers(size: int) -> int:
+    return 1 + size // BYTES_PER_ANSWER
