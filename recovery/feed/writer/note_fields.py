@@ -1,0 +1,113 @@
+"""`NoteFields`: reads a note of the feed strictly. Pure. A note is JSON, in one spelling only.
+
+What is damaged, or was written by newer software, is a `CorruptRecordError`. It names the note, says what is wrong and
+what to do. Nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from changelog.base.errors import CorruptRecordError
+from tiered.text import shown
+
+NUMBER_MAX = 2**63 - 1
+"""The largest time and the largest count. Avro's `long` has no more."""
+
+
+def canonical(value: Mapping[str, Any]) -> bytes:
+    """Returns the value as JSON without spaces, in UTF-8. The order of keys is that of the mapping."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+class NoteFields:
+    """The keys of one JSON object in a note. `note`: its name. `fix`: what to do if it is damaged, as a clause.
+
+    `within`: where in the note the object is, such as `pass`; empty: it is the whole note.
+    """
+
+    def __init__(self, value: object, note: str, fix: str, within: str = "") -> None:
+        self._note = note
+        self._fix = fix
+        self._within = within
+        if not isinstance(value, dict):
+            raise self.wrong(f"{within or 'its value'} is {shown(value)}, not a JSON object")
+        self._value: dict[str, Any] = value
+
+    @classmethod
+    def parse(cls, raw: bytes, note: str, fix: str) -> NoteFields:
+        """Reads the bytes of a note. `CorruptRecordError`: they are not one JSON object."""
+        try:
+            value = json.loads(raw)
+            json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair could not be shown
+        except (ValueError, RecursionError) as error:
+            raise CorruptRecordError(f"the note {note} is damaged: it is not JSON ({error}); {fix}") from None
+        return cls(value, note, fix)
+
+    def wrong(self, what: str) -> CorruptRecordError:
+        """Returns the error that says what is wrong with the note."""
+        return CorruptRecordError(f"the note {self._note} is damaged: {what}; {self._fix}")
+
+    def only(self, *names: str) -> None:
+        """Raises `CorruptRecordError` unless the object has exactly these keys."""
+        if missing := [name for name in names if name not in self._value]:
+            raise self.wrong(f"{self._named(missing[0])} is missing")
+        if unknown := [name for name in self._value if name not in names]:
+            raise self.wrong(f"this software does not know the key {shown(self._named(unknown[0]))}")
+
+    def number(self, name: str, *, least: int = 0) -> int:
+        """Returns a whole number from `least` to `NUMBER_MAX`."""
+        found = self._value.get(name)
+        if type(found) is not int or not least <= found <= NUMBER_MAX:
+            raise self.wrong(f"{self._named(name)} is {shown(found)}, not a whole number from {least} to {NUMBER_MAX}")
+        return found
+
+    def optional_number(self, name: str, *, least: int = 0) -> int | None:
+        """Returns a whole number, or None if the value is null."""
+        return None if self._value.get(name) is None else self.number(name, least=least)
+
+    def truth(self, name: str) -> bool:
+        found = self._value.get(name)
+        if type(found) is not bool:
+            raise self.wrong(f"{self._named(name)} is {shown(found)}, not true or false")
+        return found
+
+    def text(self, name: str) -> str:
+        found = self._value.get(name)
+        if not isinstance(found, str):
+            raise self.wrong(f"{self._named(name)} is {shown(found)}, not text")
+        return found
+
+    def optional_text(self, name: str) -> str | None:
+        """Returns a text, or None if the value is null."""
+        return None if self._value.get(name) is None else self.text(name)
+
+    def hexadecimal(self, name: str) -> bytes:
+        found = self.text(name)
+        try:
+            return bytes.fromhex(found)
+        except ValueError:
+            raise self.wrong(f"{self._named(name)} is {shown(found)}, not bytes in hex") from None
+
+    def items(self, name: str) -> Sequence[Any]:
+        found = self._value.get(name)
+        if not isinstance(found, list):
+            raise self.wrong(f"{self._named(name)} is {shown(found)}, not a list")
+        return found
+
+    def object(self, name: str) -> NoteFields:
+        """Returns the keys of an object inside this one."""
+        return NoteFields(self._value.get(name), self._note, self._fix, self._named(name))
+
+    def optional_object(self, name: str) -> NoteFields | None:
+        """Returns the keys of an object inside this one, or None if the value is null."""
+        return None if self._value.get(name) is None else self.object(name)
+
+    def inside(self, value: object, within: str) -> NoteFields:
+        """Returns the keys of an object that is an item of a list in this one."""
+        return NoteFields(value, self._note, self._fix, within)
+
+    def _named(self, name: str) -> str:
+        return f"{self._within}.{name}" if self._within else name

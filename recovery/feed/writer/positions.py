@@ -1,0 +1,125 @@
+"""`Position`, how far one sink is: a note of the changelog for each sink, which only goes forward.
+
+    note   feed-sink-{first 16 hex digits of the SHA-256 of the sink's name}
+    value  {"sink":name,"generation":G,"acknowledged":T|null,"records":n,"failing_since":ms|null,"error":text|null}
+
+Within a generation a position never goes back, whoever writes it: a writer that was fenced may come late. A new
+generation begins anew. *Crash*: a position may be behind what the sink has. Then parcels are delivered again, and that
+is harmless.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from changelog.base.errors import UnavailableError, UnconfirmedError
+from changelog.log import ChangeLog
+from recovery.feed.writer.note_fields import NoteFields, canonical
+from tiered.settings import Settings
+
+TRIES = 8
+ERROR_MAX = 500
+"""Characters of an error that are kept. The writer's log has all of it."""
+FIX = "if newer software wrote it, update this software; otherwise begin a new generation of the feed"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a sink is. `sink`: its name.
+
+    `acknowledged`: it has all transactions of the generation up to this time (ms since 1970, inclusive); None: none
+    yet. `records`: how many updates these have. `failing_since`: since when no delivery succeeds (ms since 1970, by
+    the writer's clock); None: the last one did. `error`: why the last one failed, at most `ERROR_MAX` characters.
+    """
+
+    sink: str
+    generation: int
+    acknowledged: int | None = None
+    records: int = 0
+    failing_since: int | None = None
+    error: str | None = None
+
+    def to_bytes(self) -> bytes:
+        """Returns the stored form."""
+        error = None if self.error is None else self.error.encode(errors="replace").decode()  # the name of a file may be no Unicode
+        if error is not None and len(error) > ERROR_MAX:
+            error = f"{error[: ERROR_MAX - 1]}…"
+        return canonical({
+            "sink": self.sink, "generation": self.generation, "acknowledged": self.acknowledged, "records": self.records,
+            "failing_since": self.failing_since, "error": error,
+        })  # fmt: skip
+
+    @classmethod
+    def from_bytes(cls, raw: bytes, name: str) -> Position:
+        """Reads the stored form of the sink `name`. `CorruptRecordError`: it is damaged, or newer software wrote it."""
+        found = NoteFields.parse(raw, f"{note_name(name)} (the position of the sink {name})", FIX)
+        found.only("sink", "generation", "acknowledged", "records", "failing_since", "error")
+        position = cls(
+            found.text("sink"), found.number("generation"), found.optional_number("acknowledged"), found.number("records"),
+            found.optional_number("failing_since"), found.optional_text("error"),
+        )
+        if position.sink != name:
+            raise found.wrong(f"it is about the sink {position.sink!r}")
+        if position.acknowledged is None and position.records:
+            raise found.wrong(f"nothing is acknowledged, and records is {position.records}")
+        return position
+
+
+def note_name(sink: str) -> str:
+    """Returns the name of the note with the position of a sink."""
+    return f"feed-sink-{hashlib.sha256(sink.encode()).hexdigest()[:16]}"
+
+
+def sink_name(to: str) -> str:
+    """Returns what a person calls the sink of one setting `feed.to`: the setting, without a user and a password."""
+    scheme, colon, rest = to.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{colon}{host.rpartition('@')[2]}{slash}{path}" if colon else to
+
+
+async def positions(log: ChangeLog, settings: Settings) -> Mapping[str, Position]:
+    """Returns the position of each sink that the settings name. A sink that has none yet is left out. See `read`."""
+    return await read(log, [sink_name(to) for to in settings.feed.to])
+
+
+async def read(log: ChangeLog, names: Iterable[str]) -> Mapping[str, Position]:
+    """Returns the position of each of these sinks. A sink that has none yet is left out.
+
+    Raises as `ChangeLog.read_note`. `CorruptRecordError`: a note is damaged; the message names it.
+    """
+    found = {name: await log.read_note(note_name(name)) for name in names}
+    return {name: Position.from_bytes(raw, name) for name, raw in found.items() if raw is not None}
+
+
+async def advance(log: ChangeLog, position: Position) -> Position:
+    """Writes the position of a sink, unless that is a step back. Returns what is stored then.
+
+    A step back is an older generation, or in the same one fewer transactions. What is stored then stays whole, with
+    its error. Safe to repeat, also late. Raises as `ChangeLog.swap_note`; `UnavailableError`: others were faster
+    `TRIES` times; `CorruptRecordError`: what is stored is damaged, and it stays as it is.
+    """
+    unconfirmed: UnconfirmedError | None = None
+    for _ in range(TRIES):
+        raw = await log.read_note(note_name(position.sink))
+        stored = None if raw is None else Position.from_bytes(raw, position.sink)
+        if stored is not None and _far(stored) > _far(position):
+            return stored
+        new = position if stored is None or stored.generation < position.generation else _not_less(position, stored)
+        try:
+            if await log.swap_note(note_name(position.sink), raw, new.to_bytes()):
+                return new
+        except UnconfirmedError as error:
+            unconfirmed = error
+    if unconfirmed is not None:
+        raise unconfirmed
+    raise UnavailableError(f"the position of the sink {position.sink} was not written: others were faster {TRIES} times")
+
+
+def _far(position: Position) -> tuple[int, int]:
+    return position.generation, -1 if position.acknowledged is None else position.acknowledged
+
+
+def _not_less(position: Position, stored: Position) -> Position:
+    return replace(position, records=max(position.records, stored.records))
