@@ -51,7 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery": {"recovery/statistics"} | LOG | STORE,
     "recovery/statistics": LOG | STORE,
     "recovery/feed": {"changelog/base", "tiered/text"},
-    "recovery/feed/writer": {"recovery/feed"} | LOG | STORE,
+    "recovery/feed/writer": {"recovery/feed", "recovery/rate"} | LOG | STORE,
     "recovery/status": {"recovery", "recovery/statistics"} | LOG | STORE,
     "recovery/audit": {"recovery", "recovery/feed", "recovery/statistics"} | LOG | STORE,
     "recovery/audit/deleting": {"recovery", "recovery/audit", "recovery/statistics"} | LOG | STORE,

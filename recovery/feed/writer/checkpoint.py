@@ -29,7 +29,7 @@ CURSOR_BYTES_MAX = 4096
 """The longest cursor of a pass. A row key of Bigtable has no more bytes."""
 
 TEXT_BYTES_MAX = 1600
-"""The longest `store` and the longest name of a staged file, as JSON in UTF-8. With it a checkpoint fits into a note."""
+"""The longest `store` and the longest name of a staged file, as JSON in UTF-8. So a checkpoint fits into a note."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Checkpoint:
     `bindings`: times of transactions, with the number of all records up to there. `store`: which store it is about.
     `live`: how many entries the index has. `scan`: the pass under way (`pass` in the note); None: there is none.
     `passed`: when the last complete pass ended (ms since 1970); None: none did. `gap`: recovery has cleaned up entries
-    that the feed had not published, so no progress is published before a whole pass is complete. `closed`: the writer
+    that the feed had not published, so no progress is published before a pass is complete that began after that. `closed`: the writer
     has ended in good order, so another one need not wait.
 
     The constructor raises `ValueError` for figures that no checkpoint can have.
@@ -131,8 +131,11 @@ class Checkpoint:
         return replace(self, seq=self.seq + 1, closed=True)
 
     def with_gap(self) -> Checkpoint:
-        """Returns it with a gap. Whoever is about to commit by the checkpoint before must read it again."""
-        return replace(self, seq=self.seq + 1, gap=True)
+        """Returns it with a gap, and without the pass under way: that one may be past the rows that the gap is about.
+
+        So a new pass begins. Whoever is about to commit by the checkpoint before must read it again.
+        """
+        return replace(self, seq=self.seq + 1, gap=True, scan=None)
 
     def bound(self, time: int, records: int) -> tuple[tuple[int, int], ...]:
         """Returns the bindings with one more transaction. `records`: how many all transactions up to it have."""
@@ -158,7 +161,8 @@ class Checkpoint:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Checkpoint:
-        """Reads the stored form. `CorruptRecordError`: it is damaged, or newer software wrote it; it says what to do."""
+        """Reads the stored form. `CorruptRecordError`: it is damaged, or newer software wrote it. It says what to do.
+        """
         found = NoteFields.parse(raw, NOTE, FIX)
         found.only(*_KEYS)
         progress = found.object("progress")
@@ -238,5 +242,5 @@ def _size(text: str) -> int:
 
 
 LARGEST_BYTES = 2 * CURSOR_BYTES_MAX + 2 * TEXT_BYTES_MAX + BINDINGS_MAX * 60 + 1000
-"""No checkpoint has more bytes: an item of `bindings` has 19 + 19 digits, and all other figures and keys 1,000 bytes."""
+"""No checkpoint has more bytes: an item of `bindings` has 19 + 19 digits, and all else 1,000 bytes."""
 assert LARGEST_BYTES <= NOTE_BYTES_MAX, "a checkpoint must fit into a note"

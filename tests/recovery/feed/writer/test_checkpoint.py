@@ -41,6 +41,7 @@ def test_a_new_generation_begins_with_nothing_and_its_form_is_read_back() -> Non
 def test_each_step_raises_seq_and_opening_raises_the_epoch() -> None:
     assert (FULL.opened().epoch, FULL.opened().seq, replace(FULL, closed=True).opened().closed) == (3, 18, False)
     assert (FULL.with_gap().seq, FULL.with_gap().gap, FULL.with_gap().withheld) == (18, True, True)
+    assert FULL.with_gap().scan is None, "it may be past the rows that the gap is about"
     assert (FULL.ended().seq, FULL.ended().closed) == (18, True)
 
 
