@@ -52,6 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery/statistics": LOG | STORE,
     "recovery/feed": {"changelog/base", "tiered/text"},
     "recovery/feed/sinks": {"changelog/base", "recovery/feed", "tiered/gcs", "tiered/settings"},
+    "recovery/feed/writer": {"recovery/feed", "recovery/rate"} | LOG | STORE,
     "recovery/status": {"recovery", "recovery/statistics"} | LOG | STORE,
     "recovery/audit": {"recovery", "recovery/feed", "recovery/statistics"} | LOG | STORE,
     "recovery/audit/deleting": {"recovery", "recovery/audit", "recovery/statistics"} | LOG | STORE,

@@ -20,7 +20,7 @@ from changelog.log import NOTE_BYTES_MAX
 from recovery.feed.writer.note_fields import NUMBER_MAX, NoteFields, canonical
 
 NOTE = "feed"
-FIX = "if newer software wrote it, update this software; otherwise begin a new generation of the feed"
+FIX = "if newer software wrote it, update this software; otherwise begin a new generation with: tiered feed run --new-generation"
 
 BINDINGS_MAX = 32
 """So many transactions of the past are remembered with their number of records. The latest stay."""
@@ -75,10 +75,11 @@ class Checkpoint:
     begun from nothing (ms since 1970). `staged`: the file of the last transaction; None: there was none yet.
     `bindings`: times of transactions, with the number of all records up to there. `store`: which store it is about.
     `live`: how many entries the index has. `scan`: the pass under way (`pass` in the note); None: there is none.
-    `passed`: when the last complete pass ended (ms since 1970); None: none did. `gap`: recovery has cleaned up entries
-    that the feed had not published, so no progress is published before a whole pass is complete. `closed`: the writer
-    has ended in good order, so another one need not wait. `writer`: the name of who opened the feed last, which no
-    other writer has. So two that open it at the same moment do not write the same bytes, and only one of them wins.
+    `passed`: when the last complete pass ended (ms since 1970); None: none did. `gap`: recovery has cleaned up
+    entries that the feed had not published, so no progress is published before a pass is complete that began after
+    that. `closed`: the writer has ended in good order, so another one need not wait. `writer`: the name of who opened
+    the feed last, which no other writer has. So two that open it at the same moment do not write the same bytes, and
+    only one of them wins.
 
     The constructor raises `ValueError` for figures that no checkpoint can have.
     """
@@ -133,8 +134,11 @@ class Checkpoint:
         return replace(self, seq=self.seq + 1, closed=True)
 
     def with_gap(self) -> Checkpoint:
-        """Returns it with a gap. Whoever is about to commit by the checkpoint before must read it again."""
-        return replace(self, seq=self.seq + 1, gap=True)
+        """Returns it with a gap, and without the pass under way: that one may be past the rows that the gap is about.
+
+        So a new pass begins. Whoever is about to commit by the checkpoint before must read it again.
+        """
+        return replace(self, seq=self.seq + 1, gap=True, scan=None)
 
     def bound(self, time: int, records: int) -> tuple[tuple[int, int], ...]:
         """Returns the bindings with one more transaction. `records`: how many all transactions up to it have."""

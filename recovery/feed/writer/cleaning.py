@@ -11,7 +11,7 @@ import math
 
 import anyio
 
-from changelog.base.errors import TieredError
+from changelog.base.errors import CorruptRecordError, TieredError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
@@ -65,6 +65,8 @@ class Cleaning:
         try:
             with elsewhere_is_an_error("the clean-up was cancelled elsewhere"):
                 wait_s = await persist(lambda: self._finish(hint), self._runtime, self._budget_s)
+        except CorruptRecordError as error:
+            wait_s = 0.0 if await self._is_parked(hint, error) else self._again_max_s
         except Exception as error:  # noqa: BLE001 - it is this hint's: the others go on
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             wait_s = min(self._again_max_s, AGAIN_FIRST_S * 2 ** min(failures - 1, 16))
@@ -76,6 +78,16 @@ class Cleaning:
         self._writer.covered.pop(key, None)
         self._due_at.pop(key, None)
         self._failures.pop(key, None)
+
+    async def _is_parked(self, hint: Covered, error: CorruptRecordError) -> bool:
+        """Sets the hint aside for an operator: no repetition will help. Returns whether that is done."""
+        try:
+            await self._log.park(hint.entry, str(error))
+        except TieredError as unparked:
+            events.warning("feed_cleanup_failed", unparked, id=hint.entry.change.id, object=hint.entry.change.object)
+            return False
+        events.error("entry_parked", error, id=hint.entry.change.id, object=hint.entry.change.object, verdict="parked")
+        return True
 
     async def _finish(self, hint: Covered) -> float:
         """Steps 5 and 6. Returns after how many seconds it is time for them; 0: they are done."""

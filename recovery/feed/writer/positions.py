@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 
 from changelog.base.errors import UnavailableError, UnconfirmedError
 from changelog.log import ChangeLog
+from recovery.feed.writer.checkpoint import FIX
 from recovery.feed.writer.note_fields import NoteFields, canonical
 from tiered.settings import Settings
 
 TRIES = 8
 ERROR_MAX = 500
 """Characters of an error that are kept. The writer's log has all of it."""
-FIX = "if newer software wrote it, update this software; otherwise begin a new generation of the feed"
 
 
 @dataclass(frozen=True, slots=True)

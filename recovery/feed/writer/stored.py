@@ -28,7 +28,7 @@ from changelog.base.errors import CorruptRecordError
 from changelog.log import VALUE_BYTES_MAX, ChangeLog
 from recovery.feed.files import Form, encoded, read
 from recovery.feed.messages import Message, Update, Updates
-from recovery.feed.sinks.sink import Parcel
+from recovery.feed.sinks.sink import Parcel, Suffix
 from recovery.feed.writer.changes import after
 from recovery.feed.writer.checkpoint import Checkpoint, Staged
 
@@ -97,7 +97,7 @@ class StoredFeed:
 
     async def parcel(self, journaled: Journaled) -> Parcel:
         data = await self.load(journaled.staged)
-        return Parcel(self.generation, journaled.time, data, _form(journaled.staged), journaled.staged.sha256)
+        return Parcel(self.generation, journaled.time, data, cast(Suffix, _form(journaled.staged).value), journaled.staged.sha256)
 
     async def updates_of(self, staged: Staged) -> list[Update]:
         """Returns the updates of a committed file."""

@@ -1,0 +1,214 @@
+"""The bound on how long a deletion waits for the feed: recovery cleans up entries that were kept for too long.
+
+    kept entries older than `feed.hold_max_s` -> set `gap` in the checkpoint (compare-and-swap)
+      each of them: settle -> delete its garbage -> forget
+
+The gap comes first. A writer that has read such an entry and not committed it cannot commit any more, because the
+checkpoint is another one. It reads the rows anew in a whole pass, and publishes no progress before that pass is
+complete. A kept entry never changes its row again, so a pass that begins after the gap sees what the entry did.
+
+I2 and I5 are kept by `tiered.protocol.finishing`: a blob is deleted only after its revision was settled and found not
+live, and everything may be repeated, by the writer too. *Crash* anywhere: the entries that are left are found again.
+*Failure* with one entry: it is logged, and the others go on. If the checkpoint cannot be read, nothing is cleaned up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import anyio
+
+from changelog.base.errors import CorruptRecordError, TieredError, UnavailableError, UnconfirmedError
+from changelog.base.events import events
+from changelog.base.observe import Event
+from changelog.base.runtime import Runtime
+from changelog.base.tasks import elsewhere_is_an_error
+from changelog.change import Entry, Unreadable
+from changelog.log import CLOCK, ChangeLog, KeyRange
+from recovery.feed.writer.checkpoint import NOTE, Checkpoint
+from recovery.rate import TokenBucket
+from tiered.open import Backends
+from tiered.protocol.finishing import clean_up, settle_change, waits_for_late_upload
+from tiered.settings import Settings
+
+TRIES = 20
+FAILURES_LOGGED_MAX = 10
+"""So many failures of one call have a line each in the log. Its last line counts all."""
+COVERED_MAX = 10_000
+"""Of so many entries it is remembered that the gap was set for them."""
+
+
+async def release_overdue(backends: Backends, runtime: Runtime, settings: Settings, covered: set[str] | None = None) -> int:
+    """Cleans up and forgets each entry that was kept for the feed for more than `feed.hold_max_s` seconds.
+
+    Ages are by the server's clock. Returns how many entries it has forgotten. It goes by the same bound where no feed
+    is configured any more. Then changes leave no hints, so it also sets the gap of a checkpoint that is still there.
+
+    `covered`: give each call the same set. It holds the keys of entries that an earlier call found overdue and could
+    not clean up. The gap is set once for each of them. Otherwise one entry that always fails would begin the writer's
+    pass anew for ever.
+
+    Raises the `TieredError` of the changelog, if it cannot be listed or the gap cannot be set. `CorruptRecordError`:
+    the checkpoint is damaged. What was forgotten by then stays forgotten.
+    """
+    return await _Overdue(backends, runtime, settings, set() if covered is None else covered).release()
+
+
+async def set_gap(log: ChangeLog) -> bool:
+    """Sets the gap of the feed, if there is a feed. Returns whether it changed the checkpoint.
+
+    If a gap is set already, a pass that is under way is ended: it may have read the rows too early. Raises as
+    `ChangeLog.swap_note`; `CorruptRecordError`: the checkpoint is damaged, and stays as it is.
+    """
+    for left in reversed(range(TRIES)):
+        raw = await log.read_note(NOTE)
+        if raw is None:
+            return False
+        checkpoint = Checkpoint.from_bytes(raw)
+        if checkpoint.gap and checkpoint.scan is None:
+            return False
+        try:
+            if await log.swap_note(NOTE, raw, checkpoint.with_gap().to_bytes()):
+                events.warning("feed_gap", "no progress is published before all rows are read again", generation=checkpoint.generation)
+                return True
+        except UnconfirmedError:
+            if not left:
+                raise
+    raise UnavailableError(f"the gap of the feed was not set: others changed the checkpoint {TRIES} times meanwhile")
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Of one call. `waiting`: their upload may still arrive, so they are looked at again later."""
+
+    forgotten: int = 0
+    parked: int = 0
+    waiting: int = 0
+    failed: int = 0
+
+
+class _Overdue:
+    """One call of `release_overdue`."""
+
+    def __init__(self, backends: Backends, runtime: Runtime, settings: Settings, covered: set[str]) -> None:
+        self._tiers = backends.tiers
+        self._log = backends.log
+        self._observer = backends.observer
+        self._runtime = runtime
+        self._settings = settings
+        self._bucket = TokenBucket(runtime, settings.recovery.rate_per_s)
+        self._counts = _Counts()
+        self._covered = covered
+        self._has_gap = False
+        self._now_ms = 0
+
+    async def release(self) -> int:
+        if not self._log.durable:
+            return 0
+        if not self._settings.feed.enabled:
+            await self._set_gap_of_a_feed_that_is_off()
+        # One time for the whole call. So every entry that it finds overdue was kept before the gap was set.
+        self._now_ms = await self._log.announce(CLOCK)
+        began = self._runtime.monotonic()
+        try:
+            for within in self._log.ranges():
+                start: str | None = within.start
+                while start is not None:
+                    page = await self._log.kept(KeyRange(start, within.end), self._settings.recovery.page_max)
+                    await self._work([entry for entry in page.entries if self._is_overdue(entry)])
+                    start = page.next_start
+        finally:
+            self._say(self._runtime.monotonic() - began)
+        return self._counts.forgotten
+
+    async def _set_gap_of_a_feed_that_is_off(self) -> None:
+        raw = await self._log.read_note(NOTE)
+        if raw is not None and not Checkpoint.from_bytes(raw).gap:
+            await set_gap(self._log)
+
+    def _is_overdue(self, entry: Entry | Unreadable) -> bool:
+        """Whether it is. Nobody can work on an entry that cannot be read, so that one waits for nothing."""
+        if isinstance(entry, Unreadable) or entry.kept_ms is None:
+            return isinstance(entry, Unreadable)
+        return self._now_ms - entry.kept_ms > self._settings.feed.hold_max_s * 1000
+
+    async def _work(self, overdue: list[Entry | Unreadable]) -> None:
+        if not overdue:
+            return
+        await self._cover(overdue)
+        free = anyio.Semaphore(self._settings.recovery.concurrency_max)
+        async with anyio.create_task_group() as workers:
+            for entry in overdue:
+                await free.acquire()
+                workers.start_soon(self._work_on, entry, free)
+
+    async def _cover(self, overdue: list[Entry | Unreadable]) -> None:
+        """Sets the gap, unless it was set for all of these entries, by this call or by an earlier one."""
+        keys = {entry.key for entry in overdue}
+        if not self._has_gap and not keys <= self._covered:
+            await set_gap(self._log)
+            self._has_gap = True
+        if len(self._covered) > COVERED_MAX:
+            self._covered.clear()
+        self._covered |= keys
+
+    async def _work_on(self, entry: Entry | Unreadable, free: anyio.Semaphore) -> None:
+        try:
+            await self._bucket.take()
+            budget_s = self._settings.recovery.attempt_budget_s
+            with elsewhere_is_an_error("the work on it was cancelled elsewhere"), anyio.fail_after(budget_s):
+                await self._judge(entry)
+        except Exception as error:  # noqa: BLE001 - it is this entry's: the others must not end with it (I6)
+            self._failed(entry, error)
+        finally:
+            free.release()
+
+    async def _judge(self, entry: Entry | Unreadable) -> None:
+        if isinstance(entry, Unreadable):
+            await self._park(entry, entry.error)
+            return
+        try:
+            await self._release(entry)
+        except CorruptRecordError as error:
+            await self._park(entry, str(error))
+
+    async def _release(self, entry: Entry) -> None:
+        change = entry.change
+        live = await settle_change(self._tiers, change)
+        if waits_for_late_upload(change, live) and not self._grace_is_over(entry):
+            self._counts.waiting += 1
+            return
+        await clean_up(self._tiers, change, live, lambda: None)  # nobody has a lease of a kept entry that could be lost
+        await self._log.forget(entry)
+        self._covered.discard(entry.key)
+        self._counts.forgotten += 1
+        self._observer.count(Event.RECOVERED, "overdue")
+
+    def _grace_is_over(self, entry: Entry) -> bool:
+        return self._now_ms - (entry.kept_ms or 0) >= self._settings.recovery.late_upload_grace_s * 1000
+
+    async def _park(self, entry: Entry | Unreadable, error: str) -> None:
+        if await self._log.park(entry, error):
+            self._counts.parked += 1
+            self._observer.count(Event.RECOVERED, "parked")
+            change = entry.change if isinstance(entry, Entry) else None
+            about = (None, None) if change is None else (change.id, change.object)
+            events.error("entry_parked", error, id=about[0], object=about[1], key=entry.key, verdict="parked")
+
+    def _failed(self, entry: Entry | Unreadable, error: Exception) -> None:
+        self._counts.failed += 1
+        self._observer.count(Event.RECOVERED, "failed")
+        if self._counts.failed <= FAILURES_LOGGED_MAX:
+            change = entry.change if isinstance(entry, Entry) else None
+            unforeseen = None if isinstance(error, TieredError | TimeoutError) else error
+            events.warning(
+                "overdue_failed", error, exc_info=unforeseen, id=change and change.id, object=change and change.object, key=entry.key
+            )
+
+    def _say(self, duration_s: float) -> None:
+        found = self._counts
+        if found.forgotten or found.parked or found.waiting or found.failed:
+            events.warning(
+                "overdue_released", f"the feed did not take them up within {self._settings.feed.hold_max_s:g} s", count=found.forgotten,
+                parked=found.parked, waiting=found.waiting, failed=found.failed, duration_s=round(duration_s, 3),
+            )
