@@ -33,6 +33,7 @@ import anyio
 import typer
 
 from changelog.base.runtime import SystemRuntime
+from recovery.cli.feed_run import run
 from recovery.cli.output import Table, dump, iso_of_ms, show_fields, write
 from recovery.cli.shared import choice, guard, say, shared
 from recovery.visible import visible
@@ -92,6 +93,9 @@ From = Annotated[int, typer.Option(
 )]  # fmt: skip
 Idle = Annotated[float | None, typer.Option("--until-idle", min=0, max=86_400, metavar="SECONDS", help="End after so long without news.")]
 For = Annotated[float | None, typer.Option("--for", min=0, max=86_400 * 365, metavar="SECONDS", help="End after so long, even with news.")]
+
+
+feed_app.command()(run)
 
 
 @feed_app.callback()

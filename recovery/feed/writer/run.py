@@ -68,7 +68,12 @@ class FeedRun:
         self._source = FeedSource(self._log, runtime, settings, self.writer.name, self.counts)
         self._last: Checkpoint | None = None
 
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
     def stop(self) -> None:
+        """Ends it in good order: what is committed stays committed, and the next writer need not wait."""
         self._stopping.set()
 
     async def run(self) -> Written:
@@ -126,12 +131,20 @@ class FeedRun:
         """Opens, writes until it is stopped, and closes. Raises what ended it before."""
         await self.writer.open(new_generation=self._new_generation)
         self._new_generation = False
-        failure: TieredError | None = None
-        generation = self.writer.checkpoint.generation
         deliveries = [Delivery(sink, self.writer, self._log, self._runtime) for sink in self._sinks]
         for delivery in deliveries:
             await delivery.begin()
         cleaning = Cleaning(self.writer, self._backends, self._runtime, self._settings)
+        try:
+            await self._work(deliveries, cleaning)
+        except anyio.get_cancelled_exc_class():
+            await self._end(closed=True)
+            raise
+        await self._end(closed=self._stopping.is_set())
+
+    async def _work(self, deliveries: Sequence[Delivery], cleaning: Cleaning) -> None:
+        failure: TieredError | None = None
+        generation = self.writer.checkpoint.generation
         async with anyio.create_task_group() as beside:
             for each in (*(delivery.run for delivery in deliveries), cleaning.run, self._source.run):
                 beside.start_soon(each)
@@ -149,15 +162,14 @@ class FeedRun:
             beside.cancel_scope.cancel()
         if failure is not None:
             raise failure
-        await self._end()
 
     def _is_busy(self, deliveries: Sequence[Delivery]) -> bool:
         return bool(self.writer.covered) or any(delivery.is_behind for delivery in deliveries)
 
-    async def _end(self) -> None:
+    async def _end(self, *, closed: bool) -> None:
         with anyio.move_on_after(LAST_BUDGET_S, shield=True):
             try:
-                if self._stopping.is_set():
+                if closed:
                     await self.writer.close()
                 await self._source.report(left=True)
             except TieredError as error:

@@ -66,7 +66,7 @@ def test_the_largest_checkpoint_fits_into_a_note() -> None:
     largest = Checkpoint(
         most - 1, most, most, most, most, most, most, Staged("é" * (TEXT_BYTES_MAX // 2 - 1), "ab" * 32, most, most, most),
         tuple((time, most) for time in times), '"' * (TEXT_BYTES_MAX // 2 - 1), most,
-        Pass(b"\xff" * CURSOR_BYTES_MAX, most, most, False, False, most, most), most, False, False,
+        Pass(b"\xff" * CURSOR_BYTES_MAX, most, most, False, False, most, most), most, False, False, "w" * (TEXT_BYTES_MAX - 2),
     )  # fmt: skip
     assert len(largest.to_bytes()) <= NOTE_BYTES_MAX
     assert Checkpoint.from_bytes(largest.to_bytes()) == largest
