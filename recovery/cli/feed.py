@@ -4,8 +4,9 @@
     check      whether the feed is sound, and what it still waits for
     convert    one file into another form
     follow     a directory: prints updates as progress makes them certain
+    receive    takes the files of a feed by HTTP PUT (`recovery.cli.feed_receive`)
 
-It needs no store, and writes nothing but what `convert` is told to. Several files are one feed, in any order. Exit
+It needs no store, and writes nothing but what `convert` is told to and what `receive` is sent. Several files are one feed, in any order. Exit
 codes:
 
     0    done; of `check`: the feed is sound
@@ -33,6 +34,7 @@ import anyio
 import typer
 
 from changelog.base.runtime import SystemRuntime
+from recovery.cli.feed_receive import receive
 from recovery.cli.feed_run import run
 from recovery.cli.output import Table, dump, iso_of_ms, show_fields, write
 from recovery.cli.shared import choice, guard, say, shared
@@ -96,6 +98,7 @@ For = Annotated[float | None, typer.Option("--for", min=0, max=86_400 * 365, met
 
 
 feed_app.command()(run)
+feed_app.command()(receive)
 
 
 @feed_app.callback()

@@ -1,5 +1,7 @@
 """What a recovery daemon shows over HTTP: health, metrics, its status as JSON, and a page for people. All read-only.
 
+The receiver of a change feed is here, too: `tiered feed receive` runs it, and no daemon does.
+
     server.py     binds the port, runs uvicorn beside the loop, and stops with it; begin here
     app.py        the addresses, the headers, what is refused
     sampler.py    looks at the store every few seconds, and keeps the last look and its age
@@ -7,6 +9,7 @@
     decisions.py  the last log lines of recovery
     answer.py     the one sentence that the page begins with, and what to do
     audits.py     the runs of the audit in one directory
+    receiver.py   takes the files of a change feed, and shows them again
     page/         the page: HTML, CSS, JavaScript, and the chart library uPlot
 
 It knows nothing of how recovery works. Nothing that it does, and no failure of it, may stop the recovery loop.

@@ -99,7 +99,7 @@ def make_app(view: View, registry: CollectorRegistry, hosts: Collection[str] | N
     ]  # fmt: skip
     app = Starlette(routes=routes, exception_handlers={404: _not_found, Exception: _failed})
     app.router.redirect_slashes = False
-    return _Guarded(app, hosts)
+    return Guarded(app, hosts)
 
 
 def _file(path: Path, kind: str) -> Callable[[Request], Awaitable[Response]]:
@@ -147,11 +147,21 @@ class _Audits:
         return {"runs": [{**asdict(run), "has_report": run.has_report and linked} for run in self._runs], "problem": self._problem}
 
 
-class _Guarded:
-    """Refuses all but GET and HEAD, and other names of this machine. Adds the headers to every answer."""
+class Guarded:
+    """Refuses all but some methods, and other names of this machine. Adds the headers to every answer.
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:
+    `hosts`: the names that requests may call this machine; None: any. `methods`, `told`: what is allowed, and what the
+    answer to another method says. `fix`: how this server gets another name.
+    """
+
+    def __init__(
+        self, app: ASGIApp, hosts: Collection[str] | None, methods: Collection[str] = ("GET", "HEAD"),
+        told: str = "only GET and HEAD: nothing can be changed here", fix: str = "set daemon.http_host",
+    ) -> None:  # fmt: skip
         self._app = app
+        self._methods = methods
+        self._told = told
+        self._fix = fix
         self._hosts = None if hosts is None else {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -168,12 +178,12 @@ class _Guarded:
         await self._answering(scope)(scope, receive, send_guarded)
 
     def _answering(self, scope: Scope) -> ASGIApp:
-        if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("only GET and HEAD: nothing can be changed here\n", 405, headers={"allow": "GET, HEAD"})
+        if scope["method"] not in self._methods:
+            return PlainTextResponse(f"{self._told}\n", 405, headers={"allow": ", ".join(self._methods)})
         if self._hosts is not None and _host(Headers(scope=scope).get("host", "")) not in self._hosts:
             return PlainTextResponse(
                 "this server listens on this machine alone and does not know the name that was asked for: "
-                "use localhost, or set daemon.http_host\n", 421,
+                f"use localhost, or {self._fix}\n", 421,
             )  # fmt: skip
         return self._app
 

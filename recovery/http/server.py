@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import uvicorn
@@ -53,34 +53,43 @@ CONNECTION_S = 30.0
 @contextmanager
 def listening(daemon: DaemonSettings) -> Iterator[socket.socket]:
     """Binds the port that the settings name. `ConfigurationError`, in one sentence, if that cannot be."""
-    host, port = daemon.http_host, daemon.http_port
-    assert port is not None
+    assert daemon.http_port is not None
+    with bound_to(daemon.http_host, daemon.http_port, "daemon.http_host", "daemon.http_port, --http-port") as bound:
+        yield bound
+
+
+@contextmanager
+def bound_to(host: str, port: int, host_option: str, port_option: str) -> Iterator[socket.socket]:
+    """Binds a port. `host_option`, `port_option`: what errors call the places where the two are set.
+
+    `ConfigurationError`, in one sentence, if that cannot be.
+    """
     try:
         [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigurationError(f"daemon.http_host is {host!r}, which is no host that this machine knows: {reason}") from None
+        raise ConfigurationError(f"{host_option} is {host!r}, which is no host that this machine knows: {reason}") from None
     with socket.socket(family, kind, protocol) as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just given up is free
         try:
             bound.bind(address)
             bound.listen()
         except OSError as error:
-            raise ConfigurationError(_why_not(error, host, port)) from None
+            raise ConfigurationError(_why_not(error, host, port, host_option, port_option)) from None
         bound.setblocking(False)
         yield bound
 
 
-def _why_not(error: OSError, host: str, port: int) -> str:
+def _why_not(error: OSError, host: str, port: int, host_option: str, port_option: str) -> str:
     match error.errno:
         case errno.EADDRINUSE:
-            return f"port {port} of {host} is taken by another program: choose another one (daemon.http_port, --http-port)"
+            return f"port {port} of {host} is taken by another program: choose another one ({port_option})"
         case errno.EACCES:
-            return f"this user may not listen on port {port}: choose one above 1023 (daemon.http_port, --http-port)"
+            return f"this user may not listen on port {port}: choose one above 1023 ({port_option})"
         case errno.EADDRNOTAVAIL:
-            return f"daemon.http_host is {host!r}, which is no address of this machine: use 127.0.0.1, or 0.0.0.0 for all"
+            return f"{host_option} is {host!r}, which is no address of this machine: use 127.0.0.1, or 0.0.0.0 for all"
         case _:
-            return f"the daemon cannot listen on port {port} of {host}: {error.strerror}"
+            return f"this process cannot listen on port {port} of {host}: {error.strerror}"
 
 
 async def serve(
@@ -96,7 +105,7 @@ async def serve(
     registry.register(StatusMetrics(view.status, view.age_s))
     app = make_app(view, registry, names_of(bound, settings.daemon.http_host))
     logger.addHandler(decisions)
-    events.info("http_started", url=_url(bound))
+    events.info("http_started", url=url_of(bound))
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(sampler.run)
@@ -116,16 +125,20 @@ class _Server(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """A connection that ends after `CONNECTION_S` seconds, and at the latest `STOP_S` seconds later.
+    """A connection that ends after `connection_s` seconds, and at the latest `STOP_S` seconds later.
 
     uvicorn itself waits without an end for the first request, for the rest of one, and for a client to read its answer.
     """
 
     _ending: Any = None
 
+    def __init__(self, *said: Any, connection_s: float, **named: Any) -> None:
+        super().__init__(*said, **named)
+        self._connection_s = connection_s
+
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._ending = self.loop.call_later(CONNECTION_S, self._end)
+        self._ending = self.loop.call_later(self._connection_s, self._end)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._ending is not None:
@@ -138,10 +151,14 @@ class _Connection(H11Protocol):
         self.shutdown()
 
 
-async def run_uvicorn(app: ASGIApp, bound: socket.socket) -> None:
-    """Serves the application on the socket until this is cancelled. Only on asyncio."""
+async def run_uvicorn(app: ASGIApp, bound: socket.socket, connection_s: float = CONNECTION_S) -> None:
+    """Serves the application on the socket until this is cancelled. Only on asyncio.
+
+    `connection_s`: how long a connection lives at most, about.
+    """
+    connection = cast(type[H11Protocol], partial(_Connection, connection_s=connection_s))
     server = _Server(uvicorn.Config(
-        app, http=_Connection, ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False, server_header=False,
+        app, http=connection, ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False, server_header=False,
         proxy_headers=False, limit_concurrency=CONNECTIONS_MAX, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=STOP_S,
         h11_max_incomplete_event_size=HEAD_BYTES_MAX,
     ))  # fmt: skip
@@ -164,6 +181,7 @@ def names_of(bound: socket.socket, host: str) -> set[str] | None:
     return {"localhost", "127.0.0.1", "::1", host, address} if ip_address(address.partition("%")[0]).is_loopback else None
 
 
-def _url(bound: socket.socket) -> str:
+def url_of(bound: socket.socket) -> str:
+    """Returns the address of the server, with a slash at its end."""
     host, port = bound.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"

@@ -1,6 +1,11 @@
 """Where a change feed is delivered. A sink keeps what it acknowledged, and readers read it there.
 
-    sink.py     the protocol; begin here
+    sink.py         the protocol; begin here
+    directory.py    a directory of this machine
+    bucket.py       a bucket of Google Cloud Storage; needs the extra `gcp`
+    http.py         a receiver of HTTP PUT; needs the extra `feed`. `recovery.http.receiver` is a small one
+    kafka.py        a topic of Kafka; needs the extra `kafka`
+    open.py         which of them a text such as `gs://bucket/prefix` names
 
 A sink knows nothing of the store, the changelog or the writer. `writer` decides what is delivered, and when again.
 """

@@ -1,0 +1,63 @@
+"""A small feed as parcels, and what its readers must find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from recovery.feed import CdcReader, Message, Progress, Update, Updates
+from recovery.feed.files import Form, write
+from recovery.feed.sinks.sink import Parcel, Suffix
+from recovery.feed.spelling import to_line
+from recovery.feed.view import View
+
+GENERATION = 1_795_000_000_000
+NOW = GENERATION + 12_345
+
+
+def reference(name: str, time: int, diff: int = 1) -> Update:
+    return Update({"object": name, "blob": f"{name}/1"}, time, diff)
+
+
+TRANSACTIONS: list[tuple[int, list[Message]]] = [
+    (0, [Progress((0,), (1,), ())]),
+    (NOW, [Updates((reference("a", NOW), reference("b", NOW))), Progress((1,), (NOW + 1,), ((NOW, 2),))]),
+    (NOW + 5, [Updates((reference("a", NOW + 5, -1),)), Progress((NOW + 1,), (NOW + 6,), ((NOW + 5, 1),))]),
+    (NOW + 9, [Progress((NOW + 6,), (NOW + 10,), ())]),
+]  # fmt: skip
+
+
+def parcel(time: int, messages: Sequence[Message], suffix: Suffix = "json", generation: int = GENERATION) -> Parcel:
+    if suffix == "json":
+        return Parcel.of(generation, time, "".join(f"{to_line(each)}\n" for each in messages).encode(), suffix)
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "file"
+        write(path, messages, Form.AVRO, generation=generation)
+        return Parcel.of(generation, time, path.read_bytes(), suffix)
+
+
+def parcels(suffix: Suffix = "json", generation: int = GENERATION) -> list[Parcel]:
+    """The feed of `TRANSACTIONS`."""
+    return [parcel(time, messages, suffix, generation) for time, messages in TRANSACTIONS]
+
+
+def large(size: int) -> Parcel:
+    """A first parcel of about so many bytes."""
+    updates = [reference(f"{number:05d}{'x' * 1000}", 0) for number in range(size // 2100)]
+    cut = [Updates(tuple(updates[begin : begin + 1000])) for begin in range(0, len(updates), 1000)]
+    return parcel(0, [*cut, Progress((0,), (1,), ((0, len(updates)),))])
+
+
+def viewed(messages: Iterable[Message]) -> tuple[dict[str, int], tuple[int, ...]]:
+    """The view: how often each object is there; and the frontier."""
+    reader, view = CdcReader(remember=True), View()
+    for message in messages:
+        if (batch := reader.feed(message)) is not None:
+            view.add(batch)
+    return {row.record["object"]: row.multiplicity for row in view}, reader.frontier  # type: ignore[index, call-overload]
+
+
+def expected(delivered: Iterable[Parcel]) -> tuple[dict[str, int], tuple[int, ...]]:
+    """The view of these parcels, without any sink between."""
+    return viewed(message for each in delivered for message in each.messages())

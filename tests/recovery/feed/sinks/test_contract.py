@@ -1,0 +1,307 @@
+"""What every sink does. `Place` is one kind of place, with what readers of it find."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from changelog.base.errors import CorruptRecordError, TieredError
+from changelog.base.runtime import SystemRuntime
+from emulators.gcs.server import GcsEmulator
+from recovery.feed import Message
+from recovery.feed.files import Form, is_left_out, read, read_all
+from recovery.feed.sinks.directory import DirectorySink
+from recovery.feed.sinks.http import HttpSink
+from recovery.feed.sinks.kafka import KafkaSink
+from recovery.feed.sinks.open import open_sink
+from recovery.feed.sinks.sink import Sink, Suffix
+from recovery.http.receiver import make_receiver
+from tests.given.kafka import KafkaMock, kafka_mock
+from tests.given.parcels import GENERATION, NOW, expected, large, parcel, parcels, viewed
+from tiered.settings import GcsSettings
+
+pytestmark = pytest.mark.anyio
+
+LARGE_BYTES = 8 * 2**20
+CANCELLED_AT = (1, 2, 3, 5, 8, 13, 21, 34, 55)
+"""At so many of its awaits a delivery is cancelled, if it has so many."""
+
+
+class Place(ABC):
+    """`by_name`: it keeps files, so it can refuse other bytes, and keeps a parcel once."""
+
+    by_name = True
+
+    @abstractmethod
+    def sink(self) -> Sink:
+        """A new sink for this place, as a process that starts has it."""
+
+    @abstractmethod
+    def files(self) -> dict[str, bytes]:
+        """What readers find, by name, with partial files that nobody reads left out."""
+
+    def messages(self, tmp_path: Path, suffix: Suffix = "json") -> list[Message]:
+        """What readers read, by the project's own reader of files."""
+        copy = tmp_path / "read"
+        copy.mkdir(exist_ok=True)
+        for name, content in self.files().items():
+            (copy / name).write_bytes(content)
+        return [located.message for located in read_all(sorted(copy.iterdir()))]
+
+
+class Directory(Place):
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def sink(self) -> Sink:
+        return DirectorySink(self.root, SystemRuntime())
+
+    def files(self) -> dict[str, bytes]:
+        folder = self.root / parcels()[0].folder
+        return {each.name: each.read_bytes() for each in folder.iterdir() if not is_left_out(each.name)} if folder.exists() else {}
+
+
+class Receiver(Directory):
+    def sink(self) -> Sink:
+        return HttpSink("http://receiver", httpx.ASGITransport(make_receiver(self.root, SystemRuntime())))
+
+
+class Bucket(Place):
+    def __init__(self, server: GcsEmulator) -> None:
+        self._server = server
+        self._bucket = server.create_bucket("feeds")
+
+    def sink(self) -> Sink:
+        from recovery.feed.sinks.bucket import BucketSink
+
+        return BucketSink(GcsSettings(bucket="feeds", endpoint=self._server.url), "live/1", SystemRuntime())
+
+    def files(self) -> dict[str, bytes]:
+        folder = f"live/1/{parcels()[0].folder}/"
+        assert all(name.startswith(folder) for name in self._bucket.objects)
+        return {name.removeprefix(folder): stored.payload for name, stored in self._bucket.objects.items()}
+
+
+class Topic(Place):
+    by_name = False
+
+    def __init__(self, kafka: KafkaMock, topic: str) -> None:
+        self._kafka = kafka
+        self._topic = topic
+
+    def sink(self) -> Sink:
+        return KafkaSink(self._kafka.brokers, self._topic, SystemRuntime(), timeout_s=10)
+
+    def files(self) -> dict[str, bytes]:
+        return {str(number): record.value() or b"" for number, record in enumerate(self._kafka.records(self._topic))}
+
+    def messages(self, tmp_path: Path, suffix: Suffix = "json") -> list[Message]:
+        """As `kcat` writes them to a file: a line each, or bare Avro."""
+        values, end = self.files().values(), b"\n" if suffix == "json" else b""
+        (tmp_path / "consumed").write_bytes(b"".join(value + end for value in values))
+        return [located.message for located in read(tmp_path / "consumed", Form.JSON if suffix == "json" else Form.BARE)]
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[KafkaMock]:
+    with kafka_mock() as cluster:
+        yield cluster
+
+
+EVERYWHERE = [
+    (kind, backend) for kind in ("directory", "http", "bucket", "kafka") for backend in ("asyncio", "trio") if (kind, backend) != ("bucket", "trio")
+]  # fmt: skip
+
+
+@pytest.fixture(params=EVERYWHERE, ids="-".join)
+def where(request: pytest.FixtureRequest) -> tuple[str, str]:
+    found: tuple[str, str] = request.param
+    return found
+
+
+@pytest.fixture
+def anyio_backend(where: tuple[str, str]) -> str:
+    return where[1]
+
+
+@asynccontextmanager
+async def opened(kind: str, tmp_path: Path, kafka: KafkaMock, topic: str) -> AsyncIterator[Place]:
+    if kind == "bucket":
+        async with GcsEmulator() as server:
+            yield Bucket(server)
+    elif kind == "kafka":
+        yield Topic(kafka, topic)
+    else:
+        yield (Directory if kind == "directory" else Receiver)(tmp_path / "feed")
+
+
+@pytest.fixture
+async def place(where: tuple[str, str], tmp_path: Path, kafka: KafkaMock) -> AsyncIterator[Place]:
+    async with opened(where[0], tmp_path, kafka, f"topic-{Random(str(tmp_path)).getrandbits(64):x}") as found:
+        yield found
+
+
+@asynccontextmanager
+async def sink_of(place: Place) -> AsyncIterator[Sink]:
+    sink = place.sink()
+    try:
+        yield sink
+    finally:
+        with anyio.CancelScope(shield=True):
+            await sink.aclose()
+
+
+# --- what is delivered -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", ["json", "avro"])
+async def test_what_was_delivered_is_read_back_with_the_same_view(place: Place, suffix: Suffix, tmp_path: Path) -> None:
+    feed = parcels(suffix)
+    async with sink_of(place) as sink:
+        for each in feed:
+            await sink.deliver(each)
+    assert viewed(place.messages(tmp_path, suffix)) == expected(feed) == ({"b": 1}, (NOW + 10,))
+    if place.by_name:
+        assert place.files() == {each.name: each.data for each in feed}
+
+
+async def test_a_parcel_that_comes_again_changes_nothing(place: Place, tmp_path: Path) -> None:
+    feed = parcels()
+    async with sink_of(place) as sink, sink_of(place) as successor:
+        for each in feed:
+            await sink.deliver(each)
+            await sink.deliver(each)
+            await successor.deliver(each)
+        for old in feed[:2]:  # a writer that was fenced, and does not know it yet
+            await sink.deliver(old)
+    assert viewed(place.messages(tmp_path)) == expected(feed)
+    if place.by_name:
+        assert place.files() == {each.name: each.data for each in feed}
+
+
+async def test_after_the_first_parcel_any_order_will_do(place: Place, tmp_path: Path) -> None:
+    first, *rest = parcels()
+    async with sink_of(place) as sink:
+        for each in [first, *reversed(rest)]:
+            await sink.deliver(each)
+    assert viewed(place.messages(tmp_path)) == expected([first, *rest])
+
+
+async def test_several_at_once_are_all_delivered(place: Place, tmp_path: Path) -> None:
+    first, *rest = parcels()
+    async with sink_of(place) as sink:
+        await sink.deliver(first)
+        async with anyio.create_task_group() as tasks:
+            for each in rest * 2:
+                tasks.start_soon(sink.deliver, each)
+    assert viewed(place.messages(tmp_path)) == expected([first, *rest])
+
+
+async def test_other_bytes_under_a_known_name_are_refused_and_what_is_there_stays(place: Place) -> None:
+    if not place.by_name:
+        pytest.skip("a topic has no names")
+    first, second, *_ = parcels()
+    others = [parcel(NOW, second_messages) for second_messages in ([], list(first.messages()))]
+    async with sink_of(place) as sink:
+        for each in (first, second):
+            await sink.deliver(each)
+        for other in others:
+            with pytest.raises(CorruptRecordError, match=second.name):
+                await sink.deliver(other)
+        await sink.deliver(second)
+    assert place.files() == {first.name: first.data, second.name: second.data}
+
+
+async def test_a_large_parcel(place: Place, tmp_path: Path) -> None:
+    whole = large(LARGE_BYTES)
+    assert len(whole.data) > LARGE_BYTES
+    async with sink_of(place) as sink:
+        await sink.deliver(whole)
+    messages = place.messages(tmp_path)
+    assert viewed(messages) == expected([whole])
+
+
+async def test_a_later_parcel_of_a_generation_that_is_not_there_is_refused(place: Place) -> None:
+    if not place.by_name:
+        pytest.skip("a topic does not know what it had")
+    async with sink_of(place) as sink:
+        with pytest.raises(TieredError, match="before is gone"):
+            await sink.deliver(parcels()[1])
+    assert place.files() == {}
+
+
+async def test_closing_twice_and_delivering_afterwards(place: Place) -> None:
+    first, second, *_ = parcels()
+    sink = place.sink()
+    await sink.aclose()
+    await sink.deliver(first)
+    await sink.aclose()
+    await sink.aclose()
+    await sink.deliver(second)
+    await sink.aclose()
+
+
+# --- what is cut off -------------------------------------------------------------------------------
+
+
+class CancelledAt:
+    """Awaits something, and cancels a scope at the n-th point at which it waits."""
+
+    def __init__(self, awaited: Awaitable[None], number: int, scope: anyio.CancelScope) -> None:
+        self._awaited = awaited
+        self._number = number
+        self._scope = scope
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        inner, count = self._awaited.__await__(), 0
+        step: Callable[[], Any] = lambda: next(inner)  # noqa: E731
+        while True:
+            try:
+                point = step()
+            except StopIteration:
+                return
+            count += 1
+            if count == self._number:
+                self._scope.cancel()
+            try:
+                sent = yield point
+                step = lambda sent=sent: inner.send(sent)  # type: ignore[misc] # noqa: E731
+            except BaseException as error:  # noqa: BLE001 - what is delivered
+                step = lambda error=error: inner.throw(error)  # type: ignore[misc, attr-defined] # noqa: E731
+
+
+async def test_a_delivery_that_is_cancelled_anywhere_leaves_the_whole_or_nothing(place: Place, tmp_path: Path) -> None:
+    first, second, *_ = parcels()
+    async with sink_of(place) as sink:
+        await sink.deliver(first)
+    before, after = expected([first]), expected([first, second])
+    for number in CANCELLED_AT if place.by_name else CANCELLED_AT[:4]:
+        cut = place.sink()
+        with anyio.CancelScope() as scope:
+            await CancelledAt(cut.deliver(second), number, scope)
+        assert viewed(place.messages(tmp_path)) in (before, after)
+        await cut.aclose()
+        if not scope.cancelled_caught:
+            break
+    async with sink_of(place) as sink:
+        await sink.deliver(second)
+    assert viewed(place.messages(tmp_path)) == after
+    if place.by_name:
+        assert place.files() == {first.name: first.data, second.name: second.data}
+
+
+# --- which sink ------------------------------------------------------------------------------------
+
+
+def test_every_kind_can_be_opened_by_a_text(tmp_path: Path) -> None:
+    texts = [str(tmp_path), "gs://feeds/live/1", "http://receiver/feed", "https://receiver", "kafka://a:9092,b:9093/topic"]
+    assert [open_sink(text, SystemRuntime()).name for text in texts] == texts
+    assert parcels()[0].folder == f"generation-{GENERATION:016d}"
