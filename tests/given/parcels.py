@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -42,6 +43,7 @@ def parcels(suffix: Suffix = "json", generation: int = GENERATION) -> list[Parce
     return [parcel(time, messages, suffix, generation) for time, messages in TRANSACTIONS]
 
 
+@cache
 def large(size: int) -> Parcel:
     """A first parcel of about so many bytes."""
     updates = [reference(f"{number:05d}{'x' * 1000}", 0) for number in range(size // 2050)]
