@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
+import gc
 import os
 import shutil
 import tempfile
 from asyncio import BaseEventLoop, Handle
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=place)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Looks for garbage seldom, because what is imported and collected stays to the end. To search it costs much CPU.
+
+    The number is less than what workers of an audit set, so that a test can tell theirs from this one.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.set_threshold(20_000, 10, 10)
+        gc.enable()
+        atexit.register(gc.unfreeze)  # duckdb complains about what is left in memory at the end
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -6,7 +6,9 @@
     follow     a directory: prints updates as progress makes them certain
     receive    takes the files of a feed by HTTP PUT (`recovery.cli.feed_receive`)
 
-It needs no store, and writes nothing but what `convert` is told to and what `receive` is sent. Several files are one feed, in any order. Exit
+    run        publishes the references of a store (`recovery.cli.feed_run`); it alone needs a store
+
+Several files are one feed, in any order. Nothing is written but what `convert` is told to and `receive` is sent. Exit
 codes:
 
     0    done; of `check`: the feed is sound

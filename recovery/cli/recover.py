@@ -9,16 +9,18 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
+import anyio
 import typer
 
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.change import Entry
 from recovery.cli.entries import Listed, open_logged, show_listed, show_nothing, standing_of
+from recovery.cli.feed_run import fed, open_feed
 from recovery.cli.output import show
 from recovery.cli.shared import choice, run_async, shared
 from recovery.entries import count_open, count_stuck, stuck_sentence
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from recovery.daemon import Beside
-    from recovery.loop import Report
+    from recovery.feed.writer.run import FeedRun
+    from recovery.loop import RecoveryLoop, Report
     from tiered.open import Backends
     from tiered.settings import Settings
 
@@ -42,6 +45,7 @@ def recover(
     http_port: Annotated[
         int | None, typer.Option(min=0, max=65_535, help="The daemon's status page and metrics, instead of daemon.http_port; 0: any port.")
     ] = None,
+    feed: Annotated[bool, typer.Option("--feed", help="The daemon also writes the change feed, as 'tiered feed run' does.")] = False,
 ) -> None:
     """Runs the recovery daemon: cleans up after processes that died. Any number may run side by side."""
 
@@ -50,8 +54,11 @@ def recover(
             raise InvalidRequestError("--limit goes with --once or --dry-run")
         if http_port is not None and (once or dry_run):
             raise InvalidRequestError("--http-port is the daemon's: leave --once and --dry-run out")
+        if feed and (once or dry_run):
+            raise InvalidRequestError("--feed is the daemon's: leave --once and --dry-run out, and use 'tiered feed run --once'")
         daemon = not (once or dry_run)
         chosen = _with_port(choice.settings(), http_port) if daemon else choice.existing()
+        chosen = fed(chosen) if feed else chosen
         with _listening(chosen, daemon) as bound:  # before the store is opened: a port that is taken is told at once
             await work(chosen, bound)
 
@@ -80,7 +87,9 @@ def recover(
             else:
                 logging.getLogger("tiered").setLevel(logging.INFO)
                 runtime = SystemRuntime()
-                done = await run_daemon(backends, runtime, settings, _beside(bound, backends, runtime, settings, registry))
+                async with AsyncExitStack() as stack:
+                    writer = await open_feed(backends, runtime, settings, stack) if feed else None
+                    done = await run_daemon(backends, runtime, settings, _beside(bound, backends, runtime, settings, registry, writer))
                 _show_report(done.report, {"collected": done.collected, "stuck": done.stuck})
 
     run_async(command)
@@ -118,13 +127,29 @@ def _registry() -> CollectorRegistry:
 
 
 def _beside(
-    bound: socket.socket | None, backends: Backends, runtime: Runtime, settings: Settings, registry: CollectorRegistry | None
-) -> Beside | None:
-    if bound is None or registry is None:
-        return None
-    from recovery.http.server import serve
+    bound: socket.socket | None, backends: Backends, runtime: Runtime, settings: Settings, registry: CollectorRegistry | None,
+    feed: FeedRun | None,
+) -> Beside | None:  # fmt: skip
+    """What runs beside the loop: the HTTP server and the writer of the feed, if they are wanted."""
+    works: list[Beside] = []
+    if bound is not None and registry is not None:
+        from recovery.http.server import serve
 
-    return partial(serve, bound, backends, runtime, settings, registry)
+        works.append(partial(serve, bound, backends, runtime, settings, registry))
+    if feed is not None:
+        from recovery.feed.writer.run import run_beside
+
+        wait_s, written = settings.recovery.backoff_max_s, feed
+        works.append(lambda loop: run_beside(written, loop.stopped, runtime, wait_s))
+    if not works:
+        return None
+
+    async def all_of(loop: RecoveryLoop) -> None:
+        async with anyio.create_task_group() as tasks:
+            for work in works:
+                tasks.start_soon(work, loop)
+
+    return all_of
 
 
 def _cells(listed: Listed) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -42,9 +43,10 @@ def parcels(suffix: Suffix = "json", generation: int = GENERATION) -> list[Parce
     return [parcel(time, messages, suffix, generation) for time, messages in TRANSACTIONS]
 
 
+@cache
 def large(size: int) -> Parcel:
     """A first parcel of about so many bytes."""
-    updates = [reference(f"{number:05d}{'x' * 1000}", 0) for number in range(size // 2100)]
+    updates = [reference(f"{number:05d}{'x' * 1000}", 0) for number in range(size // 2050)]
     cut = [Updates(tuple(updates[begin : begin + 1000])) for begin in range(0, len(updates), 1000)]
     return parcel(0, [*cut, Progress((0,), (1,), ((0, len(updates)),))])
 

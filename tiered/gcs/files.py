@@ -15,6 +15,7 @@ from changelog.base.errors import UnavailableError
 from changelog.base.runtime import Runtime
 from tiered.gcs.format import encode_crc, extend_crc
 from tiered.gcs.http import ENDPOINT, Authorize, GcsHttp
+from tiered.stored import PIECE_BYTES
 
 BYTES_PER_ANSWER = 1024 * 1024
 """A file may take the time of one answer, and of one more for each so many bytes."""
@@ -44,14 +45,16 @@ class GcsFiles:
         """
         boundary = f"{self._runtime.random.getrandbits(128):032x}"
         resource = json.dumps({"name": name, "contentType": content_type, "crc32c": encode_crc(extend_crc(0, content))})
-        body = (
+        before = (
             f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{resource}\r\n"
-            f"--{boundary}\r\nContent-Type: {content_type}\r\n\r\n".encode() + content + f"\r\n--{boundary}--\r\n".encode()
+            f"--{boundary}\r\nContent-Type: {content_type}\r\n\r\n".encode()
         )
+        after = f"\r\n--{boundary}--\r\n".encode()
+        size = len(before) + len(content) + len(after)
         answer = await self._http.call(
             "POST", self._http.uploads_url(uploadType="multipart", ifGenerationMatch="0", fields="generation"), f"creating {name!r}",
-            accept=(200, 201, 412), headers={"Content-Type": f"multipart/related; boundary={boundary}"}, body=body, effect=True,
-            answers=_answers(len(content)),
+            accept=(200, 201, 412), body=_pieces(before, content, after), effect=True, answers=_answers(len(content)),
+            headers={"Content-Type": f"multipart/related; boundary={boundary}", "Content-Length": str(size)},
         )  # fmt: skip
         return answer.status != 412
 
@@ -78,6 +81,14 @@ class GcsFiles:
             if not page.get("nextPageToken"):
                 return False
             query["pageToken"] = str(page["nextPageToken"])
+
+
+async def _pieces(before: bytes, content: bytes, after: bytes) -> AsyncIterator[bytes]:
+    """A body in pieces: the library would write a large one at once, and the event loop would wait meanwhile."""
+    yield before
+    for start in range(0, len(content), PIECE_BYTES):
+        yield content[start : start + PIECE_BYTES]
+    yield after
 
 
 def _answers(size: int) -> int:

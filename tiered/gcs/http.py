@@ -194,7 +194,7 @@ class GcsHttp:
 
     async def call(
         self, method: str, url: str, doing: str, *, accept: Collection[int] = (200,), headers: Mapping[str, str] | None = None,
-        body: bytes = b"", effect: bool = False, signed: bool = True, answers: int = 1,
+        body: bytes | AsyncIterable[bytes] = b"", effect: bool = False, signed: bool = True, answers: int = 1,
     ) -> Answer:  # fmt: skip
         """Sends one request and returns its answer. A status that is not in `accept` is raised as `refusal` says.
 

@@ -35,6 +35,7 @@ BYTES_PER_S_MIN = 128 * 1024
 CONNECT_TIMEOUT_S = 10.0
 TOLD_BYTES_MAX = 300
 """So much of the receiver's own words is in an error."""
+DROPPED_BYTES_MAX = 64 * 1024
 _LATER = (408, 425, 429)
 _TAKEN = (409, 412)
 _ADVICE = {
@@ -53,7 +54,7 @@ class HttpSink:
 
     def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self._url, self._auth = _taken_apart(url)
-        self.name = str(self._url)
+        self.name = str(self._url).rstrip("/")
         self._transport = transport
         self._timeout_s = timeout_s
         self._client: httpx.AsyncClient | None = None
@@ -137,12 +138,17 @@ def digest(sha256: str) -> str:
 
 
 async def _beginning(response: httpx.Response, bytes_max: int) -> bytes:
+    """Returns the first bytes of the body, or none if the receiver says that it is much longer.
+
+    The rest is read and dropped: on trio, the library's generators must come to their end.
+    """
+    declared = response.headers.get("Content-Length", "0")
+    if not declared.isdecimal() or int(declared) > bytes_max + DROPPED_BYTES_MAX:
+        return b""
     body = bytearray()
     async for piece in response.aiter_bytes():
-        body += piece
-        if len(body) >= bytes_max:
-            break
-    return bytes(body[:bytes_max])
+        body += piece[: bytes_max - len(body)]
+    return bytes(body)
 
 
 def _taken_apart(text: str) -> tuple[httpx.URL, httpx.BasicAuth | None]:

@@ -13,7 +13,7 @@ Any number of these may run at the same time; one of them works. If two ever do,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -21,6 +21,7 @@ import anyio
 from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
+from changelog.base.tasks import elsewhere_is_an_error
 from recovery.feed.sinks.sink import Sink
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.feed.writer.cleaning import Cleaning
@@ -92,7 +93,7 @@ class FeedRun:
                 failures += 1
                 events.warning("feed_interrupted", error, writer=self.writer.name)
                 bound_s = min(self._settings.recovery.backoff_max_s, 2.0 ** min(failures, 16))
-                await self._rest(bound_s * self._runtime.random.uniform(0.5, 1.0))
+                await self.rest(bound_s * self._runtime.random.uniform(0.5, 1.0))
         last = self._last
         generation, frontier = (None, None) if last is None else (last.generation, last.frontier)
         return Written(generation, frontier, self.counts.updates_committed, self.counts.messages_received)
@@ -118,10 +119,11 @@ class FeedRun:
                 seen, since = (found.epoch, found.seq), now
             elif now - since >= self._settings.feed.takeover_s:
                 return True
-            await self._rest(min(self._settings.feed.poll_s, self._settings.feed.takeover_s / 10))
+            await self.rest(min(self._settings.feed.poll_s, self._settings.feed.takeover_s / 10))
         return False
 
-    async def _rest(self, seconds: float) -> None:
+    async def rest(self, seconds: float) -> None:
+        """Waits, or until it is stopped."""
         with anyio.move_on_after(seconds):
             await self._stopping.wait()
 
@@ -156,7 +158,7 @@ class FeedRun:
                     if self._once and step in (Step.IDLE, Step.DONE) and not self._is_busy(deliveries):
                         self._stopping.set()
                     if step is not Step.MORE:
-                        await self._rest(self._settings.feed.poll_s if not self._once else 0.05)
+                        await self.rest(self._settings.feed.poll_s if not self._once else 0.05)
             except TieredError as error:  # raised below, because the task group would wrap it
                 failure = error
             beside.cancel_scope.cancel()
@@ -174,6 +176,26 @@ class FeedRun:
                 await self._source.report(left=True)
             except TieredError as error:
                 events.info("feed_not_closed", error, writer=self.writer.name)
+
+
+async def run_beside(feed: FeedRun, stopped: Callable[[], Awaitable[None]], runtime: Runtime, wait_s: float) -> None:
+    """Runs the writer inside another process, until `stopped` returns. It raises nothing but a cancellation.
+
+    An error that somebody must mend is logged, and the writer begins again after `wait_s` seconds.
+    """
+    async def end() -> None:
+        await stopped()
+        feed.stop()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(end)
+        while not feed.stopping:
+            try:
+                with elsewhere_is_an_error("the writer of the feed was cancelled elsewhere"):
+                    await feed.run()
+            except Exception as error:  # noqa: BLE001 - it must not end what it runs beside
+                events.error("feed_broken", error, exc_info=None if isinstance(error, TieredError) else error, writer=feed.writer.name)
+                await feed.rest(wait_s * runtime.random.uniform(0.5, 1.0))
 
 
 def store_of(settings: Settings) -> str:
