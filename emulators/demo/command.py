@@ -129,7 +129,7 @@ def _show(report: dict[str, Any], stage: Stage, said: Console) -> None:
           for name in (service.name for service in stage.services)),
         *([("late", happened["late"], "writes that landed after they had timed out")] if stage.services else []),
         ("recovered", happened["recovered"], "changes that were cleaned up after the dead"),
-        *([("published", report["feed"]["updates"], _of_feed(report))] if "feed" in report else []),
+        *(_of_feed(report) if "feed" in report else []),
         *((name.replace("_", "-"), flaws[name], meaning) for name, meaning in MEANING.items() if name in flaws),
         *([("looks", report["soak"]["looks"], f"at the status; {report['soak']['stuck_looks']:,} while an entry was stuck")]
           if "soak" in report else []),
@@ -149,17 +149,17 @@ def _show(report: dict[str, Any], stage: Stage, said: Console) -> None:
     said.print(f"Operations and payloads repeat with --seed {report['seed']}; the moments of the kills do not.")
 
 
-def _of_feed(report: dict[str, Any]) -> str:
-    """Says what the feed has published, and how its processes were treated."""
+def _of_feed(report: dict[str, Any]) -> list[tuple[str, int, str]]:
+    """Returns the lines about the feed: what it has published, how its processes were treated, and what its view is."""
     feed, happened = report["feed"], report["happened"]
-    same = "the same" if not report["flaws"]["feed"] else "not the same"
     struck = f"its writer was killed {happened['feed_kills']:,} times and stopped {happened['feed_stops']:,} times"
     if "receiver_kills" in happened:
         struck += f", its receiver {happened['receiver_kills']:,} and {happened['receiver_stops']:,} times"
-    return (
-        f"updates of the change feed in {feed['files']:,} files; its view in {' and '.join(feed['places'])} has {feed['references']:,}"
-        f" references, {same} as the rows; {struck}"
-    )
+    places = ", ".join(feed["places"])
+    return [
+        ("published", feed["updates"], f"updates of the change feed, in {feed['files']:,} files; {struck}"),
+        ("references", feed["references"], f"in the view of the feed ({places}), {'not ' if report['flaws']['feed'] else ''}as in the rows"),
+    ]
 
 
 def _show_end(report: dict[str, Any], stage: Stage, said: Console) -> None:
