@@ -18,7 +18,7 @@ from changelog.base.tasks import elsewhere_is_an_error
 from changelog.log import CLOCK
 from recovery.feed.writer.writer import Covered, FeedWriter
 from tiered.open import Backends
-from tiered.protocol.finishing import clean_up, settle_change, waits_for_late_upload
+from tiered.protocol.finishing import clean_up, settle_change, took_effect, waits_for_late_upload
 from tiered.protocol.retry import persist
 from tiered.settings import Settings
 
@@ -93,6 +93,10 @@ class Cleaning:
         """Steps 5 and 6. Returns after how many seconds it is time for them; 0: they are done."""
         change = hint.entry.change
         live = change.new is None or hint.is_shown or await settle_change(self._tiers, change)
+        if waits_for_late_upload(change, live):
+            # A change that won had been uploaded by then, so nothing of it arrives late. The one after it deletes its blob.
+            row = await self._tiers.high_volume.read(change.object, marks=change.id)
+            live = took_effect(change, live, row)
         if waits_for_late_upload(change, live) and hint.entry.kept_ms is not None:
             left_ms = hint.entry.kept_ms + self._grace_ms - await self._log.announce(CLOCK)
             if left_ms > 0:

@@ -73,3 +73,15 @@ async def test_a_second_writer_fences_the_first() -> None:
         await second.writer.close()
         await store.run_once()
         await published(store)
+
+
+async def test_a_change_that_won_and_was_replaced_waits_for_no_late_upload() -> None:
+    async with fed_store() as store:
+        await store.put("a")
+        await store.put("a")
+        run = store.run()
+        await run.writer.open()
+        await run.writer.step()
+        await Cleaning(run.writer, store.backends, store.runtime, store.settings).clean_due()
+        assert len(store.blob_names) == 1
+        assert await store.kept() == 0
