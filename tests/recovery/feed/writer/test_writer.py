@@ -76,7 +76,7 @@ async def test_a_second_writer_fences_the_first() -> None:
 
 
 async def test_a_change_that_won_and_was_replaced_waits_for_no_late_upload() -> None:
-    async with fed_store() as store:
+    async with fed_store(sessions=False) as store:
         await store.put("a")
         await store.put("a")
         run = store.run()
