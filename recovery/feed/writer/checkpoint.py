@@ -76,8 +76,8 @@ class Checkpoint:
     `bindings`: times of transactions, with the number of all records up to there. `store`: which store it is about.
     `live`: how many entries the index has. `scan`: the pass under way (`pass` in the note); None: there is none.
     `passed`: when the last complete pass ended (ms since 1970); None: none did. `gap`: recovery has cleaned up entries
-    that the feed had not published, so no progress is published before a pass is complete that began after that. `closed`: the writer
-    has ended in good order, so another one need not wait.
+    that the feed had not published, so no progress is published before a pass is complete that began after that.
+    `closed`: the writer has ended in good order, so another one need not wait.
 
     The constructor raises `ValueError` for figures that no checkpoint can have.
     """
