@@ -20,6 +20,7 @@ class Standing(Enum):
 
     HELD = "its owner renewed it lately"
     WAITING = "an upload may still arrive"
+    KEPT = "its change is over, and the change feed has yet to publish it"
     CLAIMABLE = "nobody works on it"
     EXHAUSTED = "it failed too often, and recovery will park it"
     UNREADABLE = "recovery will park it"
@@ -34,6 +35,8 @@ def standing(entry: Entry | Unreadable, now_ms: int, expiry_ms: int, attempts_ma
             return Standing.PARKED
         case Unreadable():
             return Standing.UNREADABLE
+        case Entry(kept_ms=kept_ms) if kept_ms is not None:
+            return Standing.KEPT
         case Entry() if not stale:
             return Standing.HELD
         case Entry(cleanup_after_ms=after) if after is not None and after > now_ms:
