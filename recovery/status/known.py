@@ -13,6 +13,7 @@ from recovery.last_audit import LastAudit
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import RECOVERY
 from recovery.statistics.verdict import Kind, Verdict
+from recovery.status.feed import Feed
 
 STUCK_LISTED_MAX = 100
 """So many stuck entries are described. All are counted."""
@@ -163,6 +164,7 @@ class Status:
     daemons: Sequence[Daemon] | None
     last_audit: LastAudit | None
     problems: tuple[str, ...]
+    feed: Feed | None = None
 
     @property
     def alive(self) -> int | None:
@@ -184,7 +186,7 @@ class Status:
         kind = None if self.verdict is None else self.verdict.kind
         if self.stuck.count:
             return Level.STUCK
-        if self.nobody_works or kind in (Kind.FALLING_BEHIND, Kind.STALLED):
+        if self.nobody_works or kind in (Kind.FALLING_BEHIND, Kind.STALLED) or (self.feed is not None and self.feed.stands_still):
             return Level.BEHIND
         if not self.answers or not self.durable:
             return Level.UNKNOWN

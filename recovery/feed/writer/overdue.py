@@ -155,8 +155,8 @@ class _Overdue:
     async def _work_on(self, entry: Entry | Unreadable, free: anyio.Semaphore) -> None:
         try:
             await self._bucket.take()
-            budget_s = self._settings.recovery.attempt_budget_s
-            with elsewhere_is_an_error("the work on it was cancelled elsewhere"), anyio.fail_after(budget_s):
+            within_s = self._settings.recovery.attempt_budget_s
+            with elsewhere_is_an_error("the work on it was cancelled elsewhere"), anyio.fail_after(within_s):
                 await self._judge(entry)
         except Exception as error:  # noqa: BLE001 - it is this entry's: the others must not end with it (I6)
             self._failed(entry, error)
