@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 HOLD_S = 3600.0
 FEED = {"enabled": True, "hold_max_s": HOLD_S}
 PASS = Pass(b"k", 5, None, estimated=False, withheld=False, began=1, scanned=2)
-CHECKPOINT = replace(Checkpoint.begin(5, "s"), timestamp=9, next=10, scan=PASS)
+CHECKPOINT = replace(Checkpoint.begin(5, "s", "feed-1"), timestamp=9, next=10, scan=PASS)
 
 
 @pytest.fixture
