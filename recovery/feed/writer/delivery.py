@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import anyio
 
-from changelog.base.errors import ConfigurationError, TieredError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
@@ -29,7 +29,8 @@ AGAIN_MAX_S = 60.0
 class Delivery:
     """One sink of one writer, which is open. `name`: under which its position is kept.
 
-    `acknowledged`: the time of the last file that the sink has; -1: none.
+    `acknowledged`: the time of the last file that the sink has; -1: none. `refused`: why the last delivery failed, if
+    no repetition will help before somebody changes something.
 
     Call `begin`, then run `run` beside the writer until it is cancelled.
     """
@@ -38,6 +39,7 @@ class Delivery:
         self._name = name
         self._sink = sink
         self.acknowledged = -1
+        self.refused: TieredError | None = None
         self._generation = -1
         self._writer = writer
         self._log = log
@@ -85,6 +87,7 @@ class Delivery:
         assert self._position is not None, "it has begun"
         parcel = await self._writer.stored.parcel(journaled)
         await self._sink.deliver(parcel)
+        self.refused = None
         self.acknowledged = journaled.time  # it has it, whether or not that can be written down
         was_failing = self._position.failing_since is not None
         self._position = await advance(self._log, Position(self._name, self._generation, journaled.time, journaled.records))
@@ -93,6 +96,7 @@ class Delivery:
 
     async def _failed(self, error: Exception, failures: int) -> None:
         """Logs the first failure of a row of them, and notes it beside the position."""
+        self.refused = error if isinstance(error, ConfigurationError | CorruptRecordError) else None
         if failures > 1:
             return
         unforeseen = None if isinstance(error, TieredError) else error

@@ -46,7 +46,8 @@ class Written:
 
 
 class FeedRun:
-    """Call `run`. `stop` ends it in good order. `once`: it ends when all is published, acknowledged and cleaned up.
+    """Call `run`. `stop` ends it in good order. `once`: it ends when all is published, acknowledged and cleaned up, or
+    when a sink refuses what it is given.
 
     `sinks`: by the names under which their positions are kept (`sink_name`). `on_standby` is called when another writer
     may be at work, so this one waits.
@@ -95,6 +96,7 @@ class FeedRun:
             except FencedError as error:
                 events.info("feed_fenced", error, writer=self.writer.name)
             except (ConfigurationError, CorruptRecordError):
+                await self._end(closed=True)
                 raise
             except TieredError as error:
                 failures += 1
@@ -159,6 +161,8 @@ class FeedRun:
                     step = await self.writer.step()
                     self._last = self.writer.checkpoint
                     await self.writer.trim(min(delivery.acknowledged for delivery in deliveries))
+                    if self._once and (refused := next(filter(None, (each.refused for each in deliveries)), None)) is not None:
+                        raise refused
                     if self._once and step in (Step.IDLE, Step.DONE) and not self._is_busy(deliveries):
                         self._stopping.set()
                     if step is not Step.MORE:
