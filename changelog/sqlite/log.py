@@ -231,7 +231,7 @@ class SqliteChangeLog:
                 connection.execute(statement)
             connection.executemany(
                 "INSERT INTO log_values VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE"
-                " SET value = excluded.value, version = excluded.version WHERE excluded.version >= log_values.version",
+                " SET value = excluded.value, version = excluded.version WHERE excluded.version >= CAST(log_values.version AS INTEGER)",
                 [(key, values[key], version) for key in portion],
             )
 
