@@ -267,7 +267,7 @@ async def test_on_a_read_only_disk_notes_are_read_and_writing_one_says_why_not(d
 
 async def test_values_take_no_space_that_deletions_need_and_are_removed_on_a_full_disk(disk: Disk, runtime: Clock) -> None:
     async with Database.open(disk.path, runtime) as database:
-        log, rows = SqliteChangeLog(database, runtime), Rows(database, runtime)
+        log = SqliteChangeLog(database, runtime)
         entry = await log.record(Change(ChangeId.new(runtime), "a"), "me")
         await log.write_values({"a": b"1", "b": b"1", "c": b"1"}, 1)
         disk.fill()

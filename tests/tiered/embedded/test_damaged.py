@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from changelog.change import Change, ChangeId, Entry, Unreadable
-from changelog.log import LOG_END, LOG_PREFIX, KeyRange
+from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, Unreadable
+from changelog.log import LOG_END, KeyRange
 from changelog.sqlite.database import Database
 from changelog.sqlite.log import SqliteChangeLog
 from recovery.loop import RecoveryLoop
@@ -162,7 +162,8 @@ async def test_tombstones_beside_damaged_ones_reach_the_audit(store: Store, runt
     [
         "value = '{'", "value = 'text'", "value = x'ff'", "value = 5", "value = x''", "heartbeat_ms = 'soon'", "heartbeat_ms = x'ff'",
         "heartbeat_ms = CAST(x'ff' AS TEXT)", "state = '{'", "state = 5", "state = x'ff'", "state = CAST(x'ff' AS TEXT)",
-        "state = '{\"state\":\"stuck\",\"error\":\"\",\"at\":1e999}'", "state = '{\"state\":\"done\",\"at\":1e999}'", "key = 'key'", "key = CAST(x'7eff' AS TEXT)", "key = x'7e'",
+        "state = '{\"state\":\"stuck\",\"error\":\"\",\"at\":1e999}'",
+        "state = '{\"state\":\"done\",\"at\":1e999}'", "key = 'key'", "key = CAST(x'7eff' AS TEXT)", "key = x'7e'",
         "value = CAST(x'7b22ff' AS TEXT)",
     ],
 )  # fmt: skip
