@@ -1,0 +1,588 @@
+"""The world of the feed model: what exists, and what each step does to it. feed_model.py says what is modelled.
+
+    changes    begin -> (its swap takes effect) -> kept -> forgotten                 `Change`
+    lives      read the checkpoint -> open -> redo -> hints -> rows -> stage -> commit
+               -> apply -> journal -> delete -> forget -> hints ...                  `Life`
+    recovery   settle a kept change -> set the gap -> delete -> forget               `Recovery`
+    sink       delivers the journal in the order of times, acknowledges, removes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+NOTHING = 0
+"""Stands for no blob. Blobs are 1, 2, ...: change number i puts blob i + 1, and those that are there at first follow."""
+
+READ, OPEN, APPLY, JOURNAL, HINTS, ROWS, SEND, COMMIT, PROGRESS, DELETE, FORGET, END = range(12)
+IDLE, BEGUN, KEPT, GONE = range(4)
+WON, REFUSED = 1, 2
+
+Update = tuple[int, int, int]
+"""Object, blob, diff."""
+Message = tuple[str, int, int, tuple[tuple[int, int, int], ...]]
+"""("update", time, 0, updates), or ("progress", upper, lower, ((time, count, 0), ...))."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """What the design does to be right. All on is ours."""
+
+    compare: bool = True          # a commit compares the checkpoint; off: it overwrites it
+    raise_epoch: bool = True      # opening changes the checkpoint, which fences older lives
+    own_epoch: bool = True        # the value that opening writes is this life's alone; off: two may open with one value
+    compare_unchanged: bool = True  # hints without a difference are forgotten only after the checkpoint was compared
+    commit_first: bool = True     # updates go out after the commit; off: before it, as in the published sketch
+    bootstrap: bool = True        # progress [0,1) goes out first
+    versions: bool = True         # of an index entry the highest time counts; off: the last write
+    redo: bool = True             # opening applies the last commit again
+    wait: bool = True             # a blob is deleted after the feed has committed; off: once the change is over
+    doomed_by_row: bool = True    # only what the row that was read did not show; off: what is not live at the clean-up
+    gap_first: bool = True        # recovery sets the gap before its own clean-up
+    gap_anew: bool = True         # also if it is set already, so that the pass begins anew
+    settle_before_gap: bool = True  # recovery finds what is garbage before it sets the gap; off: after it
+    withhold: bool = True         # no progress before the pass is complete
+    settle_before_keep: bool = True  # a change that is kept can not take effect any more
+    forward: bool = True          # a time is never used again
+    new_names: bool = True        # each attempt stages under a new name
+    journal_removed: bool = True  # a removed journal entry shadows late writes of it
+    last_bytes: bool = True       # the bytes of the last commit stay, though each sink has them
+
+    def without(self, *guards: str) -> Guards:
+        return replace(self, **dict.fromkeys(guards, False))
+
+
+OURS = Guards()
+PUBLISHED = OURS.without("commit_first")
+GUARDS = tuple(field.name for field in fields(Guards))
+
+
+class Change(NamedTuple):
+    phase: int = IDLE           # IDLE | BEGUN | KEPT | GONE
+    old: int = NOTHING
+    fate: int = 0               # 0: its swap may still land | WON | REFUSED
+
+
+class Note(NamedTuple):
+    """The checkpoint. `updates`: the content of the last commit, which the real one stores as a hash and a name."""
+
+    epoch: int = 0
+    seq: int = 0
+    time: int = 0
+    lower: int = 1
+    updates: tuple[Update, ...] = ()
+    name: tuple[int, ...] = ()
+    cursor: int = -1            # the object that the pass takes up next; -1: there is no pass
+    withheld: bool = False      # no progress until the pass is complete
+    gap: int = 0                # how often recovery has set it since the last whole pass
+
+
+class Life(NamedTuple):
+    """One life of a writer. `known`: the checkpoint as it was last read or written. `floors`: see `World._commit`."""
+
+    pc: int = READ
+    known: Note = Note()
+    todo: tuple[Update, ...] = ()
+    hints: tuple[int, ...] = ()
+    shown: tuple[tuple[int, int], ...] = ()
+    floors: tuple[int, ...] = ()
+    new: Note = Note()
+    attempt: int = 0
+
+
+class Recovery(NamedTuple):
+    change: int
+    stage: str                  # gap | delete | forget
+    doomed: tuple[int, ...]
+
+
+class State(NamedTuple):
+    rows: tuple[tuple[int, ...], ...]       # per object, what its row has held, the present state last
+    changes: tuple[Change, ...]
+    blobs: frozenset[int]
+    note: Note
+    index: tuple[tuple[int, int], ...]      # per object, time and blob
+    view: tuple[int, ...]                   # ghost: per object, what the committed updates sum up to
+    lives: tuple[Life, ...]
+    recovery: Recovery | None = None
+    calm: bool = False                      # nothing begins any more, and whoever was under way is dead
+    extra: tuple[int, int, int] = (0, 0, 0)  # how many reconciliations, gaps and repeated stagings may still happen
+    staged: frozenset[tuple[tuple[int, ...], tuple[Update, ...]]] = frozenset()
+    late: frozenset[tuple[tuple[int, ...], tuple[Update, ...]]] = frozenset()
+    journal: frozenset[tuple[int, tuple[int, ...]]] = frozenset()
+    acknowledged: int = -1
+    done: tuple[tuple[int, int, tuple[Update, ...]], ...] = ()   # ghost: time, lower or -1, updates of each commit
+    sent: frozenset[Message] = frozenset()  # what the sink has
+    broken: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Who meets whom.
+
+    `rows`: per object whether a blob is there at first. `indexed`: whether the feed has published it; if not, the first
+    pass is the snapshot. `changes`: object, and whether it puts a blob (or deletes). `sink`: whether deliveries are
+    modelled. `first_lower`: where the first progress begins.
+    """
+
+    rows: tuple[bool, ...] = (True,)
+    changes: tuple[tuple[int, bool], ...] = ((0, True), (0, True))
+    lives: int = 2
+    indexed: bool = True
+    sink: bool = False
+    reconciliations: int = 0
+    gaps: int = 0
+    retries: int = 0
+    first_lower: int = 1
+    small: bool = True
+
+
+class World:
+    """A scenario with these guards, as a `Checked` of search.py."""
+
+    def __init__(self, scenario: Scenario, guards: Guards = OURS, heals: bool = True) -> None:
+        self._scenario = scenario
+        self._g = guards
+        self._heals = heals
+        self._healed: dict[State, str] = {}
+
+    def first(self) -> State:
+        c = self._scenario
+        first = tuple(len(c.changes) + 1 + k if there else NOTHING for k, there in enumerate(c.rows))
+        known = first if c.indexed else (NOTHING,) * len(first)
+        withheld = not c.indexed
+        note = Note(lower=c.first_lower, name=(0,), cursor=0 if withheld else -1, withheld=withheld)
+        done: tuple[tuple[int, int, tuple[Update, ...]], ...] = ()
+        if c.sink and self._g.bootstrap:
+            done = ((0, 0, ()),)
+        return State(
+            rows=tuple((each,) for each in first), changes=(Change(),) * len(c.changes),
+            blobs=frozenset(first) - {NOTHING}, note=note, index=tuple((0, each) for each in known), view=known,
+            lives=(Life(),) * c.lives, extra=(c.reconciliations, c.gaps, c.retries),
+            staged=frozenset({((0,), ())}) if c.sink else frozenset(), done=done,
+        )  # fmt: skip
+
+    def steps(self, state: object) -> Iterator[tuple[str, State]]:
+        assert isinstance(state, State)
+        s = state
+        yield from self._store(s)
+        yield from self._sink(s)
+        last = None
+        for k, life in enumerate(s.lives):
+            if life is not last and life != last and life.pc != END:
+                for label, after, then in self._write(s, life):
+                    others = s.lives[:k] + s.lives[k + 1 :]
+                    yield label, after._replace(lives=tuple(sorted((*others, then))) if others else (then,))
+            last = life
+        if not s.calm or s.recovery:
+            yield from self._recover(s)
+
+    def verdict(self, state: object, stuck: bool) -> str:
+        assert isinstance(state, State)
+        if state.broken or not self._heals:
+            return state.broken
+        return self._heal(state)
+
+    # --- the store -------------------------------------------------------------------------------------
+
+    def _store(self, s: State) -> Iterator[tuple[str, State]]:
+        for i, change in enumerate(s.changes):
+            k, puts = self._scenario.changes[i]
+            new, row = i + 1 if puts else NOTHING, s.rows[k][-1]
+            if change.phase == BEGUN:
+                yield f"change {i + 1} is kept", self._keep(s, i, change)
+            if s.calm:
+                continue
+            if change.phase == IDLE and not (i and s.changes[i - 1].phase == IDLE and self._scenario.changes[i - 1] == (k, puts)):
+                if puts or row:
+                    t = _changed(s, i, Change(BEGUN, row))
+                    yield f"change {i + 1} begins over {row or 'nothing'}", t._replace(blobs=t.blobs | {new}) if puts else t
+            may_land = change.phase == BEGUN or (change.phase != IDLE and not self._g.settle_before_keep)
+            if may_land and not change.fate and row in (NOTHING, change.old):
+                t = _changed(s, i, change._replace(fate=WON))
+                yield f"change {i + 1} takes effect", t._replace(rows=_put(t.rows, k, (*t.rows[k], new)))
+
+    def _keep(self, s: State, i: int, change: Change) -> State:
+        """Settles the change and keeps its entry: its writer does, or recovery."""
+        settled = REFUSED if self._g.settle_before_keep and not change.fate else change.fate
+        t = _changed(s, i, change._replace(phase=KEPT, fate=settled))
+        return t if self._g.wait else self._delete(t, self._garbage(t, i))
+
+    def _garbage(self, s: State, i: int) -> tuple[int, ...]:
+        """Settles both blobs of a change. Returns those that are there and not live."""
+        k, puts = self._scenario.changes[i]
+        both = {s.changes[i].old, i + 1 if puts else NOTHING} - {NOTHING, s.rows[k][-1]}
+        return tuple(sorted(both & s.blobs))
+
+    def _delete(self, s: State, doomed: tuple[int, ...]) -> State:
+        for blob in doomed:
+            if blob in s.view and blob in s.blobs and not s.note.gap:
+                return s._replace(broken=f"EARLY: blob {blob} is deleted, and its -1 is not committed")
+            if any(blob == row[-1] for row in s.rows):
+                return s._replace(broken=f"DANGLING: blob {blob} is deleted, and a row names it")
+        return s._replace(blobs=s.blobs.difference(doomed))
+
+    def _recover(self, s: State) -> Iterator[tuple[str, State]]:
+        """Yields what recovery does with an entry that was kept for too long."""
+        g, r = self._g, s.recovery
+        if r is None:
+            if s.extra[1] and not s.calm:
+                for i, change in enumerate(s.changes):
+                    if change.phase == KEPT:
+                        begun = s._replace(extra=(s.extra[0], s.extra[1] - 1, s.extra[2]))
+                        doomed = self._garbage(s, i) if g.settle_before_gap else ()
+                        yield f"recovery has waited for change {i + 1}, and settles", begun._replace(recovery=Recovery(i, "gap", doomed))
+            return
+        match r.stage:
+            case "gap":
+                note = s.note
+                if g.gap_first and (g.gap_anew or not note.gap):
+                    note = note._replace(gap=note.gap + 1, withheld=True, cursor=0)
+                yield "recovery sets the gap", s._replace(note=note, recovery=r._replace(stage="delete"))
+            case "delete":
+                doomed = r.doomed if g.settle_before_gap else self._garbage(s, r.change)
+                label = f"recovery deletes {', '.join(map(str, doomed)) or 'nothing'}"
+                yield label, self._delete(s, doomed)._replace(recovery=r._replace(stage="forget", doomed=()))
+            case _:
+                forgotten = s.changes[r.change]._replace(phase=GONE)
+                yield f"recovery forgets change {r.change + 1}", _changed(s, r.change, forgotten)._replace(recovery=None)
+
+    # --- a writer of the feed --------------------------------------------------------------------------
+
+    def _write(self, s: State, w: Life) -> Iterator[tuple[str, State, Life]]:
+        """Yields what this life may do next: with the label, the world after it, and the life after it."""
+        g = self._g
+        me = f"writer {w.known.epoch}" if w.pc > OPEN else "a new writer"
+        match w.pc:
+            case 0:  # READ
+                yield f"{me} reads the checkpoint", s, Life(OPEN, s.note)
+            case 1:  # OPEN
+                mine = w.known._replace(epoch=w.known.epoch + 1, seq=0) if g.raise_epoch else w.known
+                if s.note == w.known or (s.note == mine and not g.own_epoch):
+                    yield f"{me} opens: epoch {mine.epoch}", s._replace(note=mine), self._redo(s, mine)
+                else:
+                    yield f"{me} finds the checkpoint changed", s, Life()
+            case 2:  # APPLY
+                yield self._apply(s, w, me)
+            case 3:  # JOURNAL
+                yield self._enter(s, w, me)
+            case 4:  # HINTS
+                yield from self._read_hints(s, w, me)
+            case 5:  # ROWS
+                yield from self._read_rows(s, w, me)
+            case 6:  # SEND
+                told = s._replace(sent=s.sent | {("update", w.new.time, 0, w.new.updates)})
+                yield f"{me} sends updates of time {w.new.time}", self._seen(told), w._replace(pc=COMMIT)
+            case 7:  # COMMIT
+                yield self._commit(s, w, me)
+            case 8:  # PROGRESS
+                yield f"{me} sends progress", self._seen(s._replace(sent=s.sent | self._progress(s, w.known.time))), _after(w)
+            case 9:  # DELETE
+                yield self._clean_up(s, w, me)
+            case _:  # FORGET
+                i = w.hints[0]
+                t = _changed(s, i, s.changes[i]._replace(phase=GONE))
+                yield f"{me} forgets change {i + 1}", t, self._next(t, w._replace(hints=w.hints[1:]))
+
+    def _redo(self, s: State, note: Note) -> Life:
+        """Returns the life that has just opened, or read that recovery set the gap."""
+        w = Life(APPLY, note, todo=note.updates)
+        return self._skip(s, w) if self._g.redo else self._written(w._replace(todo=()))
+
+    def _skip(self, s: State, w: Life) -> Life:
+        """Leaves out what would change nothing: index entries that are there already."""
+        if self._g.versions:
+            w = w._replace(todo=tuple(each for each in w.todo if s.index[each[0]][0] < w.known.time))
+        if w.todo:
+            return w
+        if self._scenario.sink:
+            return w._replace(pc=JOURNAL)
+        return self._written(w)
+
+    def _written(self, w: Life) -> Life:
+        """Returns what follows when index and journal have the last commit."""
+        if self._scenario.sink and not self._g.commit_first:
+            return w._replace(pc=PROGRESS)
+        return _after(w)
+
+    def _apply(self, s: State, w: Life, me: str) -> tuple[str, State, Life]:
+        k = w.todo[0][0]
+        ours = [each for each in w.todo if each[0] == k]
+        blob = next((blob for _, blob, diff in ours if diff > 0), NOTHING)
+        t = s
+        if not self._g.versions or s.index[k][0] <= w.known.time:
+            t = s._replace(index=_put(s.index, k, (w.known.time, blob)))
+        then = w._replace(todo=tuple(each for each in w.todo if each[0] != k))
+        return f"{me} writes its index: {blob or 'nothing'} at {w.known.time}", t, self._skip(t, then)
+
+    def _enter(self, s: State, w: Life, me: str) -> tuple[str, State, Life]:
+        time = w.known.time
+        if not self._g.bootstrap and not time:
+            return f"{me} has nothing to deliver", s, self._written(w)
+        if self._g.journal_removed and time <= s.acknowledged:
+            return f"{me} finds time {time} delivered", s, self._written(w)
+        return f"{me} writes the journal of time {time}", s._replace(journal=s.journal | {(time, w.known.name)}), self._written(w)
+
+    def _read_hints(self, s: State, w: Life, me: str) -> Iterator[tuple[str, State, Life]]:
+        hints = tuple(i for i, change in enumerate(s.changes) if change.phase == KEPT)
+        floors = tuple(self._floor(s, k) for k in range(len(s.rows)))
+        keys = {self._scenario.changes[i][0] for i in hints}
+        if w.known.cursor >= 0:
+            keys.add(w.known.cursor)
+        read = w._replace(pc=ROWS, hints=hints, floors=floors)
+        if keys:
+            yield f"{me} reads the hints {_named(hints)}", s, read._replace(shown=tuple((k, NOTHING) for k in sorted(keys)))
+        if s.extra[0] and not s.calm and w.known.cursor < 0:
+            for k in range(len(s.rows)):
+                if k not in keys:
+                    t = s._replace(extra=(s.extra[0] - 1, *s.extra[1:]))
+                    both = tuple((each, NOTHING) for each in sorted(keys | {k}))
+                    yield f"{me} reads the hints {_named(hints)}, and looks at object {k}, too", t, read._replace(shown=both)
+
+    def _floor(self, s: State, k: int) -> int:
+        """Returns from where on the states of the row may be in a view that is read now.
+
+        All changes whose entries were kept or forgotten must be in it.
+        """
+        ours = [i for i, (each, _) in enumerate(self._scenario.changes) if each == k]
+        over = {i for i in ours if s.changes[i].phase >= KEPT and s.changes[i].fate == WON}
+        return max((self._position(s, i) for i in over), default=0)
+
+    def _position(self, s: State, i: int) -> int:
+        """Returns how many changes of the object took effect up to this one."""
+        k, puts = self._scenario.changes[i]
+        row = s.rows[k]
+        if puts:
+            return row.index(i + 1)
+        old = s.changes[i].old
+        return row.index(NOTHING, row.index(old) if old in row else 0)
+
+    def _read_rows(self, s: State, w: Life, me: str) -> Iterator[tuple[str, State, Life]]:
+        """Reads the rows and the index, takes the difference, and stages it."""
+        g, known = self._g, w.known
+        shown = tuple((k, s.rows[k][-1]) for k, _ in w.shown)
+        updates: list[Update] = []
+        for k, row in shown:
+            if (has := s.index[k][1]) != row:
+                updates += [(k, has, -1)] if has else []
+                updates += [(k, row, 1)] if row else []
+        then = w._replace(shown=shown)
+        text = f"{me} reads the rows {_named(each for _, each in shown)}"
+        if not updates and known.cursor < 0:
+            yield f"{text}: no difference", s, then._replace(pc=COMMIT, new=known)
+            return
+        cursor, withheld, gap = known.cursor, known.withheld, known.gap
+        if cursor >= 0:
+            cursor += 1
+        if cursor == len(s.rows):
+            cursor, withheld, gap = -1, False, 0
+        ahead = known.time + 1
+        for time in (ahead,) if g.forward or known.time < 1 else (ahead, known.time):
+            speaks = not withheld or not g.withhold
+            attempt = (w.attempt,) if g.new_names else ()
+            new = Note(
+                known.epoch, known.seq + 1, time, time + 1 if speaks else known.lower, tuple(updates),
+                (time, known.epoch, known.seq + 1, *attempt), cursor, withheld, gap,
+            )  # fmt: skip
+            t, what = s, f"{text}, takes time {time}"
+            if self._scenario.sink and g.commit_first:
+                t = _stage(s, new.name, new.updates)
+                what = f"{what} and stages {_spelt(new.updates)}"
+                if s.extra[2] and not s.calm:
+                    again = s._replace(extra=(*s.extra[:2], s.extra[2] - 1))
+                    if not g.new_names:
+                        again = again._replace(late=s.late | {(new.name, new.updates)})
+                    yield f"{what}, without an answer: begins anew", again, _after(w)._replace(attempt=w.attempt + 1)
+            pc = SEND if self._scenario.sink and not g.commit_first and new.updates else COMMIT
+            yield what, t, then._replace(pc=pc, new=new)
+
+    def _commit(self, s: State, w: Life, me: str) -> tuple[str, State, Life]:
+        g = self._g
+        if w.new == w.known and not g.compare_unchanged:
+            return f"{me} has nothing to commit", s, self._next(s, w)
+        if s.note != w.known and g.compare and not (s.note == w.new and not g.own_epoch):
+            if s.note.epoch == w.known.epoch and s.note.gap != w.known.gap:
+                return f"{me} is told that the gap is set", s, self._redo(s, s.note)
+            if s.note.epoch == w.known.epoch:
+                return f"{me} is told that the checkpoint has changed, and opens anew", s, Life()
+            return f"{me} is fenced", s, Life(END)
+        if w.new == w.known:
+            return f"{me} commits nothing new", s, self._next(s, w)
+        t = self._published(s._replace(note=w.new), w)
+        then = w._replace(pc=APPLY, known=w.new, todo=w.new.updates, new=Note(), attempt=0)
+        return f"{me} commits {_spelt(w.new.updates)} at {w.new.time}", t, self._skip(t, then)
+
+    def _published(self, s: State, w: Life) -> State:
+        """Adds a commit to the ghosts, and judges the view that it gives.
+
+        Every key must show a state that its row had after all changes that were over when the hints were read.
+        """
+        note = w.new
+        view = list(s.view)
+        for k, blob, diff in note.updates:
+            if view[k] != (blob if diff < 0 else NOTHING):
+                return s._replace(broken=f"TWICE: object {k} shows {view[k] or 'nothing'} when {_spelt(((k, blob, diff),))} is committed")
+            view[k] = blob if diff > 0 else NOTHING
+        speaks = not note.withheld or not self._g.withhold
+        if self._scenario.sink:
+            lower = w.known.lower if speaks else -1
+            s = s._replace(done=(*s.done, (note.time, lower, note.updates)))
+        if speaks:
+            for k, blob in enumerate(view):
+                if blob not in s.rows[k][w.floors[k] :]:
+                    return s._replace(broken=f"WRONG: object {k} shows {blob or 'nothing'} at frontier {note.time + 1}")
+                if blob and blob not in s.blobs:
+                    return s._replace(broken=f"GONE: object {k} shows {blob} at frontier {note.time + 1}, which does not exist")
+        return s._replace(view=tuple(view))
+
+    def _next(self, s: State, w: Life) -> Life:
+        """Returns the life at the clean-up of its next hint. A hint that is gone is left out, with all that it named."""
+        while w.hints:
+            i = w.hints[0]
+            doomed = self._doomed(s, w, i)
+            if doomed or s.changes[i].phase != GONE:
+                return w._replace(pc=DELETE if doomed else FORGET, new=Note(), floors=())
+            w = w._replace(hints=w.hints[1:])
+        return _after(w)
+
+    def _doomed(self, s: State, w: Life, i: int) -> tuple[int, ...]:
+        k, puts = self._scenario.changes[i]
+        if not self._g.doomed_by_row:
+            return self._garbage(s, i)
+        both = {s.changes[i].old, i + 1 if puts else NOTHING} - {NOTHING, dict(w.shown)[k]}
+        return tuple(sorted(both & s.blobs))
+
+    def _clean_up(self, s: State, w: Life, me: str) -> tuple[str, State, Life]:
+        i = w.hints[0]
+        doomed = self._doomed(s, w, i)
+        t = self._delete(s, doomed)
+        return f"{me} deletes {_named(doomed)} for change {i + 1}", t, w._replace(pc=FORGET)
+
+    # --- the sink --------------------------------------------------------------------------------------
+
+    def _sink(self, s: State) -> Iterator[tuple[str, State]]:
+        """Yields the deliveries. Whoever makes them, a writer or a zombie, they are the same."""
+        if not s.calm:
+            for name, updates in s.late:
+                late = s.late - {(name, updates)}
+                yield f"an old copy of {_spelt(updates)} is staged late", _stage(s, name, updates)._replace(late=late)
+        if not s.journal:
+            return
+        time, name = min(s.journal)
+        content = dict(s.staged).get(name)
+        if content is None:
+            yield f"time {time} is read", s._replace(broken=f"SPOILT: the bytes of time {time} are gone")
+            return
+        parcel = self._progress(s, time)
+        if self._g.commit_first and content:
+            parcel |= {("update", time, 0, content)}
+        if not self._g.commit_first:
+            parcel = frozenset()
+        if not parcel <= s.sent:
+            yield f"the sink gets time {time}", self._seen(s._replace(sent=s.sent | parcel))
+            return
+        t = s._replace(journal=s.journal - {(time, name)}, acknowledged=max(time, s.acknowledged))
+        if name != s.note.name or not self._g.last_bytes:
+            t = t._replace(staged=frozenset(each for each in s.staged if each[0] != name))
+        yield f"time {time} is acknowledged and removed", t
+
+    def _progress(self, s: State, time: int) -> frozenset[Message]:
+        lower = max((lower for each, lower, _ in s.done if each == time), default=-1)
+        if lower < 0:
+            return frozenset()
+        counts = tuple((each, len(updates), 0) for each, _, updates in s.done if lower <= each <= time and updates)
+        return frozenset({("progress", time + 1, lower, counts)})
+
+    def _seen(self, s: State) -> State:
+        """Judges what a reader may make of a part of what the sink has, in any order."""
+        wrong = _misled(s.sent, tuple((time, updates) for time, _, updates in s.done))
+        return s._replace(broken=wrong) if wrong else s
+
+    # --- from here to rest -----------------------------------------------------------------------------
+
+    def _heal(self, s: State) -> str:
+        """Returns what is wrong when everybody dies now, recovery keeps what is open, and one new writer goes on alone."""
+        alone = s._replace(lives=(Life(),), recovery=None, calm=True, extra=(0, 0, 0), late=frozenset())
+        seen: list[State] = []
+        while alone not in self._healed:
+            seen.append(alone)
+            after = next(self.steps(alone), None)
+            if after is None or after[1].broken or len(seen) > 200:
+                self._healed[alone] = after[1].broken if after else self._rest(alone)
+                break
+            alone = after[1]
+        verdict = self._healed[alone]
+        for each in seen:
+            self._healed[each] = verdict
+        return verdict
+
+    def _rest(self, s: State) -> str:
+        rows = tuple(row[-1] for row in s.rows)
+        if any(change.phase in (BEGUN, KEPT) for change in s.changes) or s.note.withheld or s.journal:
+            return "STUCK: there is work left, and nobody does it"
+        if s.view != rows:
+            return f"LOST: at rest the view is {_named(s.view)}, and the rows name {_named(rows)}"
+        if s.blobs != frozenset(rows) - {NOTHING}:
+            return f"LEAK: at rest there are the blobs {_named(sorted(s.blobs))}, and the rows name {_named(rows)}"
+        if self._scenario.sink and (reached := _frontier(s.sent)) != s.note.time + 1:
+            return f"STUCK: a reader reaches the frontier {reached}, and {s.note.time} is committed"
+        return ""
+
+
+@lru_cache(100_000)
+def _misled(sent: frozenset[Message], done: tuple[tuple[int, tuple[Update, ...]], ...]) -> str:
+    counts: dict[int, int] = {}
+    for kind, upper, lower, declared in sent:
+        if kind == "progress":
+            of = {time: count for time, count, _ in declared}
+            for time in range(lower, upper):
+                if counts.setdefault(time, of.get(time, 0)) != of.get(time, 0):
+                    return f"LEAKED: two progress messages contradict each other about time {time}"
+    for time, count in counts.items():
+        updates = {update for kind, at, _, some in sent if kind == "update" and at == time for update in some}
+        if len(updates) > count:
+            return f"LEAKED: of {len(updates)} updates at time {time}, a reader takes any {count} for the whole"
+        meant = {update for at, some in done if at == time for update in some}
+        if len(updates) == count and updates != meant:
+            return f"LEAKED: a reader takes {_spelt(tuple(sorted(updates)))} for time {time}; committed was {_spelt(tuple(sorted(meant)))}"
+    return ""
+
+
+@lru_cache(100_000)
+def _frontier(sent: frozenset[Message]) -> int:
+    reached = 0
+    for kind, upper, lower, declared in sorted(sent, key=lambda each: each[2]):
+        if kind == "progress" and lower <= reached < upper:
+            short = [
+                time for time, count, _ in declared
+                if len({update for kind, at, _, some in sent if kind == "update" and at == time for update in some}) < count
+            ]  # fmt: skip
+            reached = min(short, default=upper)
+    return reached
+
+
+def _stage(s: State, name: tuple[int, ...], updates: tuple[Update, ...]) -> State:
+    return s._replace(staged=frozenset(each for each in s.staged if each[0] != name) | {(name, updates)})
+
+
+def _changed(s: State, i: int, change: Change) -> State:
+    return s._replace(changes=(*s.changes[:i], change, *s.changes[i + 1 :]))
+
+
+def _put(values: tuple, k: int, value: object) -> tuple:  # type: ignore[type-arg]
+    return (*values[:k], value, *values[k + 1 :])
+
+
+def _after(w: Life) -> Life:
+    return Life(HINTS, w.known, attempt=w.attempt)
+
+
+def _named(numbers: object) -> str:
+    return ", ".join(str(each or "nothing") for each in numbers) or "none"  # type: ignore[attr-defined]
+
+
+def _spelt(updates: tuple[Update, ...]) -> str:
+    return ", ".join(f"{diff:+d} ({k}, {blob})" for k, blob, diff in updates) or "no update"
