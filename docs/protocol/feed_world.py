@@ -50,6 +50,9 @@ class Guards:
     new_names: bool = True        # each attempt stages under a new name
     journal_removed: bool = True  # a removed journal entry shadows late writes of it
     last_bytes: bool = True       # the bytes of the last commit stay, though each sink has them
+    grace: bool = True            # a refused change is forgotten when its upload cannot land any more
+    reopen: bool = True           # who is not told of its commit opens anew; off: it begins its transaction anew
+    all_hints: bool = True        # progress speaks of all hints that are kept; off: of some
 
     def without(self, *guards: str) -> Guards:
         return replace(self, **dict.fromkeys(guards, False))
@@ -64,6 +67,7 @@ class Change(NamedTuple):
     phase: int = IDLE           # IDLE | BEGUN | KEPT | GONE
     old: int = NOTHING
     fate: int = 0               # 0: its swap may still land | WON | REFUSED
+    uploading: bool = False     # its blob may still appear
 
 
 class Note(NamedTuple):
@@ -112,6 +116,7 @@ class State(NamedTuple):
     extra: tuple[int, int, int] = (0, 0, 0)  # how many reconciliations, gaps and repeated stagings may still happen
     staged: frozenset[tuple[tuple[int, ...], tuple[Update, ...]]] = frozenset()
     late: frozenset[tuple[tuple[int, ...], tuple[Update, ...]]] = frozenset()
+    swaps: frozenset[Life] = frozenset()    # commits that were sent, whose sender has stopped waiting
     journal: frozenset[tuple[int, tuple[int, ...]]] = frozenset()
     acknowledged: int = -1
     done: tuple[tuple[int, int, tuple[Update, ...]], ...] = ()   # ghost: time, lower or -1, updates of each commit
@@ -125,7 +130,8 @@ class Scenario:
 
     `rows`: per object whether a blob is there at first. `indexed`: whether the feed has published it; if not, the first
     pass is the snapshot. `changes`: object, and whether it puts a blob (or deletes). `sink`: whether deliveries are
-    modelled. `first_lower`: where the first progress begins.
+    modelled. `first_lower`: where the first progress begins. `single`: blobs are uploaded in a single request, which may
+    land late. `batches`: a transaction takes up some of the hints that are kept, and not always all.
     """
 
     rows: tuple[bool, ...] = (True,)
@@ -137,6 +143,8 @@ class Scenario:
     gaps: int = 0
     retries: int = 0
     first_lower: int = 1
+    single: bool = False
+    batches: bool = False
     small: bool = True
 
 
@@ -170,6 +178,8 @@ class World:
         s = state
         yield from self._store(s)
         yield from self._sink(s)
+        if not s.calm:
+            yield from self._late(s)
         last = None
         for k, life in enumerate(s.lives):
             if life is not last and life != last and life.pc != END:
@@ -198,10 +208,15 @@ class World:
                 continue
             if change.phase == IDLE and not (i and s.changes[i - 1].phase == IDLE and self._scenario.changes[i - 1] == (k, puts)):
                 if puts or row:
-                    t = _changed(s, i, Change(BEGUN, row))
-                    yield f"change {i + 1} begins over {row or 'nothing'}", t._replace(blobs=t.blobs | {new}) if puts else t
+                    late = puts and self._scenario.single
+                    t = _changed(s, i, Change(BEGUN, row, uploading=late))
+                    yield f"change {i + 1} begins over {row or 'nothing'}", t._replace(blobs=t.blobs | {new}) if puts and not late else t
+            if change.uploading:
+                landed = _changed(s, i, change._replace(uploading=False))
+                yield f"the upload of change {i + 1} lands", landed._replace(blobs=s.blobs | {new})
+                yield f"the upload of change {i + 1} is lost", landed._replace(changes=_put(s.changes, i, change._replace(uploading=False, fate=REFUSED)))
             may_land = change.phase == BEGUN or (change.phase != IDLE and not self._g.settle_before_keep)
-            if may_land and not change.fate and row in (NOTHING, change.old):
+            if may_land and not (change.fate or change.uploading) and row in (NOTHING, change.old):
                 t = _changed(s, i, change._replace(fate=WON))
                 yield f"change {i + 1} takes effect", t._replace(rows=_put(t.rows, k, (*t.rows[k], new)))
 
@@ -231,7 +246,7 @@ class World:
         if r is None:
             if s.extra[1] and not s.calm:
                 for i, change in enumerate(s.changes):
-                    if change.phase == KEPT:
+                    if change.phase == KEPT and not (change.uploading and g.grace):
                         begun = s._replace(extra=(s.extra[0], s.extra[1] - 1, s.extra[2]))
                         doomed = self._garbage(s, i) if g.settle_before_gap else ()
                         yield f"recovery has waited for change {i + 1}, and settles", begun._replace(recovery=Recovery(i, "gap", doomed))
@@ -262,7 +277,10 @@ class World:
             case 1:  # OPEN
                 mine = w.known._replace(epoch=w.known.epoch + 1, seq=0) if g.raise_epoch else w.known
                 if s.note == w.known or (s.note == mine and not g.own_epoch):
-                    yield f"{me} opens: epoch {mine.epoch}", s._replace(note=mine), self._redo(s, mine)
+                    needed = self._scenario.sink and g.commit_first and g.redo
+                    lacks = needed and mine.time > 0 and mine.name not in dict(s.staged)
+                    spoilt = f"SPOILT: time {mine.time} cannot be redone, because its bytes are gone" if lacks else ""
+                    yield f"{me} opens: epoch {mine.epoch}", s._replace(note=mine, broken=spoilt), self._redo(s, mine)
                 else:
                     yield f"{me} finds the checkpoint changed", s, Life()
             case 2:  # APPLY
@@ -278,8 +296,13 @@ class World:
                 yield f"{me} sends updates of time {w.new.time}", self._seen(told), w._replace(pc=COMMIT)
             case 7:  # COMMIT
                 yield self._commit(s, w, me)
+                if s.extra[2] and not s.calm and w.new != w.known:
+                    sent = Life(known=w.known, floors=w.floors, new=w.new)
+                    t = s._replace(extra=(*s.extra[:2], s.extra[2] - 1), swaps=s.swaps | {sent})
+                    yield f"{me} has no answer to its commit", t, Life() if g.reopen else _after(w)
             case 8:  # PROGRESS
-                yield f"{me} sends progress", self._seen(s._replace(sent=s.sent | self._progress(s, w.known.time))), _after(w)
+                told = s._replace(sent=s.sent | self._progress(s, w.known.time))
+                yield f"{me} sends progress up to {w.known.time + 1}", self._seen(told), self._next(s, w)
             case 9:  # DELETE
                 yield self._clean_up(s, w, me)
             case _:  # FORGET
@@ -290,7 +313,7 @@ class World:
     def _redo(self, s: State, note: Note) -> Life:
         """Returns the life that has just opened, or read that recovery set the gap."""
         w = Life(APPLY, note, todo=note.updates)
-        return self._skip(s, w) if self._g.redo else self._written(w._replace(todo=()))
+        return self._skip(s, w) if self._g.redo else _after(w)
 
     def _skip(self, s: State, w: Life) -> Life:
         """Leaves out what would change nothing: index entries that are there already."""
@@ -298,15 +321,9 @@ class World:
             w = w._replace(todo=tuple(each for each in w.todo if s.index[each[0]][0] < w.known.time))
         if w.todo:
             return w
-        if self._scenario.sink:
-            return w._replace(pc=JOURNAL)
-        return self._written(w)
-
-    def _written(self, w: Life) -> Life:
-        """Returns what follows when index and journal have the last commit."""
-        if self._scenario.sink and not self._g.commit_first:
-            return w._replace(pc=PROGRESS)
-        return _after(w)
+        if self._scenario.sink and (self._g.bootstrap or w.known.time):
+            return w._replace(pc=JOURNAL if self._g.commit_first else PROGRESS)
+        return self._next(s, w)
 
     def _apply(self, s: State, w: Life, me: str) -> tuple[str, State, Life]:
         k = w.todo[0][0]
@@ -320,27 +337,32 @@ class World:
 
     def _enter(self, s: State, w: Life, me: str) -> tuple[str, State, Life]:
         time = w.known.time
-        if not self._g.bootstrap and not time:
-            return f"{me} has nothing to deliver", s, self._written(w)
         if self._g.journal_removed and time <= s.acknowledged:
-            return f"{me} finds time {time} delivered", s, self._written(w)
-        return f"{me} writes the journal of time {time}", s._replace(journal=s.journal | {(time, w.known.name)}), self._written(w)
+            return f"{me} finds time {time} delivered", s, self._next(s, w)
+        return f"{me} writes the journal of time {time}", s._replace(journal=s.journal | {(time, w.known.name)}), self._next(s, w)
 
     def _read_hints(self, s: State, w: Life, me: str) -> Iterator[tuple[str, State, Life]]:
-        hints = tuple(i for i, change in enumerate(s.changes) if change.phase == KEPT)
-        floors = tuple(self._floor(s, k) for k in range(len(s.rows)))
-        keys = {self._scenario.changes[i][0] for i in hints}
-        if w.known.cursor >= 0:
-            keys.add(w.known.cursor)
-        read = w._replace(pc=ROWS, hints=hints, floors=floors)
-        if keys:
-            yield f"{me} reads the hints {_named(hints)}", s, read._replace(shown=tuple((k, NOTHING) for k in sorted(keys)))
+        g = self._g
+        kept = tuple(i for i, c in enumerate(s.changes) if c.phase == KEPT and not (c.uploading and g.grace))
+        batches = [kept]
+        if self._scenario.batches or not g.all_hints:
+            batches += [(i,) for i in kept if len(kept) > 1 and not s.calm]
+        for hints in batches:
+            keys = {self._scenario.changes[i][0] for i in hints}
+            if w.known.cursor >= 0:
+                keys.add(w.known.cursor)
+            yield from self._take(s, w, me, hints, keys)
+
+    def _take(self, s: State, w: Life, me: str, hints: tuple[int, ...], keys: set[int]) -> Iterator[tuple[str, State, Life]]:
+        """Takes up these hints and keys; or, for a reconciliation, another key besides."""
+        looks = [(s, keys, "")] if keys else []
         if s.extra[0] and not s.calm and w.known.cursor < 0:
-            for k in range(len(s.rows)):
-                if k not in keys:
-                    t = s._replace(extra=(s.extra[0] - 1, *s.extra[1:]))
-                    both = tuple((each, NOTHING) for each in sorted(keys | {k}))
-                    yield f"{me} reads the hints {_named(hints)}, and looks at object {k}, too", t, read._replace(shown=both)
+            t = s._replace(extra=(s.extra[0] - 1, *s.extra[1:]))
+            looks += [(t, keys | {k}, f", and looks at object {k}, too") for k in range(len(s.rows)) if k not in keys]
+        for t, some, text in looks:
+            floors = tuple(0 if self._scenario.batches and k not in some else self._floor(s, k) for k in range(len(s.rows)))
+            read = w._replace(pc=ROWS, hints=hints, floors=floors, shown=tuple((k, NOTHING) for k in sorted(some)))
+            yield f"{me} reads the hints {_named(i + 1 for i in hints)}{text}", t, read
 
     def _floor(self, s: State, k: int) -> int:
         """Returns from where on the states of the row may be in a view that is read now.
@@ -461,14 +483,20 @@ class World:
         t = self._delete(s, doomed)
         return f"{me} deletes {_named(doomed)} for change {i + 1}", t, w._replace(pc=FORGET)
 
+    def _late(self, s: State) -> Iterator[tuple[str, State]]:
+        """Yields what arrives after its sender has stopped waiting. A commit that could only fail is left out."""
+        for name, updates in s.late:
+            late = s.late - {(name, updates)}
+            yield f"an old copy of {_spelt(updates)} is staged late", _stage(s, name, updates)._replace(late=late)
+        for sent in s.swaps:
+            if s.note == sent.known:
+                t = s._replace(note=sent.new, swaps=s.swaps - {sent})
+                yield f"a commit arrives late: {_spelt(sent.new.updates)} at {sent.new.time}", self._published(t, sent)
+
     # --- the sink --------------------------------------------------------------------------------------
 
     def _sink(self, s: State) -> Iterator[tuple[str, State]]:
         """Yields the deliveries. Whoever makes them, a writer or a zombie, they are the same."""
-        if not s.calm:
-            for name, updates in s.late:
-                late = s.late - {(name, updates)}
-                yield f"an old copy of {_spelt(updates)} is staged late", _stage(s, name, updates)._replace(late=late)
         if not s.journal:
             return
         time, name = min(s.journal)
@@ -505,7 +533,8 @@ class World:
 
     def _heal(self, s: State) -> str:
         """Returns what is wrong when everybody dies now, recovery keeps what is open, and one new writer goes on alone."""
-        alone = s._replace(lives=(Life(),), recovery=None, calm=True, extra=(0, 0, 0), late=frozenset())
+        changes = tuple(change._replace(uploading=False) if change.uploading else change for change in s.changes)
+        alone = s._replace(changes=changes, lives=(Life(),), recovery=None, calm=True, extra=(0, 0, 0), late=frozenset(), swaps=frozenset())
         seen: list[State] = []
         while alone not in self._healed:
             seen.append(alone)
