@@ -3,12 +3,26 @@
 It needs only the standard library.
 
     python3 docs/protocol/feed_model.py [NAME ...] [-v]   the small scenarios, or the named ones; -v: counterexamples
-    python3 docs/protocol/feed_model.py --all [--docs]    all scenarios, every guard knocked out; --docs: to feed-model.md
+    python3 docs/protocol/feed_model.py --all [--docs]    all of them, every guard knocked out; --docs: to feed-model.md
 
 docs/feed-model.md says what is modelled, and what the search found. The exit code is 1 if our design is broken, if the
-published order of steps is not, or if a guard can be left out without a violation. It is 2 if the command line is wrong.
+published order of steps is not, or if a guard can be left out without a violation. It is 2 if the command line is
+wrong.
 
-    feed_world.py       what exists, the guards, and what each step does
+The search has shown that these rules of the first design were wrong or missing. The design has them now:
+
+    doomed_by_row       a hint's clean-up deletes only what the row did not show when the writer read it
+    own_epoch           the value that opens has the writer's own name in it, for the note accepts an equal value twice
+    reopen              a writer that is not told of its commit repeats it, or opens anew; it never just goes on
+    settle_before_gap   recovery finds what is garbage before it sets the gap
+    gap_anew            each clean-up of recovery changes the checkpoint, also if the gap is set already
+    last_bytes          the staged bytes of the last commit stay, although every sink has them
+    journal_removed     what a sink has acknowledged is not entered in the journal again
+    grace               an upload in a single request may land late; the feed waits for that as recovery does
+
+    feed_state.py       what exists, and the guards
+    feed_world.py       what each step does, and what is a violation
+    feed_reader.py      what a reader makes of what the sink has
     feed_scenarios.py   who meets whom, and which scenario misses which guard
     search.py           breadth first, as for the protocol of the store
 """

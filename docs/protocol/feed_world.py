@@ -1,151 +1,57 @@
-"""The world of the feed model: what exists, and what each step does to it. feed_model.py says what is modelled.
+"""The steps of the feed model. feed_model.py is the command, and docs/feed-model.md says what is modelled.
 
-    changes    begin -> (its swap takes effect) -> kept -> forgotten                 `Change`
-    lives      read the checkpoint -> open -> redo -> hints -> rows -> stage -> commit
-               -> apply -> journal -> delete -> forget -> hints ...                  `Life`
-    recovery   settle a kept change -> set the gap -> delete -> forget               `Recovery`
-    sink       delivers the journal in the order of times, acknowledges, removes
+    store      a change: begin -> (its swap takes effect) -> kept -> forgotten
+    recovery   keeps what is open; and of a kept change: settle -> set the gap -> delete -> forget
+    writer     read the checkpoint -> open -> redo -> hints -> rows, difference, stage -> commit
+               -> index -> journal -> delete -> forget -> hints ...
+    sink       the first time of the journal is delivered -> acknowledged and removed
+
+A process may stop for ever between two steps, so a crash is no step. These are violations:
+
+    WRONG      at a frontier, a key shows no state that its row had after all changes that were over
+    GONE       at a frontier, a key shows a blob that does not exist
+    TWICE      the multiplicity of a reference is not 0 or 1, or an object has two blobs
+    EARLY      a blob is deleted, its -1 is not committed, and the gap is not set
+    LEAKED     a reader of the sink may take something for a transaction that is none
+    SPOILT     a committed transaction cannot be read any more
+    DANGLING   a blob is deleted, and a row names it
+    LOST, LEAK, STUCK   if now all writers die, recovery keeps what is open, and one new writer goes on alone: then it
+               comes to rest with a wrong view, with a blob that nobody names, or before its work is done
+
+The last three are asked in every state. So from every state the system can come to rest with the right view.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache
-from typing import NamedTuple
+from typing import TypeVar
 
-NOTHING = 0
-"""Stands for no blob. Blobs are 1, 2, ...: change number i puts blob i + 1, and those that are there at first follow."""
+from docs.protocol.feed_reader import frontier, misled
+from docs.protocol.feed_state import (
+    BEGUN,
+    GONE,
+    IDLE,
+    KEPT,
+    NOTHING,
+    OURS,
+    REFUSED,
+    WON,
+    Change,
+    Guards,
+    Life,
+    Message,
+    Note,
+    Recovery,
+    Scenario,
+    State,
+    Update,
+    named,
+    spelt,
+)  # fmt: skip
 
-READ, OPEN, APPLY, JOURNAL, HINTS, ROWS, SEND, COMMIT, PROGRESS, DELETE, FORGET, END = range(12)
-IDLE, BEGUN, KEPT, GONE = range(4)
-WON, REFUSED = 1, 2
-
-Update = tuple[int, int, int]
-"""Object, blob, diff."""
-Message = tuple[str, int, int, tuple[tuple[int, int, int], ...]]
-"""("update", time, 0, updates), or ("progress", upper, lower, ((time, count, 0), ...))."""
-
-
-@dataclass(frozen=True, slots=True)
-class Guards:
-    """What the design does to be right. All on is ours."""
-
-    compare: bool = True          # a commit compares the checkpoint; off: it overwrites it
-    raise_epoch: bool = True      # opening changes the checkpoint, which fences older lives
-    own_epoch: bool = True        # the value that opening writes is this life's alone; off: two may open with one value
-    compare_unchanged: bool = True  # hints without a difference are forgotten only after the checkpoint was compared
-    commit_first: bool = True     # updates go out after the commit; off: before it, as in the published sketch
-    bootstrap: bool = True        # progress [0,1) goes out first
-    versions: bool = True         # of an index entry the highest time counts; off: the last write
-    redo: bool = True             # opening applies the last commit again
-    wait: bool = True             # a blob is deleted after the feed has committed; off: once the change is over
-    doomed_by_row: bool = True    # only what the row that was read did not show; off: what is not live at the clean-up
-    gap_first: bool = True        # recovery sets the gap before its own clean-up
-    gap_anew: bool = True         # also if it is set already, so that the pass begins anew
-    settle_before_gap: bool = True  # recovery finds what is garbage before it sets the gap; off: after it
-    withhold: bool = True         # no progress before the pass is complete
-    settle_before_keep: bool = True  # a change that is kept can not take effect any more
-    forward: bool = True          # a time is never used again
-    new_names: bool = True        # each attempt stages under a new name
-    journal_removed: bool = True  # a removed journal entry shadows late writes of it
-    last_bytes: bool = True       # the bytes of the last commit stay, though each sink has them
-    grace: bool = True            # a refused change is forgotten when its upload cannot land any more
-    reopen: bool = True           # who is not told of its commit opens anew; off: it begins its transaction anew
-    all_hints: bool = True        # progress speaks of all hints that are kept; off: of some
-
-    def without(self, *guards: str) -> Guards:
-        return replace(self, **dict.fromkeys(guards, False))
-
-
-OURS = Guards()
-PUBLISHED = OURS.without("commit_first")
-GUARDS = tuple(field.name for field in fields(Guards))
-
-
-class Change(NamedTuple):
-    phase: int = IDLE           # IDLE | BEGUN | KEPT | GONE
-    old: int = NOTHING
-    fate: int = 0               # 0: its swap may still land | WON | REFUSED
-    uploading: bool = False     # its blob may still appear
-
-
-class Note(NamedTuple):
-    """The checkpoint. `updates`: the content of the last commit, which the real one stores as a hash and a name."""
-
-    epoch: int = 0
-    seq: int = 0
-    time: int = 0
-    lower: int = 1
-    updates: tuple[Update, ...] = ()
-    name: tuple[int, ...] = ()
-    cursor: int = -1            # the object that the pass takes up next; -1: there is no pass
-    withheld: bool = False      # no progress until the pass is complete
-    gap: int = 0                # how often recovery has set it since the last whole pass
-
-
-class Life(NamedTuple):
-    """One life of a writer. `known`: the checkpoint as it was last read or written. `floors`: see `World._commit`."""
-
-    pc: int = READ
-    known: Note = Note()
-    todo: tuple[Update, ...] = ()
-    hints: tuple[int, ...] = ()
-    shown: tuple[tuple[int, int], ...] = ()
-    floors: tuple[int, ...] = ()
-    new: Note = Note()
-    attempt: int = 0
-
-
-class Recovery(NamedTuple):
-    change: int
-    stage: str                  # gap | delete | forget
-    doomed: tuple[int, ...]
-
-
-class State(NamedTuple):
-    rows: tuple[tuple[int, ...], ...]       # per object, what its row has held, the present state last
-    changes: tuple[Change, ...]
-    blobs: frozenset[int]
-    note: Note
-    index: tuple[tuple[int, int], ...]      # per object, time and blob
-    view: tuple[int, ...]                   # ghost: per object, what the committed updates sum up to
-    lives: tuple[Life, ...]
-    recovery: Recovery | None = None
-    calm: bool = False                      # nothing begins any more, and whoever was under way is dead
-    extra: tuple[int, int, int] = (0, 0, 0)  # how many reconciliations, gaps and repeated stagings may still happen
-    staged: frozenset[tuple[tuple[int, ...], tuple[Update, ...]]] = frozenset()
-    late: frozenset[tuple[tuple[int, ...], tuple[Update, ...]]] = frozenset()
-    swaps: frozenset[Life] = frozenset()    # commits that were sent, whose sender has stopped waiting
-    journal: frozenset[tuple[int, tuple[int, ...]]] = frozenset()
-    acknowledged: int = -1
-    done: tuple[tuple[int, int, tuple[Update, ...]], ...] = ()   # ghost: time, lower or -1, updates of each commit
-    sent: frozenset[Message] = frozenset()  # what the sink has
-    broken: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """Who meets whom.
-
-    `rows`: per object whether a blob is there at first. `indexed`: whether the feed has published it; if not, the first
-    pass is the snapshot. `changes`: object, and whether it puts a blob (or deletes). `sink`: whether deliveries are
-    modelled. `first_lower`: where the first progress begins. `single`: blobs are uploaded in a single request, which may
-    land late. `batches`: a transaction takes up some of the hints that are kept, and not always all.
-    """
-
-    rows: tuple[bool, ...] = (True,)
-    changes: tuple[tuple[int, bool], ...] = ((0, True), (0, True))
-    lives: int = 2
-    indexed: bool = True
-    sink: bool = False
-    reconciliations: int = 0
-    gaps: int = 0
-    retries: int = 0
-    first_lower: int = 1
-    single: bool = False
-    batches: bool = False
-    small: bool = True
+T = TypeVar("T")
+Step = tuple[str, State]
+Turn = tuple[str, State, Life]
 
 
 class World:
@@ -173,7 +79,7 @@ class World:
             staged=frozenset({((0,), ())}) if c.sink else frozenset(), done=done,
         )  # fmt: skip
 
-    def steps(self, state: object) -> Iterator[tuple[str, State]]:
+    def steps(self, state: object) -> Iterator[Step]:
         assert isinstance(state, State)
         s = state
         yield from self._store(s)
@@ -198,7 +104,7 @@ class World:
 
     # --- the store -------------------------------------------------------------------------------------
 
-    def _store(self, s: State) -> Iterator[tuple[str, State]]:
+    def _store(self, s: State) -> Iterator[Step]:
         for i, change in enumerate(s.changes):
             k, puts = self._scenario.changes[i]
             new, row = i + 1 if puts else NOTHING, s.rows[k][-1]
@@ -240,7 +146,7 @@ class World:
                 return s._replace(broken=f"DANGLING: blob {blob} is deleted, and a row names it")
         return s._replace(blobs=s.blobs.difference(doomed))
 
-    def _recover(self, s: State) -> Iterator[tuple[str, State]]:
+    def _recover(self, s: State) -> Iterator[Step]:
         """Yields what recovery does with an entry that was kept for too long."""
         g, r = self._g, s.recovery
         if r is None:
@@ -267,14 +173,14 @@ class World:
 
     # --- a writer of the feed --------------------------------------------------------------------------
 
-    def _write(self, s: State, w: Life) -> Iterator[tuple[str, State, Life]]:
+    def _write(self, s: State, w: Life) -> Iterator[Turn]:
         """Yields what this life may do next: with the label, the world after it, and the life after it."""
         g = self._g
-        me = f"writer {w.known.epoch}" if w.pc > OPEN else "a new writer"
+        me = "a new writer" if w.pc in ("read", "open") else f"writer {w.known.epoch}"
         match w.pc:
-            case 0:  # READ
-                yield f"{me} reads the checkpoint", s, Life(OPEN, s.note)
-            case 1:  # OPEN
+            case "read":
+                yield f"{me} reads the checkpoint", s, Life("open", s.note)
+            case "open":
                 mine = w.known._replace(epoch=w.known.epoch + 1, seq=0) if g.raise_epoch else w.known
                 if s.note == w.known or (s.note == mine and not g.own_epoch):
                     needed = self._scenario.sink and g.commit_first and g.redo
@@ -283,36 +189,36 @@ class World:
                     yield f"{me} opens: epoch {mine.epoch}", s._replace(note=mine, broken=spoilt), self._redo(s, mine)
                 else:
                     yield f"{me} finds the checkpoint changed", s, Life()
-            case 2:  # APPLY
+            case "apply":
                 yield self._apply(s, w, me)
-            case 3:  # JOURNAL
+            case "journal":
                 yield self._enter(s, w, me)
-            case 4:  # HINTS
+            case "hints":
                 yield from self._read_hints(s, w, me)
-            case 5:  # ROWS
+            case "rows":
                 yield from self._read_rows(s, w, me)
-            case 6:  # SEND
+            case "send":
                 told = s._replace(sent=s.sent | {("update", w.new.time, 0, w.new.updates)})
-                yield f"{me} sends updates of time {w.new.time}", self._seen(told), w._replace(pc=COMMIT)
-            case 7:  # COMMIT
+                yield f"{me} sends updates of time {w.new.time}", self._seen(told), w._replace(pc="commit")
+            case "commit":
                 yield self._commit(s, w, me)
                 if s.extra[2] and not s.calm and w.new != w.known:
                     sent = Life(known=w.known, floors=w.floors, new=w.new)
                     t = s._replace(extra=(*s.extra[:2], s.extra[2] - 1), swaps=s.swaps | {sent})
                     yield f"{me} has no answer to its commit", t, Life() if g.reopen else _after(w)
-            case 8:  # PROGRESS
+            case "progress":
                 told = s._replace(sent=s.sent | self._progress(s, w.known.time))
                 yield f"{me} sends progress up to {w.known.time + 1}", self._seen(told), self._next(s, w)
-            case 9:  # DELETE
+            case "delete":
                 yield self._clean_up(s, w, me)
-            case _:  # FORGET
+            case _:
                 i = w.hints[0]
                 t = _changed(s, i, s.changes[i]._replace(phase=GONE))
                 yield f"{me} forgets change {i + 1}", t, self._next(t, w._replace(hints=w.hints[1:]))
 
     def _redo(self, s: State, note: Note) -> Life:
         """Returns the life that has just opened, or read that recovery set the gap."""
-        w = Life(APPLY, note, todo=note.updates)
+        w = Life("apply", note, todo=note.updates)
         return self._skip(s, w) if self._g.redo else _after(w)
 
     def _skip(self, s: State, w: Life) -> Life:
@@ -322,10 +228,10 @@ class World:
         if w.todo:
             return w
         if self._scenario.sink and (self._g.bootstrap or w.known.time):
-            return w._replace(pc=JOURNAL if self._g.commit_first else PROGRESS)
+            return w._replace(pc="journal" if self._g.commit_first else "progress")
         return self._next(s, w)
 
-    def _apply(self, s: State, w: Life, me: str) -> tuple[str, State, Life]:
+    def _apply(self, s: State, w: Life, me: str) -> Turn:
         k = w.todo[0][0]
         ours = [each for each in w.todo if each[0] == k]
         blob = next((blob for _, blob, diff in ours if diff > 0), NOTHING)
@@ -335,13 +241,13 @@ class World:
         then = w._replace(todo=tuple(each for each in w.todo if each[0] != k))
         return f"{me} writes its index: {blob or 'nothing'} at {w.known.time}", t, self._skip(t, then)
 
-    def _enter(self, s: State, w: Life, me: str) -> tuple[str, State, Life]:
+    def _enter(self, s: State, w: Life, me: str) -> Turn:
         time = w.known.time
         if self._g.journal_removed and time <= s.acknowledged:
             return f"{me} finds time {time} delivered", s, self._next(s, w)
         return f"{me} writes the journal of time {time}", s._replace(journal=s.journal | {(time, w.known.name)}), self._next(s, w)
 
-    def _read_hints(self, s: State, w: Life, me: str) -> Iterator[tuple[str, State, Life]]:
+    def _read_hints(self, s: State, w: Life, me: str) -> Iterator[Turn]:
         g = self._g
         kept = tuple(i for i, c in enumerate(s.changes) if c.phase == KEPT and not (c.uploading and g.grace))
         batches = [kept]
@@ -353,7 +259,7 @@ class World:
                 keys.add(w.known.cursor)
             yield from self._take(s, w, me, hints, keys)
 
-    def _take(self, s: State, w: Life, me: str, hints: tuple[int, ...], keys: set[int]) -> Iterator[tuple[str, State, Life]]:
+    def _take(self, s: State, w: Life, me: str, hints: tuple[int, ...], keys: set[int]) -> Iterator[Turn]:
         """Takes up these hints and keys; or, for a reconciliation, another key besides."""
         looks = [(s, keys, "")] if keys else []
         if s.extra[0] and not s.calm and w.known.cursor < 0:
@@ -361,8 +267,8 @@ class World:
             looks += [(t, keys | {k}, f", and looks at object {k}, too") for k in range(len(s.rows)) if k not in keys]
         for t, some, text in looks:
             floors = tuple(0 if self._scenario.batches and k not in some else self._floor(s, k) for k in range(len(s.rows)))
-            read = w._replace(pc=ROWS, hints=hints, floors=floors, shown=tuple((k, NOTHING) for k in sorted(some)))
-            yield f"{me} reads the hints {_named(i + 1 for i in hints)}{text}", t, read
+            read = w._replace(pc="rows", hints=hints, floors=floors, shown=tuple((k, NOTHING) for k in sorted(some)))
+            yield f"{me} reads the hints {named(i + 1 for i in hints)}{text}", t, read
 
     def _floor(self, s: State, k: int) -> int:
         """Returns from where on the states of the row may be in a view that is read now.
@@ -382,7 +288,7 @@ class World:
         old = s.changes[i].old
         return row.index(NOTHING, row.index(old) if old in row else 0)
 
-    def _read_rows(self, s: State, w: Life, me: str) -> Iterator[tuple[str, State, Life]]:
+    def _read_rows(self, s: State, w: Life, me: str) -> Iterator[Turn]:
         """Reads the rows and the index, takes the difference, and stages it."""
         g, known = self._g, w.known
         shown = tuple((k, s.rows[k][-1]) for k, _ in w.shown)
@@ -392,9 +298,9 @@ class World:
                 updates += [(k, has, -1)] if has else []
                 updates += [(k, row, 1)] if row else []
         then = w._replace(shown=shown)
-        text = f"{me} reads the rows {_named(each for _, each in shown)}"
+        text = f"{me} reads the rows {named(each for _, each in shown)}"
         if not updates and known.cursor < 0:
-            yield f"{text}: no difference", s, then._replace(pc=COMMIT, new=known)
+            yield f"{text}: no difference", s, then._replace(pc="commit", new=known)
             return
         cursor, withheld, gap = known.cursor, known.withheld, known.gap
         if cursor >= 0:
@@ -412,16 +318,16 @@ class World:
             t, what = s, f"{text}, takes time {time}"
             if self._scenario.sink and g.commit_first:
                 t = _stage(s, new.name, new.updates)
-                what = f"{what} and stages {_spelt(new.updates)}"
+                what = f"{what} and stages {spelt(new.updates)}"
                 if s.extra[2] and not s.calm:
                     again = s._replace(extra=(*s.extra[:2], s.extra[2] - 1))
                     if not g.new_names:
                         again = again._replace(late=s.late | {(new.name, new.updates)})
                     yield f"{what}, without an answer: begins anew", again, _after(w)._replace(attempt=w.attempt + 1)
-            pc = SEND if self._scenario.sink and not g.commit_first and new.updates else COMMIT
+            pc = "send" if self._scenario.sink and not g.commit_first and new.updates else "commit"
             yield what, t, then._replace(pc=pc, new=new)
 
-    def _commit(self, s: State, w: Life, me: str) -> tuple[str, State, Life]:
+    def _commit(self, s: State, w: Life, me: str) -> Turn:
         g = self._g
         if w.new == w.known and not g.compare_unchanged:
             return f"{me} has nothing to commit", s, self._next(s, w)
@@ -430,12 +336,12 @@ class World:
                 return f"{me} is told that the gap is set", s, self._redo(s, s.note)
             if s.note.epoch == w.known.epoch:
                 return f"{me} is told that the checkpoint has changed, and opens anew", s, Life()
-            return f"{me} is fenced", s, Life(END)
+            return f"{me} is fenced", s, Life("end")
         if w.new == w.known:
             return f"{me} commits nothing new", s, self._next(s, w)
         t = self._published(s._replace(note=w.new), w)
-        then = w._replace(pc=APPLY, known=w.new, todo=w.new.updates, new=Note(), attempt=0)
-        return f"{me} commits {_spelt(w.new.updates)} at {w.new.time}", t, self._skip(t, then)
+        then = w._replace(pc="apply", known=w.new, todo=w.new.updates, new=Note(), attempt=0)
+        return f"{me} commits {spelt(w.new.updates)} at {w.new.time}", t, self._skip(t, then)
 
     def _published(self, s: State, w: Life) -> State:
         """Adds a commit to the ghosts, and judges the view that it gives.
@@ -446,7 +352,7 @@ class World:
         view = list(s.view)
         for k, blob, diff in note.updates:
             if view[k] != (blob if diff < 0 else NOTHING):
-                return s._replace(broken=f"TWICE: object {k} shows {view[k] or 'nothing'} when {_spelt(((k, blob, diff),))} is committed")
+                return s._replace(broken=f"TWICE: object {k} shows {view[k] or 'nothing'} when {spelt(((k, blob, diff),))} is committed")
             view[k] = blob if diff > 0 else NOTHING
         speaks = not note.withheld or not self._g.withhold
         if self._scenario.sink:
@@ -466,7 +372,7 @@ class World:
             i = w.hints[0]
             doomed = self._doomed(s, w, i)
             if doomed or s.changes[i].phase != GONE:
-                return w._replace(pc=DELETE if doomed else FORGET, new=Note(), floors=())
+                return w._replace(pc="delete" if doomed else "forget", new=Note(), floors=())
             w = w._replace(hints=w.hints[1:])
         return _after(w)
 
@@ -477,25 +383,25 @@ class World:
         both = {s.changes[i].old, i + 1 if puts else NOTHING} - {NOTHING, dict(w.shown)[k]}
         return tuple(sorted(both & s.blobs))
 
-    def _clean_up(self, s: State, w: Life, me: str) -> tuple[str, State, Life]:
+    def _clean_up(self, s: State, w: Life, me: str) -> Turn:
         i = w.hints[0]
         doomed = self._doomed(s, w, i)
         t = self._delete(s, doomed)
-        return f"{me} deletes {_named(doomed)} for change {i + 1}", t, w._replace(pc=FORGET)
+        return f"{me} deletes {named(doomed)} for change {i + 1}", t, w._replace(pc="forget")
 
-    def _late(self, s: State) -> Iterator[tuple[str, State]]:
+    def _late(self, s: State) -> Iterator[Step]:
         """Yields what arrives after its sender has stopped waiting. A commit that could only fail is left out."""
         for name, updates in s.late:
             late = s.late - {(name, updates)}
-            yield f"an old copy of {_spelt(updates)} is staged late", _stage(s, name, updates)._replace(late=late)
+            yield f"an old copy of {spelt(updates)} is staged late", _stage(s, name, updates)._replace(late=late)
         for sent in s.swaps:
             if s.note == sent.known:
                 t = s._replace(note=sent.new, swaps=s.swaps - {sent})
-                yield f"a commit arrives late: {_spelt(sent.new.updates)} at {sent.new.time}", self._published(t, sent)
+                yield f"a commit arrives late: {spelt(sent.new.updates)} at {sent.new.time}", self._published(t, sent)
 
     # --- the sink --------------------------------------------------------------------------------------
 
-    def _sink(self, s: State) -> Iterator[tuple[str, State]]:
+    def _sink(self, s: State) -> Iterator[Step]:
         """Yields the deliveries. Whoever makes them, a writer or a zombie, they are the same."""
         if not s.journal:
             return
@@ -526,7 +432,7 @@ class World:
 
     def _seen(self, s: State) -> State:
         """Judges what a reader may make of a part of what the sink has, in any order."""
-        wrong = _misled(s.sent, tuple((time, updates) for time, _, updates in s.done))
+        wrong = misled(s.sent, tuple((time, updates) for time, _, updates in s.done))
         return s._replace(broken=wrong) if wrong else s
 
     # --- from here to rest -----------------------------------------------------------------------------
@@ -553,44 +459,12 @@ class World:
         if any(change.phase in (BEGUN, KEPT) for change in s.changes) or s.note.withheld or s.journal:
             return "STUCK: there is work left, and nobody does it"
         if s.view != rows:
-            return f"LOST: at rest the view is {_named(s.view)}, and the rows name {_named(rows)}"
+            return f"LOST: at rest the view is {named(s.view)}, and the rows name {named(rows)}"
         if s.blobs != frozenset(rows) - {NOTHING}:
-            return f"LEAK: at rest there are the blobs {_named(sorted(s.blobs))}, and the rows name {_named(rows)}"
-        if self._scenario.sink and (reached := _frontier(s.sent)) != s.note.time + 1:
+            return f"LEAK: at rest there are the blobs {named(sorted(s.blobs))}, and the rows name {named(rows)}"
+        if self._scenario.sink and (reached := frontier(s.sent)) != s.note.time + 1:
             return f"STUCK: a reader reaches the frontier {reached}, and {s.note.time} is committed"
         return ""
-
-
-@lru_cache(100_000)
-def _misled(sent: frozenset[Message], done: tuple[tuple[int, tuple[Update, ...]], ...]) -> str:
-    counts: dict[int, int] = {}
-    for kind, upper, lower, declared in sent:
-        if kind == "progress":
-            of = {time: count for time, count, _ in declared}
-            for time in range(lower, upper):
-                if counts.setdefault(time, of.get(time, 0)) != of.get(time, 0):
-                    return f"LEAKED: two progress messages contradict each other about time {time}"
-    for time, count in counts.items():
-        updates = {update for kind, at, _, some in sent if kind == "update" and at == time for update in some}
-        if len(updates) > count:
-            return f"LEAKED: of {len(updates)} updates at time {time}, a reader takes any {count} for the whole"
-        meant = {update for at, some in done if at == time for update in some}
-        if len(updates) == count and updates != meant:
-            return f"LEAKED: a reader takes {_spelt(tuple(sorted(updates)))} for time {time}; committed was {_spelt(tuple(sorted(meant)))}"
-    return ""
-
-
-@lru_cache(100_000)
-def _frontier(sent: frozenset[Message]) -> int:
-    reached = 0
-    for kind, upper, lower, declared in sorted(sent, key=lambda each: each[2]):
-        if kind == "progress" and lower <= reached < upper:
-            short = [
-                time for time, count, _ in declared
-                if len({update for kind, at, _, some in sent if kind == "update" and at == time for update in some}) < count
-            ]  # fmt: skip
-            reached = min(short, default=upper)
-    return reached
 
 
 def _stage(s: State, name: tuple[int, ...], updates: tuple[Update, ...]) -> State:
@@ -601,17 +475,11 @@ def _changed(s: State, i: int, change: Change) -> State:
     return s._replace(changes=(*s.changes[:i], change, *s.changes[i + 1 :]))
 
 
-def _put(values: tuple, k: int, value: object) -> tuple:  # type: ignore[type-arg]
+def _put(values: tuple[T, ...], k: int, value: T) -> tuple[T, ...]:
     return (*values[:k], value, *values[k + 1 :])
 
 
 def _after(w: Life) -> Life:
-    return Life(HINTS, w.known, attempt=w.attempt)
+    return Life("hints", w.known, attempt=w.attempt)
 
 
-def _named(numbers: object) -> str:
-    return ", ".join(str(each or "nothing") for each in numbers) or "none"  # type: ignore[attr-defined]
-
-
-def _spelt(updates: tuple[Update, ...]) -> str:
-    return ", ".join(f"{diff:+d} ({k}, {blob})" for k, blob, diff in updates) or "no update"
