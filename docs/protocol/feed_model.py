@@ -37,7 +37,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from docs.protocol.feed_scenarios import KNOCK_OUTS, SCENARIOS
-from docs.protocol.feed_world import GUARDS, OURS, PUBLISHED, World
+from docs.protocol.feed_state import GUARDS, OURS, PUBLISHED
+from docs.protocol.feed_world import World
 from docs.protocol.search import Result, check
 
 PAGE = Path(__file__).resolve().parents[1] / "feed-model.md"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from docs.protocol.feed_world import Scenario
+from docs.protocol.feed_state import Scenario
 
 PUT, DELETE = True, False
 

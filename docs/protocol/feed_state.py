@@ -78,7 +78,7 @@ class Note(NamedTuple):
 class Life(NamedTuple):
     """One life of a writer.
 
-    `known`: the checkpoint as it was last read or written. `todo`: what the index still has to get. `hints`: the changes
+    `known`: the checkpoint as it was last read or written. `todo`: what the index still has to get. `hints`: changes
     whose entries it has taken up. `shown`: per key that it looks at, the blob of the row. `floors`: per object, from
     where on the states of its row may be in the view. `new`: the checkpoint that it wants to commit. `attempt`: how
     often it has begun the transaction anew.

@@ -88,7 +88,7 @@ class World:
             yield from self._late(s)
         last = None
         for k, life in enumerate(s.lives):
-            if life is not last and life != last and life.pc != END:
+            if life is not last and life != last and life.pc != "end":
                 for label, after, then in self._write(s, life):
                     others = s.lives[:k] + s.lives[k + 1 :]
                     yield label, after._replace(lives=tuple(sorted((*others, then))) if others else (then,))
@@ -112,19 +112,22 @@ class World:
                 yield f"change {i + 1} is kept", self._keep(s, i, change)
             if s.calm:
                 continue
-            if change.phase == IDLE and not (i and s.changes[i - 1].phase == IDLE and self._scenario.changes[i - 1] == (k, puts)):
-                if puts or row:
-                    late = puts and self._scenario.single
-                    t = _changed(s, i, Change(BEGUN, row, uploading=late))
-                    yield f"change {i + 1} begins over {row or 'nothing'}", t._replace(blobs=t.blobs | {new}) if puts and not late else t
+            if change.phase == IDLE and (puts or row) and not self._waits(s, i):
+                late = puts and self._scenario.single
+                t = _changed(s, i, Change(BEGUN, row, uploading=late))
+                yield f"change {i + 1} begins over {row or 'nothing'}", t._replace(blobs=t.blobs | {new}) if puts and not late else t
             if change.uploading:
-                landed = _changed(s, i, change._replace(uploading=False))
-                yield f"the upload of change {i + 1} lands", landed._replace(blobs=s.blobs | {new})
-                yield f"the upload of change {i + 1} is lost", landed._replace(changes=_put(s.changes, i, change._replace(uploading=False, fate=REFUSED)))
+                over = change._replace(uploading=False)
+                yield f"the upload of change {i + 1} lands", _changed(s, i, over)._replace(blobs=s.blobs | {new})
+                yield f"the upload of change {i + 1} is lost", _changed(s, i, over._replace(fate=REFUSED))
             may_land = change.phase == BEGUN or (change.phase != IDLE and not self._g.settle_before_keep)
             if may_land and not (change.fate or change.uploading) and row in (NOTHING, change.old):
                 t = _changed(s, i, change._replace(fate=WON))
                 yield f"change {i + 1} takes effect", t._replace(rows=_put(t.rows, k, (*t.rows[k], new)))
+
+    def _waits(self, s: State, i: int) -> bool:
+        """Whether a change of the same kind begins first: of states that differ in names alone, one is searched."""
+        return i > 0 and s.changes[i - 1].phase == IDLE and self._scenario.changes[i - 1] == self._scenario.changes[i]
 
     def _keep(self, s: State, i: int, change: Change) -> State:
         """Settles the change and keeps its entry: its writer does, or recovery."""
@@ -367,7 +370,7 @@ class World:
         return s._replace(view=tuple(view))
 
     def _next(self, s: State, w: Life) -> Life:
-        """Returns the life at the clean-up of its next hint. A hint that is gone is left out, with all that it named."""
+        """Returns the life at the clean-up of its next hint. It leaves out a hint that is gone, with what it named."""
         while w.hints:
             i = w.hints[0]
             doomed = self._doomed(s, w, i)
@@ -438,9 +441,10 @@ class World:
     # --- from here to rest -----------------------------------------------------------------------------
 
     def _heal(self, s: State) -> str:
-        """Returns what is wrong when everybody dies now, recovery keeps what is open, and one new writer goes on alone."""
-        changes = tuple(change._replace(uploading=False) if change.uploading else change for change in s.changes)
-        alone = s._replace(changes=changes, lives=(Life(),), recovery=None, calm=True, extra=(0, 0, 0), late=frozenset(), swaps=frozenset())
+        """Returns what is wrong after this: all die, recovery keeps what is open, and a new writer goes on alone."""
+        changes = tuple(change._replace(uploading=False) for change in s.changes)
+        calm = s._replace(changes=changes, recovery=None, calm=True, extra=(0, 0, 0))
+        alone = calm._replace(lives=(Life(),), late=frozenset(), swaps=frozenset())
         seen: list[State] = []
         while alone not in self._healed:
             seen.append(alone)
