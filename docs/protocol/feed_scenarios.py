@@ -47,7 +47,7 @@ class KnockOut(NamedTuple):
 KNOCK_OUTS: dict[str, KnockOut] = {
     "compare": KnockOut("put", "TWICE", "one writer at a time: an older life commits what it read long ago"),
     "raise_epoch": KnockOut("from nothing", "EARLY", "fence: hints without a difference change no checkpoint, so they fence nobody"),
-    "own_epoch": KnockOut("put", "TWICE", "fence: two lives open with the same value, and both are told that they did"),
+    "own_epoch": KnockOut("from nothing", "EARLY", "fence: two lives open with the same value, and both are told that they did"),
     "reopen": KnockOut("commit without an answer", "EARLY", "fence: a commit arrives after its writer has gone on"),
     "compare_unchanged": KnockOut("from nothing", "EARLY", "hints: an older life compares with an index that is behind the checkpoint"),
     "commit_first": KnockOut("sink, staged again", "LEAKED", "readers: updates are out that no transaction has"),

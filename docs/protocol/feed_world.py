@@ -342,7 +342,7 @@ class World:
             return f"{me} is fenced", s, Life("end")
         if w.new == w.known:
             return f"{me} commits nothing new", s, self._next(s, w)
-        t = self._published(s._replace(note=w.new), w)
+        t = s if s.note == w.new else self._published(s._replace(note=w.new), w)
         then = w._replace(pc="apply", known=w.new, todo=w.new.updates, new=Note(), attempt=0)
         return f"{me} commits {spelt(w.new.updates)} at {w.new.time}", t, self._skip(t, then)
 
@@ -466,8 +466,8 @@ class World:
             return f"LOST: at rest the view is {named(s.view)}, and the rows name {named(rows)}"
         if s.blobs != frozenset(rows) - {NOTHING}:
             return f"LEAK: at rest there are the blobs {named(sorted(s.blobs))}, and the rows name {named(rows)}"
-        if self._scenario.sink and (reached := frontier(s.sent)) != s.note.time + 1:
-            return f"STUCK: a reader reaches the frontier {reached}, and {s.note.time} is committed"
+        if self._scenario.sink and (reached := frontier(s.sent)) != s.note.lower:
+            return f"STUCK: a reader reaches the frontier {reached}, and progress was committed up to {s.note.lower}"
         return ""
 
 

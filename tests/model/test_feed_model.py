@@ -136,7 +136,7 @@ def test_the_command_says_one_line_for_each_scenario_and_order(capsys: pytest.Ca
     assert main(["sink, staged again", "-v"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^sink, staged again +ours +\d+ states  holds$", out, re.MULTILINE)
-    assert "LEAKED: a reader takes" in out
+    assert "LEAKED: of 3 updates at time 1" in out
 
 
 def test_the_command_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
