@@ -16,6 +16,7 @@ SCENARIOS: dict[str, Scenario] = {
     "from nothing": Scenario(rows=(False,), changes=((0, PUT), (0, DELETE))),
     "single request": Scenario(changes=((0, PUT),), single=True),
     "commit without an answer": Scenario(rows=(False,), changes=((0, PUT), (0, DELETE)), retries=1, lives=1),
+    "each commit counts": Scenario(rows=(False,), changes=((0, PUT), (0, DELETE)), counts_each=True),
     "reconciliation": Scenario(changes=((0, PUT),), reconciliations=1),
     # the gap and the snapshot
     "gap": Scenario(gaps=1, lives=1),

@@ -128,8 +128,8 @@ class Scenario:
     `rows`: per object whether a blob is there at first. `indexed`: whether the feed has published it; if not, the first
     pass is the snapshot. `changes`: object, and whether it puts a blob (or deletes). `sink`: whether deliveries are
     modelled. `first_lower`: where the first progress begins. `single`: blobs are uploaded in a single request, which
-    may land late. `batches`: a transaction takes up some of the hints that are kept, and not always all. `small`:
-    `make test` searches it.
+    may land late. `batches`: a transaction takes up some of the hints that are kept, and not always all. `counts_each`:
+    a commit without a difference raises `seq`, too; otherwise it only compares. `small`: `make test` searches it.
 
     So many times may happen: `reconciliations`: the writer looks at a row without a hint. `gaps`: recovery has waited
     too long for the feed. `retries`: a call of the writer has no answer, and takes effect later or never.
@@ -146,6 +146,7 @@ class Scenario:
     first_lower: int = 1
     single: bool = False
     batches: bool = False
+    counts_each: bool = False
     small: bool = True
 
 

@@ -205,7 +205,7 @@ class World:
                 yield f"{me} sends updates of time {w.new.time}", self._seen(told), w._replace(pc="commit")
             case "commit":
                 yield self._commit(s, w, me)
-                if s.extra[2] and not s.calm and w.new != w.known:
+                if s.extra[2] and not s.calm and w.new.name != w.known.name:
                     sent = Life(known=w.known, floors=w.floors, new=w.new)
                     t = s._replace(extra=(*s.extra[:2], s.extra[2] - 1), swaps=s.swaps | {sent})
                     yield f"{me} has no answer to its commit", t, Life() if g.reopen else _after(w)
@@ -303,7 +303,8 @@ class World:
         then = w._replace(shown=shown)
         text = f"{me} reads the rows {named(each for _, each in shown)}"
         if not updates and known.cursor < 0:
-            yield f"{text}: no difference", s, then._replace(pc="commit", new=known)
+            new = known._replace(seq=known.seq + 1) if self._scenario.counts_each else known
+            yield f"{text}: no difference", s, then._replace(pc="commit", new=new)
             return
         cursor, withheld, gap = known.cursor, known.withheld, known.gap
         if cursor >= 0:
@@ -332,7 +333,8 @@ class World:
 
     def _commit(self, s: State, w: Life, me: str) -> Turn:
         g = self._g
-        if w.new == w.known and not g.compare_unchanged:
+        unchanged = w.new._replace(seq=w.known.seq) == w.known
+        if unchanged and not g.compare_unchanged:
             return f"{me} has nothing to commit", s, self._next(s, w)
         if s.note != w.known and g.compare and not (s.note == w.new and not g.own_epoch):
             if s.note.epoch == w.known.epoch and s.note.gap != w.known.gap:
@@ -340,8 +342,8 @@ class World:
             if s.note.epoch == w.known.epoch:
                 return f"{me} is told that the checkpoint has changed, and opens anew", s, Life()
             return f"{me} is fenced", s, Life("end")
-        if w.new == w.known:
-            return f"{me} commits nothing new", s, self._next(s, w)
+        if unchanged:
+            return f"{me} commits nothing new", s._replace(note=w.new), self._next(s, w._replace(known=w.new))
         t = s if s.note == w.new else self._published(s._replace(note=w.new), w)
         then = w._replace(pc="apply", known=w.new, todo=w.new.updates, new=Note(), attempt=0)
         return f"{me} commits {spelt(w.new.updates)} at {w.new.time}", t, self._skip(t, then)

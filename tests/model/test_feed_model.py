@@ -64,6 +64,14 @@ def test_progress_that_begins_at_0_needs_no_bootstrap() -> None:
     assert str(check(World(scenario, OURS.without("bootstrap")))) == "holds"
 
 
+@pytest.mark.parametrize("guard", ["raise_epoch", "own_epoch", "reopen"])
+@pytest.mark.parametrize("name", ["from nothing", "commit without an answer"])
+def test_a_commit_without_a_difference_that_raises_seq_fences_too(name: str, guard: str) -> None:
+    """These three guards then protect the names of staged bytes alone, and are a second fence for the rest."""
+    scenario = replace(SCENARIOS[name], counts_each=True)
+    assert str(check(World(scenario, OURS.without(guard)))) == "holds"
+
+
 HAPPENS = (
     "takes effect", "begins over nothing", "is kept", "is fenced", "finds the checkpoint changed", "is told that the gap is set",
     "no difference", "commits nothing new", "commits no update", "commits -1", "without an answer: begins anew", "arrives late",
