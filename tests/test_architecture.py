@@ -59,8 +59,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery/sources": {"recovery/audit", "recovery/feed"} | LOG | STORE,
     "recovery/http": {"recovery", "recovery/audit/manifest", "recovery/feed", "recovery/feed/sinks", "recovery/status"} | LOG | STORE,
     "recovery/cli": {
-        "recovery", "recovery/audit/directory", "recovery/cli/audit", "recovery/feed", "recovery/feed/sinks", "recovery/http", "recovery/statistics",
-        "recovery/status", "tiered/provision", "tiered/telemetry",
+        "recovery", "recovery/audit/directory", "recovery/cli/audit", "recovery/feed", "recovery/feed/sinks", "recovery/http",
+        "recovery/statistics", "recovery/status", "tiered/provision", "tiered/telemetry",
     } | LOG | STORE,
     "recovery/cli/audit": {
         "recovery", "recovery/audit", "recovery/audit/deleting", "recovery/audit/inventory", "recovery/cli/output", "recovery/cli/shared",

@@ -6,8 +6,8 @@
     follow     a directory: prints updates as progress makes them certain
     receive    takes the files of a feed by HTTP PUT (`recovery.cli.feed_receive`)
 
-It needs no store, and writes nothing but what `convert` is told to and what `receive` is sent. Several files are one feed, in any order. Exit
-codes:
+It needs no store, and writes nothing but what `convert` is told to and what `receive` is sent. Several files are one
+feed, in any order. Exit codes:
 
     0    done; of `check`: the feed is sound
     3    the request is wrong, or a file cannot be read

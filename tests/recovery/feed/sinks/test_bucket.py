@@ -66,7 +66,9 @@ async def test_what_is_there_is_read_and_not_believed(server: GcsEmulator, sink:
         assert objects[FIRST.path].payload == other
 
 
-@pytest.mark.parametrize("mode", [FaultMode.DROP_AFTER, FaultMode.DROP_BEFORE, FaultMode.STALL_AFTER, FaultMode.STALL_BEFORE, FaultMode.STATUS])
+@pytest.mark.parametrize(
+    "mode", [FaultMode.DROP_AFTER, FaultMode.DROP_BEFORE, FaultMode.STALL_AFTER, FaultMode.STALL_BEFORE, FaultMode.STATUS]
+)
 async def test_an_answer_that_does_not_come_is_no_acknowledgement(mode: FaultMode, server: GcsEmulator, sink: BucketSink) -> None:
     server.faults.append(GcsFault(mode, kind="upload.*"))
     with pytest.raises(UnavailableError, match="gs://feeds"):
@@ -75,7 +77,9 @@ async def test_an_answer_that_does_not_come_is_no_acknowledgement(mode: FaultMod
     assert server.buckets["feeds"].objects[FIRST.path].payload == FIRST.data
 
 
-@pytest.mark.parametrize(("status", "kind"), [(403, ConfigurationError), (400, ConfigurationError), (429, UnavailableError), (500, UnavailableError)])
+@pytest.mark.parametrize(("status", "kind"), [
+    (403, ConfigurationError), (400, ConfigurationError), (429, UnavailableError), (500, UnavailableError),
+])  # fmt: skip
 async def test_what_refusals_become(status: int, kind: type[TieredError], server: GcsEmulator, sink: BucketSink) -> None:
     server.faults.append(GcsFault(FaultMode.STATUS, status=status))
     with pytest.raises(TieredError) as caught:

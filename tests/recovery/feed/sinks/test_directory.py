@@ -228,7 +228,7 @@ async def test_a_directory_that_vanishes_is_not_made_again(tmp_path: Path) -> No
     await one.deliver(FIRST)
     (tmp_path / "feed").rename(tmp_path / "elsewhere")
     for _ in range(2):
-        with pytest.raises(UnavailableError, match="vanished while it was used|before is gone"):
+        with pytest.raises(UnavailableError, match=r"vanished while it was used|before is gone"):
             await one.deliver(SECOND)
     (tmp_path / "feed").mkdir()  # the empty directory under a disk that is not mounted
     for later in (one, sink(tmp_path / "feed")):

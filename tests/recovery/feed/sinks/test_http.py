@@ -160,7 +160,9 @@ async def server(serve: Callable[[SocketStream], object]) -> AsyncIterator[int]:
         tasks.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("reply", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"])
+@pytest.mark.parametrize("reply", [
+    b"", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n",
+])  # fmt: skip
 async def test_a_receiver_that_never_answers_to_the_end(reply: bytes) -> None:
     async def serve(stream: SocketStream) -> None:
         async with stream:
