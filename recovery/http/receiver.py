@@ -20,12 +20,11 @@ import base64
 import binascii
 import json
 import os
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import Callable, Collection
 from contextlib import aclosing
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import cast
 
 import anyio
 from starlette.applications import Starlette
@@ -111,7 +110,7 @@ class _Receiver:
     async def _body(self, request: Request) -> bytes:
         body = bytearray()
         try:
-            async with aclosing(cast(AsyncGenerator[bytes, None], request.stream())) as pieces:
+            async with aclosing(request.stream()) as pieces:
                 async for piece in pieces:
                     body += piece
                     if len(body) > self._bytes_max:

@@ -276,7 +276,7 @@ class CancelledAt:
                 sent = yield point
                 step = lambda sent=sent: inner.send(sent)  # type: ignore[misc] # noqa: E731
             except BaseException as error:  # noqa: BLE001 - what is delivered
-                step = lambda error=error: inner.throw(error)  # type: ignore[misc, attr-defined] # noqa: E731
+                step = lambda error=error: inner.throw(error)  # type: ignore[misc] # noqa: E731
 
 
 async def test_a_delivery_that_is_cancelled_anywhere_leaves_the_whole_or_nothing(place: Place, tmp_path: Path) -> None:

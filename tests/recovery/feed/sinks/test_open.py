@@ -67,7 +67,7 @@ def test_a_bucket_is_where_that_of_the_store_is(tmp_path: Path, monkeypatch: pyt
     assert endpoint(None) is None
     assert endpoint(Settings(directory=tmp_path)) is None
     store = GcsSettings(bucket="blobs", endpoint="http://127.0.0.1:9000", connections_max=7)
-    google = Settings(gcs=store, bigtable={"project": "my-project", "instance": "i"})  # type: ignore[arg-type]
+    google = Settings(gcs=store, bigtable={"project": "my-project", "instance": "i"})
     assert endpoint(google) == "http://127.0.0.1:9000"
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:9001")
     assert endpoint(None) == "http://127.0.0.1:9001"
