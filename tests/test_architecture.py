@@ -61,8 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery/http": {"recovery", "recovery/audit/manifest", "recovery/feed", "recovery/feed/sinks", "recovery/status"} | LOG | STORE,
     "recovery/cli": {
         "recovery", "recovery/audit/directory", "recovery/cli/audit", "recovery/feed", "recovery/feed/sinks", "recovery/feed/writer",
-        "recovery/http", "recovery/statistics",
-        "recovery/status", "tiered/provision", "tiered/telemetry",
+        "recovery/http", "recovery/statistics", "recovery/status", "tiered/provision", "tiered/telemetry",
     } | LOG | STORE,
     "recovery/cli/audit": {
         "recovery", "recovery/audit", "recovery/audit/deleting", "recovery/audit/inventory", "recovery/cli/output", "recovery/cli/shared",

@@ -27,7 +27,7 @@ _ADDRESS = re.compile(r"(?:(?P<host>[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.%]+\]):)?(?P<p
 
 @shared
 def receive(
-    where: Annotated[str, typer.Argument(metavar="DIR", help="Where the files are kept. It is made if its parent is there.")],
+    into: Annotated[str, typer.Argument(metavar="DIR", help="Where the files are kept. It is made if its parent is there.")],
     listen: Annotated[str, typer.Option("--listen", metavar="[HOST:]PORT", help=(
         "Where to listen; without a host: 127.0.0.1. There is no password: everybody who reaches it may write."
     ))] = f"127.0.0.1:{PORT}",
@@ -42,12 +42,12 @@ def receive(
         except ModuleNotFoundError as error:
             raise ConfigurationError(f"to receive a feed, {error.name} is needed: pip install 'tiered[daemon]'") from None
         host, port = _address(listen)
-        if not where.strip():
+        if not into.strip():
             raise InvalidRequestError("DIR is empty: give a directory")
         with bound_to(host, port, "--listen", "--listen") as bound, anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            app = make_receiver(where, SystemRuntime(), names_of(bound, host), bytes_max)
+            app = make_receiver(into, SystemRuntime(), names_of(bound, host), bytes_max)
             url = url_of(bound)
-            write(dump({"url": url, "directory": where}) if choice.json else f"files sent to {url} are kept in {where}")
+            write(dump({"url": url, "directory": into}) if choice.json else f"files sent to {url} are kept in {into}")
             sys.stdout.flush()  # whoever started this waits for the address
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(run_uvicorn, app, bound, UPLOAD_S)
