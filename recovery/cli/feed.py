@@ -103,15 +103,13 @@ For = Annotated[float | None, typer.Option("--for", min=0, max=86_400 * 365, met
 
 feed_app.command()(run)
 feed_app.command()(receive)
+feed_app.command("status")(feed_status)
 
 
 @feed_app.callback()
 @shared
 def choose_feed() -> None:
     """A change feed: what its files say, whether they are sound, and how the writer of a store does."""
-
-
-feed_app.command("status")(feed_status)
 
 
 # --- view ------------------------------------------------------------------------------------------

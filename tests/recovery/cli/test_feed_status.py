@@ -16,8 +16,8 @@ from changelog.change import Change, ChangeId
 from recovery.cli.status_lines import feed_lines, status_lines
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
 from recovery.feed.writer.positions import Position, note_name
+from recovery.feed.writer.source import Kept
 from recovery.metrics import StatusMetrics
-from recovery.statistics.feed_source import Kept
 from recovery.statistics.verdict import Kind, Verdict
 from recovery.status.as_json import as_json
 from recovery.status.feed import Feed, FeedSink, FeedState, SourceOfFeed, judge
@@ -34,7 +34,7 @@ G = NOW_MS - 3_600_000
 ONE, TWO = FeedSink("/var/feed", NOW_MS - 2000, 9, 0, 0.0), FeedSink("gs://bucket/feed", NOW_MS - 62_000, 5, 4, 60.0)
 FAILING = replace(TWO, failing_since_ms=NOW_MS - 300_000, error="status 500")
 CHECKPOINT = replace(
-    Checkpoint.begin(G, "s", epoch=2), timestamp=NOW_MS - 2000, next=NOW_MS - 1999, lower=NOW_MS - 1999, bindings=((NOW_MS - 2000, 9),),
+    Checkpoint.begin(G, "s", "w", epoch=2), timestamp=NOW_MS - 2000, next=NOW_MS - 1999, lower=NOW_MS - 1999, bindings=((NOW_MS - 2000, 9),),
     live=7, passed=G + 1,
 )  # fmt: skip
 SCAN = Pass(b"k", 40, 100, estimated=True, withheld=True, began=G, scanned=3)
@@ -79,6 +79,9 @@ FIRST = replace(CHECKPOINT, lower=0, passed=None, scan=SCAN)
         (feed(), replace(WORKS, verdict=Verdict(Kind.STALLED)), "stalled", "not every sink acknowledges any."),
         (feed(), replace(WORKS, verdict=Verdict(Kind.FALLING_BEHIND)), "behind", "falling behind"),
         (feed(), replace(WORKS, verdict=Verdict(Kind.STALLED), fresh=False), "live", ""),
+        (feed(replace(CHECKPOINT, gap=True)), WORKS, "behind", "before it publishes progress."),
+        (feed(replace(CHECKPOINT, scan=SCAN)), WORKS, "behind", "about 40 % are read"),
+        (feed(replace(CHECKPOINT, scan=replace(SCAN, withheld=False))), WORKS, "live", ""),
         (feed(replace(CHECKPOINT, gap=True, scan=replace(SCAN, known=None))), WORKS, "behind", "before it publishes progress."),
         (feed(OLD), WORKS, "behind", "Its frontier is old."),
     ],
