@@ -129,8 +129,8 @@ class Recovery:
                 raise failure
 
     async def run_beside(self) -> None:
-        """Collects, counts what is stuck, cleans up what the change feed takes up too late, and says now and then that the
-        loop is alive. Ends only when cancelled.
+        """Collects, counts what is stuck, cleans up what the change feed takes up too late, and says now and then that
+        the loop is alive. Ends only when cancelled.
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._collect_for_ever)

@@ -34,8 +34,8 @@ G = NOW_MS - 3_600_000
 ONE, TWO = FeedSink("/var/feed", NOW_MS - 2000, 9, 0, 0.0), FeedSink("gs://bucket/feed", NOW_MS - 62_000, 5, 4, 60.0)
 FAILING = replace(TWO, failing_since_ms=NOW_MS - 300_000, error="status 500")
 CHECKPOINT = replace(
-    Checkpoint.begin(G, "s", "w", epoch=2), timestamp=NOW_MS - 2000, next=NOW_MS - 1999, lower=NOW_MS - 1999, bindings=((NOW_MS - 2000, 9),),
-    live=7, passed=G + 1,
+    Checkpoint.begin(G, "s", "w", epoch=2), timestamp=NOW_MS - 2000, next=NOW_MS - 1999, lower=NOW_MS - 1999,
+    bindings=((NOW_MS - 2000, 9),), live=7, passed=G + 1,
 )  # fmt: skip
 SCAN = Pass(b"k", 40, 100, estimated=True, withheld=True, began=G, scanned=3)
 SETTINGS = FeedSettings(enabled=True, to=(ONE.name, TWO.name))
