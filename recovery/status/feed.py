@@ -196,7 +196,7 @@ def judge(feed: Feed, settings: FeedSettings, source: SourceOfFeed | None, *, un
     far = "" if percentage is None else f", about {percentage:.0f} % are read"
     if checkpoint.passed is None:
         return FeedState.FIRST_PASS, f"It publishes no progress before it has read all rows{far}."
-    if checkpoint.gap:
+    if checkpoint.withheld:
         return FeedState.BEHIND, f"Recovery cleaned up entries without it, so it reads all rows again before it publishes progress{far}."
     if failing:
         return FeedState.BEHIND, f"A sink fails: {_reasons(failing)}"

@@ -78,7 +78,10 @@ def sink_name(to: str) -> str:
     """Returns what a person calls the sink of one setting `feed.to`: a full path, or a URL without what is secret."""
     if "://" not in to:
         return os.path.abspath(os.path.expanduser(to))
-    parts = urlsplit(to)
+    try:
+        parts = urlsplit(to)
+    except ValueError:  # it is no URL, and whoever opens it says so
+        return f"{to.partition('://')[0]}://…"
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl().rstrip("/")
 
 

@@ -401,8 +401,8 @@ async def test_a_service_that_is_down_gives_a_status_with_what_is_known(world: W
     assert (found.entries.by_standing, found.stuck.count, found.daemons, found.last_audit) == ({}, None, None, None)
     [problem] = found.problems
     assert problem.startswith(
-        "the changelog, the presence of daemons, the result of the last audit, the statistics of audit, the statistics of recovery"
-        " could not be read: "
+        "the changelog, the checkpoint of the feed, the presence of daemons, the result of the last audit, the statistics of audit,"
+        " the statistics of feed, the statistics of recovery could not be read: "
     )
     shown = as_json(found)
     assert shown["stuck"]["count"] is None and shown["daemons"] is None and shown["entries"]["by_standing"] == {}

@@ -54,7 +54,7 @@ async def replaced(world: World) -> str:
 async def planted(world: World, *, upload: str | None = "session", owner: str = "dead") -> Entry:
     """Keeps the entry of a put that never reached its row. `upload` None: it was a single request."""
     token = ChangeId.new(world.runtime)
-    entry = await world.log.target.record(Change(token, str(OBJECT), f"{OBJECT}/{token}", None, upload), owner)
+    entry: Entry = await world.log.target.record(Change(token, str(OBJECT), f"{OBJECT}/{token}", None, upload), owner)
     assert await world.log.target.keep(entry)
     return entry
 
@@ -217,7 +217,7 @@ async def test_an_error_of_one_entry_stops_no_other_and_its_gap_is_set_once(worl
 
 async def test_a_single_request_waits_until_it_can_not_arrive_any_more(world: World) -> None:
     await planted(world, upload=None)
-    times = {"feed": FEED | {"hold_max_s": 10.0}, "recovery": {"late_upload_grace_s": 900.0}}
+    times: dict[str, Any] = {"feed": FEED | {"hold_max_s": 10.0}, "recovery": {"late_upload_grace_s": 900.0}}
     await world.runtime.sleep(100)
     assert await release(world, **times) == 0
     await world.runtime.sleep(801)
@@ -227,7 +227,7 @@ async def test_a_single_request_waits_until_it_can_not_arrive_any_more(world: Wo
 async def test_where_the_feed_was_turned_off_entries_are_cleaned_up_and_the_feed_has_a_gap(world: World) -> None:
     await replaced(world)
     put_checkpoint(world)
-    off = {"feed": FEED | {"enabled": False}}
+    off: dict[str, Any] = {"feed": FEED | {"enabled": False}}
     assert await release(world, **off) == 0
     assert stored(world).gap, "changes leave no hints now"
     await world.runtime.sleep(HOLD_S + 1)
