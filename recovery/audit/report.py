@@ -165,6 +165,7 @@ def render(
         lost=[each for each in named if each.kind in LOSSES],
         named=[each for each in named if each.kind not in LOSSES],
         looked=words.looked(manifest),
+        sourced=words.sourced(manifest),
         unseen=words.unseen(manifest),
         earlier=earlier,
         changes=[] if earlier is None else changes(manifest, earlier.manifest),
@@ -213,6 +214,9 @@ def _commands(manifest: Manifest, findings: Sequence[Finding], where: str, tiere
         told.append((why, ["check"] if bucket else ["recover"]))
     if manifest.stuck:
         told.append(("See which entries are stuck, and why:", ["log", "list", "--stuck"]))
+    if manifest.references is not None:
+        engine = ["--engine", "local"] if manifest.engine.rpartition("; ")[2].startswith("local") else []
+        told.append(("Scan the rows themselves, too:", ["audit", "run", *engine, "--references", "rows"]))
     if manifest.verify is None:
         same = [*_as_before(manifest.model_copy(update={"inventory": None})), *(["--prefix", manifest.scope] if manifest.scope else [])]
         told.append(("Read a tenth of the payloads, too:", ["audit", "run", *same, "--verify", "--verify-share", "0.1"]))

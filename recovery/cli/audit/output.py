@@ -118,11 +118,14 @@ def show_summary(said: Console, manifest: Manifest, directory: str, price: float
     said.print(table)
     per_s = manifest.names / manifest.work_s if manifest.work_s else 0.0
     rate = f", {per_s:,.0f} a second" if per_s >= RATE_SHOWN_MIN else ""
+    rows = words.count(manifest.redirects, "tombstone" if manifest.references is None else "reference")
     said.print(
-        f"\n{words.count(manifest.names, 'blob')} and {words.count(manifest.redirects, 'tombstone')}"
+        f"\n{words.count(manifest.names, 'blob')} and {rows}"
         f" in {words.duration(manifest.work_s)}{rate}, on {manifest.engine}"
     )
     said.print(words.as_of(manifest))
+    if sourced := words.sourced(manifest):
+        said.print(sourced)
     found, looked = words.verdict(manifest, price), words.looked(manifest)
     if manifest.names and looked not in found.sentence:
         said.print(looked)
