@@ -255,8 +255,8 @@ def _references(source: str | None, age_max: str | None) -> dict[str, Any]:
             f"--references {shown(source)} is no source of references: give rows, or feed, which is the index that the writer of the change"
             " feed keeps in the changelog; files of a feed are not read"
         )
-    if age_max is not None and source == "rows":
-        raise InvalidRequestError(f"--feed-age-max {age_max} is of --references feed: leave it out")
+    if age_max is not None and source != "feed":
+        raise InvalidRequestError(f"--feed-age-max {age_max} is of --references feed: add that, or leave it out")
     return {"references": source, "feed_age_max_s": None if age_max is None else lifetime(age_max).total_seconds()}
 
 
