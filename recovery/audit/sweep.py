@@ -340,7 +340,7 @@ class _Sweep:
 
     async def _take_references(self, window: _Window, logged: _Logged, index: FeedIndex) -> None:
         """Takes the references from the index of a feed, and reads the rows that it leaves in doubt."""
-        told = await self._read_index(window, logged, index)
+        told = await self._read_index(window, index)
         self._doubt(window, logged, told)
         if logged.unreadable or len(told.doubtful) > max(LOOKED_UP_MIN, LOOKED_UP_SHARE * len(window.names)):
             window.unmatch()
@@ -352,32 +352,32 @@ class _Sweep:
             await self._look_up(window, sorted(told.doubtful))
         await self._ask(index.check)
 
-    async def _read_index(self, window: _Window, logged: _Logged, index: FeedIndex) -> _Told:
+    async def _read_index(self, window: _Window, index: FeedIndex) -> _Told:
         told = _Told()
         before = [key.decode() for key in rows_before(window.start)]
         for first in range(0, len(before), POINT_READS):
-            self._take(window, logged, told, await self._ask(partial(index.at, before[first : first + POINT_READS])))
+            self._take(window, told, await self._ask(partial(index.at, before[first : first + POINT_READS])))
         start: str | None = window.start
         while start is not None:
             page = await self._ask(partial(index.page, start, window.end, ROWS_PAGE))
             self.summary.indexed += len(page.references)
-            self._take(window, logged, told, page.references)
+            self._take(window, told, page.references)
             start = page.next_start
         return told
 
-    def _take(self, window: _Window, logged: _Logged, told: _Told, references: Iterable[Reference]) -> None:
+    def _take(self, window: _Window, told: _Told, references: Iterable[Reference]) -> None:
         """Removes the blobs that these references explain from `window.unnamed`."""
         strike, names = window.unnamed.pop, window.names
         for path, target in references:
             blob = None if target is None else names.get(target)
-            if target is None or path in logged.objects or not is_plain(path, target):
+            if target is None or not is_plain(path, target):
                 told.doubtful.add(path)
             elif blob is None:
                 if window.holds(target):
                     told.doubtful.add(path)
                 else:
                     told.enough[path] = target  # its blob is in another window, which takes it from there
-            elif blob.deadline_ns is not None or target in logged.new or target in logged.old:
+            elif blob.deadline_ns is not None:
                 told.doubtful.add(path)
             else:
                 told.enough[path] = target
