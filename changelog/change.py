@@ -120,12 +120,16 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """What lies under `key` in the log but is no entry. `raw`: its bytes; `error`: one sentence."""
+    """What lies under `key` in the log but is no entry. `raw`: its bytes; `error`: one sentence.
+
+    `stuck` and `kept_ms`: as in `Entry`. It was kept by software that could read it.
+    """
 
     key: str
     raw: bytes
     error: str
     stuck: Stuck | None = None
+    kept_ms: int | None = field(default=None, compare=False)
 
 
 def encode(entry: Entry) -> bytes:
@@ -140,36 +144,45 @@ def encode(entry: Entry) -> bytes:
 
 def decode(key: str, raw: bytes, heartbeat_ms: int, state: str | None = None) -> Entry | Unreadable:
     """Reads a stored entry. Guesses nothing: what it cannot read is `Unreadable`, with the reason."""
-    stuck = _stuck(state)
+    stuck, kept_ms = _state(state, heartbeat_ms)
     try:
-        entry = _entry(key, raw, heartbeat_ms, stuck)
-        if state is not None and stuck is None:
-            entry = replace(entry, kept_ms=heartbeat_ms)
+        entry = _entry(key, raw, heartbeat_ms, stuck, kept_ms)
         encode(entry)  # JSON can spell text that is no Unicode, which nobody could compare or write back
         return entry
     except (CorruptRecordError, InvalidRequestError, ValueError, RecursionError) as error:
-        return Unreadable(key, raw, f"the entry at {key} cannot be read: {error}", stuck)
+        return Unreadable(key, raw, f"the entry at {key} cannot be read: {error}", stuck, kept_ms)
 
 
-DONE = json.dumps({"state": "done"}, separators=(",", ":"))
-"""The state of an entry that is kept for the change feed."""
+DONE = '{"state":"done"}'
+"""The state of an entry that is kept for the change feed, where the store itself remembers since when."""
+
+
+def encode_done(at_ms: int) -> str:
+    """`DONE` for a store that does not date it. `at_ms`: since when the entry is kept, by the server's clock."""
+    return json.dumps({"state": "done", "at": at_ms}, separators=(",", ":"))
 
 
 def encode_stuck(stuck: Stuck) -> str:
     return json.dumps({"state": "stuck", "error": stuck.error, "at": stuck.at_ms}, ensure_ascii=False, separators=(",", ":"))
 
 
-def _stuck(state: str | None) -> Stuck | None:
+def _state(state: str | None, heartbeat_ms: int) -> tuple[Stuck | None, int | None]:
+    """Why and since when an entry of this state is stuck, or since when it is kept. At most one of them is not None.
+
+    A kept one without a date is taken to be kept since its last heartbeat.
+    """
     if state is None:
-        return None
+        return None, None
     try:
         value = json.loads(state)
-        return None if value["state"] == "done" else Stuck(str(value["error"]), int(value["at"]))
+        if value["state"] == "done":
+            return None, int(value.get("at", heartbeat_ms))
+        return Stuck(str(value["error"]), int(value["at"])), None
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError, OverflowError):
-        return Stuck(f"its state cannot be read: {state[:200]}", 0)
+        return Stuck(f"its state cannot be read: {state[:200]}", 0), None
 
 
-def _entry(key: str, raw: bytes, heartbeat_ms: int, stuck: Stuck | None) -> Entry:
+def _entry(key: str, raw: bytes, heartbeat_ms: int, stuck: Stuck | None, kept_ms: int | None) -> Entry:
     found = _KEY.fullmatch(key)
     if found is None:
         raise CorruptRecordError("the row key does not name a change")
@@ -184,7 +197,8 @@ def _entry(key: str, raw: bytes, heartbeat_ms: int, stuck: Stuck | None) -> Entr
     )
     owner = _optional(value, "owner") if "owner" in value else LEGACY_OWNER
     return Entry(
-        change, key, owner or "", _count(value, "attempt") or 0, _count(value, "cleanup_after"), heartbeat_ms, stuck
+        change, key, owner or "", _count(value, "attempt") or 0, _count(value, "cleanup_after"), heartbeat_ms, stuck,
+        kept_ms,
     )
 
 

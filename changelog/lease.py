@@ -24,6 +24,7 @@ class Standing(Enum):
     EXHAUSTED = "it failed too often, and recovery will park it"
     UNREADABLE = "recovery will park it"
     PARKED = "an operator must look"
+    KEPT = "its change is over, and the change feed has it"
 
 
 def standing(entry: Entry | Unreadable, now_ms: int, expiry_ms: int, attempts_max: int) -> Standing:
@@ -32,6 +33,8 @@ def standing(entry: Entry | Unreadable, now_ms: int, expiry_ms: int, attempts_ma
     match entry:
         case Entry(stuck=stuck) | Unreadable(stuck=stuck) if stuck is not None:
             return Standing.PARKED
+        case Entry(kept_ms=since) | Unreadable(kept_ms=since) if since is not None:
+            return Standing.KEPT
         case Unreadable():
             return Standing.UNREADABLE
         case Entry() if not stale:

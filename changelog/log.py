@@ -20,7 +20,7 @@ them. No change depends on a note or a value, and no scan of entries shows one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -75,8 +75,14 @@ VALUE_KEY_BYTES_MAX = 3000
 VALUE_BYTES_MAX = 1 << 20
 """The largest value under a key."""
 
+VERSION_MAX = (1 << 63) // 1000 - 1
+"""The highest version of a value. Bigtable keeps it as a time in microseconds, in 64 bits."""
+
 REMOVED_AGE_MAX_MS = 7 * 24 * 3600 * 1000
 """That a value was removed is remembered for so long. Nobody may write with a version that is this much older."""
+
+PORTION_KEYS, PORTION_BYTES = 500, 4 << 20
+"""So many values, and about so many bytes of keys and values, are written, read or removed in one step at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +126,9 @@ class ChangeLog(Protocol):
     async def keep(self, entry: Entry) -> bool:
         """Marks the entry *done*: its change is settled and over, and it stays for the change feed alone.
 
-        From then on `stale` and `retry` leave it alone. False: its value is another by now, or it is gone; nothing
-        changed. Whoever keeps an entry keeps it until `forget`.
+        From then on `stale` and `retry` leave it alone, until `forget`. False: its value is another by now, or it is
+        gone; nothing changed. A parked entry that is kept is parked no more. A compare-and-swap looks at the value
+        alone: who read the entry before may still renew, claim or release it, and it stays kept.
         """
 
     async def kept(self, within: KeyRange, limit: int) -> Page:
@@ -152,11 +159,15 @@ class ChangeLog(Protocol):
     async def park(self, entry: Entry | Unreadable, error: str) -> bool:
         """Marks the entry stuck, with `error`. No scan of stale entries returns it until an operator retries it.
 
-        False: it changed meanwhile, and nothing was marked.
+        False: it changed meanwhile, and nothing was marked. To be kept meanwhile is such a change. What was read as
+        kept (`kept_ms`) can be parked.
         """
 
     async def retry(self, entry: Entry | Unreadable) -> bool:
-        """Takes the mark off a stuck entry, and its failed attempts if it is readable. False: it changed meanwhile."""
+        """Takes the mark off a stuck entry, and its failed attempts if it is readable.
+
+        False: it changed meanwhile, or it is not stuck.
+        """
 
     async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> Page:
         """For operators: every entry from row key `start` on ('': the first), in key order."""
@@ -174,18 +185,21 @@ class ChangeLog(Protocol):
         """The value of the note. None: there is none."""
 
     async def read_values(self, keys: Sequence[str]) -> Mapping[str, bytes]:
-        """The values under these keys (some hundred at most). A key without one is left out."""
+        """The values under these keys. A key without one is left out. They are not read at one moment.
+
+        Some hundred small values, or a few large ones, are read in time; more than these may be `UnavailableError`.
+        """
 
     async def write_values(self, values: Mapping[str, bytes | None], version: int) -> None:
         """Writes each value (None: removes it), unless the key has a value of a higher version. Durable on return.
 
-        It is not atomic: an error leaves some of them written. It is safe to repeat, also late. `version`: ms since
-        1970, 1 or more; whoever writes two values of one key under one version writes the same. `ValueError`: see
-        `check_values`.
+        It is not atomic: after an error, also `UnavailableError`, some of them may be written. It is safe to repeat,
+        also late. `version`: ms since 1970, 1 or more; whoever writes two values of one key under one version writes
+        the same. `ValueError`: see `check_values`; nothing was written.
         """
 
     async def scan_values(self, start: str, end: str, limit: int) -> ValuePage:
-        """Up to `limit` values with keys from `start` (inclusive) to `end` (exclusive), in the order of keys."""
+        """Up to `limit` values with keys from `start` (inclusive) to `end` (exclusive), in byte order of the keys."""
 
     async def erase_values(self, keys: Sequence[str]) -> None:
         """Removes what is under these keys, versions and all: a late write may bring such a value back."""
@@ -206,13 +220,27 @@ def check_note(value: bytes) -> None:
 
 def check_values(values: Mapping[str, bytes | None], version: int) -> None:
     """Raises `ValueError` if no log can keep these values under this version."""
-    if version < 1:
-        raise ValueError(f"the version of a value is 1 or more, and not {version}")
+    if not 1 <= version <= VERSION_MAX:
+        raise ValueError(f"the version of a value is 1 to {VERSION_MAX}, and not {version}")
     for key, value in values.items():
         if not 0 < len(key.encode()) <= VALUE_KEY_BYTES_MAX:
             raise ValueError(f"the key of a value has 1 to {VALUE_KEY_BYTES_MAX} bytes, and not {len(key.encode())}")
         if value is not None and not 0 < len(value) <= VALUE_BYTES_MAX:
             raise ValueError(f"a value has 1 to {VALUE_BYTES_MAX} bytes, and not {len(value)}")
+
+
+def portions(keys: Iterable[str], bytes_of: Callable[[str], int]) -> Iterator[list[str]]:
+    """Divides keys into portions that one call may have. `bytes_of`: how many bytes of the call a key stands for."""
+    portion: list[str] = []
+    size = 0
+    for key in keys:
+        if portion and (len(portion) == PORTION_KEYS or size + bytes_of(key) > PORTION_BYTES):
+            yield portion
+            portion, size = [], 0
+        portion.append(key)
+        size += bytes_of(key)
+    if portion:
+        yield portion
 
 
 @runtime_checkable

@@ -120,6 +120,10 @@ def value_is(value: bytes) -> Message:
     return _Filter(value_range_filter=_ValueRange(start_value_closed=value, end_value_closed=value))
 
 
+def value_from(value: bytes) -> Message:
+    return _Filter(value_range_filter=_ValueRange(start_value_closed=value))
+
+
 def value_before(value: bytes) -> Message:
     return _Filter(value_range_filter=_ValueRange(end_value_open=value))
 
@@ -138,7 +142,7 @@ def value_begins_with(prefix: bytes) -> Message:
 
 
 def value_begins_not_with(prefix: bytes) -> Message:
-    return either(value_before(prefix), _Filter(value_range_filter=_ValueRange(start_value_closed=after_prefix(prefix))))
+    return either(value_before(prefix), value_from(after_prefix(prefix)))
 
 
 def timestamp_in(start_us: int, end_us: int) -> Message:

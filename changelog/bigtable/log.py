@@ -2,18 +2,22 @@
 
     row key                          family fc (max versions 1)
     ~changelog/{shard:02x}/{id}      c  the entry, JSON (`changelog.change`); its timestamp is the last heartbeat
-                                     s  absent: open; {"state":"stuck",…}; {"state":"done"} kept for the feed
+                                     s  absent: open; {"state":"stuck",…}; {"state":"done"} kept for the feed;
+                                        its timestamp is since when
     ~daemon/{instance}               c  how often it announced itself; its timestamp is the server's time then
     ~notes/{name}                    n  the value of the note
+    ~values/{key}                    v  the value, empty if it was removed; its timestamp is the version
 
-Timestamps are the server's. The one exception is 0, on an entry that has no owner: such an entry is stale at once, and
-a search by time finds it. Entries that are recorded or forgotten at the same time share calls
+Timestamps are the server's, with two exceptions. The cell of a value has its version. Whatever order the writes arrive
+in, only the cell with the highest version is ever read. And an entry that has no owner is dated 0: such an entry is
+stale at once, and a search by time finds it. Entries that are recorded or forgotten at the same time share calls
 (`changelog.bigtable.group_commit`). Each other change of an entry is one `CheckAndMutateRow`. It compares the exact
 bytes of the newest `c` and replaces them. The same step removes older versions. So nothing can compare with an older
 version, and a server whose clock is behind cannot write beneath one. Calls to the service, if nothing goes wrong:
 
-    record, claim, release, park, forget, announce 1   renew 1 for each entry   retry 2   read 1
-    stale, entries, presences 1 for a page             read_note, swap_note 1
+    record, claim, release, keep, forget, announce 1   renew 1 for each entry   retry, park 2   read 1
+    stale, entries, kept, presences 1 for a page       read_note, swap_note 1
+    read_values, write_values, erase_values 1 for a portion (`changelog.log.portions`)   scan_values 1 for a page
     a compare-and-swap that fails: 1 more, see `_compare_and_mutate` and `swap_note`
 
 The first `record` of a change does not compare, because nobody else can have an entry of a new id. A repeated one
@@ -26,22 +30,24 @@ late, once:
     over a claim                      the claimer's renewal says NOT_YOURS; after the expiry the entry is stale and
                                       claimed again; two may clean up at once, which settling allows (I5)
     over a release                    what it waited for is lost, so the claimer waits for a whole new grace (I3)
-    over a parked one                 it stays parked
+    over a parked or kept one         it stays parked or kept
 
 Nothing is deleted because an entry says so, only because a settled row does. So none of these harms I1, I2 or I4. Each
-costs one more turn of recovery, and a failed attempt may not be counted (I6). *Failure*: see
-`changelog.bigtable.channel`.
+costs one more turn of recovery, and a failed attempt may not be counted (I6). `park` and `retry` read the state, and
+then compare the value alone. If the entry is kept in between, it is parked, or open again. An operator or recovery has
+it then, and the change is kept once more in the end. *Failure*: see `changelog.bigtable.channel`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from weakref import WeakSet
 
 import anyio
 
-from changelog.base.errors import LeaseLostError, TieredError
+from changelog.base.errors import LeaseLostError, TieredError, UnconfirmedError
+from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.bigtable.channel import (
     DELETE_ROW,
@@ -54,28 +60,47 @@ from changelog.bigtable.channel import (
     column_is,
     delete_column,
     either,
+    family_is,
     set_cell,
     timestamp_in,
     value_after,
     value_before,
     value_begins_not_with,
+    value_from,
     value_is,
 )
 from changelog.bigtable.group_commit import GroupCommit
 from changelog.bigtable.row_merge import CellRow
-from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
+from changelog.change import DONE, LOG_PREFIX, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.lease import SET_BACK_MS, Renewal, Standing, standing
-from changelog.log import CLOCK, LOG_END, PRESENCE_AGE_MAX_MS, KeyRange, Page, check_note, shard_ranges
+from changelog.log import (
+    CLOCK,
+    LOG_END,
+    PRESENCE_AGE_MAX_MS,
+    REMOVED_AGE_MAX_MS,
+    KeyRange,
+    Page,
+    ValuePage,
+    check_note,
+    check_values,
+    portions,
+    shard_ranges,
+)
 
 FAMILY = "fc"
 DAEMON_PREFIX = "~daemon/"
 NOTE_PREFIX = "~notes/"
+VALUE_PREFIX = "~values/"
 RENEWALS_AT_ONCE = 32
 SHARDS_MAX = 256
 PAGE_ROWS_MIN = 100
 PRESENCES_PAGE = 1000
+REQUEST_KEY_SHARE = 16
+"""A ReadRows request may have 512 KiB, and a portion 4 MiB. So each byte of a key that is read counts as so many."""
 
-_ENTRY, _STATE, _NOTE = b"c", b"s", b"n"
+_ENTRY, _STATE, _NOTE, _VALUE = b"c", b"s", b"n", b"v"
+_REMOVED = b""
+"""Stands for a value that was removed. No value is empty."""
 _READABLE = b'{"v":1,"id":"'
 """The bytes with which every value of this version begins."""
 
@@ -83,6 +108,8 @@ Choice = Callable[[CellRow], Entry | Unreadable | None]
 
 _CURRENT = chain(column_is(FAMILY, _ENTRY), NEWEST)
 _CURRENT_NOTE = chain(column_is(FAMILY, _NOTE), NEWEST)
+_CURRENT_VALUE = chain(column_is(FAMILY, _VALUE), NEWEST, value_from(b"\0"))
+_WITH_STATE = chain(family_is(FAMILY), NEWEST)
 _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 
 
@@ -135,6 +162,16 @@ class BigTableChangeLog:
     async def release(self, entry: Entry, cleanup_after_ms: int | None = None) -> bool:
         return await self._compare_and_mutate(entry, _replacing(entry.released(cleanup_after_ms)))
 
+    async def keep(self, entry: Entry) -> bool:
+        return await self._compare_and_mutate(entry, [delete_column(FAMILY, _STATE), set_cell(FAMILY, _STATE, DONE.encode())])
+
+    async def kept(self, within: KeyRange, limit: int) -> Page:
+        def wanted(row: CellRow) -> Entry | Unreadable | None:
+            entry = _entry(row)
+            return None if entry is None or entry.kept_ms is None else entry
+
+        return await self._page(within, _WITH_STATE, wanted, limit)
+
     async def announce(self, instance: str) -> int:
         cell = await self._table.increment(f"{DAEMON_PREFIX}{instance}".encode(), FAMILY, _ENTRY)
         return cell.timestamp_us // 1000
@@ -169,12 +206,18 @@ class BigTableChangeLog:
         return claimed if await self._compare_and_mutate(entry, _replacing(claimed)) else None
 
     async def park(self, entry: Entry | Unreadable, error: str) -> bool:
+        if entry.kept_ms is None:
+            row = await self._table.read(entry.key.encode())
+            stored = None if row is None else _entry(row)
+            if stored is None or stored.kept_ms is not None:
+                return False
         stuck = encode_stuck(Stuck(error, self._runtime.wall_ns() // 1_000_000))
         return await self._compare_and_mutate(entry, [delete_column(FAMILY, _STATE), set_cell(FAMILY, _STATE, stuck.encode())])
 
     async def retry(self, entry: Entry | Unreadable) -> bool:
         row = await self._table.read(entry.key.encode())
-        if row is None or _cell(row, _STATE) is None:
+        stored = None if row is None else _entry(row)
+        if stored is None or stored.stuck is None:
             return False
         raw = entry.raw if isinstance(entry, Unreadable) else encode(replace(entry, owner="", attempt=0))
         # Dated 0, like every entry without an owner. An unreadable value is searched for by its age, too.
@@ -222,11 +265,56 @@ class BigTableChangeLog:
             return True
         return await self.read_note(name) == value
 
+    async def read_values(self, keys: Sequence[str]) -> Mapping[str, bytes]:
+        found: dict[str, bytes] = {}
+        for portion in portions(keys, lambda key: REQUEST_KEY_SHARE * len(_value_key(key))):
+            found.update(map(_named_value, await self._table.read_all(map(_value_key, portion), _CURRENT_VALUE)))
+        return found
+
+    async def write_values(self, values: Mapping[str, bytes | None], version: int) -> None:
+        check_values(values, version)
+        for portion in portions(values, lambda key: len(_value_key(key)) + len(values[key] or b"")):
+            await self._write_portion([
+                (_value_key(key), [set_cell(FAMILY, _VALUE, values[key] or _REMOVED, version * 1000)]) for key in portion
+            ])
+
+    async def scan_values(self, start: str, end: str, limit: int) -> ValuePage:
+        """As in `ChangeLog`. The service does not even send a value that was removed."""
+        found: dict[str, bytes] = {}
+        span = KeySpan(_value_key(start), _value_key(end)).beginning(_value_key(start))
+        while span is not None and len(found) <= limit:
+            rows_max = limit + 1 - len(found)
+            rows = await self._table.scan([span], _CURRENT_VALUE, rows_max)
+            for row in rows:
+                try:
+                    found.update([_named_value(row)])
+                except UnicodeDecodeError:
+                    events.warning("unreadable_key", "it is skipped: no value has such a key", key=repr(row.key))
+            span = span.beginning(rows[-1].key + b"\0") if len(rows) == rows_max else None
+        next_start = found.popitem()[0] if len(found) > limit else None
+        return ValuePage(found, next_start)
+
+    async def erase_values(self, keys: Sequence[str]) -> None:
+        for portion in portions(keys, lambda key: len(_value_key(key))):
+            await self._write_portion([(_value_key(key), [DELETE_ROW]) for key in portion])
+
     async def collect(self, limit: int) -> int:
-        """Removes presence rows older than a day. No GC rule can do this: it would keep the last version for ever."""
-        old = chain(column_is(FAMILY, _ENTRY), NEWEST, timestamp_in(0, (self._runtime.wall_ns() // 1_000_000 - PRESENCE_AGE_MAX_MS) * 1000))
-        rows = await self._table.scan([KeySpan.prefix(DAEMON_PREFIX.encode())], old, limit)
-        return sum([await self._table.check_and_mutate(row.key, old, then=[DELETE_ROW]) for row in rows])
+        """Removes presence rows older than a day, and what is left of values that were removed long ago.
+
+        At most `limit` of them in all. Returns how many. No GC rule can do this: it would keep the last version for
+        ever.
+        """
+        now_ms = self._runtime.wall_ns() // 1_000_000
+        presence = chain(column_is(FAMILY, _ENTRY), NEWEST, _before(now_ms - PRESENCE_AGE_MAX_MS))
+        value = chain(column_is(FAMILY, _VALUE), NEWEST, value_before(b"\0"), _before(now_ms - REMOVED_AGE_MAX_MS))
+        looked = removed = 0
+        for prefix, old in ((DAEMON_PREFIX, presence), (VALUE_PREFIX, value)):
+            if looked == limit:
+                break
+            rows = await self._table.scan([KeySpan.prefix(prefix.encode())], old, limit - looked)
+            looked += len(rows)
+            removed += sum([await self._table.check_and_mutate(row.key, old, then=[DELETE_ROW]) for row in rows])
+        return removed
 
     async def _renew(self, entry: Entry) -> Renewal:
         """Renews one entry. Only entries that this software wrote are renewed, so their bytes are known."""
@@ -252,6 +340,19 @@ class BigTableChangeLog:
             return False
         return await self._table.check_and_mutate(key, chain(_CURRENT, value_is(spelt[0])), then=mutations)
 
+    async def _write_portion(self, rows: Sequence[tuple[bytes, Sequence[Message]]]) -> None:
+        """Writes the rows. If some of them were not written, it raises the error of the first.
+
+        What was not written for certain is `UnconfirmedError` if another row was, or may have been.
+        """
+        failures = await self._table.mutate_rows(rows)
+        failed = [failure for failure in failures if failure is not None]
+        if not failed:
+            return
+        if len(failed) == len(rows) and not any(isinstance(failure, UnconfirmedError) for failure in failed):
+            raise failed[0]
+        raise UnconfirmedError(f"of {len(rows)} rows {len(failed)} were not written for certain, the first because {failed[0]}") from failed[0]
+
     async def _page(self, within: KeyRange, yields: Message, chosen: Choice, limit: int) -> Page:
         """The first `limit` chosen entries of the range. The next page begins at the one after them.
 
@@ -269,6 +370,19 @@ class BigTableChangeLog:
 
 def _note_key(name: str) -> bytes:
     return f"{NOTE_PREFIX}{name}".encode()
+
+
+def _value_key(key: str) -> bytes:
+    return f"{VALUE_PREFIX}{key}".encode()
+
+
+def _named_value(row: CellRow) -> tuple[str, bytes]:
+    """The key and the value. `UnicodeDecodeError`: the key is not text."""
+    return row.key.decode().removeprefix(VALUE_PREFIX), row.cells[0].value
+
+
+def _before(time_ms: int) -> Message:
+    return timestamp_in(0, max(1, time_ms) * 1000)
 
 
 def _replacing(entry: Entry) -> list[Message]:
@@ -296,12 +410,14 @@ def _cell(row: CellRow, column: bytes) -> tuple[bytes, int] | None:
 
 
 def _entry(row: CellRow) -> Entry | Unreadable | None:
-    """The entry in a row; None: there is none, or its key is not text. A parked entry is dated by the server."""
+    """The entry in a row; None: there is none, or its key is not text. The server dates its state."""
     value, state = _cell(row, _ENTRY), _cell(row, _STATE)
     key = row.key.decode(errors="ignore")
     if value is None or key.encode() != row.key:
         return None
     entry = decode(key, *value, None if state is None else state[0].decode(errors="replace"))
-    if entry.stuck is None or state is None:
+    if state is None:
         return entry
+    if entry.stuck is None:
+        return replace(entry, kept_ms=state[1])
     return replace(entry, stuck=replace(entry.stuck, at_ms=state[1]))

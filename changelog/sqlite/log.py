@@ -1,8 +1,11 @@
-"""`SqliteChangeLog`, the changelog of embedded mode: three tables in a file that may also hold the rows.
+"""`SqliteChangeLog`, the changelog of embedded mode: four tables in a file that may also hold the rows.
 
-    changes   key (as in `changelog.change`), value (the entry, JSON), heartbeat_ms, state (JSON; null: open)
-    daemons   instance, seen_ms
-    notes     name, value. It is made with the first note, so a store without it can be read on any disk
+    changes      key (as in `changelog.change`), value (the entry, JSON), heartbeat_ms, state (JSON; null: open)
+    daemons      instance, seen_ms
+    notes        name, value
+    log_values   key, value (null: removed), version
+
+The last two are made with the first note and the first value. So a store without them can be read on any disk.
 
 Each call is one transaction of `changelog.sqlite.database`, and durable before it returns. The *server's clock* of
 embedded mode is this machine's wall clock. All processes on one file share it. If somebody sets it, recovery acts
@@ -15,16 +18,27 @@ form, so entries of older software can be claimed, too (I6).
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
 from changelog.base.errors import LeaseLostError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
-from changelog.change import Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
+from changelog.change import Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_done, encode_stuck
 from changelog.lease import Renewal, Standing, standing
-from changelog.log import CLOCK, PRESENCE_AGE_MAX_MS, KeyRange, Page, check_note, shard_ranges
+from changelog.log import (
+    CLOCK,
+    PRESENCE_AGE_MAX_MS,
+    REMOVED_AGE_MAX_MS,
+    KeyRange,
+    Page,
+    ValuePage,
+    check_note,
+    check_values,
+    portions,
+    shard_ranges,
+)
 from changelog.sqlite.database import Database
 
 __all__ = ["Database", "SqliteChangeLog"]
@@ -37,6 +51,10 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS daemons (instance TEXT PRIMARY KEY, seen_ms INTEGER NOT NULL) WITHOUT ROWID",
 )
 _NOTES = "CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
+_VALUES = (
+    "CREATE TABLE IF NOT EXISTS log_values (key TEXT PRIMARY KEY, value BLOB, version INTEGER NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS removed_log_values ON log_values (version) WHERE value IS NULL",
+)
 _COLUMNS = "CAST(key AS BLOB), CAST(value AS BLOB), CAST(heartbeat_ms AS INTEGER), CAST(state AS BLOB)"
 """A damaged value may have another type, so all are cast. A heartbeat that is not a number becomes 0, a very old one.
 """
@@ -45,7 +63,7 @@ _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 
 
 class SqliteChangeLog:
-    """Implements `ChangeLog`. Also implements `Collects`, because nothing else removes old presence rows."""
+    """Implements `ChangeLog`. Also implements `Collects`: nothing else removes old presence rows and removed values."""
 
     durable = True
 
@@ -79,6 +97,26 @@ class SqliteChangeLog:
         released = entry.released(cleanup_after_ms)
         return await self._database.write(lambda connection: self._swap(connection, entry, released))
 
+    async def keep(self, entry: Entry) -> bool:
+        def run(connection: sqlite3.Connection) -> bool:
+            stored = _stored(connection, entry.key)
+            if stored is None or _value(stored) != _value(entry):
+                return False
+            if stored.kept_ms is None:
+                connection.execute("UPDATE changes SET state = ? WHERE key = ?", (encode_done(self._now_ms()), entry.key))
+            return True
+
+        return await self._database.write(run)
+
+    async def kept(self, within: KeyRange, limit: int) -> Page:
+        def run(connection: sqlite3.Connection) -> Page:
+            rows = connection.execute(
+                f"SELECT {_COLUMNS} FROM changes WHERE key >= ? AND key < ? AND state IS NOT NULL ORDER BY key", (within.start, within.end)
+            )
+            return _page((entry for entry in _readable(rows) if entry.kept_ms is not None), limit)
+
+        return await self._database.read(run)
+
     async def announce(self, instance: str) -> int:
         def run(connection: sqlite3.Connection) -> int:
             now_ms = self._now_ms()
@@ -106,7 +144,10 @@ class SqliteChangeLog:
 
     async def park(self, entry: Entry | Unreadable, error: str) -> bool:
         def run(connection: sqlite3.Connection) -> bool:
-            if not _is_stored(connection, entry):
+            stored = _stored(connection, entry.key)
+            if stored is None or _value(stored) != _value(entry):
+                return False
+            if stored.kept_ms is not None and entry.kept_ms is None:
                 return False
             stuck = encode_stuck(Stuck(error, self._now_ms()))
             connection.execute("UPDATE changes SET state = ? WHERE key = ?", (stuck, entry.key))
@@ -116,13 +157,12 @@ class SqliteChangeLog:
 
     async def retry(self, entry: Entry | Unreadable) -> bool:
         def run(connection: sqlite3.Connection) -> bool:
-            if not _is_stored(connection, entry):
+            stored = _stored(connection, entry.key)
+            if stored is None or _value(stored) != _value(entry) or stored.stuck is None:
                 return False
             value = encode(replace(entry, owner="", attempt=0)) if isinstance(entry, Entry) else entry.raw
-            found = connection.execute(
-                "UPDATE changes SET value = ?, state = NULL WHERE key = ? AND state IS NOT NULL", (value, entry.key)
-            )
-            return found.rowcount > 0
+            connection.execute("UPDATE changes SET value = ?, state = NULL WHERE key = ?", (value, entry.key))
+            return True
 
         return await self._database.write(run)
 
@@ -168,13 +208,77 @@ class SqliteChangeLog:
         check_note(value)
         return await self._database.write(run, grows=True)
 
+    async def read_values(self, keys: Sequence[str]) -> Mapping[str, bytes]:
+        def run(connection: sqlite3.Connection) -> Mapping[str, bytes]:
+            found: dict[str, bytes] = {}
+            if _has_values(connection):
+                for portion in portions(keys, _bytes):
+                    marks = ",".join("?" * len(portion))
+                    found.update(connection.execute(
+                        f"SELECT key, CAST(value AS BLOB) FROM log_values WHERE value IS NOT NULL AND key IN ({marks})", portion
+                    ))
+            return found
+
+        return await self._database.read(run)
+
+    async def write_values(self, values: Mapping[str, bytes | None], version: int) -> None:
+        """As in `ChangeLog`. On a full disk only removals are possible.
+
+        One portion is one transaction, so that the writes of others need not wait for all of them.
+        """
+        def run(connection: sqlite3.Connection) -> None:
+            for statement in _VALUES:
+                connection.execute(statement)
+            connection.executemany(
+                "INSERT INTO log_values VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE"
+                " SET value = excluded.value, version = excluded.version WHERE excluded.version >= log_values.version",
+                [(key, values[key], version) for key in portion],
+            )
+
+        check_values(values, version)
+        for portion in portions(values, lambda key: _bytes(key) + len(values[key] or b"")):
+            await self._database.write(run, grows=any(values[key] is not None for key in portion))
+
+    async def scan_values(self, start: str, end: str, limit: int) -> ValuePage:
+        def run(connection: sqlite3.Connection) -> ValuePage:
+            if not _has_values(connection):
+                return ValuePage({}, None)
+            rows = connection.execute(
+                "SELECT CAST(key AS BLOB), CAST(value AS BLOB) FROM log_values"
+                " WHERE key >= ? AND key < ? AND value IS NOT NULL ORDER BY key", (start, end)
+            )
+            values = _readable_values(rows)
+            found = dict(islice(values, limit))
+            following = next(values, None)
+            return ValuePage(found, None if following is None else following[0])
+
+        return await self._database.read(run)
+
+    async def erase_values(self, keys: Sequence[str]) -> None:
+        def run(connection: sqlite3.Connection) -> None:
+            if _has_values(connection):
+                connection.executemany("DELETE FROM log_values WHERE key = ?", [(key,) for key in portion])
+
+        for portion in portions(keys, _bytes):
+            await self._database.write(run)
+
     async def collect(self, limit: int) -> int:
-        """Removes presence rows older than a day, at most `limit`. Returns how many."""
+        """Removes presence rows older than a day, and what is left of values that were removed long ago.
+
+        At most `limit` of them in all. Returns how many.
+        """
         def run(connection: sqlite3.Connection) -> int:
-            return connection.execute(
+            now_ms = self._now_ms()
+            removed = connection.execute(
                 "DELETE FROM daemons WHERE instance IN (SELECT instance FROM daemons WHERE seen_ms < ? LIMIT ?)",
-                (self._now_ms() - PRESENCE_AGE_MAX_MS, limit),
+                (now_ms - PRESENCE_AGE_MAX_MS, limit),
             ).rowcount
+            if removed < limit and _has_values(connection):
+                removed += connection.execute(
+                    "DELETE FROM log_values WHERE rowid IN (SELECT rowid FROM log_values WHERE value IS NULL AND version < ? LIMIT ?)",
+                    (now_ms - REMOVED_AGE_MAX_MS, limit - removed),
+                ).rowcount
+            return removed
 
         return await self._database.write(run)
 
@@ -190,8 +294,20 @@ class SqliteChangeLog:
         return self._runtime.wall_ns() // 1_000_000
 
 
+def _has(connection: sqlite3.Connection, table: str) -> bool:
+    return connection.execute("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", (table,)).fetchone() is not None
+
+
+def _has_values(connection: sqlite3.Connection) -> bool:
+    return _has(connection, "log_values")
+
+
+def _bytes(key: str) -> int:
+    return len(key.encode())
+
+
 def _note(connection: sqlite3.Connection, name: str) -> bytes | None:
-    if not connection.execute("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'notes'").fetchone():
+    if not _has(connection, "notes"):
         return None
     found = connection.execute("SELECT CAST(value AS BLOB) FROM notes WHERE name = ?", (name,)).fetchone()
     return None if found is None else bytes(found[0])
@@ -221,6 +337,15 @@ def _readable(rows: Iterable[_Stored]) -> Iterator[Entry | Unreadable]:
             yield _decode(row)
         except UnicodeDecodeError:
             events.warning("unreadable_key", "it is skipped: no entry has such a key", key=repr(row[0]))
+
+
+def _readable_values(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str, bytes]]:
+    """The values whose key is text. One under any other key is skipped, with a warning."""
+    for key, value in rows:
+        try:
+            yield key.decode(), value
+        except UnicodeDecodeError:
+            events.warning("unreadable_key", "it is skipped: no value has such a key", key=repr(key))
 
 
 def _decode(row: _Stored) -> Entry | Unreadable:

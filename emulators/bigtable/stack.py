@@ -31,9 +31,9 @@ from google.cloud.bigtable_admin_v2.types import GcRule
 from changelog.base.errors import ConfigurationError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.bigtable.channel import BigtableTable, Message
-from changelog.bigtable.log import DAEMON_PREFIX, FAMILY, NOTE_PREFIX, BigTableChangeLog
+from changelog.bigtable.log import DAEMON_PREFIX, FAMILY, NOTE_PREFIX, VALUE_PREFIX, BigTableChangeLog
 from changelog.bigtable.row_merge import Cell
-from changelog.change import LOG_PREFIX, Change, ChangeId, Entry
+from changelog.change import DONE, LOG_PREFIX, Change, ChangeId, Entry
 from changelog.log import ChangeLog, KeyRange, shard_ranges
 from emulators.bigtable.faulty_channel import rpc_error
 from emulators.bigtable.memory import Cells, MemoryBigtable, MemoryChannel
@@ -164,7 +164,7 @@ def call_name(method: str, request: Message) -> str:
             return "rows.redirects_at"
         case "ReadRows" if request.rows.row_keys:
             key = request.rows.row_keys[0]
-            return "log.read_note" if _is_note(key) else f"{_service(key)}.read"
+            return "log.read_note" if _is_note(key) else "log.read_values" if _is_value(key) else f"{_service(key)}.read"
         case "ReadRows":
             return _scan_name(request)
         case "ReadModifyWriteRow":
@@ -180,11 +180,15 @@ def _scan_name(request: Message) -> str:
     if request.filter.WhichOneof("filter") == "interleave":
         return "rows.redirects"
     if not start.startswith(LOG_PREFIX.encode()):
+        by_age = any(each.HasField("timestamp_range_filter") for each in request.filter.chain.filters)
+        if _is_value(start):
+            return "log.collect" if by_age else "log.scan_values"
         if not start.startswith(DAEMON_PREFIX.encode()):
             return "rows.scan"
-        by_age = any(each.HasField("timestamp_range_filter") for each in request.filter.chain.filters)
         return "log.collect" if by_age else "log.presences"
-    return "log.entries" if request.filter.WhichOneof("filter") == "cells_per_column_limit_filter" else "log.stale"
+    if request.filter.WhichOneof("filter") == "cells_per_column_limit_filter":
+        return "log.entries"
+    return "log.kept" if request.filter.chain.filters[0].HasField("column_range_filter") else "log.stale"
 
 
 def _write_name(row: Message) -> str:
@@ -213,6 +217,8 @@ def _row_write(row: Message) -> str:
 def _log_write(row: Message) -> str:
     if _is_note(row.row_key):
         return "swap_note"
+    if _is_value(row.row_key):
+        return _value_write(row)
     mutations = row.true_mutations or row.false_mutations if hasattr(row, "predicate_filter") else row.mutations
     set_columns = {each.set_cell.column_qualifier: each.set_cell.value for each in mutations if each.HasField("set_cell")}
     if not set_columns:
@@ -220,7 +226,7 @@ def _log_write(row: Message) -> str:
     if not hasattr(row, "predicate_filter") or row.false_mutations:
         return "record"
     if b"s" in set_columns:
-        return "park"
+        return "keep" if set_columns[b"s"] == DONE.encode() else "park"
     if any(each.delete_from_column.column_qualifier == b"s" for each in mutations if each.HasField("delete_from_column")):
         return "retry"
     if not json.loads(set_columns[b"c"])["owner"]:
@@ -229,8 +235,18 @@ def _log_write(row: Message) -> str:
     return "renew" if set_columns[b"c"] == seen else "claim"
 
 
+def _value_write(row: Message) -> str:
+    if hasattr(row, "predicate_filter"):
+        return "collect"
+    return "write_values" if row.mutations[0].HasField("set_cell") else "erase_values"
+
+
 def _is_note(key: bytes) -> bool:
     return key.startswith(NOTE_PREFIX.encode())
+
+
+def _is_value(key: bytes) -> bool:
+    return key.startswith(VALUE_PREFIX.encode())
 
 
 def _service(key: bytes) -> str:
@@ -318,7 +334,7 @@ class MemoryRows(BigtableRows):
 class MemoryLog(ShardedLog):
     """The changelog itself, without faults.
 
-    Implements `InspectedLog`: `stored`, `presence` and `notes` are as in `SimulatedChangeLog`.
+    Implements `InspectedLog`: `stored`, `presence`, `notes` and `values` are as in `SimulatedChangeLog`.
     """
 
     def __init__(self, server: MemoryBigtable, table: str, runtime: Runtime) -> None:
@@ -328,6 +344,7 @@ class MemoryLog(ShardedLog):
         self.stored: dict[str, Stored] = self._shown
         self.presence: dict[str, int] = {}
         self.notes: dict[str, bytes] = {}
+        self.values: dict[str, tuple[bytes | None, int]] = {}
         self.observers: list[Observer] = []
         self._server = server
         server.changed.append(self._look)
@@ -353,6 +370,11 @@ class MemoryLog(ShardedLog):
             self.notes.pop(name, None)
             if (note := cells.get(b"n")) is not None:
                 self.notes[name] = note.value
+        elif _is_value(key):
+            name = name.removeprefix(VALUE_PREFIX)
+            self.values.pop(name, None)
+            if (value := cells.get(b"v")) is not None:
+                self.values[name] = (value.value or None, value.timestamp_us // 1000)
         else:
             text = None if state is None else state.value.decode()
             self._shown.show(name, None if entry is None else Stored(entry.value, entry.timestamp_us // 1000, text))

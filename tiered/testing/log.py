@@ -19,7 +19,7 @@ from typing import Self
 
 from changelog.base.errors import LeaseLostError
 from changelog.base.runtime import Runtime
-from changelog.change import DONE, SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
+from changelog.change import SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_done, encode_stuck
 from changelog.lease import Renewal, Standing, standing
 from changelog.log import (
     CLOCK,
@@ -104,11 +104,16 @@ class MemoryChangeLog(MemoryService):
         return self._swap("log.release", entry, entry.released(cleanup_after_ms))
 
     async def keep(self, entry: Entry) -> bool:
-        return await self._replace("log.keep", entry, lambda stored: replace(stored, state=DONE, heartbeat_ms=self._now_ms()))
+        def done(stored: Stored) -> Stored:
+            is_kept = self._decoded(entry.key).kept_ms is not None
+            return stored if is_kept else replace(stored, state=encode_done(self._now_ms()))
+
+        return await self._replace("log.keep", entry, done)
 
     async def kept(self, within: KeyRange, limit: int) -> Page:
         def wanted(key: str) -> Entry | Unreadable | None:
-            return self._decoded(key) if self.stored[key].state == DONE else None
+            entry = self._decoded(key)
+            return None if entry.kept_ms is None else entry
 
         return _page(await self._read_in_order(self.stored, within.start, lambda key: key < within.end, wanted, limit + 1), limit)
 
@@ -135,14 +140,19 @@ class MemoryChangeLog(MemoryService):
         return claimed if self._swap("log.claim", entry, claimed) else None
 
     async def park(self, entry: Entry | Unreadable, error: str) -> bool:
-        stuck = encode_stuck(Stuck(error, self._now_ms()))
-        return await self._replace("log.park", entry, lambda stored: replace(stored, state=stuck))
+        def parked(stored: Stored) -> Stored | None:
+            kept_meanwhile = entry.kept_ms is None and self._decoded(entry.key).kept_ms is not None
+            return None if kept_meanwhile else replace(stored, state=encode_stuck(Stuck(error, self._now_ms())))
+
+        return await self._replace("log.park", entry, parked)
 
     async def retry(self, entry: Entry | Unreadable) -> bool:
         value = encode(replace(entry, owner="", attempt=0)) if isinstance(entry, Entry) else entry.raw
-        return await self._replace(
-            "log.retry", entry, lambda stored: None if stored.state in (None, DONE) else replace(stored, value=value, state=None)
-        )
+
+        def retried(stored: Stored) -> Stored | None:
+            return replace(stored, value=value, state=None) if self._decoded(entry.key).stuck is not None else None
+
+        return await self._replace("log.retry", entry, retried)
 
     async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> Page:
         def wanted(key: str) -> Entry | Unreadable | None:

@@ -14,7 +14,18 @@ from changelog.base.errors import UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.change import LEGACY_OWNER, LOG_PREFIX, Change, ChangeId, Entry, Unreadable, encode
 from changelog.lease import SET_BACK_MS, Renewal
-from changelog.log import CLOCK, NOTE_BYTES_MAX, ChangeLog, KeyRange
+from changelog.log import (
+    CLOCK,
+    NOTE_BYTES_MAX,
+    REMOVED_AGE_MAX_MS,
+    VALUE_BYTES_MAX,
+    VALUE_KEY_BYTES_MAX,
+    VERSION_MAX,
+    ChangeLog,
+    Collects,
+    KeyRange,
+    ValuePage,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -534,3 +545,245 @@ async def test_no_scan_of_entries_shows_a_note(log: ChangeLog, runtime: Runtime)
     assert await log.swap_note("a", None, b"1")
     assert (await log.entries("", 10)).entries == (entry,)
     assert await stale(log, await log.announce("clock") + LATER_MS) == [entry]
+
+
+# --- kept for the change feed ------------------------------------------------------------------------
+
+
+async def kept(log: ChangeLog, within: KeyRange = EVERYTHING) -> list[Entry | Unreadable]:
+    page = await log.kept(within, 1000)
+    assert page.next_start is None
+    return list(page.entries)
+
+
+async def kept_since(log: ChangeLog, entry: Entry) -> int | None:
+    """Since when the entry is kept (ms); None: it is not."""
+    stored = await log.read(entry.change.id)
+    assert isinstance(stored, Entry)
+    return stored.kept_ms
+
+
+async def test_a_kept_entry_is_no_work_and_stays_for_the_feed_until_it_is_forgotten(log: ChangeLog, runtime: Runtime) -> None:
+    entry, other = await recorded(log, runtime, 2)
+    before_ms = await log.announce("clock")
+    assert await log.keep(entry) is True
+    now_ms = await log.announce("clock")
+    found = only(await kept(log))
+    assert found == entry and isinstance(found, Entry) and found.stuck is None
+    assert found.kept_ms is not None and before_ms <= found.kept_ms <= now_ms
+    assert await stale(log, now_ms + LATER_MS) == [other]
+    assert (await log.entries("", 10, stuck_only=True)).entries == ()
+    listed = (await log.entries("", 10)).entries
+    assert [each.kept_ms for each in listed] == [found.kept_ms if each == entry else None for each in listed] and len(listed) == 2
+    await log.forget(found)
+    assert await kept(log) == [] and (await log.entries("", 10)).entries == (other,)
+
+
+async def test_keeping_is_safe_to_repeat(log: ChangeLog, runtime: Runtime) -> None:
+    entry = await log.record(some_change(runtime), "me")
+    for _ in range(2):
+        assert await log.keep(entry) is True
+    assert await kept(log) == [entry]
+
+
+async def test_keeping_what_was_claimed_or_forgotten_changes_nothing(log: ChangeLog, runtime: Runtime) -> None:
+    claimed, forgotten = await recorded(log, runtime, 2)
+    held = await log.claim(claimed, "recovery")
+    await log.forget(forgotten)
+    assert await log.keep(claimed) is False
+    assert await log.keep(forgotten) is False
+    assert await kept(log) == [] and (await log.entries("", 10)).entries == (held,)
+    assert held is not None and await log.keep(held) is True and await kept(log) == [held]
+
+
+async def test_who_read_a_kept_entry_before_may_still_swap_it_and_it_stays_kept(log: ChangeLog, runtime: Runtime) -> None:
+    """A renewal, a claim or a release may be under way when the entry is kept. So may a repeated `record`."""
+    change = some_change(runtime)
+    entry = await log.record(change, "me")
+    assert await log.keep(entry)
+    since_ms = await kept_since(log, entry)
+    assert await log.record(change, "me") == entry
+    assert await log.renew([entry]) == [Renewal.RENEWED]
+    claimed = await log.claim(entry, "recovery")
+    assert claimed is not None and await log.keep(entry) is False
+    assert await kept(log) == [claimed] and await kept_since(log, claimed) == since_ms
+    assert await log.release(claimed)
+    released = only(await kept(log))
+    assert isinstance(released, Entry) and (released.owner, released.kept_ms) == ("", since_ms)
+    assert await stale(log, await log.announce("clock") + LATER_MS) == []
+    await log.forget(entry)
+    assert await kept(log) == []
+
+
+async def test_a_parked_entry_that_is_kept_is_stuck_no_more(log: ChangeLog, runtime: Runtime) -> None:
+    entry = await log.record(some_change(runtime), "me")
+    assert await log.park(entry, "parked")
+    parked = await log.read(entry.change.id)
+    assert await log.keep(entry) is True
+    assert (await log.entries("", 10, stuck_only=True)).entries == () and await kept(log) == [entry]
+    assert parked is not None and await log.retry(parked) is False and await kept(log) == [entry]
+
+
+async def test_an_entry_that_was_kept_meanwhile_is_neither_parked_nor_retried(log: ChangeLog, runtime: Runtime) -> None:
+    entry = await log.record(some_change(runtime), "me")
+    assert await log.keep(entry)
+    assert await log.park(entry, "too late") is False
+    assert await log.retry(entry) is False
+    assert await kept(log) == [entry]
+
+
+async def test_what_was_read_as_kept_can_be_parked_and_then_retried(log: ChangeLog, runtime: Runtime) -> None:
+    entry = await log.record(some_change(runtime), "me")
+    assert await log.keep(entry)
+    assert await log.park(only(await kept(log)), "its old blob is not its own") is True
+    assert await kept(log) == []
+    parked = only(list((await log.entries("", 10, stuck_only=True)).entries))
+    assert parked.kept_ms is None and await log.retry(parked) is True
+    retried = only(await stale(log, await log.announce("clock")))
+    assert isinstance(retried, Entry) and retried.change == entry.change
+
+
+async def test_kept_entries_come_in_key_order_page_by_page_and_others_do_not_fill_a_page(log: ChangeLog, runtime: Runtime) -> None:
+    entries = await recorded(log, runtime, 12)
+    for index, entry in enumerate(entries):
+        assert await (log.keep(entry) if index % 3 == 2 else log.park(entry, "parked") if index % 3 == 1 else log.release(entry))
+    expected = [entry.key for entry in entries[2::3]]
+    for limit in (1, 3, 4, 5):
+        found: list[str] = []
+        start: str | None = EVERYTHING.start
+        while start is not None:
+            page = await log.kept(KeyRange(start, EVERYTHING.end), limit)
+            assert len(page.entries) <= limit and (page.next_start is None or page.next_start > start)
+            found += [entry.key for entry in page.entries]
+            start = page.next_start
+        assert found == expected
+    assert [entry.key for within in sorted(log.ranges(), key=lambda each: each.start) for entry in await kept(log, within)] == expected
+
+
+# --- values ------------------------------------------------------------------------------------------
+
+KEYS_IN_ORDER = ["a", "a\0", "a/b", "aé", "b", "é", "☃", "\uffff", "😀", "\U0010ffff"]
+"""In byte order of UTF-8. UTF-16 has another order."""
+DAY_MS = 24 * 3600 * 1000
+
+
+async def test_of_each_key_the_value_of_the_highest_version_counts_whatever_comes_last(log: ChangeLog) -> None:
+    assert dict(await log.read_values(["a", "b"])) == {}
+    await log.write_values({"a": b"2", "b": b"2"}, 20)
+    await log.write_values({"a": b"1", "c": b"1"}, 10)
+    assert dict(await log.read_values(["c", "b", "a", "d", "a"])) == {"a": b"2", "b": b"2", "c": b"1"}
+    for _ in range(2):
+        await log.write_values({"a": b"3"}, 30)
+    await log.write_values({"a": b"2"}, 20)
+    assert dict(await log.read_values(["a"])) == {"a": b"3"}
+    assert dict((await log.scan_values("a", "d", 10)).values) == {"a": b"3", "b": b"2", "c": b"1"}
+
+
+async def test_what_was_removed_stays_removed_when_an_older_write_arrives(log: ChangeLog) -> None:
+    await log.write_values({"a": b"1", "b": b"1"}, 10)
+    await log.write_values({"a": None, "never": None}, 30)
+    await log.write_values({"a": b"2", "never": b"2"}, 20)
+    await log.write_values({"a": b"1"}, 10)
+    assert dict(await log.read_values(["a", "b", "never"])) == {"b": b"1"}
+    assert await log.scan_values("", "z", 10) == ValuePage({"b": b"1"}, None)
+    await log.write_values({"a": b"4"}, 40)
+    await log.write_values({"a": None}, 30)
+    assert dict(await log.read_values(["a"])) == {"a": b"4"}
+
+
+async def test_values_are_scanned_in_byte_order_of_their_keys_page_by_page(log: ChangeLog) -> None:
+    await log.write_values({key: key.encode() for key in reversed(KEYS_IN_ORDER)}, 1)
+    for limit in (1, 3, len(KEYS_IN_ORDER), 100):
+        found: list[str] = []
+        start: str | None = ""
+        while start is not None:
+            page = await log.scan_values(start, "\U0010ffff\0", limit)
+            assert len(page.values) <= limit and all(value == key.encode() for key, value in page.values.items())
+            found += page.values
+            start = page.next_start
+        assert found == KEYS_IN_ORDER
+    assert list((await log.scan_values("a/b", "☃", 10)).values) == ["a/b", "aé", "b", "é"]
+    for start, end in (("b", "b"), ("b", "a"), ("c", "d"), ("a", "")):
+        assert await log.scan_values(start, end, 10) == ValuePage({}, None)
+
+
+async def test_a_page_of_values_is_not_filled_by_removed_ones(log: ChangeLog) -> None:
+    await log.write_values({f"{number:02}": b"x" for number in range(12)}, 1)
+    await log.write_values({f"{number:02}": None for number in range(10)}, 2)
+    assert await log.scan_values("", "z", 1) == ValuePage({"10": b"x"}, "11")
+    assert await log.scan_values("", "z", 2) == ValuePage({"10": b"x", "11": b"x"}, None)
+
+
+async def test_many_values_are_written_read_and_erased_by_one_call(log: ChangeLog) -> None:
+    values = {f"{number:04}": b"%d" % number for number in range(1_100)}
+    await log.write_values(values, 5)
+    assert dict(await log.read_values(list(values))) == values
+    await log.erase_values([key for key in values if key != "0007"])
+    assert await log.scan_values("", "z", 2_000) == ValuePage({"0007": b"7"}, None)
+    await log.erase_values(["0007", "0008"])
+    assert dict(await log.read_values(list(values))) == {}
+    await log.write_values({"0007": b"again"}, 1)
+    assert dict(await log.read_values(["0007"])) == {"0007": b"again"}, "an erased key remembers no version"
+
+
+async def test_no_keys_mean_nothing_and_not_everything(log: ChangeLog, runtime: Runtime) -> None:
+    entry = await log.record(some_change(runtime), "me")
+    await log.write_values({"a": b"1"}, 1)
+    assert dict(await log.read_values([])) == {}
+    await log.write_values({}, 2)
+    await log.erase_values([])
+    assert dict(await log.read_values(["a"])) == {"a": b"1"} and await log.read(entry.change.id) == entry
+
+
+async def test_values_notes_entries_and_presences_do_not_appear_among_each_other(log: ChangeLog, runtime: Runtime) -> None:
+    entry, done = await recorded(log, runtime, 2)
+    assert await log.keep(done)
+    seen_ms = await log.announce("recovery")
+    names = [entry.key, done.key, "recovery", "~daemon/recovery", "~notes/n", "n"]
+    await log.write_values(dict.fromkeys(names, b"value"), seen_ms)
+    assert await log.swap_note("n", None, b"note")
+    assert set((await log.scan_values("", "\U0010ffff", 10)).values) == set(names)
+    assert await log.read_note("n") == b"note" and dict(await log.read_values(["n"])) == {"n": b"value"}
+    assert (await log.entries("", 10)).entries == (entry, done) and await kept(log) == [done]
+    assert await stale(log, seen_ms + LATER_MS) == [entry]
+    assert dict(await log.presences()) == {"recovery": seen_ms}
+    await log.erase_values(names)
+    assert await log.read_note("n") == b"note" and (await log.entries("", 10)).entries == (entry, done)
+    await log.forget(done)
+    assert await log.scan_values("", "\U0010ffff", 10) == ValuePage({}, None)
+
+
+@pytest.mark.parametrize("value", [b"\0", b"\0x", bytes(range(256)), b"\xff" * VALUE_BYTES_MAX], ids=["zero", "zeros", "all", "largest"])
+async def test_a_value_holds_any_bytes_under_the_longest_key(log: ChangeLog, value: bytes) -> None:
+    key = "é" * (VALUE_KEY_BYTES_MAX // 2)
+    await log.write_values({key: value}, VERSION_MAX)
+    assert dict(await log.read_values([key])) == {key: value}
+    assert await log.scan_values("", "ê", 1) == ValuePage({key: value}, None)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "version"),
+    [
+        ("a", b"", 1), ("a", b"x" * (VALUE_BYTES_MAX + 1), 1), ("", b"x", 1), ("a" * (VALUE_KEY_BYTES_MAX + 1), b"x", 1), ("a", b"x", 0),
+        ("a", None, 0), ("a", b"x", VERSION_MAX + 1), ("\ud800", b"x", 1),
+    ],
+    ids=["empty", "too large", "no key", "long key", "no version", "no version of a removal", "high version", "no Unicode"],
+)  # fmt: skip
+async def test_a_value_that_cannot_be_kept_is_refused_with_all_of_its_call(
+    log: ChangeLog, key: str, value: bytes | None, version: int
+) -> None:
+    with pytest.raises(ValueError, match=r"value|surrogates"):
+        await log.write_values({"good": b"1", key: value}, version)
+    assert await log.scan_values("", "z", 10) == ValuePage({}, None)
+
+
+async def test_a_removed_value_is_remembered_for_days_and_then_collected_so_many_at_a_time(log: ChangeLog, runtime: Runtime) -> None:
+    assert isinstance(log, Collects)
+    now_ms = await log.announce("clock")
+    old_ms, lately_ms = now_ms - REMOVED_AGE_MAX_MS - DAY_MS, now_ms - REMOVED_AGE_MAX_MS + DAY_MS
+    await log.write_values({f"old/{number}": None for number in range(5)}, old_ms)
+    await log.write_values({"stays": b"1"}, old_ms)
+    await log.write_values({"lately": None}, lately_ms)
+    assert [await log.collect(2) for _ in range(4)] == [2, 2, 1, 0]
+    await log.write_values({"old/3": b"back", "lately": b"late", "stays": b"late"}, old_ms - 1)
+    assert await log.scan_values("", "z", 10) == ValuePage({"old/3": b"back", "stays": b"1"}, None)
