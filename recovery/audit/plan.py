@@ -81,7 +81,7 @@ async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runt
         references = None
         if options.references == "feed":
             age_max_s = FEED_AGE_MAX_S if options.feed_age_max_s is None else options.feed_age_max_s
-            references = await references_of(backends.log, store_of(inputs), as_of_ns, age_max_s)
+            references = await references_of(backends.log, store_of(settings), as_of_ns, age_max_s)
         notes = list(_notes(options, ahead_ns))
         if options.inventory is not None:
             notes += _notes_on_report(options.inventory, as_of_ns, _grace_of(options))
@@ -123,9 +123,12 @@ def inputs_of(settings: Settings) -> dict[str, str]:
     }
 
 
-def store_of(inputs: dict[str, str]) -> str:
-    """Returns how a change feed names this store."""
-    return inputs["directory"] if "directory" in inputs else f"{inputs['table']} {inputs['bucket']}"
+def store_of(settings: Settings) -> str:
+    """Returns how a change feed names the store. The path of a directory is no part of it: a directory may be moved."""
+    if settings.bigtable is None or settings.gcs is None:
+        return "directory"
+    at = settings.bigtable
+    return f"bigtable:{at.project}/{at.instance}/{at.table}+gcs:{settings.gcs.bucket}"
 
 
 # --- checks ----------------------------------------------------------------------------------------
