@@ -82,8 +82,6 @@ class Summary:
 
     names: int = 0
     redirects: int = 0
-    indexed: int = 0
-    looked_up: int = 0
     windows: int = 0
     entries_max: int = 0
     unreadable_max: int = 0
@@ -95,6 +93,8 @@ class Summary:
     age_sizes: dict[Kind, Counter[int]] = field(default_factory=dict)
     kept: dict[str, Count] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
+    indexed: int = 0
+    looked_up: int = 0
 
     def count(self, usecase: str, kind: Kind, number: int, size: int) -> None:
         if usecase not in self.counts and len(self.counts) >= USECASES_MAX:

@@ -1,14 +1,21 @@
-"""What the writer of a change feed leaves in the changelog, written directly: its index, its sentinel, its checkpoint."""
+"""What the writer of a change feed leaves in the changelog, written directly: its index, its sentinel, its checkpoint.
+
+    publish    the index as given
+    keep_up    one transaction of a small writer, which is alone: hints -> commit -> index -> clean up -> forget
+"""
 
 from __future__ import annotations
 
 import json
 
+from changelog.base.runtime import Runtime
+from changelog.change import Entry
 from changelog.log import ChangeLog
 from recovery.audit.manifest import FeedReferences
 from recovery.audit.references import NOTE, references_of
 from tiered.metadata import NS_PER_MS
-from tiered.protocol.backends import HighVolumeBackend
+from tiered.protocol.backends import HighVolumeBackend, Tiers
+from tiered.protocol.finishing import clean_up, settle_change
 
 GENERATION = 1_780_000_000_000
 STORE = "the store"
@@ -47,6 +54,37 @@ async def publish(
         "passed": now_ms - 1000, "gap": gap, "closed": False,
     }  # fmt: skip
     assert await log.swap_note(NOTE, await log.read_note(NOTE), json.dumps(checkpoint, separators=(",", ":")).encode())
+
+
+async def keep_up(log: ChangeLog, tiers: Tiers, runtime: Runtime) -> None:
+    """Publishes what the entries that are kept have changed. Call it again after a crash, or an error."""
+    raw = await log.read_note(NOTE)
+    assert raw is not None, "publish an index first"
+    told = json.loads(raw)
+    prefix = f"feed/{told['generation']}/index/"
+
+    async def apply(changed: dict[str, str | None], time: int) -> None:
+        await log.write_values({f"{prefix}{path}": None if blob is None else blob.encode() for path, blob in changed.items()}, time)
+
+    await apply(told.get("intent", {}), told["next"] - 1)  # the index may have missed the last commit
+    hints = [hint for within in log.ranges() for hint in (await log.kept(within, 1000)).entries if isinstance(hint, Entry)]
+    paths = sorted({hint.change.object for hint in hints})
+    wanted = {each.path: each.target for each in (await tiers.high_volume.redirects_at([path.encode() for path in paths])).redirects}
+    values = await log.read_values([f"{prefix}{path}" for path in paths])
+    before = {key.removeprefix(prefix): value.decode() for key, value in values.items()}
+    changed = {path: wanted.get(path) for path in paths if wanted.get(path) != before.get(path)}
+    time = max(told["next"], runtime.wall_ns() // NS_PER_MS)
+    records = told["bindings"][-1][1]["records"] + sum((path in before) + (path in wanted) for path in changed)
+    committed = told | {
+        "next": time + 1, "lower": time + 1, "seq": told["seq"] + 1, "bindings": [[time, {"records": records}]], "intent": changed,
+        "live": told["live"] + sum((path in wanted) - (path in before) for path in changed),
+    }  # fmt: skip
+    if not await log.swap_note(NOTE, raw, json.dumps(committed, separators=(",", ":")).encode()):
+        return
+    await apply(changed, time)
+    for hint in hints:
+        await clean_up(tiers, hint.change, await settle_change(tiers, hint.change), lambda: None)
+        await log.forget(hint)
 
 
 async def perfect(log: ChangeLog, rows: HighVolumeBackend, now_ns: int) -> FeedReferences:

@@ -159,7 +159,7 @@ def test_command_says_where_the_references_came_from_and_refuses_what_it_does_no
 
 
 def test_feed_of_findings_is_bound_to_where_the_references_come_from(tmp_path: Path) -> None:
-    """A scan of the rows finds every row that breaks the format. A run with a feed does not, and nothing is gone then."""
+    """A run with a feed does not find every row that breaks the format, so what it does not find is not gone."""
     pytest.importorskip("fastavro")
     store = Store(tmp_path)
     run = ("audit", "run", "--engine", "local", "--parallel", "1", "--grace", "0s", "--insist", "--feed", "findings")
