@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from random import Random
 from typing import Any, cast
 
 import pytest
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError
-from changelog.change import Change, Unreadable, decode
+from changelog.change import Change, ChangeId, Entry, Unreadable, decode
 from recovery.audit.finding import Finding, Summary
 from recovery.audit.manifest import Bounds, FeedAtEnd, FeedReferences, Manifest, index_not_whole
 from recovery.audit.references import NOTE, FeedIndex, references_of
 from recovery.audit.sweep import WINDOW_NAMES, audit_range
 from recovery.audit.verdicts import Kind
-from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, SimulatedGround
+from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, Ground, SimulatedGround, embedded_ground, emulated_ground
 from tests.given.feed_index import GENERATION, STORE, perfect, publish, rows_of
 from tests.given.planted_world import CUTOFF, PAST_NS, plant
 from tiered.metadata import NS_PER_S
@@ -68,7 +69,7 @@ class CountedRows:
 
 
 async def audit(
-    ground: SimulatedGround, references: FeedReferences | None = None, bounds: Sequence[str] = (), window_names: int = WINDOW_NAMES
+    ground: Ground, references: FeedReferences | None = None, bounds: Sequence[str] = (), window_names: int = WINDOW_NAMES
 ) -> Seen:
     seen = Seen()
     tiers = Tiers(cast(HighVolumeBackend, CountedRows(ground.tiers.high_volume, seen.calls)), ground.tiers.long_term)
@@ -90,6 +91,17 @@ def forget_unreadable(ground: SimulatedGround) -> None:
         del stored[key]
 
 
+async def forget_unreadable_in(ground: Ground) -> None:
+    start: str | None = ""
+    while start is not None:
+        page = await ground.log.entries(start, 1000)
+        for entry in page.entries:
+            if isinstance(entry, Unreadable):
+                # `forget` takes only an entry: one with the key of what cannot be read.
+                await ground.log.forget(Entry(Change(ChangeId(entry.key.rpartition("/")[2]), "a/objects/k"), entry.key, "nobody"))
+        start = page.next_start
+
+
 # --- the planted world: everything that an audit may find ------------------------------------------
 
 
@@ -106,6 +118,29 @@ async def test_planted_world_is_judged_the_same_with_a_feed_that_is_up_to_date()
             told.assert_same(await audit(ground, None, bounds, window_names), (bounds, window_names))
             assert told.summary.indexed == references.live
             assert told.calls["redirects"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["embedded", pytest.param("emulators", marks=pytest.mark.sim)])
+async def test_planted_world_on_a_real_log_is_judged_the_same_but_for_rows_that_nothing_leads_to(
+    request: pytest.FixtureRequest, tmp_path: Path, where: str
+) -> None:
+    embedded = where == "embedded"
+    async with embedded_ground(tmp_path) if embedded else emulated_ground(request.getfixturevalue("fresh_table")) as ground:
+        await plant(ground)
+        await forget_unreadable_in(ground)
+        references = await perfect(ground.log, ground.tiers.high_volume, BEGINS_NS)
+        for bounds in CUTS:
+            told, scanned = await audit(ground, references, bounds), await audit(ground, None, bounds)
+            unseen = scanned.findings - told.findings
+            assert told.findings <= scanned.findings and told.calls["redirects"] == 0 and told.summary.indexed == references.live
+            assert {(each.kind, each.name) for each in unseen} <= {
+                (Kind.CORRUPT_ROW, "\\xff/"), (Kind.CORRUPT_ROW, "corrupt/objects/target")
+            }  # fmt: skip
+            usecases = {usecase for usecase, _ in {**told.counts, **scanned.counts} if usecase not in ("expired", "corrupt", "\\xff")}
+            assert {key: count for key, count in told.counts.items() if key[0] in usecases} == {
+                key: count for key, count in scanned.counts.items() if key[0] in usecases
+            }
 
 
 async def test_blob_without_a_deadline_counts_as_referenced_though_its_tombstone_has_expired() -> None:
