@@ -109,7 +109,7 @@ async def test_planted_world_is_judged_the_same_with_a_feed_that_is_up_to_date()
     ground = SimulatedGround()
     await plant(ground)
     forget_unreadable(ground)
-    # Only the row tells that it has expired if the blob has no deadline (docs/audit.md); no blob of this software is so.
+    # If the blob has no deadline, only the row tells that it has expired (docs/audit.md). No blob of this software is so.
     ground.tiers.high_volume.states.pop("expired/objects/row")  # type: ignore[attr-defined]
     references = await perfect(ground.log, ground.tiers.high_volume, BEGINS_NS)
     for bounds in CUTS:
