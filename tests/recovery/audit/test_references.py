@@ -109,7 +109,7 @@ async def test_planted_world_is_judged_the_same_with_a_feed_that_is_up_to_date()
     ground = SimulatedGround()
     await plant(ground)
     forget_unreadable(ground)
-    # If the blob has no deadline, only the row tells that it has expired (docs/audit.md). No blob of this software is so.
+    # Its blob has no deadline, so only the row tells that it has expired (docs/audit.md).
     ground.tiers.high_volume.states.pop("expired/objects/row")  # type: ignore[attr-defined]
     references = await perfect(ground.log, ground.tiers.high_volume, BEGINS_NS)
     for bounds in CUTS:
