@@ -331,9 +331,9 @@ def _untimely(manifest: Manifest, now_ns: int) -> Iterator[str]:
     if manifest.ended_ns is not None and manifest.ended_ns < manifest.started_ns - CLOCKS_NS:
         yield "it ended before it began"
     feed = manifest.references
-    if feed is not None and begun_ns - feed.frontier_ns > feed.age_max_s * 1e9 + CLOCKS_NS:
+    if feed is not None and cutoff.as_of_ns - feed.frontier_ns > feed.age_max_s * 1e9 + CLOCKS_NS:
         yield "the feed that its references came from was older than it allows"
-    if feed is not None and feed.frontier_ns > begun_ns + CLOCKS_NS:
+    if feed is not None and feed.frontier_ns > cutoff.as_of_ns + 2 * CLOCKS_NS:
         yield "the feed that its references came from was complete up to a moment after the run began"
 
 

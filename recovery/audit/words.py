@@ -166,7 +166,7 @@ def sourced(manifest: Manifest) -> str:
     feed = manifest.references
     if feed is None:
         return ""
-    age_s = max(0.0, (manifest.started_ns - manifest.ahead_ns - feed.frontier_ns) / 1e9)
+    age_s = max(0.0, (manifest.cutoff.as_of_ns - feed.frontier_ns) / 1e9)
     return (
         f"The references came from the change feed (generation {feed.generation}), which was complete up to {moment(feed.frontier_ns)},"
         f" {duration(age_s)} before the audit began; besides, {count(manifest.looked_up, 'row')} {_were(manifest.looked_up)} read."

@@ -97,8 +97,9 @@ def choose_audit() -> None:
 @audit_app.command()
 @shared
 def plan(
-    grace: Grace = None, insist: Insist = False, parallel: Parallel = None, prefix: Prefix = None, usecase: Usecase = None
-) -> None:
+    grace: Grace = None, insist: Insist = False, parallel: Parallel = None, prefix: Prefix = None, usecase: Usecase = None,
+    references: References = None, feed_age_max: FeedAgeMax = None,
+) -> None:  # fmt: skip
     """Says what `run` would compare, and in which ranges. Reads next to nothing, writes nothing, starts no Spark."""
 
     async def command() -> int:
@@ -106,6 +107,7 @@ def plan(
         from recovery.cli.audit.output import show_plan
 
         options, runtime = _options("", grace, insist, prefix=_prefix(prefix, usecase)), SystemRuntime()
+        options = replace(options, **_references(references, feed_age_max))
         slots = parallel or _processors()
         show_plan(await plan_audit(choice.existing(), options, slots, runtime), slots, choice.json)
         return CLEAN

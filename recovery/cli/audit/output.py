@@ -49,6 +49,8 @@ def show_plan(plan: Plan, slots: int, as_json: bool) -> None:
     said.print(f"blobs      {'more than were looked at' if plan.blobs is None else f'{plan.blobs:,}'}")
     if plan.list_requests is not None:
         said.print(f"requests   about {plan.list_requests:,} to list them, of 1,000 names each")
+    if (feed := plan.references) is not None:
+        said.print(f"references the change feed, generation {feed.generation}, complete up to {words.moment(feed.frontier_ns)}")
     said.print(f"ranges     {len(plan.ranges):,}, {min(slots, len(plan.ranges)):,} at once")
     for note in plan.notes:
         said.print(f"note       {note}")
@@ -163,4 +165,5 @@ def _plan_json(plan: Plan, slots: int) -> str:
         "inputs": plan.inputs, "log_is_durable": plan.log_is_durable, "cutoff": plan.cutoff.model_dump(),
         "ranges": [bounds.model_dump() for bounds in plan.ranges], "slots": slots, "blobs": plan.blobs,
         "list_requests": plan.list_requests, "notes": list(plan.notes),
+        "references": None if plan.references is None else plan.references.model_dump(),
     })  # fmt: skip

@@ -19,7 +19,7 @@ from recovery.audit.references import NOTE, FeedIndex, references_of
 from recovery.audit.sweep import WINDOW_NAMES, audit_range
 from recovery.audit.verdicts import Kind
 from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, Ground, SimulatedGround, embedded_ground, emulated_ground
-from tests.given.feed_index import GENERATION, STORE, perfect, publish, rows_of
+from tests.given.feed_index import GENERATION, STORE, keep_up, perfect, publish, rows_of
 from tests.given.planted_world import CUTOFF, PAST_NS, plant
 from tiered.metadata import NS_PER_S
 from tiered.protocol.backends import HighVolumeBackend, Tiers, Tombstone
@@ -264,6 +264,35 @@ async def test_index_of_another_store_accuses_nobody() -> None:
     references = await references_of(world.ground.log, STORE, BEGINS_NS, 60)
     told, scanned = await audit(world.ground, references), await audit(world.ground)
     assert told.findings <= scanned.findings
+
+
+@pytest.mark.parametrize("call", ["list", "entries", "scan_values", "redirects_at"])
+async def test_change_that_the_feed_commits_while_it_is_audited_is_seen_in_the_log_or_in_the_index(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The feed commits right before this call, and then the entry is gone. The new blob is lost, and that must show."""
+    ground, path = SimulatedGround(), "a/objects/k"
+    rows, states = ground.tiers.high_volume, cast(Any, ground.tiers.high_volume).states
+    old, token = f"{path}/{ground.clock.at(OLD_NS)}", ground.clock.at(OLD_NS)
+    await ground.blob(old, 3, OLD_NS, None)
+    states[path] = Tombstone(old)
+    references = await perfect(ground.log, rows, BEGINS_NS)
+    entry = await ground.log.record(Change(token, path, f"{path}/{token}", old), "somebody")
+    states[path] = Tombstone(f"{path}/{token}", token=token)
+    assert await ground.log.keep(entry)
+    ground.clock.now_ns = BEGINS_NS
+    of = {"list": ground.tiers.long_term, "redirects_at": rows}.get(call, ground.log)
+    before = getattr(of, call)
+
+    async def commit_first(*arguments: Any, **more: Any) -> Any:
+        monkeypatch.setattr(of, call, before)
+        await keep_up(ground.log, ground.tiers, ground.clock)
+        return await before(*arguments, **more)
+
+    monkeypatch.setattr(of, call, commit_first)
+    told = await audit(ground, references)
+    assert not ground.stored.stored, "the entry is forgotten"
+    assert {(each.kind, each.name) for each in told.findings} == {(Kind.DANGLING, f"{path}/{token}")}
 
 
 # --- what it costs ---------------------------------------------------------------------------------

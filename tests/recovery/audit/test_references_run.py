@@ -148,6 +148,7 @@ def test_command_says_where_the_references_came_from_and_refuses_what_it_does_no
     anyio.run(feed, store.settings)
     told = store(*run, "--to", "run", "--references", "feed", "--feed-age-max", "1h", code=1)
     assert f"change feed (generation {GENERATION})" in told and "5 rows were read" in told and "10 references" in told
+    assert f"references the change feed, generation {GENERATION}, complete up to 20" in store("audit", "plan", "--references", "feed")
     for options, why in (
         (("--references", "feed:DIR"), "'feed:DIR' is no source of references: give rows, or feed"),
         (("--feed-age-max", "1h"), "is of --references feed: add that"),
