@@ -140,8 +140,8 @@ class FeedReferences(_Frozen):
     `generation`: of the feed. `store`: the store that the feed names. `frontier_ns`: up to which moment the feed was
     complete when the run began; `passed_ns`: when it had last compared all rows with its index; None: not known. Both
     are nanoseconds since 1970, by the clock of the feed's writer. `live`: how many references the index had then.
-    `records`: how many updates the feed had committed then. `seq`: the number of its checkpoint. `age_max_s`: the
-    oldest frontier that was allowed, in seconds.
+    `records`: how many updates the feed had committed then; `last`: how many of them with its last transaction, which
+    the index may not have had yet. `age_max_s`: the oldest frontier that was allowed, in seconds.
     """
 
     generation: Number
@@ -150,7 +150,7 @@ class FeedReferences(_Frozen):
     passed_ns: Time | None
     live: Number
     records: Number
-    seq: Number
+    last: Number
     age_max_s: Seconds
 
 
@@ -159,7 +159,6 @@ class FeedAtEnd(_Frozen):
 
     live: Number
     records: Number
-    seq: Number
 
 
 class Part(_Frozen):
@@ -341,7 +340,8 @@ def index_not_whole(manifest: Manifest) -> str | None:
     """Returns why the index of the feed cannot be trusted: it did not have as many references as its writer counts.
 
     None: there is no feed, or nothing is wrong with it. While the audit reads, the feed goes on. So the numbers may
-    differ by as many updates as it has committed meanwhile. Of a part of all names nobody counts the references.
+    differ by as many updates as it has committed meanwhile, and by its last transaction before that. Of a part of all
+    names nobody counts the references.
     """
     began, ended = manifest.references, manifest.feed_at_end
     if began is None or manifest.scope:
@@ -349,7 +349,7 @@ def index_not_whole(manifest: Manifest) -> str | None:
     if ended is None:
         return "the change feed could not be read at the end, so it is not known whether its index was whole"
     committed = ended.records - began.records
-    if committed < 0 or abs(manifest.indexed - began.live) > committed:
+    if committed < 0 or abs(manifest.indexed - began.live) > committed + began.last:
         return (
             f"the index of the change feed had {manifest.indexed} references, and its writer counts {began.live}, with"
             f" {max(0, committed)} updates during the audit: a part of the index is lost, so begin a new generation of the feed, or scan"

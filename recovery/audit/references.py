@@ -49,7 +49,7 @@ class Checkpoint:
     `frontier_ms`: up to here (exclusive) the feed is complete. `withheld`: its first pass is not complete, or that
     after a gap. `gap`: recovery has cleaned up what the feed had not published. `passed_ms`: when the last complete
     pass over all rows ended; None: not known. `live`: how many references the index has. `records`: how many updates
-    were committed in this generation.
+    were committed in this generation; `last`: how many of them with the last transaction.
     """
 
     generation: int
@@ -60,7 +60,7 @@ class Checkpoint:
     passed_ms: int | None
     live: int
     records: int
-    seq: int
+    last: int
 
     @classmethod
     def parse(cls, raw: bytes) -> Checkpoint:
@@ -78,7 +78,7 @@ class Checkpoint:
                 passed_ms=None if told["passed"] is None else _number(told["passed"]),
                 live=_number(told["live"]),
                 records=_number(bindings[-1][1]["records"] if bindings else told["progress"]["num_records"]),
-                seq=_number(told["seq"]),
+                last=_number(told["progress"]["num_records"]),
             )
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
             raise CorruptRecordError(
@@ -130,7 +130,7 @@ async def references_of(log: ChangeLog, store: str, now_ns: int, age_max_s: floa
     return FeedReferences(
         generation=found.generation, store=found.store, frontier_ns=frontier_ns,
         passed_ns=None if found.passed_ms is None else found.passed_ms * NS_PER_MS,
-        live=found.live, records=found.records, seq=found.seq, age_max_s=age_max_s,
+        live=found.live, records=found.records, last=found.last, age_max_s=age_max_s,
     )  # fmt: skip
 
 
@@ -178,7 +178,7 @@ async def at_end(log: ChangeLog, references: FeedReferences) -> FeedAtEnd:
     """Returns what the checkpoint says when a run ends. Raises the errors that the module names."""
     found = await read_checkpoint(log)
     check_same(found, references)
-    return FeedAtEnd(live=found.live, records=found.records, seq=found.seq)
+    return FeedAtEnd(live=found.live, records=found.records)
 
 
 def check_same(found: Checkpoint, references: FeedReferences) -> None:

@@ -391,10 +391,15 @@ class _Sweep:
         told.doubtful |= logged.objects
         for name in window.unnamed:
             told.doubtful.update(own_rows(name))
-        for path in told.doubtful & told.enough.keys():
-            target = told.enough.pop(path)
-            if target in window.names:
+        again = list(told.doubtful & told.enough.keys())
+        while again:
+            path = again.pop()
+            target = told.enough.pop(path, None)
+            if target is not None and target in window.names:
                 window.unnamed[target] = window.names[target]
+                others = [each for each in own_rows(target) if each in told.enough]  # another row may name it, too
+                told.doubtful.update(others)
+                again += others
 
     async def _look_up(self, window: _Window, paths: Sequence[str]) -> None:
         """Reads these rows by their keys."""

@@ -36,7 +36,7 @@ async def rows_of(rows: HighVolumeBackend) -> dict[str, str]:
 
 async def publish(
     log: ChangeLog, published: dict[str, str], now_ns: int, *, store: str = STORE, generation: int = GENERATION, live: int | None = None,
-    records: int | None = None, gap: bool = False, withheld: bool | None = None, lower: int | None = None, seq: int = 7,
+    records: int | None = None, gap: bool = False, withheld: bool | None = None, lower: int | None = None,
 ) -> None:  # fmt: skip
     """Makes this the index. `withheld`: a pass is under way, and whether its progress is withheld."""
     now_ms = now_ns // NS_PER_MS
@@ -47,7 +47,7 @@ async def publish(
     await log.write_values({f"{prefix}began": b"1", **values}, now_ms)
     checkpoint = {
         "progress": {"timestamp": now_ms - 1, "num_records": 0}, "next": now_ms, "lower": now_ms if lower is None else lower, "epoch": 1,
-        "seq": seq, "generation": generation, "staged": None,
+        "seq": 7, "generation": generation, "staged": None,
         "bindings": [[now_ms - 1, {"records": len(published) if records is None else records}]], "store": store,
         "live": len(published) if live is None else live,
         "pass": None if withheld is None else {"cursor": "", "read": 0, "known": None, "withheld": withheld},

@@ -373,7 +373,7 @@ async def test_feed_that_breaks_off_while_the_audit_reads_it_fails_the_range() -
 
 
 def manifest_of(references: FeedReferences | None, indexed: int, committed: int = 0, scope: str = "") -> Manifest:
-    ended = None if references is None else FeedAtEnd(live=references.live, records=references.records + committed, seq=references.seq)
+    ended = None if references is None else FeedAtEnd(live=references.live, records=references.records + committed)
     return Manifest(
         run="run", inputs={}, log_is_durable=True, references=references, feed_at_end=ended, indexed=indexed, cutoff=CUTOFF, scope=scope,
         ranges=(), started_ns=BEGINS_NS,
@@ -388,6 +388,7 @@ async def test_index_is_whole_if_it_has_what_its_writer_counts_but_for_what_was_
     assert index_not_whole(manifest_of(references, 2)) is None
     assert index_not_whole(manifest_of(references, 1, committed=1)) is None
     assert index_not_whole(manifest_of(references, 1, scope="a/")) is None
+    assert index_not_whole(manifest_of(references.model_copy(update={"last": 1}), 1)) is None, "committed, and not in the index yet"
     assert "had 1 references, and its writer counts 2, with 0 updates" in str(index_not_whole(manifest_of(references, 1)))
     unknown = manifest_of(references, 2).model_copy(update={"feed_at_end": None})
     assert "could not be read at the end" in str(index_not_whole(unknown))
