@@ -8,6 +8,7 @@
     soak.py        processes that are spared, and must not grow; status_check.py compares the status with what is stored
     product.py     runs a command of the product as a process
     load.py        which operations a writer does
+    feed.py        the change feed: its processes; published.py reads what they published, for the check
     journal.py     what callers were told, written down by each process
     check.py       compares what is stored with what callers were told; it runs no product code
     files.py, google.py    read what is stored, for the check: from files, and with Google's own client

@@ -11,6 +11,7 @@ It counts these flaws:
     false_no     an operation took effect although its caller was told that it never will   I4
     mixed_up     no operation wrote these bytes there, or another one than the metadata say I7
     errors       an answer that no caller should get, such as "its data is lost"
+    feed         the change feed breaks a rule, or says another thing of an object than its row does
 
 It uses none of the code that it judges. For each backend, a `Stored` reads rows, blobs and entries by the stored
 formats alone (`emulators.demo.files`, `emulators.demo.google`). Call `check` when all processes have ended. `dangling`
@@ -31,8 +32,9 @@ from typing import Protocol
 
 from emulators.demo.journal import Answer, Kind, Operation, late_writes, read_operations
 from emulators.demo.load import digest
+from emulators.demo.published import Published
 
-FLAWS = ("dangling", "orphans", "entries", "uploads", "parked", "lost", "false_no", "mixed_up", "errors")
+FLAWS = ("dangling", "orphans", "entries", "uploads", "parked", "lost", "false_no", "mixed_up", "errors", "feed")
 DETAILS_MAX = 3
 SHOWN_MAX = 100
 
@@ -114,21 +116,26 @@ class Stored(Protocol):
         """Returns key and state of each entry in the changelog. The state of an open entry is None."""
 
 
-def check(stored: Stored, journal: Path, seen_dangling: Collection[str] = ()) -> Findings:
+def check(stored: Stored, journal: Path, seen_dangling: Collection[str] = (), published: Collection[Published] = ()) -> Findings:
     """Judges a store by the journals of all its writers.
 
-    `seen_dangling`: names that `dangling` returned while the processes ran.
+    `seen_dangling`: names that `dangling` returned while the processes ran. `published`: what each place of the change
+    feed holds, after its writer has published everything.
     """
     findings, operations = Findings(), read_operations(journal, stored.late_s)
     contents = _check_tiers(stored, findings)
     for key, state in stored.entries():
-        findings.add("entries" if state is None else "parked", f"the changelog still has {key} {state or ''}")
+        findings.add("parked" if is_stuck(state) else "entries", f"the changelog still has {key} {state or ''}")
     for name in sorted(set(seen_dangling) - dangling(stored)):
         findings.add("dangling", f"for a while, a row redirected to {_short(name)}, which did not exist")
     for operation in operations:
         if operation.answer is Answer.ERROR:
             findings.add("errors", f"{operation.kind} {operation.id} was told: {operation.detail}")
     _check_contents(contents, operations, findings)
+    if published:
+        rows = stored.targets()
+        for sentence in (each for place in published for each in (*place.flaws, *place.differences(rows))):
+            findings.add("feed", sentence)
     findings.late = late_writes(journal, stored.won())
     return findings
 
@@ -151,8 +158,16 @@ def dangling(stored: Stored) -> set[str]:
 
 
 def unfinished(stored: Stored) -> tuple[int, int]:
-    """Returns how many entries are open in the changelog, and how many uploads there are, at this moment."""
+    """Returns how many entries are open in the changelog, and how many uploads there are, at this moment.
+
+    An entry that is kept for the change feed is not open.
+    """
     return sum(state is None for _, state in stored.entries()), len(stored.uploads())
+
+
+def is_stuck(state: str | None) -> bool:
+    """Whether an entry of this state waits for an operator. Otherwise it is open, or kept for the change feed."""
+    return state is not None and json.loads(state)["state"] != "done"
 
 
 def _check_tiers(stored: Stored, findings: Findings) -> dict[str, Content | None]:

@@ -2,10 +2,12 @@
 
     writers (N processes)     put, overwrite, delete and read; they are killed with SIGKILL, or stopped past their lease
     daemons (M processes)     recover, as in production; they are killed and stopped, too, but less often
+    feed                      publishes which object references which blob; it is killed and stopped, too
     director (this process)   kills, stops and restarts the others; prints once a second what happens
 
 Then the writers finish, the daemons empty the log, and an independent check judges what is stored and what each caller
-was told (`emulators.demo.check`). At the end the store is audited, after something was planted for the audit to find
+was told (`emulators.demo.check`). What the change feed says must be what the rows hold (`emulators.demo.feed`). At the end the
+store is audited, after something was planted for the audit to find
 (`emulators.demo.audit`).
 
 The store is in a directory, or on the emulators of Bigtable and GCS, which are frozen and cut off meanwhile
@@ -50,7 +52,7 @@ def run_demo(options: DemoOptions, as_json: bool) -> int:
     root = options.directory.absolute() if options.directory else Path(tempfile.mkdtemp(prefix="tiered-demo-"))
     before, keep = signal.signal(signal.SIGTERM, signal.default_int_handler), given
     try:
-        with _stage(options.backend, root) as stage:
+        with _stage(options.backend, root, with_feed=not options.unfenced) as stage:
             report = Director(options, stage, said).run()
             if not as_json:
                 _show(report, stage, said)
@@ -84,14 +86,15 @@ def _audit(report: dict[str, Any], stage: Stage, said: Console) -> None:
         report |= {"ok": False, "verdict": "; ".join(audited.flaws)}
 
 
-def _stage(backend: str, root: Path) -> Stage:
+def _stage(backend: str, root: Path, *, with_feed: bool) -> Stage:
+    """Returns the stage. Without the fence there is no feed: its writer settles changes, which is the fence."""
     if backend == "embedded":
-        return EmbeddedStage(root)
+        return EmbeddedStage(root, with_feed=with_feed)
     try:
         from emulators.demo.emulators import EmulatorStage
     except ModuleNotFoundError as missing:
         raise ConfigurationError(f"the demo on the emulators needs {missing.name}: pip install 'tiered[gcp]'") from missing
-    return EmulatorStage(root)
+    return EmulatorStage(root, with_feed=with_feed)
 
 
 MEANING = {
@@ -104,6 +107,7 @@ MEANING = {
     "false_no": "took effect though the caller was told no",
     "mixed_up": "contents that nobody wrote there",
     "errors": "answers that no caller should get",
+    "feed": "things that the change feed says and that are not so",
     "crashes": "processes that ended by themselves",
     "untrue": "statements of the status that were not so",
     "growth": "things of which a spared process had more and more",
@@ -125,6 +129,7 @@ def _show(report: dict[str, Any], stage: Stage, said: Console) -> None:
           for name in (service.name for service in stage.services)),
         *([("late", happened["late"], "writes that landed after they had timed out")] if stage.services else []),
         ("recovered", happened["recovered"], "changes that were cleaned up after the dead"),
+        *(_of_feed(report) if "feed" in report else []),
         *((name.replace("_", "-"), flaws[name], meaning) for name, meaning in MEANING.items() if name in flaws),
         *([("looks", report["soak"]["looks"], f"at the status; {report['soak']['stuck_looks']:,} while an entry was stuck")]
           if "soak" in report else []),
@@ -142,6 +147,19 @@ def _show(report: dict[str, Any], stage: Stage, said: Console) -> None:
         said.print(f"  {sentence}")
     said.print(_verdict(report), style="bold green" if report["ok"] else "bold red")
     said.print(f"Operations and payloads repeat with --seed {report['seed']}; the moments of the kills do not.")
+
+
+def _of_feed(report: dict[str, Any]) -> list[tuple[str, int, str]]:
+    """Returns the lines about the feed: what it has published, how its processes were treated, and what its view is."""
+    feed, happened = report["feed"], report["happened"]
+    struck = f"its writer was killed {happened['feed_kills']:,} times and stopped {happened['feed_stops']:,} times"
+    if "receiver_kills" in happened:
+        struck += f", its receiver {happened['receiver_kills']:,} and {happened['receiver_stops']:,} times"
+    places = ", ".join(feed["places"])
+    return [
+        ("published", feed["updates"], f"updates of the change feed, in {feed['files']:,} files; {struck}"),
+        ("references", feed["references"], f"in the view of the feed ({places}), {'not ' if report['flaws']['feed'] else ''}as in the rows"),
+    ]
 
 
 def _show_end(report: dict[str, Any], stage: Stage, said: Console) -> None:

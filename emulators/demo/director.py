@@ -28,6 +28,7 @@ from rich.console import Console
 
 from changelog.base.errors import UnavailableError
 from emulators.demo.check import FLAWS, Findings, check, dangling, unfinished
+from emulators.demo.feed import FOLLOWER, ONCE, ONCE_S, RECEIVER
 from emulators.demo.journal import DIRECTOR, Answer, Journal, Tail, read_lines
 from emulators.demo.network import BACK_MAX_S, THERE_MAX_S
 from emulators.demo.soak import STATUS, Soak
@@ -38,7 +39,7 @@ from emulators.demo.writer import TASKS, Orders
 
 STOP_S = (1.5, 2.2)
 FIRST_KILL_S = 0.3
-STRIKES = ("writer_kills",) * 5 + ("writer_stops",) * 5 + ("daemon_kills", "daemon_stops")
+STRIKES: tuple[str, ...] = ("writer_kills",) * 5 + ("writer_stops",) * 5 + ("daemon_kills", "daemon_stops")
 """What is done to processes, and how often. The order is shuffled; when all have been done, it begins again."""
 START_WAIT_S = 30.0
 ENCORE_S = 60.0
@@ -67,7 +68,7 @@ class Score:
 
     begun: int = 0
     answers: Counter[str] = field(default_factory=Counter)
-    strikes: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(STRIKES, 0)))
+    strikes: Counter[str] = field(default_factory=Counter)
     unfinished: int = 0
     recovered: set[bytes] = field(default_factory=set)
     dangling: set[str] = field(default_factory=set)
@@ -83,12 +84,14 @@ class Director:
         self._chance = Random(f"director {self._seed}")
         self._weather = Weather(stage.services, Random(f"weather {self._seed}"))
         self._deck: list[str] = []
+        self._feed = stage.feed
+        self._strikes = STRIKES + (self._feed.strikes if self._feed else ())
         self._writers = [f"w{number}" for number in range(options.writers)]
         self._daemons = [f"d{number}" for number in range(options.daemons)]
         self._soak = self._spare() if options.soak else None
         self._journal = Journal(stage.journal / DIRECTOR)
         self._troupe = Troupe(stage, self._journal, self._command)
-        self._score = Score()
+        self._score = Score(strikes=Counter(dict.fromkeys(self._strikes, 0)))
         self._journals = Tail(stage.journal, "w*.jsonl")
         self._logs = Tail(stage.log, "d*.log")
         self._began_at = 0.0
@@ -112,7 +115,15 @@ class Director:
             self._journal.close()
         soaked = self._soak.end() if self._soak else None
         self._look()
-        return self._report(soaked, check(self._stage.stored, self._stage.journal, self._score.dangling))
+        published = self._feed.published() if self._feed else []
+        findings = check(self._stage.stored, self._stage.journal, self._score.dangling, published)
+        report = self._report(soaked, findings)
+        if published:
+            report["feed"] = {
+                "places": [each.place for each in published], "files": published[0].files, "updates": published[0].updates,
+                "references": len(published[0].view), "frontier": published[0].frontier,
+            }  # fmt: skip
+        return report
 
     # --- the steps of a run ------------------------------------------------------------------------
 
@@ -137,9 +148,12 @@ class Director:
         while not all(self._has_answered(part) for part in self._writers):
             if time.monotonic() - self._began_at > START_WAIT_S:
                 raise UnavailableError(f"the demo's writers did not begin within {START_WAIT_S:g} s, see the logs in {self._stage.log}")
-            self._troupe.revive(self._writers + self._daemons)
+            self._troupe.revive(self._writers + self._daemons + self._of_feed())
             time.sleep(TICK_S)
         self._began_at = time.monotonic()
+
+    def _of_feed(self) -> list[str]:
+        return self._feed.parts() if self._feed else []
 
     def _has_answered(self, part: str) -> bool:
         return any("end" in line for path in self._stage.journal.glob(f"{part}.*.jsonl") for line in read_lines(path))
@@ -152,7 +166,7 @@ class Director:
         # The first thing to happen is a kill, and it happens soon. So even the shortest run has one.
         strike_at, self._deck = self._began_at + FIRST_KILL_S, ["writer_kills"]
         while (now := time.monotonic()) < ends_at or (self._missing() and now < ends_at + ENCORE_S):
-            self._troupe.revive([*self._writers, *self._daemons, *([STATUS] if self._soak else [])])
+            self._troupe.revive([*self._writers, *self._daemons, *self._of_feed(), *([STATUS] if self._soak else [])])
             self._troupe.resume_due()
             if self._soak:
                 self._soak.sample(self._troupe.actors)
@@ -178,14 +192,32 @@ class Director:
         self._score.news.append(f"writers finished{', but for ' + ', '.join(late) if late else ''}")
         give_up_at = time.monotonic() + DRAIN_WAIT_S
         while not self._is_done() and time.monotonic() < give_up_at:
-            self._troupe.revive(self._daemons)
+            self._troupe.revive(self._daemons + self._of_feed())
             self._troupe.resume_due()
             self._say_each_second()
             time.sleep(TICK_S)
+        if self._feed:
+            self._finish_feed()
         self._troupe.dismiss(STATUS, LEAVE_WAIT_S)
         self._troupe.dismiss("d", LEAVE_WAIT_S)
         self._score.news.append("daemons stopped")
         self._say()
+
+    def _finish_feed(self) -> None:
+        """Ends the writers of the feed. Then another one publishes and cleans up what is left, for a limited time."""
+        assert self._feed is not None, "there is a feed"
+        self._troupe.dismiss("f", LEAVE_WAIT_S)
+        self._troupe.start(ONCE)
+        give_up_at = time.monotonic() + ONCE_S
+        while self._troupe.is_running(ONCE) and time.monotonic() < give_up_at:
+            self._troupe.revive([each for each in self._of_feed() if not each.startswith("f")])
+            self._troupe.resume_due()
+            self._say_each_second()
+            time.sleep(TICK_S)
+        self._feed.await_follower()
+        for part in (ONCE, RECEIVER, FOLLOWER):
+            self._troupe.dismiss(part, LEAVE_WAIT_S)
+        self._score.news.append("the feed has published the rest")
 
     def _is_done(self) -> bool:
         is_clear = self._soak is None or self._soak.clear()
@@ -194,7 +226,7 @@ class Director:
     # --- kills and stops ---------------------------------------------------------------------------
 
     def _strike(self) -> None:
-        self._deck = self._deck or self._chance.sample(STRIKES, len(STRIKES))
+        self._deck = self._deck or self._chance.sample(self._strikes, len(self._strikes))
         kind = self._deck.pop()
         kills, now = kind.endswith("kills"), time.monotonic()
         spared = self._soak.spared if self._soak else ()
@@ -272,6 +304,8 @@ class Director:
     def _command(self, name: str) -> list[str]:
         """Returns the command that starts the process of this name."""
         if self._soak and (command := self._soak.command(name.partition(".")[0])):
+            return command
+        if self._feed and (command := self._feed.command(name.partition(".")[0])):
             return command
         if name.startswith("w"):
             journal = self._stage.journal / f"{name}.jsonl"

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from changelog.base.errors import InvalidRequestError
 from emulators.demo.check import Stored
+from emulators.demo.feed import DemoFeed
 from emulators.demo.files import StoredFiles
 from emulators.demo.load import INLINE_BYTES_MAX
 
@@ -96,11 +97,13 @@ class Stage(ABC):
     rest_s = 0.0
     """After a stopped process goes on, it is not stopped again for so many seconds."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, with_feed: bool = False) -> None:
+        """`with_feed`: a change feed is configured, and `feed` has its processes."""
         self.root = root
         self.config = root / "tiered.yaml"
         self.journal = root / "journal"
         self.log = root / "log"
+        self.feed = DemoFeed(root, self.config, self.log, networked=self.backend == "emulators") if with_feed else None
         self._standing = ExitStack()
 
     def __enter__(self) -> Self:
@@ -109,7 +112,8 @@ class Stage(ABC):
         with ExitStack() as whole:
             whole.push(self._standing)
             # JSON is YAML, too.
-            self.config.write_text(json.dumps(_merged(_SETTINGS, self._raise()), indent=2), "utf-8")
+            settings = _merged(_SETTINGS, self._raise()) | ({"feed": self.feed.settings} if self.feed else {})
+            self.config.write_text(json.dumps(settings, indent=2), "utf-8")
             whole.pop_all()
         return self
 
@@ -136,8 +140,8 @@ class Stage(ABC):
 class EmbeddedStage(Stage):
     backend = "embedded"
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
+    def __init__(self, root: Path, *, with_feed: bool = False) -> None:
+        super().__init__(root, with_feed=with_feed)
         self.store = root / "store"
         self.stored: StoredFiles = StoredFiles(self.store)
 

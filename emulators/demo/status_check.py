@@ -27,7 +27,7 @@ import anyio
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from changelog.log import ChangeLog
-from emulators.demo.check import Stored
+from emulators.demo.check import Stored, is_stuck
 from emulators.demo.journal import DIRECTOR, Tail, read_lines
 from emulators.demo.stage import Stage
 from recovery.statistics.persisted import RECOVERY
@@ -63,7 +63,7 @@ class Entries:
 
 def read(stored: Stored) -> Entries:
     found = list(stored.entries())
-    return Entries(frozenset(key for key, _ in found), frozenset(key for key, state in found if state is not None))
+    return Entries(frozenset(key for key, _ in found), frozenset(key for key, state in found if is_stuck(state)))
 
 
 @dataclass(frozen=True, slots=True)

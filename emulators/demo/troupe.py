@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from changelog.base.errors import UnavailableError
+from emulators.demo.feed import ONCE
 from emulators.demo.journal import Journal
 from emulators.demo.stage import Stage
 from emulators.demo.writer import TURNED_AWAY
@@ -29,7 +30,7 @@ BREATH_S = 0.02
 
 @dataclass(slots=True, eq=False)
 class Actor:
-    """One running process. `part`: `w` (writer) or `d` (daemon) and a number.
+    """One running process. `part`: `w` (writer), `d` (daemon) or another letter (`emulators.demo.feed`) and a number.
 
     `name`: the part, and how often it was started again before, as in `w0.3`.
     """
@@ -109,7 +110,7 @@ class Troupe:
         """
         for actor in list(self.actors.values()):
             if (code := actor.running.poll()) is not None:
-                self._lay_off(actor, "ended" if code == TURNED_AWAY else "crashed")
+                self._lay_off(actor, "ended" if code == TURNED_AWAY or (code == 0 and actor.part == ONCE) else "crashed")
         if len(self.crashes) > CRASHES_MAX:
             raise UnavailableError(f"the demo's processes crash, see the logs in {self._stage.log}: {', '.join(self.crashes)}")
         for part in parts:
@@ -133,6 +134,9 @@ class Troupe:
                 late.append(actor.name)
                 self.kill(actor)
         return late
+
+    def is_running(self, part: str) -> bool:
+        return part in self.actors and self.actors[part].running.poll() is None
 
     def end_all(self) -> None:
         """Kills all processes that are left."""
