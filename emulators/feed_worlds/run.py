@@ -56,7 +56,7 @@ class FedWorld:
 
     def writer(self, process: Process, settings: Settings | None = None, *, new_generation: bool = False, once: bool = False) -> FeedRun:
         """Returns a writer of the feed in this process."""
-        sinks = [process.link.sink(sink) for sink in self.sinks]
+        sinks = {sink.name: process.link.sink(sink) for sink in self.sinks}
         return FeedRun(
             self.backends(process), process.runtime, settings or self.settings, sinks, new_generation=new_generation, once=once
         )  # fmt: skip

@@ -287,7 +287,7 @@ class FeedWriter:
             return
         messages: list[Message] = [Updates(tuple(updates))] if count else []
         if told:
-            counts = await self._persist(lambda: stored.withheld(known.lower))
+            counts = await self._persist(lambda: stored.withheld(known.lower)) if known.lower < known.next else {}
             counts = counts | {time: count} if count else counts
             messages.append(Progress((known.lower,), (time + 1,), tuple(sorted(counts.items()))))
         staged = await self._persist(lambda: stored.stage(messages, count, time, self._form, known.epoch, following.seq))
@@ -298,7 +298,7 @@ class FeedWriter:
             bindings=known.bound(time, records),
         )
         await self._commit(self._raw, following)
-        await self._apply(following, updates)
+        await self._apply(following, updates, tells=known.lower < known.next)
         self.waiting.append(Journaled(time, staged, records))
         self.counts.committed += count
         if told:
@@ -376,8 +376,8 @@ class FeedWriter:
             raise FencedError("another writer has opened the feed, or recovery has set a gap; this one commits nothing more")
         self._checkpoint, self._raw = new, value
 
-    async def _apply(self, committed: Checkpoint, updates: Sequence[Update]) -> None:
-        await self._persist(lambda: self.stored.apply(committed, updates))
+    async def _apply(self, committed: Checkpoint, updates: Sequence[Update], *, tells: bool = True) -> None:
+        await self._persist(lambda: self.stored.apply(committed, updates, tells=tells))
 
     # --- details -------------------------------------------------------------------------------------
 
