@@ -56,6 +56,7 @@ else
 	TIERED_SIM_SEEDS=1000 .venv/bin/python -m pytest tests/crash $(ARGS)
 	TIERED_SIM_SEEDS=1000 .venv/bin/python -m pytest -m sim --ignore=tests/crash $(ARGS)
 	.venv/bin/python docs/protocol/model.py --all
+	.venv/bin/python docs/protocol/feed_model.py --all
 	$(SIMULATION).bounded
 	.venv/bin/python -m emulators.feed
 	$(SIMULATION) run --seeds 2000

@@ -26,8 +26,10 @@ from anyio.abc import TaskStatus
 
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
+from changelog.base.tasks import elsewhere_is_an_error
 from changelog.log import ChangeLog, Collects, LeftGarbageError
 from recovery.entries import count_stuck, stuck_sentence
+from recovery.feed.writer.overdue import release_overdue
 from recovery.loop import RELEASE_BUDGET_S, RecoveryLoop, Report
 from recovery.statistics.recovery_source import RecoverySource
 from tiered.errors import TieredError
@@ -42,6 +44,9 @@ RESTS = 4
 
 So a million blobs do not keep a disk busy all the time.
 """
+
+OFF_EVERY_S = 3600.0
+"""How often it looks for entries that are still kept for a change feed, where none is configured, in seconds."""
 
 LAST_COUNT_S = 5.0
 """How long the end of a recovery waits for the number of stuck entries."""
@@ -124,11 +129,14 @@ class Recovery:
                 raise failure
 
     async def run_beside(self) -> None:
-        """Collects, counts what is stuck, and says now and then that the loop is alive. Ends only when cancelled."""
+        """Collects, counts what is stuck, cleans up what the change feed takes up too late, and says now and then that
+        the loop is alive. Ends only when cancelled.
+        """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._collect_for_ever)
             tasks.start_soon(self._source.run)
             tasks.start_soon(self._warn_of_stuck)
+            tasks.start_soon(self._release_overdue_for_ever)
             tasks.start_soon(self._say_alive)
 
     def say_start(self) -> None:
@@ -201,6 +209,15 @@ class Recovery:
                 events.warning("entries_not_counted", error, instance=self.loop.instance)
             await self._runtime.sleep(every_s * self._runtime.random.uniform(0.5, 1.0))
 
+    async def _release_overdue_for_ever(self) -> None:
+        """Cleans up entries that the change feed takes up too late. Where no feed is configured, it looks seldom."""
+        feed = self._settings.feed
+        every_s = min(self._settings.recovery.full_pass_every_s, feed.hold_max_s) if feed.enabled else OFF_EVERY_S
+        covered: set[str] = set()
+        while True:
+            await self._runtime.sleep(every_s * self._runtime.random.uniform(0.5, 1.0))
+            await release_overdue_logged(self._backends, self._runtime, self._settings, covered)
+
     async def _say_alive(self) -> None:
         """Logs at a fixed rate that the loop is alive. An idle loop would log nothing else."""
         while True:
@@ -218,6 +235,21 @@ class Recovery:
 def source_of(loop: RecoveryLoop, log: ChangeLog, runtime: Runtime, settings: Settings) -> RecoverySource:
     """What reports the statistics of the loop."""
     return RecoverySource(log, runtime, settings, loop.instance, loop.counts)
+
+
+async def release_overdue_logged(backends: Backends, runtime: Runtime, settings: Settings, covered: set[str] | None = None) -> int:
+    """Cleans up entries that the change feed takes up too late, as `release_overdue`. An error is logged, not raised.
+
+    Returns how many entries it has forgotten; 0 after an error.
+    """
+    try:
+        with elsewhere_is_an_error("it was cancelled elsewhere"):
+            return await release_overdue(backends, runtime, settings, covered)
+    except TieredError as error:
+        events.warning("overdue_not_released", error)
+    except Exception as error:  # noqa: BLE001 - recovery goes on
+        events.error("overdue_not_released", error, exc_info=error)
+    return 0
 
 
 async def recover_once(loop: RecoveryLoop, source: RecoverySource, limit: int | None) -> Report:

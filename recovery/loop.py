@@ -59,9 +59,9 @@ CONTESTED_MIN = 4
 class Report:
     """What a pass, or a whole run, did. All are counts of entries.
 
-    `seen`: stale entries that it found. `recovered`: cleaned up and forgotten. `deferred`: cleaned up, and waiting for
-    the end of the late-upload grace. `parked`: set aside for an operator. `lost`: another instance was faster.
-    `failed`: left to go stale again.
+    `seen`: stale entries that it found. `recovered`: cleaned up and forgotten, or settled and kept for the change feed.
+    `deferred`: cleaned up, and waiting for the end of the late-upload grace. `parked`: set aside for an operator.
+    `lost`: another instance was faster. `failed`: left to go stale again.
     """
 
     seen: int = 0

@@ -1,4 +1,4 @@
-"""A collector for prometheus-client that shows the latest status of recovery and of the audit as metrics.
+"""A collector for prometheus-client that shows the latest status of recovery, of the feed and of the audit as metrics.
 
     registry.register(StatusMetrics(latest, age_s))
 
@@ -25,6 +25,7 @@ from changelog.lease import Standing
 SOURCES = ("recovery", "feed", "audit")
 VERDICTS = ("healthy", "catching up", "falling behind", "stalled", "unknown")
 LEVELS = ("ok", "behind", "stuck", "unknown")
+FEED_STATES = ("live", "first pass", "behind", "stalled", "no writer yet", "off", "unknown")
 LABEL_CHARACTERS_MAX = 120
 """No name of a worker is longer: it is an instance of 100 characters, `-recovery`, and `~` with a part of its run."""
 
@@ -58,7 +59,7 @@ class StatusMetrics(Collector):
             return
         if status is None:
             return
-        for part in (_sources, _verdicts, _entries, _daemons, _level):
+        for part in (_sources, _verdicts, _entries, _daemons, _level, _feed):
             try:
                 shown = list(part(status))
             except Exception as error:  # noqa: BLE001 - the others are good
@@ -127,6 +128,42 @@ def _level(status: Mapping[str, Any]) -> Iterator[Metric]:
     family = GaugeMetricFamily("tiered_status_level", "1 for the level that holds, 0 for the others.", labels=("level",))
     _add_states(family, (), LEVELS, status["level"])
     yield family
+
+
+def _feed(status: Mapping[str, Any]) -> Iterator[Metric]:
+    feed = status.get("feed")
+    if feed is None:
+        return
+    state = GaugeMetricFamily("tiered_feed_state", "1 for the state of the change feed that holds, 0 for the others.", labels=("state",))
+    _add_states(state, (), FEED_STATES, feed["state"])
+    yield state
+    kept = feed["kept"] or {}
+    for name, text, value in (
+        ("tiered_feed_frontier_age_seconds", "How long ago the time was up to which the feed is complete.", feed["frontier_age_s"]),
+        ("tiered_feed_gap", "1: no progress is published before all rows are read again.", feed["gap"]),
+        ("tiered_feed_epoch", "How many writers have opened this feed.", feed["epoch"]),
+        ("tiered_feed_live_references", "References in the feed.", feed["live"]),
+        ("tiered_feed_waiting_entries", "Entries that wait for the feed.", kept.get("entries")),
+        ("tiered_feed_waiting_oldest_age_seconds", "For how long the oldest of them waits.", kept.get("age_s")),
+        ("tiered_feed_hold_max_seconds", "For how long they may wait: feed.hold_max_s.", kept.get("hold_max_s")),
+    ):
+        if value is not None:
+            yield GaugeMetricFamily(name, text, float(value))
+    yield from _feed_sinks(feed["sinks"])
+
+
+def _feed_sinks(sinks: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
+    records = GaugeMetricFamily("tiered_feed_sink_behind_updates", "Updates that the sink has not acknowledged.", labels=("sink",))
+    seconds = GaugeMetricFamily("tiered_feed_sink_behind_seconds", "Seconds of transactions that it has not.", labels=("sink",))
+    failing = GaugeMetricFamily("tiered_feed_sink_failing", "1: the last delivery to the sink failed.", labels=("sink",))
+    for sink in sinks:
+        names = (str(sink["name"])[:LABEL_CHARACTERS_MAX],)
+        for family, value in ((records, sink["behind_records"]), (seconds, sink["behind_s"])):
+            if value is not None:
+                family.add_metric(names, float(value))
+        if sink["known"]:
+            failing.add_metric(names, float(sink["failing_since"] is not None))
+    yield from (records, seconds, failing)
 
 
 def _add_states(family: GaugeMetricFamily, names: tuple[str, ...], states: tuple[str, ...], state: str) -> None:

@@ -83,13 +83,13 @@ def run(recipe: Recipe, coverage: Coverage) -> Result:
     The product's decisions are counted only if the caller has switched that on (`decisions_counted`).
     """
     result = Result(recipe.seed)
-    with _quiet():
+    with quiet():
         try:
             run_world(lambda: _live(recipe, result, coverage), recipe.seed)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - whatever a world raises is a finding, not the end of the search
-            result.violation = _violation(error, result.trace)
+            result.violation = violation_of(error, result.trace)
     return result
 
 
@@ -309,7 +309,7 @@ def _count(stage: Stage, coverage: Coverage) -> None:
             coverage.count("actors", actor.role.name)
 
 
-def _violation(error: BaseException, trace: list[str]) -> InvariantViolation:
+def violation_of(error: BaseException, trace: list[str]) -> InvariantViolation:
     """Returns the first error of those that a group of tasks raised together, as a violation."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -322,7 +322,7 @@ def _violation(error: BaseException, trace: list[str]) -> InvariantViolation:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Switches the product's log records off. They are for operators of real deployments. A world's trace tells more.
     """
     logger = logging.getLogger("tiered")

@@ -36,6 +36,7 @@ from tiered.protocol.backends import HighVolumeBackend, LongTermBackend
 from tiered.testing.blobs import MemoryUpload
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 class Mode(Enum):
@@ -74,8 +75,12 @@ Travel = Callable[[str], tuple[float, float]]
 """Returns for a call point the seconds that the request travels, and then the answer. It is asked once for each call.
 """
 
-SCANS = frozenset({"rows.scan", "rows.redirects", "rows.redirects_at", "blobs.list", "log.stale", "log.entries", "log.kept", "log.scan_values"})
-READS = SCANS | {"rows.read", "rows.boundaries", "blobs.open", "blobs.head", "blobs.now_ns", "log.read", "log.read_values"}
+SCANS = frozenset({
+    "rows.scan", "rows.redirects", "rows.redirects_at", "blobs.list", "log.stale", "log.entries", "log.kept", "log.scan_values",
+})  # fmt: skip
+READS = SCANS | {
+    "rows.read", "rows.boundaries", "blobs.open", "blobs.head", "blobs.now_ns", "log.read", "log.read_note", "log.read_values",
+}  # fmt: skip
 STREAMS = frozenset({"upload.write", "reader.pieces", "reader.aclose"})
 """Parts of a stream. Each comes after the one before, or not at all. If the sender gives up, a part under way is lost.
 """
@@ -207,6 +212,10 @@ class Link:
 
     def blobs(self, blobs: LongTermBackend) -> LongTermBackend:
         return cast(LongTermBackend, _Far(self, "blobs", blobs))
+
+    def sink(self, sink: S) -> S:
+        """Returns the sink of a change feed, as seen through this link."""
+        return cast(S, _Far(self, "sink", sink))
 
     def stall(self, seconds: float) -> None:
         """From now on, for so long, let no request leave and no answer arrive."""

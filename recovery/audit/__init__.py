@@ -1,6 +1,7 @@
 """The audit compares every blob with every tombstone and every entry of the changelog, while the store is in use.
 
     sweep.py         begin here: one range of names: list, read the log, scan the rows, compare, look again
+    references.py    takes the references from a change feed instead of the rows, if that is wanted
     verify.py        reads payloads, if that is wanted
     beside.py        what lies beside the blobs: uploads that were left, deleted blobs that are still kept
     verdicts.py      what a blob or a row is: decision tables without I/O

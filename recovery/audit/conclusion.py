@@ -10,7 +10,7 @@ from heapq import nlargest
 
 from recovery.audit.beside import UPLOADS
 from recovery.audit.finding import AGES, Count, Summary
-from recovery.audit.manifest import Counted, Failure, Manifest, Prefix
+from recovery.audit.manifest import Counted, Failure, Manifest, Prefix, index_not_whole
 from recovery.audit.verdicts import DOUBTS, MEANING, Kind
 
 _NAMED = (Kind.REFERENCED, Kind.DESTROYED)
@@ -29,8 +29,9 @@ def conclude(
     `names`: the number of names in each range that is done. `failures`: the ranges that failed. `faults`: sentences
     about files that did not count and were written again. `doubts`: what is wrong with the files that count.
     """
-    doubts = (*_doubts(manifest, summary, failures), *doubts)
-    return manifest.model_copy(update={
+    counted = manifest.model_copy(update={"indexed": summary.indexed, "looked_up": summary.looked_up})
+    doubts = (*_doubts(counted, summary, failures), *doubts)
+    return counted.model_copy(update={
         "names": summary.names,
         "redirects": summary.redirects,
         "entries_max": summary.entries_max,
@@ -60,6 +61,8 @@ def _doubts(manifest: Manifest, summary: Summary, failures: tuple[Failure, ...])
     for kind in sorted(DOUBTS):
         if kind in totals:
             yield f"{totals[kind].number} times {kind}: {MEANING[kind]}"
+    if not failures and (why := index_not_whole(manifest)) is not None:
+        yield why
     if not failures and summary.names and not summary.redirects:
         if manifest.scope:
             yield (

@@ -125,6 +125,8 @@ def _of_counts(manifest: Manifest, tiling: Tiling) -> Iterator[str]:
         yield "the manifest counts other usecases than its files"
     if (manifest.verified, manifest.verified_bytes) != (summary.verified, summary.verified_bytes):
         yield f"the manifest says that {manifest.verified} payloads were read, and its files {summary.verified}"
+    if (manifest.indexed, manifest.looked_up) != (summary.indexed, summary.looked_up):
+        yield f"the manifest counts {manifest.indexed} references of the feed, and its files {summary.indexed}"
     by_range: Counter[int] = Counter()
     for piece, header in tiling.done:
         by_range[piece.range] += header.summary.names

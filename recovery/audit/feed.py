@@ -306,6 +306,7 @@ def _bound(manifest: Manifest) -> dict[str, Any]:
         "grace in seconds": manifest.cutoff.grace_s,
         "overdue after seconds": manifest.cutoff.overdue_s,
         "inventory": None if manifest.inventory is None else "a report",
+        "references": None if manifest.references is None else "a change feed",
     }
 
 

@@ -68,8 +68,12 @@ class Count:
 class Summary:
     """What the audit saw of one range, or of several: `merge` adds them up.
 
-    `names` were listed and `redirects` were scanned, in `windows` windows. `counts`: by usecase and kind. `ages`: for
-    each kind, how many blobs are in each class of age (the index in `AGES`). `age_sizes`: the same, but bytes.
+    `names` were listed and `redirects` were scanned, in `windows` windows. If the references came from a change feed,
+    `redirects` counts what it told and what was read beside it. `indexed`: how many references its index had.
+    `looked_up`: how many rows were read by their keys, or found by a scan, because the index was not enough.
+
+    `counts`: by usecase and kind. `ages`: for each kind, how many blobs are in each class of age (the index in `AGES`).
+    `age_sizes`: the same, but bytes.
     `entries_max`: the most entries that one reading of the changelog saw. `unreadable_max`: the most unreadable ones.
     `dated_ahead`: how many blobs carry a date after the audit began. `verified`: how many blobs were read to their last
     byte, and `verified_bytes` how many bytes that were. `kept`: what the service keeps of deleted blobs, by its form.
@@ -89,6 +93,8 @@ class Summary:
     age_sizes: dict[Kind, Counter[int]] = field(default_factory=dict)
     kept: dict[str, Count] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
+    indexed: int = 0
+    looked_up: int = 0
 
     def count(self, usecase: str, kind: Kind, number: int, size: int) -> None:
         if usecase not in self.counts and len(self.counts) >= USECASES_MAX:
@@ -111,6 +117,8 @@ class Summary:
     def merge(self, other: Summary) -> None:
         self.names += other.names
         self.redirects += other.redirects
+        self.indexed += other.indexed
+        self.looked_up += other.looked_up
         self.windows += other.windows
         self.entries_max = max(self.entries_max, other.entries_max)
         self.unreadable_max = max(self.unreadable_max, other.unreadable_max)

@@ -401,7 +401,7 @@ SEALED = ("schema", "run", "range", "bounds", "summary", "rows", "length")
 """What a footer says, in the order in which the checksum covers it."""
 
 _NUMBERS = ("names", "redirects", "windows", "entries_max", "unreadable_max", "dated_ahead")
-_LATER_NUMBERS = ("verified", "verified_bytes")
+_LATER_NUMBERS = ("verified", "verified_bytes", "indexed", "looked_up")
 """These are not in files of older software, which counted nothing of the kind."""
 _AGES = ("ages", "age_sizes")
 

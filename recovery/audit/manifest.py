@@ -134,6 +134,33 @@ class Inventory(_Frozen):
     notes: tuple[str, ...] = ()
 
 
+class FeedReferences(_Frozen):
+    """The change feed whose published index tells a run the references, instead of a scan of the rows.
+
+    `generation`: of the feed. `store`: the store that the feed names. `frontier_ns`: up to which moment the feed was
+    complete when the run began; `passed_ns`: when it had last compared all rows with its index; None: not known. Both
+    are nanoseconds since 1970, by the clock of the feed's writer. `live`: how many references the index had then.
+    `records`: how many updates the feed had committed then; `last`: how many of them with its last transaction, which
+    the index may not have had yet. `age_max_s`: the oldest frontier that was allowed, in seconds.
+    """
+
+    generation: Number
+    store: str
+    frontier_ns: Time
+    passed_ns: Time | None
+    live: Number
+    records: Number
+    last: Number
+    age_max_s: Seconds
+
+
+class FeedAtEnd(_Frozen):
+    """What the checkpoint of the feed said when the run ended: as in `FeedReferences`."""
+
+    live: Number
+    records: Number
+
+
 class Part(_Frozen):
     """A file of findings that the run counted. A range is one part, or several if it was too long for one task.
 
@@ -178,6 +205,10 @@ class Manifest(_Frozen):
     log_is_durable: bool
     inventory: Inventory | None = None
     """None: the bucket was listed."""
+    references: FeedReferences | None = None
+    """None: the rows were scanned."""
+    feed_at_end: FeedAtEnd | None = None
+    """None: the rows were scanned, the run has not ended, or the feed could not be read then."""
     cutoff: Cutoff
     ranges: tuple[Bounds, ...]
     engine: str = ""
@@ -195,6 +226,9 @@ class Manifest(_Frozen):
     """Which payloads are read. None: none, so nothing is known about the bytes of blobs."""
     names: Number = 0
     redirects: Number = 0
+    indexed: Number = 0
+    looked_up: Number = 0
+    """With a feed: how many references its index had, and how many rows were read beside it."""
     entries_max: Number = 0
     verified: Number = 0
     verified_bytes: Number = 0
@@ -295,6 +329,33 @@ def _untimely(manifest: Manifest, now_ns: int) -> Iterator[str]:
         yield "it began in the future"
     if manifest.ended_ns is not None and manifest.ended_ns < manifest.started_ns - CLOCKS_NS:
         yield "it ended before it began"
+    feed = manifest.references
+    if feed is not None and cutoff.as_of_ns - feed.frontier_ns > feed.age_max_s * 1e9 + CLOCKS_NS:
+        yield "the feed that its references came from was older than it allows"
+    if feed is not None and feed.frontier_ns > cutoff.as_of_ns + 2 * CLOCKS_NS:
+        yield "the feed that its references came from was complete up to a moment after the run began"
+
+
+def index_not_whole(manifest: Manifest) -> str | None:
+    """Returns why the index of the feed cannot be trusted: it did not have as many references as its writer counts.
+
+    None: there is no feed, or nothing is wrong with it. While the audit reads, the feed goes on. So the numbers may
+    differ by as many updates as it has committed meanwhile, and by its last transaction before that. Of a part of all
+    names nobody counts the references.
+    """
+    began, ended = manifest.references, manifest.feed_at_end
+    if began is None or manifest.scope:
+        return None
+    if ended is None:
+        return "the change feed could not be read at the end, so it is not known whether its index was whole"
+    committed = ended.records - began.records
+    if committed < 0 or abs(manifest.indexed - began.live) > committed + began.last:
+        return (
+            f"the index of the change feed had {manifest.indexed} references, and its writer counts {began.live}, with"
+            f" {max(0, committed)} updates during the audit: a part of the index is lost, so begin a new generation of the feed, or scan"
+            " the rows"
+        )
+    return None
 
 
 def _miscounted(manifest: Manifest) -> Iterator[str]:
@@ -303,5 +364,7 @@ def _miscounted(manifest: Manifest) -> Iterator[str]:
         yield f"it has {len(manifest.ranges)} ranges, and counts the names of {len(manifest.names_by_range)}"
     if manifest.complete and (manifest.doubts or manifest.failures or len(counted) != len(manifest.ranges)):
         yield "it is marked as complete, and names ranges that were not audited, or doubts"
+    if manifest.complete and (why := index_not_whole(manifest)) is not None:
+        yield why
     if manifest.names != sum(part.names for part in manifest.parts):
         yield f"it counts {manifest.names} blobs, and its files {sum(part.names for part in manifest.parts)}"

@@ -27,6 +27,8 @@ from recovery.audit.verdicts import Form
 from tiered.object_id import ObjectId
 
 _SLASH = ord("/")
+_SUFFIX = 37
+"""How many characters `/{revision}` has."""
 
 QUARANTINE = "~quarantine/"
 """Names below it are copies of what was deleted. No row can name them, because such a key belongs to the changelog."""
@@ -67,6 +69,21 @@ def is_of(path: str, target: str) -> bool:
     It may name only its own blobs, with a revision or without.
     """
     return target.startswith(f"{path}/") or target == path
+
+
+def own_rows(name: str) -> list[str]:
+    """Returns the keys of the rows that may rightly name the blob `name`: its object's, and that of the whole name."""
+    stem, _, last = name.rpartition("/")
+    keys = [name, stem] if stem and ChangeId.matches(last) else [name]
+    return [key for key in keys if not key.startswith("~")]
+
+
+def is_plain(path: str, target: str) -> bool:
+    """Tells whether `target` has one of the two usual names of a blob of the row `path`: `{path}/{revision}`, `{path}`.
+    """
+    if not target.startswith(path):
+        return False
+    return len(target) == len(path) or (len(target) == len(path) + _SUFFIX and target[len(path)] == "/")
 
 
 def rows_before(start: str) -> list[bytes]:

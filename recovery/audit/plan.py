@@ -27,10 +27,12 @@ from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
 from recovery.audit.cuts import cut_names
 from recovery.audit.directory import Files
-from recovery.audit.manifest import OVERDUE_S, Bounds, Cutoff, Inventory, Manifest
+from recovery.audit.manifest import OVERDUE_S, Bounds, Cutoff, FeedReferences, Inventory, Manifest
+from recovery.audit.references import check_same as check_same_feed
+from recovery.audit.references import read_checkpoint, references_of
 from recovery.audit.sweep import SKEW_MAX_NS
 from recovery.audit.words import duration, span
-from recovery.audit.work import GRACE_MIN_S, GRACE_S, AuditOptions, check_there
+from recovery.audit.work import FEED_AGE_MAX_S, GRACE_MIN_S, GRACE_S, AuditOptions, check_there
 from tiered.metadata import NS_PER_S
 from tiered.open import Backends, open_backends
 from tiered.protocol.backends import LongTermBackend
@@ -50,7 +52,8 @@ class Plan:
     """What an audit would do. `inputs`: as in the manifest. `blobs`: how many there are; None: more than were listed.
 
     `list_requests`: how many requests it takes to list them once; None: not known. Each lists `NAMES_PER_REQUEST`
-    names. `ahead_ns`: how far this machine's clock is ahead of the service's.
+    names. `ahead_ns`: how far this machine's clock is ahead of the service's. `references`: the feed that tells the
+    references; None: the rows are scanned.
     """
 
     inputs: dict[str, str]
@@ -61,6 +64,7 @@ class Plan:
     blobs: int | None
     list_requests: int | None
     ahead_ns: int = 0
+    references: FeedReferences | None = None
 
 
 async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runtime: Runtime) -> Plan:
@@ -74,6 +78,10 @@ async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runt
     async with open_backends(settings, runtime, writes=False) as backends:
         as_of_ns = await backends.tiers.long_term.now_ns()
         ahead_ns = runtime.wall_ns() - as_of_ns
+        references = None
+        if options.references == "feed":
+            age_max_s = FEED_AGE_MAX_S if options.feed_age_max_s is None else options.feed_age_max_s
+            references = await references_of(backends.log, store_of(settings), as_of_ns, age_max_s)
         notes = list(_notes(options, ahead_ns))
         if options.inventory is not None:
             notes += _notes_on_report(options.inventory, as_of_ns, _grace_of(options))
@@ -89,7 +97,7 @@ async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runt
     requests = None if blobs is None else max(1, -(-blobs // NAMES_PER_REQUEST))
     overdue_s = OVERDUE_S if options.overdue_s is None else options.overdue_s
     cutoff = Cutoff(as_of_ns=as_of_ns, grace_s=_grace_of(options), overdue_s=overdue_s)
-    return Plan(inputs, backends.log.durable, cutoff, split(cuts, scope), tuple(notes), blobs, requests, ahead_ns)
+    return Plan(inputs, backends.log.durable, cutoff, split(cuts, scope), tuple(notes), blobs, requests, ahead_ns, references)
 
 
 def split(cuts: Iterable[str], scope: Bounds = EVERYTHING) -> tuple[Bounds, ...]:
@@ -113,6 +121,14 @@ def inputs_of(settings: Settings) -> dict[str, str]:
         "changelog": f"{instance}/{bigtable.changelog_table}" if changelog == "bigtable" else changelog,
         **emulators,
     }
+
+
+def store_of(settings: Settings) -> str:
+    """Returns how a change feed names the store. The path of a directory is no part of it: a directory may be moved."""
+    if settings.bigtable is None or settings.gcs is None:
+        return "directory"
+    at = settings.bigtable
+    return f"bigtable:{at.project}/{at.instance}/{at.table}+gcs:{settings.gcs.bucket}"
 
 
 # --- checks ----------------------------------------------------------------------------------------
@@ -174,6 +190,28 @@ def check_choices(manifest: Manifest, options: AuditOptions, where: str) -> None
                 f"{where} holds a run that looks at {what}, fixed when it began: leave the option out, or give another"
                 " directory"
             )
+
+
+def check_references(manifest: Manifest, options: AuditOptions, where: str) -> None:
+    """Refuses to go on with a run whose references came from elsewhere."""
+    begun = "rows" if manifest.references is None else "feed"
+    if options.references not in (None, begun):
+        source = "scanned the rows" if manifest.references is None else "took its references from the change feed"
+        raise ConfigurationError(
+            f"{where} holds a run that {source}, fixed when it began: give --references {begun}, or another directory"
+        )
+    age_max_s = None if manifest.references is None else manifest.references.age_max_s
+    if options.feed_age_max_s not in (None, age_max_s):
+        raise ConfigurationError(
+            f"{where} holds a run that began with another age of the change feed: leave --feed-age-max out, or give another directory"
+        )
+
+
+async def check_feed_goes_on(settings: Settings, manifest: Manifest, runtime: Runtime) -> None:
+    """Refuses to go on with a run if the feed is not the one that it began with, or not complete any more."""
+    if manifest.references is not None and (manifest.ended_ns is None or manifest.failures):
+        async with open_backends(settings, runtime, writes=False) as backends:
+            check_same_feed(await read_checkpoint(backends.log), manifest.references)
 
 
 def _grace_of(options: AuditOptions) -> float:

@@ -165,6 +165,7 @@ def render(
         lost=[each for each in named if each.kind in LOSSES],
         named=[each for each in named if each.kind not in LOSSES],
         looked=words.looked(manifest),
+        sourced=words.sourced(manifest),
         unseen=words.unseen(manifest),
         earlier=earlier,
         changes=[] if earlier is None else changes(manifest, earlier.manifest),
@@ -192,6 +193,7 @@ def _commands(manifest: Manifest, findings: Sequence[Finding], where: str, tiere
     """Returns what a reader may do next: a sentence, and the command to copy."""
     has = {kind for kind, counted in manifest.totals.items() if counted.number}
     told = []
+    same = [*_as_before(manifest.model_copy(update={"inventory": None})), *(["--prefix", manifest.scope] if manifest.scope else [])]
     known = "All that is known of one object or blob, now and in this run"
     if Kind.DANGLING in has:
         known += "; of a blob that is gone, it says how to restore what the bucket still keeps"
@@ -213,8 +215,9 @@ def _commands(manifest: Manifest, findings: Sequence[Finding], where: str, tiere
         told.append((why, ["check"] if bucket else ["recover"]))
     if manifest.stuck:
         told.append(("See which entries are stuck, and why:", ["log", "list", "--stuck"]))
+    if manifest.references is not None:
+        told.append(("Scan the rows themselves, too:", ["audit", "run", *same, "--references", "rows"]))
     if manifest.verify is None:
-        same = [*_as_before(manifest.model_copy(update={"inventory": None})), *(["--prefix", manifest.scope] if manifest.scope else [])]
         told.append(("Read a tenth of the payloads, too:", ["audit", "run", *same, "--verify", "--verify-share", "0.1"]))
     return [(why, _command(*tiered, *parts)) for why, parts in told]
 

@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from itertools import islice
 
@@ -44,18 +45,21 @@ from recovery.audit.examine import examined
 from recovery.audit.finding import Summary
 from recovery.audit.interrupts import heed_signals
 from recovery.audit.ledger import RunDirectory, misfit
-from recovery.audit.manifest import Failure, Manifest, Prefix, StuckEntry, contradictions
+from recovery.audit.manifest import Failure, FeedAtEnd, Manifest, Prefix, StuckEntry, contradictions
 from recovery.audit.plan import (
     Plan,
     check_apart,
     check_choices,
     check_cutoff,
+    check_feed_goes_on,
     check_grace,
     check_inventory,
+    check_references,
     check_same,
     inputs_of,
     plan_audit,
 )
+from recovery.audit.references import at_end
 from recovery.audit.report import names_max, render
 from recovery.audit.since import check_since, earlier
 from recovery.audit.stuck import read_stuck
@@ -66,6 +70,7 @@ from recovery.audit.work import CANARY, AuditOptions, Engine, Job, Outcome, Prog
 from recovery.last_audit import LastAudit, write_last
 from recovery.statistics.audit_source import AuditSource, Finished, estimate
 from tiered.open import open_backends
+from tiered.protocol.retry import ask
 from tiered.settings import Settings
 
 ALIKE_MAX = 3
@@ -81,6 +86,7 @@ _VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
 """The parts of an error's sentence that may differ from range to range: names and numbers."""
 
 NOTE_BUDGET_S = 15.0
+FEED_BUDGET_S = 30.0
 ORPHANS = frozenset({Kind.ORPHAN, Kind.LEGACY_ORPHAN})
 
 
@@ -122,6 +128,9 @@ async def run_audit(
     check_cutoff(manifest.cutoff, options, directory.uri)
     check_choices(manifest, options, directory.uri)
     check_inventory(manifest.inventory, options, directory.uri)
+    check_references(manifest, options, directory.uri)
+    if planned is None:
+        await check_feed_goes_on(settings, manifest, runtime)
     async with AuditSource.open(settings, runtime, manifest.run) as source:
         verify = options.verify or manifest.verify  # the same share; the rate may be another one for this call
         job = job_of(manifest.model_copy(update={"verify": verify}), directory.uri, settings, engine.slots)
@@ -181,7 +190,7 @@ def last_audit_of(ended: Manifest, where: str) -> LastAudit:
 def _first_manifest(plan: Plan, options: AuditOptions, engine: Engine, runtime: Runtime) -> Manifest:
     return Manifest(
         run=str(uuid7(runtime)), inputs=plan.inputs, log_is_durable=plan.log_is_durable, inventory=options.inventory,
-        cutoff=plan.cutoff, ranges=plan.ranges,
+        references=plan.references, cutoff=plan.cutoff, ranges=plan.ranges,
         engine=engine.name, versions=_versions(engine), started_ns=runtime.wall_ns(), ahead_ns=plan.ahead_ns, notes=plan.notes,
         scope=options.prefix or "", verify=options.verify,
     )  # fmt: skip
@@ -245,8 +254,19 @@ class _Run:
                 f"interrupted, {len(self._done)} of {len(self._pieces)} ranges are done:"
                 f" the same command goes on from there (--to {self._directory.uri})"
             )
-        stuck = await read_stuck(Settings(**json.loads(self._job.settings)), self._runtime)
+        settings = Settings(**json.loads(self._job.settings))
+        stuck = await read_stuck(settings, self._runtime)
+        if self._manifest.references is not None and (self._worked or self._manifest.ended_ns is None):
+            self._manifest = self._manifest.model_copy(update={"feed_at_end": await self._feed_now(settings)})
         return await to_thread.run_sync(lambda: self._describe(self._conclude(*stuck)))
+
+    async def _feed_now(self, settings: Settings) -> FeedAtEnd | None:
+        """Returns what the feed's writer counts now. None: it cannot be read, or it is another feed by now."""
+        assert self._manifest.references is not None
+        with suppress(TieredError):
+            async with open_backends(settings, self._runtime, writes=False, verify=False) as backends:
+                return await ask(partial(at_end, backends.log, self._manifest.references), self._runtime, FEED_BUDGET_S)
+        return None
 
     def _due(self, tried: Counter[int]) -> list[int]:
         """Returns the parts to audit now. `tried`: how often this call tried each.

@@ -8,6 +8,11 @@ It works in windows of some ten thousand names. In each window it reads in this 
     C  read the changelog      a change under way during L is in it, or has finished and is seen in R
     R  scan the rows           what was committed after L is seen here
 
+R may be the index of a change feed (`recovery.audit.references`). Then the row is read by its key wherever the index is
+not enough: if an entry names the object or the blob, if the blob was not listed, if it has a deadline (the index has
+none), or if the index does not name it. After that, all is as it is after a scan. If that would be many rows, or if
+nobody can tell what an entry names, the rows of the window are scanned all the same.
+
 A blob is unused if L has it and neither R nor C names it. In any other order,
 that may also be true of a blob in use.
 
@@ -42,8 +47,9 @@ from changelog.base.runtime import Runtime
 from changelog.change import ChangeId, Unreadable
 from changelog.log import ChangeLog
 from recovery.audit.finding import NO_USECASE, Finding, Summary
-from recovery.audit.manifest import Bounds, Cutoff, Verify
-from recovery.audit.names import Reading, after, is_of, read_name, rows_before, usecase_of
+from recovery.audit.manifest import Bounds, Cutoff, FeedReferences, Verify
+from recovery.audit.names import Reading, after, is_of, is_plain, own_rows, read_name, rows_before, usecase_of
+from recovery.audit.references import FeedIndex, Reference
 from recovery.audit.verdicts import (
     FINDINGS,
     Deadline,
@@ -75,6 +81,13 @@ ROWS_PAGE = 10_000
 ENTRIES_PAGE = 1000
 POINT_READS = 200
 POINTS_AT_ONCE = 16
+LOOKED_UP_SHARE = 0.1
+LOOKED_UP_MIN = 500
+"""If the index of a feed leaves more rows to be read by their keys than both, the rows of the window are scanned.
+
+The share is of the names in the window. A page of a scan holds more rows than a reading by keys, and costs less.
+"""
+
 RELIST_SHARE = 0.02
 """A share of the names in a window.
 
@@ -102,32 +115,34 @@ AHEAD_NS = 3600 * NS_PER_S
 
 async def audit_range(
     tiers: Tiers, log: ChangeLog, bounds: Bounds, cutoff: Cutoff, runtime: Runtime, found: Sink, *, window_names: int = WINDOW_NAMES,
-    verify: Verify | None = None,
+    verify: Verify | None = None, references: FeedReferences | None = None,
 ) -> Summary:  # fmt: skip
     """Audits the blobs of these names, and the rows that name one of them.
 
     `found` is called with the findings as they are found.
 
     If several ranges together hold every name, they hold every row. `window_names`: how many names a window holds.
-    `verify`: which payloads are read; None: none.
+    `verify`: which payloads are read; None: none. `references`: the feed that tells the references; None: the rows are
+    scanned.
 
     Raises `TieredError` if the range cannot be read to its end. What was found until then is no evidence.
     """
     summary, _ = await audit_until(
-        tiers, log, bounds, cutoff, runtime, found, lambda _: False, window_names=window_names, verify=verify
+        tiers, log, bounds, cutoff, runtime, found, lambda _: False, window_names=window_names, verify=verify, references=references
     )
     return summary
 
 
 async def audit_until(
     tiers: Tiers, log: ChangeLog, bounds: Bounds, cutoff: Cutoff, runtime: Runtime, found: Sink, enough: Callable[[Summary], bool], *,
-    window_names: int = WINDOW_NAMES, verify: Verify | None = None,
+    window_names: int = WINDOW_NAMES, verify: Verify | None = None, references: FeedReferences | None = None,
 ) -> tuple[Summary, str | None]:  # fmt: skip
     """Does the same, but ends after the first window at whose end `enough` of the summary is true.
 
     Returns the summary, and the name where the rest begins: everything before it was audited. None: there is no rest.
     """
-    sweep = _Sweep(tiers, log, bounds, cutoff, runtime, found, window_names, verify)
+    index = None if references is None else FeedIndex(log, references)
+    sweep = _Sweep(tiers, log, bounds, cutoff, runtime, found, window_names, verify, index)
     await sweep.ask_the_time()
     start: str | None = bounds.start
     while start is not None:
@@ -139,10 +154,14 @@ async def audit_until(
 
 @dataclass(slots=True)
 class _Logged:
-    """The names of a window's blobs that entries of the changelog name, and the ids of entries that nobody can read."""
+    """The names of a window's blobs that entries of the changelog name, and the ids of entries that nobody can read.
+
+    `objects`: of which objects entries tell that matter to the window.
+    """
 
     new: set[str] = field(default_factory=set)
     old: set[str] = field(default_factory=set)
+    objects: set[str] = field(default_factory=set)
     unreadable: set[str] = field(default_factory=set)
 
     def of(self, name: str, revision: ChangeId | None) -> Logged:
@@ -178,13 +197,30 @@ class _Window:
     def holds(self, name: str) -> bool:
         return self.start <= name and (self.end is None or name < self.end)
 
+    def unmatch(self) -> None:
+        """Forgets which blobs something explains."""
+        self.unnamed = dict(self.names)
+
+
+@dataclass(slots=True)
+class _Told:
+    """What the index of a feed tells of a window.
+
+    `enough`: objects and their blobs, where that is all that there is to know. `doubtful`: objects whose rows must be
+    read.
+    """
+
+    enough: dict[str, str] = field(default_factory=dict)
+    doubtful: set[str] = field(default_factory=set)
+
 
 class _Sweep:
     def __init__(
         self, tiers: Tiers, log: ChangeLog, bounds: Bounds, cutoff: Cutoff, runtime: Runtime, found: Sink, window_names: int,
-        verify: Verify | None,
+        verify: Verify | None, index: FeedIndex | None = None,
     ) -> None:  # fmt: skip
         self.summary = Summary()
+        self._index = index
         self._rows = tiers.high_volume
         self._blobs = tiers.long_term
         self._log = log
@@ -213,7 +249,7 @@ class _Sweep:
         window.scanned_ns = self._runtime.wall_ns()
         self._count_listed(window)
         self._tell_foreign(window, oddities)
-        await self._scan_rows(window)
+        await (self._scan_rows(window) if self._index is None else self._take_references(window, logged, self._index))
         await self._judge(window, logged)
         await self._judge_broken(window)
         await self._read_payloads(window)
@@ -269,10 +305,16 @@ class _Sweep:
                 if isinstance(entry, Unreadable):
                     logged.unreadable.add(entry.key.rpartition("/")[2])
                     continue
-                if entry.change.new is not None and window.holds(entry.change.new):
-                    logged.new.add(entry.change.new)
-                if entry.change.old is not None and window.holds(entry.change.old):
-                    logged.old.add(entry.change.old)
+                change = entry.change
+                matters = window.holds(change.object)
+                if change.new is not None and window.holds(change.new):
+                    logged.new.add(change.new)
+                    matters = True
+                if change.old is not None and window.holds(change.old):
+                    logged.old.add(change.old)
+                    matters = True
+                if matters:
+                    logged.objects.add(change.object)
             entries += len(page.entries)
             start = page.next_start
         self.summary.entries_max = max(self.summary.entries_max, entries)
@@ -295,6 +337,80 @@ class _Sweep:
             self._tell_corrupt_rows(window, page)
             await self._look_for(window, self._match(window, page.redirects))
             start = page.next_start
+
+    async def _take_references(self, window: _Window, logged: _Logged, index: FeedIndex) -> None:
+        """Takes the references from the index of a feed, and reads the rows that it leaves in doubt."""
+        told = await self._read_index(window, index)
+        self._doubt(window, logged, told)
+        if logged.unreadable or len(told.doubtful) > max(LOOKED_UP_MIN, LOOKED_UP_SHARE * len(window.names)):
+            window.unmatch()
+            before = self.summary.redirects
+            await self._scan_rows(window)
+            self.summary.looked_up += self.summary.redirects - before
+        else:
+            self.summary.redirects += sum(map(window.holds, told.enough))
+            await self._look_up(window, sorted(told.doubtful))
+        await self._ask(index.check)
+
+    async def _read_index(self, window: _Window, index: FeedIndex) -> _Told:
+        told = _Told()
+        before = [key.decode() for key in rows_before(window.start)]
+        for first in range(0, len(before), POINT_READS):
+            self._take(window, told, await self._ask(partial(index.at, before[first : first + POINT_READS])))
+        start: str | None = window.start
+        while start is not None:
+            page = await self._ask(partial(index.page, start, window.end, ROWS_PAGE))
+            self.summary.indexed += len(page.references)
+            self._take(window, told, page.references)
+            start = page.next_start
+        return told
+
+    def _take(self, window: _Window, told: _Told, references: Iterable[Reference]) -> None:
+        """Removes the blobs that these references explain from `window.unnamed`."""
+        strike, names = window.unnamed.pop, window.names
+        for path, target in references:
+            blob = None if target is None else names.get(target)
+            if target is None or not is_plain(path, target):
+                told.doubtful.add(path)
+            elif blob is None:
+                if window.holds(target):
+                    told.doubtful.add(path)
+                else:
+                    told.enough[path] = target  # its blob is in another window, which takes it from there
+            elif blob.deadline_ns is not None:
+                told.doubtful.add(path)
+            else:
+                told.enough[path] = target
+                strike(target, None)
+
+    def _doubt(self, window: _Window, logged: _Logged, told: _Told) -> None:
+        """Adds the rows to be read because of the changelog, and because of blobs that the index does not explain.
+
+        What the index says of an object counts for nothing if the object's row is read.
+        """
+        told.doubtful |= logged.objects
+        for name in window.unnamed:
+            told.doubtful.update(own_rows(name))
+        again = list(told.doubtful & told.enough.keys())
+        while again:
+            path = again.pop()
+            target = told.enough.pop(path, None)
+            if target is not None and target in window.names:
+                window.unnamed[target] = window.names[target]
+                others = [each for each in own_rows(target) if each in told.enough]  # another row may name it, too
+                told.doubtful.update(others)
+                again += others
+
+    async def _look_up(self, window: _Window, paths: Sequence[str]) -> None:
+        """Reads these rows by their keys."""
+        for first in range(0, len(paths), POINT_READS):
+            keys = [path.encode() for path in paths[first : first + POINT_READS]]
+            page = await self._ask(partial(self._rows.redirects_at, keys))
+            self.summary.looked_up += len(keys)
+            within = [redirect for redirect in page.redirects if window.holds(redirect.path)]
+            self.summary.redirects += len(within)
+            self._tell_corrupt_rows(window, RedirectPage(within, [row for row in page.corrupt if window.holds(row.path)], None))
+            await self._look_for(window, self._match(window, page.redirects))
 
     def _match(self, window: _Window, redirects: Iterable[Redirect]) -> list[Redirect]:
         """Removes the blobs that these rows name from `window.unnamed`.

@@ -79,7 +79,7 @@ def _verdict(manifest: Manifest, price_per_gib_month: float) -> tuple[Level, str
     if not manifest.names and not manifest.redirects:
         return Level.CLEAN, "Clean: there is no blob and no tombstone."
     young = total(manifest, [Kind.TOO_YOUNG]).number
-    blobs, rows = count(max(0, manifest.names - young), "blob"), count(manifest.redirects, "tombstone")
+    blobs, rows = count(max(0, manifest.names - young), "blob"), _references(manifest)
     waits = f"; {count(young, 'blob')} that nothing names {'was' if young == 1 else 'were'} too young to judge" if young else ""
     return Level.CLEAN, f"Clean: {blobs} and {rows} are accounted for by name{waits}. {looked(manifest)}"
 
@@ -94,6 +94,8 @@ def consequence(manifest: Manifest, price_per_gib_month: float) -> str:
     there = f"The blob of every live tombstone that can be read is there. {unread}" if unread else (
         "No loss was found: every live tombstone's blob is there."
     )
+    if manifest.references is not None:
+        there = f"No loss was found: the blob of every reference of the change feed is there.{f' {unread}' if unread else ''}"
     match verdict(manifest, price_per_gib_month).level:
         case Level.INCOMPLETE:
             return "What was found may be wrong, and there may be more. Nothing may be deleted on the word of this run."
@@ -159,6 +161,27 @@ def as_of(manifest: Manifest) -> str:
     return f"As of {begun}; blobs younger than {grace} then were not judged."
 
 
+def sourced(manifest: Manifest) -> str:
+    """Returns where the references came from, and how old that was, if not from a scan of the rows. Empty: a scan."""
+    feed = manifest.references
+    if feed is None:
+        return ""
+    age_s = max(0.0, (manifest.cutoff.as_of_ns - feed.frontier_ns) / 1e9)
+    return (
+        f"The references came from the change feed (generation {feed.generation}), which was complete up to {moment(feed.frontier_ns)},"
+        f" {duration(age_s)} before the audit began; besides, {count(manifest.looked_up, 'row')} {_were(manifest.looked_up)} read."
+    )
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"
+
+
+def _references(manifest: Manifest) -> str:
+    noun = "tombstone" if manifest.references is None else "reference"
+    return count(manifest.redirects, noun) + (" of the change feed" if manifest.references is not None else "")
+
+
 def looked(manifest: Manifest) -> str:
     """Returns what is known of the payloads, in one sentence."""
     if manifest.verify is None:
@@ -185,6 +208,14 @@ def unseen(manifest: Manifest) -> Sequence[str]:
     found.append("Payloads of blobs that no live tombstone names, inline objects, and parts of rows that name no blob.")
     if manifest.cutoff.grace_s:
         found.append(f"Blobs that were younger than {span(manifest.cutoff.grace_s)} when the run began: they are counted, and not judged.")
+    if manifest.references is not None:
+        passed_ns = manifest.references.passed_ns
+        since = "" if passed_ns is None else f" ({moment(passed_ns)})"
+        found.append(
+            "Rows: they were not scanned. So a row that breaks the format is found only if its blob is in doubt. The same holds for a row"
+            f" that was changed without an entry of the changelog since the feed last compared all rows{since}."
+        )
+        found.append("Whether a tombstone has expired whose blob has no deadline: its blob counts as referenced.")
     if "bucket" in manifest.inputs:
         found.append("Upload sessions that are open: a bucket does not list them. It ends them after a week.")
     return found

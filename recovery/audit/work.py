@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import anyio
 
@@ -32,7 +32,7 @@ from recovery.audit.canary import Canary, check_backends, check_directory, check
 from recovery.audit.cuts import cut_names
 from recovery.audit.finding import Summary
 from recovery.audit.ledger import RunDirectory
-from recovery.audit.manifest import Bounds, Cutoff, Inventory, Manifest, Verify
+from recovery.audit.manifest import Bounds, Cutoff, FeedReferences, Inventory, Manifest, Verify
 from recovery.audit.sweep import audit_until
 from recovery.audit.tiles import DEPTH_MAX, Piece
 from recovery.audit.verdicts import FINDINGS, Kind
@@ -44,6 +44,9 @@ CANARY = -1
 """The number of the task that only tries whether a worker can do the work."""
 
 GRACE_S = 86_400.0
+FEED_AGE_MAX_S = 86_400.0
+"""How old the frontier of a feed may be by default, in seconds."""
+
 GRACE_MIN_S = 3600.0
 """A change may be under way for this long. A shorter grace is only for a caller who insists on it."""
 
@@ -71,6 +74,10 @@ class AuditOptions:
     `inventory`: the report that shows the blobs; None: they are listed. `tiered`: how commands begin that mean the same
     store, for the report.
 
+    `references`: where the references come from. `rows`: the rows are scanned. `feed`: the index of the change feed of
+    live references. None: the rows; or as the run began that goes on. `feed_age_max_s`: how many seconds ago that feed
+    may have been complete; None: `FEED_AGE_MAX_S`; or as the run began.
+
     `feed`: the directory of a feed that is to take the findings. The run is refused at its beginning if that feed
     cannot take it. The caller adds it when it has ended (`recovery.audit.feed`).
     """
@@ -86,6 +93,8 @@ class AuditOptions:
     inventory: Inventory | None = None
     tiered: tuple[str, ...] = ("tiered",)
     feed: str | None = None
+    references: Literal["rows", "feed"] | None = None
+    feed_age_max_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +104,8 @@ class Job:
     `settings`: those of the store, as JSON. `pieces`: the parts; an engine is told their places here. `piece_names`,
     `piece_s`: when a worker hands back the rest of a part. `canary`: only if the workers are not on this machine; then
     the number `CANARY` is the task of `recovery.audit.canary`, and a worker notes in the directory what failed.
-    `verify`: which payloads are read; its bytes a second are one worker's.
+    `verify`: which payloads are read; its bytes a second are one worker's. `references`: the feed that tells the
+    references; None: the rows are scanned.
     """
 
     directory: str
@@ -107,6 +117,7 @@ class Job:
     piece_s: float = PIECE_S
     canary: Canary | None = None
     verify: Verify | None = None
+    references: FeedReferences | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +195,10 @@ def job_of(manifest: Manifest, directory: str, settings: Settings, slots: int = 
     if verify is not None and verify.bytes_per_s is not None:
         verify = verify.model_copy(update={"bytes_per_s": verify.bytes_per_s / slots})
     pieces = tuple(Piece(number, bounds) for number, bounds in enumerate(manifest.ranges))
-    return Job(directory, manifest.run, portable(settings).model_dump_json(), pieces, manifest.cutoff, verify=verify)
+    return Job(
+        directory, manifest.run, portable(settings).model_dump_json(), pieces, manifest.cutoff, verify=verify,
+        references=manifest.references,
+    )  # fmt: skip
 
 
 def portable(settings: Settings) -> Settings:
@@ -270,8 +284,9 @@ async def _carry_out(job: Job, number: int) -> Outcome:
     async with open_backends(settings, runtime, writes=False, verify=False) as backends:
         with directory.writer(job.run, piece) as file:
             summary, stopped = await audit_until(
-                backends.tiers, backends.log, piece.bounds, job.cutoff, runtime, file.add, is_long, verify=job.verify
-            )
+                backends.tiers, backends.log, piece.bounds, job.cutoff, runtime, file.add, is_long,
+                verify=job.verify, references=job.references,
+            )  # fmt: skip
             audited = Bounds(start=piece.bounds.start, end=piece.bounds.end if stopped is None else stopped)
             await look_beside(backends.tiers, audited, job.cutoff, runtime, file.add, summary)
             rest = () if stopped is None else (stopped, *await _cut_rest(backends, Bounds(start=stopped, end=piece.bounds.end), runtime))

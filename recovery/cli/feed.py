@@ -6,10 +6,11 @@
     follow     a directory: prints updates as progress makes them certain
     receive    takes the files of a feed by HTTP PUT (`recovery.cli.feed_receive`)
 
-    run        publishes the references of a store (`recovery.cli.feed_run`); it alone needs a store
+    run        publishes the references of a store (`recovery.cli.feed_run`)
+    status     says how that goes (`recovery.cli.feed_status`); these two alone need a store
 
 Several files are one feed, in any order. Nothing is written but what `convert` is told to and `receive` is sent. Exit
-codes:
+codes of all but `status`:
 
     0    done; of `check`: the feed is sound
     3    the request is wrong, or a file cannot be read
@@ -38,6 +39,7 @@ import typer
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.feed_receive import receive
 from recovery.cli.feed_run import run
+from recovery.cli.feed_status import feed_status
 from recovery.cli.output import Table, dump, iso_of_ms, show_fields, write
 from recovery.cli.shared import choice, guard, say, shared
 from recovery.visible import visible
@@ -69,7 +71,7 @@ COVERS_MIN = 1000
 """`check` merges the intervals of progress messages when there are so many more."""
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "string")
 
-feed_app = typer.Typer(help="A change feed in files: what it says, and whether it is sound.", no_args_is_help=True)
+feed_app = typer.Typer(help="A change feed: what its files say, whether they are sound, and how the writer does.", no_args_is_help=True)
 
 Files = Annotated[list[str], typer.Argument(
     metavar="FILE...", help="Files of one feed, in any order, also gs://…; a directory stands for its files; - is stdin."
@@ -101,12 +103,13 @@ For = Annotated[float | None, typer.Option("--for", min=0, max=86_400 * 365, met
 
 feed_app.command()(run)
 feed_app.command()(receive)
+feed_app.command("status")(feed_status)
 
 
 @feed_app.callback()
 @shared
 def choose_feed() -> None:
-    """A change feed in files: what it says, and whether it is sound. Needs no store."""
+    """A change feed: what its files say, whether they are sound, and how the writer of a store does."""
 
 
 # --- view ------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from changelog.base.runtime import Runtime, SystemRuntime
 from recovery.cli.output import iso_of_ms, show
 from recovery.cli.shared import choice, run_async, say, shared
 from recovery.logs import use_format
-from tiered.errors import ConfigurationError
+from tiered.errors import ConfigurationError, TieredError
 from tiered.settings import Settings
 
 if TYPE_CHECKING:
@@ -79,28 +79,34 @@ async def open_feed(
 ) -> FeedRun:
     """Opens the sinks that the settings name, until the stack is closed. `ConfigurationError`: one of them is none."""
     from recovery.feed.sinks.open import open_sink
+    from recovery.feed.writer.positions import sink_name
     from recovery.feed.writer.run import FeedRun
 
     if settings.feed.format == "avro":
         import recovery.feed.avro  # noqa: F401 - it says which extra is missing, before anything is opened
-    sinks: list[Sink] = []
+    sinks: dict[str, Sink] = {}
     for text in settings.feed.to:
-        sinks.append(open_sink(text, runtime, settings))
-        stack.push_async_callback(sinks[-1].aclose)
-    if len({sink.name for sink in sinks}) < len(sinks):
-        raise ConfigurationError("two sinks of the feed are the same place: name each place once")
+        if (name := sink_name(text)) in sinks:
+            raise ConfigurationError(f"two sinks of the feed are the same place, {name}: name each place once")
+        sinks[name] = open_sink(text, runtime, settings)
+        stack.push_async_callback(sinks[name].aclose)
     say_standby = partial(say, "another writer may be at work; this one waits until it is closed or stands still")
     return FeedRun(backends, runtime, settings, sinks, once=once, new_generation=new_generation, on_standby=say_standby)
 
 
 async def _until_stopped(feed: FeedRun) -> Written:
     """Runs until SIGTERM or SIGINT, or until it has ended by itself."""
+    failure: TieredError | None = None
     async with anyio.create_task_group() as beside:
         await beside.start(_heed_signals, feed)
         try:
-            return await feed.run()
-        finally:
-            beside.cancel_scope.cancel()
+            await feed.run()
+        except TieredError as error:  # raised below, because the task group would wrap it
+            failure = error
+        beside.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return feed.written
 
 
 async def _heed_signals(feed: FeedRun, *, task_status: TaskStatus[None]) -> None:

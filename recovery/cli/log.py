@@ -38,7 +38,7 @@ def log_list(
     stuck: Annotated[bool, typer.Option("--stuck", help="Only entries that wait for an operator.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
 ) -> None:
-    """Lists the entries of changes under way, dead, stuck, or kept for the change feed. Judges their age by this machine's clock."""
+    """Lists the entries of the changelog, of each what it waits for. Judges their age by this machine's clock."""
 
     async def command() -> None:
         async with open_logged(choice.existing(), writes=False) as (backends, settings):

@@ -63,7 +63,7 @@ def recover(
             await work(chosen, bound)
 
     async def work(chosen: Settings, bound: socket.socket | None) -> None:
-        from recovery.daemon import collect, recover_once, run_daemon, source_of
+        from recovery.daemon import collect, recover_once, release_overdue_logged, run_daemon, source_of
         from recovery.loop import RecoveryLoop
         from tiered.telemetry.telemetry import Telemetry
 
@@ -80,6 +80,8 @@ def recover(
                 collected = await collect(backends)  # before recovery, which may need the space
                 source = source_of(loop, backends.log, SystemRuntime(), settings)
                 report = await recover_once(loop, source, limit)
+                if settings.feed.enabled and limit is None:
+                    await release_overdue_logged(backends, SystemRuntime(), settings)
                 stuck = await count_stuck(backends.log)
                 cut = {"more": "maybe"} if report.seen == limit else {}
                 _show_report(report, {"collected": collected.removed, "stuck": stuck} | cut)

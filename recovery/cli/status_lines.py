@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from changelog.lease import Standing
 from recovery.statistics.columns import SourceRow
-from recovery.statistics.persisted import AUDIT, RECOVERY
+from recovery.statistics.persisted import AUDIT, FEED, RECOVERY
 from recovery.status.as_json import moment
+from recovery.status.feed import Feed, FeedSink
 from recovery.status.known import AGES_S, DUE, REPORT_AGE_MAX_S, SILENCE_MAX_S, Daemon, Level, Source, Status, StuckEntry
-from recovery.status.words import advice, headline, orders
+from recovery.status.words import advice, feed_orders, headline, orders
 from recovery.visible import visible
 
 LABEL = 10
@@ -37,8 +38,10 @@ STUCK_SHOWN_MAX = 10
 WORKERS_SHOWN_MAX = 10
 """So many workers of a source are shown. The others are counted."""
 
-LABELS = {RECOVERY: "recovery", AUDIT: "auditing"}
-UNITS = {RECOVERY: ("entry", "entries"), AUDIT: ("blob", "blobs")}
+LABELS = {RECOVERY: "recovery", FEED: "updates", AUDIT: "auditing"}
+UNITS = {RECOVERY: ("entry", "entries"), FEED: ("update", "updates"), AUDIT: ("blob", "blobs")}
+READ = {FEED: ("row", "rows")}
+"""What a source reads in its first pass, where that is not its unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +66,25 @@ def status_lines(status: Status, width: int | None, tiered: str = "tiered") -> l
     _show_entries(page, status)
     _show_stuck(page, status)
     _show_daemons(page, status)
+    if status.feed is not None:
+        _show_feed(page, status.feed, status)
     _show_audit(page, status)
     if (audit := status.sources.get(AUDIT)) is not None and not audit.total.snapshot_committed:
         _show_source(page, AUDIT, audit, status)
+    for problem in status.problems:
+        page.text("problem", problem)
+    return page.lines
+
+
+def feed_lines(status: Status, feed: Feed, width: int | None, tiered: str = "tiered") -> list[Line]:
+    """Returns the lines about the change feed alone, as `tiered feed status` shows them. See `status_lines`."""
+    page = _Page(width, tiered)
+    for order in feed_orders(feed):
+        page.text("do", order.why)
+        page.command(order.type)
+    if page.lines:
+        page.gap()
+    _show_feed(page, feed, status)
     for problem in status.problems:
         page.text("problem", problem)
     return page.lines
@@ -125,7 +144,7 @@ def _show_source(page: _Page, name: str, source: Source | None, status: Status) 
     soon = f", caught up in about {duration(found.caught_up_in_s)}" if found.caught_up_in_s else ""
     page.text(LABELS[name], f"{found.kind.value}{soon}")
     bar = snapshot_bar(row, BAR_MAX if page.width is None else min(BAR_MAX, max(10, page.width - LABEL - 2)))
-    page.text("snapshot", f"{bar} {snapshot_words(row, one, many)}".strip())
+    page.text("snapshot", f"{bar} {snapshot_words(row, *READ.get(name, (one, many)))}".strip())
     if found.inflow_per_s is None or found.drain_per_s is None:
         page.text("rates", "unknown: that takes a daemon that lives, and two reports within the last minute")
     else:
@@ -218,6 +237,50 @@ def _show_stuck_entry(page: _Page, entry: StuckEntry) -> None:
     page.more(error or "it has no error text")
     page.more(advice(entry.error))
     page.command(entry.command)
+
+
+# --- the change feed -------------------------------------------------------------------------------
+
+
+def _show_feed(page: _Page, feed: Feed, status: Status) -> None:
+    page.text("feed", f"{feed.state.value}{': ' + feed.why if feed.why else ''}")
+    checkpoint = feed.checkpoint
+    if feed.frontier_ms is not None and feed.frontier_age_s is not None:
+        page.text("frontier", f"complete up to {moment(feed.frontier_ms) or 'an unknown time'}, {ago(feed.frontier_age_s)}")
+    elif checkpoint is not None:
+        page.text("frontier", "none yet: no progress is published")
+    if checkpoint is not None:
+        begun = moment(checkpoint.generation) or "at an unknown time"
+        page.more(f"generation {checkpoint.generation}, begun {begun}; epoch {checkpoint.epoch}")
+        page.more(f"{count(checkpoint.records, 'update')} committed, {count(checkpoint.live, 'live reference')}")
+        if (scan := checkpoint.scan) is not None:
+            known = "" if scan.known is None else f" of {'about ' if scan.estimated else ''}{scan.known:,}"
+            page.more(f"a pass over all rows is under way: {scan.read:,}{known} read")
+        page.text("gap", "yes: no progress is published before a whole pass is complete" if checkpoint.gap else "no")
+    kept = feed.kept
+    if kept is None:
+        page.text("waiting", "unknown")
+    else:
+        since = "" if feed.kept_age_s is None else f", the oldest for {duration(feed.kept_age_s)}"
+        number = f"{'about ' if kept.estimated else ''}{count(kept.entries, 'entry', 'entries')}"
+        page.text("waiting", f"{number}{since}; at most {duration(feed.hold_max_s)}, then recovery cleans up without the feed")
+    for sink in feed.sinks:
+        page.whole("sink", sink.name)
+        page.more(_sink_words(sink, status.at_ms))
+        if sink.error is not None and sink.failing_since_ms is not None:
+            page.more(sink.error)
+    if (source := status.sources.get(FEED)) is not None:
+        _show_source(page, FEED, source, status)
+
+
+def _sink_words(sink: FeedSink, now_ms: int) -> str:
+    if not sink.known:
+        return "unknown: its position could not be read"
+    has = "has acknowledged nothing of this generation" if sink.acknowledged_ms is None else f"has all up to {moment(sink.acknowledged_ms)}"
+    behind = "" if sink.behind_records is None else f", {count(sink.behind_records, 'update')} behind"
+    late = "" if not sink.behind_s else f" and {duration(sink.behind_s)}"
+    fails = "" if sink.failing_since_ms is None else f"; it fails since {ago((now_ms - sink.failing_since_ms) / 1000)}:"
+    return f"{has}{behind}{late}{fails}"
 
 
 # --- daemons, audit --------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ import binascii
 import json
 import os
 from collections.abc import Callable, Collection
+from contextlib import aclosing
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -36,7 +37,7 @@ from starlette.types import ASGIApp
 from changelog.base.errors import CorruptRecordError, TieredError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
-from recovery.feed.errors import FeedError
+from recovery.feed.errors import FeedError, Rule
 from recovery.feed.sinks.directory import DirectorySink
 from recovery.feed.sinks.sink import CONTENT_TYPES, Parcel, Suffix, generation_of, time_of
 from recovery.http.app import Guarded
@@ -109,10 +110,11 @@ class _Receiver:
     async def _body(self, request: Request) -> bytes:
         body = bytearray()
         try:
-            async for piece in request.stream():
-                body += piece
-                if len(body) > self._bytes_max:
-                    raise self._too_large()
+            async with aclosing(request.stream()) as pieces:
+                async for piece in pieces:
+                    body += piece
+                    if len(body) > self._bytes_max:
+                        raise self._too_large()
         except ClientDisconnect:
             raise HTTPException(400, "the connection ended before the body") from None
         return bytes(body)
@@ -142,8 +144,8 @@ def _digest_of(header: str) -> str:
 
 
 def _read_through(parcel: Parcel) -> None:
-    for _ in parcel.messages():
-        pass
+    if not sum(1 for _ in parcel.messages()):
+        raise FeedError(Rule.FORM, "the file has no message", parcel.path)
 
 
 def _listed(directory: Path, known: Callable[[str], object]) -> list[tuple[str, int]]:

@@ -17,6 +17,7 @@ from recovery.http.decisions import Decisions
 from recovery.http.sampler import EVERY_S, Reach, Sampler
 from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM, Outage, Outages
 from recovery.status.as_json import as_json, verdict_json
+from recovery.status.feed import FeedState
 from recovery.status.known import UNKNOWN, Level
 from tiered.settings import Settings
 
@@ -64,6 +65,8 @@ class View:
             if sampler.stale:  # as `recovery.status` judges figures that are as old
                 for source in known["sources"].values():
                     source["verdict"] = verdict_json(UNKNOWN)
+                if known["feed"] is not None:
+                    known["feed"] |= {"state": FeedState.UNKNOWN.value, "why": "These figures are old."}
         elif down:
             known["level"] = Level.UNKNOWN.value if known["level"] == Level.OK else known["level"]
             silent = [name for name in down if name not in refused]

@@ -1,8 +1,9 @@
 """`SourceRow`, what a source reports about its progress, and the rules by which rows are added up. No I/O.
 
-A *source* is what works through something: recovery (it counts changelog entries) and the audit (blobs). A *worker* is
-one process or run that works for a source. An *incarnation* is one attempt of a source at its first pass, its
-*snapshot*. If the pass begins anew, that is a new incarnation. `docs/statistics.md` explains each column and each rule.
+A *source* is what works through something: recovery (it counts changelog entries), the change feed (updates) and the
+audit (blobs). A *worker* is one process or run that works for a source. An *incarnation* is one attempt of a source at
+its first pass, its *snapshot*. If the pass begins anew, that is a new incarnation. `docs/statistics.md` explains each
+column and each rule.
 """
 
 from __future__ import annotations

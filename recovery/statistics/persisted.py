@@ -30,7 +30,7 @@ from recovery.statistics.verdict import Sample, Verdict, verdict
 
 RECOVERY, FEED, AUDIT = "recovery", "feed", "audit"
 SOURCES = (RECOVERY, FEED, AUDIT)
-"""Every source that there is or will be. Nothing reports `feed` yet, so it has no note and is shown nowhere."""
+"""Every source that there is. A source that has never reported has no note, and is shown nowhere."""
 
 VERSION = 1
 FOLDED_MAX = 40

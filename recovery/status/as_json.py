@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from recovery.hiding import HIDDEN
+from recovery.hiding import HIDDEN, without_names
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.verdict import Verdict
+from recovery.status.feed import Feed, FeedSink
 from recovery.status.known import AGES_S, NS_PER_MS, Source, Status, StuckEntry
 from recovery.status.words import advice, headline, orders
 
@@ -49,8 +51,45 @@ def as_json(status: Status, *, show_objects: bool = True) -> dict[str, Any]:
             "blobs": audit.blobs, "tombstones": audit.tombstones, "scope": audit.scope, "payloads_read": audit.verified,
             "findings": {kind: {"number": number, "bytes": size} for kind, (number, size) in audit.findings.items()},
         },
+        "feed": None if status.feed is None else feed_json(status.feed, show_objects=show_objects),
         "problems": list(status.problems),
     }  # fmt: skip
+
+
+def feed_json(feed: Feed, *, show_objects: bool = True) -> dict[str, Any]:
+    """Returns what is known of the change feed as plain JSON."""
+    def shown(text: str) -> str:
+        return text if show_objects else without_names(text)
+
+    checkpoint, kept = feed.checkpoint, feed.kept
+    scan = None if checkpoint is None else checkpoint.scan
+    return {
+        "state": feed.state.value, "why": shown(feed.why), "enabled": feed.enabled,
+        "frontier": moment(feed.frontier_ms), "frontier_age_s": feed.frontier_age_s,
+        "epoch": None if checkpoint is None else checkpoint.epoch,
+        "generation": None if checkpoint is None else checkpoint.generation,
+        "records": None if checkpoint is None else checkpoint.records,
+        "live": None if checkpoint is None else checkpoint.live,
+        "gap": None if checkpoint is None else checkpoint.gap,
+        "pass": None if scan is None else {
+            "read": scan.read, "known": scan.known, "estimated": scan.estimated, "withheld": scan.withheld,
+            "percentage": feed.pass_percentage, "began": moment(scan.began),
+        },
+        "passed": None if checkpoint is None else moment(checkpoint.passed),
+        "kept": None if kept is None else {
+            "entries": kept.entries, "estimated": kept.estimated, "since": moment(kept.oldest_ms), "age_s": feed.kept_age_s,
+            "hold_max_s": feed.hold_max_s,
+        },
+        "sinks": [_sink_json(sink, shown) for sink in feed.sinks],
+    }  # fmt: skip
+
+
+def _sink_json(sink: FeedSink, shown: Callable[[str], str]) -> dict[str, Any]:
+    return {
+        "name": sink.name, "known": sink.known, "acknowledged": moment(sink.acknowledged_ms), "records": sink.records,
+        "behind_records": sink.behind_records, "behind_s": sink.behind_s, "failing_since": moment(sink.failing_since_ms),
+        "error": None if sink.error is None else shown(sink.error),
+    }
 
 
 def _source_json(source: Source) -> dict[str, Any]:

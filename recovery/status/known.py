@@ -13,6 +13,7 @@ from recovery.last_audit import LastAudit
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import RECOVERY
 from recovery.statistics.verdict import Kind, Verdict
+from recovery.status.feed import Feed
 
 STUCK_LISTED_MAX = 100
 """So many stuck entries are described. All are counted."""
@@ -73,8 +74,9 @@ class Entries:
     """The entries that were counted, by standing, and in each standing by class of age (`AGES_S`).
 
     `complete`: all were counted. Otherwise there are more, or the changelog did not answer. `oldest_age_s`: the age of
-    the oldest change that is neither stuck nor kept, by the clock of the machine that made it. `undated`: entries whose key tells no
-    age; they are in `by_standing`, and in no class of age. Both mappings are empty if nothing could be read.
+    the oldest change that is neither stuck nor kept, by the clock of the machine that made it. `undated`: entries whose
+    key tells no age; they are in `by_standing`, and in no class of age. Both mappings are empty if nothing could be
+    read.
     """
 
     by_standing: Mapping[Standing, int] = field(default_factory=dict)
@@ -163,6 +165,7 @@ class Status:
     daemons: Sequence[Daemon] | None
     last_audit: LastAudit | None
     problems: tuple[str, ...]
+    feed: Feed | None = None
 
     @property
     def alive(self) -> int | None:
@@ -184,7 +187,7 @@ class Status:
         kind = None if self.verdict is None else self.verdict.kind
         if self.stuck.count:
             return Level.STUCK
-        if self.nobody_works or kind in (Kind.FALLING_BEHIND, Kind.STALLED):
+        if self.nobody_works or kind in (Kind.FALLING_BEHIND, Kind.STALLED) or (self.feed is not None and self.feed.stands_still):
             return Level.BEHIND
         if not self.answers or not self.durable:
             return Level.UNKNOWN

@@ -1,7 +1,8 @@
 """Looks at a store. It reads and writes nothing else than what it says here, and never raises a `TieredError`.
 
 It reads the service's clock; the entries, all pages, up to `COUNT_MAX` of them or `COUNT_S` seconds; the presence rows;
-the notes with the statistics and with the last audit; one row that is empty, to know whether the rows answer. A
+the notes with the statistics, with the last audit and of the change feed; where there is a feed, the entries that wait
+for it; one row that is empty, to know whether the rows answer. A
 service that is down gives a Status with what is known.
 """
 
@@ -23,7 +24,8 @@ from changelog.lease import SET_BACK_MS, Standing, standing
 from changelog.log import ChangeLog
 from recovery.entries import PAGE
 from recovery.last_audit import LastAudit, read_last
-from recovery.statistics.persisted import AUDIT, RECOVERY, Document, read_statistics
+from recovery.statistics.persisted import FEED, RECOVERY, SOURCES, Document, read_statistics
+from recovery.status.feed import Judged, SourceOfFeed, look_at_feed
 from recovery.status.known import (
     AGES_S,
     NS_PER_MS,
@@ -87,6 +89,11 @@ class _Look:
         presences: Sequence[tuple[str, int]] | None = None
         audit: LastAudit | None = None
         sources: dict[str, Source] = {}
+        judged: Judged | None = None
+
+        async def read_feed() -> None:
+            nonlocal judged
+            judged = await look_at_feed(self._ask, self._log, self._settings, self._runtime)
 
         async def read_source(name: str) -> None:
             if (found := await self._source(name)) is not None:
@@ -107,17 +114,18 @@ class _Look:
             group.start_soon(self._count, entries)
             group.start_soon(read_a_row)
             group.start_soon(read_presences)
-            group.start_soon(read_source, RECOVERY)
-            group.start_soon(read_source, AUDIT)
+            for name in SOURCES:
+                group.start_soon(read_source, name)
             group.start_soon(read_audit)
+            group.start_soon(read_feed)
         daemons = None if presences is None else self._daemons(presences)
         if RECOVERY in sources and daemons is not None and not any(each.alive for each in daemons):
             sources[RECOVERY] = replace(sources[RECOVERY], verdict=UNKNOWN)  # it was about the past
         return Status(
             at_ms=self._now_ms, store=store_of(self._settings), durable=self._log.durable, answers=entries.answered,
-            sources={name: sources[name] for name in (RECOVERY, AUDIT) if name in sources}, entries=entries.entries(),
+            sources={name: sources[name] for name in SOURCES if name in sources}, entries=entries.entries(),
             stuck=entries.stuck(), daemons=daemons, last_audit=audit,
-            problems=tuple(self._told()),
+            problems=tuple(self._told()), feed=None if judged is None else judged(self._now_ms, self._of_feed(sources.get(FEED))),
         )  # fmt: skip
 
     def _told(self) -> Iterator[str]:
@@ -161,6 +169,12 @@ class _Look:
         self._ended |= {**found.departed, **{worker: each.at_ms for worker, each in found.workers.items() if each.left}}
         present = {worker: each.row for worker, each in found.workers.items() if not each.left}
         return Source(found.total(), present, found.verdict() if fresh else UNKNOWN, found.at_ms, found.regressions)
+
+    def _of_feed(self, source: Source | None) -> SourceOfFeed | None:
+        if source is None or source.reported_ms is None:
+            return None
+        ago_s = (self._now_ms - source.reported_ms) / 1000
+        return SourceOfFeed(source.verdict, abs(ago_s) <= REPORT_AGE_MAX_S, ended=not source.workers)
 
     def _tell_twins(self, found: Document) -> None:
         """Tells of workers that call themselves the same. The second one was given a `~` and a part of its run."""

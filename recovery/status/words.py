@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from recovery.statistics.verdict import Kind
+from recovery.status.feed import Feed, FeedState
 from recovery.status.known import UNKNOWN, Level, Status
 
 
@@ -22,8 +23,17 @@ def headline(status: Status) -> str:
     """Returns the answer in one or two sentences: does recovery keep up, and is anything wrong?"""
     audit = status.last_audit
     lost = " The last audit found that data is lost." if audit is not None and audit.is_loss else ""
+    feed = f" {said}" if (said := feed_sentence(status)) else ""
     problems = " See the problems, too." if status.problems and status.answers and status.durable else ""
-    return f"{_headline(status)}{lost}{problems}"
+    return f"{_headline(status)}{feed}{lost}{problems}"
+
+
+def feed_sentence(status: Status) -> str:
+    """Returns what is wrong with the change feed, in a sentence. Empty: nothing is, or there is no feed."""
+    feed = status.feed
+    if feed is None or not feed.stands_still:
+        return ""
+    return "The change feed stands still." if feed.state is FeedState.STALLED else "Nobody takes up what the change feed must publish."
 
 
 def _headline(status: Status) -> str:
@@ -84,6 +94,24 @@ def _orders(status: Status) -> Iterator[Order]:
     if kind is Kind.FALLING_BEHIND and not status.nobody_works:
         why = "Recovery is too slow. Start another daemon, or raise recovery.rate_per_s and recovery.concurrency_max."
         yield Order(why, "tiered recover")
+    if status.feed is not None:
+        yield from feed_orders(status.feed)
+
+
+def feed_orders(feed: Feed) -> Iterator[Order]:
+    """Yields what an operator should do for the change feed."""
+    failing = feed.failing
+    if feed.state is FeedState.NO_WRITER:
+        yield Order("The change feed is configured, and no writer has ever begun it. Start one.", "tiered feed run")
+    elif feed.state is FeedState.STALLED and not failing:
+        yield Order(f"{feed.why} See the log of the writer, or start one.", "tiered feed run")
+    for sink in failing:
+        yield Order(f"The sink {sink.name} takes nothing. Mend the cause; the writer goes on by itself.")
+    if feed.near_bound:
+        yield Order(
+            "Deletions have waited for the change feed for almost feed.hold_max_s. Then recovery cleans up without it, and the feed"
+            " publishes no progress before it has read all rows again."
+        )
 
 
 DAMAGED = "The entry itself is damaged, and nobody can work on it. Keep it, and run an audit to find what it leaves behind."

@@ -1,4 +1,4 @@
-"""Random callers, on all cores, for TIERED_SIM_SECONDS seconds (6). Each run of the tests tries others.
+"""Random callers, on all cores, for TIERED_SIM_SECONDS seconds (4). Each run of the tests tries others.
 
 A failure names the seed and shows its smallest recipe; `make callers SEED=…` replays it.
 """
@@ -13,7 +13,7 @@ import pytest
 from emulators.callers.__main__ import report
 from emulators.callers.explore import FIRST_SEED_MAX, explore
 
-SECONDS = min(20.0, float(os.environ.get("TIERED_SIM_SECONDS", "6")))
+SECONDS = min(20.0, float(os.environ.get("TIERED_SIM_SECONDS", "4")))
 
 
 @pytest.mark.parametrize(("command", "seconds"), [(False, SECONDS), (True, SECONDS / 2)], ids=["the library", "the command"])

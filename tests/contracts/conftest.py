@@ -53,16 +53,24 @@ IMPLEMENTATIONS = {
     "store": ["embedded", "simulated", "observed", "google"],
 }
 ON_EMULATORS = {"bigtable", "gcs", "google"}
+IN_THREADS = {"sqlite", "filesystem"}
+"""All that they await is `Database` and `Threads`, whose own tests run in both loops. In trio, `make sim` runs these."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for fixture, implementations in IMPLEMENTATIONS.items():
         if fixture in metafunc.fixturenames:
             pairs = [
-                pytest.param(loop, name, marks=[pytest.mark.slow] if name in ON_EMULATORS else [])
+                pytest.param(loop, name, marks=_marks(loop, name))
                 for loop, name in product(LOOPS, implementations) if loop == "asyncio" or name not in ON_EMULATORS
             ]  # fmt: skip
             metafunc.parametrize(("anyio_backend", fixture), pairs, indirect=True)
+
+
+def _marks(loop: str, name: str) -> list[pytest.MarkDecorator]:
+    if name in ON_EMULATORS:
+        return [pytest.mark.slow]
+    return [pytest.mark.sim] if loop == "trio" and name in IN_THREADS else []
 
 
 @pytest.fixture

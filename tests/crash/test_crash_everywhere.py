@@ -406,7 +406,7 @@ async def run_beside(scenario: Scenario, plan: Plan, beside: Callable[[World], C
 @each_of(name for name in SCENARIOS if name.endswith(("_on_large", "_on_large_in_one_request")))
 def test_a_writer_stalled_past_its_lease_while_recovery_cleans_up_does_no_harm(name: str) -> None:
     async def recover(world: World) -> None:
-        await world.recovery(world.process("cleaner")).run()
+        await world.recovery(world.process("cleaner"), shards=1).run()
 
     cases = [(point, Fault(mode, LONG_S)) for point in points(name) for mode in (Mode.STALL_BEFORE, Mode.STALL_AFTER)]
     run_each(cases, lambda point, fault: run_beside(SCENARIOS[name], only_at(point, fault), recover))
@@ -469,7 +469,7 @@ async def run_recovery(kind: str, plan: Plan = no_faults, unreadable: str | None
         async def life() -> None:
             await anyio.sleep(AFTER_EXPIRY_S)
             try:
-                await world.recovery(recoverer).run_once()
+                await world.recovery(recoverer, shards=2).run_once()
             except (UnavailableError, UnconfirmedError, ConfigurationError):
                 assert plan is not no_faults
 

@@ -25,17 +25,20 @@ from changelog.base.errors import TieredError
 from changelog.change import Entry, decode
 from emulators.simulation.actors import stream
 from emulators.world.client import BrokenPayload, Client
-from emulators.world.deployment import INLINE_BYTES_MAX, World
+from emulators.world.deployment import INLINE_BYTES_MAX, SETTINGS, World
 from emulators.world.faults import ONCE, READS, SCANS, STREAMS, Fault, Mode, Process, call_of
 from emulators.world.runtime import elapse, now_s, run_world
 from recovery.audit.finding import Finding
 from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.references import references_of
 from recovery.audit.sweep import audit_range
 from recovery.audit.verdicts import Kind
 from tests.given.audit_grounds import DAY_NS, SetRuntime
+from tests.given.feed_index import STORE, keep_up, publish, rows_of
 from tiered.metadata import Metadata, TimeToLive
 from tiered.object_id import ObjectId
 from tiered.protocol.backends import Tombstone
+from tiered.settings import FeedSettings
 from tiered.testing.blobs import Blob
 
 OBJECTS = [ObjectId.create("a", "foo"), ObjectId.create("a", "foo-bar")]
@@ -44,6 +47,7 @@ SMALL, LARGE = INLINE_BYTES_MAX // 2, INLINE_BYTES_MAX * 3
 STEPS = 12
 RUNS_S = 2000.0
 RESTART_S = 1.0
+YEAR_S = 365 * 86_400.0
 MODES = (
     Mode.CRASH_BEFORE, Mode.CRASH_AFTER, Mode.STALL_BEFORE, Mode.STALL_AFTER, Mode.UNAVAILABLE, Mode.DROPPED, Mode.LOST, Mode.LATE,
     Mode.DUPLICATED, Mode.SLOW, Mode.CRAWLING,
@@ -102,11 +106,15 @@ class Named:
 
 @dataclass
 class Scene:
-    """The world of one seed. `wrong`: the wrong verdicts, in words. `seen`: how often each thing was found or done."""
+    """The world of one seed. `fed`: a change feed follows the store, and the audit takes its references from it.
+
+    `wrong`: the wrong verdicts, in words. `seen`: how often each thing was found or done.
+    """
 
     seed: int
     durable: bool = True
     grace_s: float = 0.0
+    fed: bool = False
     wrong: list[str] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
     accusations: list[Accusation] = field(default_factory=list)
@@ -128,21 +136,32 @@ class Scene:
     # --- the world
 
     async def _live(self) -> None:
-        world = World(self.seed, sessions=self.chance.random() < 0.5, durable=self.durable)
+        settings = SETTINGS.model_copy(update={"feed": FeedSettings(enabled=True)}) if self.fed else SETTINGS
+        world = World(self.seed, sessions=self.chance.random() < 0.5, durable=self.durable, settings=settings)
         self.world, self.named = world, Named(world)
         world.rows.observers.append(self.named.look)
         self._plant()
         async with world:
+            if self.fed:
+                await publish(world.log, await rows_of(world.rows), world.runtime.wall_ns())
             async with anyio.create_task_group() as tasks:
                 for number in range(self.chance.choice((1, 2, 3))):
                     self.writing += 1
                     tasks.start_soon(self._write, f"writer-{number}")
                 tasks.start_soon(self._again, "recovery", self._recover)
                 tasks.start_soon(self._again, "audit", self._audit)
+                if self.fed:
+                    tasks.start_soon(self._again, "feed", self._follow)
                 tasks.start_soon(self._collect)
             self.calm = True
             await elapse(2000.0)  # what is under way arrives
+            if self.fed:
+                await self._compare("the feed is behind")
             await world.drain()
+            if self.fed:
+                await self._compare("recovery has settled all changes")
+                await keep_up(world.log, world.tiers_of(world.process("feed.last")), world.runtime)
+                await self._compare("the feed has caught up")
         for accused in self.accusations:
             # Without a log nobody knows that a blob was replaced just now, and is about to be deleted: an orphan it is.
             if self.named.since(accused.name, accused.began_s if self.durable else accused.told_s):
@@ -238,6 +257,29 @@ class Scene:
                 await recovery.run_once()
             await elapse(self.chance.uniform(1, 40))
 
+    async def _follow(self, process: Process) -> None:
+        while self.writing and now_s() < RUNS_S:
+            with suppress(TieredError):
+                await keep_up(self.world.log_of(process), self.world.tiers_of(process), process.runtime)
+            await elapse(self.chance.uniform(1, 60))
+
+    async def _compare(self, when: str) -> None:
+        """Audits the store at rest in both ways, and compares."""
+        process = self.world.process(f"audit, {when}")
+        tiers, log = self.world.tiers_of(process), self.world.log_of(process)
+        cutoff = Cutoff(as_of_ns=await tiers.long_term.now_ns(), grace_s=self.grace_s)
+        seen = []
+        for references in (None, await references_of(log, STORE, cutoff.as_of_ns, YEAR_S)):
+            found: list[Finding] = []
+            summary = await audit_range(
+                tiers, log, Bounds(start="", end=None), cutoff, process.runtime, found.extend, window_names=3, references=references
+            )
+            counts = {kind: (each.number, each.size) for kind, each in summary.totals().items() if each.number}
+            seen.append((sorted((each.kind, each.name) for each in found), counts))
+        if seen[0] != seen[1]:
+            self._wrong(f"{when}: by the rows {seen[0]}, and by the feed {seen[1]}")
+        self.seen["compared"] += 1
+
     async def _collect(self) -> None:
         while self.writing and now_s() < RUNS_S:
             for service in (self.world.rows, self.world.blobs):
@@ -256,10 +298,14 @@ class Scene:
 
             with suppress(TieredError):
                 cutoff = Cutoff(as_of_ns=await tiers.long_term.now_ns(), grace_s=self.grace_s)
+                references = await references_of(log, STORE, cutoff.as_of_ns, YEAR_S) if self.fed else None
                 cut = sorted(self.chance.sample(CUTS, self.chance.randrange(3)))
                 for start, end in zip(("", *cut), (*cut, None), strict=True):
                     window_names = self.chance.choice((1, 2, 50))
-                    await audit_range(tiers, log, Bounds(start=start, end=end), cutoff, process.runtime, tell, window_names=window_names)
+                    await audit_range(
+                        tiers, log, Bounds(start=start, end=end), cutoff, process.runtime, tell, window_names=window_names,
+                        references=references,
+                    )  # fmt: skip
                 self.seen["audits"] += 1
                 if not self.planted <= set(found):
                     self._wrong(f"what was planted was not found: {found}")

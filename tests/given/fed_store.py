@@ -37,7 +37,7 @@ INLINE_BYTES_MAX = 16
 class ListSink:
     """Keeps what it is given, in the order in which it came, also what came twice."""
 
-    name: str = "memory"
+    name: str = "memory://feed"
     parcels: list[Parcel] = field(default_factory=list)
     is_away: bool = False
 
@@ -87,7 +87,7 @@ class FedStore:
         self.runtime = runtime
         self.settings = Settings(
             directory=Path("memory"), inline_bytes_max=INLINE_BYTES_MAX,
-            feed={"enabled": True, "to": ("memory",), "takeover_s": 120, **feed},
+            feed={"enabled": True, "to": ("memory://feed",), "takeover_s": 120, **feed},
             recovery={"late_upload_grace_s": 5.0},
         )  # fmt: skip
         self.rows, self.blobs, self.log = MemoryRows(runtime), MemoryBlobs(runtime, sessions=sessions), MemoryChangeLog(runtime)
@@ -96,7 +96,7 @@ class FedStore:
         self.storage: TieredStorage
 
     def run(self, **options: Any) -> FeedRun:
-        return FeedRun(self.backends, self.runtime, self.settings, [self.sink], **options)
+        return FeedRun(self.backends, self.runtime, self.settings, {self.sink.name: self.sink}, **options)
 
     async def run_once(self, **options: Any) -> FeedRun:
         run = self.run(once=True, **options)

@@ -57,7 +57,7 @@ def viewed(messages: Iterable[Message]) -> tuple[dict[str, int], tuple[int, ...]
     for message in messages:
         if (batch := reader.feed(message)) is not None:
             view.add(batch)
-    return {row.record["object"]: row.multiplicity for row in view}, reader.frontier  # type: ignore[index, call-overload]
+    return {row.record["object"]: row.multiplicity for row in view}, reader.frontier
 
 
 def expected(delivered: Iterable[Parcel]) -> tuple[dict[str, int], tuple[int, ...]]:

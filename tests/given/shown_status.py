@@ -12,6 +12,8 @@ from starlette.types import ASGIApp
 
 from changelog.base.runtime import SystemRuntime
 from changelog.lease import Standing
+from recovery.feed.writer.checkpoint import Checkpoint
+from recovery.feed.writer.source import Kept
 from recovery.http.app import make_app
 from recovery.http.decisions import Decisions
 from recovery.http.sampler import Sampler
@@ -20,6 +22,7 @@ from recovery.last_audit import LastAudit
 from recovery.outages import Outages
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.verdict import Kind, Verdict
+from recovery.status.feed import Feed, FeedSink, FeedState
 from recovery.status.known import Daemon, Entries, Source, Status, Store, StuckEntries, StuckEntry
 from tiered.settings import DaemonSettings, Settings
 
@@ -83,6 +86,23 @@ def stuck() -> Status:
         StuckEntry(BROKEN_KEY, BROKEN_KEY, None, f"the entry at {BROKEN_KEY} cannot be read: 'id' is [{NAME!r}], not text", None, None),
     )
     return replace(healthy(), stuck=StuckEntries(2, True, entries))
+
+
+def fed() -> Status:
+    """A change feed with a sink that takes nothing, for a reason with characters of HTML."""
+    checkpoint = replace(
+        Checkpoint.begin(NOW_MS - 3_600_000, "s", "w"), timestamp=NOW_MS - 2000, next=NOW_MS - 1999, lower=NOW_MS - 1999,
+        bindings=((NOW_MS - 2000, 9120),), live=7433, passed=NOW_MS - 3_000_000,
+    )
+    sinks = (
+        FeedSink("/srv/feed", NOW_MS - 2000, 9120, 0, 0.0),
+        FeedSink("gs://my-bucket/feed", NOW_MS - 62_000, 9116, 4, 60.0, NOW_MS - 300_000, "it answered <b>503</b>"),
+    )
+    feed = Feed(
+        FeedState.BEHIND, "A sink fails: gs://my-bucket/feed: it answered <b>503</b>", True, checkpoint, NOW_MS - 1999, 2.0,
+        Kept(3, False, NOW_MS - 1000), 1.0, 86_400.0, sinks,
+    )
+    return replace(healthy(), feed=feed)
 
 
 def unanswered() -> Status:

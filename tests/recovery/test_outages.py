@@ -30,7 +30,7 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture
 async def world(anyio_backend: Any) -> World:
-    return World(shards=4)
+    return World(shards=1)
 
 
 @pytest.fixture

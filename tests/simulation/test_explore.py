@@ -26,7 +26,7 @@ from emulators.simulation.totals import Totals
 from tests.given.repository import ROOT
 
 WORKER = """
-import os, sys
+import os, sys, time
 from emulators.world.checker import InvariantViolation
 from emulators.simulation.run import Result
 from emulators.simulation.worker import work
@@ -89,7 +89,9 @@ def test_a_worker_is_replaced_after_its_share(monkeypatch: pytest.MonkeyPatch) -
     assert list(explored.totals.coverage.sections["workers"].values()) == [40, 40]
 
 
-@pytest.mark.parametrize("what", ["if recipe.seed == 31: os._exit(7)", "if recipe.seed == 31: raise SystemExit(7)"])
+@pytest.mark.parametrize(
+    "what", ["if recipe.seed == 31: os._exit(7)", pytest.param("if recipe.seed == 31: raise SystemExit(7)", marks=pytest.mark.sim)]
+)
 def test_a_worker_that_dies_is_an_error_that_names_its_seed(what: str) -> None:
     with pytest.raises(WorkerError, match=r"^the worker that ran seed 31 died with exit code 7; replay it with: make sim SEED=31$"):
         explore(60, first=0, jobs=1, worker=worker(what))
@@ -98,7 +100,7 @@ def test_a_worker_that_dies_is_an_error_that_names_its_seed(what: str) -> None:
 def test_a_world_that_does_not_end_is_an_error_that_names_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SEED_ENDS_WITHIN_S", 3.0)
     with pytest.raises(WorkerError, match=r"^seed 31 did not end within 3 s; replay it with"):
-        explore(60, first=0, jobs=1, worker=worker("while recipe.seed == 31: pass"))
+        explore(60, first=0, jobs=1, worker=worker("if recipe.seed == 31: time.sleep(600)"))
 
 
 def test_a_worker_that_cannot_start_is_an_error() -> None:

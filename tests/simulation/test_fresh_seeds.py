@@ -1,4 +1,4 @@
-"""Random seeds, on all cores, for TIERED_SIM_SECONDS seconds (8). Each run of the tests tries others.
+"""Random seeds, on all cores, for TIERED_SIM_SECONDS seconds (5). Each run of the tests tries others.
 
 A failure names the seed and shows the smallest run; `make sim SEED=…` replays it. The summary says which seeds ran.
 """
@@ -10,7 +10,7 @@ import os
 from emulators.simulation import report
 from emulators.simulation.explore import explore
 
-SECONDS = float(os.environ.get("TIERED_SIM_SECONDS", "8"))
+SECONDS = float(os.environ.get("TIERED_SIM_SECONDS", "5"))
 
 
 def test_fresh_seeds_keep_every_invariant_and_meet_what_must_be_met(said_at_the_end: list[str]) -> None:

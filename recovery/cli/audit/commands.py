@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import typer
@@ -29,6 +29,7 @@ from recovery.cli.audit.engines import EngineName, Master, Parallel
 from recovery.cli.shared import choice, lifetime, shared
 from tiered.errors import InvalidRequestError
 from tiered.metadata import NS_PER_S
+from tiered.text import shown
 
 if TYPE_CHECKING:
     from recovery.audit.manifest import Verify as VerifyChoice
@@ -76,6 +77,12 @@ InventoryOption = Annotated[str | None, typer.Option("--inventory", metavar="MAN
     "Take the blobs from this inventory report of Google Cloud Storage, instead of listing the bucket."
 ))]  # fmt: skip
 Export = Annotated[str | None, typer.Option(metavar="DIR", help="With --inventory: a Bigtable export as Parquet, instead of a scan.")]
+References = Annotated[str | None, typer.Option(metavar="rows|feed", help=(
+    "Where the references come from: a scan of the rows (the default), or the index of the change feed. A run keeps its own."
+))]  # fmt: skip
+FeedAgeMax = Annotated[str | None, typer.Option(
+    help="With --references feed: how long ago the feed may have been complete; by default 1d."
+)]  # fmt: skip
 Feed = Annotated[str | None, typer.Option("--feed", metavar="DIR", help=(
     "Add what changed since the run before to the change feed in this directory: +1 for a finding that is new, -1 for one that is gone."
 ))]  # fmt: skip
@@ -90,8 +97,9 @@ def choose_audit() -> None:
 @audit_app.command()
 @shared
 def plan(
-    grace: Grace = None, insist: Insist = False, parallel: Parallel = None, prefix: Prefix = None, usecase: Usecase = None
-) -> None:
+    grace: Grace = None, insist: Insist = False, parallel: Parallel = None, prefix: Prefix = None, usecase: Usecase = None,
+    references: References = None, feed_age_max: FeedAgeMax = None,
+) -> None:  # fmt: skip
     """Says what `run` would compare, and in which ranges. Reads next to nothing, writes nothing, starts no Spark."""
 
     async def command() -> int:
@@ -99,6 +107,7 @@ def plan(
         from recovery.cli.audit.output import show_plan
 
         options, runtime = _options("", grace, insist, prefix=_prefix(prefix, usecase)), SystemRuntime()
+        options = replace(options, **_references(references, feed_age_max))
         slots = parallel or _processors()
         show_plan(await plan_audit(choice.existing(), options, slots, runtime), slots, choice.json)
         return CLEAN
@@ -125,6 +134,8 @@ def run(
     since: Since = None,
     inventory: InventoryOption = None,
     export: Export = None,
+    references: References = None,
+    feed_age_max: FeedAgeMax = None,
     feed: Feed = None,
 ) -> None:
     """Compares everything, or what --prefix says, and writes findings, manifest.json and report.html."""
@@ -141,7 +152,9 @@ def run(
             to or _new_directory(), grace, insist, price, _prefix(prefix, usecase), _verify(verify, verify_share, verify_rate),
             None if overdue is None else lifetime(overdue).total_seconds(), since,
         )  # fmt: skip
-        options = replace(options, tiered=choice.again(absolute=True), feed=feed)
+        options = replace(options, tiered=choice.again(absolute=True), feed=feed, **_references(references, feed_age_max))
+        if options.references == "feed" and (inventory is not None or export is not None):
+            raise InvalidRequestError("--inventory joins a report with the rows themselves: leave --references feed out")
         check_grace(options)
         begins_ns = SystemRuntime().wall_ns()
         show_start(inputs_of(settings), options, engine.value)
@@ -235,6 +248,18 @@ def _options(
     if price is not None and not price <= PRICE_MAX:
         raise InvalidRequestError(f"--price {price} is no price: give US dollars for a GiB a month, such as 0.020")
     return AuditOptions(to, None if grace is None else lifetime(grace).total_seconds(), insist, price, prefix, verify, overdue_s, since)
+
+
+def _references(source: str | None, age_max: str | None) -> dict[str, Any]:
+    """Returns the options of an audit that say where its references come from."""
+    if source not in (None, "rows", "feed"):
+        raise InvalidRequestError(
+            f"--references {shown(source)} is no source of references: give rows, or feed, which is the index that the writer of the change"
+            " feed keeps in the changelog; files of a feed are not read"
+        )
+    if age_max is not None and source != "feed":
+        raise InvalidRequestError(f"--feed-age-max {age_max} is of --references feed: add that, or leave it out")
+    return {"references": source, "feed_age_max_s": None if age_max is None else lifetime(age_max).total_seconds()}
 
 
 def _prefix(prefix: str | None, usecase: str | None) -> str | None:

@@ -49,6 +49,8 @@ def show_plan(plan: Plan, slots: int, as_json: bool) -> None:
     said.print(f"blobs      {'more than were looked at' if plan.blobs is None else f'{plan.blobs:,}'}")
     if plan.list_requests is not None:
         said.print(f"requests   about {plan.list_requests:,} to list them, of 1,000 names each")
+    if (feed := plan.references) is not None:
+        said.print(f"references the change feed, generation {feed.generation}, complete up to {words.moment(feed.frontier_ns)}")
     said.print(f"ranges     {len(plan.ranges):,}, {min(slots, len(plan.ranges)):,} at once")
     for note in plan.notes:
         said.print(f"note       {note}")
@@ -118,11 +120,14 @@ def show_summary(said: Console, manifest: Manifest, directory: str, price: float
     said.print(table)
     per_s = manifest.names / manifest.work_s if manifest.work_s else 0.0
     rate = f", {per_s:,.0f} a second" if per_s >= RATE_SHOWN_MIN else ""
+    rows = words.count(manifest.redirects, "tombstone" if manifest.references is None else "reference")
     said.print(
-        f"\n{words.count(manifest.names, 'blob')} and {words.count(manifest.redirects, 'tombstone')}"
+        f"\n{words.count(manifest.names, 'blob')} and {rows}"
         f" in {words.duration(manifest.work_s)}{rate}, on {manifest.engine}"
     )
     said.print(words.as_of(manifest))
+    if sourced := words.sourced(manifest):
+        said.print(sourced)
     found, looked = words.verdict(manifest, price), words.looked(manifest)
     if manifest.names and looked not in found.sentence:
         said.print(looked)
@@ -160,4 +165,5 @@ def _plan_json(plan: Plan, slots: int) -> str:
         "inputs": plan.inputs, "log_is_durable": plan.log_is_durable, "cutoff": plan.cutoff.model_dump(),
         "ranges": [bounds.model_dump() for bounds in plan.ranges], "slots": slots, "blobs": plan.blobs,
         "list_requests": plan.list_requests, "notes": list(plan.notes),
+        "references": None if plan.references is None else plan.references.model_dump(),
     })  # fmt: skip

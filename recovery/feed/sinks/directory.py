@@ -50,7 +50,8 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 class DirectorySink:
-    """A `Sink`. `path`: of the directory; it is made if its parent is there. A relative one is of the current directory.
+    """A `Sink`. `path`: of the directory, which is made if its parent is there. A relative one begins where the process
+    is now.
     """
 
     def __init__(self, path: str | Path, runtime: Runtime) -> None:

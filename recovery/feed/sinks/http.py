@@ -41,7 +41,7 @@ _TAKEN = (409, 412)
 _ADVICE = {
     400: "it takes the request for a wrong one", 401: "the user and the password in the URL are wrong or missing",
     403: "it does not allow this to the user in the URL", 404: "there is no such address: check the path of the URL",
-    405: "it takes no PUT at this address: check the path of the URL", 411: "it wants no PUT like this", 413: "the parcel is too large for it",
+    405: "it takes no PUT at this address: check the path of the URL", 413: "the parcel is too large for it",
     415: "it does not take this type of file", 421: "it does not know the name of the host in the URL",
 }  # fmt: skip
 

@@ -142,7 +142,7 @@ class _Delivery:
         self.waiting = 0
         self.refused: KafkaError | None = None
 
-    def records(self) -> Iterator[tuple[bytes, list[tuple[str, bytes]]]]:
+    def records(self) -> Iterator[tuple[bytes, list[tuple[str, str | bytes | None]]]]:
         """Yields the value and the headers of each record."""
         parcel = self.parcel
         values = [value for message in parcel.messages() for value in _values(message, parcel)]

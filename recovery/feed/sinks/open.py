@@ -33,8 +33,8 @@ _WANTED = "give the path of a directory, gs://bucket/prefix, https://host/path o
 def open_sink(text: str, runtime: Runtime, settings: Settings | None = None) -> Sink:
     """Returns the sink. Whether it can be reached is known at the first delivery.
 
-    `settings`: of the store, for a bucket; None: the defaults. Raises `ConfigurationError`: the text names no sink, or a
-    package is missing.
+    `settings`: of the store, for a bucket; None: the defaults. Raises `ConfigurationError`: the text names no sink, or
+    a package is missing.
     """
     if not text.strip() or "\0" in text:
         raise ConfigurationError(f"the place of the feed is {visible(text)!r}: {_WANTED}")
@@ -62,7 +62,8 @@ def _directory(text: str, runtime: Runtime) -> Sink:
 def _bucket(text: str, runtime: Runtime, settings: Settings | None) -> Sink:
     parts = urlsplit(text)
     prefix = unquote(parts.path).strip("/")
-    if "//" in prefix or any(part in (".", "..") for part in prefix.split("/")) or parts.query or parts.fragment or prefix != visible(prefix):
+    odd = "//" in prefix or any(part in (".", "..") for part in prefix.split("/")) or prefix != visible(prefix)
+    if odd or parts.query or parts.fragment:
         raise ConfigurationError(f"{_shown(text)} is no prefix of objects: give one such as gs://bucket/feeds/live")
     known = {} if settings is None or settings.gcs is None else settings.gcs.model_dump()
     try:

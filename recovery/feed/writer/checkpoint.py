@@ -167,15 +167,15 @@ class Checkpoint:
         """Reads the stored form. `CorruptRecordError`: damaged, or written by newer software; it says what to do."""
         found = NoteFields.parse(raw, NOTE, FIX)
         found.only(*_KEYS)
-        progress = found.object("progress")
+        progress = found.child("progress")
         progress.only("timestamp", "num_records")
         try:
             checkpoint = cls(
                 timestamp=progress.number("timestamp"), num_records=progress.number("num_records"), next=found.number("next"),
                 lower=found.number("lower"), epoch=found.number("epoch", least=1), seq=found.number("seq", least=1),
-                generation=found.number("generation"), staged=_staged(found.optional_object("staged")),
+                generation=found.number("generation"), staged=_staged(found.optional_child("staged")),
                 bindings=tuple(_binding(found, each) for each in found.items("bindings")), store=found.text("store"),
-                live=found.number("live"), scan=_pass(found.optional_object("pass")), passed=found.optional_number("passed"),
+                live=found.number("live"), scan=_pass(found.optional_child("pass")), passed=found.optional_number("passed"),
                 gap=found.truth("gap"), closed=found.truth("closed"), writer=found.text("writer"),
             )  # fmt: skip
             same = checkpoint.to_bytes() == raw

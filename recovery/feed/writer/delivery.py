@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import anyio
 
-from changelog.base.errors import ConfigurationError, TieredError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
@@ -27,15 +27,19 @@ AGAIN_MAX_S = 60.0
 
 
 class Delivery:
-    """One sink of one writer, which is open. `acknowledged`: the time of the last file that the sink has; -1: none.
+    """One sink of one writer, which is open. `name`: under which its position is kept.
+
+    `acknowledged`: the time of the last file that the sink has; -1: none. `refused`: why the last delivery failed, if
+    no repetition will help before somebody changes something.
 
     Call `begin`, then run `run` beside the writer until it is cancelled.
     """
 
-    def __init__(self, sink: Sink, writer: FeedWriter, log: ChangeLog, runtime: Runtime) -> None:
-        self.sink = sink
+    def __init__(self, name: str, sink: Sink, writer: FeedWriter, log: ChangeLog, runtime: Runtime) -> None:
+        self._name = name
+        self._sink = sink
         self.acknowledged = -1
-        self.error: TieredError | None = None
+        self.refused: TieredError | None = None
         self._generation = -1
         self._writer = writer
         self._log = log
@@ -45,12 +49,12 @@ class Delivery:
     async def begin(self) -> None:
         """Reads where the sink is. `ConfigurationError`: it is new, and what came before is not kept any more."""
         generation, waiting = self._writer.checkpoint.generation, self._writer.waiting
-        stored = (await read(self._log, [self.sink.name])).get(self.sink.name)
-        here = stored if stored is not None and stored.generation == generation else Position(self.sink.name, generation)
+        stored = (await read(self._log, [self._name])).get(self._name)
+        here = stored if stored is not None and stored.generation == generation else Position(self._name, generation)
         acknowledged = -1 if here.acknowledged is None else here.acknowledged
         if acknowledged < 0 and (not waiting or waiting[0].time != 0):
             raise ConfigurationError(
-                f"the sink {self.sink.name} is new to generation {generation} of the feed, whose beginning is not kept any more:"
+                f"the sink {self._name} is new to generation {generation} of the feed, whose beginning is not kept any more:"
                 f" {NEW_GENERATION}"
             )
         self._position, self._generation, self.acknowledged = here, generation, acknowledged
@@ -67,7 +71,7 @@ class Delivery:
                 await self._runtime.sleep(LOOK_EVERY_S)
                 continue
             try:
-                with elsewhere_is_an_error(f"the delivery to {self.sink.name} was cancelled elsewhere"):
+                with elsewhere_is_an_error(f"the delivery to {self._name} was cancelled elsewhere"):
                     await self._deliver(journaled)
                 failures = 0
             except Exception as error:  # noqa: BLE001 - it is this sink's: the others go on
@@ -82,27 +86,28 @@ class Delivery:
     async def _deliver(self, journaled: Journaled) -> None:
         assert self._position is not None, "it has begun"
         parcel = await self._writer.stored.parcel(journaled)
-        await self.sink.deliver(parcel)
+        await self._sink.deliver(parcel)
+        self.refused = None
         self.acknowledged = journaled.time  # it has it, whether or not that can be written down
         was_failing = self._position.failing_since is not None
-        self._position = await advance(self._log, Position(self.sink.name, self._generation, journaled.time, journaled.records))
-        self.error = None
+        self._position = await advance(self._log, Position(self._name, self._generation, journaled.time, journaled.records))
         if was_failing:
-            events.info("feed_sink_answers", sink=self.sink.name, acknowledged=journaled.time)
+            events.info("feed_sink_answers", sink=self._name, acknowledged=journaled.time)
 
     async def _failed(self, error: Exception, failures: int) -> None:
         """Logs the first failure of a row of them, and notes it beside the position."""
+        self.refused = error if isinstance(error, ConfigurationError | CorruptRecordError) else None
         if failures > 1:
             return
         unforeseen = None if isinstance(error, TieredError) else error
-        events.warning("feed_sink_failing", error, exc_info=unforeseen, sink=self.sink.name)
+        events.warning("feed_sink_failing", error, exc_info=unforeseen, sink=self._name)
         assert self._position is not None, "it has begun"
         self._position = Position(
-            self.sink.name, self._generation, self._position.acknowledged, self._position.records,
+            self._name, self._generation, self._position.acknowledged, self._position.records,
             self._runtime.wall_ns() // NS_PER_MS, str(error),
         )  # fmt: skip
         with anyio.move_on_after(AGAIN_MAX_S):
             try:
                 await advance(self._log, self._position)
             except TieredError as unwritten:
-                events.debug("feed_position_not_written", unwritten, sink=self.sink.name)
+                events.debug("feed_position_not_written", unwritten, sink=self._name)

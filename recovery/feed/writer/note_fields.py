@@ -97,13 +97,13 @@ class NoteFields:
             raise self.wrong(f"{self._named(name)} is {shown(found)}, not a list")
         return found
 
-    def object(self, name: str) -> NoteFields:
+    def child(self, name: str) -> NoteFields:
         """Returns the keys of an object inside this one."""
         return NoteFields(self._value.get(name), self._note, self._fix, self._named(name))
 
-    def optional_object(self, name: str) -> NoteFields | None:
+    def optional_child(self, name: str) -> NoteFields | None:
         """Returns the keys of an object inside this one, or None if the value is null."""
-        return None if self._value.get(name) is None else self.object(name)
+        return None if self._value.get(name) is None else self.child(name)
 
     def inside(self, value: object, within: str) -> NoteFields:
         """Returns the keys of an object that is an item of a list in this one."""

@@ -15,6 +15,7 @@ live, and everything may be repeated, by the writer too. *Crash* anywhere: the e
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import anyio
 
@@ -155,8 +156,8 @@ class _Overdue:
     async def _work_on(self, entry: Entry | Unreadable, free: anyio.Semaphore) -> None:
         try:
             await self._bucket.take()
-            budget_s = self._settings.recovery.attempt_budget_s
-            with elsewhere_is_an_error("the work on it was cancelled elsewhere"), anyio.fail_after(budget_s):
+            within_s = self._settings.recovery.attempt_budget_s
+            with elsewhere_is_an_error("the work on it was cancelled elsewhere"), anyio.fail_after(within_s):
                 await self._judge(entry)
         except Exception as error:  # noqa: BLE001 - it is this entry's: the others must not end with it (I6)
             self._failed(entry, error)
@@ -191,19 +192,14 @@ class _Overdue:
         if await self._log.park(entry, error):
             self._counts.parked += 1
             self._observer.count(Event.RECOVERED, "parked")
-            change = entry.change if isinstance(entry, Entry) else None
-            about = (None, None) if change is None else (change.id, change.object)
-            events.error("entry_parked", error, id=about[0], object=about[1], key=entry.key, verdict="parked")
+            events.error("entry_parked", error, **_about(entry), verdict="parked")
 
     def _failed(self, entry: Entry | Unreadable, error: Exception) -> None:
         self._counts.failed += 1
         self._observer.count(Event.RECOVERED, "failed")
         if self._counts.failed <= FAILURES_LOGGED_MAX:
-            change = entry.change if isinstance(entry, Entry) else None
             unforeseen = None if isinstance(error, TieredError | TimeoutError) else error
-            events.warning(
-                "overdue_failed", error, exc_info=unforeseen, id=change and change.id, object=change and change.object, key=entry.key
-            )
+            events.warning("overdue_failed", error, exc_info=unforeseen, **_about(entry))
 
     def _say(self, duration_s: float) -> None:
         found = self._counts
@@ -212,3 +208,9 @@ class _Overdue:
                 "overdue_released", f"the feed did not take them up within {self._settings.feed.hold_max_s:g} s", count=found.forgotten,
                 parked=found.parked, waiting=found.waiting, failed=found.failed, duration_s=round(duration_s, 3),
             )
+
+
+def _about(entry: Entry | Unreadable) -> dict[str, Any]:
+    """What a line of the log says of an entry. One that cannot be read has only its key."""
+    readable = entry if isinstance(entry, Entry) else None
+    return {"id": readable and readable.change.id, "object": readable and readable.change.object, "key": entry.key}

@@ -11,8 +11,10 @@ is harmless.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
 
 from changelog.base.errors import UnavailableError, UnconfirmedError
 from changelog.log import ChangeLog
@@ -73,10 +75,14 @@ def note_name(sink: str) -> str:
 
 
 def sink_name(to: str) -> str:
-    """Returns what a person calls the sink of one setting `feed.to`: the setting, without a user and a password."""
-    scheme, colon, rest = to.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{colon}{host.rpartition('@')[2]}{slash}{path}" if colon else to
+    """Returns what a person calls the sink of one setting `feed.to`: a full path, or a URL without what is secret."""
+    if "://" not in to:
+        return os.path.abspath(os.path.expanduser(to))
+    try:
+        parts = urlsplit(to)
+    except ValueError:  # it is no URL, and whoever opens it says so
+        return f"{to.partition('://')[0]}://…"
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl().rstrip("/")
 
 
 async def positions(log: ChangeLog, settings: Settings) -> Mapping[str, Position]:

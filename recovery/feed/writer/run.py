@@ -13,7 +13,7 @@ Any number of these may run at the same time; one of them works. If two ever do,
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -26,8 +26,8 @@ from recovery.feed.sinks.sink import Sink
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.feed.writer.cleaning import Cleaning
 from recovery.feed.writer.delivery import Delivery
+from recovery.feed.writer.source import Counts, FeedSource
 from recovery.feed.writer.writer import FeedWriter, FencedError, Step
-from recovery.statistics.feed_source import Counts, FeedSource
 from tiered.open import Backends
 from tiered.settings import Settings
 
@@ -46,13 +46,15 @@ class Written:
 
 
 class FeedRun:
-    """Call `run`. `stop` ends it in good order. `once`: it ends when all is published, acknowledged and cleaned up.
+    """Call `run`. `stop` ends it in good order. `once`: it ends when all is published, acknowledged and cleaned up, or
+    when a sink refuses what it is given.
 
-    `on_standby` is called when another writer may be at work, so this one waits.
+    `sinks`: by the names under which their positions are kept (`sink_name`). `on_standby` is called when another writer
+    may be at work, so this one waits.
     """
 
     def __init__(
-        self, backends: Backends, runtime: Runtime, settings: Settings, sinks: Sequence[Sink], *,
+        self, backends: Backends, runtime: Runtime, settings: Settings, sinks: Mapping[str, Sink], *,
         new_generation: bool = False, once: bool = False, on_standby: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.counts = Counts()
@@ -70,6 +72,12 @@ class FeedRun:
         self._last: Checkpoint | None = None
 
     @property
+    def written(self) -> Written:
+        """What it did until now."""
+        generation, frontier = (None, None) if self._last is None else (self._last.generation, self._last.frontier)
+        return Written(generation, frontier, self.counts.committed, self.counts.hints)
+
+    @property
     def stopping(self) -> bool:
         return self._stopping.is_set()
 
@@ -77,7 +85,7 @@ class FeedRun:
         """Ends it in good order: what is committed stays committed, and the next writer need not wait."""
         self._stopping.set()
 
-    async def run(self) -> Written:
+    async def run(self) -> None:
         """Runs until `stop`. Raises `ConfigurationError` and `CorruptRecordError`: somebody must change something."""
         failures = 0
         while not self._stopping.is_set():
@@ -88,15 +96,13 @@ class FeedRun:
             except FencedError as error:
                 events.info("feed_fenced", error, writer=self.writer.name)
             except (ConfigurationError, CorruptRecordError):
+                await self._end(closed=True)
                 raise
             except TieredError as error:
                 failures += 1
                 events.warning("feed_interrupted", error, writer=self.writer.name)
                 bound_s = min(self._settings.recovery.backoff_max_s, 2.0 ** min(failures, 16))
                 await self.rest(bound_s * self._runtime.random.uniform(0.5, 1.0))
-        last = self._last
-        generation, frontier = (None, None) if last is None else (last.generation, last.frontier)
-        return Written(generation, frontier, self.counts.updates_committed, self.counts.messages_received)
 
     # --- whose turn it is ----------------------------------------------------------------------------
 
@@ -133,7 +139,7 @@ class FeedRun:
         """Opens, writes until it is stopped, and closes. Raises what ended it before."""
         await self.writer.open(new_generation=self._new_generation)
         self._new_generation = False
-        deliveries = [Delivery(sink, self.writer, self._log, self._runtime) for sink in self._sinks]
+        deliveries = [Delivery(name, sink, self.writer, self._log, self._runtime) for name, sink in self._sinks.items()]
         for delivery in deliveries:
             await delivery.begin()
         cleaning = Cleaning(self.writer, self._backends, self._runtime, self._settings)
@@ -155,6 +161,8 @@ class FeedRun:
                     step = await self.writer.step()
                     self._last = self.writer.checkpoint
                     await self.writer.trim(min(delivery.acknowledged for delivery in deliveries))
+                    if self._once and (refused := next(filter(None, (each.refused for each in deliveries)), None)) is not None:
+                        raise refused
                     if self._once and step in (Step.IDLE, Step.DONE) and not self._is_busy(deliveries):
                         self._stopping.set()
                     if step is not Step.MORE:

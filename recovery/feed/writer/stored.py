@@ -107,8 +107,11 @@ class StoredFeed:
 
     # --- the index and the journal ---------------------------------------------------------------
 
-    async def apply(self, checkpoint: Checkpoint, updates: Iterable[Update]) -> None:
-        """Does what follows from the commit, before the next one: index, journal, and what no progress tells yet."""
+    async def apply(self, checkpoint: Checkpoint, updates: Iterable[Update], *, tells: bool) -> None:
+        """Does what follows from the commit, before the next one: index, journal, and what no progress tells yet.
+
+        `tells`: its progress may tell what was withheld before.
+        """
         assert checkpoint.staged is not None, "a transaction with a file was committed"
         time, staged = checkpoint.timestamp, checkpoint.staged
         values: dict[str, bytes | None] = {
@@ -120,7 +123,7 @@ class StoredFeed:
         keys = list(values)
         for begin in range(0, len(keys), VALUES_AT_ONCE):
             await self._log.write_values({key: values[key] for key in keys[begin : begin + VALUES_AT_ONCE]}, max(1, time))
-        if checkpoint.lower > time:
+        if tells and checkpoint.lower > time:
             await self._erase(await self._all(f"{self._prefix}withheld/"))
 
     async def published(self, objects: Iterable[str]) -> dict[str, str]:

@@ -30,14 +30,14 @@ from typing import TypeVar
 from changelog.base.errors import ConfigurationError, LeaseLostError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime, instance_name
-from changelog.change import LOG_PREFIX, Entry, Unreadable
+from changelog.change import LOG_PREFIX, Entry, Unreadable, encode
 from changelog.log import LOG_END, KeyRange
 from recovery.feed.files import Form
 from recovery.feed.messages import Message, Progress, Update, Updates
 from recovery.feed.writer.changes import References, difference, of_objects, of_range
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
+from recovery.feed.writer.source import Counts
 from recovery.feed.writer.stored import Journaled, StoredFeed
-from recovery.statistics.feed_source import Counts
 from tiered.metadata import NS_PER_MS
 from tiered.open import Backends
 from tiered.protocol.retry import persist
@@ -238,7 +238,8 @@ class FeedWriter:
         if self._runtime.boot_time() - began_s > TRANSACTION_AGE_MAX_S:
             raise FencedError("this writer stood still for an hour, so it opens the feed again")
         await self._publish(known, intent, time, due=due)
-        self.counts.messages_received += len(entries)
+        self.counts.hints += len(entries)
+        self.counts.hint_bytes += sum(len(encode(entry)) for entry in entries.values())
         self._cover(entries, wanted)
         return Step.MORE if more or intent.scan is not None else Step.DONE
 
@@ -286,20 +287,20 @@ class FeedWriter:
             return
         messages: list[Message] = [Updates(tuple(updates))] if count else []
         if told:
-            counts = await self._persist(lambda: stored.withheld(known.lower))
+            counts = await self._persist(lambda: stored.withheld(known.lower)) if known.lower < known.next else {}
             counts = counts | {time: count} if count else counts
             messages.append(Progress((known.lower,), (time + 1,), tuple(sorted(counts.items()))))
         staged = await self._persist(lambda: stored.stage(messages, count, time, self._form, known.epoch, following.seq))
-        self.counts.updates_staged += count
+        self.counts.staged += count
         records = known.records + count
         following = replace(
             following, timestamp=time, num_records=count, next=time + 1, lower=time + 1 if told else known.lower, staged=staged,
             bindings=known.bound(time, records),
         )
         await self._commit(self._raw, following)
-        await self._apply(following, updates)
+        await self._apply(following, updates, tells=known.lower < known.next)
         self.waiting.append(Journaled(time, staged, records))
-        self.counts.updates_committed += count
+        self.counts.committed += count
         if told:
             self._told_at = self._runtime.monotonic()
 
@@ -375,8 +376,8 @@ class FeedWriter:
             raise FencedError("another writer has opened the feed, or recovery has set a gap; this one commits nothing more")
         self._checkpoint, self._raw = new, value
 
-    async def _apply(self, committed: Checkpoint, updates: Sequence[Update]) -> None:
-        await self._persist(lambda: self.stored.apply(committed, updates))
+    async def _apply(self, committed: Checkpoint, updates: Sequence[Update], *, tells: bool = True) -> None:
+        await self._persist(lambda: self.stored.apply(committed, updates, tells=tells))
 
     # --- details -------------------------------------------------------------------------------------
 

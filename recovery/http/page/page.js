@@ -9,7 +9,9 @@ const STANDINGS = {
   UNREADABLE: "cannot be read", PARKED: "stuck", KEPT: "over, kept for the change feed",
 };
 const SOURCES = { recovery: "Recovery", audit: "Audit", feed: "Change feed" };
-const UNITS = { recovery: "entries", audit: "blobs", feed: "changes" };
+const UNITS = { recovery: "entries", audit: "blobs", feed: "updates" };
+const READS = { feed: "rows" };  // what a first pass reads, where that is not the unit
+const FEED_LEVELS = { live: "ok", "first pass": "ok", behind: "behind", stalled: "stuck", "no writer yet": "behind" };
 
 let status = null, recent = null, answeredAt = null, lost = false;
 const drawn = {};  // section -> what was last shown there: what did not change keeps its focus and its selection
@@ -173,7 +175,7 @@ function showBars() {
   const sources = Object.entries(status.sources || {});
   byId("snapshots").hidden = !sources.length;
   const bars = sources.map(([name, { total }]) => {
-    const known = total.snapshot_records_known, progress = total.snapshot_progress, unit = UNITS[name] || "records";
+    const known = total.snapshot_records_known, progress = total.snapshot_progress, unit = READS[name] || UNITS[name] || "records";
     const percent = total.snapshot_committed ? 100 : known === null || progress === null ? null : known ? Math.min(99, 100 * progress / known) : 0;
     const about = total.snapshot_known_estimated ? "about " : "";
     const said = total.snapshot_committed ? `complete: ${whole(progress)} ${unit}` :
@@ -225,6 +227,41 @@ function stuckEntry(entry) {
     entry.type.endsWith(" --all") ? null : command(entry.type.replace(" log retry ", " log show ")),
     command(entry.type),
   );
+}
+
+function showFeed() {
+  const feed = status.feed;
+  byId("feed").hidden = !feed;
+  if (!feed) return;
+  show("feed-shown", feed, () => {
+    const level = FEED_LEVELS[feed.state] || "unknown", kept = feed.kept;
+    const facts = [
+      feed.frontier ? `complete up to ${moment(Date.parse(feed.frontier))}, ${long(feed.frontier_age_s)} ago` : "no progress is published yet",
+      feed.records === null ? null : `${plural(feed.records, "update", "updates")} committed`,
+      feed.live === null ? null : plural(feed.live, "live reference", "live references"),
+      feed.generation === null ? null : `generation ${feed.generation}, epoch ${feed.epoch}`, feed.gap ? "it has a gap" : null,
+    ];
+    return [
+      node("p", {}, node("span", { class: `dot tone${level === "ok" ? "" : " hollow"}`, "data-level": level }), node("b", {}, feed.state), feed.why ? `: ${feed.why}` : ""),
+      node("p", { class: "muted" }, facts.filter(Boolean).join(" · ")),
+      node("p", { class: "muted" }, kept === null ? "What waits for it is not known." :
+        `${kept.estimated ? "About " : ""}${plural(kept.entries, "entry waits", "entries wait")} for it${kept.age_s === null ? "" : `, the oldest for ${long(kept.age_s)}`}; at most ${long(kept.hold_max_s)}.`),
+      node("ul", { class: "items" }, ...feed.sinks.map(feedSink)),
+    ];
+  });
+}
+
+function feedSink(sink) {
+  const failing = sink.failing_since !== null, level = !sink.known ? "unknown" : failing ? "stuck" : "ok";
+  const facts = !sink.known ? ["its position could not be read"] : [
+    sink.acknowledged ? `has all up to ${moment(Date.parse(sink.acknowledged))}` : "has acknowledged nothing of this generation",
+    sink.behind_records === null ? null : `${plural(sink.behind_records, "update", "updates")} behind${sink.behind_s ? ` and ${long(sink.behind_s)}` : ""}`,
+    failing ? `fails since ${moment(Date.parse(sink.failing_since))}` : null,
+  ];
+  return node("li", {},
+    node("p", {}, node("span", { class: `dot tone${level === "ok" ? "" : " hollow"}`, "data-level": level }), node("b", {}, sink.name)),
+    node("p", { class: "muted" }, facts.filter(Boolean).join(" · ")),
+    failing && sink.error ? node("p", { class: "error" }, sink.error) : null);
 }
 
 function showDaemons() {
@@ -413,7 +450,7 @@ async function askStatus() {
   if (lost) return;
   byId("store").textContent = status.store ? `${status.store.kind} · ${status.store.name}` : "";
   byId("self").textContent = `Shown by ${status.daemon.instance}${status.daemon.stopping ? ", which is stopping" : ""}. Nothing can be changed here.`;
-  for (const part of [showTiles, showBars, showStuck, showDaemons, showServices, showEntries, showColumns, showAudits]) part();
+  for (const part of [showTiles, showBars, showStuck, showFeed, showDaemons, showServices, showEntries, showColumns, showAudits]) part();
 }
 
 async function askRecent() {

@@ -65,7 +65,8 @@ async def put(run: Run, *objects: ObjectId) -> None:
 async def publish(run: Run) -> None:
     runtime = SystemRuntime()
     async with open_backends(run.settings, runtime) as backends:
-        await FeedRun(backends, runtime, run.settings, [DirectorySink(run.root / "feed", runtime)], once=True).run()
+        sinks = {str(run.root / "feed"): DirectorySink(run.root / "feed", runtime)}
+        await FeedRun(backends, runtime, run.settings, sinks, once=True).run()
 
 
 @pytest.fixture(scope="module")

@@ -59,6 +59,15 @@ def test_no_verdict_is_wrong_beside_writers_crashes_and_recovery() -> None:
     assert seen["audits"] > SEEDS, "each of them found what was planted"
 
 
+def test_no_verdict_is_wrong_with_references_from_a_feed_and_at_rest_all_verdicts_are_those_of_a_scan() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(1, SEEDS + 1):
+        scene = Scene(seed, fed=True).play()
+        assert scene.wrong == [], f"seed {seed}"
+        seen += scene.seen
+    assert seen["audits"] > SEEDS and seen["compared"] == 3 * SEEDS
+
+
 Suspects = Sequence[tuple[BlobInfo, Reading]]
 
 

@@ -16,7 +16,7 @@ from prometheus_client import Gauge
 from recovery.http.app import FILES
 from recovery.status.as_json import as_json
 from recovery.status.known import Status
-from tests.given.shown_status import BROKEN_KEY, NAME, SERVICES, STUCK_ID, Shown, healthy, stuck, unanswered
+from tests.given.shown_status import BROKEN_KEY, NAME, SERVICES, STUCK_ID, Shown, fed, healthy, stuck, unanswered
 from tiered.errors import ConfigurationError, CorruptRecordError, UnavailableError
 
 pytestmark = pytest.mark.anyio
@@ -204,6 +204,19 @@ async def test_a_long_look_is_followed_by_a_long_rest_unless_it_found_nothing(st
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(shown.sampler.run)
     assert pauses == [pause_s]
+
+
+async def test_old_figures_say_nothing_of_the_feed_of_now_and_errors_of_sinks_hide_names() -> None:
+    shown = Shown(fed())
+    await shown.sample()
+    said = shown.view.status()
+    assert said is not None
+    assert (said["feed"]["state"], said["feed"]["sinks"][1]["error"]) == ("behind", "it answered <b>503</b>")
+    shown.runtime.now += 61
+    said = shown.view.status()
+    assert said is not None
+    assert (said["feed"]["state"], said["feed"]["why"]) == ("unknown", "These figures are old.")
+    assert said["feed"]["records"] == 9120
 
 
 async def test_figures_that_no_look_renews_go_stale_without_any_error() -> None:

@@ -29,7 +29,7 @@ from recovery.statistics.verdict import Kind, Verdict
 from recovery.status.known import Status
 from tests.given.command_line import plant
 from tests.given.daemon_process import PATIENCE_S, running_daemon
-from tests.given.shown_status import BROKEN_KEY, NAME, STUCK_ID, SetClock, Shown, healthy, stuck, unanswered
+from tests.given.shown_status import BROKEN_KEY, NAME, STUCK_ID, SetClock, Shown, fed, healthy, stuck, unanswered
 from tests.recovery.http.test_audits import plant as plant_run
 from tiered.errors import UnavailableError
 from tiered.settings import DaemonSettings
@@ -217,6 +217,24 @@ def test_all_is_well(browser: Browser) -> None:
         watched.until("#stuck-list", "None. Nothing waits for an operator.")
         assert watched.page.title() == "all is well · tiered recovery"
         watched.keep("well-dark-1200")
+        assert watched.errors == []
+
+
+def test_a_feed_is_shown_with_its_sinks_and_hidden_where_there_is_none(browser: Browser) -> None:
+    made = shown(healthy())
+    with served(made) as url:
+        watched = Watched(browser, url, width=400)
+        watched.until("#headline", "Recovery keeps up.")
+        assert not watched.page.locator("#feed").is_visible()
+        made.status = fed()
+        watched.until("#feed", "behind: A sink fails: gs://my-bucket/feed: it answered <b>503</b>")
+        watched.until("#feed", "9,120 updates committed · 7,433 live references")
+        watched.until("#feed", "3 entries wait for it, the oldest for 1 s; at most 24 h.")
+        watched.until("#feed", "4 updates behind and 60 s · fails since")
+        watched.until("#orders", "The sink gs://my-bucket/feed takes nothing.")
+        watched.keep("feed-light-400")
+        assert watched.wider_than_screen() <= 0
+        assert watched.page.evaluate(LOW_CONTRAST) == []
         assert watched.errors == []
 
 

@@ -18,6 +18,7 @@ from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import GcsEmulator
 from recovery.feed import Message
 from recovery.feed.files import Form, is_left_out, read, read_all
+from recovery.feed.sinks.bucket import BucketSink
 from recovery.feed.sinks.directory import DirectorySink
 from recovery.feed.sinks.http import HttpSink
 from recovery.feed.sinks.kafka import KafkaSink
@@ -35,8 +36,7 @@ CANCELLED_AT = (1, 2, 3, 5, 8, 13, 21, 34, 55)
 
 
 class Place(ABC):
-    """`by_name`: it keeps files, so it can refuse other bytes, and keeps a parcel once. `large`: the size of a large one.
-    """
+    """`by_name`: it keeps files, so it can refuse other bytes, and keeps a parcel once. `large`: how large one is."""
 
     by_name = True
     large = 8 * 2**20
@@ -81,8 +81,6 @@ class Bucket(Place):
         self._bucket = server.create_bucket("feeds")
 
     def sink(self) -> Sink:
-        from recovery.feed.sinks.bucket import BucketSink
-
         return BucketSink(GcsSettings(bucket="feeds", endpoint=self._server.url), "live/1", SystemRuntime())
 
     def files(self) -> dict[str, bytes]:
@@ -278,7 +276,7 @@ class CancelledAt:
                 sent = yield point
                 step = lambda sent=sent: inner.send(sent)  # type: ignore[misc] # noqa: E731
             except BaseException as error:  # noqa: BLE001 - what is delivered
-                step = lambda error=error: inner.throw(error)  # type: ignore[misc, attr-defined] # noqa: E731
+                step = lambda error=error: inner.throw(error)  # type: ignore[misc] # noqa: E731
 
 
 async def test_a_delivery_that_is_cancelled_anywhere_leaves_the_whole_or_nothing(place: Place, tmp_path: Path) -> None:

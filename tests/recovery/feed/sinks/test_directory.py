@@ -44,7 +44,7 @@ async def test_a_relative_path_stays_the_same_directory(tmp_path: Path, monkeypa
     assert (tmp_path / "feed" / FIRST.path).read_bytes() == FIRST.data
 
 
-@pytest.mark.parametrize("flushed", ["file", "folder"])
+@pytest.mark.parametrize("flushed", ["file", "folder", "root"])
 async def test_nothing_is_acknowledged_before_it_is_on_the_disk(flushed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where another process has written the file: nobody knows whether it came to flush it."""
     await sink(tmp_path).deliver(FIRST)
@@ -52,7 +52,8 @@ async def test_nothing_is_acknowledged_before_it_is_on_the_disk(flushed: str, tm
     real = os.fsync
 
     def fail(handle: int) -> None:
-        if os.path.isdir(f"/proc/self/fd/{handle}") == (flushed == "folder"):
+        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        if flushed == ("file" if path.is_file() else "root" if path == tmp_path else "folder"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         real(handle)
 
@@ -228,7 +229,7 @@ async def test_a_directory_that_vanishes_is_not_made_again(tmp_path: Path) -> No
     await one.deliver(FIRST)
     (tmp_path / "feed").rename(tmp_path / "elsewhere")
     for _ in range(2):
-        with pytest.raises(UnavailableError, match="vanished while it was used|before is gone"):
+        with pytest.raises(UnavailableError, match=r"vanished while it was used|before is gone"):
             await one.deliver(SECOND)
     (tmp_path / "feed").mkdir()  # the empty directory under a disk that is not mounted
     for later in (one, sink(tmp_path / "feed")):

@@ -1,0 +1,209 @@
+"""The run of one recipe with a feed: the actors act; then faults end, the feed comes to rest, and all is checked.
+
+    1 callers do their steps, beside recoveries, auditors, operators, collectors, and writers of the feed
+    2 calm: no new fault; recovery drains the log, but for what waits for the feed
+    3 a writer without faults goes on until nothing waits, and then makes one more pass over all rows
+    4 rest: `FeedWatch.rest`, I1-I7, and every clean-up once more (I5)
+
+A run raises nothing. Its `Result` holds what breaks.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+
+import anyio
+
+from changelog.base.errors import ConfigurationError, TieredError
+from changelog.change import Entry, Unreadable
+from emulators.feed_worlds.recipe import FeedRecipe
+from emulators.feed_worlds.sinks import WorldSink
+from emulators.feed_worlds.watch import FeedWatch
+from emulators.simulation.actors import LARGE_BYTES, OBJECTS, RESTART_S, Stage, live
+from emulators.simulation.coverage import Coverage
+from emulators.simulation.recipe import Actor, Role
+from emulators.simulation.run import SKEW_MAX_S, WORLD_ENDS_S, Result, quiet, violation_of
+from emulators.world.deployment import World
+from emulators.world.faults import Process
+from emulators.world.runtime import elapse, run_world
+from recovery.feed.writer import cleaning, delivery
+from recovery.feed.writer.overdue import release_overdue
+from recovery.feed.writer.run import FeedRun
+from tiered.open import Backends
+from tiered.settings import Settings
+
+PAGE = 1000
+RESTS_WITHIN_S = 6 * 3600.0
+LOOKS_EVERY_S = 20.0
+PASS_WITHIN_S = 120.0
+"""A pass that ended so long after the world was quiet began after that, too."""
+WRITER_LOOKS_EVERY_S = 1.0
+"""The writer's tasks look every few tenths of a second whether there is something to do. A world has no time for it."""
+
+
+class FedWorld:
+    """A world with a feed. `process` and `settings` make its writers."""
+
+    def __init__(self, world: World, settings: Settings) -> None:
+        self.world = world
+        self.settings = settings
+        self.sinks = [WorldSink(world.runtime, name) for name in settings.feed.to]
+        self.watch = FeedWatch(world, self.sinks)
+
+    def backends(self, process: Process) -> Backends:
+        return Backends(self.world.tiers_of(process), self.world.log_of(process))
+
+    def writer(self, process: Process, settings: Settings | None = None, *, new_generation: bool = False, once: bool = False) -> FeedRun:
+        """Returns a writer of the feed in this process."""
+        sinks = {sink.name: process.link.sink(sink) for sink in self.sinks}
+        return FeedRun(
+            self.backends(process), process.runtime, settings or self.settings, sinks, new_generation=new_generation, once=once
+        )  # fmt: skip
+
+    async def come_to_rest(self, name: str = "last-feeder") -> None:
+        """Lets a writer without faults go on until nothing waits, and until a pass that began then is complete."""
+        feed = self.settings.feed.model_copy(update={"reconcile_every_s": 60.0, "poll_s": 2.0, "progress_every_s": 10.0})
+        run = self.writer(self.world.process(name), self.settings.model_copy(update={"feed": feed}))
+
+        async def stop_at_rest() -> None:
+            ends_at, quiet_at = anyio.current_time() + RESTS_WITHIN_S, None
+            while anyio.current_time() < ends_at:
+                await elapse(LOOKS_EVERY_S)
+                quiet_at = (quiet_at or anyio.current_time()) if self.watch.is_through() else None
+                if quiet_at is not None and self.watch.passed_at - PASS_WITHIN_S > quiet_at:
+                    break
+            run.stop()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(stop_at_rest)
+            await run.run()
+            tasks.cancel_scope.cancel()
+        await self.writer(self.world.process(f"{name}-once"), once=True).run()
+
+
+def run(recipe: FeedRecipe, coverage: Coverage) -> Result:
+    """Runs a recipe. `coverage` counts what was exercised."""
+    result = Result(recipe.seed)
+    looks = cleaning.LOOK_EVERY_S, delivery.LOOK_EVERY_S
+    cleaning.LOOK_EVERY_S = delivery.LOOK_EVERY_S = WRITER_LOOKS_EVERY_S
+    with quiet():
+        try:
+            run_world(lambda: _live(recipe, result, coverage), recipe.seed)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever a world raises is a finding, not the end of the search
+            result.violation = violation_of(error, result.trace)
+        finally:
+            cleaning.LOOK_EVERY_S, delivery.LOOK_EVERY_S = looks
+    return result
+
+
+async def _live(recipe: FeedRecipe, result: Result, coverage: Coverage) -> None:
+    base = recipe.base
+    skew_max_s = max(SKEW_MAX_S if actor.role is Role.CLOCKS else abs(actor.skew_s) for actor in base.actors)
+    world = World(recipe.seed, sessions=base.sessions, settings=recipe.settings, skew_max_s=skew_max_s)
+    world.blobs.collect_after_s = base.collect_after_s
+    async with world:
+        stage = Stage(world, base)
+        result.trace = world.network.trace
+        if base.legacy:
+            world.plant_legacy(OBJECTS[0], "legacy", LARGE_BYTES)
+        fed = FedWorld(world, recipe.settings)
+        try:
+            with anyio.fail_after(WORLD_ENDS_S):
+                await _play(stage, fed, recipe)
+        finally:
+            result.simulated_s = anyio.current_time()
+            result.calls = len(world.network.trace)
+            for section, counts in (("faults", stage.faults), ("checks", fed.watch.checked)):
+                for name, times in counts.items():
+                    coverage.count(section, name, times)
+
+
+async def _play(stage: Stage, fed: FedWorld, recipe: FeedRecipe) -> None:
+    world = stage.world
+    actors = stage.recipe.actors
+    async with anyio.create_task_group() as all_of_them:
+        for actor in actors:
+            all_of_them.start_soon(live, stage, actor)
+        async with anyio.create_task_group() as beside:
+            for feeder in recipe.feeders:
+                beside.start_soon(_feed, stage, fed, feeder, recipe)
+            if recipe.bound is not None:
+                beside.start_soon(_bound, stage, fed, recipe.bound)
+            await stage.wait_through(actor for actor in actors if actor.role is Role.CALLER)
+            await elapse(recipe.base.lingers_s)
+            stage.over.set()
+        stage.calm = True
+    world.watch.verify()
+    await _drain(stage)
+    await fed.come_to_rest()
+    fed.watch.rest()
+    world.verify()
+    await world.repeat()
+    world.verify()
+
+
+async def _feed(stage: Stage, fed: FedWorld, actor: Actor, recipe: FeedRecipe) -> None:
+    """Runs writers of the feed, one life after the other, until the callers have finished."""
+    await elapse(actor.starts_s)
+    life = 0
+    while stage.goes_on(actor):
+        process = stage.process(actor, life)
+        begins_anew = process.runtime.random.random() < recipe.restarts
+        await process.run(partial(_write, stage, fed, actor, process, begins_anew))
+        life += 1
+        with anyio.move_on_after(RESTART_S):
+            await stage.over.wait()
+
+
+async def _write(stage: Stage, fed: FedWorld, actor: Actor, process: Process, begins_anew: bool) -> None:
+    run = fed.writer(process, new_generation=begins_anew)
+
+    async def stop_when_over() -> None:
+        with anyio.move_on_after(max(0.0, actor.ends_s - anyio.current_time())):
+            await stage.over.wait()
+        run.stop()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(stop_when_over)
+        try:
+            await run.run()
+        except ConfigurationError as error:
+            if "was denied" not in str(error):  # a permission was taken away for a while
+                raise
+        tasks.cancel_scope.cancel()
+
+
+async def _bound(stage: Stage, fed: FedWorld, actor: Actor) -> None:
+    """Cleans up what is overdue, again and again, one process after the other."""
+    life = 0
+    while stage.goes_on(actor):
+        process = stage.process(actor, life)
+
+        async def work(process: Process = process) -> None:
+            covered: set[str] = set()
+            while stage.goes_on(actor):
+                with suppress(TieredError):
+                    await release_overdue(fed.backends(process), process.runtime, fed.settings, covered)
+                with anyio.move_on_after(actor.every_s):
+                    await stage.over.wait()
+
+        await process.run(work)
+        life += 1
+        await elapse(RESTART_S)
+
+
+async def _drain(stage: Stage) -> None:
+    """Lets recovery finish. What is parked is retried, and what cannot be read is removed."""
+    world = stage.world
+    await world.drain()
+    log = world.log_of(world.process("last-operator"))
+    for entry in (await log.entries("", PAGE)).entries:
+        if isinstance(entry, Entry) and entry.stuck is not None:
+            await log.retry(entry)
+    await world.drain()
+    for entry in (await log.entries("", PAGE)).entries:
+        if isinstance(entry, Unreadable) and entry.stuck is not None:
+            del world.log.stored[entry.key]

@@ -1,0 +1,60 @@
+"""`tiered feed status`: does the change feed of a store keep up, and how far is each sink?
+
+It shows what `tiered status` shows of the feed, and writes nothing to the store. Exit codes:
+
+    0    it is live, or it makes its first pass, or there is none
+    1    it stands still or is behind, or nobody has started a writer
+    4    its checkpoint could not be read, so its state is not known
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+
+import anyio
+import typer
+
+from changelog.base.runtime import SystemRuntime
+from recovery.cli.output import dump, write
+from recovery.cli.shared import choice, guard, shared
+from tiered.open import open_backends
+
+NONE = "There is no change feed: feed.enabled is not set, and no writer has ever begun one."
+
+
+@shared
+def feed_status() -> None:
+    """Says whether the change feed keeps up, how far each sink is, and what to type. Writes nothing."""
+
+    async def command() -> int:
+        from recovery.cli.status_lines import feed_lines
+        from recovery.status.as_json import feed_json
+        from recovery.status.feed import FeedState
+        from recovery.status.look import gather
+
+        settings, runtime = choice.existing(), SystemRuntime()
+        async with open_backends(settings, runtime, writes=False, verify=False) as backends:
+            found = await gather(backends, settings, runtime)
+        feed = found.feed
+        if choice.json:
+            write(dump(None if feed is None else feed_json(feed)))
+        elif feed is not None:
+            width = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
+            for line in feed_lines(found, feed, width, shlex.join(choice.again())):
+                write(line.text)
+        else:
+            for sentence in found.problems or (NONE,):
+                write(sentence)
+        if feed is None:
+            return 0 if found.answers or not found.durable else 4
+        match feed.state:
+            case FeedState.UNKNOWN:
+                return 4
+            case FeedState.STALLED | FeedState.BEHIND | FeedState.NO_WRITER:
+                return 1
+            case _:
+                return 0
+
+    raise typer.Exit(guard(lambda: anyio.run(command)))

@@ -1,0 +1,217 @@
+"""The statistics of the change feed: what its writer counts, and how far each sink is, in the note `statistics/feed`.
+
+    note feed, notes feed-sink-…, kept entries --every REPORT_EVERY_S--> FeedSource --> note `statistics/feed`
+
+The unit is an update of the feed. *Outstanding* are the updates that were committed, and the hints that wait: entries
+that are kept for the feed. *Processed* are the updates that every sink has acknowledged. A hint may lead to no update
+or to two, so outstanding is exact only when no hint waits. The snapshot is the first pass of a generation over all
+rows. Figures come from the checkpoint and the positions, so a restart of the writer loses none but what it counted
+itself since its last report.
+
+A new generation has a new snapshot. What the one before had not delivered yet counts as dealt with, because nobody will
+deliver it. Only the writer that is at work reports. *Crash* and *failure*: as of `recovery_source`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import anyio
+
+from changelog.base.errors import TieredError
+from changelog.base.events import events
+from changelog.base.runtime import Runtime
+from changelog.change import LOG_PREFIX, Entry
+from changelog.log import CLOCK, LOG_END, ChangeLog, KeyRange
+from recovery.feed.writer.checkpoint import NOTE, Checkpoint
+from recovery.feed.writer.positions import Position, positions, sink_name
+from recovery.statistics.columns import Offsets, SourceRow, meet, summed
+from recovery.statistics.persisted import FEED, Document, change_statistics
+from tiered.settings import Settings
+
+REPORT_EVERY_S = 10.0
+REPORT_BUDGET_S = 20.0
+FINAL_BUDGET_S = 5.0
+"""How long one report may take, in seconds, and the last one, for which the end of the process waits."""
+
+PROBE_PAGE = 500
+PROBE_ENTRIES_MAX = 50_000
+PROBE_S = 5.0
+"""Up to so many entries and seconds the hints that wait are counted exactly. Beyond that they are estimated."""
+
+RECORDS = "records"
+"""The one shard of a sink's progress."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a writer has done since it was made. The writer adds to it, without a call to anything.
+
+    `hints`: entries that it has read as hints, each time it reads them. `hint_bytes`: their encoded size. `staged` and
+    `committed`: updates.
+    """
+
+    hints: int = 0
+    hint_bytes: int = 0
+    staged: int = 0
+    committed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Entries that are kept for the feed. `estimated`: there are too many to count, and `entries` is an estimate.
+
+    `oldest_ms`: since when the oldest of those that were counted is kept (Unix ms, the server's clock); None: none is.
+    """
+
+    entries: int
+    estimated: bool
+    oldest_ms: int | None
+
+
+async def count_kept(log: ChangeLog, runtime: Runtime, within_s: float = PROBE_S) -> Kept:
+    """Counts the entries that are kept for the feed, by reading the changelog within bounds.
+
+    The ids of changes are spread evenly over the ranges of the log. So the ranges that were counted in full tell what
+    the others have. Raises the errors of `ChangeLog.kept`.
+    """
+    began = runtime.monotonic()
+    starts = sorted(within.start for within in log.ranges())
+    found = [0] * max(1, len(starts))
+    counted, start, oldest_ms = 0, LOG_PREFIX, None
+    while True:
+        page = await log.kept(KeyRange(start, LOG_END), PROBE_PAGE)
+        for entry in page.entries:
+            counted += 1
+            found[max(0, bisect_right(starts, entry.key) - 1)] += 1
+            if isinstance(entry, Entry) and entry.kept_ms is not None:
+                oldest_ms = entry.kept_ms if oldest_ms is None else min(oldest_ms, entry.kept_ms)
+        if page.next_start is None:
+            return Kept(counted, False, oldest_ms)
+        start = page.next_start
+        if counted >= PROBE_ENTRIES_MAX or runtime.monotonic() - began >= within_s:
+            whole = max(0, bisect_right(starts, start) - 1)  # ranges that were counted in full
+            known = sum(found[:whole]) / whole if whole else found[0]
+            return Kept(max(counted, round(known * len(found))), True, oldest_ms)
+
+
+def acknowledged(checkpoint: Checkpoint, sinks: Iterable[str], known: Mapping[str, Position]) -> int:
+    """Returns how many updates of the generation every sink has acknowledged. Without a sink: all that are committed.
+
+    A sink that has no position in this generation has acknowledged none.
+    """
+    sinks = list(sinks)
+    if not sinks:
+        return checkpoint.records
+    here = {sink: each.records for sink, each in known.items() if each.generation == checkpoint.generation}
+    return summed(meet([{RECORDS: here.get(sink, 0)} for sink in sinks]))
+
+
+class FeedSource:
+    """Reports what one writer of the feed does. `run` goes on until it is cancelled; `report` reports once.
+
+    Only a writer that is at work may report, and not one that stands by. `instance`: the name of the worker. `counts`:
+    what the writer adds to.
+    """
+
+    def __init__(self, log: ChangeLog, runtime: Runtime, settings: Settings, instance: str, counts: Counts) -> None:
+        self._log = log
+        self._runtime = runtime
+        self._settings = settings
+        self._instance = instance
+        self._counts = counts
+        self._run = f"{runtime.random.getrandbits(64):016x}"
+        self._generation: int | None = None
+        self._seen = 0
+        self._delivered = 0
+        self._fails = False
+
+    async def run(self) -> None:
+        """Reports at once, and then every `REPORT_EVERY_S` seconds. Ends only when it is cancelled."""
+        while True:
+            await self.report()
+            await self._runtime.sleep(REPORT_EVERY_S * self._runtime.random.uniform(0.9, 1.1))
+
+    async def report(self, left: bool = False) -> None:
+        """Reports once. `left`: it is the last report. Whatever fails is logged and not raised."""
+        if not self._log.durable:
+            return
+        try:
+            with anyio.fail_after(FINAL_BUDGET_S if left else REPORT_BUDGET_S):
+                await self._report(left)
+        except (TieredError, TimeoutError) as error:
+            self._failed(error, None)
+        except Exception as error:  # noqa: BLE001 - the feed is worth more than its statistics
+            self._failed(error, error)
+        else:
+            if self._fails:
+                events.info("statistics_reported_again", instance=self._instance)
+            self._fails = False
+
+    def _failed(self, error: Exception, unforeseen: Exception | None) -> None:
+        if not self._fails:
+            events.warning("statistics_not_reported", error, exc_info=unforeseen, instance=self._instance)
+        self._fails = True
+
+    async def _report(self, left: bool) -> None:
+        now_ms = await self._log.announce(CLOCK)
+        # What is acknowledged is read first, then what is committed, then what waits. So no update is acknowledged that
+        # is not outstanding, and an update that is committed meanwhile is not missed.
+        known = await positions(self._log, self._settings)
+        raw = await self._log.read_note(NOTE)
+        if raw is None:
+            return  # no writer has begun a generation yet
+        checkpoint = Checkpoint.from_bytes(raw)
+        kept = await count_kept(self._log, self._runtime, FINAL_BUDGET_S / 2 if left else PROBE_S)
+        processed = acknowledged(checkpoint, map(sink_name, self._settings.feed.to), known)
+        outstanding = max(checkpoint.records, processed) + kept.entries
+        self._note_delivered(checkpoint, processed)
+        row = self._row(checkpoint, outstanding - processed)
+        probe = Offsets(outstanding, processed)
+        snapshot = f"generation-{checkpoint.generation}"
+        await change_statistics(self._log, FEED, lambda document: _begun(document, snapshot).with_report(
+            _with_the_first_pass(row, document, snapshot), self._run, now_ms, 0, snapshot=snapshot, probe=probe, alone=True, left=left,
+        ))  # fmt: skip
+
+    def _note_delivered(self, checkpoint: Checkpoint, processed: int) -> None:
+        """Adds what was delivered since the last report of this process. What was delivered before it is not its own.
+        """
+        if self._generation == checkpoint.generation:
+            self._delivered += max(0, processed - self._seen)
+        elif self._generation is not None:
+            self._delivered += processed
+        self._generation, self._seen = checkpoint.generation, processed
+
+    def _row(self, checkpoint: Checkpoint, lag: int) -> SourceRow:
+        counts, scan = self._counts, checkpoint.scan
+        first = checkpoint.passed is None
+        return SourceRow(
+            source=FEED, worker=self._instance, incarnation=self._run,
+            snapshot_records_known=scan.known if first and scan is not None else None,
+            snapshot_known_estimated=first and scan is not None and scan.estimated and scan.known is not None,
+            snapshot_progress=(0 if scan is None else scan.read) if first else None, snapshot_committed=not first,
+            outstanding_values=self._delivered + lag, processed_values=self._delivered,
+            messages_received=counts.hints, bytes_received=counts.hint_bytes,
+            updates_staged=counts.staged, updates_committed=counts.committed,
+        )  # fmt: skip
+
+
+def _begun(document: Document, snapshot: str) -> Document:
+    """Returns the document for this snapshot. The offsets of a new generation go on where the one before ended."""
+    if document.snapshot == snapshot or document.offsets is None:
+        return document
+    # A sample of the generation before would make a rate of what was given up.
+    return replace(document, elsewhere=document.offsets.outstanding, missing=None, samples=())
+
+
+def _with_the_first_pass(row: SourceRow, document: Document, snapshot: str) -> SourceRow:
+    """Returns the row of a later time with the figures of the first pass, which the checkpoint has no more."""
+    if not row.snapshot_committed or document.snapshot != snapshot or not document.workers:
+        return row
+    before = max(document.workers.values(), key=lambda each: each.at_ms).row
+    return replace(
+        row, snapshot_records_known=before.snapshot_records_known, snapshot_known_estimated=before.snapshot_known_estimated,
+        snapshot_progress=before.snapshot_progress,
+    )

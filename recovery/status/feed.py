@@ -1,0 +1,226 @@
+"""`Feed`: what is known of the change feed, and how it is judged. Pure, but for `look_at_feed`.
+
+It claims only what was read. A sign of life of the writer is a report of its statistics, or a frontier that is as young
+as a writer that works keeps it. A figure that is not known is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+from changelog.base.runtime import Runtime
+from changelog.log import ChangeLog
+from recovery.feed.writer.checkpoint import NOTE, Checkpoint
+from recovery.feed.writer.positions import Position, read, sink_name
+from recovery.feed.writer.source import Kept, count_kept
+from recovery.statistics.verdict import Kind, Verdict
+from tiered.settings import FeedSettings, Settings
+
+YOUNG_PERIODS = 3
+"""A frontier is young if it is no older than so many times `feed.progress_every_s`, and `YOUNG_S` seconds."""
+YOUNG_S = 30.0
+
+NEAR_SHARE = 0.8
+"""The wait of the oldest entry is near its bound from this share of `feed.hold_max_s` on."""
+
+Ask = Callable[[str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Asks the changelog something. None: there was no answer, and a problem says so. It takes what is asked, in words."""
+
+
+class FeedState(StrEnum):
+    """The state of the feed in one word."""
+
+    LIVE = "live"
+    FIRST_PASS = "first pass"
+    BEHIND = "behind"
+    STALLED = "stalled"
+    NO_WRITER = "no writer yet"
+    OFF = "off"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class FeedSink:
+    """How far one sink is. `name` has no password.
+
+    `acknowledged_ms`: it has all transactions up to this time (Unix ms); None: none of this generation. `records` and
+    `behind_records`: how many updates it has, and how many are missing. `behind_s`: how many seconds of transactions
+    are missing; None: it has none yet. `failing_since_ms`: since when no delivery succeeds (Unix ms); None: the last
+    one did. `error`: why the last delivery failed. `known` False: its position could not be read, so nothing is known.
+    """
+
+    name: str
+    acknowledged_ms: int | None = None
+    records: int | None = None
+    behind_records: int | None = None
+    behind_s: float | None = None
+    failing_since_ms: int | None = None
+    error: str | None = None
+    known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """What is known of the feed. `why`: why it is in this state, as a sentence; empty: that needs no reason.
+
+    `enabled`: the setting. `checkpoint`: None: there is none, or it could not be read. `frontier_ms`: up to this time
+    the feed is complete (Unix ms); None: nothing is published yet. `frontier_age_s`: how long ago that was. `kept`:
+    the entries that wait for the feed; None: they could not be read. `kept_age_s`: for how long the oldest of them
+    waits. `hold_max_s`: how long they may wait.
+    """
+
+    state: FeedState
+    why: str
+    enabled: bool
+    checkpoint: Checkpoint | None
+    frontier_ms: int | None
+    frontier_age_s: float | None
+    kept: Kept | None
+    kept_age_s: float | None
+    hold_max_s: float
+    sinks: tuple[FeedSink, ...]
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether it stalls, or entries wait for a writer that nobody has started."""
+        waits = self.kept is not None and self.kept.entries > 0
+        return self.state is FeedState.STALLED or (self.state is FeedState.NO_WRITER and waits)
+
+    @property
+    def near_bound(self) -> bool:
+        """Whether the oldest entry that waits for the feed will soon be cleaned up without it."""
+        return self.kept_age_s is not None and self.kept_age_s >= NEAR_SHARE * self.hold_max_s
+
+    @property
+    def failing(self) -> tuple[FeedSink, ...]:
+        """The sinks whose last delivery failed."""
+        return tuple(sink for sink in self.sinks if sink.failing_since_ms is not None)
+
+    @property
+    def pass_percentage(self) -> float | None:
+        """How far the pass under way is, from 0 to 99. None: there is none, or it is not known how many rows there are.
+        """
+        scan = None if self.checkpoint is None else self.checkpoint.scan
+        if scan is None or scan.known is None:
+            return None
+        return min(99.0, 100.0 * scan.read / scan.known) if scan.known else 0.0
+
+
+Judged = Callable[[int, "SourceOfFeed | None"], Feed | None]
+
+
+async def look_at_feed(ask: Ask, log: ChangeLog, settings: Settings, runtime: Runtime) -> Judged:
+    """Reads all that is stored of the feed. Returns a function that judges it.
+
+    That function takes the service's time (Unix ms) and the statistics of the feed (None: there are none). It returns
+    None if no feed is configured and none was ever begun, or if the changelog did not answer that.
+    """
+    enabled = settings.feed.enabled
+    answer: tuple[Checkpoint | None] | None = await ask("the checkpoint of the feed", partial(_read_checkpoint, log))
+    checkpoint = None if answer is None else answer[0]
+    if not enabled and checkpoint is None:
+        return lambda now_ms, source: None
+    kept: Kept | None = await ask("the entries that wait for the feed", partial(count_kept, log, runtime))
+    known: dict[str, Position | None] = {}
+    for name in map(sink_name, settings.feed.to):
+        found = await ask(f"the position of the sink {name}", partial(read, log, [name]))
+        if found is not None:
+            known[name] = found.get(name)
+    sinks = tuple(_sink(sink_name(to), known, checkpoint) for to in settings.feed.to)
+
+    def judged(now_ms: int, source: SourceOfFeed | None) -> Feed:
+        frontier_ms = checkpoint.frontier if checkpoint is not None and checkpoint.frontier > 0 else None
+        kept_ms = None if kept is None else kept.oldest_ms
+        ages_s = [None if since is None else max(0.0, (now_ms - since) / 1000) for since in (frontier_ms, kept_ms)]
+        feed = Feed(
+            FeedState.UNKNOWN, "", enabled, checkpoint, frontier_ms, ages_s[0], kept, ages_s[1], settings.feed.hold_max_s, sinks
+        )
+        state, why = judge(feed, settings.feed, source, unread=answer is None)
+        return replace(feed, state=state, why=why)
+
+    return judged
+
+
+async def _read_checkpoint(log: ChangeLog) -> tuple[Checkpoint | None]:
+    raw = await log.read_note(NOTE)
+    return (None if raw is None else Checkpoint.from_bytes(raw),)
+
+
+def _sink(name: str, known: Mapping[str, Position | None], checkpoint: Checkpoint | None) -> FeedSink:
+    if name not in known:
+        return FeedSink(name, known=False)
+    position = known[name]
+    failing = (None, None) if position is None else (position.failing_since, position.error)
+    if checkpoint is None:
+        return FeedSink(name, failing_since_ms=failing[0], error=failing[1])
+    here = position if position is not None and position.generation == checkpoint.generation else None
+    at = None if here is None else here.acknowledged
+    records = 0 if here is None else here.records
+    return FeedSink(
+        name, at, records, max(0, checkpoint.records - records),
+        None if at is None else max(0.0, (checkpoint.timestamp - at) / 1000), *failing,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOfFeed:
+    """What the statistics of the feed say. `fresh`: they are of now. `ended`: the worker that reported them has ended.
+    """
+
+    verdict: Verdict
+    fresh: bool
+    ended: bool
+
+
+def judge(feed: Feed, settings: FeedSettings, source: SourceOfFeed | None, *, unread: bool = False) -> tuple[FeedState, str]:
+    """Returns the state of the feed, and why. `unread`: its checkpoint could not be read."""
+    checkpoint = feed.checkpoint
+    if unread:
+        return FeedState.UNKNOWN, "Its checkpoint could not be read."
+    if not feed.enabled:
+        return FeedState.OFF, "feed.enabled is not set here, so changes leave no hints for it."
+    if checkpoint is None:
+        return FeedState.NO_WRITER, "No writer has ever begun it."
+    if why := _no_life(feed, checkpoint, settings, source):
+        return FeedState.STALLED, why
+    failing = feed.failing
+    if failing and len(failing) == len(feed.sinks):
+        return FeedState.STALLED, f"No sink takes anything: {_reasons(failing)}"
+    if source is not None and source.fresh and source.verdict.kind is Kind.STALLED:
+        return FeedState.STALLED, f"Updates wait, and not every sink acknowledges any{': ' + _reasons(failing) if failing else '.'}"
+    percentage = feed.pass_percentage
+    far = "" if percentage is None else f", about {percentage:.0f} % are read"
+    if checkpoint.passed is None:
+        return FeedState.FIRST_PASS, f"It publishes no progress before it has read all rows{far}."
+    if checkpoint.withheld:
+        return FeedState.BEHIND, f"Recovery cleaned up entries without it, so it reads all rows again before it publishes progress{far}."
+    if failing:
+        return FeedState.BEHIND, f"A sink fails: {_reasons(failing)}"
+    if source is not None and source.fresh and source.verdict.kind in (Kind.FALLING_BEHIND, Kind.CATCHING_UP):
+        return FeedState.BEHIND, f"It is {source.verdict.kind.value}."
+    if not _is_young(feed, settings):
+        return FeedState.BEHIND, "Its frontier is old."
+    return FeedState.LIVE, ""
+
+
+def _no_life(feed: Feed, checkpoint: Checkpoint, settings: FeedSettings, source: SourceOfFeed | None) -> str:
+    """Returns the sentence that no writer works. Empty: there is a sign of life."""
+    if checkpoint.closed:
+        return "Its writer has ended in good order, and no other one works."
+    if (source is not None and source.fresh and not source.ended) or _is_young(feed, settings):
+        return ""
+    if source is None:
+        return "No writer gives a sign of life."
+    return "Its writer has ended, and no other one works." if source.ended else "Its writer gives no sign of life any more."
+
+
+def _is_young(feed: Feed, settings: FeedSettings) -> bool:
+    return feed.frontier_age_s is not None and feed.frontier_age_s <= max(YOUNG_S, YOUNG_PERIODS * settings.progress_every_s)
+
+
+def _reasons(failing: Iterable[FeedSink]) -> str:
+    return "; ".join(f"{sink.name}: {sink.error or 'it gave no reason'}" for sink in failing)

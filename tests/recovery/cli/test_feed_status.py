@@ -1,0 +1,213 @@
+"""What `tiered status` and `tiered feed status` say of the change feed, and how its state is judged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from prometheus_client import CollectorRegistry
+
+from changelog.base.runtime import SystemRuntime
+from changelog.change import Change, ChangeId
+from recovery.cli.status_lines import feed_lines, status_lines
+from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
+from recovery.feed.writer.positions import Position, note_name
+from recovery.feed.writer.source import Kept
+from recovery.metrics import StatusMetrics
+from recovery.statistics.verdict import Kind, Verdict
+from recovery.status.as_json import as_json
+from recovery.status.feed import Feed, FeedSink, FeedState, SourceOfFeed, judge
+from recovery.status.known import Level, Status, Store
+from recovery.status.words import headline, orders
+from tests.given.command_line import Command
+from tests.given.shown_status import healthy
+from tiered import Settings
+from tiered.open import open_backends
+from tiered.settings import FeedSettings
+
+NOW_MS = 1_795_334_400_000
+G = NOW_MS - 3_600_000
+ONE, TWO = FeedSink("/var/feed", NOW_MS - 2000, 9, 0, 0.0), FeedSink("gs://bucket/feed", NOW_MS - 62_000, 5, 4, 60.0)
+FAILING = replace(TWO, failing_since_ms=NOW_MS - 300_000, error="status 500")
+CHECKPOINT = replace(
+    Checkpoint.begin(G, "s", "w", epoch=2), timestamp=NOW_MS - 2000, next=NOW_MS - 1999, lower=NOW_MS - 1999,
+    bindings=((NOW_MS - 2000, 9),), live=7, passed=G + 1,
+)  # fmt: skip
+SCAN = Pass(b"k", 40, 100, estimated=True, withheld=True, began=G, scanned=3)
+SETTINGS = FeedSettings(enabled=True, to=(ONE.name, TWO.name))
+WORKS = SourceOfFeed(Verdict(Kind.HEALTHY), fresh=True, ended=False)
+
+
+def feed(checkpoint: Checkpoint | None = CHECKPOINT, *, sinks: tuple[FeedSink, ...] = (ONE, TWO), **values: Any) -> Feed:
+    """A feed that is well."""
+    frontier_ms = checkpoint.frontier or None if checkpoint is not None else None
+    well = Feed(
+        FeedState.LIVE, "", True, checkpoint, frontier_ms, None if frontier_ms is None else (NOW_MS - frontier_ms) / 1000,
+        Kept(3, False, NOW_MS - 1000), 1.0, 86_400.0, sinks,
+    )  # fmt: skip
+    return replace(well, **values)
+
+
+def judged(found: Feed, source: SourceOfFeed | None = WORKS) -> Feed:
+    state, why = judge(found, SETTINGS, source)
+    return replace(found, state=state, why=why)
+
+
+OLD = replace(CHECKPOINT, lower=NOW_MS - 900_000)
+FIRST = replace(CHECKPOINT, lower=0, passed=None, scan=SCAN)
+
+
+@pytest.mark.parametrize(
+    ("found", "source", "state", "why"),
+    [
+        (feed(), WORKS, "live", ""),
+        (feed(), None, "live", ""),
+        (feed(enabled=False), WORKS, "off", "feed.enabled"),
+        (feed(None), None, "no writer yet", "No writer has ever begun it."),
+        (feed(FIRST), WORKS, "first pass", "about 40 % are read"),
+        (feed(replace(FIRST, scan=None)), WORKS, "first pass", "before it has read all rows."),
+        (feed(FIRST), None, "stalled", "No writer gives a sign of life."),
+        (feed(FIRST), replace(WORKS, fresh=False), "stalled", "no sign of life any more"),
+        (feed(OLD), replace(WORKS, ended=True), "stalled", "Its writer has ended, and no other one works."),
+        (feed(replace(CHECKPOINT, closed=True)), WORKS, "stalled", "ended in good order"),
+        (feed(sinks=(FAILING,)), WORKS, "stalled", "No sink takes anything: gs://bucket/feed: status 500"),
+        (feed(sinks=(ONE, FAILING)), WORKS, "behind", "A sink fails: gs://bucket/feed: status 500"),
+        (feed(), replace(WORKS, verdict=Verdict(Kind.STALLED)), "stalled", "not every sink acknowledges any."),
+        (feed(), replace(WORKS, verdict=Verdict(Kind.FALLING_BEHIND)), "behind", "falling behind"),
+        (feed(), replace(WORKS, verdict=Verdict(Kind.STALLED), fresh=False), "live", ""),
+        (feed(replace(CHECKPOINT, gap=True)), WORKS, "behind", "before it publishes progress."),
+        (feed(replace(CHECKPOINT, scan=SCAN)), WORKS, "behind", "about 40 % are read"),
+        (feed(replace(CHECKPOINT, scan=replace(SCAN, withheld=False))), WORKS, "live", ""),
+        (feed(replace(CHECKPOINT, gap=True, scan=replace(SCAN, known=None))), WORKS, "behind", "before it publishes progress."),
+        (feed(OLD), WORKS, "behind", "Its frontier is old."),
+    ],
+)  # fmt: skip
+def test_each_state_has_its_reason(found: Feed, source: SourceOfFeed | None, state: str, why: str) -> None:
+    now = judged(found, source)
+    assert now.state == state
+    assert why in now.why and bool(why) == bool(now.why)
+
+
+def test_a_checkpoint_that_cannot_be_read_is_said_to_be_so() -> None:
+    assert judge(feed(None), SETTINGS, WORKS, unread=True) == (FeedState.UNKNOWN, "Its checkpoint could not be read.")
+
+
+def status(found: Feed) -> Status:
+    return replace(healthy(), at_ms=NOW_MS, store=Store("embedded", "s"), feed=found)
+
+
+def test_a_feed_that_is_well_changes_no_answer_and_has_its_lines() -> None:
+    found = status(feed())
+    assert (found.level, headline(found)) == (Level.OK, "Recovery keeps up.")
+    shown = "\n".join(line.text for line in feed_lines(found, feed(), None))
+    assert shown == """\
+feed      live
+frontier  complete up to 2026-11-22T07:59:58Z, 2 s ago
+          generation 1795330800000, begun 2026-11-22T07:00:00Z; epoch 2
+          9 updates committed, 7 live references
+gap       no
+waiting   3 entries, the oldest for 1 s; at most 1 d, then recovery cleans up without the feed
+sink      /var/feed
+          has all up to 2026-11-22T07:59:58Z, 0 updates behind
+sink      gs://bucket/feed
+          has all up to 2026-11-22T07:58:58Z, 4 updates behind and 1 min"""
+    assert all(line in [each.text for each in status_lines(found, None)] for line in shown.splitlines())
+
+
+def test_a_feed_that_stands_still_is_in_the_answer_with_what_to_do() -> None:
+    found = status(judged(feed(OLD), replace(WORKS, ended=True)))
+    assert found.level is Level.BEHIND
+    assert headline(found) == "Recovery keeps up. The change feed stands still."
+    assert [order.type for order in orders(found)] == ["tiered feed run"]
+    waits = status(judged(feed(None)))
+    assert (waits.level, headline(waits)) == (Level.BEHIND, "Recovery keeps up. Nobody takes up what the change feed must publish.")
+    assert status(judged(feed(None, kept=Kept(0, False, None), kept_age_s=None))).level is Level.OK
+
+
+def test_a_failing_sink_and_a_near_bound_are_told() -> None:
+    found = status(judged(feed(sinks=(ONE, FAILING), kept_age_s=80_000.0)))
+    assert [order.why.partition(".")[0] for order in orders(found)] == [
+        "The sink gs://bucket/feed takes nothing", "Deletions have waited for the change feed for almost feed",
+    ]
+    shown = [line.text.strip() for line in status_lines(found, None)]
+    assert "has all up to 2026-11-22T07:58:58Z, 4 updates behind and 1 min; it fails since 5 min ago:" in shown
+    assert "status 500" in shown
+
+
+def test_what_is_not_known_is_called_unknown() -> None:
+    found = feed(None, sinks=(FeedSink("/var/feed", known=False),), kept=None, kept_age_s=None, state=FeedState.UNKNOWN, why="why")
+    shown = [line.text for line in feed_lines(status(found), found, None)]
+    assert shown == [
+        "feed      unknown: why", "waiting   unknown", "sink      /var/feed", "          unknown: its position could not be read",
+    ]
+
+
+def test_the_metrics_show_the_feed_and_leave_out_what_is_not_known() -> None:
+    def shown(found: Feed) -> CollectorRegistry:
+        registry = CollectorRegistry()
+        registry.register(StatusMetrics(lambda: as_json(status(found)), lambda: 1.0))
+        return registry
+
+    well = shown(feed(sinks=(ONE, FAILING)))
+    assert well.get_sample_value("tiered_feed_state", {"state": "live"}) == 1
+    assert well.get_sample_value("tiered_feed_frontier_age_seconds") == 1.999
+    assert well.get_sample_value("tiered_feed_waiting_oldest_age_seconds") == 1
+    assert well.get_sample_value("tiered_feed_hold_max_seconds") == 86_400
+    assert well.get_sample_value("tiered_feed_sink_failing", {"sink": "gs://bucket/feed"}) == 1
+    assert well.get_sample_value("tiered_feed_sink_behind_updates", {"sink": "gs://bucket/feed"}) == 4
+    unknown = shown(feed(None, sinks=(FeedSink("s", known=False),), kept=None, kept_age_s=None))
+    for name in ("tiered_feed_epoch", "tiered_feed_waiting_entries", "tiered_feed_frontier_age_seconds"):
+        assert unknown.get_sample_value(name) is None
+    assert unknown.get_sample_value("tiered_feed_sink_failing", {"sink": "s"}) is None
+
+
+def test_an_error_that_may_name_an_object_is_hidden_with_the_names() -> None:
+    sink = replace(FAILING, error="cannot write photos/objects/cat.jpg: full")
+    found = as_json(status(judged(feed(sinks=(sink,)))), show_objects=False)["feed"]
+    assert "cat.jpg" not in json.dumps(found)
+    assert "cat.jpg" in json.dumps(as_json(status(judged(feed(sinks=(sink,)))))["feed"])
+
+
+# --- the command ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiered(tmp_path: Path) -> Command:
+    return Command(tmp_path)
+
+
+def planted(store: Path, notes: dict[str, bytes]) -> None:
+    """Stores notes, and keeps one entry."""
+    async def run() -> None:
+        runtime = SystemRuntime()
+        async with open_backends(Settings(directory=store), runtime) as backends:
+            for name, value in notes.items():
+                assert await backends.log.swap_note(name, None, value)
+            entry = await backends.log.record(Change(ChangeId.new(runtime), "notes/objects/k"), "writer")
+            assert await backends.log.keep(entry)
+
+    anyio.run(run)
+
+
+def test_the_command_says_what_the_notes_say(tiered: Command, tmp_path: Path) -> None:
+    tiered.environment |= {"TIERED_FEED__ENABLED": "1", "TIERED_FEED__TO": json.dumps([ONE.name, TWO.name])}
+    broken = Position(TWO.name, G).to_bytes()[:-1]
+    good = Position(ONE.name, G, 5, 4).to_bytes()
+    planted(tiered.store, {NOTE: CHECKPOINT.to_bytes(), note_name(ONE.name): good, note_name(TWO.name): broken})
+    value = json.loads(tiered("--json", "feed", "status", code=1))
+    assert (value["state"], value["kept"]["entries"], value["records"]) == ("stalled", 1, 9)
+    assert [sink["known"] for sink in value["sinks"]] == [True, False]
+    text = tiered("feed", "status", code=1)
+    assert f"problem   the position of the sink {TWO.name} could not be read: the note {note_name(TWO.name)}" in text
+    assert json.loads(tiered("--json", "status", code=1))["feed"]["state"] == "stalled"
+
+
+def test_without_a_feed_the_command_says_so(tiered: Command) -> None:
+    planted(tiered.store, {})
+    assert tiered("feed", "status") == "There is no change feed: feed.enabled is not set, and no writer has ever begun one.\n"
+    assert json.loads(tiered("--json", "feed", "status")) is None
+    assert json.loads(tiered("--json", "status"))["feed"] is None

@@ -1,0 +1,98 @@
+"""Which sink a text names, and what is said of a text that names none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from changelog.base.errors import ConfigurationError
+from changelog.base.runtime import SystemRuntime
+from recovery.feed.sinks.open import open_sink
+from tests.given.repository import ROOT
+from tiered.settings import GcsSettings, Settings
+
+
+@pytest.mark.parametrize(("text", "name"), [
+    ("/var/feed", "/var/feed"),
+    ("/var/feed/", "/var/feed"),
+    ("gs://my-bucket", "gs://my-bucket"),
+    ("gs://my-bucket/feeds/live/", "gs://my-bucket/feeds/live"),
+    ("http://user:word@host:8080/feed/", "http://host:8080/feed"),
+    ("https://host", "https://host"),
+    ("kafka://broker:9092/live", "kafka://broker:9092/live"),
+    ("kafka://a.b:9092,[::1]:9093/live?security.protocol=SASL_SSL&sasl.password=word", "kafka://a.b:9092,[::1]:9093/live"),
+])  # fmt: skip
+def test_a_place_is_named_without_its_secrets(text: str, name: str) -> None:
+    assert open_sink(text, SystemRuntime()).name == name
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("", "the place of the feed is '': give the path of a directory, gs://bucket/prefix,"),
+    ("a\0b", "the place of the feed is"),
+    ("gs:bucket/feed", "a URL begins with gs://"),
+    ("file:/var/feed", "a URL begins with file://"),
+    ("s3://bucket/feed", "s3://bucket/feed is no place for a feed: give"),
+    ("ftp://user:word@host/feed?key=word", "ftp://…@host/feed is no place for a feed"),
+    ("gs://", "gs:// names no bucket"),
+    ("gs://My_Bucket!/feed", "names no bucket"),
+    ("gs://bucket/a/../b", "is no prefix of objects"),
+    ("gs://bucket/a//b", "is no prefix of objects"),
+    ("gs://bucket/a%0ab", "is no prefix of objects"),
+    ("gs://bucket/a?b", "is no prefix of objects"),
+    ("kafka://broker/topic", "names no topic: give kafka://broker:9092/topic"),
+    ("kafka://broker:9092", "names no topic"),
+    ("kafka://broker:9092/a/b", "names no topic"),
+    ("kafka://user:word@broker:9092/topic", "a user and a password are options after a ?"),
+    ("kafka://broker:9092/topic?acks=0", "has the option 'acks': options begin with"),
+    ("kafka://broker:9092/topic?sasl.password=word&Acks=word", "has the option 'Acks'"),
+    ("~nobody-of-this-name/feed", "is no path of a directory"),
+])  # fmt: skip
+def test_a_text_that_names_no_place(text: str, told: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        open_sink(text, SystemRuntime())
+    assert told in str(caught.value)
+    assert "word" not in str(caught.value).replace("password are", "") and "\n" not in str(caught.value) and "\0" not in str(caught.value)
+
+
+def test_a_bucket_is_where_that_of_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def endpoint(settings: Settings | None) -> str | None:
+        found: GcsSettings = open_sink("gs://feeds/live", SystemRuntime(), settings)._gcs  # type: ignore[attr-defined]
+        assert found.bucket == "feeds"
+        return found.endpoint
+
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    assert endpoint(None) is None
+    assert endpoint(Settings(directory=tmp_path)) is None
+    store = GcsSettings(bucket="blobs", endpoint="http://127.0.0.1:9000", connections_max=7)
+    google = Settings(gcs=store, bigtable={"project": "my-project", "instance": "i"})
+    assert endpoint(google) == "http://127.0.0.1:9000"
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:9001")
+    assert endpoint(None) == "http://127.0.0.1:9001"
+
+
+def test_a_directory_needs_no_package_of_the_others() -> None:
+    """And where one is missing, it is named, with the extra that has it."""
+    code = f"""
+import sys
+from recovery.feed.sinks.open import open_sink
+from changelog.base.runtime import SystemRuntime
+open_sink({str(ROOT)!r}, SystemRuntime())
+found = {{"httpx", "confluent_kafka", "aiohttp", "google.auth", "fastavro"}} & set(sys.modules)
+assert not found, found
+for name in ("httpx", "confluent_kafka", "aiohttp"):
+    sys.modules[name] = None
+for text in ("https://host/feed", "kafka://broker:9092/topic", "gs://bucket/feed"):
+    try:
+        open_sink(text, SystemRuntime())
+    except Exception as error:
+        print(error)
+"""
+    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert told.splitlines() == [
+        "to deliver to https://host/feed, httpx is needed: pip install 'tiered[feed]'",
+        "to deliver to kafka://broker:9092/topic, confluent_kafka is needed: pip install 'tiered[kafka]'",
+        "to deliver to gs://bucket/feed, aiohttp is needed: pip install 'tiered[gcp]'",
+    ]

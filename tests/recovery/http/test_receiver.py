@@ -1,0 +1,191 @@
+"""The receiver of a feed: what it keeps, what it refuses, and what it shows."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+
+import anyio
+import httpx
+import pytest
+
+from changelog.base.runtime import SystemRuntime
+from recovery.feed.sinks.sink import Parcel
+from recovery.http.receiver import make_receiver
+from tests.given.parcels import GENERATION, NOW, parcels
+
+pytestmark = pytest.mark.anyio
+
+FIRST, SECOND, *_ = parcels()
+
+
+@asynccontextmanager
+async def client(directory: Path, bytes_max: int = 10_000) -> AsyncIterator[httpx.AsyncClient]:
+    app = make_receiver(directory, SystemRuntime(), {"localhost"}, bytes_max)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost:9465") as sender:
+        yield sender
+
+
+def digest(content: bytes) -> str:
+    return f"sha-256=:{base64.b64encode(sha256(content).digest()).decode()}:"
+
+
+async def put(sender: httpx.AsyncClient, path: str, content: bytes, told: str | None = None) -> httpx.Response:
+    return await sender.put(f"/{path}", content=content, headers={"Repr-Digest": digest(content) if told is None else told})
+
+
+def kept(directory: Path) -> dict[str, bytes]:
+    return {str(each.relative_to(directory)): each.read_bytes() for each in directory.rglob("*") if each.is_file()}
+
+
+async def test_what_was_acknowledged_is_kept_and_shown_again(tmp_path: Path) -> None:
+    async with client(tmp_path) as sender:
+        for each in (FIRST, SECOND, SECOND):
+            assert (await put(sender, each.path, each.data)).status_code == 204
+        generations = (await sender.get("/")).text.splitlines()
+        assert [json.loads(line) for line in generations] == [{"generation": GENERATION, "folder": FIRST.folder}]
+        for address in (f"/{FIRST.folder}/", f"/{FIRST.folder}"):
+            listed = await sender.get(address)
+            assert listed.headers["content-type"] == "application/jsonl"
+            assert [json.loads(line) for line in listed.text.splitlines()] == [
+                {"name": each.name, "time": each.time, "bytes": len(each.data)} for each in (FIRST, SECOND)
+            ]
+        file = await sender.get(f"/{SECOND.path}")
+        assert (file.content, file.headers["repr-digest"]) == (SECOND.data, digest(SECOND.data))
+        assert (await sender.head(f"/{SECOND.path}")).status_code == 200
+    assert kept(tmp_path) == {FIRST.path: FIRST.data, SECOND.path: SECOND.data}
+
+
+async def test_an_empty_receiver_has_nothing(tmp_path: Path) -> None:
+    async with client(tmp_path / "feed") as sender:
+        assert (await sender.get("/")).text == ""
+        for address in (FIRST.folder, FIRST.path):
+            assert (await sender.get(f"/{address}")).status_code == 404
+    assert kept(tmp_path) == {}
+
+
+@pytest.mark.parametrize("told", [
+    "", "sha-256=", "sha-256=::", "sha-256=:!:", "md5=:AAAA:", digest(b"other"), digest(FIRST.data)[:-1], "sha-512=:AAAA:, sha-256=:AAAA:",
+])  # fmt: skip
+async def test_without_the_right_digest_nothing_is_kept(told: str, tmp_path: Path) -> None:
+    async with client(tmp_path) as sender:
+        assert (await put(sender, FIRST.path, FIRST.data, told)).status_code == 400
+        assert (await put(sender, FIRST.path, FIRST.data, f"md5=:AAAA:, {digest(FIRST.data)}")).status_code == 204
+    assert kept(tmp_path) == {FIRST.path: FIRST.data}
+
+
+@pytest.mark.parametrize("path", [
+    "notes.txt", "generation-1/0.json", f"{FIRST.folder}/notes.txt", f"{FIRST.folder}/.{FIRST.name}", f"other/{FIRST.name}",
+    f"{FIRST.folder}/{FIRST.name}.tmp", f"{FIRST.folder}/..%2f{FIRST.name}", f"..%2f{FIRST.path}", f"{FIRST.folder}/%2e%2e/{FIRST.name}",
+    f"{FIRST.folder}/{FIRST.name}%00", f"{FIRST.folder}/{FIRST.name}%0a", f"{FIRST.folder}//{FIRST.name}",
+    f"{FIRST.folder}/{'9' * 19}.json",
+    f"{FIRST.folder}/{'٣' * 19}.json", f"{FIRST.folder.upper()}/{FIRST.name}",
+])  # fmt: skip
+async def test_a_foreign_name_reaches_no_file(path: str, tmp_path: Path) -> None:
+    (tmp_path / "secret.json").touch()
+    async with client(tmp_path / "feed") as sender:
+        for answer in (await put(sender, path, FIRST.data), await sender.get(f"/{path}")):
+            assert answer.status_code in (404, 405)
+    assert kept(tmp_path) == {"secret.json": b""}
+
+
+async def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    async with client(tmp_path, bytes_max=len(SECOND.data)) as sender:
+        assert (await put(sender, FIRST.path, FIRST.data)).status_code == 204
+        assert (await put(sender, SECOND.path, SECOND.data)).status_code == 204
+        answer = await put(sender, parcels()[2].path, SECOND.data + b"\n")
+        assert (answer.status_code, answer.text) == (413, f"a file may have {len(SECOND.data)} bytes here: raise --bytes-max, "
+                                                          "or set a smaller feed.batch_max\n")  # fmt: skip
+        told = {"Repr-Digest": digest(b""), "Content-Length": "-1"}
+        assert (await sender.put(f"/{parcels()[2].path}", content=b"", headers=told)).status_code == 413
+    assert set(kept(tmp_path)) == {FIRST.path, SECOND.path}
+    pieces: list[dict[str, object]] = [{"type": "http.request", "body": b"x" * 40, "more_body": True}] * 100
+    assert await status_of(tmp_path, pieces) == 413
+    assert len(pieces) > 90
+
+
+@pytest.mark.parametrize("content", [b"", b"hello\n", FIRST.data[:-10], parcels("avro")[0].data, b"\xff\xfe"])
+async def test_what_is_no_feed_is_refused(content: bytes, tmp_path: Path) -> None:
+    async with client(tmp_path) as sender:
+        assert (await put(sender, FIRST.path, content)).status_code == 422
+    assert kept(tmp_path) == {}
+
+
+async def test_avro_is_kept_too(tmp_path: Path) -> None:
+    avro = parcels("avro")[0]
+    async with client(tmp_path) as sender:
+        assert (await put(sender, avro.path, avro.data)).status_code == 204
+        assert (await sender.get(f"/{avro.path}")).headers["content-type"] == "application/avro"
+
+
+async def test_other_bytes_under_a_known_name_are_a_conflict(tmp_path: Path) -> None:
+    other = Parcel.of(GENERATION, NOW, FIRST.data, "json")
+    async with client(tmp_path) as sender:
+        for each in (FIRST, SECOND):
+            await put(sender, each.path, each.data)
+        assert (await put(sender, other.path, other.data)).status_code == 409
+    assert kept(tmp_path)[SECOND.path] == SECOND.data
+
+
+async def test_a_full_disk_and_a_foreign_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with client(tmp_path) as sender:
+        monkeypatch.setattr(os, "fsync", full)
+        answer = await put(sender, FIRST.path, FIRST.data)
+        assert answer.status_code == 503 and "the disk is full; free space" in answer.text
+        monkeypatch.undo()
+        (tmp_path / FIRST.folder / "notes.txt").touch()
+        answer = await put(sender, FIRST.path, FIRST.data)
+        assert answer.status_code == 500 and "notes.txt" in answer.text
+        (tmp_path / FIRST.folder / "notes.txt").unlink()
+        assert (await put(sender, FIRST.path, FIRST.data)).status_code == 204
+
+
+async def test_a_sender_that_goes_away_leaves_nothing(tmp_path: Path) -> None:
+    told: list[dict[str, object]] = [{"type": "http.request", "body": FIRST.data[:10], "more_body": True}, {"type": "http.disconnect"}]
+    assert await status_of(tmp_path, told) == 400
+    assert kept(tmp_path) == {}
+
+
+async def status_of(directory: Path, told: list[dict[str, object]]) -> object:
+    """What a PUT is answered whose body comes like this, without a length."""
+    sent: list[dict[str, object]] = []
+
+    async def receive() -> dict[str, object]:
+        return told.pop(0)
+
+    async def send(message: dict[str, object]) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"repr-digest", digest(FIRST.data).encode())]
+    scope = {"type": "http", "method": "PUT", "path": f"/{FIRST.path}", "headers": headers, "query_string": b""}
+    await make_receiver(directory, SystemRuntime(), {"localhost"}, 100)(scope, receive, send)  # type: ignore[arg-type]
+    return sent[0]["status"]
+
+
+async def test_who_may_ask_what(tmp_path: Path) -> None:
+    async with client(tmp_path) as sender:
+        for method in ("POST", "DELETE", "PATCH"):
+            answer = await sender.request(method, f"/{FIRST.path}")
+            assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, PUT")
+        answer = await sender.put(f"/{FIRST.path}", content=FIRST.data, headers={"Host": "evil.example", "Repr-Digest": digest(FIRST.data)})
+        assert answer.status_code == 421 and "give another --listen" in answer.text
+        assert (await sender.get("/")).headers["x-content-type-options"] == "nosniff"
+    assert kept(tmp_path) == {}
+
+
+async def test_many_at_once(tmp_path: Path) -> None:
+    async with client(tmp_path) as sender:
+        await put(sender, FIRST.path, FIRST.data)
+        async with anyio.create_task_group() as tasks:
+            for each in parcels() * 3:
+                tasks.start_soon(put, sender, each.path, each.data)
+    assert kept(tmp_path) == {each.path: each.data for each in parcels()}
