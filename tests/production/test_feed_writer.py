@@ -19,8 +19,8 @@ from recovery.feed.sinks.open import open_sink
 from recovery.feed.sinks.sink import Sink
 from recovery.feed.writer.checkpoint import Checkpoint
 from recovery.feed.writer.run import FeedRun, store_of
+from recovery.feed.writer.source import Counts
 from recovery.feed.writer.writer import FeedWriter, FencedError, Step
-from recovery.statistics.feed_source import Counts
 from tiered import ObjectId, Settings
 from tiered.open import Backends, open_backends
 from tiered.settings import FeedSettings, RecoverySettings
