@@ -112,9 +112,9 @@ async def put_all(settings: Settings, objects: int) -> None:
 
 
 async def publish(settings: Settings, directory: Path) -> Rate:
-    """Publishes all, as `tiered feed run --once` does. Raises `AssertionError` if the view is not what the rows hold."""
+    """Publishes all, as `tiered feed run --once` does. Raises `AssertionError` if the view has another size."""
     async with open_backends(settings, RUNTIME) as backends:
-        run = FeedRun(backends, RUNTIME, settings, [DirectorySink(directory, RUNTIME)], once=True)
+        run = FeedRun(backends, RUNTIME, settings, {"feed": DirectorySink(directory, RUNTIME)}, once=True)
         gc.collect()
         wall, cpu = time.perf_counter(), time.process_time()
         written = await run.run()
@@ -237,7 +237,8 @@ async def price(servers: Servers, size: float) -> Figures:
     with_feed = servers.settings(table, "bigtable", feed=fed())
     without = servers.settings(await servers.new_table(), "bigtable")
     for what, operation in (
-        ("put 2 MiB over large", lambda storage, name: storage.put(name, payload)), ("delete large", lambda storage, name: storage.delete(name)),
+        ("put 2 MiB over large", lambda storage, name: storage.put(name, payload)),
+        ("delete large", lambda storage, name: storage.delete(name)),
     ):  # fmt: skip
 
         async def run(settings: Settings, operation: Callable[..., Awaitable[object]] = operation) -> tuple[float, float]:
@@ -258,11 +259,12 @@ async def price(servers: Servers, size: float) -> Figures:
         for place, of in ((0, "latency"), (1, "CPU")):
             ratio = Ratio.of([each[place] for each in on], [each[place] for each in off])
             rows.append([
-                f"{what}: {of}", *(f"{1000 * median(each[place] for each in side):.2f}" for side in (on, off)), f"{ratio.middle:.2f}", ratio.spread
+                f"{what}: {of}", *(f"{1000 * median(each[place] for each in side):.2f}" for side in (on, off)),
+                f"{ratio.middle:.2f}", ratio.spread,
             ])  # fmt: skip
     return Figures(
         "A large change with a change feed and without", ["", "with a feed, ms", "without, ms", "ratio", "half of the rounds"], rows,
-        ["The work after the answer is in the CPU. With a feed, the writer of the feed settles and deletes the old blob, elsewhere and later."],
+        ["The CPU includes what comes after the answer. With a feed, its writer settles and deletes the old blob, later."],
     )
 
 
@@ -296,7 +298,7 @@ async def lags(settings: Settings, seconds: float) -> list[float]:
         open_backends(settings, RUNTIME) as backends, TieredStorage(backends.tiers, backends.log, RUNTIME, settings) as storage,
         anyio.create_task_group() as tasks,
     ):  # fmt: skip
-        run = FeedRun(backends, RUNTIME, settings, [sink])
+        run = FeedRun(backends, RUNTIME, settings, {sink.name: sink})
         tasks.start_soon(run.run)
         while not sink.acknowledged and not run.writer.waiting:  # its first pass has begun
             await anyio.sleep(0.05)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,10 +62,10 @@ class Place:
                 tasks.start_soon(one, storage, chance.choice(OBJECTS), chance.choice(("large", "large", "small", "delete")))
 
     @asynccontextmanager
-    async def sinks(self) -> AsyncIterator[Sequence[Sink]]:
-        sinks = [open_sink(to, RUNTIME, self.settings) for to in self.settings.feed.to]
+    async def sinks(self) -> AsyncIterator[Mapping[str, Sink]]:
+        sinks = {to: open_sink(to, RUNTIME, self.settings) for to in self.settings.feed.to}
         yield sinks
-        for sink in sinks:
+        for sink in sinks.values():
             await sink.aclose()
 
     def published(self) -> list[Published]:
@@ -87,8 +87,9 @@ def anyio_backend() -> str:
 @pytest.fixture
 async def place(anyio_backend: str, bigtable_host: str, tmp_path: Path) -> AsyncIterator[Place]:
     feed = FeedSettings(
-        enabled=True, to=(str(tmp_path / "feed"), f"gs://{FEED_BUCKET}/live"), poll_s=0.1, progress_every_s=0.2, takeover_s=0.7, batch_max=30
-    )
+        enabled=True, to=(str(tmp_path / "feed"), f"gs://{FEED_BUCKET}/live"), batch_max=30,
+        poll_s=0.1, progress_every_s=0.2, takeover_s=0.7,
+    )  # fmt: skip
     async with GcsEmulator() as server:
         for bucket in (BUCKET, FEED_BUCKET):
             server.create_bucket(bucket)
@@ -132,7 +133,7 @@ async def test_the_view_is_what_the_rows_hold_after_a_kill_between_commit_and_in
                 tasks.start_soon(run.run)
             await place.mutate(backends, 200, seed=3)
             with anyio.fail_after(10):
-                while not any(run.counts.updates_committed for run in runs):
+                while not any(run.counts.updates_committed for run in runs):  # noqa: ASYNC110 - nobody tells
                     await anyio.sleep(0.05)
             committed, updates = lost[0]
             await apply(committed, updates)  # what it still had to write comes late
