@@ -117,8 +117,9 @@ async def publish(settings: Settings, directory: Path) -> Rate:
         run = FeedRun(backends, RUNTIME, settings, {"feed": DirectorySink(directory, RUNTIME)}, once=True)
         gc.collect()
         wall, cpu = time.perf_counter(), time.process_time()
-        written = await run.run()
+        await run.run()
         wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
+    updates = run.written.updates
     [folder] = directory.iterdir()
     files = sorted(folder.iterdir())
     began = time.process_time()
@@ -128,8 +129,8 @@ async def publish(settings: Settings, directory: Path) -> Rate:
         if (batch := reader.feed(located.message)) is not None:
             view.add(batch)
     read_s = time.process_time() - began
-    assert len(view) == written.updates, f"the view has {len(view)} references, and {written.updates} were written"
-    return Rate(written.updates, cpu_s, wall_s, sum(each.stat().st_size for each in files), read_s)
+    assert len(view) == updates, f"the view has {len(view)} references, and {updates} were written"
+    return Rate(updates, cpu_s, wall_s, sum(each.stat().st_size for each in files), read_s)
 
 
 async def written(servers: Servers, size: float) -> Figures:
