@@ -1,13 +1,16 @@
 """What the store left to do: an old blob is deleted once the feed has committed that nothing references it any more.
 
 These are steps 5 and 6 of the hints that a commit covers, by the rules of `tiered.protocol.finishing`. Each may be
-repeated by anyone (I5), so it needs no lease. *Crash*: the hint is still kept; the next writer covers it again and
+repeated by anyone (I5), so it needs no lease. A blob that the row showed when it was read for the commit is left alone,
+X
+ *Crash*: the hint is still kept; the next writer covers it again and
 repeats this. *Failure*: logged, and tried again later; the feed goes on meanwhile.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import anyio
 
@@ -92,7 +95,9 @@ class Cleaning:
     async def _finish(self, hint: Covered) -> float:
         """Steps 5 and 6. Returns after how many seconds it is time for them; 0: they are done."""
         change = hint.entry.change
-        live = change.new is None or hint.is_shown or await settle_change(self._tiers, change)
+        if change.old == hint.shown:
+            change = replace(change, old=None)
+        live = change.new in (None, hint.shown) or await settle_change(self._tiers, change)
         if waits_for_late_upload(change, live) and hint.entry.kept_ms is not None:
             left_ms = hint.entry.kept_ms + self._grace_ms - await self._log.announce(CLOCK)
             if left_ms > 0:
