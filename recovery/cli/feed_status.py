@@ -2,7 +2,7 @@
 
 It shows what `tiered status` shows of the feed, and writes nothing to the store. Exit codes:
 
-    0    it is live, or it makes its first pass, or there is none
+    0    it is live, it makes its first pass, its writer has ended in good order, or there is no feed
     1    it stands still or is behind, or nobody has started a writer
     4    its checkpoint could not be read, so its state is not known
 """

@@ -13,9 +13,10 @@ from trio.testing import MockClock
 
 from changelog.base.errors import CorruptRecordError, UnavailableError, UnconfirmedError
 from changelog.change import DONE, Change, ChangeId, Entry
+from recovery.daemon import Recovery
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
 from recovery.feed.writer.overdue import release_overdue, set_gap
-from tests.given.tapped_store import LARGE, OBJECT, World
+from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, World
 from tiered.open import Backends
 from tiered.testing.log import Stored
 
@@ -233,3 +234,31 @@ async def test_where_the_feed_was_turned_off_entries_are_cleaned_up_and_the_feed
     await world.runtime.sleep(HOLD_S + 1)
     assert await release(world, **off) == 2
     assert await world.is_clean()
+
+
+# --- as the daemon runs it ------------------------------------------------------------------------------
+
+
+async def test_a_daemon_looks_once_in_a_while_and_goes_on_after_an_error(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    old = await replaced(world)
+    settings = world.settings(changelog="sqlite", feed=FEED, lease=RARE_BEATS)
+    recovery = Recovery(Backends(world.tiers, world.log), world.runtime, settings)
+    world.log.hooks["kept"] = lambda kept, *args: fail()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(recovery.run_beside)
+        await world.runtime.sleep(HOLD_S + 600)
+        assert old in await world.blob_names()
+        assert "overdue_not_released: away" in caplog.text
+        del world.log.hooks["kept"]
+        await world.runtime.sleep(601)
+        tasks.cancel_scope.cancel()
+    assert await world.is_clean()
+
+
+async def test_where_no_feed_is_configured_a_daemon_asks_no_more_than_once_an_hour(world: World) -> None:
+    recovery = Recovery(Backends(world.tiers, world.log), world.runtime, world.settings(lease=RARE_BEATS))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(recovery.run_beside)
+        await world.runtime.sleep(4 * 3600)
+        tasks.cancel_scope.cancel()
+    assert 4 * 2 <= world.calls.count("kept") <= 8 * 2, "of each of the two ranges"
