@@ -32,6 +32,7 @@ from tiered.bigtable.rows import BigtableRows
 from tiered.gcs.blobs import GcsBlobs
 from tiered.object_id import blob_name
 from tiered.protocol.backends import Tiers
+from tiered.settings import FeedSettings
 
 COUNTED = ObjectId.create("bench", "counted")
 KIB, MIB = 1024, 1024 * 1024
@@ -158,6 +159,8 @@ def _purpose(key: bytes, mutations: Sequence[Any], on_match: bool = False) -> st
     if key.startswith(LOG_PREFIX.encode()):
         if any(each.HasField("delete_from_row") for each in mutations):
             return "forget"
+        if any(each.set_cell.column_qualifier == b"s" for each in mutations):
+            return "keep"
         return "renew or claim" if on_match else "record"
     cells = {(each.set_cell.family_name, each.set_cell.column_qualifier[:2]) for each in mutations if each.HasField("set_cell")}
     if ("ff", b"w:") in cells:
@@ -184,14 +187,17 @@ class CountedStore:
     Each operation has its own `TieredStorage`, so that no other operation's work is under way.
     """
 
-    def __init__(self, host: str, name: str, channel: Channel, blobs: GcsBlobs, server: GcsEmulator, runtime: LaterRuntime) -> None:
+    def __init__(
+        self, host: str, name: str, channel: Channel, blobs: GcsBlobs, server: GcsEmulator, runtime: LaterRuntime, feed: bool = False
+    ) -> None:
         self.server = server
         self.runtime = runtime
         self.channel = NotingChannel(channel)
         table = BigtableTable(self.channel, name)
         self.tiers = Tiers(BigtableRows(table, runtime), blobs)
         self.log = BigTableChangeLog(table, runtime)
-        self._settings = Servers(host, server.url).settings(name.rpartition("/")[2], "bigtable")
+        settings = Servers(host, server.url).settings(name.rpartition("/")[2], "bigtable")
+        self._settings = settings.model_copy(update={"feed": FeedSettings(enabled=feed)})
 
     async def run(self, *operations: Operation) -> None:
         """Runs operations without counting."""
@@ -224,15 +230,18 @@ class CountedStore:
 
 
 @asynccontextmanager
-async def counted_store(host: str) -> AsyncIterator[CountedStore]:
-    """Opens a store on a table and in a bucket of its own. The emulator of GCS runs in this process."""
+async def counted_store(host: str, *, feed: bool = False) -> AsyncIterator[CountedStore]:
+    """Opens a store on a table and in a bucket of its own. The emulator of GCS runs in this process.
+
+    `feed`: with a change feed (`feed.enabled`), whose writer does not run.
+    """
     runtime = LaterRuntime()
     async with GcsEmulator() as server:
         server.create_bucket(BUCKET)
         servers = Servers(host, server.url)
         name = servers.full_name(await servers.new_table())
         async with insecure_channel(host) as channel, GcsBlobs.connect(BUCKET, runtime, endpoint=server.url) as blobs:
-            yield CountedStore(host, name, channel, blobs, server, runtime)
+            yield CountedStore(host, name, channel, blobs, server, runtime, feed)
 
 
 # --- what is counted -------------------------------------------------------------------------------
@@ -317,6 +326,14 @@ GOALS: dict[str, tuple[list[str], list[str]]] = {
     ),
 }
 
+
+AFTER_WITH_FEED: dict[str, list[str]] = {
+    what: (["keep"] if "forget" in after else after) for what, (_, after) in GOALS.items()
+}  # fmt: skip
+"""What comes after each answer where a change feed is configured. What the answer waits for is as in `GOALS`.
+
+The writer of the feed deletes the old blob later, and forgets the entry.
+"""
 
 RENEWED, EMPTY_PASS, FIRST, SECOND = (
     "renewal of a large change under way, every 10 s", "pass of a daemon that finds nothing",

@@ -8,6 +8,7 @@ stored as the value of column `fc:c` (version 1). Its last heartbeat is the time
 
     row key   ~changelog/{shard:02x}/{change id}
     value     {"v":1,"id":…,"new":…,"old":…,"upload":…,"owner":…,"attempt":0,"cleanup_after":…,"trace":…}
+    state     beside the value. None: open; {"state":"stuck","error":…,"at":…}; {"state":"done"}: kept for the feed
 
 The form of older software is read, too: the key `~changelog/{change id}`, with only `id`, `new` and `old`. Every
 compare-and-swap compares the whole value. An instance that releases an entry and claims it again writes the same value

@@ -27,8 +27,8 @@ async def all_entries(log: ChangeLog, *, stuck_only: bool = False) -> AsyncItera
 
 
 async def count_open(log: ChangeLog) -> int:
-    """Counts the entries that are not stuck: changes that are under way, and changes whose owner died."""
-    return len([None async for entry in all_entries(log) if entry.stuck is None])
+    """Counts the entries that are neither stuck nor kept: changes under way, and changes whose owner died."""
+    return len([None async for entry in all_entries(log) if entry.stuck is None and entry.kept_ms is None])
 
 
 async def count_stuck(log: ChangeLog) -> int:

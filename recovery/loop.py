@@ -59,9 +59,9 @@ CONTESTED_MIN = 4
 class Report:
     """What a pass, or a whole run, did. All are counts of entries.
 
-    `seen`: stale entries that it found. `recovered`: cleaned up and forgotten. `deferred`: cleaned up, and waiting for
-    the end of the late-upload grace. `parked`: set aside for an operator. `lost`: another instance was faster.
-    `failed`: left to go stale again.
+    `seen`: stale entries that it found. `recovered`: cleaned up and forgotten, or settled and kept for the change feed.
+    `deferred`: cleaned up, and waiting for the end of the late-upload grace. `parked`: set aside for an operator.
+    `lost`: another instance was faster. `failed`: left to go stale again.
     """
 
     seen: int = 0
@@ -434,8 +434,8 @@ class RecoveryLoop:
         self.counts.finished += 1
         self.counts.processed += 1
         is_cleaned = ending in (Ending.CLEANED, Ending.DEFERRED)
-        self._cleaned += is_cleaned
-        if is_cleaned:
+        if is_cleaned or ending is Ending.KEPT:  # with a change feed, all that an entry needs is its row and the log
+            self._cleaned += 1
             self._first_cleaned.set()
         self.outages.answered(CHANGELOG, *(TIERS if is_cleaned else (HIGH_VOLUME,)))  # without garbage only the row was asked
         events.info("recovered", ending.value, **self._facts(entry), verdict=ending.name.lower(), owner_was=owner_was)

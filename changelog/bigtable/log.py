@@ -341,9 +341,10 @@ class BigTableChangeLog:
         return await self._table.check_and_mutate(key, chain(_CURRENT, value_is(spelt[0])), then=mutations)
 
     async def _write_portion(self, rows: Sequence[tuple[bytes, Sequence[Message]]]) -> None:
-        """Writes the rows. If some of them were not written, it raises the error of the first.
+        """Writes the rows.
 
-        What was not written for certain is `UnconfirmedError` if another row was, or may have been.
+        If certainly none was written, it raises the error of the first. Otherwise `UnconfirmedError` says how many may
+        not be written.
         """
         failures = await self._table.mutate_rows(rows)
         failed = [failure for failure in failures if failure is not None]
@@ -351,7 +352,7 @@ class BigTableChangeLog:
             return
         if len(failed) == len(rows) and not any(isinstance(failure, UnconfirmedError) for failure in failed):
             raise failed[0]
-        raise UnconfirmedError(f"of {len(rows)} rows {len(failed)} were not written for certain, the first because {failed[0]}") from failed[0]
+        raise UnconfirmedError(f"of {len(rows)} rows {len(failed)} may not be written, the first because {failed[0]}") from failed[0]
 
     async def _page(self, within: KeyRange, yields: Message, chosen: Choice, limit: int) -> Page:
         """The first `limit` chosen entries of the range. The next page begins at the one after them.

@@ -20,6 +20,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 from changelog.base.errors import LeaseLostError
@@ -226,18 +227,18 @@ class SqliteChangeLog:
 
         One portion is one transaction, so that the writes of others need not wait for all of them.
         """
-        def run(connection: sqlite3.Connection) -> None:
+        def run(portion: Sequence[str], connection: sqlite3.Connection) -> None:
             for statement in _VALUES:
                 connection.execute(statement)
             connection.executemany(
                 "INSERT INTO log_values VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE"
-                " SET value = excluded.value, version = excluded.version WHERE excluded.version >= log_values.version",
+                " SET value = excluded.value, version = excluded.version WHERE excluded.version >= CAST(log_values.version AS INTEGER)",
                 [(key, values[key], version) for key in portion],
             )
 
         check_values(values, version)
         for portion in portions(values, lambda key: _bytes(key) + len(values[key] or b"")):
-            await self._database.write(run, grows=any(values[key] is not None for key in portion))
+            await self._database.write(partial(run, portion), grows=any(values[key] is not None for key in portion))
 
     async def scan_values(self, start: str, end: str, limit: int) -> ValuePage:
         def run(connection: sqlite3.Connection) -> ValuePage:
@@ -255,12 +256,12 @@ class SqliteChangeLog:
         return await self._database.read(run)
 
     async def erase_values(self, keys: Sequence[str]) -> None:
-        def run(connection: sqlite3.Connection) -> None:
+        def run(portion: Sequence[str], connection: sqlite3.Connection) -> None:
             if _has_values(connection):
                 connection.executemany("DELETE FROM log_values WHERE key = ?", [(key,) for key in portion])
 
         for portion in portions(keys, _bytes):
-            await self._database.write(run)
+            await self._database.write(partial(run, portion))
 
     async def collect(self, limit: int) -> int:
         """Removes presence rows older than a day, and what is left of values that were removed long ago.

@@ -42,9 +42,10 @@ REQUIRED: dict[str, Names] = {
         {"legacy is garbage: another state", "legacy is garbage: won", "legacy is kept"},
         {"old is garbage", "old is live"},
         {"clean-up: something", "clean-up: nothing"},
-        members("writer's clean-up", Ending),
-        members("recovery's clean-up", Ending),
-        members("entry", Standing),
+        members("writer's clean-up", Ending) - {"writer's clean-up KEPT"},
+        members("recovery's clean-up", Ending) - {"recovery's clean-up KEPT"},
+        # Only a store with a change feed keeps entries. `tests/crash` has worlds with one.
+        members("entry", Standing) - {"entry KEPT"},
         members("renewal", Renewal),
         {"lease held", "lease ended", "claim won", "claim lost"},
         {f"recovery {outcome}" for outcome in ("recovered", "deferred", "parked", "lost", "failed")},

@@ -16,7 +16,8 @@ would take it for an ordinary error and might handle it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId, Entry, decode
@@ -31,6 +32,8 @@ from tiered.settings import RecoverySettings
 
 TRACE_LINES_MAX = 60
 ATTEMPTS_MAX = RecoverySettings().attempts_max
+NO_FEED: Mapping[str, Change] = MappingProxyType({})
+"""What waits for a change feed, where there is none."""
 WANTED_BY_OPERATOR = "an operator wants to look at it"
 
 
@@ -59,22 +62,33 @@ def dangling(rows: InspectedRows, blobs: SimulatedBlobs, now_ns: int) -> list[st
     ]  # fmt: skip
 
 
-def orphans(rows: InspectedRows, blobs: SimulatedBlobs, now_ns: int) -> list[str]:
+def orphans(rows: InspectedRows, blobs: SimulatedBlobs, now_ns: int, feed: Mapping[str, Change] = NO_FEED) -> list[str]:
     """Returns the names of blobs that no tombstone names and that have not expired (I3).
 
-    Expired ones are the bucket lifecycle's.
+    Expired ones are the bucket lifecycle's. Those that a change of `feed` names are the change feed's.
 
     Strays are left out. Only the audit can find what a network's second copy of a request made.
     """
     named = {Row(state).target for state in rows.states.values()} | blobs.strays
+    named |= {name for change in feed.values() for name in (change.new, change.old)}
     return [name for name, blob in blobs.blobs.items() if name not in named and not is_expired(blob.metadata.time_expires_ns, now_ns)]
 
 
-def left_over(log: InspectedLog, uploads: Sequence[str]) -> list[str]:
+def kept(log: InspectedLog) -> dict[str, Change]:
+    """Returns the changes that are kept for a change feed, by the keys of their entries."""
+    entries = {key: decode(key, stored.value, stored.heartbeat_ms, stored.state) for key, stored in log.stored.items()}
+    return {key: entry.change for key, entry in entries.items() if isinstance(entry, Entry) and entry.kept_ms is not None}
+
+
+def left_over(log: InspectedLog, uploads: Sequence[str], feed: Mapping[str, Change] = NO_FEED) -> list[str]:
     """Returns the entries in the log, parked or not (I6), and those of `uploads` (sessions) that are still open (I3).
+
+    `feed`: the changes that a change feed still has to see. It cleans up after them.
     """
-    return [f"entry {key}: {stored.value!r} {stored.state or ''}" for key, stored in log.stored.items()] + [
-        f"upload {session}" for session in uploads
+    left = {key: stored for key, stored in log.stored.items() if key not in feed}
+    of_feed = {change.upload for change in feed.values()}
+    return [f"entry {key}: {stored.value!r} {stored.state or ''}" for key, stored in left.items()] + [
+        f"upload {session}" for session in uploads if session not in of_feed
     ]
 
 

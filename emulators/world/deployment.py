@@ -11,16 +11,17 @@ first `InvariantViolation`. The code that makes the world decides who crashes wh
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from changelog.base.runtime import Runtime
+from changelog.change import Change
 from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
-from emulators.world.checker import InvariantViolation, Watch, left_over, orphans
+from emulators.world.checker import InvariantViolation, Watch, kept, left_over, orphans
 from emulators.world.client import Client, content
 from emulators.world.faults import Network, Plan, Process, Travel, no_faults, no_time
 from emulators.world.ghost import acts
@@ -157,12 +158,12 @@ class World:
     async def repeat(self) -> None:
         """Cleans up once more after every change that was ever recorded, in a random order.
 
-        That must change nothing (I5).
+        That must change nothing (I5). After what a change feed still has, nobody may clean up yet.
 
         Call it when the log is drained.
         """
-        before = self._lasting()
-        changes = list(self.watch.recorded.values())
+        before, of_feed = self._lasting(), self._of_feed()
+        changes = [change for key, change in self.watch.recorded.items() if key not in of_feed]
         self.runtime.random.shuffle(changes)
         tiers = self.tiers_of(self.process("repeat"))
         for change in changes:
@@ -171,7 +172,12 @@ class World:
             self.watch.report("I5 repeatable", f"cleaning up once more after {len(changes)} changes has changed what is stored")
 
     def _orphans(self) -> list[str]:
-        return [name for name in orphans(self.rows, self.blobs, self.runtime.wall_ns()) if not self._is_left_to_others(name)]
+        found = orphans(self.rows, self.blobs, self.runtime.wall_ns(), self._of_feed())
+        return [name for name in found if not self._is_left_to_others(name)]
+
+    def _of_feed(self) -> Mapping[str, Change]:
+        """Returns the changes that wait for the writer of the change feed. Without a feed nobody may keep an entry."""
+        return kept(self.log) if self._settings.feed.enabled else {}
 
     def _is_left_to_others(self, blob: str) -> bool:
         """Tells whether somebody else than recovery deletes this blob.
@@ -195,7 +201,7 @@ class World:
         """Raises the first `InvariantViolation`. Call it when the processes have ended and the log is drained."""
         self.watch.verify()
         uploads = [session for session in self.blobs.uploads if session in self.watch.uploads]
-        kept = [("I3 no leak", self._orphans()), ("I6 drained", left_over(self.log, uploads))] if self._durable else []
+        kept = [("I3 no leak", self._orphans()), ("I6 drained", left_over(self.log, uploads, self._of_feed()))] if self._durable else []
         for invariant, findings in (("I4 honest", self.history.unexplained()), *kept):
             for finding in findings:
                 raise InvariantViolation(invariant, finding, self.network.trace)

@@ -74,8 +74,10 @@ Travel = Callable[[str], tuple[float, float]]
 """Returns for a call point the seconds that the request travels, and then the answer. It is asked once for each call.
 """
 
-SCANS = frozenset({"rows.scan", "rows.redirects", "rows.redirects_at", "blobs.list", "log.stale", "log.entries"})
-READS = SCANS | {"rows.read", "rows.boundaries", "blobs.open", "blobs.head", "blobs.now_ns", "log.read"}
+SCANS = frozenset({
+    "rows.scan", "rows.redirects", "rows.redirects_at", "blobs.list", "log.stale", "log.entries", "log.kept", "log.scan_values",
+})  # fmt: skip
+READS = SCANS | {"rows.read", "rows.boundaries", "blobs.open", "blobs.head", "blobs.now_ns", "log.read", "log.read_values"}
 STREAMS = frozenset({"upload.write", "reader.pieces", "reader.aclose"})
 """Parts of a stream. Each comes after the one before, or not at all. If the sender gives up, a part under way is lost.
 """

@@ -33,19 +33,20 @@ class InspectedRows(HighVolumeBackend, Protocol):
 
 class InspectedLog(ChangeLog, Protocol):
     """A log with a visible state, as `SimulatedChangeLog`: the stored rows, who announced itself when, the notes,
-    and observers.
+    the values with their versions (None: removed), and observers.
     """
 
     stored: dict[str, Stored]
     presence: dict[str, int]
     notes: dict[str, bytes]
+    values: dict[str, tuple[bytes | None, int]]
     observers: list[Observer]
 
     def sharded(self, shards: int) -> Self:
         """Returns the same log, as processes see it that record under this many shards."""
 
     async def collect(self, limit: int) -> int:
-        """Removes up to `limit` presence rows that are old enough. Returns how many."""
+        """Removes up to `limit` presence rows and removed values that are old enough. Returns how many."""
 
 
 class Stack(Protocol):

@@ -81,13 +81,15 @@ def show_nothing(sentence: str, as_json: bool) -> None:
 def fields_of(entry: Entry | Unreadable) -> dict[str, Any]:
     """Returns all that an entry says, as JSON shows it."""
     stuck = None if entry.stuck is None else {"error": entry.stuck.error, "at": iso_of_ms(entry.stuck.at_ms)}
+    kept = {"kept": iso_of_ms(entry.kept_ms)}
     if isinstance(entry, Unreadable):
-        return {"key": entry.key, "unreadable": entry.error, "raw": entry.raw.decode(errors="backslashreplace"), "stuck": stuck}
+        raw = entry.raw.decode(errors="backslashreplace")
+        return {"key": entry.key, "unreadable": entry.error, "raw": raw, "stuck": stuck, **kept}
     change = entry.change
     return {
         "key": entry.key, "id": change.id, "object": change.object, "new": change.new, "old": change.old,
         # Whoever has an upload session can end the upload, so it is never printed.
         "upload": None if change.upload is None else "(session)",
         "owner": entry.owner, "attempt": entry.attempt, "heartbeat": iso_of_ms(entry.heartbeat_ms),
-        "cleanup_after": iso_of_ms(entry.cleanup_after_ms), "stuck": stuck,
+        "cleanup_after": iso_of_ms(entry.cleanup_after_ms), "stuck": stuck, **kept,
     }

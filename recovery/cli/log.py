@@ -38,7 +38,10 @@ def log_list(
     stuck: Annotated[bool, typer.Option("--stuck", help="Only entries that wait for an operator.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
 ) -> None:
-    """Lists the entries of changes under way, dead or stuck. Judges their age by this machine's clock."""
+    """Lists the entries of changes: under way, dead, stuck, or kept for the change feed.
+
+    Judges their age by this machine's clock.
+    """
 
     async def command() -> None:
         async with open_logged(choice.existing(), writes=False) as (backends, settings):
@@ -92,7 +95,8 @@ def log_retry(
             if change_id is not None:
                 entries = [await _entry(backends, change_id)]
                 if entries[0].stuck is None:
-                    raise AbsentError(f"the entry {change_id} is not stuck: recovery has it anyway")
+                    has_it = "recovery has it anyway" if entries[0].kept_ms is None else "its change is over, and the change feed has it"
+                    raise AbsentError(f"the entry {change_id} is not stuck: {has_it}")
             else:
                 entries = [entry async for entry in all_entries(backends.log, stuck_only=True)]
             retried = [entry.key for entry in entries if await backends.log.retry(entry)]
@@ -116,6 +120,8 @@ async def _entry(backends: Backends, change_id: str) -> Entry | Unreadable:
 
 
 def _last_beat(entry: Entry | Unreadable, now_ms: int) -> str:
+    if entry.kept_ms is not None:
+        return f"kept for {max(0, now_ms - entry.kept_ms) / 1000:.0f} s"
     if isinstance(entry, Unreadable) or not entry.owner:
         return "-"
     return f"{max(0, now_ms - entry.heartbeat_ms) / 1000:.0f} s ago"

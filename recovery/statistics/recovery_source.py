@@ -4,7 +4,7 @@
 
 The unit is an entry of the changelog. *Processed* are the entries that a worker cleaned up or parked. The *backlog* is
 what is due now: entries that nobody works on, those that must be parked, and those that a recoverer holds. Entries that
-wait, and those that their writer holds, are no backlog.
+wait, those that their writer holds, and those that are kept for the change feed are no backlog.
 
 A report costs an announcement, the reading and the writing of a note, and, for the responsible worker, a reading of the
 changelog that is bounded. None of it is in the way of a write or of a pass. *Crash*: what was not reported yet is

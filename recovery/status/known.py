@@ -73,8 +73,9 @@ class Entries:
     """The entries that were counted, by standing, and in each standing by class of age (`AGES_S`).
 
     `complete`: all were counted. Otherwise there are more, or the changelog did not answer. `oldest_age_s`: the age of
-    the oldest change that is not stuck, by the clock of the machine that made it. `undated`: entries whose key tells no
-    age; they are in `by_standing`, and in no class of age. Both mappings are empty if nothing could be read.
+    the oldest change that is neither stuck nor kept, by the clock of the machine that made it. `undated`: entries whose
+    key tells no age; they are in `by_standing`, and in no class of age. Both mappings are empty if nothing could be
+    read.
     """
 
     by_standing: Mapping[Standing, int] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -14,6 +15,7 @@ NOW_MS = 1_700_000_000_000
 ATTEMPTS_MAX = 5
 CHANGE = Change(ChangeId("018bcfe5-6800-7000-8000-000000000001"), "notes/objects/k")
 STUCK = Stuck("why", 1)
+ENTRY_KEPT = Entry(CHANGE, CHANGE.id.row_key(), "", kept_ms=1)
 
 HEARTBEATS = {
     "fresh": NOW_MS, "at the expiry": NOW_MS - EXPIRY_MS, "silent": NOW_MS - EXPIRY_MS - 1,
@@ -41,6 +43,12 @@ def test_every_entry_has_one_standing(parked: bool, owned: bool, heartbeat: str,
             CHANGE, CHANGE.id.row_key(), "me" if owned else "", attempt, CLEANUPS[cleanup], HEARTBEATS[heartbeat], STUCK if parked else None
         )
         assert standing(entry, NOW_MS, EXPIRY_MS, ATTEMPTS_MAX) is expected(parked, owned, heartbeat, cleanup, attempt), attempt
+
+
+@pytest.mark.parametrize("entry", [ENTRY_KEPT, Unreadable("~changelog/x", b"", "why", kept_ms=1)], ids=["readable", "unreadable"])
+def test_what_is_kept_for_the_change_feed_is_nobodys_work_however_old_it_is(entry: Entry | Unreadable) -> None:
+    assert standing(entry, NOW_MS, EXPIRY_MS, ATTEMPTS_MAX) is Standing.KEPT
+    assert standing(replace(entry, stuck=STUCK), NOW_MS, EXPIRY_MS, ATTEMPTS_MAX) is Standing.PARKED
 
 
 @pytest.mark.parametrize(("stuck", "verdict"), [(None, Standing.UNREADABLE), (STUCK, Standing.PARKED)])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from changelog.change import Change, ChangeId
+from changelog.change import LOG_PREFIX, Change, ChangeId
 from changelog.lease import Renewal
-from changelog.log import ChangeLog
+from changelog.log import LOG_END, ChangeLog, KeyRange, ValuePage
 from changelog.noop import NoopChangeLog
 
 pytestmark = pytest.mark.anyio
@@ -34,3 +34,14 @@ async def test_it_keeps_no_note_and_knows_nobody(anyio_backend: str) -> None:
     assert await log.read_note("a") is None and list(await log.presences()) == []
     with pytest.raises(ValueError, match="a note has"):
         await log.swap_note("a", None, b"")
+
+
+async def test_it_keeps_no_value_and_no_entry_for_a_feed(anyio_backend: str) -> None:
+    log: ChangeLog = NoopChangeLog()
+    entry = await log.record(CHANGE, "me")
+    assert await log.keep(entry) and (await log.kept(KeyRange(LOG_PREFIX, LOG_END), 10)).entries == ()
+    await log.write_values({"a": b"1"}, 1)
+    await log.erase_values(["a"])
+    assert await log.read_values(["a"]) == {} and await log.scan_values("", "z", 10) == ValuePage({}, None)
+    with pytest.raises(ValueError, match="a value has"):
+        await log.write_values({"a": b""}, 1)

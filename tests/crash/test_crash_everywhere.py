@@ -17,7 +17,7 @@ import anyio
 import pytest
 
 from changelog.base.errors import ConfigurationError, UnavailableError, UnconfirmedError
-from changelog.change import ChangeId
+from changelog.change import ChangeId, decode
 from emulators.world.client import NOTHING, BrokenPayload, Client, content
 from emulators.world.deployment import SETTINGS, World
 from emulators.world.faults import ONCE, READS, STREAMS, Fault, Mode, Plan, Process, call_of, no_faults
@@ -25,6 +25,7 @@ from emulators.world.history import Answer
 from emulators.world.runtime import run_world
 from tiered.metadata import TimeToIdle
 from tiered.object_id import ObjectId
+from tiered.settings import FeedSettings
 from tiered.testing.log import Stored
 
 SEED = 1
@@ -47,14 +48,20 @@ Act = Callable[[Client], Awaitable[object]]
 class Scenario:
     """`act` by one caller. `before`: what the object is, absent, small, large or legacy (a blob without revision).
 
-    `rarely`: only `make sim` runs it, because another one makes the same calls in nearly the same order.
+    `rarely`: only `make sim` runs it, because another one makes the same calls in nearly the same order. `feed`: the
+    store has a change feed, whose writer does not run.
     """
+
+    def world(self) -> World:
+        settings = SETTINGS.model_copy(update={"feed": FeedSettings(enabled=self.feed)})
+        return World(SEED, sessions=self.sessions, settings=settings)
 
     name: str
     before: str
     act: Act
     sessions: bool = True
     rarely: bool = False
+    feed: bool = False
 
 
 def put(label: str, size: int) -> Act:
@@ -136,6 +143,10 @@ def scenarios() -> Iterator[Scenario]:
 
 
 SCENARIOS = {scenario.name: scenario for scenario in scenarios()}
+WITH_FEED = {
+    f"{name}_with_feed": replace(SCENARIOS[name], name=f"{name}_with_feed", feed=True)
+    for name in ("put_large_on_large", "put_small_on_large", "delete_on_large", "put_broken_on_large")
+}  # fmt: skip
 
 
 # --- one world -----------------------------------------------------------------------------------
@@ -164,6 +175,13 @@ async def check(world: World) -> None:
     assert found[0][2:] == ["bystander", "bystander"], "a bystander was changed"
 
 
+def check_that_all_is_kept(world: World) -> None:
+    """With a change feed, everything that was ever recorded waits for its writer, and so does every blob."""
+    stored = {key: decode(key, each.value, each.heartbeat_ms, each.state) for key, each in world.log.stored.items()}
+    assert stored.keys() == world.watch.recorded.keys() and all(entry.kept_ms is not None for entry in stored.values())
+    assert not [line for line in world.network.trace if "blobs.delete" in line], "a blob was deleted before the feed has published it"
+
+
 async def live(world: World, scenario: Scenario, plan: Plan) -> Process:
     """The scenario's caller, from the opening of its store to its close, or to its death."""
     victim = world.process("victim", plan)
@@ -178,7 +196,7 @@ async def live(world: World, scenario: Scenario, plan: Plan) -> Process:
 
 async def run_scenario(scenario: Scenario, plan: Plan = no_faults, then: Act | None = None) -> Process:
     """`then` is done by another process as soon as the scenario's caller is through."""
-    async with World(SEED, sessions=scenario.sessions) as world:
+    async with scenario.world() as world:
         await prepare(world, scenario.before)
         victim = await live(world, scenario, plan)
         if then is not None:
@@ -191,6 +209,8 @@ async def run_scenario(scenario: Scenario, plan: Plan = no_faults, then: Act | N
             world.blobs.collect_after_s = 0  # a harsher bucket than any: all clocks are right here
             await world.blobs.collect(1000)
         await check(world)
+        if scenario.feed:
+            check_that_all_is_kept(world)
         told_of_its_upload = not any("open_upload" in point for point in set(victim.link.points) - set(victim.link.answered))
         if victim.alive and told_of_its_upload:
             assert world.blobs.uploads == {}, "a living store left an upload open"
@@ -199,7 +219,7 @@ async def run_scenario(scenario: Scenario, plan: Plan = no_faults, then: Act | N
 
 @cache
 def points(name: str) -> list[str]:
-    return run_world(lambda: run_scenario(SCENARIOS[name]), SEED).link.points
+    return run_world(lambda: run_scenario((SCENARIOS | WITH_FEED)[name]), SEED).link.points
 
 
 # --- what goes wrong -----------------------------------------------------------------------------
@@ -265,6 +285,15 @@ def text_of(part: object) -> str:
 def test_an_operation_crashed_at_any_call_leaves_old_or_new_and_nothing_else(name: str) -> None:
     cases = product(points(name), CRASHES)
     run_each(cases, lambda point, fault: run_scenario(SCENARIOS[name], only_at(point, fault)))
+
+
+@pytest.mark.parametrize("name", WITH_FEED)
+def test_with_a_change_feed_every_change_is_kept_whatever_happens_at_any_call(name: str) -> None:
+    """Whoever dies or fails at whatever call, also at `log.keep`. Recovery keeps what the writer did not."""
+    crashes = product(points(name), CRASHES)
+    faults = fault_cases(point for point in points(name) if call_of(point) == "log.keep")
+    assert "log.keep #1" in points(name)
+    run_each([*crashes, *faults], lambda point, fault: run_scenario(WITH_FEED[name], only_at(point, fault)))
 
 
 @EVERY_SCENARIO
@@ -425,11 +454,11 @@ STALE = {
 """How each kind of stale entry comes about: the scenario, and where its writer dies."""
 
 
-async def run_recovery(kind: str, plan: Plan = no_faults, unreadable: str | None = None) -> Process:
+async def run_recovery(kind: str, plan: Plan = no_faults, unreadable: str | None = None, feed: bool = False) -> Process:
     """A writer dies; a recoverer with faults makes a pass over what it left; then another one drains the log."""
     name, point, mode = STALE[kind]
-    scenario = SCENARIOS[name]
-    async with World(SEED, sessions=scenario.sessions) as world:
+    scenario = replace(SCENARIOS[name], feed=feed)
+    async with scenario.world() as world:
         await prepare(world, scenario.before)
         await live(world, scenario, only_at(point, Fault(mode)))
         if unreadable is not None:
@@ -450,12 +479,14 @@ async def run_recovery(kind: str, plan: Plan = no_faults, unreadable: str | None
             parked = world.log.stored.pop(unreadable)
             assert parked.state is not None and "cannot be read" in parked.state
         await check(world)
+        if feed:
+            check_that_all_is_kept(world)
         return recoverer
 
 
 @cache
-def recovery_points(kind: str) -> list[str]:
-    return run_world(lambda: run_recovery(kind), SEED).link.points
+def recovery_points(kind: str, feed: bool = False) -> list[str]:
+    return run_world(lambda: run_recovery(kind, feed=feed), SEED).link.points
 
 
 @pytest.mark.parametrize("kind", STALE)
@@ -467,6 +498,18 @@ def test_recovery_crashed_or_disturbed_at_any_call_is_finished_by_another(kind: 
         for fault in (*CRASHES, *faults_at(point), Fault(Mode.STALL_BEFORE, LONG_S), Fault(Mode.STALL_AFTER, LONG_S))
     ]
     run_each(cases, lambda point, fault: run_recovery(kind, only_at(point, fault)))
+
+
+@pytest.mark.parametrize("kind", ["upload_open", "blob_swapped_in", "deleted_legacy", "request_landed"])
+def test_with_a_change_feed_recovery_keeps_what_it_has_settled_whatever_happens_to_it(kind: str) -> None:
+    wanted = ("log.claim", "rows.settle", "log.keep")
+    made = [point for point in recovery_points(kind, feed=True) if call_of(point) in wanted]
+    assert {call_of(point) for point in made} == set(wanted)
+    cases = [
+        (point, fault) for point in made
+        for fault in (*CRASHES, *faults_at(point), Fault(Mode.STALL_BEFORE, LONG_S), Fault(Mode.STALL_AFTER, LONG_S))
+    ]  # fmt: skip
+    run_each(cases, lambda point, fault: run_recovery(kind, only_at(point, fault), feed=True))
 
 
 @pytest.mark.parametrize("kind", STALE)

@@ -115,13 +115,14 @@ def shell(stored: Command, line: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(command, capture_output=True, env=stored.environment, timeout=60, check=False)
 
 
-def plant(store: Path, old: str | None, *, released: bool = True) -> ChangeId:
-    """An entry of a process that died: long ago, or just now."""
+def plant(store: Path, old: str | None, *, released: bool = True, kept: bool = False) -> ChangeId:
+    """An entry of a process that died: long ago, or just now. `kept`: of a change that is over, for the change feed."""
     async def record() -> ChangeId:
         runtime = SystemRuntime()
         async with open_backends(Settings(directory=store, changelog="sqlite"), runtime) as backends:
             change = Change(ChangeId.new(runtime), OBJECT, None, old)
             entry = await backends.log.record(change, "dead")
+            assert not kept or await backends.log.keep(entry)
             assert not released or await backends.log.release(entry)
             return change.id
 

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from benchmarks.calls import BESIDE, COUNTED, GOALS, CountedStore, cases, count_beside, count_case, counted_store
+from benchmarks.calls import AFTER_WITH_FEED, BESIDE, COUNTED, GOALS, CountedStore, cases, count_beside, count_case, counted_store
 from benchmarks.cost import ROW_BYTES
 from benchmarks.servers import BUCKET
 from changelog.change import Change, Entry
@@ -37,6 +37,16 @@ async def test_an_operation_makes_no_call_too_many(store: CountedStore, what: st
     of_bigtable = [name for name in ledger.before if not name.startswith("gcs ")]
     assert of_bigtable == [name for name in before if not name.startswith("gcs ")]
     assert [name for name in ledger.after if not name.startswith("gcs ")] == [name for name in after if not name.startswith("gcs ")]
+
+
+@pytest.mark.parametrize("what", [what for what, after in AFTER_WITH_FEED.items() if after == ["keep"]])
+async def test_with_a_change_feed_the_only_call_after_a_large_change_keeps_its_entry(bigtable_host: str, what: str) -> None:
+    [case] = [case for case in cases() if case.what == what]
+    async with counted_store(bigtable_host, feed=True) as store:
+        ledger = await count_case(store, case)
+        kept = await store.log.kept(store.log.ranges()[0], 10)
+    assert sorted(ledger.before) == sorted(GOALS[what][0]) and ledger.after == AFTER_WITH_FEED[what]
+    assert kept.next_start is None
 
 
 @pytest.mark.parametrize(("what", "tier", "call", "payload", "paths"), [

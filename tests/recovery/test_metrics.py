@@ -9,6 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from changelog.lease import Standing
 from recovery.metrics import COUNTERS, GAUGES, LABEL_CHARACTERS_MAX, StatusMetrics
 from tests.given.statuses import ROW, STATUS
 
@@ -96,4 +97,4 @@ def test_names_that_an_enemy_chose_stay_in_their_label() -> None:
     assert {each["source"] for each in labels if "source" in each} == {"recovery"}
     held = [sample.labels["verdict"] for sample in families["tiered_source_verdict"].samples if sample.value]
     assert held == ["unknown"]
-    assert len(families["tiered_entries"].samples) == 6
+    assert len(families["tiered_entries"].samples) == len(Standing)

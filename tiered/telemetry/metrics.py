@@ -58,11 +58,12 @@ COUNTED: Mapping[Event, Counted] = {
     Event.DANGLING: Counted("tiered_dangling_tombstones", "Reads that found a tombstone whose blob is gone: data loss."),
     Event.CHANGE_LOST: Counted("tiered_changes_lost", "Changes given up because their lease had ended before the swap."),
     Event.CLEANED_UP: Counted(
-        "tiered_clean_ups", "Changes that their writer cleaned up, by result.", "result", ("forgotten", "cleaned", "deferred", "left")
+        "tiered_clean_ups", "Changes that their writer cleaned up, by result.", "result",
+        ("forgotten", "cleaned", "deferred", "kept", "left"),
     ),
     Event.RECOVERED: Counted(
         "tiered_recovery_entries", "Entries that recovery worked on, by result.", "result",
-        ("forgotten", "cleaned", "deferred", "parked", "lost", "failed"),
+        ("forgotten", "cleaned", "deferred", "kept", "parked", "lost", "failed"),
     ),
     Event.RECORDED: Counted("tiered_changes_recorded", "Entries written to the changelog."),
     Event.RENEWED: Counted("tiered_renewals", "Renewals of entries, by answer.", "answer", ("renewed", "not_yours", "failed")),

@@ -193,7 +193,7 @@ class MemoryChangeLog(MemoryService):
         for key, value in values.items():
             if self.values.get(key, (None, 0))[1] <= version:
                 self.values[key] = (value, version)
-        self._took_effect("log.write_values", ",".join(values))
+            self._took_effect("log.write_values", key)
 
     async def scan_values(self, start: str, end: str, limit: int) -> ValuePage:
         def wanted(key: str) -> tuple[str, bytes] | None:
@@ -206,7 +206,7 @@ class MemoryChangeLog(MemoryService):
         await self._travel()
         for key in keys:
             self.values.pop(key, None)
-        self._took_effect("log.erase_values", ",".join(keys))
+            self._took_effect("log.erase_values", key)
 
     async def collect(self, limit: int) -> int:
         """Removes up to `limit` old presence rows and values that were removed long ago. Returns how many."""

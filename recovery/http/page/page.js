@@ -6,7 +6,7 @@ const STATUS_EVERY_MS = 3000, RECENT_EVERY_MS = 10000, ANSWER_MS = 8000;
 const LEVELS = { ok: "all is well", behind: "behind", stuck: "needs you", unknown: "not known" };
 const STANDINGS = {
   HELD: "under way", WAITING: "in the late-upload grace", CLAIMABLE: "due for recovery", EXHAUSTED: "failed too often",
-  UNREADABLE: "cannot be read", PARKED: "stuck",
+  UNREADABLE: "cannot be read", PARKED: "stuck", KEPT: "over, kept for the change feed",
 };
 const SOURCES = { recovery: "Recovery", audit: "Audit", feed: "Change feed" };
 const UNITS = { recovery: "entries", audit: "blobs", feed: "changes" };

@@ -11,14 +11,19 @@ import anyio
 import pytest
 from google.cloud.bigtable_v2.types import RowFilter
 
-from changelog.base.errors import LeaseLostError, UnconfirmedError
+from changelog.base.errors import ConfigurationError, LeaseLostError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import DELETE_ROW, NEWEST, BigtableTable, KeySpan, insecure_channel, set_cell
 from changelog.bigtable.log import BigTableChangeLog
-from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, encode
+from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, Unreadable, encode
 from changelog.lease import Renewal
-from changelog.log import KeyRange
+from changelog.log import PORTION_KEYS, KeyRange, ValuePage
 from emulators.bigtable.emulator import provision, start_bigtable
+from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
+from emulators.world.runtime import SimulatedRuntime
+from tiered.bigtable.rows import BigtableRows
+from tiered.protocol.backends import Tombstone
+from tiered.provision.schema import FAMILIES
 
 pytestmark = pytest.mark.anyio
 
@@ -99,7 +104,115 @@ async def test_an_entry_kept_as_done_is_no_work(table: BigtableTable, log: BigTa
     entry = await log.record(some_change(), "")
     await table.mutate(entry.key.encode(), set_cell("fc", b"s", b'{"state":"done"}'))
     assert (await log.stale(EVERYTHING, await log.announce("clock"), EXPIRY_MS, 10)).entries == ()
-    assert (await log.entries("", 10)).entries == (entry,)
+    assert (await log.entries("", 10)).entries == (entry,) == (await log.kept(EVERYTHING, 10)).entries
+
+
+async def test_keeping_adds_a_cell_that_is_dated_by_the_server_and_leaves_the_entry(table: BigtableTable, log: BigTableChangeLog) -> None:
+    entry = await log.record(some_change(), "me")
+    for _ in range(2):
+        assert await log.keep(entry)
+    assert await cells(table, entry.key) == [(b"c", encode(entry), False), (b"s", b'{"state":"done"}', False)]
+    row, found = await table.read(entry.key.encode()), await log.read(entry.change.id)
+    assert row is not None and found is not None and found.kept_ms == row.cells[1].timestamp_us // 1000
+
+
+async def test_a_first_record_that_lands_over_a_kept_entry_leaves_it_kept_and_after_it_was_forgotten_makes_work(
+    table: BigtableTable, log: BigTableChangeLog
+) -> None:
+    """Its caller never had its answer, recorded again, and went on."""
+    change = some_change()
+    first = Entry(change, change.id.row_key(), "me")
+    claimed = await log.claim(await log.record(change, "me"), "recovery")
+    assert claimed is not None and await log.keep(claimed)
+    late = set_cell("fc", b"c", encode(first))
+    await RUNTIME.sleep(0.002)
+    await table.mutate(first.key.encode(), late)
+    assert (await log.kept(EVERYTHING, 10)).entries == (first,) and await log.keep(claimed) is False
+    assert (await log.stale(EVERYTHING, await log.announce("clock") + LATER_MS, EXPIRY_MS, 10)).entries == ()
+    await log.forget(first)
+    await table.mutate(first.key.encode(), late)
+    assert (await log.stale(EVERYTHING, await log.announce("clock") + LATER_MS, EXPIRY_MS, 10)).entries == (first,)
+
+
+async def test_a_kept_entry_that_cannot_be_read_can_be_parked_among_good_ones(table: BigtableTable, log: BigTableChangeLog) -> None:
+    good, bad = [await log.record(some_change(), "me") for _ in range(2)]
+    for entry in (good, bad):
+        assert await log.keep(entry)
+    await RUNTIME.sleep(0.002)
+    await table.mutate(bad.key.encode(), set_cell("fc", b"c", b"{"))
+    found = {entry.key: entry for entry in (await log.kept(EVERYTHING, 10)).entries}
+    unreadable = found[bad.key]
+    assert found[good.key] == good and isinstance(unreadable, Unreadable) and unreadable.kept_ms is not None
+    assert await log.park(unreadable, unreadable.error) is True
+    assert (await log.kept(EVERYTHING, 10)).entries == (good,)
+    assert [entry.key for entry in (await log.entries("", 10, stuck_only=True)).entries] == [bad.key]
+
+
+async def test_a_value_is_dated_by_its_version_and_an_older_one_is_hidden_though_not_collected(
+    table: BigtableTable, log: BigTableChangeLog
+) -> None:
+    for value, version in ((b"2", 2), (b"1", 1), (None, 4), (b"3", 3)):
+        await log.write_values({"é": value}, version)
+    row = await table.read("~values/é".encode(), RowFilter.pb()(pass_all_filter=True))
+    assert row is not None and (row.cells[0].column, row.cells[0].timestamp_us, row.cells[0].value) == (b"v", 4_000, b"")
+    assert await log.read_values(["é"]) == {} and (await log.scan_values("", "z", 10)).values == {}
+
+
+async def test_collecting_older_versions_brings_no_older_value_back() -> None:
+    runtime = SimulatedRuntime(1)
+    server = MemoryBigtable(runtime, {"table": FAMILIES})
+    log = BigTableChangeLog(BigtableTable(MemoryChannel(server), "table"), runtime)
+    for value, version in ((b"1", 1), (b"3", 3), (b"2", 2)):
+        await log.write_values({"stays": value, "goes": None if version == 3 else value}, version)
+    for share in (0.5, 1.0):
+        server.collect(runtime.random, share)
+        assert await log.read_values(["stays", "goes"]) == {"stays": b"3"}
+    assert [len(cells) for cells in server.tables["table"].rows.values()] == [1, 1]
+
+
+async def test_a_value_whose_key_is_no_text_does_not_hide_the_others(
+    table: BigtableTable, log: BigTableChangeLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    await log.write_values({"a": b"1", "z": b"1"}, 1)
+    await table.mutate(b"~values/b\xff", set_cell("fc", b"v", b"1", 1000))
+    assert (await log.scan_values("", "zz", 2)) == ValuePage({"a": b"1", "z": b"1"}, None)
+    assert (await log.scan_values("", "zz", 1)) == ValuePage({"a": b"1"}, "z") and "unreadable_key" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("told", "error"),
+    [
+        ([None, UnavailableError("turned away")], UnconfirmedError), ([UnavailableError("turned away")] * 2, UnavailableError),
+        ([UnavailableError("turned away"), UnconfirmedError("lost")], UnconfirmedError),
+        ([ConfigurationError("may not")] * 2, ConfigurationError),
+    ],
+    ids=["one of two", "none", "who knows", "not allowed"],
+)  # fmt: skip
+async def test_values_that_were_written_in_part_are_unconfirmed_and_safe_to_write_again(
+    table: BigtableTable, log: BigTableChangeLog, monkeypatch: pytest.MonkeyPatch, told: list[Exception | None], error: type[Exception]
+) -> None:
+    async def in_part(rows: Any) -> Any:
+        return told
+
+    with monkeypatch.context() as during:
+        during.setattr(table, "mutate_rows", in_part)
+        with pytest.raises(error):
+            await log.write_values({"a": b"1", "b": b"1"}, 1)
+    await log.write_values({"a": b"1", "b": b"1"}, 1)
+    assert await log.read_values(["a", "b"]) == {"a": b"1", "b": b"1"}
+
+
+async def test_in_one_table_no_scan_of_rows_shows_what_the_log_keeps(table: BigtableTable, log: BigTableChangeLog) -> None:
+    rows = BigtableRows(table, RUNTIME)
+    entry = await log.record(some_change(), "me")
+    assert await log.keep(entry) and await log.swap_note("feed", None, b"1")
+    await log.write_values({"a": b"1", PATH: b"1"}, 1)
+    change = some_change()
+    assert await rows.swap(PATH, change.id, None, Tombstone(str(change.new)), RUNTIME.boot_time() + 60.0)
+    page = await rows.redirects(b"", None, 10)
+    assert [path for path, _, _ in page.redirects] == [PATH] and not page.corrupt
+    listed = await rows.scan("", b"", 10)
+    assert [row.path for row in listed.rows] == [PATH] and not listed.corrupt
 
 
 async def test_of_several_versions_only_the_newest_counts(table: BigtableTable, log: BigTableChangeLog) -> None:
@@ -179,10 +292,12 @@ async def test_each_call_costs_as_many_requests_as_the_module_says(
     claimed, made = await after(log.claim(entry, "recovery"))
     assert made == ["check_and_mutate"]
     assert (await after(log.claim(entry, "another")))[1] == ["check_and_mutate", "read"]
-    assert (await after(log.park(claimed, "parked")))[1] == ["check_and_mutate"]
+    assert (await after(log.park(claimed, "parked")))[1] == ["read", "check_and_mutate"]
     assert (await after(log.retry(claimed)))[1] == ["read", "check_and_mutate"]
     assert (await after(log.announce("me")))[1] == ["increment"]
     assert (await after(log.stale(EVERYTHING, 1, EXPIRY_MS, 10)))[1] == ["scan"]
+    assert (await after(log.keep(claimed)))[1] == ["check_and_mutate", "read"], "it was retried, so it has no owner"
+    assert (await after(log.kept(EVERYTHING, 10)))[1] == ["scan"]
     assert (await after(log.read(entry.change.id)))[1] == ["read_all"]
     assert (await after(log.forget(entry)))[1] == ["mutate"]
     assert (await after(log.presences()))[1] == ["scan"]
@@ -190,6 +305,11 @@ async def test_each_call_costs_as_many_requests_as_the_module_says(
     assert (await after(log.swap_note("a", None, b"1"))) == (True, ["check_and_mutate"])
     assert (await after(log.swap_note("a", b"1", b"2"))) == (True, ["check_and_mutate"])
     assert (await after(log.swap_note("a", b"1", b"3"))) == (False, ["check_and_mutate", "read"])
+    keys = [f"{number:03}" for number in range(PORTION_KEYS)]
+    assert (await after(log.write_values(dict.fromkeys(keys, b"1"), 1)))[1] == ["mutate_rows"]
+    assert (await after(log.read_values([*keys, "one more"])))[1] == ["read_all", "read_all"]
+    assert (await after(log.scan_values("", "z", 1000)))[1] == ["scan"]
+    assert (await after(log.erase_values(keys)))[1] == ["mutate_rows"]
 
 
 async def test_changes_recorded_and_forgotten_at_once_share_calls(

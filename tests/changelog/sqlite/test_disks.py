@@ -16,7 +16,8 @@ import anyio
 import pytest
 
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
-from changelog.change import ChangeId
+from changelog.change import Change, ChangeId
+from changelog.log import ValuePage
 from changelog.sqlite.database import RESERVE_BYTES, Database
 from changelog.sqlite.log import SqliteChangeLog
 from tests.given.repository import ROOT
@@ -262,3 +263,33 @@ async def test_on_a_read_only_disk_notes_are_read_and_writing_one_says_why_not(d
         assert await log.read_note("a") == (b"1" if noted else None) and dict(await log.presences()) == told
         with pytest.raises(UnavailableError, match="is read-only"):
             await log.swap_note("a", b"1" if noted else None, b"2")
+
+
+async def test_values_take_no_space_that_deletions_need_and_are_removed_on_a_full_disk(disk: Disk, runtime: Clock) -> None:
+    async with Database.open(disk.path, runtime) as database:
+        log = SqliteChangeLog(database, runtime)
+        entry = await log.record(Change(ChangeId.new(runtime), "a"), "me")
+        await log.write_values({"a": b"1", "b": b"1", "c": b"1"}, 1)
+        disk.fill()
+        with pytest.raises(UnavailableError, match="the disk is full"):
+            await log.write_values({"a": b"2"}, 2)
+        await log.write_values({"a": None}, 2)
+        await log.erase_values(["b"])
+        assert await log.scan_values("", "z", 10) == ValuePage({"c": b"1"}, None)
+        assert await log.keep(entry), "a change that is over must not stay open because of a full disk"
+
+
+@pytest.mark.parametrize("written", [True, False], ids=["with values", "of an earlier version"])
+async def test_on_a_read_only_disk_values_are_read_and_writing_one_says_why_not(disk: Disk, runtime: Clock, written: bool) -> None:
+    async with Database.open(disk.path, runtime) as database:
+        log = SqliteChangeLog(database, runtime)
+        await log.announce("recovery")
+        if written:
+            await log.write_values({"a": b"1"}, 1)
+    disk.remount("ro")
+    async with Database.open(disk.path, runtime) as database:
+        log = SqliteChangeLog(database, runtime)
+        expected = {"a": b"1"} if written else {}
+        assert dict(await log.read_values(["a"])) == expected and await log.scan_values("", "z", 10) == ValuePage(expected, None)
+        with pytest.raises(UnavailableError, match="is read-only"):
+            await log.write_values({"a": b"2"}, 2)

@@ -265,7 +265,7 @@ class Chooser:
     async def act_on_log(self) -> None:
         now_ms = await self.log.announce("clock")
         entry = self.chance.choice(self.entries) if self.entries else None
-        match entry, self.chance.randrange(10):
+        match entry, self.chance.randrange(13):
             case (None, _) | (_, 0 | 1):
                 change = self.chance.choice([*self.changes[-2:], Change(ChangeId.new(self.runtime), PATHS[0], None, PATHS[0])])
                 self.changes.append(change)
@@ -286,6 +286,16 @@ class Chooser:
                 await self.log.park(any_entry, "failed")
             case (Entry() | Unreadable()) as any_entry, 8:
                 await self.log.retry(any_entry)
+            case Entry(), 9:
+                await self.log.keep(entry)
+                await self.log.kept(KeyRange(LOG_PREFIX, LOG_END), 2)
+            case _, 10:
+                key, version = self.chance.choice(["a", "é"]), self.chance.randint(1, 9)
+                await self.log.write_values({key: self.chance.choice([None, b"\0", b"value"]), "b": b"1"}, version)
+                await self.log.scan_values("", "z", self.chance.randint(1, 3))
+            case _, 11:
+                await self.log.read_values(["a", "b", "é"])
+                await self.log.erase_values([self.chance.choice(["a", "b"])])
             case _:
                 await self.log.read(self.chance.choice(self.changes).id if self.changes else TOKENS[0])
                 await self.log.collect(3)

@@ -314,6 +314,21 @@ def test_changes_that_are_not_stale_yet_are_spoken_of(tiered: Command) -> None:
     assert "  held: its owner renewed it lately  " in listed and "s ago" in listed
 
 
+def test_an_entry_that_is_kept_for_the_change_feed_is_shown_as_what_it_is(tiered: Command) -> None:
+    done, dead = plant(tiered.store, None, kept=True), plant(tiered.store, None)
+    listed = {each["id"]: each for each in json.loads(tiered("log", "list", "--json"))}
+    assert (listed[done]["standing"], listed[dead]["standing"]) == ("kept", "claimable")
+    assert listed[done]["kept"] == json.loads(tiered("log", "show", done, "--json"))["kept"] is not None is listed[dead]["kept"]
+    assert "  kept: its change is over, and the change feed has it  kept for " in tiered("log", "list")
+    assert tiered("log", "list", "--stuck") == "no stuck entries (1 open)\n"
+    tiered("log", "retry", done, code=1)
+    assert "not stuck: its change is over, and the change feed has it" in tiered.errors
+    assert json.loads(tiered("recover", "--once", "--json"))["seen"] == 1
+    assert tiered("recover", "--dry-run") == "nothing to recover\n"
+    [left] = json.loads(tiered("log", "list", "--json"))
+    assert left["id"] == done
+
+
 def test_an_entry_that_cannot_be_read_is_listed_with_why_and_nothing_twice(tiered: Command) -> None:
     plant(tiered.store, None)
     with sqlite3.connect(tiered.store / "tiered.db") as database:

@@ -73,12 +73,13 @@ async def stored(world: World) -> Document:
 
 
 async def test_the_backlog_is_what_is_due_now_or_held_by_a_recoverer(world: World) -> None:
-    held, by_recoverer, waiting, released, parked, unreadable = await plant(world, 6, owner="writer")
+    held, by_recoverer, waiting, released, parked, unreadable, kept = await plant(world, 7, owner="writer")
     now_ms = await world.log.target.announce("clock")
     assert await world.log.target.claim(by_recoverer, "recovery")
     assert await world.log.target.release(waiting, now_ms + 10_000)
     assert await world.log.target.release(released)
     assert await world.log.target.park(parked, "why")
+    assert await world.log.target.keep(kept)
     world.log.target.stored[unreadable.key] = Stored(b"nonsense", now_ms)
     assert await count_backlog(world.log.target, world.runtime, now_ms, world.settings()) == recovery_source.Backlog(3, False)
     assert (await count_backlog(world.log.target, world.runtime, now_ms + 3_600_000, world.settings())).entries == 5

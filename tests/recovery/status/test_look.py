@@ -91,6 +91,8 @@ async def test_it_writes_nothing(world: World) -> None:
 
 
 async def test_every_standing_is_counted_with_its_age(world: World) -> None:
+    kept = await record(world)
+    await world.runtime.sleep(10)
     dead = await record(world)
     await world.runtime.sleep(1)
     released = await record(world)
@@ -101,16 +103,17 @@ async def test_every_standing_is_counted_with_its_age(world: World) -> None:
         exhausted = await world.log.target.claim(exhausted, "recovery")
     parked = await record(world)
     assert await world.log.target.park(parked, "why")
+    assert await world.log.target.keep(kept)
     store_raw(world, f"~changelog/00/{ChangeId.new(world.runtime)}", b"?")
     await world.runtime.sleep(699)
     now_ms = world.runtime.wall_ns() // 1_000_000
     await world.log.target.release(waiting, now_ms + 900_000)
     await record(world)
     found = await look(world)
-    assert numbers(found) == {"HELD": 1, "WAITING": 1, "CLAIMABLE": 2, "EXHAUSTED": 1, "UNREADABLE": 1, "PARKED": 1}
+    assert numbers(found) == {"HELD": 1, "WAITING": 1, "CLAIMABLE": 2, "EXHAUSTED": 1, "UNREADABLE": 1, "PARKED": 1, "KEPT": 1}
     assert found.entries.by_age[Standing.HELD] == (1, 0, 0, 0, 0) and found.entries.by_age[Standing.CLAIMABLE] == (0, 0, 2, 0, 0)
     assert found.entries.oldest_age_s == pytest.approx(700, abs=2) and found.entries.oldest_id == dead.change.id
-    assert (found.entries.counted, found.entries.complete, found.entries.due) == (7, True, 4)
+    assert (found.entries.counted, found.entries.complete, found.entries.due) == (8, True, 4)
 
 
 @pytest.mark.slow

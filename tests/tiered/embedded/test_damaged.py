@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from changelog.change import Change, ChangeId, Entry, Unreadable
+from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, Unreadable
+from changelog.log import LOG_END, KeyRange
 from changelog.sqlite.database import Database
 from changelog.sqlite.log import SqliteChangeLog
 from recovery.loop import RecoveryLoop
@@ -161,7 +162,8 @@ async def test_tombstones_beside_damaged_ones_reach_the_audit(store: Store, runt
     [
         "value = '{'", "value = 'text'", "value = x'ff'", "value = 5", "value = x''", "heartbeat_ms = 'soon'", "heartbeat_ms = x'ff'",
         "heartbeat_ms = CAST(x'ff' AS TEXT)", "state = '{'", "state = 5", "state = x'ff'", "state = CAST(x'ff' AS TEXT)",
-        "state = '{\"state\":\"stuck\",\"error\":\"\",\"at\":1e999}'", "key = 'key'", "key = CAST(x'7eff' AS TEXT)", "key = x'7e'",
+        "state = '{\"state\":\"stuck\",\"error\":\"\",\"at\":1e999}'",
+        "state = '{\"state\":\"done\",\"at\":1e999}'", "key = 'key'", "key = CAST(x'7eff' AS TEXT)", "key = x'7e'",
         "value = CAST(x'7b22ff' AS TEXT)",
     ],
 )  # fmt: skip
@@ -182,3 +184,32 @@ async def test_a_damaged_entry_does_not_hide_the_others_from_recovery(tmp_path: 
         left = (await backends.log.entries("", 10)).entries
         assert not {ids[0], ids[2]} & {entry.change.id for entry in left if isinstance(entry, Entry)}
         assert all(entry.stuck is not None for entry in left if isinstance(entry, Unreadable) and entry.key == ids[1].row_key())
+
+
+@pytest.mark.parametrize("column", ["value = 'text'", "value = 5", "version = 'soon'", "key = CAST(x'62ff' AS TEXT)", "key = x'62'"])
+async def test_a_damaged_value_of_the_log_does_not_hide_the_others(tmp_path: Path, runtime: Clock, column: str) -> None:
+    async with open_backends(Settings(directory=tmp_path, changelog="sqlite"), runtime) as backends:
+        await backends.log.write_values({"a": b"1", "b": b"1", "c": b"1"}, 1)
+        with sqlite3.connect(tmp_path / "tiered.db") as connection:
+            connection.execute(f"UPDATE log_values SET {column} WHERE key = 'b'")
+        connection.close()
+        found = dict((await backends.log.scan_values("", "z", 10)).values)
+        assert {"a": b"1", "c": b"1"}.items() <= found.items()
+        assert {"a": b"1", "c": b"1"}.items() <= dict(await backends.log.read_values(["a", "b", "c"])).items()
+        await backends.log.write_values({"a": b"2", "b": b"2", "c": b"2"}, 2)
+        assert dict(await backends.log.read_values(["a", "b", "c"])) == {"a": b"2", "b": b"2", "c": b"2"}
+
+
+async def test_a_kept_entry_that_cannot_be_read_can_be_parked_among_good_ones(tmp_path: Path, runtime: Clock) -> None:
+    async with open_backends(Settings(directory=tmp_path, changelog="sqlite"), runtime) as backends:
+        good, bad = [await backends.log.record(Change(ChangeId.new(runtime), IDS[0].path), "me") for _ in range(2)]
+        assert await backends.log.keep(good) and await backends.log.keep(bad)
+        with sqlite3.connect(tmp_path / "tiered.db") as connection:
+            connection.execute("UPDATE changes SET value = '{' WHERE key = ?", (bad.key,))
+        connection.close()
+        everything = KeyRange(LOG_PREFIX, LOG_END)
+        found = {entry.key: entry for entry in (await backends.log.kept(everything, 10)).entries}
+        unreadable = found[bad.key]
+        assert found[good.key] == good and isinstance(unreadable, Unreadable)
+        assert await backends.log.park(unreadable, unreadable.error) is True
+        assert (await backends.log.kept(everything, 10)).entries == (good,)

@@ -243,6 +243,15 @@ async def recovery_of_the_dead(world: ObservedWorld) -> None:
         loop.stop()
 
 
+async def changes_kept_for_the_feed(world: ObservedWorld) -> None:
+    feed = {"feed": {"enabled": True}, "changelog": "sqlite"}
+    async with world.store(**feed) as storage:
+        await storage.put(OBJECT, LARGE)
+    await world.log.target.record(Change(ChangeId.new(world.runtime), OBJECT.path), "dead")
+    await world.runtime.sleep(60)
+    await world.recovery(**feed).run_once()
+
+
 async def collection(world: ObservedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE, Metadata(TimeToLive(timedelta(hours=1))))
@@ -269,7 +278,7 @@ async def everything() -> ObservedWorld:
     world = ObservedWorld()
     for act in (
         operations, answers_that_are_not_ok, a_full_store, services_that_are_away, leases, late_uploads_and_what_is_left,
-        recovery_of_the_dead, collection, a_tracer_that_fails, data_loss,
+        recovery_of_the_dead, collection, a_tracer_that_fails, data_loss, changes_kept_for_the_feed,
     ):
         await act(world)
     world.registry.register(StatusMetrics(lambda: STATUS, lambda: 5.0))
