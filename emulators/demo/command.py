@@ -6,9 +6,8 @@
     director (this process)   kills, stops and restarts the others; prints once a second what happens
 
 Then the writers finish, the daemons empty the log, and an independent check judges what is stored and what each caller
-was told (`emulators.demo.check`). What the change feed says must be what the rows hold (`emulators.demo.feed`). At the end the
-store is audited, after something was planted for the audit to find
-(`emulators.demo.audit`).
+was told (`emulators.demo.check`). What the change feed says must be what the rows hold (`emulators.demo.feed`). At the
+end the store is audited, after something was planted for the audit to find (`emulators.demo.audit`).
 
 The store is in a directory, or on the emulators of Bigtable and GCS, which are frozen and cut off meanwhile
 (`emulators.demo.emulators`). Two things are not real: the network between a writer and its tiers is simulated
@@ -155,10 +154,10 @@ def _of_feed(report: dict[str, Any]) -> list[tuple[str, int, str]]:
     struck = f"its writer was killed {happened['feed_kills']:,} times and stopped {happened['feed_stops']:,} times"
     if "receiver_kills" in happened:
         struck += f", its receiver {happened['receiver_kills']:,} and {happened['receiver_stops']:,} times"
-    places = ", ".join(feed["places"])
+    places, agreed = ", ".join(feed["places"]), "not as" if report["flaws"]["feed"] else "as"
     return [
         ("published", feed["updates"], f"updates of the change feed, in {feed['files']:,} files; {struck}"),
-        ("references", feed["references"], f"in the view of the feed ({places}), {'not ' if report['flaws']['feed'] else ''}as in the rows"),
+        ("references", feed["references"], f"in the view of the feed ({places}), {agreed} in the rows"),
     ]
 
 

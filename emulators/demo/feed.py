@@ -72,8 +72,7 @@ class DemoFeed:
         return [sys.executable, "-m", "emulators.demo.product", str(os.getpid()), *config, *arguments]
 
     def await_follower(self) -> None:
-        """Waits until the follower has printed all that was received, for a limited time. The check finds what is missing.
-        """
+        """Waits until the follower has printed all that was received, for a limited time."""
         if not self.networked or not (folders := generations(self.received)):
             return
         wanted, give_up_at = read_folder(folders[-1], "").frontier, time.monotonic() + FOLLOW_S

@@ -39,7 +39,7 @@ class Published:
     flaws: list[str] = field(default_factory=list)
 
     def differences(self, rows: Mapping[str, str]) -> list[str]:
-        """Returns a sentence for each object of which this view does not say what the rows hold. `rows`: blob by object."""
+        """Returns a sentence for each object of which this view says another thing than `rows`, blobs by object."""
         found = []
         for path in sorted(self.view.keys() | rows.keys()):
             said, held = self.view.get(path, []), [rows[path]] if path in rows else []

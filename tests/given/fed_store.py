@@ -83,14 +83,14 @@ def view_of(messages: list[Message]) -> tuple[dict[str, str], tuple[int, ...]]:
 class FedStore:
     """`storage` writes; `run_once` publishes all, delivers it and cleans up, as `tiered feed run --once` does."""
 
-    def __init__(self, runtime: Any, **feed: Any) -> None:
+    def __init__(self, runtime: Any, *, sessions: bool = True, **feed: Any) -> None:
         self.runtime = runtime
         self.settings = Settings(
             directory=Path("memory"), inline_bytes_max=INLINE_BYTES_MAX,
             feed={"enabled": True, "to": ("memory://feed",), "takeover_s": 120, **feed},
             recovery={"late_upload_grace_s": 5.0},
         )  # fmt: skip
-        self.rows, self.blobs, self.log = MemoryRows(runtime), MemoryBlobs(runtime), MemoryChangeLog(runtime)
+        self.rows, self.blobs, self.log = MemoryRows(runtime), MemoryBlobs(runtime, sessions=sessions), MemoryChangeLog(runtime)
         self.backends = Backends(Tiers(self.rows, self.blobs), self.log)
         self.sink = ListSink()
         self.storage: TieredStorage
@@ -127,8 +127,8 @@ def object_id(name: str) -> ObjectId:
 
 
 @asynccontextmanager
-async def fed_store(runtime: Any = None, **feed: Any) -> AsyncIterator[FedStore]:
-    store = FedStore(runtime or Clock(), **feed)
+async def fed_store(runtime: Any = None, *, sessions: bool = True, **feed: Any) -> AsyncIterator[FedStore]:
+    store = FedStore(runtime or Clock(), sessions=sessions, **feed)
     tiers = store.backends.tiers
     async with TieredStorage(tiers, store.log, store.runtime, store.settings) as store.storage:
         yield store

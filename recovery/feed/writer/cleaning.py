@@ -2,9 +2,9 @@
 
 These are steps 5 and 6 of the hints that a commit covers, by the rules of `tiered.protocol.finishing`. Each may be
 repeated by anyone (I5), so it needs no lease. A blob that the row showed when it was read for the commit is left alone,
-X
- *Crash*: the hint is still kept; the next writer covers it again and
-repeats this. *Failure*: logged, and tried again later; the feed goes on meanwhile.
+whatever the row shows by now, because its -1 is not committed. The change that replaced it has a hint of its own.
+
+*Crash*: the hint is still kept; the next writer covers it again and repeats this. *Failure*: logged, and tried again later; the feed goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from changelog.base.tasks import elsewhere_is_an_error
 from changelog.log import CLOCK
 from recovery.feed.writer.writer import Covered, FeedWriter
 from tiered.open import Backends
-from tiered.protocol.finishing import clean_up, settle_change, waits_for_late_upload
+from tiered.protocol.finishing import clean_up, settle_change, took_effect, waits_for_late_upload
 from tiered.protocol.retry import persist
 from tiered.settings import Settings
 
@@ -98,6 +98,10 @@ class Cleaning:
         if change.old == hint.shown:
             change = replace(change, old=None)
         live = change.new in (None, hint.shown) or await settle_change(self._tiers, change)
+        if waits_for_late_upload(change, live):
+            # A change that won had been uploaded by then, so nothing of it arrives late. The one after it deletes its blob.
+            row = await self._tiers.high_volume.read(change.object, marks=change.id)
+            live = took_effect(change, live, row)
         if waits_for_late_upload(change, live) and hint.entry.kept_ms is not None:
             left_ms = hint.entry.kept_ms + self._grace_ms - await self._log.announce(CLOCK)
             if left_ms > 0:

@@ -94,3 +94,15 @@ async def test_a_blob_that_was_shown_when_the_commit_was_read_is_not_deleted_aft
         await store.run_once()
         assert first not in store.blob_names
         await published(store)
+
+
+async def test_a_change_that_won_and_was_replaced_waits_for_no_late_upload() -> None:
+    async with fed_store(sessions=False) as store:
+        await store.put("a")
+        await store.put("a")
+        run = store.run()
+        await run.writer.open()
+        await run.writer.step()
+        await Cleaning(run.writer, store.backends, store.runtime, store.settings).clean_due()
+        assert len(store.blob_names) == 1
+        assert await store.kept() == 0
