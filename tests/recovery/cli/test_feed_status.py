@@ -210,5 +210,5 @@ def test_the_command_says_what_the_notes_say(tiered: Command, tmp_path: Path) ->
 def test_without_a_feed_the_command_says_so(tiered: Command) -> None:
     planted(tiered.store, {})
     assert tiered("feed", "status") == "There is no change feed: feed.enabled is not set, and no writer has ever begun one.\n"
-    assert json.loads(tiered("--json", "feed", "status")) is None
+    assert json.loads(tiered("--json", "feed", "status"))["state"] is None
     assert json.loads(tiered("--json", "status"))["feed"] is None
