@@ -385,7 +385,24 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
     return [Figures(
         "Calls per operation", ["", "before the answer: Bigtable", "and GCS", "after it: Bigtable", "and GCS"], rows,
         ["In the order in which they begin. The record is written while the payload streams: only the last piece waits for it."],
-    )]  # fmt: skip
+    ), await _with_feed(servers)]  # fmt: skip
+
+
+async def _with_feed(servers: Servers) -> Figures:
+    """The calls of the cases after which there is something to clean up, where a change feed is configured."""
+    rows = []
+    async with counted_store(servers.bigtable_host, feed=True) as store:
+        for case in cases():
+            before, after = GOALS[case.what]
+            if "forget" in after:
+                ledger = await count_case(store, case)
+                found = sorted(name for name in ledger.before if not name.startswith("gcs "))
+                same = "the same" if found == sorted(name for name in before if not name.startswith("gcs ")) else _bigtable(ledger.before)
+                rows.append([case.what, same, _bigtable(ledger.after), _gcs(ledger.after) or "none", _shown(after)])
+    columns = ["", "before the answer: Bigtable", "after it: Bigtable", "and GCS", "after it without a feed"]
+    return Figures("Calls per operation with a change feed", columns, rows, [
+        "The writer of the feed does the rest later: settle and delete of the old blob, if there is one, and the forget.",
+    ])  # fmt: skip
 
 
 def _bigtable(names: Iterable[str]) -> str:

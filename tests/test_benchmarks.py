@@ -24,6 +24,7 @@ from benchmarks import (
     deletions,
     embedded,
     facade,
+    feed_writer,
     files,
     inventory,
     latency,
@@ -96,7 +97,8 @@ def test_the_benchmark_beside_gcsfs_has_a_line_for_each_operation_and_file(tmp_p
 
 
 @pytest.mark.parametrize(("part", "tables", "lines"), [
-    ("calls", 1, 3), ("latency", 1, 2), ("deletions", 2, 5), pytest.param("client_cpu", 3, 27, marks=pytest.mark.sim),
+    ("calls", 2, 3), ("latency", 1, 2), ("deletions", 2, 5), pytest.param("feed_writer", 5, 15, marks=pytest.mark.sim),
+    pytest.param("client_cpu", 3, 27, marks=pytest.mark.sim),
     pytest.param("memory", 1, 2, marks=pytest.mark.sim), pytest.param("recovery_rate", 1, 2, marks=pytest.mark.sim),
 ])  # fmt: skip
 def test_a_production_benchmark_has_a_line_for_everything_it_compares(
@@ -107,6 +109,8 @@ def test_a_production_benchmark_has_a_line_for_everything_it_compares(
     monkeypatch.setattr(latency, "ROUNDS", 2)
     monkeypatch.setattr(latency, "PUTS", {2 * latency.MIB: 1, 9 * latency.MIB: 1})
     monkeypatch.setattr(calls, "cases", lambda: CASES)
+    monkeypatch.setattr(feed_writer, "ROUNDS", 2)
+    monkeypatch.setattr(feed_writer, "POLLS_S", (0.2,))
     monkeypatch.setattr(recovery_rate, "DAEMONS", (1, 2))
     monkeypatch.setattr(recovery_rate, "CONDITIONS", recovery_rate.CONDITIONS[1:])
     monkeypatch.setattr(memory, "UPLOAD_BYTES", 2 * memory.MIB)

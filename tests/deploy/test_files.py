@@ -26,6 +26,7 @@ from tiered import Settings, load_settings
 
 DEPLOY = ROOT / "deploy"
 KUBERNETES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+FEED = DEPLOY / "kubernetes-feed"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service")) + sorted((DEPLOY / "systemd").glob("*.timer"))
 RULES = yaml.safe_load((DEPLOY / "prometheus/rules.yaml").read_text())
 ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
@@ -79,7 +80,7 @@ def accepted(text: str, tmp_path: Path) -> Settings:
 # --- Kubernetes ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", KUBERNETES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*KUBERNETES, *sorted(FEED.glob("*.yaml"))], ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_the_manifests_fit_the_schemas_of_kubernetes(path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -111,9 +112,40 @@ def test_kustomize_puts_every_manifest_together() -> None:
     assert len(images) == 2 and all(re.fullmatch(r"registry\.example\.com/tiered:\d+\.\d+\.\d+", image) for image in images)
 
 
+def feed_manifests() -> dict[str, Manifest]:
+    return {each["kind"]: each for each in yaml.safe_load_all((FEED / "feed.yaml").read_text())}
+
+
+def test_the_writer_of_the_feed_is_put_beside_the_rest_with_settings_that_it_accepts(tmp_path: Path) -> None:
+    """The settings are those of the cluster, with a feed. Nothing else of the rest is changed."""
+    plain = yaml.safe_load(one("ConfigMap")["data"]["tiered.yaml"])
+    [patch] = yaml.safe_load((FEED / "kustomization.yaml").read_text())["patches"]
+    [operation] = yaml.safe_load(patch["patch"])
+    assert operation["path"] == "/data/tiered.yaml" and patch["target"] == {"kind": "ConfigMap", "name": one("ConfigMap")["metadata"]["name"]}
+    text = operation["value"]
+    assert {**yaml.safe_load(text), "feed": None} == {**plain, "feed": None}
+    settings = accepted(text, tmp_path)
+    assert settings.feed.enabled and settings.feed.to == ("gs://my-feed/live",)
+    found = feed_manifests()
+    [container] = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["args"][-2:] == ["feed", "run"] and found["Deployment"]["spec"]["replicas"] == 2
+    wanted = found["Deployment"]["spec"]["selector"]["matchLabels"]
+    assert wanted.items() <= found["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
+    assert wanted == found["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"]
+
+
+def test_kustomize_puts_the_writer_of_the_feed_beside_the_rest() -> None:
+    rendered = list(yaml.safe_load_all(run(tool("kubectl"), "kustomize", FEED)))
+    names = {(each["kind"], each["metadata"]["name"]) for each in rendered}
+    assert {("Deployment", "tiered-feed"), ("Deployment", "tiered-recovery"), ("CronJob", "tiered-audit")} <= names
+    assert {each["metadata"]["namespace"] for each in rendered} == {"tiered"}
+    [settings] = [each for each in rendered if each["kind"] == "ConfigMap"]
+    assert "gs://my-feed/live" in settings["data"]["tiered.yaml"]
+
+
 def test_the_pods_may_do_next_to_nothing() -> None:
-    found = list(pods())
-    assert len(found) == 2
+    found = [*pods(), feed_manifests()["Deployment"]["spec"]["template"]["spec"]]
+    assert len(found) == 3
     for pod in found:
         [container] = pod["containers"]
         assert pod["securityContext"] == {
@@ -126,7 +158,9 @@ def test_the_pods_may_do_next_to_nothing() -> None:
         assert container["resources"]["limits"]["memory"] and container["resources"]["requests"]["cpu"]
         assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
     accounts = [pod["serviceAccountName"] for pod in found]
-    assert sorted(accounts) == sorted(each["metadata"]["name"] for each in manifests("ServiceAccount"))
+    known = [*manifests("ServiceAccount"), feed_manifests()["ServiceAccount"]]
+    assert sorted(accounts) == sorted(each["metadata"]["name"] for each in known)
+    assert all(pod["enableServiceLinks"] is False for pod in found)
 
 
 def test_no_variable_of_a_service_is_taken_for_a_setting() -> None:
@@ -163,7 +197,7 @@ def test_the_settings_of_the_cluster_are_accepted(tmp_path: Path) -> None:
 
 
 def test_the_commands_of_the_cluster_exist() -> None:
-    for pod in pods():
+    for pod in [*pods(), feed_manifests()["Deployment"]["spec"]["template"]["spec"]]:
         arguments = [each.replace("$(JOB_NAME)", "job") for each in pod["containers"][0]["args"]]
         while arguments[0].startswith("-"):
             arguments = arguments[2:]

@@ -56,6 +56,8 @@ WANTED = {
     "blobs-reader": GCS["GET"],
     # Opening a store lists, and so does a 404 that is not clear. /readyz looks at a blob that is not there.
     "blobs-sweeper": GCS["DELETE"] | GCS["GET"],
+    # It adds files, and compares one that is there already with what it delivers. It never changes or deletes one.
+    "feed-writer": GCS["POST"] | GCS["GET"],
     "blobs-restorer": GCS["POST"] | GCS["DELETE"] | GCS["GET"] | RESTORING,
 }
 
@@ -91,6 +93,11 @@ def test_every_call_to_bigtable_is_known() -> None:
 def test_every_call_to_gcs_is_known() -> None:
     text = sources("tiered/gcs")
     assert set(re.findall(r'"(GET|POST|PUT|DELETE|PATCH|HEAD)"', text)) == set(GCS)
+
+
+def test_the_writer_of_the_feed_makes_only_calls_that_its_role_allows() -> None:
+    text = (ROOT / "tiered/gcs/files.py").read_text()
+    assert set(re.findall(r'"(GET|POST|PUT|DELETE|PATCH|HEAD)"', text)) <= {"GET", "POST"}
 
 
 def test_opening_asks_what_the_roles_allow() -> None:

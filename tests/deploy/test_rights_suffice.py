@@ -21,6 +21,8 @@ from changelog.sqlite.database import Database
 from changelog.sqlite.log import SqliteChangeLog
 from emulators.gcs.faults import FaultMode, GcsFault
 from emulators.gcs.server import GcsEmulator
+from recovery.feed.sinks.bucket import BucketSink
+from recovery.feed.sinks.sink import Parcel
 from recovery.loop import RecoveryLoop
 from tests.deploy.test_rights import granted
 from tiered import Metadata, ObjectId, Settings, TieredStorage, TimeToIdle
@@ -29,7 +31,7 @@ from tiered.gcs.blobs import GcsBlobs
 from tiered.object_id import blob_name
 from tiered.open import Backends
 from tiered.protocol.backends import Removal, Tiers
-from tiered.settings import LeaseSettings, RecoverySettings
+from tiered.settings import GcsSettings, LeaseSettings, RecoverySettings
 
 RIGHT_OF = {
     "object.get": "storage.objects.get",
@@ -152,6 +154,27 @@ async def test_a_restorer_brings_back_what_was_deleted_and_a_writer_may_not(serv
         grant(server, granted("blobs-restorer"))
         assert await blobs.restore("cat", kept.generation) is not None and await blobs.head("cat") is not None
         assert await blobs.delete_generation("~quarantine/cat", copied) is Removal.DELETED
+
+
+async def test_the_writer_of_a_feed_adds_files_and_may_not_change_one(server: GcsEmulator) -> None:
+    """It delivers with the rights of its role, also what is there already. With one less it says which one is missing."""
+    parcels = [Parcel.of(1, time, b"{}\n", "json") for time in (0, 7)]
+    bucket = GcsSettings(bucket="blobs", endpoint=server.url)
+    grant(server, granted("feed-writer"))
+    for _ in range(2):
+        sink = BucketSink(bucket, "live", RUNTIME)
+        for parcel in parcels:
+            await sink.deliver(parcel)
+        await sink.aclose()
+    assert sorted(server.buckets["blobs"].objects) == [f"live/{parcel.path}" for parcel in parcels]
+    for right in granted("feed-writer"):
+        grant(server, set(granted("feed-writer")) - {right})
+        sink = BucketSink(bucket, "live", RUNTIME)
+        with pytest.raises(ConfigurationError):
+            await sink.deliver(parcels[0])
+            await sink.deliver(parcels[1])
+            await BucketSink(bucket, "live", RUNTIME).deliver(parcels[1])
+        await sink.aclose()
 
 
 async def plant_what_dead_writers_leave(backends: Backends) -> None:
