@@ -29,7 +29,7 @@ from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.log import ChangeLog, Collects, LeftGarbageError
 from recovery.entries import count_stuck, stuck_sentence
-from recovery.feed.writer.overdue import release_overdue
+from recovery.feed.writer.overdue import Covered, release_overdue
 from recovery.loop import RELEASE_BUDGET_S, RecoveryLoop, Report
 from recovery.statistics.recovery_source import RecoverySource
 from tiered.errors import TieredError
@@ -213,7 +213,7 @@ class Recovery:
         """Cleans up entries that the change feed takes up too late. Where no feed is configured, it looks seldom."""
         feed = self._settings.feed
         every_s = min(self._settings.recovery.full_pass_every_s, feed.hold_max_s) if feed.enabled else OFF_EVERY_S
-        covered: set[str] = set()
+        covered: Covered = {}
         while True:
             await self._runtime.sleep(every_s * self._runtime.random.uniform(0.5, 1.0))
             await release_overdue_logged(self._backends, self._runtime, self._settings, covered)
@@ -237,7 +237,7 @@ def source_of(loop: RecoveryLoop, log: ChangeLog, runtime: Runtime, settings: Se
     return RecoverySource(log, runtime, settings, loop.instance, loop.counts)
 
 
-async def release_overdue_logged(backends: Backends, runtime: Runtime, settings: Settings, covered: set[str] | None = None) -> int:
+async def release_overdue_logged(backends: Backends, runtime: Runtime, settings: Settings, covered: Covered | None = None) -> int:
     """Cleans up entries that the change feed takes up too late, as `release_overdue`. An error is logged, not raised.
 
     Returns how many entries it has forgotten; 0 after an error.

@@ -25,7 +25,7 @@ from changelog.lease import Standing
 SOURCES = ("recovery", "feed", "audit")
 VERDICTS = ("healthy", "catching up", "falling behind", "stalled", "unknown")
 LEVELS = ("ok", "behind", "stuck", "unknown")
-FEED_STATES = ("live", "first pass", "behind", "stalled", "no writer yet", "off", "unknown")
+FEED_STATES = ("live", "first pass", "behind", "stalled", "ended", "no writer yet", "off", "unknown")
 LABEL_CHARACTERS_MAX = 120
 """No name of a worker is longer: it is an instance of 100 characters, `-recovery`, and `~` with a part of its run."""
 

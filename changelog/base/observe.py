@@ -27,7 +27,7 @@ class Event(Enum):
     DANGLING = "dangling"
     CHANGE_LOST = "change_lost"
     CLEANED_UP = "clean_up"            # by the writer: forgotten, swept, deferred, left
-    RECOVERED = "recovery"             # by recovery: forgotten, swept, deferred, parked, lost, failed
+    RECOVERED = "recovery"             # by recovery: forgotten, swept, deferred, kept, overdue, parked, lost, failed
     # told by the services
     RECORDED = "record"
     RENEWED = "renewal"                # renewed, not_yours, failed

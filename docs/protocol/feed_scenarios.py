@@ -35,6 +35,8 @@ SCENARIOS: dict[str, Scenario] = {
     "snapshot and gap, two lives": Scenario(rows=(True, True), indexed=False, changes=((0, PUT),), gaps=1, small=False),
     "sink, two changes": Scenario(sink=True, small=False),
     "sink, two changes, staged again": Scenario(changes=((0, PUT), (0, DELETE)), sink=True, retries=1, small=False),
+    "two lives, without an answer": Scenario(retries=1, small=False),
+    "sink and gap": Scenario(sink=True, gaps=1, lives=1, small=False),
     "sink, snapshot": Scenario(rows=(True, True), indexed=False, changes=((0, PUT),), sink=True, small=False),
 }
 

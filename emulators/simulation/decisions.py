@@ -149,7 +149,7 @@ def _not_due(original: Callable[..., Standing], count: Count) -> Callable[..., S
 
     def counted(*args: Any, **named: Any) -> Standing:
         where = original(*args, **named)
-        if where in (Standing.HELD, Standing.WAITING, Standing.PARKED):
+        if where in (Standing.HELD, Standing.WAITING, Standing.PARKED, Standing.KEPT):
             count(f"entry {where.name}")
         return where
 

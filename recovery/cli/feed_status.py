@@ -2,7 +2,7 @@
 
 It shows what `tiered status` shows of the feed, and writes nothing to the store. Exit codes:
 
-    0    it is live, or it makes its first pass, or there is none
+    0    it is live, it makes its first pass, its writer has ended in good order, or there is no feed
     1    it stands still or is behind, or nobody has started a writer
     4    its checkpoint could not be read, so its state is not known
 """
@@ -38,14 +38,15 @@ def feed_status() -> None:
         async with open_backends(settings, runtime, writes=False, verify=False) as backends:
             found = await gather(backends, settings, runtime)
         feed = found.feed
+        none = found.problems or (NONE,)
         if choice.json:
-            write(dump(None if feed is None else feed_json(feed)))
+            write(dump({"state": None, "why": " ".join(none)} if feed is None else feed_json(feed)))
         elif feed is not None:
             width = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
             for line in feed_lines(found, feed, width, shlex.join(choice.again())):
                 write(line.text)
         else:
-            for sentence in found.problems or (NONE,):
+            for sentence in none:
                 write(sentence)
         if feed is None:
             return 0 if found.answers or not found.durable else 4

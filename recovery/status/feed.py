@@ -24,6 +24,9 @@ YOUNG_PERIODS = 3
 """A frontier is young if it is no older than so many times `feed.progress_every_s`, and `YOUNG_S` seconds."""
 YOUNG_S = 30.0
 
+ENDED_S = 3600.0
+"""After a writer has ended in good order, entries may wait for so many seconds. A cron job may write the feed."""
+
 NEAR_SHARE = 0.8
 """The wait of the oldest entry is near its bound from this share of `feed.hold_max_s` on."""
 
@@ -38,6 +41,7 @@ class FeedState(StrEnum):
     FIRST_PASS = "first pass"
     BEHIND = "behind"
     STALLED = "stalled"
+    ENDED = "ended"
     NO_WRITER = "no writer yet"
     OFF = "off"
     UNKNOWN = "unknown"
@@ -185,7 +189,12 @@ def judge(feed: Feed, settings: FeedSettings, source: SourceOfFeed | None, *, un
         return FeedState.OFF, "feed.enabled is not set here, so changes leave no hints for it."
     if checkpoint is None:
         return FeedState.NO_WRITER, "No writer has ever begun it."
-    if why := _no_life(feed, checkpoint, settings, source):
+    if checkpoint.closed:
+        why = "Its writer has ended in good order, and no other one works"
+        if feed.kept_age_s is not None and feed.kept_age_s > ENDED_S:
+            return FeedState.STALLED, f"{why}, although entries wait."
+        return FeedState.ENDED, f"{why}."
+    if why := _no_life(feed, settings, source):
         return FeedState.STALLED, why
     failing = feed.failing
     if failing and len(failing) == len(feed.sinks):
@@ -207,10 +216,8 @@ def judge(feed: Feed, settings: FeedSettings, source: SourceOfFeed | None, *, un
     return FeedState.LIVE, ""
 
 
-def _no_life(feed: Feed, checkpoint: Checkpoint, settings: FeedSettings, source: SourceOfFeed | None) -> str:
+def _no_life(feed: Feed, settings: FeedSettings, source: SourceOfFeed | None) -> str:
     """Returns the sentence that no writer works. Empty: there is a sign of life."""
-    if checkpoint.closed:
-        return "Its writer has ended in good order, and no other one works."
     if (source is not None and source.fresh and not source.ended) or _is_young(feed, settings):
         return ""
     if source is None:

@@ -54,7 +54,7 @@ IMPLEMENTATIONS = {
 }
 ON_EMULATORS = {"bigtable", "gcs", "google"}
 IN_THREADS = {"sqlite", "filesystem"}
-"""All that they await is `Database` and `Threads`, whose own tests run in both loops. In trio, `make sim` runs these."""
+"""They await only `Database` and `in_thread`, whose own tests run in both loops. In trio, `make sim` runs these."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -63,7 +63,8 @@ SOME_TIME_S = 2400
 BUCKET = "blobs"
 HANG_S = 0.3
 DELAY_S, GRACE_S = 3.0, 3.5
-SHORT_GRACE_S = 0.2
+SHORT_GRACE_S, GRACE_OF_GCS_S = 0.2, 1.0
+"""Where no upload is late: recovery waits only for what the emulator of GCS has still to read from its connections."""
 MEETING_S = 5.0
 PATIENCE_S = 0.02
 RENEWAL = "CheckAndMutateRow entry c #2"
@@ -287,19 +288,21 @@ class Name:
 
 
 class Stage:
-    """A fresh table and bucket, on which many cases are lived through at once. `server`: where the bucket is GCS's."""
+    """A fresh table and bucket, on which many cases are lived through at once.
 
-    def __init__(self, table: BigtableTable, channel: Channel, network: Network, server: GcsEmulator | None) -> None:
+    `server`: where the bucket is GCS's. `grace_s`: how long recovery waits for late uploads.
+    """
+
+    def __init__(self, table: BigtableTable, channel: Channel, network: Network, server: GcsEmulator | None, grace_s: float) -> None:
         self._impatient: set[str] = set()
         self.blobs = MixedBlobs(SystemRuntime())
         self.server = server
+        self._grace_s = grace_s
         living = self._graced(LIVING)
         self.world = AdapterWorld(channel, table.name, self._open_blobs, self._is_open, network, living, living, HANG_S)
 
     def _graced(self, settings: Settings) -> Settings:
-        """Where no upload is late, nobody need wait for one for long."""
-        grace_s = GRACE_S if self.server else SHORT_GRACE_S
-        return settings.model_copy(update={"recovery": settings.recovery.model_copy(update={"late_upload_grace_s": grace_s})})
+        return settings.model_copy(update={"recovery": settings.recovery.model_copy(update={"late_upload_grace_s": self._grace_s})})
 
     @asynccontextmanager
     async def _open_blobs(self, process: Process) -> AsyncIterator[LongTermBackend]:
@@ -446,7 +449,8 @@ async def stage(
         server = await opened.enter_async_context(GcsEmulator()) if request.param == "gcs" else None
         if server is not None:
             server.create_bucket(BUCKET)
-        yield Stage(table, channel, network, server)
+        is_late = fault_name(request.node.callspec.params.get("fault")) == "DELAY"
+        yield Stage(table, channel, network, server, SHORT_GRACE_S if server is None else GRACE_S if is_late else GRACE_OF_GCS_S)
 
 
 ANY_TIER = pytest.mark.parametrize("stage", ["simulated blobs", pytest.param("gcs", marks=pytest.mark.sim)], indirect=True)

@@ -1,4 +1,4 @@
-"""What `tiered status --json` prints: a store with a recovery that catches up, and a stuck entry."""
+"""What `tiered status --json` prints: a store with a recovery that catches up, a stuck entry, and a change feed."""
 
 from __future__ import annotations
 
@@ -32,5 +32,10 @@ STATUS: dict[str, Any] = {
     "daemons": [
         {"instance": "recovery-1", "seen_s_ago": 2.0, "alive": True}, {"instance": "recovery-0", "seen_s_ago": 900.0, "alive": False}
     ],
+    "feed": {
+        "state": "behind", "frontier_age_s": 2.0, "epoch": 1, "live": 7, "gap": True,
+        "kept": {"entries": 3, "age_s": 1.0, "hold_max_s": 86400.0},
+        "sinks": [{"name": "/srv/feed", "known": True, "behind_records": 4, "behind_s": 60.0, "failing_since": "2026-11-22T08:00:00Z"}],
+    },
     "last_audit": None, "problems": [], "level": "stuck",
 }  # fmt: skip

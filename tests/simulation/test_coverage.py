@@ -13,18 +13,22 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from changelog.lease import Renewal, Standing
 from emulators.simulation import decisions as module
-from emulators.simulation.coverage import RARE, REQUIRED, Coverage, members
+from emulators.simulation.coverage import RARE, REQUIRED, WITH_FEED, Coverage, members
 from emulators.simulation.decisions import decisions_counted
 from emulators.simulation.recipe import Recipe, Role
 from emulators.simulation.run import run
-from emulators.world.deployment import World
+from emulators.world.deployment import SETTINGS, World
 from emulators.world.faults import Mode
 from emulators.world.history import Answer
+from emulators.world.runtime import run_world
 from recovery.loop import Report
+from recovery.statistics.recovery_source import count_backlog
 from tiered.metadata import Metadata
+from tiered.object_id import ObjectId
 from tiered.protocol.backends import Inline, Row, Tombstone
 from tiered.protocol.finishing import Ending, may_delete_legacy, may_tell_ok
 from tiered.protocol.writing import Outcome, Told
+from tiered.settings import FeedSettings
 
 SEEDS = range(30)
 
@@ -84,7 +88,27 @@ def test_a_new_member_of_an_enum_is_required_at_once() -> None:
     ],
 )  # fmt: skip
 def test_every_member_of_every_table_is_required(section: str, word: str, kind: type[Enum]) -> None:
-    assert {f"{word}{member.name}" for member in kind} <= REQUIRED[section]
+    assert {f"{word}{member.name}" for member in kind} <= REQUIRED[section] | WITH_FEED
+
+
+def test_what_is_not_required_because_it_takes_a_change_feed_is_met_where_there_is_one() -> None:
+    coverage = Coverage()
+    settings = SETTINGS.model_copy(update={"feed": FeedSettings(enabled=True)})
+
+    async def live() -> None:
+        async with World(1, settings=settings) as world:
+            async with world.client(world.process("writer")) as client:
+                await client.put(ObjectId.create("notes", "k"), "label", 500)
+            await world.log.record(Change(ChangeId.new(world.runtime), "notes/objects/other"), "dead")
+            await world.runtime.sleep(SETTINGS.lease.expiry_s + 1)
+            await world.recovery(world.process("recovery")).run_once()
+            assert (await count_backlog(world.log, world.runtime, world.runtime.wall_ns() // 1_000_000, settings)).entries == 0
+            world.verify()
+
+    with decisions_counted(coverage):
+        run_world(live, 1)
+    assert set(coverage.sections["decisions"]) >= WITH_FEED
+    assert not WITH_FEED & frozenset().union(*REQUIRED.values())
 
 
 def test_each_field_of_a_recovery_report_is_required() -> None:

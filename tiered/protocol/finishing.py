@@ -18,7 +18,7 @@ the rollback record of Percolator and TiKV, fitted to the atomicity of a single 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from changelog.base.errors import CorruptRecordError, LeaseLostError
@@ -86,19 +86,28 @@ async def clean_up(tiers: Tiers, change: Change, live: bool, go_on: Callable[[],
     `live`: its new state took effect, so only `old` may be garbage. `go_on` is called before each effect and raises to
     stop it: who lost the lease of a change cleans up nothing.
     """
-    doomed: list[str] = []
-    if not live:
-        if change.upload is not None:
-            go_on()
-            await tiers.long_term.cancel(change.upload)
-        doomed += [change.new] if change.new is not None else []
-    if change.old is not None:
+    go_on()
+    doomed = await garbage_of(tiers, change, live)
+    await remove_garbage(tiers, change, live, doomed, go_on)
+    return bool(doomed)
+
+
+async def garbage_of(tiers: Tiers, change: Change, live: bool) -> Sequence[str]:
+    """Returns the blobs of a settled change that no row shows, and none ever will. It may settle `old`."""
+    doomed = [] if live or change.new is None else [change.new]
+    if change.old is not None and await _is_garbage(tiers, change, change.old):
+        doomed.append(change.old)
+    return doomed
+
+
+async def remove_garbage(tiers: Tiers, change: Change, live: bool, doomed: Sequence[str], go_on: Callable[[], None] = lambda: None) -> None:
+    """Cancels the upload of a change that is not live, and deletes what `garbage_of` returned."""
+    if not live and change.upload is not None:
         go_on()
-        doomed += [change.old] if await _is_garbage(tiers, change, change.old) else []
+        await tiers.long_term.cancel(change.upload)
     for blob in doomed:
         go_on()
         await tiers.long_term.delete(blob)
-    return bool(doomed)
 
 
 async def finish(

@@ -63,7 +63,7 @@ COUNTED: Mapping[Event, Counted] = {
     ),
     Event.RECOVERED: Counted(
         "tiered_recovery_entries", "Entries that recovery worked on, by result.", "result",
-        ("forgotten", "cleaned", "deferred", "kept", "parked", "lost", "failed"),
+        ("forgotten", "cleaned", "deferred", "kept", "overdue", "parked", "lost", "failed"),
     ),
     Event.RECORDED: Counted("tiered_changes_recorded", "Entries written to the changelog."),
     Event.RENEWED: Counted("tiered_renewals", "Renewals of entries, by answer.", "answer", ("renewed", "not_yours", "failed")),

@@ -128,8 +128,6 @@ class MemoryChangeLog(MemoryService):
     async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> Page:
         def due(key: str) -> Entry | Unreadable | None:
             entry = self._decoded(key)
-            if self.stored[key].state is not None:
-                return None
             return entry if standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE else None
 
         return _page(await self._read_in_order(self.stored, within.start, lambda key: key < within.end, due, limit + 1), limit)

@@ -1,13 +1,17 @@
 """What the store left to do: an old blob is deleted once the feed has committed that nothing references it any more.
 
 These are steps 5 and 6 of the hints that a commit covers, by the rules of `tiered.protocol.finishing`. Each may be
-repeated by anyone (I5), so it needs no lease. *Crash*: the hint is still kept; the next writer covers it again and
-repeats this. *Failure*: logged, and tried again later; the feed goes on meanwhile.
+repeated by anyone (I5), so it needs no lease. A blob that the row showed when it was read for the commit is left alone,
+whatever the row shows by now, because its -1 is not committed. The change that replaced it has a hint of its own.
+
+*Crash*: the hint is still kept; the next writer covers it again and repeats this. *Failure*: logged, and tried again
+later; the feed goes on meanwhile.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import anyio
 
@@ -92,9 +96,11 @@ class Cleaning:
     async def _finish(self, hint: Covered) -> float:
         """Steps 5 and 6. Returns after how many seconds it is time for them; 0: they are done."""
         change = hint.entry.change
-        live = change.new is None or hint.is_shown or await settle_change(self._tiers, change)
+        if change.old == hint.shown:
+            change = replace(change, old=None)
+        live = change.new in (None, hint.shown) or await settle_change(self._tiers, change)
         if waits_for_late_upload(change, live):
-            # A change that won had been uploaded by then, so nothing of it arrives late. The one after it deletes its blob.
+            # A change that won had been uploaded by then, so nothing of it arrives late. The next one deletes its blob.
             row = await self._tiers.high_volume.read(change.object, marks=change.id)
             live = took_effect(change, live, row)
         if waits_for_late_upload(change, live) and hint.entry.kept_ms is not None:

@@ -1,11 +1,14 @@
 """The bound on how long a deletion waits for the feed: recovery cleans up entries that were kept for too long.
 
-    kept entries older than `feed.hold_max_s` -> set `gap` in the checkpoint (compare-and-swap)
-      each of them: settle -> delete its garbage -> forget
+    kept entries older than `feed.hold_max_s`: settle each, and decide what is garbage
+      -> set `gap` in the checkpoint (compare-and-swap) -> delete that garbage, and forget the entries
 
 The gap comes first. A writer that has read such an entry and not committed it cannot commit any more, because the
 checkpoint is another one. It reads the rows anew in a whole pass, and publishes no progress before that pass is
 complete. A kept entry never changes its row again, so a pass that begins after the gap sees what the entry did.
+
+What is garbage is decided before the gap, and only that is deleted, however late. A pass that begins after the gap may
+publish a blob that the row still shows, and that becomes garbage afterwards. It has to wait for its -1 again.
 
 I2 and I5 are kept by `tiered.protocol.finishing`: a blob is deleted only after its revision was settled and found not
 live, and everything may be repeated, by the writer too. *Crash* anywhere: the entries that are left are found again.
@@ -14,7 +17,9 @@ live, and everything may be repeated, by the writer too. *Crash* anywhere: the e
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
@@ -29,7 +34,7 @@ from changelog.log import CLOCK, ChangeLog, KeyRange
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.rate import TokenBucket
 from tiered.open import Backends
-from tiered.protocol.finishing import clean_up, settle_change, waits_for_late_upload
+from tiered.protocol.finishing import garbage_of, remove_garbage, settle_change, waits_for_late_upload
 from tiered.settings import Settings
 
 TRIES = 20
@@ -39,20 +44,33 @@ COVERED_MAX = 10_000
 """Of so many entries it is remembered that the gap was set for them."""
 
 
-async def release_overdue(backends: Backends, runtime: Runtime, settings: Settings, covered: set[str] | None = None) -> int:
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What was decided of an entry before a gap was set. `doomed`: its garbage."""
+
+    live: bool
+    doomed: Sequence[str]
+
+
+Kept = Entry | Unreadable
+Covered = dict[str, Decided]
+"""What was decided of entries, by key."""
+
+
+async def release_overdue(backends: Backends, runtime: Runtime, settings: Settings, covered: Covered | None = None) -> int:
     """Cleans up and forgets each entry that was kept for the feed for more than `feed.hold_max_s` seconds.
 
     Ages are by the server's clock. Returns how many entries it has forgotten. It goes by the same bound where no feed
     is configured any more. Then changes leave no hints, so it also sets the gap of a checkpoint that is still there.
 
-    `covered`: give each call the same set. It holds the keys of entries that an earlier call found overdue and could
-    not clean up. The gap is set once for each of them. Otherwise one entry that always fails would begin the writer's
-    pass anew for ever.
+    `covered`: give each call the same mapping. It holds what was decided of entries that an earlier call found overdue
+    and could not clean up. The gap is set once for each of them. Otherwise one entry that always fails would begin the
+    writer's pass anew for ever.
 
     Raises the `TieredError` of the changelog, if it cannot be listed or the gap cannot be set. `CorruptRecordError`:
     the checkpoint is damaged. What was forgotten by then stays forgotten.
     """
-    return await _Overdue(backends, runtime, settings, set() if covered is None else covered).release()
+    return await _Overdue(backends, runtime, settings, {} if covered is None else covered).release()
 
 
 async def set_gap(log: ChangeLog) -> bool:
@@ -91,7 +109,7 @@ class _Counts:
 class _Overdue:
     """One call of `release_overdue`."""
 
-    def __init__(self, backends: Backends, runtime: Runtime, settings: Settings, covered: set[str]) -> None:
+    def __init__(self, backends: Backends, runtime: Runtime, settings: Settings, covered: Covered) -> None:
         self._tiers = backends.tiers
         self._log = backends.log
         self._observer = backends.observer
@@ -100,7 +118,6 @@ class _Overdue:
         self._bucket = TokenBucket(runtime, settings.recovery.rate_per_s)
         self._counts = _Counts()
         self._covered = covered
-        self._has_gap = False
         self._now_ms = 0
 
     async def release(self) -> int:
@@ -136,33 +153,47 @@ class _Overdue:
     async def _work(self, overdue: list[Entry | Unreadable]) -> None:
         if not overdue:
             return
-        await self._cover(overdue)
-        free = anyio.Semaphore(self._settings.recovery.concurrency_max)
-        async with anyio.create_task_group() as workers:
-            for entry in overdue:
-                await free.acquire()
-                workers.start_soon(self._work_on, entry, free)
-
-    async def _cover(self, overdue: list[Entry | Unreadable]) -> None:
-        """Sets the gap, unless it was set for all of these entries, by this call or by an earlier one."""
-        keys = {entry.key for entry in overdue}
-        if not self._has_gap and not keys <= self._covered:
-            await set_gap(self._log)
-            self._has_gap = True
         if len(self._covered) > COVERED_MAX:
             self._covered.clear()
-        self._covered |= keys
+        decided: Covered = {}
+        await self._each([entry for entry in overdue if entry.key not in self._covered], partial(self._decide, decided))
+        unreadable = any(isinstance(entry, Unreadable) for entry in overdue)
+        if decided or unreadable:
+            await set_gap(self._log)
+            self._covered |= decided
+        await self._each([entry for entry in overdue if isinstance(entry, Unreadable) or entry.key in self._covered], self._judge)
 
-    async def _work_on(self, entry: Entry | Unreadable, free: anyio.Semaphore) -> None:
+    async def _each(self, entries: Sequence[Kept], work: Callable[[Kept], Awaitable[None]]) -> None:
+        """Works on all of them, some at once. What fails with one of them is logged."""
+        free = anyio.Semaphore(self._settings.recovery.concurrency_max)
+        async with anyio.create_task_group() as workers:
+            for entry in entries:
+                await free.acquire()
+                workers.start_soon(self._work_on, entry, work, free)
+
+    async def _work_on(self, entry: Kept, work: Callable[[Kept], Awaitable[None]], free: anyio.Semaphore) -> None:
         try:
             await self._bucket.take()
             within_s = self._settings.recovery.attempt_budget_s
             with elsewhere_is_an_error("the work on it was cancelled elsewhere"), anyio.fail_after(within_s):
-                await self._judge(entry)
+                await work(entry)
         except Exception as error:  # noqa: BLE001 - it is this entry's: the others must not end with it (I6)
             self._failed(entry, error)
         finally:
             free.release()
+
+    async def _decide(self, decided: Covered, entry: Entry | Unreadable) -> None:
+        """Settles the entry, and decides what of it is garbage. An upload that may still arrive is waited for."""
+        if isinstance(entry, Unreadable):
+            return
+        try:
+            live = await settle_change(self._tiers, entry.change)
+            if waits_for_late_upload(entry.change, live) and not self._grace_is_over(entry):
+                self._counts.waiting += 1
+                return
+            decided[entry.key] = Decided(live, await garbage_of(self._tiers, entry.change, live))
+        except CorruptRecordError as error:
+            await self._park(entry, str(error))
 
     async def _judge(self, entry: Entry | Unreadable) -> None:
         if isinstance(entry, Unreadable):
@@ -174,14 +205,10 @@ class _Overdue:
             await self._park(entry, str(error))
 
     async def _release(self, entry: Entry) -> None:
-        change = entry.change
-        live = await settle_change(self._tiers, change)
-        if waits_for_late_upload(change, live) and not self._grace_is_over(entry):
-            self._counts.waiting += 1
-            return
-        await clean_up(self._tiers, change, live, lambda: None)  # nobody has a lease of a kept entry that could be lost
+        decided = self._covered[entry.key]
+        await remove_garbage(self._tiers, entry.change, decided.live, decided.doomed)
         await self._log.forget(entry)
-        self._covered.discard(entry.key)
+        del self._covered[entry.key]
         self._counts.forgotten += 1
         self._observer.count(Event.RECOVERED, "overdue")
 

@@ -172,7 +172,7 @@ class FeedSource:
         probe = Offsets(outstanding, processed)
         snapshot = f"generation-{checkpoint.generation}"
         await change_statistics(self._log, FEED, lambda document: _begun(document, snapshot).with_report(
-            _with_the_first_pass(row, document, snapshot), self._run, now_ms, 0, snapshot=snapshot, probe=probe, alone=True, left=left,
+            row, self._run, now_ms, 0, snapshot=snapshot, probe=probe, alone=True, left=left,
         ))  # fmt: skip
 
     def _note_delivered(self, checkpoint: Checkpoint, processed: int) -> None:
@@ -186,7 +186,7 @@ class FeedSource:
 
     def _row(self, checkpoint: Checkpoint, lag: int) -> SourceRow:
         counts, scan = self._counts, checkpoint.scan
-        first = checkpoint.passed is None
+        first = checkpoint.passed is None  # afterwards nobody knows any more how many rows that pass has read
         return SourceRow(
             source=FEED, worker=self._instance, incarnation=self._run,
             snapshot_records_known=scan.known if first and scan is not None else None,
@@ -204,14 +204,3 @@ def _begun(document: Document, snapshot: str) -> Document:
         return document
     # A sample of the generation before would make a rate of what was given up.
     return replace(document, elsewhere=document.offsets.outstanding, missing=None, samples=())
-
-
-def _with_the_first_pass(row: SourceRow, document: Document, snapshot: str) -> SourceRow:
-    """Returns the row of a later time with the figures of the first pass, which the checkpoint has no more."""
-    if not row.snapshot_committed or document.snapshot != snapshot or not document.workers:
-        return row
-    before = max(document.workers.values(), key=lambda each: each.at_ms).row
-    return replace(
-        row, snapshot_records_known=before.snapshot_records_known, snapshot_known_estimated=before.snapshot_known_estimated,
-        snapshot_progress=before.snapshot_progress,
-    )

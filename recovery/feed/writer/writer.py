@@ -85,17 +85,21 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """A hint that a commit covers. `is_shown`: its row was seen with what the change wrote, so that took effect."""
+    """A hint that a commit covers. `shown`: the blob that the row named when it was read for that commit."""
 
     entry: Entry
-    is_shown: bool
+    shown: str | None
 
 
 @dataclass(slots=True)
 class Intent:
-    """What a step is about to commit. `scan`: the pass afterwards; `passed`: it is complete with this step."""
+    """What a step is about to commit. `scan`: the pass afterwards; `passed`: it is complete with this step.
+
+    `read`: the references that the updates come from.
+    """
 
     updates: Sequence[Update]
+    read: References
     scan: Pass | None
     withheld: bool = False
     passed: bool = False
@@ -105,8 +109,7 @@ class FeedWriter:
     """Call `open`, then `step` again and again, in one task. `store`: which store this is, by a name that stays.
 
     `counts`: what it counts for the statistics. `waiting`: the committed files that sinks may still need, in the order
-    of their times. `covered`: the hints that a commit covers, by key, and whether the row showed what the change wrote;
-    whoever cleans up after them takes them out.
+    of their times. `covered`: the hints that a commit covers, by key. Whoever cleans up after them takes them out.
     """
 
     def __init__(self, backends: Backends, runtime: Runtime, settings: Settings, store: str, counts: Counts) -> None:
@@ -240,7 +243,7 @@ class FeedWriter:
         await self._publish(known, intent, time, due=due)
         self.counts.hints += len(entries)
         self.counts.hint_bytes += sum(len(encode(entry)) for entry in entries.values())
-        self._cover(entries, wanted)
+        self._cover(entries, intent.read)
         return Step.MORE if more or intent.scan is not None else Step.DONE
 
     async def _intent(self, known: Checkpoint, hints: Mapping[str, Entry], wanted: References, time: int) -> Intent:
@@ -249,7 +252,7 @@ class FeedWriter:
         scan, stored, limit = known.scan, self.stored, self._settings.batch_max
         published = await self._persist(lambda: stored.published(objects))
         if scan is None:
-            return Intent(difference(wanted, published, objects, time), None)
+            return Intent(difference(wanted, published, objects, time), wanted, None)
         start = scan.cursor.decode()
         page = await self._persist(lambda: of_range(self._rows, start, limit))
         within, rest = await self._persist(lambda: stored.published_within(start, page.end, limit))
@@ -269,10 +272,10 @@ class FeedWriter:
         if end is None:
             if scanned != (live := known.live + sum(update.diff for update in updates)):
                 raise _IndexLostError(f"the published index has {scanned} entries, and {live} were published")
-            return Intent(updates, None, scan.withheld, passed=True)
+            return Intent(updates, both, None, scan.withheld, passed=True)
         read = scan.read + len(rows)
         after = replace(scan, cursor=end.encode(), read=read, known=self._estimate(end, read), estimated=True, scanned=scanned)
-        return Intent(updates, after, scan.withheld)
+        return Intent(updates, both, after, scan.withheld)
 
     async def _publish(self, known: Checkpoint, intent: Intent, time: int, *, due: bool) -> None:
         """Stages, commits and applies. Without an update, and before progress is due, it is the commit alone."""
@@ -340,13 +343,13 @@ class FeedWriter:
                 events.error("entry_parked", hint.error, key=hint.key, verdict="parked")
         return await self._begin_pass(self.checkpoint, withheld=True)
 
-    def _cover(self, hints: Mapping[str, Entry], wanted: References) -> None:
+    def _cover(self, hints: Mapping[str, Entry], read: References) -> None:
         """Hands hints over to the clean-up, except those whose row cannot be read."""
         again = self._runtime.monotonic() + DAMAGED_AGAIN_S
         for key, entry in hints.items():
-            if (fault := wanted.damaged.get(entry.change.object)) is None:
+            if (fault := read.damaged.get(entry.change.object)) is None:
                 self._aside.pop(key, None)
-                self.covered[key] = Covered(entry, wanted.blobs.get(entry.change.object) == entry.change.new)
+                self.covered[key] = Covered(entry, read.blobs.get(entry.change.object))
             else:
                 self._aside[key] = again
                 events.warning("feed_row_damaged", fault, object=entry.change.object)

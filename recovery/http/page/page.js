@@ -11,7 +11,7 @@ const STANDINGS = {
 const SOURCES = { recovery: "Recovery", audit: "Audit", feed: "Change feed" };
 const UNITS = { recovery: "entries", audit: "blobs", feed: "updates" };
 const READS = { feed: "rows" };  // what a first pass reads, where that is not the unit
-const FEED_LEVELS = { live: "ok", "first pass": "ok", behind: "behind", stalled: "stuck", "no writer yet": "behind" };
+const FEED_LEVELS = { live: "ok", "first pass": "ok", behind: "behind", stalled: "stuck", "no writer yet": "behind", ended: "ok" };
 
 let status = null, recent = null, answeredAt = null, lost = false;
 const drawn = {};  // section -> what was last shown there: what did not change keeps its focus and its selection
@@ -178,7 +178,7 @@ function showBars() {
     const known = total.snapshot_records_known, progress = total.snapshot_progress, unit = READS[name] || UNITS[name] || "records";
     const percent = total.snapshot_committed ? 100 : known === null || progress === null ? null : known ? Math.min(99, 100 * progress / known) : 0;
     const about = total.snapshot_known_estimated ? "about " : "";
-    const said = total.snapshot_committed ? `complete: ${whole(progress)} ${unit}` :
+    const said = total.snapshot_committed ? `complete${progress === null ? "" : `: ${whole(progress)} ${unit}`}` :
       percent === null ? `not known yet${progress === null ? "" : `: ${whole(progress)} ${unit} read so far`}` :
       `${about}${Math.floor(percent)} %: at least ${whole(progress)} of ${about}${whole(known)} ${unit}`;
     return { name: SOURCES[name] || name, percent, said, estimated: total.snapshot_known_estimated && !total.snapshot_committed };

@@ -73,7 +73,8 @@ FIRST = replace(CHECKPOINT, lower=0, passed=None, scan=SCAN)
         (feed(FIRST), None, "stalled", "No writer gives a sign of life."),
         (feed(FIRST), replace(WORKS, fresh=False), "stalled", "no sign of life any more"),
         (feed(OLD), replace(WORKS, ended=True), "stalled", "Its writer has ended, and no other one works."),
-        (feed(replace(CHECKPOINT, closed=True)), WORKS, "stalled", "ended in good order"),
+        (feed(replace(CHECKPOINT, closed=True)), WORKS, "ended", "ended in good order, and no other one works."),
+        (feed(replace(OLD, closed=True), kept_age_s=3601.0), None, "stalled", "although entries wait"),
         (feed(sinks=(FAILING,)), WORKS, "stalled", "No sink takes anything: gs://bucket/feed: status 500"),
         (feed(sinks=(ONE, FAILING)), WORKS, "behind", "A sink fails: gs://bucket/feed: status 500"),
         (feed(), replace(WORKS, verdict=Verdict(Kind.STALLED)), "stalled", "not every sink acknowledges any."),
@@ -209,5 +210,5 @@ def test_the_command_says_what_the_notes_say(tiered: Command, tmp_path: Path) ->
 def test_without_a_feed_the_command_says_so(tiered: Command) -> None:
     planted(tiered.store, {})
     assert tiered("feed", "status") == "There is no change feed: feed.enabled is not set, and no writer has ever begun one.\n"
-    assert json.loads(tiered("--json", "feed", "status")) is None
+    assert json.loads(tiered("--json", "feed", "status"))["state"] is None
     assert json.loads(tiered("--json", "status"))["feed"] is None

@@ -22,6 +22,7 @@ from changelog.change import Change, ChangeId
 from changelog.lease import Renewal
 from emulators.world.runtime import run_world
 from recovery.daemon import collect
+from recovery.feed.writer.overdue import release_overdue
 from recovery.metrics import StatusMetrics
 from tests.given.observed_world import BrokenProvider, ObservedWorld
 from tests.given.repository import ROOT
@@ -250,6 +251,8 @@ async def changes_kept_for_the_feed(world: ObservedWorld) -> None:
     await world.log.target.record(Change(ChangeId.new(world.runtime), OBJECT.path), "dead")
     await world.runtime.sleep(60)
     await world.recovery(**feed).run_once()
+    await world.runtime.sleep(2 * 86_400)
+    assert await release_overdue(world.backends, world.runtime, world.settings(**feed)) == 2
 
 
 async def collection(world: ObservedWorld) -> None:

@@ -38,7 +38,7 @@ async def planted(settings: Settings) -> None:
     await plant_orphans(settings)
     async with open_backends(settings, SystemRuntime()) as backends:
         newest_ns = max(blob.created_ns for blob in (await backends.tiers.long_term.list("", None, 1000)).blobs)
-        while await backends.tiers.long_term.now_ns() <= newest_ns:
+        while await backends.tiers.long_term.now_ns() <= newest_ns:  # noqa: ASYNC110 - no event tells of a server's time
             await anyio.sleep(0.05)  # it is told in whole seconds, and what is not older is not judged
     manifest = await run_audit(settings, AuditOptions(RUN, grace_s=0, insist=True), LocalEngine(1), SystemRuntime(), lambda _: None)
     assert manifest.complete and manifest.totals["orphan"].number == ORPHANS  # type: ignore[index]

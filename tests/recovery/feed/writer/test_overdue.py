@@ -13,9 +13,10 @@ from trio.testing import MockClock
 
 from changelog.base.errors import CorruptRecordError, UnavailableError, UnconfirmedError
 from changelog.change import DONE, Change, ChangeId, Entry
+from recovery.daemon import Recovery
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
-from recovery.feed.writer.overdue import release_overdue, set_gap
-from tests.given.tapped_store import LARGE, OBJECT, World
+from recovery.feed.writer.overdue import Covered, release_overdue, set_gap
+from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, World
 from tiered.open import Backends
 from tiered.testing.log import Stored
 
@@ -37,7 +38,7 @@ async def world(anyio_backend: Any) -> World:
     return World(shards=2)
 
 
-async def release(world: World, covered: set[str] | None = None, **values: Any) -> int:
+async def release(world: World, covered: Covered | None = None, **values: Any) -> int:
     settings = world.settings(**({"changelog": "sqlite", "feed": FEED} | values))
     return await release_overdue(Backends(world.tiers, world.log), world.runtime, settings, covered)
 
@@ -80,6 +81,27 @@ async def test_a_replaced_blob_is_deleted_once_it_has_waited_for_too_long(world:
     assert NOTE not in world.log.target.notes, "where there is no feed, none is begun"
 
 
+async def test_what_becomes_garbage_after_the_gap_waits_again(world: World) -> None:
+    """A pass that begins after the gap may publish it, so it must not be deleted before its -1."""
+    async with world.store(changelog="sqlite", feed=FEED) as store:
+        await store.put(OBJECT, LARGE)
+        [shown] = await world.blob_names()
+        world.log.target.stored.clear()  # as after the feed has published it
+        lost = Change(ChangeId.new(world.runtime), str(OBJECT), None, shown)  # a deletion that did not happen
+        assert await world.log.target.keep(await world.log.target.record(lost, "dead"))
+        put_checkpoint(world)
+        await world.runtime.sleep(HOLD_S + 1)
+
+        async def replace_then(swap_note: Any, *args: Any) -> Any:
+            swapped = await swap_note(*args)
+            await store.put(OBJECT, LARGE)
+            return swapped
+
+        world.log.hooks["swap_note"] = replace_then
+        assert await release(world) == 1
+        assert shown in await world.blob_names()
+
+
 async def test_the_gap_comes_before_anything_is_deleted_and_stops_a_writer_that_has_read_the_entry(world: World) -> None:
     await replaced(world)
     read = put_checkpoint(world)
@@ -87,7 +109,8 @@ async def test_the_gap_comes_before_anything_is_deleted_and_stops_a_writer_that_
     world.calls.clear()
     assert await release(world) == 2
     assert world.calls.index("swap_note") < world.calls.index("delete")
-    assert world.calls.index("swap_note") < world.calls.index("settle")
+    between = world.calls[world.calls.index("swap_note") : world.calls.index("delete")]
+    assert "settle" not in between, "what is garbage is decided before the gap"
     assert stored(world) == replace(CHECKPOINT, seq=CHECKPOINT.seq + 1, gap=True, scan=None)
     late = replace(CHECKPOINT, seq=CHECKPOINT.seq + 1, timestamp=11, next=12)
     assert not await world.log.target.swap_note(NOTE, read, late.to_bytes())
@@ -203,7 +226,7 @@ async def test_an_error_of_one_entry_stops_no_other_and_its_gap_is_set_once(worl
         await delete(name)
 
     world.blobs.hooks["delete"] = refuse
-    covered: set[str] = set()
+    covered: Covered = {}
     assert await release(world, covered) == 1
     assert "overdue_failed" in caplog.text
     assert "overdue_released count=1 parked=0 waiting=0 failed=1" in caplog.text
@@ -212,7 +235,7 @@ async def test_an_error_of_one_entry_stops_no_other_and_its_gap_is_set_once(worl
     assert stored(world).scan == PASS, "the pass that has begun after the gap goes on"
     world.blobs.hooks.clear()
     assert await release(world, covered) == 1
-    assert covered == set()
+    assert covered == {}
 
 
 async def test_a_single_request_waits_until_it_can_not_arrive_any_more(world: World) -> None:
@@ -233,3 +256,31 @@ async def test_where_the_feed_was_turned_off_entries_are_cleaned_up_and_the_feed
     await world.runtime.sleep(HOLD_S + 1)
     assert await release(world, **off) == 2
     assert await world.is_clean()
+
+
+# --- as the daemon runs it ------------------------------------------------------------------------------
+
+
+async def test_a_daemon_looks_once_in_a_while_and_goes_on_after_an_error(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    old = await replaced(world)
+    settings = world.settings(changelog="sqlite", feed=FEED, lease=RARE_BEATS)
+    recovery = Recovery(Backends(world.tiers, world.log), world.runtime, settings)
+    world.log.hooks["kept"] = lambda kept, *args: fail()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(recovery.run_beside)
+        await world.runtime.sleep(HOLD_S + 600)
+        assert old in await world.blob_names()
+        assert "overdue_not_released: away" in caplog.text
+        del world.log.hooks["kept"]
+        await world.runtime.sleep(601)
+        tasks.cancel_scope.cancel()
+    assert await world.is_clean()
+
+
+async def test_where_no_feed_is_configured_a_daemon_asks_no_more_than_once_an_hour(world: World) -> None:
+    recovery = Recovery(Backends(world.tiers, world.log), world.runtime, world.settings(lease=RARE_BEATS))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(recovery.run_beside)
+        await world.runtime.sleep(4 * 3600)
+        tasks.cancel_scope.cancel()
+    assert 4 * 2 <= world.calls.count("kept") <= 8 * 2, "of each of the two ranges"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from changelog.change import Change, ChangeId
 from recovery.feed.writer.cleaning import Cleaning
 from recovery.feed.writer.writer import FencedError
-from tests.given.fed_store import FedStore, fed_store
+from tests.given.fed_store import FedStore, fed_store, object_id
 
 pytestmark = pytest.mark.anyio
 
@@ -72,6 +73,26 @@ async def test_a_second_writer_fences_the_first() -> None:
             await first.writer.step()
         await second.writer.close()
         await store.run_once()
+        await published(store)
+
+
+async def test_a_blob_that_was_shown_when_the_commit_was_read_is_not_deleted_after_it() -> None:
+    """The -1 of such a blob is not committed, although the row has moved on by now."""
+    async with fed_store() as store:
+        await store.put("a")
+        await store.run_once()
+        (first,) = store.blob_names
+        lost = Change(ChangeId.new(store.runtime), object_id("a").path, None, first)  # a deletion that did not happen
+        assert await store.log.keep(await store.log.record(lost, "somebody"))
+        run = store.run()
+        await run.writer.open()
+        await run.writer.step()
+        await store.put("a")
+        await Cleaning(run.writer, store.backends, store.runtime, store.settings).clean_due()
+        assert first in store.blob_names
+        await run.writer.close()
+        await store.run_once()
+        assert first not in store.blob_names
         await published(store)
 
 
