@@ -26,7 +26,7 @@ from benchmarks.servers import Servers, started, started_servers, unless_left_al
 PARTS = ("calls", "client_cpu", "latency", "memory", "recovery_rate", "deletions", "feed_writer")
 """Modules with `async def figures(servers, size)`."""
 
-PART_S = 600.0
+PART_S = 900.0
 PART_OPTION = "--part"
 
 

@@ -37,7 +37,7 @@ from tiered.settings import BigtableSettings, load_settings
 pytestmark = pytest.mark.usefixtures("bigtable_host")  # where there is no emulator, it says so
 
 TROUBLES = {f"{service}_{kind}" for service in ("bigtable", "gcs") for kind in KINDS}
-STRIKES = {"writer_kills", "writer_stops", "daemon_kills", "daemon_stops"}
+STRIKES = {f"{who}_{what}" for who in ("writer", "daemon", "feed", "receiver") for what in ("kills", "stops")}
 
 
 @pytest.fixture
@@ -56,6 +56,7 @@ def test_everything_fails_in_every_way_and_nothing_is_lost(tmp_path: Path, capsy
     assert report["backend"] == "emulators"
     assert set(report["flaws"].values()) == {0}
     assert report["operations"]["ok"] > 0
+    assert report["feed"]["places"] == ["the directory", "the receiver", "the follower"] and report["feed"]["updates"] > 0
     assert {kind for kind, count in report["happened"].items() if count} >= TROUBLES | STRIKES | {"recovered"}
     pids = [line["pid"] for line in read_lines(directory / "journal" / DIRECTOR) if line["event"] == "started"]
     assert len(pids) >= 5

@@ -104,8 +104,9 @@ def test_the_demo_kills_processes_and_finds_nothing_wrong(tmp_path: Path, capsys
     assert report["happened"]["writer_kills"] >= 1
     assert report["operations"]["ok"] > 0
     assert set(report["flaws"].values()) == {0}
+    assert report["feed"]["references"] == report["blobs"] > 0
     pids = processes(directory / "journal")
-    assert len(pids) >= 5
+    assert len(pids) >= 7
     assert not any(is_running(pid) for pid in pids)
 
 
