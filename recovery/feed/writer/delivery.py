@@ -29,8 +29,7 @@ AGAIN_MAX_S = 60.0
 class Delivery:
     """One sink of one writer, which is open. `name`: under which its position is kept.
 
-    `acknowledged`: the time of the last file that the sink has; -1: none. `refused`: why the last delivery failed, if
-    no repetition will help before somebody changes something.
+    `acknowledged`: the time of the last file that the sink has; -1: none.
 
     Call `begin`, then run `run` beside the writer until it is cancelled.
     """
@@ -39,7 +38,8 @@ class Delivery:
         self._name = name
         self._sink = sink
         self.acknowledged = -1
-        self.refused: TieredError | None = None
+        self._error: Exception | None = None
+        self._failing_at = 0.0
         self._generation = -1
         self._writer = writer
         self._log = log
@@ -59,10 +59,10 @@ class Delivery:
             )
         self._position, self._generation, self.acknowledged = here, generation, acknowledged
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether something that is committed is not acknowledged."""
-        return self._next() is not None
+    def error_after(self, seconds: float) -> Exception | None:
+        """Returns the last error of a sink that fails for so long, or that no repetition helps. None: there is none."""
+        is_refused = isinstance(self._error, ConfigurationError | CorruptRecordError)
+        return self._error if is_refused or self._runtime.monotonic() - self._failing_at >= seconds else None
 
     async def run(self) -> None:
         failures = 0
@@ -87,7 +87,7 @@ class Delivery:
         assert self._position is not None, "it has begun"
         parcel = await self._writer.stored.parcel(journaled)
         await self._sink.deliver(parcel)
-        self.refused = None
+        self._error = None
         self.acknowledged = journaled.time  # it has it, whether or not that can be written down
         was_failing = self._position.failing_since is not None
         self._position = await advance(self._log, Position(self._name, self._generation, journaled.time, journaled.records))
@@ -96,9 +96,10 @@ class Delivery:
 
     async def _failed(self, error: Exception, failures: int) -> None:
         """Logs the first failure of a row of them, and notes it beside the position."""
-        self.refused = error if isinstance(error, ConfigurationError | CorruptRecordError) else None
+        self._error = error
         if failures > 1:
             return
+        self._failing_at = self._runtime.monotonic()
         unforeseen = None if isinstance(error, TieredError) else error
         events.warning("feed_sink_failing", error, exc_info=unforeseen, sink=self._name)
         assert self._position is not None, "it has begun"
