@@ -8,6 +8,7 @@ repeats this. *Failure*: logged, and tried again later; the feed goes on meanwhi
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import anyio
 
@@ -92,7 +93,10 @@ class Cleaning:
     async def _finish(self, hint: Covered) -> float:
         """Steps 5 and 6. Returns after how many seconds it is time for them; 0: they are done."""
         change = hint.entry.change
-        live = change.new is None or hint.is_shown or await settle_change(self._tiers, change)
+        live = change.new is None or hint.shown == change.new or await settle_change(self._tiers, change)
+        if hint.shown == change.old:
+            # The change did not take `old` away. Whichever does, later, names it, and may not be published yet.
+            change = replace(change, old=None)
         if waits_for_late_upload(change, live) and hint.entry.kept_ms is not None:
             left_ms = hint.entry.kept_ms + self._grace_ms - await self._log.announce(CLOCK)
             if left_ms > 0:

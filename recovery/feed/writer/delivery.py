@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import anyio
 
-from changelog.base.errors import ConfigurationError, TieredError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
@@ -63,12 +63,12 @@ class Delivery:
     async def run(self) -> None:
         failures = 0
         while True:
-            if (journaled := self._next()) is None:
+            if not self.is_behind:
                 await self._runtime.sleep(LOOK_EVERY_S)
                 continue
             try:
                 with elsewhere_is_an_error(f"the delivery to {self.sink.name} was cancelled elsewhere"):
-                    await self._deliver(journaled)
+                    await self.deliver_next()
                 failures = 0
             except Exception as error:  # noqa: BLE001 - it is this sink's: the others go on
                 failures += 1
@@ -79,13 +79,26 @@ class Delivery:
     def _next(self) -> Journaled | None:
         return next((each for each in self._writer.waiting if each.time > self.acknowledged), None)
 
-    async def _deliver(self, journaled: Journaled) -> None:
+    async def deliver_next(self) -> None:
+        """Delivers one file and writes the position down. Only then it counts as acknowledged, and may be trimmed.
+
+        Raises the error of the sink or of the log.
+        """
         assert self._position is not None, "it has begun"
-        parcel = await self._writer.stored.parcel(journaled)
+        if (journaled := self._next()) is None:
+            return
+        try:
+            parcel = await self._writer.stored.parcel(journaled)
+        except CorruptRecordError:
+            stored = (await read(self._log, [self.sink.name])).get(self.sink.name)
+            if stored is None or stored.generation != self._generation or (stored.acknowledged or 0) < journaled.time:
+                raise
+            self._position, self.acknowledged = stored, stored.acknowledged or 0  # the writer before has delivered and trimmed it
+            return
         await self.sink.deliver(parcel)
-        self.acknowledged = journaled.time  # it has it, whether or not that can be written down
         was_failing = self._position.failing_since is not None
         self._position = await advance(self._log, Position(self.sink.name, self._generation, journaled.time, journaled.records))
+        self.acknowledged = journaled.time
         self.error = None
         if was_failing:
             events.info("feed_sink_answers", sink=self.sink.name, acknowledged=journaled.time)

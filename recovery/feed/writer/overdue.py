@@ -14,7 +14,7 @@ live, and everything may be repeated, by the writer too. *Crash* anywhere: the e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 
@@ -23,12 +23,13 @@ from changelog.base.events import events
 from changelog.base.observe import Event
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
-from changelog.change import Entry, Unreadable
+from changelog.change import Change, Entry, Unreadable
 from changelog.log import CLOCK, ChangeLog, KeyRange
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.rate import TokenBucket
 from tiered.open import Backends
-from tiered.protocol.finishing import clean_up, settle_change, waits_for_late_upload
+from tiered.protocol.backends import MARK_AGE_MAX_S
+from tiered.protocol.finishing import clean_up, settle_change, token_of_new, waits_for_late_upload
 from tiered.settings import Settings
 
 TRIES = 20
@@ -178,11 +179,23 @@ class _Overdue:
         if waits_for_late_upload(change, live) and not self._grace_is_over(entry):
             self._counts.waiting += 1
             return
+        if not await self._took_effect(change, live):
+            # It did not take `old` away. Whichever change does, later, names it, and the feed may not have published that.
+            change = replace(change, old=None)
         await clean_up(self._tiers, change, live, lambda: None)  # nobody has a lease of a kept entry that could be lost
         await self._log.forget(entry)
         self._covered.discard(entry.key)
         self._counts.forgotten += 1
         self._observer.count(Event.RECOVERED, "overdue")
+
+    async def _took_effect(self, change: Change, live: bool) -> bool:
+        """Whether it did, before it was kept. Marks are gone after two days: then it counts as if it did."""
+        if live:
+            return True
+        token = token_of_new(change)
+        row = await self._tiers.high_volume.read(change.object, marks=token)
+        is_known = self._now_ms - token.created_ms < MARK_AGE_MAX_S * 1000 and not row.forgotten
+        return token in row.won or not is_known
 
     def _grace_is_over(self, entry: Entry) -> bool:
         return self._now_ms - (entry.kept_ms or 0) >= self._settings.recovery.late_upload_grace_s * 1000
