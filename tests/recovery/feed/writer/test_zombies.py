@@ -210,7 +210,7 @@ async def test_a_file_is_trimmed_only_when_the_position_is_written_down() -> Non
 async def test_a_zombie_that_opens_when_its_file_is_trimmed_is_fenced() -> None:
     async with fed_store() as store:
         await store.put("a")
-        await open_and_step(store.run())
+        await open_and_step(store.run(), 8)
 
         async def meanwhile() -> None:
             await store.put("b")
