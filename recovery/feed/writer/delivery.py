@@ -18,7 +18,7 @@ from changelog.log import ChangeLog
 from recovery.feed.sinks.sink import Sink
 from recovery.feed.writer.positions import Position, advance, read
 from recovery.feed.writer.stored import Journaled
-from recovery.feed.writer.writer import NEW_GENERATION, FeedWriter
+from recovery.feed.writer.writer import NEW_GENERATION, FeedWriter, FencedError
 from tiered.metadata import NS_PER_MS
 
 LOOK_EVERY_S = 0.1
@@ -43,9 +43,14 @@ class Delivery:
         self._position: Position | None = None
 
     async def begin(self) -> None:
-        """Reads where the sink is. `ConfigurationError`: it is new, and what came before is not kept any more."""
+        """Reads where the sink is. `ConfigurationError`: it is new, and what came before is not kept any more.
+
+        `FencedError`: another writer has begun a later generation.
+        """
         generation, waiting = self._writer.checkpoint.generation, self._writer.waiting
         stored = (await read(self._log, [self.sink.name])).get(self.sink.name)
+        if stored is not None and stored.generation > generation:
+            raise FencedError(f"another writer has begun generation {stored.generation} of the feed; this one delivers nothing more")
         here = stored if stored is not None and stored.generation == generation else Position(self.sink.name, generation)
         acknowledged = -1 if here.acknowledged is None else here.acknowledged
         if acknowledged < 0 and (not waiting or waiting[0].time != 0):

@@ -247,3 +247,17 @@ async def test_a_zombie_of_an_older_generation_removes_nothing_of_a_newer_one() 
                 await first.writer.step()
         assert before.items() <= store.log.values.items()
         await finished(store)
+
+
+async def test_a_zombie_that_finds_the_position_of_a_later_generation_is_fenced() -> None:
+    async with fed_store() as store:
+        await store.put("a")
+        await store.run_once()
+        zombie = store.run()
+        await open_and_step(zombie)
+        await zombie.writer.trim(1 << 62)
+        await taken_over(store)
+        await store.run_once(new_generation=True)
+        with pytest.raises(FencedError):
+            await Delivery(store.sink, zombie.writer, store.log, store.runtime).begin()
+        await finished(store)
