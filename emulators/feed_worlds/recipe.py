@@ -13,6 +13,7 @@ from tiered.settings import FeedSettings, Settings
 SKEWS_S = (-86_400.0, -60.0, -5.0, 0.0, 0.0, 5.0, 60.0)
 LONGER_S = 300.0
 """Writers of the feed go on for so many seconds after the callers, or until these have finished."""
+ZOMBIES = (Mode.STALL_BEFORE, Mode.STALL_AFTER, Mode.SUSPEND_BEFORE, Mode.SLOW, Mode.LATE, Mode.CRASH_BEFORE)
 LEFT_OUT = (Role.BLIND_AUDITOR, Role.OLDER)
 """Both delete blobs or rows without a word in the changelog, so no feed could tell of them in time."""
 
@@ -80,4 +81,6 @@ def _hours(seed: int) -> Recipe:
 def _of_feeders(chance: Random, weather: Weather) -> Weather:
     """Returns the faults of the writers' own calls. They make more calls than a caller, so the share is smaller."""
     modes = tuple(mode for mode in Mode if mode not in (Mode.DENIED, Mode.DAMAGED) and chance.random() < 0.5)
+    if chance.random() < 0.4:  # zombies: they stand still in the middle of something, while another one takes over
+        return Weather(chance.choice((0.01, 0.03, 0.08)), ZOMBIES, weather.travel_s)
     return Weather(chance.choice((0.0, 0.003, 0.01, 0.03)), modes, weather.travel_s)
