@@ -29,7 +29,7 @@ from changelog.base.events import events
 from changelog.base.observe import Event
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
-from changelog.change import Change, Entry, Unreadable
+from changelog.change import Entry, Unreadable
 from changelog.log import CLOCK, ChangeLog, KeyRange
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.rate import TokenBucket
