@@ -94,6 +94,76 @@ def _cells(calls: Calls) -> list[str]:
     return [reads, *(f"{number:g}" for number in (calls.writes, calls.class_a, calls.class_b))]
 
 
+# --- a change feed ---------------------------------------------------------------------------------
+
+YEAR_S = 365 * 86_400
+FEED_PER_CHANGE = Calls(reads=4, writes=2)
+"""What a feed adds to each change of a large object. The entry is kept (conditional) and read. Row and index are read.
+The index is written. Clean-up and forget are the same as without a feed; the writer of the feed does them."""
+
+FEED_PER_FILE = Calls(reads=4, writes=8, class_a=1)
+"""For each transaction. The commit and the sink's position are conditional. The staged file and the journal are
+written, read and erased. The file is made in the bucket."""
+
+UPDATE_BYTES = {"JSON": 100, "Avro, compressed": 30}
+"""Bytes of an update in a file; of JSON beside twice the path (`benchmarks/feed_writer.py` measures both)."""
+
+
+@dataclass(frozen=True)
+class FeedYear:
+    """A year of a store with a feed on paper. Each change replaces a large object, so it has two updates.
+
+    `changes_per_s`: on average, all day. `poll_s`: as in the settings; there is a file for each. `live`: references.
+    """
+
+    changes_per_s: float = 100
+    poll_s: float = 2.0
+    live: float = 10e6
+    path_bytes: float = 60
+
+    @property
+    def files(self) -> float:
+        return YEAR_S / self.poll_s
+
+    @property
+    def updates(self) -> float:
+        return 2 * self.changes_per_s * YEAR_S
+
+    @property
+    def calls(self) -> Calls:
+        """All that a feed adds, with a pass over rows and index each day."""
+        scanned_mb = 365 * self.live * (ROW_BYTES["large"] + 2 * self.path_bytes + self._index_bytes) / 1e6
+        per_change = FEED_PER_CHANGE.times(self.changes_per_s * YEAR_S)
+        return per_change.and_(FEED_PER_FILE.times(self.files)).and_(Calls(scanned_mb=scanned_mb))
+
+    @property
+    def _index_bytes(self) -> float:
+        return 100 + 2 * self.path_bytes
+
+    def table(self, prices: Prices) -> Figures:
+        """`prices`: all of them."""
+        calls = self.calls
+        as_json, as_avro = UPDATE_BYTES["JSON"] + 2 * self.path_bytes, UPDATE_BYTES["Avro, compressed"]
+        json_gib, avro_gib = (self.updates * size / GIB for size in (as_json, as_avro))
+        index_gib = self.live * self._index_bytes / GIB
+        files, node_hours = self.files, calls.node_hours
+        assert prices.node_hour is not None and prices.class_a is not None
+        assert prices.row_gib_month is not None and prices.blob_gib_month is not None
+        return Figures("A year of a feed", ["", "amount", "cost"], [
+            ["updates", f"{self.updates / 1e6:,.0f} million", ""],
+            ["row reads", f"{calls.reads / 1e6:,.0f} million", ""],
+            ["row writes", f"{calls.writes / 1e6:,.0f} million", ""],
+            [
+                "Bigtable nodes", f"{node_hours:,.0f} node hours, or {node_hours * 3600 / YEAR_S:.0%} of a node",
+                f"{node_hours * prices.node_hour:,.0f}",
+            ],
+            ["index in Bigtable", f"{index_gib:,.1f} GiB", f"{12 * index_gib * prices.row_gib_month:,.0f}"],
+            ["files made (class A)", f"{files / 1e6:,.1f} million", f"{files / 1000 * prices.class_a:,.0f}"],
+            ["files at the end, JSON", f"{json_gib:,.0f} GiB", f"{json_gib * prices.blob_gib_month:,.0f} a month"],
+            ["the same as Avro", f"{avro_gib:,.0f} GiB", f"{avro_gib * prices.blob_gib_month:,.0f} a month"],
+        ])  # fmt: skip
+
+
 # --- the calculator --------------------------------------------------------------------------------
 
 
@@ -175,11 +245,17 @@ def objects(text: str) -> tuple[float, float]:
     return float(number), float(size)
 
 
+EXAMPLE_PRICES: tuple[float, ...] = (1, 0.2, 0.02, 0.005, 0.0005)
+"""Those of the example in docs/sizing.md, in the order of `Prices`. They are nobody's."""
+
+
 def written(page: str) -> str:
-    """The page with the table as it is now, between its marks."""
-    before, mark, rest = page.partition("<!-- calls -->\n")
-    _, end, after = rest.partition("<!-- end of calls -->")
-    return f"{before}{mark}\n{table().markdown().partition(chr(10) * 2)[2]}\n{end}{after}"
+    """The page with the tables as they are now, between their marks."""
+    for name, shown in (("calls", table()), ("feed", FeedYear().table(Prices(*EXAMPLE_PRICES)))):
+        before, mark, rest = page.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"<!-- end of {name} -->")
+        page = f"{before}{mark}\n{shown.markdown().partition(chr(10) * 2)[2]}\n{end}{after}"
+    return page
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

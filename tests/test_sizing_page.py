@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from benchmarks.calls import BESIDE, GOALS
-from benchmarks.cost import OPERATIONS, Calls, Prices, Use, main, monthly, written
+from benchmarks.cost import OPERATIONS, Calls, FeedYear, Prices, Use, main, monthly, written
 from tests.given.repository import ROOT
 
 PAGE = (ROOT / "docs/sizing.md").read_text("utf-8")
@@ -50,3 +50,11 @@ def test_an_operation_that_there_is_not_is_refused(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         main(["--rate", "put=1"])
     assert "'put' is no operation; give one of put small, " in capsys.readouterr().err
+
+
+def test_a_year_of_a_feed_is_what_a_person_would_work_out() -> None:
+    year = FeedYear(changes_per_s=10, poll_s=4, live=1e6, path_bytes=50)
+    assert year.files == 7_884_000 and year.updates == 630_720_000
+    assert year.calls.reads == 10 * 31_536_000 * 4 + 7_884_000 * 4
+    assert year.calls.class_a == year.files
+    assert year.calls.scanned_mb == pytest.approx(365 * 1e6 * (256 + 200) / 1e6)

@@ -121,7 +121,8 @@ def test_the_writer_of_the_feed_is_put_beside_the_rest_with_settings_that_it_acc
     plain = yaml.safe_load(one("ConfigMap")["data"]["tiered.yaml"])
     [patch] = yaml.safe_load((FEED / "kustomization.yaml").read_text())["patches"]
     [operation] = yaml.safe_load(patch["patch"])
-    assert operation["path"] == "/data/tiered.yaml" and patch["target"] == {"kind": "ConfigMap", "name": one("ConfigMap")["metadata"]["name"]}
+    name = one("ConfigMap")["metadata"]["name"]
+    assert operation["path"] == "/data/tiered.yaml" and patch["target"] == {"kind": "ConfigMap", "name": name}
     text = operation["value"]
     assert {**yaml.safe_load(text), "feed": None} == {**plain, "feed": None}
     settings = accepted(text, tmp_path)
