@@ -28,7 +28,7 @@ from emulators.world.deployment import World
 from emulators.world.faults import Process
 from emulators.world.runtime import elapse, run_world
 from recovery.feed.writer import cleaning, delivery
-from recovery.feed.writer.overdue import release_overdue
+from recovery.feed.writer.overdue import Covered, release_overdue
 from recovery.feed.writer.run import FeedRun
 from tiered.open import Backends
 from tiered.settings import Settings
@@ -183,7 +183,7 @@ async def _bound(stage: Stage, fed: FedWorld, actor: Actor) -> None:
         process = stage.process(actor, life)
 
         async def work(process: Process = process) -> None:
-            covered: set[str] = set()
+            covered: Covered = {}
             while stage.goes_on(actor):
                 with suppress(TieredError):
                     await release_overdue(fed.backends(process), process.runtime, fed.settings, covered)

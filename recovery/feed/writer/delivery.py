@@ -64,6 +64,11 @@ class Delivery:
             )
         self._position, self._generation, self.acknowledged = here, generation, acknowledged
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether something that is committed is not acknowledged."""
+        return self._next() is not None
+
     def error_after(self, seconds: float) -> Exception | None:
         """Returns the last error of a sink that fails for so long, or that no repetition helps. None: there is none."""
         is_refused = isinstance(self._error, ConfigurationError | CorruptRecordError)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
-from datetime import timedelta
 from typing import Any, cast
 
 import anyio
@@ -17,7 +15,7 @@ from changelog.log import ChangeLog
 from recovery.feed.writer.checkpoint import NOTE
 from recovery.feed.writer.cleaning import Cleaning
 from recovery.feed.writer.delivery import Delivery
-from recovery.feed.writer.overdue import release_overdue, set_gap
+from recovery.feed.writer.overdue import set_gap
 from recovery.feed.writer.run import FeedRun
 from recovery.feed.writer.writer import FencedError
 from tests.given.fed_store import FedStore, fed_store, object_id, view_of
@@ -52,7 +50,7 @@ class Interrupted:
 
 def interrupted(store: FedStore, chosen: Callable[[str, tuple[Any, ...]], bool], meanwhile: Callable[[], Awaitable[object]]) -> FeedRun:
     log = cast(ChangeLog, Interrupted(store.log, chosen, meanwhile))
-    return FeedRun(Backends(store.backends.tiers, log), store.runtime, store.settings, [store.sink])
+    return FeedRun(Backends(store.backends.tiers, log), store.runtime, store.settings, {store.sink.name: store.sink})
 
 
 def calls(wanted: str, text: str = "") -> Callable[[str, tuple[Any, ...]], bool]:
@@ -110,25 +108,6 @@ async def test_a_refused_change_deletes_no_blob_that_a_later_change_takes_away()
         assert first not in store.blob_names
 
 
-async def test_what_is_overdue_deletes_no_blob_that_a_later_change_takes_away() -> None:
-    async with fed_store(hold_max_s=10.0) as store:
-        await store.put("a")
-        await store.run_once()
-        (first,) = store.blob_names
-        await kept_and_refused(store, first)
-        store.runtime.advance(timedelta(seconds=60))
-
-        async def meanwhile() -> None:
-            await open_and_step(store.run())
-            await store.put("a")
-
-        # It stands still after it has set the gap. A writer makes the whole pass meanwhile, and then a put replaces the blob.
-        rows = cast(Any, Interrupted(cast(ChangeLog, store.rows), lambda name, _: name == "settle", meanwhile))
-        await release_overdue(Backends(replace(store.backends.tiers, high_volume=rows), store.log), store.runtime, store.settings)
-        assert first in store.blob_names, "its -1 is not committed"
-        await finished(store)
-
-
 async def test_a_zombie_that_opens_sweeps_no_file_of_a_later_writer() -> None:
     async with fed_store() as store:
         await store.put("a")
@@ -167,11 +146,11 @@ async def test_a_file_that_a_zombie_has_delivered_and_trimmed_is_not_delivered_a
         await store.put("a")
         first = store.run()
         await open_and_step(first)
-        deliveries = [Delivery(store.sink, first.writer, store.log, store.runtime)]
+        deliveries = [Delivery(store.sink.name, store.sink, first.writer, store.log, store.runtime)]
         await deliveries[0].begin()
         second = store.run()
         await second.writer.open()
-        late = Delivery(store.sink, second.writer, store.log, store.runtime)
+        late = Delivery(store.sink.name, store.sink, second.writer, store.log, store.runtime)
         await late.begin()
         assert late.is_behind
         while deliveries[0].is_behind:
@@ -186,7 +165,7 @@ async def test_a_file_that_a_zombie_has_delivered_and_trimmed_is_not_delivered_a
 async def test_a_file_is_trimmed_only_when_the_position_is_written_down() -> None:
     async with fed_store() as store:
         await store.put("a")
-        run = interrupted(store, lambda name, args: False, store.runtime.sleep)  # type: ignore[arg-type]
+        run = interrupted(store, lambda name, args: False, store.runtime.sleep)
         await open_and_step(run)
 
         class Refusing:
@@ -198,7 +177,7 @@ async def test_a_file_is_trimmed_only_when_the_position_is_written_down() -> Non
                     raise UnavailableError("no note is written now")
                 return await store.log.swap_note(name, expected, value)
 
-        delivery = Delivery(store.sink, run.writer, cast(ChangeLog, Refusing()), store.runtime)
+        delivery = Delivery(store.sink.name, store.sink, run.writer, cast(ChangeLog, Refusing()), store.runtime)
         await delivery.begin()
         with pytest.raises(UnavailableError):
             await delivery.deliver_next()
@@ -259,5 +238,5 @@ async def test_a_zombie_that_finds_the_position_of_a_later_generation_is_fenced(
         await taken_over(store)
         await store.run_once(new_generation=True)
         with pytest.raises(FencedError):
-            await Delivery(store.sink, zombie.writer, store.log, store.runtime).begin()
+            await Delivery(store.sink.name, store.sink, zombie.writer, store.log, store.runtime).begin()
         await finished(store)
