@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from recovery.feed.writer.run import FeedRun, store_of
 from recovery.feed.writer.source import Counts
 from recovery.feed.writer.writer import FeedWriter, FencedError, Step
 from tiered import ObjectId, Settings
+from tiered.errors import UnavailableError
 from tiered.open import Backends, open_backends
 from tiered.settings import FeedSettings, RecoverySettings
 from tiered.storage import TieredStorage
@@ -54,10 +55,11 @@ class Place:
 
         async def one(storage: TieredStorage, object_id: ObjectId, what: str) -> None:
             async with free:
-                if what == "delete":
-                    await storage.delete(object_id)
-                else:
-                    await storage.put(object_id, bytes(LARGE + 1 if what == "large" else 1))
+                with suppress(UnavailableError):  # another one has changed the row meanwhile
+                    if what == "delete":
+                        await storage.delete(object_id)
+                    else:
+                        await storage.put(object_id, bytes(LARGE + 1 if what == "large" else 1))
 
         async with TieredStorage(backends.tiers, backends.log, RUNTIME, self.settings) as storage, anyio.create_task_group() as tasks:
             for _ in range(number):
