@@ -23,7 +23,7 @@ class FeedRecipe:
     """`base`: callers, recoveries, operators, collectors, and the weather. It has a changelog, and lasts hours at most.
 
     `feeders`: writers of the feed, each in one process after the other. `restarts`: the share of lives that begin a new
-    generation. `bound`: the actor that cleans up what is overdue; None: nobody does.
+    generation. `planted`: so many objects are there before the feed is. `bound`: the actor that cleans up what is overdue; None: nobody does.
     """
 
     base: Recipe
@@ -31,6 +31,7 @@ class FeedRecipe:
     bound: Actor | None
     settings: Settings
     restarts: float
+    planted: int
 
     @property
     def seed(self) -> int:
@@ -60,14 +61,14 @@ class FeedRecipe:
                   weather=weather)
             for number in range(chance.choice((1, 1, 2, 2, 3)))
         )  # fmt: skip
-        bound = Actor("bound", Role.JOB, ends_s=busy_s, every_s=chance.choice((5.0, 40.0))) if chance.random() < 0.3 else None
+        bound = Actor("bound", Role.JOB, ends_s=busy_s, every_s=chance.choice((5.0, 40.0))) if chance.random() < 0.4 else None
         outages = base.outages
         if chance.random() < 0.3:
             from_s = chance.uniform(0, busy_s)
             mode = chance.choice((Mode.UNAVAILABLE, Mode.LOST, Mode.SLOW, Mode.DROPPED))
             outages += (Outage("sink", mode, from_s, from_s + chance.choice((30.0, 300.0))),)
-        base = replace(base, actors=tuple(actors), outages=outages)
-        return FeedRecipe(base, feeders, bound, settings, chance.choice((0.0, 0.0, 0.3)))
+        base = replace(base, actors=tuple(actors), outages=outages, things=chance.choice((base.things, 2)))
+        return FeedRecipe(base, feeders, bound, settings, chance.choice((0.0, 0.0, 0.3)), chance.choice((0, 0, 3)))
 
 
 def _hours(seed: int) -> Recipe:
