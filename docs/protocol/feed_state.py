@@ -105,7 +105,7 @@ class State(NamedTuple):
     changes: tuple[Change, ...]
     blobs: frozenset[int]
     note: Note
-    index: tuple[tuple[int, int], ...]      # per object, time and blob
+    entries: tuple[tuple[int, int], ...]    # the index: per object, time and blob
     view: tuple[int, ...]                   # ghost: per object, what the committed updates sum up to
     lives: tuple[Life, ...]
     recovery: Recovery | None = None

@@ -74,7 +74,7 @@ class World:
             done = ((0, 0, ()),)
         return State(
             rows=tuple((each,) for each in first), changes=(Change(),) * len(c.changes),
-            blobs=frozenset(first) - {NOTHING}, note=note, index=tuple((0, each) for each in known), view=known,
+            blobs=frozenset(first) - {NOTHING}, note=note, entries=tuple((0, each) for each in known), view=known,
             lives=(Life(),) * c.lives, extra=(c.reconciliations, c.gaps, c.retries),
             staged=frozenset({((0,), ())}) if c.sink else frozenset(), done=done,
         )  # fmt: skip
@@ -227,7 +227,7 @@ class World:
     def _skip(self, s: State, w: Life) -> Life:
         """Leaves out what would change nothing: index entries that are there already."""
         if self._g.versions:
-            w = w._replace(todo=tuple(each for each in w.todo if s.index[each[0]][0] < w.known.time))
+            w = w._replace(todo=tuple(each for each in w.todo if s.entries[each[0]][0] < w.known.time))
         if w.todo:
             return w
         if self._scenario.sink and (self._g.bootstrap or w.known.time):
@@ -239,8 +239,8 @@ class World:
         ours = [each for each in w.todo if each[0] == k]
         blob = next((blob for _, blob, diff in ours if diff > 0), NOTHING)
         t = s
-        if not self._g.versions or s.index[k][0] <= w.known.time:
-            t = s._replace(index=_put(s.index, k, (w.known.time, blob)))
+        if not self._g.versions or s.entries[k][0] <= w.known.time:
+            t = s._replace(entries=_put(s.entries, k, (w.known.time, blob)))
         then = w._replace(todo=tuple(each for each in w.todo if each[0] != k))
         return f"{me} writes its index: {blob or 'nothing'} at {w.known.time}", t, self._skip(t, then)
 
@@ -297,7 +297,7 @@ class World:
         shown = tuple((k, s.rows[k][-1]) for k, _ in w.shown)
         updates: list[Update] = []
         for k, row in shown:
-            if (has := s.index[k][1]) != row:
+            if (has := s.entries[k][1]) != row:
                 updates += [(k, has, -1)] if has else []
                 updates += [(k, row, 1)] if row else []
         then = w._replace(shown=shown)

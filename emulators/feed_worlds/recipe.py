@@ -13,6 +13,7 @@ from tiered.settings import FeedSettings, Settings
 SKEWS_S = (-86_400.0, -60.0, -5.0, 0.0, 0.0, 5.0, 60.0)
 LONGER_S = 300.0
 """Writers of the feed go on for so many seconds after the callers, or until these have finished."""
+ZOMBIES = (Mode.STALL_BEFORE, Mode.STALL_AFTER, Mode.SUSPEND_BEFORE, Mode.SLOW, Mode.LATE, Mode.CRASH_BEFORE)
 LEFT_OUT = (Role.BLIND_AUDITOR, Role.OLDER)
 """Both delete blobs or rows without a word in the changelog, so no feed could tell of them in time."""
 
@@ -22,7 +23,7 @@ class FeedRecipe:
     """`base`: callers, recoveries, operators, collectors, and the weather. It has a changelog, and lasts hours at most.
 
     `feeders`: writers of the feed, each in one process after the other. `restarts`: the share of lives that begin a new
-    generation. `bound`: the actor that cleans up what is overdue; None: nobody does.
+    generation. `planted`: so many objects are there before the feed is. `bound`: the actor that cleans up what is overdue; None: nobody does.
     """
 
     base: Recipe
@@ -30,6 +31,7 @@ class FeedRecipe:
     bound: Actor | None
     settings: Settings
     restarts: float
+    planted: int
 
     @property
     def seed(self) -> int:
@@ -59,14 +61,14 @@ class FeedRecipe:
                   weather=weather)
             for number in range(chance.choice((1, 1, 2, 2, 3)))
         )  # fmt: skip
-        bound = Actor("bound", Role.JOB, ends_s=busy_s, every_s=chance.choice((5.0, 40.0))) if chance.random() < 0.3 else None
+        bound = Actor("bound", Role.JOB, ends_s=busy_s, every_s=chance.choice((5.0, 40.0))) if chance.random() < 0.4 else None
         outages = base.outages
         if chance.random() < 0.3:
             from_s = chance.uniform(0, busy_s)
             mode = chance.choice((Mode.UNAVAILABLE, Mode.LOST, Mode.SLOW, Mode.DROPPED))
             outages += (Outage("sink", mode, from_s, from_s + chance.choice((30.0, 300.0))),)
-        base = replace(base, actors=tuple(actors), outages=outages)
-        return FeedRecipe(base, feeders, bound, settings, chance.choice((0.0, 0.0, 0.3)))
+        base = replace(base, actors=tuple(actors), outages=outages, things=chance.choice((base.things, 2)))
+        return FeedRecipe(base, feeders, bound, settings, chance.choice((0.0, 0.0, 0.3)), chance.choice((0, 0, 3)))
 
 
 def _hours(seed: int) -> Recipe:
@@ -80,4 +82,6 @@ def _hours(seed: int) -> Recipe:
 def _of_feeders(chance: Random, weather: Weather) -> Weather:
     """Returns the faults of the writers' own calls. They make more calls than a caller, so the share is smaller."""
     modes = tuple(mode for mode in Mode if mode not in (Mode.DENIED, Mode.DAMAGED) and chance.random() < 0.5)
+    if chance.random() < 0.4:  # zombies: they stand still in the middle of something, while another one takes over
+        return Weather(chance.choice((0.01, 0.03, 0.08)), ZOMBIES, weather.travel_s)
     return Weather(chance.choice((0.0, 0.003, 0.01, 0.03)), modes, weather.travel_s)

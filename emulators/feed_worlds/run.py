@@ -28,9 +28,10 @@ from emulators.world.deployment import World
 from emulators.world.faults import Process
 from emulators.world.runtime import elapse, run_world
 from recovery.feed.writer import cleaning, delivery
-from recovery.feed.writer.overdue import release_overdue
+from recovery.feed.writer.overdue import Covered, release_overdue
 from recovery.feed.writer.run import FeedRun
 from tiered.open import Backends
+from tiered.object_id import ObjectId
 from tiered.settings import Settings
 
 PAGE = 1000
@@ -109,6 +110,8 @@ async def _live(recipe: FeedRecipe, result: Result, coverage: Coverage) -> None:
         result.trace = world.network.trace
         if base.legacy:
             world.plant_legacy(OBJECTS[0], "legacy", LARGE_BYTES)
+        for number in range(recipe.planted):
+            world.plant_legacy(ObjectId.create("attachments", f"planted-{number}"), f"planted-{number}", LARGE_BYTES)
         fed = FedWorld(world, recipe.settings)
         try:
             with anyio.fail_after(WORLD_ENDS_S):
@@ -183,7 +186,7 @@ async def _bound(stage: Stage, fed: FedWorld, actor: Actor) -> None:
         process = stage.process(actor, life)
 
         async def work(process: Process = process) -> None:
-            covered: set[str] = set()
+            covered: Covered = {}
             while stage.goes_on(actor):
                 with suppress(TieredError):
                     await release_overdue(fed.backends(process), process.runtime, fed.settings, covered)

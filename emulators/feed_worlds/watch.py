@@ -47,6 +47,7 @@ class Generation:
 
     `files`: the bytes of each transaction by its time. `updates`: (time, object, blob, diff), in order. `reached`: for
     each object, the place in the history of its row that the view shows. `lower`: up to where progress was committed.
+    `began_at`: when it began (seconds of the world).
     """
 
     number: int
@@ -55,6 +56,7 @@ class Generation:
     view: View = field(default_factory=dict)
     reached: dict[str, int] = field(default_factory=dict)
     lower: int = 0
+    began_at: float = 0.0
 
     def view_before(self, frontier: int) -> View:
         """Returns the references that the transactions before this time leave."""
@@ -115,7 +117,7 @@ class FeedWatch:
         self._world = world
         self._sinks = sinks
         self._history: dict[str, list[str | None]] = {}
-        self._kept: dict[str, tuple[str, int]] = {}
+        self._kept: dict[str, tuple[str, int, float]] = {}
         self._positions: dict[str, tuple[int, int]] = {}
         self._readings: dict[tuple[str, int], Reading] = {}
         for path in world.rows.states:
@@ -170,7 +172,7 @@ class FeedWatch:
         if old is None or old["generation"] != number:
             if number in self.generations:
                 self._report("feed order", f"generation {number} came again")
-            self.generations[number] = Generation(number)
+            self.generations[number] = Generation(number, began_at=now_s())
             self.has_gap = False
             before: tuple[int, int] = (0 if old is None else old["epoch"], 0)
             staged_before = None
@@ -252,7 +254,7 @@ class FeedWatch:
         entry = self._entry(key)
         if entry is not None and entry.kept_ms is not None and key not in self._kept:
             path = entry.change.object
-            self._kept[key] = path, len(self._history.get(path, [None])) - 1
+            self._kept[key] = path, len(self._history.get(path, [None])) - 1, now_s()
             self.checked["kept when it is over"] += 1
             token = None if entry.change.new is None else revision_of(path, entry.change.new)
             shown = Row(self._world.rows.states.get(path)).target == entry.change.new
@@ -261,9 +263,11 @@ class FeedWatch:
                 self._report("feed settle", f"the entry {key} was kept, and its change may still change the row")
 
     def _look_at_forgotten(self, key: str) -> None:
-        path, since = self._kept.pop(key, (None, 0))
-        if path is None or (generation := self.generation) is None or self.has_gap:
+        path, since, at_s = self._kept.pop(key, (None, 0, 0.0))
+        if path is None or (generation := self.generation) is None or self.checkpoint is None or self.has_gap:
             return
+        if at_s < generation.began_at and self.checkpoint["passed"] is None:
+            return  # the bound saw no feed; the first pass reads the row after it was over
         self.checked["forgotten when it is published"] += 1
         if self._place(path, generation.view.get(path), since) is None:
             self._report("feed forget", f"the entry {key} of {path} is forgotten, and the view has {generation.view.get(path)}")

@@ -36,7 +36,7 @@ To = Annotated[list[str] | None, typer.Option(
         "Deliver there, instead of feed.to: a directory, gs://bucket/prefix, https://…, kafka://broker:port/topic. Again for more."
     )
 )]  # fmt: skip
-Once = Annotated[bool, typer.Option("--once", help="End when all is published, acknowledged and cleaned up.")]
+Once = Annotated[bool, typer.Option("--once", help="End when all that it finds is published, acknowledged and cleaned up.")]
 NewGeneration = Annotated[bool, typer.Option(
     "--new-generation", help="Begin anew from nothing, in folders of its own: readers begin anew, too. Needed for a new sink."
 )]  # fmt: skip
@@ -122,10 +122,13 @@ async def _heed_signals(feed: FeedRun, *, task_status: TaskStatus[None]) -> None
 def _show(written: Written) -> None:
     value = {
         "generation": written.generation, "frontier": written.frontier, "updates": written.updates, "hints": written.hints,
+        "left": written.left,
     }  # fmt: skip
     if written.generation is None:
         show(value, "it was stopped before its turn came", choice.json)
         return
     until = "" if written.frontier is None or written.frontier <= 1 else f"; complete up to {iso_of_ms(written.frontier)}"
     told = f"generation {written.generation}: {written.updates:,} updates of {written.hints:,} finished changes and of passes{until}"
+    if written.left:
+        told += f"; the clean-up after {written.left:,} of them is left to the next run"
     show(value, told, choice.json)

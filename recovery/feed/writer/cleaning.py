@@ -11,6 +11,7 @@ later; the feed goes on meanwhile.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 import anyio
@@ -49,6 +50,10 @@ class Cleaning:
         while True:
             await self.clean_due()
             await self._runtime.sleep(LOOK_EVERY_S)
+
+    def has_tried(self, hints: Iterable[str]) -> bool:
+        """Whether each of these hints, by key, is done, or waits for another try."""
+        return all(key not in self._writer.covered or key in self._due_at for key in hints)
 
     async def clean_due(self) -> None:
         """Cleans up after each covered hint whose time has come, some at once. Raises nothing."""

@@ -18,7 +18,7 @@ from changelog.log import ChangeLog
 from recovery.feed.sinks.sink import Sink
 from recovery.feed.writer.positions import Position, advance, read
 from recovery.feed.writer.stored import Journaled
-from recovery.feed.writer.writer import NEW_GENERATION, FeedWriter
+from recovery.feed.writer.writer import NEW_GENERATION, FeedWriter, FencedError
 from tiered.metadata import NS_PER_MS
 
 LOOK_EVERY_S = 0.1
@@ -29,8 +29,7 @@ AGAIN_MAX_S = 60.0
 class Delivery:
     """One sink of one writer, which is open. `name`: under which its position is kept.
 
-    `acknowledged`: the time of the last file that the sink has; -1: none. `refused`: why the last delivery failed, if
-    no repetition will help before somebody changes something.
+    `acknowledged`: the time of the last file that the sink has; -1: none.
 
     Call `begin`, then run `run` beside the writer until it is cancelled.
     """
@@ -39,7 +38,8 @@ class Delivery:
         self._name = name
         self._sink = sink
         self.acknowledged = -1
-        self.refused: TieredError | None = None
+        self._error: Exception | None = None
+        self._failing_at = 0.0
         self._generation = -1
         self._writer = writer
         self._log = log
@@ -47,9 +47,14 @@ class Delivery:
         self._position: Position | None = None
 
     async def begin(self) -> None:
-        """Reads where the sink is. `ConfigurationError`: it is new, and what came before is not kept any more."""
+        """Reads where the sink is. `ConfigurationError`: it is new, and what came before is not kept any more.
+
+        `FencedError`: another writer has begun a later generation.
+        """
         generation, waiting = self._writer.checkpoint.generation, self._writer.waiting
         stored = (await read(self._log, [self._name])).get(self._name)
+        if stored is not None and stored.generation > generation:
+            raise FencedError(f"another writer has begun generation {stored.generation} of the feed; this one delivers nothing more")
         here = stored if stored is not None and stored.generation == generation else Position(self._name, generation)
         acknowledged = -1 if here.acknowledged is None else here.acknowledged
         if acknowledged < 0 and (not waiting or waiting[0].time != 0):
@@ -64,15 +69,20 @@ class Delivery:
         """Whether something that is committed is not acknowledged."""
         return self._next() is not None
 
+    def error_after(self, seconds: float) -> Exception | None:
+        """Returns the last error of a sink that fails for so long, or that no repetition helps. None: there is none."""
+        is_refused = isinstance(self._error, ConfigurationError | CorruptRecordError)
+        return self._error if is_refused or self._runtime.monotonic() - self._failing_at >= seconds else None
+
     async def run(self) -> None:
         failures = 0
         while True:
-            if (journaled := self._next()) is None:
+            if not self.is_behind:
                 await self._runtime.sleep(LOOK_EVERY_S)
                 continue
             try:
                 with elsewhere_is_an_error(f"the delivery to {self._name} was cancelled elsewhere"):
-                    await self._deliver(journaled)
+                    await self.deliver_next()
                 failures = 0
             except Exception as error:  # noqa: BLE001 - it is this sink's: the others go on
                 failures += 1
@@ -83,22 +93,36 @@ class Delivery:
     def _next(self) -> Journaled | None:
         return next((each for each in self._writer.waiting if each.time > self.acknowledged), None)
 
-    async def _deliver(self, journaled: Journaled) -> None:
+    async def deliver_next(self) -> None:
+        """Delivers one file and writes the position down. Only then it counts as acknowledged, and may be trimmed.
+
+        Raises the error of the sink or of the log.
+        """
         assert self._position is not None, "it has begun"
-        parcel = await self._writer.stored.parcel(journaled)
+        if (journaled := self._next()) is None:
+            return
+        try:
+            parcel = await self._writer.stored.parcel(journaled)
+        except CorruptRecordError:
+            stored = (await read(self._log, [self._name])).get(self._name)
+            if stored is None or stored.generation != self._generation or (stored.acknowledged or 0) < journaled.time:
+                raise
+            self._position, self.acknowledged = stored, stored.acknowledged or 0  # the writer before has delivered and trimmed it
+            return
         await self._sink.deliver(parcel)
-        self.refused = None
-        self.acknowledged = journaled.time  # it has it, whether or not that can be written down
         was_failing = self._position.failing_since is not None
         self._position = await advance(self._log, Position(self._name, self._generation, journaled.time, journaled.records))
+        self.acknowledged = journaled.time
+        self._error = None
         if was_failing:
             events.info("feed_sink_answers", sink=self._name, acknowledged=journaled.time)
 
     async def _failed(self, error: Exception, failures: int) -> None:
         """Logs the first failure of a row of them, and notes it beside the position."""
-        self.refused = error if isinstance(error, ConfigurationError | CorruptRecordError) else None
+        self._error = error
         if failures > 1:
             return
+        self._failing_at = self._runtime.monotonic()
         unforeseen = None if isinstance(error, TieredError) else error
         events.warning("feed_sink_failing", error, exc_info=unforeseen, sink=self._name)
         assert self._position is not None, "it has begun"

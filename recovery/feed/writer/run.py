@@ -31,23 +31,31 @@ from recovery.feed.writer.writer import FeedWriter, FencedError, Step
 from tiered.open import Backends
 from tiered.settings import Settings
 
+ONCE_LOOK_S = 0.05
+ONCE_PATIENCE_S = 60.0
+"""For so many seconds a run with `once` goes on to try a sink that fails."""
+
 LAST_BUDGET_S = 10.0
 """For so many seconds the end of a writer is tried to be committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a run did. `frontier`: up to this time (exclusive, ms since 1970) the feed is committed; None: unknown."""
+    """What a run did. `frontier`: up to this time (exclusive, ms since 1970) the feed is committed; None: unknown.
+
+    `left`: hints whose clean-up `once` has tried and not finished; they are tried again.
+    """
 
     generation: int | None
     frontier: int | None
     updates: int
     hints: int
+    left: int
 
 
 class FeedRun:
-    """Call `run`. `stop` ends it in good order. `once`: it ends when all is published, acknowledged and cleaned up, or
-    when a sink refuses what it is given.
+    """Call `run`. `stop` ends it in good order. `once`: it ends when all that it found is published, acknowledged and
+    cleaned up, or with the error of a sink.
 
     `sinks`: by the names under which their positions are kept (`sink_name`). `on_standby` is called when another writer
     may be at work, so this one waits.
@@ -58,6 +66,8 @@ class FeedRun:
         new_generation: bool = False, once: bool = False, on_standby: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self.counts = Counts()
+        self.left = 0
+        self._gave_up = False
         self.writer = FeedWriter(backends, runtime, settings, store_of(settings), self.counts)
         self._backends = backends
         self._log = backends.log
@@ -75,7 +85,7 @@ class FeedRun:
     def written(self) -> Written:
         """What it did until now."""
         generation, frontier = (None, None) if self._last is None else (self._last.generation, self._last.frontier)
-        return Written(generation, frontier, self.counts.committed, self.counts.hints)
+        return Written(generation, frontier, self.counts.committed, self.counts.hints, self.left)
 
     @property
     def stopping(self) -> bool:
@@ -99,6 +109,9 @@ class FeedRun:
                 await self._end(closed=True)
                 raise
             except TieredError as error:
+                if self._gave_up:
+                    await self._end(closed=True)
+                    raise
                 failures += 1
                 events.warning("feed_interrupted", error, writer=self.writer.name)
                 bound_s = min(self._settings.recovery.backoff_max_s, 2.0 ** min(failures, 16))
@@ -161,20 +174,31 @@ class FeedRun:
                     step = await self.writer.step()
                     self._last = self.writer.checkpoint
                     await self.writer.trim(min(delivery.acknowledged for delivery in deliveries))
-                    if self._once and (refused := next(filter(None, (each.refused for each in deliveries)), None)) is not None:
-                        raise refused
-                    if self._once and step in (Step.IDLE, Step.DONE) and not self._is_busy(deliveries):
-                        self._stopping.set()
-                    if step is not Step.MORE:
-                        await self.rest(self._settings.feed.poll_s if not self._once else 0.05)
+                    if self._once and step in (Step.IDLE, Step.DONE):
+                        await self._finish_once(self.writer.checkpoint.timestamp, set(self.writer.covered), deliveries, cleaning)
+                    elif step is not Step.MORE:
+                        await self.rest(self._settings.feed.poll_s)
             except TieredError as error:  # raised below, because the task group would wrap it
                 failure = error
             beside.cancel_scope.cancel()
         if failure is not None:
             raise failure
 
-    def _is_busy(self, deliveries: Sequence[Delivery]) -> bool:
-        return bool(self.writer.covered) or any(delivery.is_behind for delivery in deliveries)
+    async def _finish_once(self, time: int, hints: set[str], deliveries: Sequence[Delivery], cleaning: Cleaning) -> None:
+        """Waits until each sink has the file of this time, and the clean-up after each of these hints was tried. Stops.
+
+        What comes meanwhile is left to the next run, so that a busy store does not keep this one for ever. Raises the
+        error of a sink that refuses, or that fails for `ONCE_PATIENCE_S`.
+        """
+        while not self.stopping and (any(each.acknowledged < time for each in deliveries) or not cleaning.has_tried(hints)):
+            for each in deliveries:
+                if (error := each.error_after(ONCE_PATIENCE_S)) is not None:
+                    self._gave_up = True
+                    raise error
+            await self.rest(ONCE_LOOK_S)
+        await self.writer.trim(min(each.acknowledged for each in deliveries))
+        self.left = len(hints & self.writer.covered.keys())
+        self._stopping.set()
 
     async def _end(self, *, closed: bool) -> None:
         with anyio.move_on_after(LAST_BUDGET_S, shield=True):

@@ -1,6 +1,6 @@
 """What the writer keeps in the changelog: values, of which the one with the highest version counts.
 
-    feed/{G}/began                                   the generation has an index; without it, the index is lost
+    feed/{G}/began                                   the epoch that began it; without this value, the index is lost
     feed/{G}/index/{object}                          the blob that is published for the object
     feed/{G}/staged/{time}/{epoch}-{seq}.{form}/{part}
                                                      the bytes of a staged file, in parts
@@ -64,8 +64,8 @@ class StoredFeed:
 
     # --- the generation --------------------------------------------------------------------------
 
-    async def begin(self) -> None:
-        await self._log.write_values({f"{self._prefix}began": b"1"}, self.generation)
+    async def begin(self, epoch: int) -> None:
+        await self._log.write_values({f"{self._prefix}began": str(epoch).encode()}, self.generation)
 
     async def has_begun(self) -> bool:
         return bool(await self._log.read_values([f"{self._prefix}began"]))
@@ -124,7 +124,9 @@ class StoredFeed:
         for begin in range(0, len(keys), VALUES_AT_ONCE):
             await self._log.write_values({key: values[key] for key in keys[begin : begin + VALUES_AT_ONCE]}, max(1, time))
         if tells and checkpoint.lower > time:
-            await self._erase(await self._all(f"{self._prefix}withheld/"))
+            prefix = f"{self._prefix}withheld/"
+            told = [key for key in await self._all(prefix) if int(key.removeprefix(prefix)) < checkpoint.lower]
+            await self._erase(told)  # a later writer may withhold again, and write down later times
 
     async def published(self, objects: Iterable[str]) -> dict[str, str]:
         """Returns the blob that is published for each of these objects, if one is."""
@@ -169,27 +171,45 @@ class StoredFeed:
         return found
 
     async def drop(self, journaled: Journaled) -> None:
-        """Forgets a file that every sink has acknowledged."""
-        await self._log.erase_values([self._journaled(journaled.time)])
+        """Forgets a file that every sink has acknowledged.
+
+        A writer that was fenced may write its journal once more, with the file's time as version. So this one is later.
+        """
+        await self._log.write_values({self._journaled(journaled.time): None}, journaled.time + 2)
         await self._log.erase_values([self._part(journaled.staged, number) for number in range(journaled.staged.parts)])
 
-    async def sweep(self, keep: Iterable[Staged]) -> None:
-        """Removes staged files that were never committed, and those whose removal was interrupted."""
+    async def sweep(self, keep: Iterable[Staged], epoch: int) -> None:
+        """Removes staged files that were never committed, and those whose removal was interrupted.
+
+        `epoch`: that of the writer. Only files of earlier writers are removed: a later one may be at work by now.
+        """
         prefix, names = f"{self._prefix}staged/", {staged.object.removeprefix("staged/") for staged in keep}
         start: str | None = prefix
         while start is not None:
             page = await self._log.scan_values(start, _end(prefix), PARTS_AT_ONCE)
-            await self._erase([key for key in page.values if key.removeprefix(prefix).rpartition("/")[0] not in names])
+            unknown = [key for key in page.values if key.removeprefix(prefix).rpartition("/")[0] not in names]
+            await self._erase([key for key in unknown if _epoch_of(key) < epoch])
             start = page.next_start
 
-    async def sweep_others(self, limit: int) -> bool:
-        """Removes up to `limit` values of other generations. Returns whether there may be more."""
+    async def sweep_others(self, limit: int, epoch: int) -> bool:
+        """Removes up to `limit` values of other generations. Returns whether there may be more.
+
+        `epoch`: that of the writer. What a later writer has written stays: this one may be fenced by now. Of a later
+        generation that a writer of an earlier epoch could not begin, the few values are removed.
+        """
         for start, end in ((PREFIX, self._prefix), (_end(self._prefix), PREFIX_END)):
             page = await self._log.scan_values(start, end, limit)
-            if page.values:
-                await self._erase(page.values)
+            if garbage := [key for key, value in page.values.items() if self._is_garbage(key, value, epoch)]:
+                await self._erase(garbage)
                 return True
         return False
+
+    def _is_garbage(self, key: str, value: bytes, epoch: int) -> bool:
+        generation, _, name = key.removeprefix(PREFIX).partition("/")
+        if int(generation) < self.generation:
+            return True
+        begun_by = int(value) if name == "began" else _epoch_of(key) if name.startswith("staged/") else epoch + 1
+        return begun_by <= epoch
 
     # --- details -----------------------------------------------------------------------------------
 
@@ -215,6 +235,11 @@ class StoredFeed:
         each = list(keys)
         for begin in range(0, len(each), VALUES_AT_ONCE):
             await self._log.erase_values(each[begin : begin + VALUES_AT_ONCE])
+
+
+def _epoch_of(key: str) -> int:
+    """Returns the epoch of the writer that staged the file of this part."""
+    return int(key.split("/")[4].partition("-")[0])
 
 
 def _form(staged: Staged) -> Form:

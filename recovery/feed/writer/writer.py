@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
-from changelog.base.errors import ConfigurationError, LeaseLostError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, LeaseLostError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime, instance_name
 from changelog.change import LOG_PREFIX, Entry, Unreadable, encode
@@ -35,7 +35,7 @@ from changelog.log import LOG_END, KeyRange
 from recovery.feed.files import Form
 from recovery.feed.messages import Message, Progress, Update, Updates
 from recovery.feed.writer.changes import References, difference, of_objects, of_range
-from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
+from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass, Staged
 from recovery.feed.writer.source import Counts
 from recovery.feed.writer.stored import Journaled, StoredFeed
 from tiered.metadata import NS_PER_MS
@@ -56,6 +56,9 @@ DAMAGED_AGAIN_S = 60.0
 
 COVERED_MAX = 20_000
 """When so many hints wait for their clean-up, nothing more is read: a service is away."""
+
+SWEPT_AT_ONCE = 500
+"""So many values of other generations are removed in a step."""
 
 PARTS = 64
 """The size of a pass is estimated from boundaries that cut the rows into about so many parts."""
@@ -129,6 +132,7 @@ class FeedWriter:
         self._aside: dict[str, float] = {}
         self._boundaries: Sequence[str] = ()
         self._told_at = -math.inf
+        self._has_others = True
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -154,6 +158,7 @@ class FeedWriter:
         self._aside.clear()
         self.covered.clear()
         self._told_at = -math.inf
+        self._has_others = True
         raw = await self._persist(lambda: self._log.read_note(NOTE))
         before = None if raw is None else Checkpoint.from_bytes(raw)
         if before is None or new_generation:
@@ -174,7 +179,7 @@ class FeedWriter:
         generation = now_ms if before is None else max(now_ms, before.generation + 1)
         epoch = 1 if before is None else before.epoch + 1
         stored = StoredFeed(self._log, generation)
-        await self._persist(stored.begin)
+        await self._persist(lambda: stored.begin(epoch))
         staged = await self._persist(lambda: stored.stage([Progress((0,), (1,), ())], 0, 0, self._form, epoch, 1))
         first = replace(
             Checkpoint.begin(generation, self._store, self.name, epoch=epoch),
@@ -195,13 +200,23 @@ class FeedWriter:
         keep = []
         if (staged := mine.staged) is not None:
             keep.append(staged)
-            await self._apply(mine, await self._persist(lambda: stored.updates_of(staged)))
+            await self._apply(mine, await self._updates_of(staged))
         self.waiting = await self._persist(stored.journal)
         keep += [each.staged for each in self.waiting]
-        await self._persist(lambda: stored.sweep(keep))
+        await self._persist(lambda: stored.sweep(keep, mine.epoch))
         self._boundaries = await self._persist(lambda: self._rows.boundaries(PARTS))
         events.info("feed_opened", generation=mine.generation, epoch=mine.epoch, frontier=mine.frontier)
         return mine
+
+    async def _updates_of(self, staged: Staged) -> Sequence[Update]:
+        """Returns the updates of the last committed file. If a later writer has trimmed it, this one is fenced."""
+        try:
+            return await self._persist(lambda: self.stored.updates_of(staged))
+        except CorruptRecordError:
+            if await self._persist(lambda: self._log.read_note(NOTE)) == self._raw:
+                raise
+            self._checkpoint = None
+            raise FencedError("another writer has opened the feed while this one did; this one commits nothing more") from None
 
     async def close(self) -> None:
         """Says in the checkpoint that no writer is at work, so that the next one need not wait."""
@@ -217,6 +232,8 @@ class FeedWriter:
         After an error call `open` before the next step: what the checkpoint is may be unknown.
         """
         known, began_s = self.checkpoint, self._runtime.boot_time()
+        if self._has_others and known.scan is None:
+            self._has_others = await self._persist(lambda: self.stored.sweep_others(SWEPT_AT_ONCE, known.epoch))
         if known.gap:
             return await self._begin_pass(replace(known, gap=False), withheld=True)
         if known.scan is None and self._now_ms() - (known.passed or 0) > self._settings.reconcile_every_s * 1000:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from changelog.change import Change, ChangeId
+from recovery.feed.writer import run
 from recovery.feed.writer.cleaning import Cleaning
 from recovery.feed.writer.writer import FencedError
 from tests.given.fed_store import FedStore, fed_store, object_id
+from tiered.errors import UnavailableError
 
 pytestmark = pytest.mark.anyio
 
@@ -106,3 +109,28 @@ async def test_a_change_that_won_and_was_replaced_waits_for_no_late_upload() -> 
         await Cleaning(run.writer, store.backends, store.runtime, store.settings).clean_due()
         assert len(store.blob_names) == 1
         assert await store.kept() == 0
+
+
+async def test_once_ends_though_the_store_goes_on() -> None:
+    async with fed_store() as store, anyio.create_task_group() as tasks:
+        async def write() -> None:
+            while True:
+                await store.put("a")
+                await anyio.sleep(0.001)
+
+        tasks.start_soon(write)
+        with anyio.fail_after(10):
+            await store.run_once()
+        tasks.cancel_scope.cancel()
+
+
+async def test_once_ends_with_the_error_of_a_sink_that_stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "ONCE_PATIENCE_S", 0.1)
+    async with fed_store() as store:
+        await store.put("a")
+        store.sink.is_away = True
+        with pytest.raises(UnavailableError, match="does not answer"), anyio.fail_after(10):
+            await store.run_once()
+        store.sink.is_away = False
+        await store.run_once()
+        await published(store)

@@ -1,0 +1,163 @@
+"""The guards of the feed. Each one can be knocked out, and the worlds must then find a violation.
+
+As `emulators.simulation.guards`: a function or a method is replaced from outside for as long as a `with` lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import recovery.loop
+import tiered.protocol.writing
+from changelog.log import ChangeLog
+from emulators.feed_worlds.recipe import FeedRecipe
+from emulators.feed_worlds.run import WRITER_LOOKS_EVERY_S, run
+from emulators.simulation.coverage import Coverage
+from emulators.simulation.replaced import Replacement, replaced
+from emulators.world.services import SimulatedChangeLog
+from recovery.feed.messages import Update
+from recovery.feed.writer import delivery, stored, writer
+from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
+from recovery.feed.writer.positions import Position, note_name
+from recovery.feed.writer.stored import Journaled
+from recovery.feed.writer.writer import Covered, FeedWriter, Intent, Step
+from tiered.protocol.finishing import Ending, clean_up, finish, settle_change
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """One guard. `protects`: what goes wrong without it. `patches`: what stands there instead."""
+
+    protects: str
+    patches: tuple[Replacement, ...]
+
+    @contextmanager
+    def knocked_out(self) -> Iterator[None]:
+        """Takes the guard away for as long as the `with` lasts. Only one at a time."""
+        with replaced(self.patches):
+            yield
+
+
+_COMMIT, _PUBLISH, _BEGIN_PASS, _TRIM, _PASS = FeedWriter._commit, FeedWriter._publish, FeedWriter._begin_pass, FeedWriter.trim, writer._pass
+
+
+async def _commit_over_anything(self: FeedWriter, raw: bytes | None, new: Checkpoint) -> None:
+    await _COMMIT(self, await self._log.read_note(NOTE), new)
+
+
+async def _deliver_first(self: FeedWriter, raw: bytes | None, new: Checkpoint) -> None:
+    known = self._checkpoint
+    if known is not None and new.staged is not None and new.staged != known.staged and new.generation == known.generation:
+        self.waiting.append(Journaled(new.timestamp, new.staged, new.records))
+        await self._runtime.sleep(2 * WRITER_LOOKS_EVERY_S)
+        self.waiting.pop()
+    await _COMMIT(self, raw, new)
+
+
+async def _last_arrival_wins(self: SimulatedChangeLog, values: Mapping[str, bytes | None], version: int) -> None:
+    await self._travel()
+    for key, value in values.items():
+        self.values[key] = (value, version)
+    self._took_effect("log.write_values", ",".join(values))
+
+
+async def _redo_nothing(self: FeedWriter, staged: object) -> Sequence[Update]:
+    return ()
+
+
+async def _finish_before_the_feed(*given: Any, feed: bool = False, **named: Any) -> Ending:
+    tiers, log, _, lease, live, _ = given
+    if not feed:
+        return await finish(*given, **named)
+    live = await settle_change(tiers, lease.entry.change) if live is None else live
+    await clean_up(tiers, lease.entry.change, live, lambda: None)
+    await log.keep(lease.entry)
+    return Ending.KEPT
+
+
+async def _keep_unsettled(*given: Any, feed: bool = False, **named: Any) -> Ending:
+    if not feed:
+        return await finish(*given, **named)
+    await given[1].keep(given[3].entry)
+    return Ending.KEPT
+
+
+def _tell_at_once(began_ms: int, *, withheld: bool) -> Pass:
+    return _PASS(began_ms, withheld=False)
+
+
+async def _go_on_telling(self: FeedWriter, known: Checkpoint, *, withheld: bool) -> Step:
+    return await _BEGIN_PASS(self, known, withheld=False)
+
+
+async def _publish_only_differences(self: FeedWriter, known: Checkpoint, intent: Intent, time: int, *, due: bool) -> None:
+    if intent.updates or intent.scan is not None or intent.passed or due:
+        await _PUBLISH(self, known, intent, time, due=due)
+
+
+async def _write_position(log: ChangeLog, position: Position) -> Position:
+    raw = await log.read_note(note_name(position.sink))
+    await log.swap_note(note_name(position.sink), raw, position.to_bytes())
+    return position
+
+
+async def _trim_all(self: FeedWriter, acknowledged: int) -> None:
+    await _TRIM(self, 1 << 62)
+
+
+def _covered_by_its_own(entry: Any, shown: str | None) -> Covered:
+    return Covered(entry, entry.change.new if shown == entry.change.new else None)
+
+
+def _in_both(instead: Callable[..., Awaitable[Ending]]) -> tuple[Replacement, ...]:
+    return (tiered.protocol.writing, "finish", instead), (recovery.loop, "finish", instead)
+
+
+GUARDS: dict[str, Guard] = {
+    "compare-and-swap of the checkpoint": Guard(
+        "A writer that was fenced commits, and takes back what its successor has committed.", ((FeedWriter, "_commit", _commit_over_anything),)
+    ),
+    "commit before delivery": Guard("A sink gets a transaction that is never committed.", ((FeedWriter, "_commit", _deliver_first),)),
+    "version of a value": Guard(
+        "A late write of a fenced writer changes the published index.", ((SimulatedChangeLog, "write_values", _last_arrival_wins),)
+    ),
+    "redo after opening": Guard(
+        "What was committed and not applied is published once more.", ((FeedWriter, "_updates_of", _redo_nothing),)
+    ),
+    "deletion after the -1": Guard("A blob is gone while the feed still shows it.", _in_both(_finish_before_the_feed)),
+    "settled before it is kept": Guard("A change takes effect after the feed has looked at its row.", _in_both(_keep_unsettled)),
+    "withheld progress of the first pass": Guard("A reader takes a part of the references for all.", ((writer, "_pass", _tell_at_once),)),
+    "withheld progress after a gap": Guard(
+        "A reader is told of references that recovery has deleted.", ((FeedWriter, "_begin_pass", _go_on_telling),)
+    ),
+    "commit of a hint without a difference": Guard(
+        "A fenced writer that compared with an old index forgets a hint.", ((FeedWriter, "_publish", _publish_only_differences),)
+    ),
+    "name of the writer in the checkpoint": Guard(
+        "Two writers that open at once both believe that they won.", ((writer, "instance_name", lambda runtime, role: role),)
+    ),
+    "position that only goes forward": Guard(
+        "A fenced writer takes the position of a sink back.", ((delivery, "advance", _write_position),)
+    ),
+    "trim of what every sink has": Guard("A slow sink never gets a file.", ((FeedWriter, "trim", _trim_all),)),
+    "old blob of a refused change": Guard(
+        "A blob that a later change takes away is deleted before its -1.", ((writer, "Covered", _covered_by_its_own),)
+    ),
+    "sweep of earlier epochs only": Guard(
+        "A fenced writer removes the files of its successor.", ((stored, "_epoch_of", lambda key: -1),)
+    ),
+}  # fmt: skip
+
+
+def search(name: str, seeds: int, first: int = 1) -> tuple[int, str] | None:
+    """Returns the first of so many seeds that misses the guard, and its violation. None: no seed does."""
+    with GUARDS[name].knocked_out():
+        for seed in range(first, first + seeds):
+            if (violation := run(FeedRecipe.of(seed), Coverage()).violation) is not None:
+                return seed, f"{violation.invariant}: {violation.finding}"
+    return None
+
+
