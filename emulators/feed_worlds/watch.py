@@ -365,8 +365,8 @@ class FeedWatch:
     def _read_by_name(self, sink: WorldSink, generation: Generation, checkpoint: dict[str, Any], rows: View) -> None:
         """Reads the files of a sink in the order of their names, as a strict reader does."""
         reading = Reading()
-        held: list[Parcel] = sorted((each for each in sink.held.values() if each.generation == generation.number), key=lambda each: each.name)
-        for parcel in held:
+        held: list[Parcel] = [each for each in sink.held.values() if each.generation == generation.number]
+        for parcel in sorted(held, key=lambda each: each.name):
             for message in messages_of(parcel.data):
                 if (wrong := reading.feed(message)) is not None:
                     self._report("feed reader", f"{sink.name}, in the order of names: {wrong}")

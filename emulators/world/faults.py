@@ -75,7 +75,9 @@ Travel = Callable[[str], tuple[float, float]]
 """Returns for a call point the seconds that the request travels, and then the answer. It is asked once for each call.
 """
 
-SCANS = frozenset({"rows.scan", "rows.redirects", "rows.redirects_at", "blobs.list", "log.stale", "log.entries", "log.kept", "log.scan_values"})
+SCANS = frozenset({
+    "rows.scan", "rows.redirects", "rows.redirects_at", "blobs.list", "log.stale", "log.entries", "log.kept", "log.scan_values",
+})  # fmt: skip
 READS = SCANS | {
     "rows.read", "rows.boundaries", "blobs.open", "blobs.head", "blobs.now_ns", "log.read", "log.read_note", "log.read_values",
 }  # fmt: skip

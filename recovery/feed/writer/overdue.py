@@ -180,7 +180,7 @@ class _Overdue:
             self._counts.waiting += 1
             return
         if not await self._took_effect(change, live):
-            # It did not take `old` away. Whichever change does, later, names it, and the feed may not have published that.
+            # It did not take `old` away. Whichever change does, later, names it, and may not be published yet.
             change = replace(change, old=None)
         await clean_up(self._tiers, change, live, lambda: None)  # nobody has a lease of a kept entry that could be lost
         await self._log.forget(entry)

@@ -122,7 +122,7 @@ async def test_what_is_overdue_deletes_no_blob_that_a_later_change_takes_away() 
             await open_and_step(store.run())
             await store.put("a")
 
-        # It stands still after it has set the gap. A writer makes the whole pass meanwhile, and then a put replaces the blob.
+        # It stands still after it has set the gap. A writer makes the pass meanwhile. Then a put replaces the blob.
         rows = cast(Any, Interrupted(cast(ChangeLog, store.rows), lambda name, _: name == "settle", meanwhile))
         await release_overdue(Backends(replace(store.backends.tiers, high_volume=rows), store.log), store.runtime, store.settings)
         assert first in store.blob_names, "its -1 is not committed"
@@ -260,4 +260,38 @@ async def test_a_zombie_that_finds_the_position_of_a_later_generation_is_fenced(
         await store.run_once(new_generation=True)
         with pytest.raises(FencedError):
             await Delivery(store.sink, zombie.writer, store.log, store.runtime).begin()
+        await finished(store)
+
+
+async def test_a_zombie_that_sees_no_difference_forgets_no_hint() -> None:
+    async with fed_store() as store:
+        zombie = store.run()
+        await zombie.writer.open()
+        await zombie.writer.step()
+        await store.put("a")
+
+        async def meanwhile() -> None:
+            await store.delete("a")
+            with pytest.raises(FencedError):
+                await zombie.writer.step()
+            assert not zombie.writer.covered
+
+        # The put is committed and not applied when the zombie compares: the index has nothing, and the row has nothing.
+        second = interrupted(store, calls("write_values", "/index/"), meanwhile)
+        await open_and_step(second)
+        await finished(store)
+
+
+async def test_of_two_writers_that_open_at_once_one_wins() -> None:
+    async with fed_store() as store:
+        await store.put("a")
+        first = store.run()
+
+        async def meanwhile() -> None:
+            await first.writer.open()
+
+        second = interrupted(store, calls("swap_note", NOTE), meanwhile)
+        with pytest.raises(FencedError):
+            await second.writer.open()
+        await first.writer.step()
         await finished(store)
