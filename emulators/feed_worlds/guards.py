@@ -151,7 +151,7 @@ GUARDS: dict[str, Guard] = {
         "Two writers that open at once both believe that they won.", ((writer, "instance_name", lambda runtime, role: role),)
     ),
     "position that only goes forward": Guard(
-        "A fenced writer takes the position of a sink back.", ((delivery, "advance", _write_position),)
+        "A fenced writer takes the position of a sink back.", ((delivery, "advance", _write_position),), seed=41
     ),
     "trim of what every sink has": Guard("A slow sink never gets a file.", ((FeedWriter, "trim", _trim_all),), seed=2),
     "old blob of a refused change": Guard(

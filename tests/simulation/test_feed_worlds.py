@@ -29,7 +29,7 @@ def test_the_same_seed_makes_the_same_calls() -> None:
 
 
 def test_after_a_crash_at_some_calls_a_new_writer_makes_the_feed_exact() -> None:
-    for call, ending in crashes.schedules(every=50):
+    for call, ending in crashes.schedules(every=90):
         crashes.crashed(call, ending)
 
 

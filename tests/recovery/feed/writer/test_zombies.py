@@ -186,7 +186,7 @@ async def test_a_file_that_a_zombie_has_delivered_and_trimmed_is_not_delivered_a
 async def test_a_file_is_trimmed_only_when_the_position_is_written_down() -> None:
     async with fed_store() as store:
         await store.put("a")
-        run = interrupted(store, lambda name, args: False, store.runtime.sleep)  # type: ignore[arg-type]
+        run = interrupted(store, lambda name, args: False, store.runtime.sleep)
         await open_and_step(run)
 
         class Refusing:
