@@ -9,7 +9,7 @@ ARGS ?=
 STAMP := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test test-browser quick check docs sim sim-guards callers chaos bench pictures mutants clean help
+.PHONY: setup demo test test-browser quick check docs sim sim-feed sim-guards callers chaos bench pictures mutants clean help
 
 setup: $(STAMP) ## install the project and its tools into .venv (only when pyproject.toml or constraints.txt changed)
 
@@ -45,6 +45,7 @@ docs: setup ## the site, in build/site/index.html; a link that leads nowhere is 
 	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict $(ARGS)
 
 SIMULATION := .venv/bin/python -m emulators.simulation
+FEED_WORLDS := .venv/bin/python -m emulators.feed_worlds
 CALLERS := .venv/bin/python -m emulators.callers
 
 sim: setup ## all that is simulated; or seeds alone, by number or time (N=1000, MINUTES=30); or one, replayed (SEED=7)
@@ -59,10 +60,14 @@ else
 	.venv/bin/python docs/protocol/feed_model.py --all
 	$(SIMULATION).bounded
 	.venv/bin/python -m emulators.feed
+	$(FEED_WORLDS) --seeds 1000 --crashes --mutations 3000
 	$(SIMULATION) run --seeds 2000
 	$(CALLERS) --seeds 5000
 	$(CALLERS) --seeds 300 --command
 endif
+
+sim-feed: setup ## worlds with a change feed: seeds, by number; or one, replayed (N=1000, SEED=7, ARGS=--guards)
+	$(FEED_WORLDS) $(if $(SEED),--seed $(SEED),$(if $(N),--seeds $(N),$(if $(ARGS),,--seeds 1000))) $(ARGS)
 
 sim-guards: setup ## knocks out each guard of the protocol in turn, and counts the seeds until the simulation finds out
 	$(SIMULATION) guards $(ARGS)

@@ -29,10 +29,14 @@ from tiered.protocol.finishing import Ending, clean_up, finish, settle_change
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """One guard. `protects`: what goes wrong without it. `patches`: what stands there instead."""
+    """One guard. `protects`: what goes wrong without it. `patches`: what stands there instead.
+
+    `seed`: one that misses it. None: no seed of a thousand does; tests/recovery/feed/writer/test_zombies.py shows it.
+    """
 
     protects: str
     patches: tuple[Replacement, ...]
+    seed: int | None = None
 
     @contextmanager
     def knocked_out(self) -> Iterator[None]:
@@ -41,7 +45,8 @@ class Guard:
             yield
 
 
-_COMMIT, _PUBLISH, _BEGIN_PASS, _TRIM, _PASS = FeedWriter._commit, FeedWriter._publish, FeedWriter._begin_pass, FeedWriter.trim, writer._pass
+_COMMIT, _PUBLISH, _BEGIN_PASS = FeedWriter._commit, FeedWriter._publish, FeedWriter._begin_pass
+_TRIM, _PASS = FeedWriter.trim, writer._pass
 
 
 async def _commit_over_anything(self: FeedWriter, raw: bytes | None, new: Checkpoint) -> None:
@@ -118,20 +123,26 @@ def _in_both(instead: Callable[..., Awaitable[Ending]]) -> tuple[Replacement, ..
 
 GUARDS: dict[str, Guard] = {
     "compare-and-swap of the checkpoint": Guard(
-        "A writer that was fenced commits, and takes back what its successor has committed.", ((FeedWriter, "_commit", _commit_over_anything),)
+        "A writer that was fenced commits, and takes back what its successor has committed.",
+        ((FeedWriter, "_commit", _commit_over_anything),), seed=4
     ),
-    "commit before delivery": Guard("A sink gets a transaction that is never committed.", ((FeedWriter, "_commit", _deliver_first),)),
+    "commit before delivery": Guard(
+        "A sink gets a transaction that is never committed.", ((FeedWriter, "_commit", _deliver_first),), seed=1
+    ),
     "version of a value": Guard(
-        "A late write of a fenced writer changes the published index.", ((SimulatedChangeLog, "write_values", _last_arrival_wins),)
+        "A late write of a fenced writer changes the published index.",
+        ((SimulatedChangeLog, "write_values", _last_arrival_wins),), seed=3
     ),
     "redo after opening": Guard(
-        "What was committed and not applied is published once more.", ((FeedWriter, "_updates_of", _redo_nothing),)
+        "What was committed and not applied is published once more.", ((FeedWriter, "_updates_of", _redo_nothing),), seed=7
     ),
-    "deletion after the -1": Guard("A blob is gone while the feed still shows it.", _in_both(_finish_before_the_feed)),
-    "settled before it is kept": Guard("A change takes effect after the feed has looked at its row.", _in_both(_keep_unsettled)),
-    "withheld progress of the first pass": Guard("A reader takes a part of the references for all.", ((writer, "_pass", _tell_at_once),)),
+    "deletion after the -1": Guard("A blob is gone while the feed still shows it.", _in_both(_finish_before_the_feed), seed=3),
+    "settled before it is kept": Guard("A change takes effect after the feed has looked at its row.", _in_both(_keep_unsettled), seed=1),
+    "withheld progress of the first pass": Guard(
+        "A reader takes a part of the references for all.", ((writer, "_pass", _tell_at_once),), seed=3
+    ),
     "withheld progress after a gap": Guard(
-        "A reader is told of references that recovery has deleted.", ((FeedWriter, "_begin_pass", _go_on_telling),)
+        "A reader is told of references that recovery has deleted.", ((FeedWriter, "_begin_pass", _go_on_telling),), seed=77
     ),
     "commit of a hint without a difference": Guard(
         "A fenced writer that compared with an old index forgets a hint.", ((FeedWriter, "_publish", _publish_only_differences),)
@@ -140,9 +151,9 @@ GUARDS: dict[str, Guard] = {
         "Two writers that open at once both believe that they won.", ((writer, "instance_name", lambda runtime, role: role),)
     ),
     "position that only goes forward": Guard(
-        "A fenced writer takes the position of a sink back.", ((delivery, "advance", _write_position),)
+        "A fenced writer takes the position of a sink back.", ((delivery, "advance", _write_position),), seed=41
     ),
-    "trim of what every sink has": Guard("A slow sink never gets a file.", ((FeedWriter, "trim", _trim_all),)),
+    "trim of what every sink has": Guard("A slow sink never gets a file.", ((FeedWriter, "trim", _trim_all),), seed=2),
     "old blob of a refused change": Guard(
         "A blob that a later change takes away is deleted before its -1.", ((writer, "Covered", _covered_by_its_own),)
     ),

@@ -67,11 +67,13 @@ async def _call(world: World, name: str, objects: Sequence[ObjectId], changes: i
 
 async def _feed(world: World, fed: FedWorld, name: str, chance: Random, over: anyio.Event) -> None:
     """Runs writers, one life after the other, each until it is killed."""
+
+    def plan(point: str) -> Fault | None:
+        return Fault(chance.choice(FAULTS), 40.0) if chance.random() < KILLED_SHARE and not over.is_set() else None
+
     life = 0
     while not over.is_set():
-        process = world.process(
-            f"{name}.{life}", lambda point: Fault(chance.choice(FAULTS), 40.0) if chance.random() < KILLED_SHARE and not over.is_set() else None
-        )  # fmt: skip
+        process = world.process(f"{name}.{life}", plan)
         await process.run(partial(_write, fed, process, over))
         life += 1
 

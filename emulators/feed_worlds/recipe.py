@@ -23,7 +23,8 @@ class FeedRecipe:
     """`base`: callers, recoveries, operators, collectors, and the weather. It has a changelog, and lasts hours at most.
 
     `feeders`: writers of the feed, each in one process after the other. `restarts`: the share of lives that begin a new
-    generation. `planted`: so many objects are there before the feed is. `bound`: the actor that cleans up what is overdue; None: nobody does.
+    generation. `planted`: so many objects are there before the feed is. `bound`: the actor that cleans up what is
+    overdue; None: nobody does.
     """
 
     base: Recipe
@@ -61,6 +62,9 @@ class FeedRecipe:
                   weather=weather)
             for number in range(chance.choice((1, 1, 2, 2, 3)))
         )  # fmt: skip
+        together = Random(f"feeders together {seed}")  # a chance of its own, so other seeds keep their meaning
+        if together.random() < 0.3:
+            feeders = tuple(replace(feeder, starts_s=feeders[0].starts_s, skew_s=feeders[0].skew_s) for feeder in feeders)
         bound = Actor("bound", Role.JOB, ends_s=busy_s, every_s=chance.choice((5.0, 40.0))) if chance.random() < 0.4 else None
         outages = base.outages
         if chance.random() < 0.3:

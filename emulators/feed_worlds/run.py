@@ -30,8 +30,8 @@ from emulators.world.runtime import elapse, run_world
 from recovery.feed.writer import cleaning, delivery
 from recovery.feed.writer.overdue import Covered, release_overdue
 from recovery.feed.writer.run import FeedRun
-from tiered.open import Backends
 from tiered.object_id import ObjectId
+from tiered.open import Backends
 from tiered.settings import Settings
 
 PAGE = 1000

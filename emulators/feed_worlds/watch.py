@@ -29,6 +29,7 @@ from changelog.change import Entry, Unreadable, decode
 from emulators.feed_worlds.sinks import WorldSink
 from emulators.world.deployment import World
 from emulators.world.runtime import now_s
+from emulators.world.services import SimulatedChangeLog
 from recovery.feed.errors import FeedError
 from recovery.feed.messages import Message, Progress, Updates
 from recovery.feed.reader import CdcReader
@@ -114,6 +115,8 @@ class FeedWatch:
         self.checkpoint: dict[str, Any] | None = None
         self.has_gap = False
         self.passed_at = -1.0
+        assert isinstance(world.log, SimulatedChangeLog), "its values are read here"
+        self._values = world.log.values
         self._world = world
         self._sinks = sinks
         self._history: dict[str, list[str | None]] = {}
@@ -122,8 +125,8 @@ class FeedWatch:
         self._readings: dict[tuple[str, int], Reading] = {}
         for path in world.rows.states:
             self._note_row(path)
-        for service in (world.rows, world.blobs, world.log, *sinks):
-            service.observers.append(self._look)
+        for observers in (world.rows.observers, world.blobs.observers, world.log.observers, *(sink.observers for sink in sinks)):
+            observers.append(self._look)
 
     @property
     def generation(self) -> Generation | None:
@@ -323,11 +326,11 @@ class FeedWatch:
     def _is_committed_file(self, generation: Generation, time: int, key: str) -> bool:
         """Tells whether the erased key was that of the committed file: nothing else with its bytes is left."""
         prefix = f"feed/{generation.number}/staged/{time:019d}/"
-        left = b"".join(value for name in sorted(self._world.log.values) if name.startswith(prefix) and (value := self._value(name)))
+        left = b"".join(value for name in sorted(self._values) if name.startswith(prefix) and (value := self._value(name)))
         return key.startswith(prefix) and generation.files[time] not in left
 
     def _value(self, key: str) -> bytes | None:
-        return self._world.log.values.get(key, (None, 0))[0]
+        return self._values.get(key, (None, 0))[0]
 
     # --- at rest -------------------------------------------------------------------------------------
 
@@ -351,7 +354,7 @@ class FeedWatch:
         if checkpoint["live"] != len(rows) or checkpoint["gap"] or checkpoint["pass"] is not None:
             self._report("feed rest", f"the checkpoint is {checkpoint}")
         prefix = f"feed/{generation.number}/"
-        values = {key: value for key in sorted(self._world.log.values) if (value := self._value(key)) is not None}
+        values = {key: value for key in sorted(self._values) if (value := self._value(key)) is not None}
         index = {key.removeprefix(f"{prefix}index/"): value.decode() for key, value in values.items() if key.startswith(f"{prefix}index/")}
         if index != rows:
             self._report("feed rest", f"the index is {index}, and rows hold {rows}")
@@ -365,8 +368,8 @@ class FeedWatch:
     def _read_by_name(self, sink: WorldSink, generation: Generation, checkpoint: dict[str, Any], rows: View) -> None:
         """Reads the files of a sink in the order of their names, as a strict reader does."""
         reading = Reading()
-        held: list[Parcel] = sorted((each for each in sink.held.values() if each.generation == generation.number), key=lambda each: each.name)
-        for parcel in held:
+        held: list[Parcel] = [each for each in sink.held.values() if each.generation == generation.number]
+        for parcel in sorted(held, key=lambda each: each.name):
             for message in messages_of(parcel.data):
                 if (wrong := reading.feed(message)) is not None:
                     self._report("feed reader", f"{sink.name}, in the order of names: {wrong}")

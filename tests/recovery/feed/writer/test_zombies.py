@@ -240,3 +240,37 @@ async def test_a_zombie_that_finds_the_position_of_a_later_generation_is_fenced(
         with pytest.raises(FencedError):
             await Delivery(store.sink.name, store.sink, zombie.writer, store.log, store.runtime).begin()
         await finished(store)
+
+
+async def test_a_zombie_that_sees_no_difference_forgets_no_hint() -> None:
+    async with fed_store() as store:
+        zombie = store.run()
+        await zombie.writer.open()
+        await zombie.writer.step()
+        await store.put("a")
+
+        async def meanwhile() -> None:
+            await store.delete("a")
+            with pytest.raises(FencedError):
+                await zombie.writer.step()
+            assert not zombie.writer.covered
+
+        # The put is committed and not applied when the zombie compares: the index has nothing, and the row has nothing.
+        second = interrupted(store, calls("write_values", "/index/"), meanwhile)
+        await open_and_step(second)
+        await finished(store)
+
+
+async def test_of_two_writers_that_open_at_once_one_wins() -> None:
+    async with fed_store() as store:
+        await store.put("a")
+        first = store.run()
+
+        async def meanwhile() -> None:
+            await first.writer.open()
+
+        second = interrupted(store, calls("swap_note", NOTE), meanwhile)
+        with pytest.raises(FencedError):
+            await second.writer.open()
+        await first.writer.step()
+        await finished(store)

@@ -1,0 +1,110 @@
+"""`python -m emulators.feed_worlds`: worlds with a change feed, from the command line. `make sim` calls it.
+
+    --seeds N        explore so many seeds, on all cores; from --first on, or from a random one
+    --seed N         replay one seed: its calls, and the verdict
+    --crashes        one history, and a crash of the writer at every call
+    --mutations N    so many random changes, while writers are killed
+    --guards         knock out each guard of the feed, and count the seeds until a violation shows it
+
+Exit codes: 0: all held, and every missing guard was found. 1: otherwise. 2: the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+from collections.abc import Callable
+
+from emulators.feed_worlds import crashes
+from emulators.feed_worlds.guards import GUARDS, search
+from emulators.feed_worlds.mutations import mutate
+from emulators.feed_worlds.recipe import FeedRecipe
+from emulators.feed_worlds.run import run
+from emulators.simulation.coverage import Coverage
+from emulators.simulation.explore import explore
+from emulators.simulation.worker import work
+from emulators.world.checker import InvariantViolation
+
+WORKER = (sys.executable, "-m", "emulators.feed_worlds", "--worker")
+GUARD_SEEDS = 1000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m emulators.feed_worlds", description="Worlds with a change feed.")
+    parser.add_argument("--seeds", type=int, help="explore so many seeds")
+    parser.add_argument("--first", type=int, help="the first seed; a random one unless given")
+    parser.add_argument("--seed", type=int, help="replay this one")
+    parser.add_argument("--crashes", action="store_true", help="a crash of the writer at every call of one history")
+    parser.add_argument("--mutations", type=int, help="so many random changes, while writers are killed")
+    parser.add_argument("--guards", action="store_true", help="knock out each guard in turn")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    logging.disable()
+    if chosen.worker:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in any worker
+        work(sys.stdin, sys.stdout, lambda recipe, coverage: run(FeedRecipe.of(recipe.seed), coverage))
+        return 0
+    well = True
+    if chosen.seed is not None:
+        well &= _replay(chosen.seed)
+    if chosen.seeds is not None:
+        well &= _explore(chosen.seeds, chosen.first)
+    if chosen.crashes:
+        for call, ending in crashes.schedules():
+            well &= _holds(f"{ending.name} at call {call}", crashes.crashed, call, ending)
+        _say("crashes: every call, with every ending")
+    if chosen.mutations is not None:
+        well &= _holds(f"{chosen.mutations} changes", mutate, 1, chosen.mutations)
+        _say(f"mutations: {chosen.mutations} changes")
+    if chosen.guards:
+        for name in GUARDS:
+            well &= GUARDS[name].seed is None or _is_found(name)
+    return 0 if well else 1
+
+
+def _replay(seed: int) -> bool:
+    result = run(FeedRecipe.of(seed), Coverage())
+    for line in result.trace:
+        _say(line)
+    _say("every invariant holds" if result.violation is None else str(result.violation))
+    return result.violation is None
+
+
+def _explore(seeds: int, first: int | None) -> bool:
+    explored = explore(seeds, first=first, worker=WORKER)
+    totals = explored.totals
+    _say(f"{totals.worlds} worlds from seed {explored.first}, {totals.simulated_s / 3600:.0f} simulated hours, {totals.calls} calls")
+    for name, times in sorted(totals.coverage.sections["checks"].items()):
+        _say(f"{times:>10} {name}")
+    for seed, what in totals.violations:
+        _say(f"seed {seed}: {what}; replay it with: make sim-feed SEED={seed}")
+    return not totals.violations
+
+
+def _holds(what: str, work: Callable[..., object], *given: object) -> bool:
+    """Tells whether the work raises no violation."""
+    failed: list[BaseException] = []
+    try:
+        work(*given)
+    except* InvariantViolation as group:
+        failed += group.exceptions
+    for error in failed:
+        _say(f"{what}: {error}")
+    return not failed
+
+
+def _is_found(name: str) -> bool:
+    found = search(name, GUARD_SEEDS)
+    _say(f"{name}: {'not found' if found is None else f'seed {found[0]}, {found[1]}'}")
+    return found is not None
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
