@@ -47,8 +47,9 @@ from recovery.feed.reader import CdcReader
 from recovery.feed.sinks.directory import DirectorySink
 from recovery.feed.sinks.sink import Parcel
 from recovery.feed.view import View
+from recovery.feed.writer.checkpoint import store_of
 from recovery.feed.writer.cleaning import Cleaning
-from recovery.feed.writer.run import FeedRun, store_of
+from recovery.feed.writer.run import FeedRun
 from recovery.feed.writer.source import Counts
 from recovery.feed.writer.writer import FeedWriter, Step
 from tiered import ObjectId, Settings

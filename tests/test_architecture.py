@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery/feed/sinks": {"changelog/base", "recovery/feed", "recovery/visible", "tiered/gcs", "tiered/settings"},
     "recovery/feed/writer": {"recovery/feed", "recovery/feed/sinks", "recovery/rate", "recovery/statistics"} | LOG | STORE,
     "recovery/status": {"recovery", "recovery/feed/writer", "recovery/statistics"} | LOG | STORE,
-    "recovery/audit": {"recovery", "recovery/feed", "recovery/statistics"} | LOG | STORE,
+    "recovery/audit": {"recovery", "recovery/feed", "recovery/feed/writer/checkpoint", "recovery/statistics"} | LOG | STORE,
     "recovery/audit/deleting": {"recovery", "recovery/audit", "recovery/statistics"} | LOG | STORE,
     "recovery/audit/inventory": {"recovery/audit", "recovery/sources", "tiered/bigtable/cells"} | LOG | STORE,
     "recovery/sources": {"recovery/audit", "recovery/feed"} | LOG | STORE,

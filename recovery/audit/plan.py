@@ -33,6 +33,7 @@ from recovery.audit.references import read_checkpoint, references_of
 from recovery.audit.sweep import SKEW_MAX_NS
 from recovery.audit.words import duration, span
 from recovery.audit.work import FEED_AGE_MAX_S, GRACE_MIN_S, GRACE_S, AuditOptions, check_there
+from recovery.feed.writer.checkpoint import store_of
 from tiered.metadata import NS_PER_S
 from tiered.open import Backends, open_backends
 from tiered.protocol.backends import LongTermBackend
@@ -121,14 +122,6 @@ def inputs_of(settings: Settings) -> dict[str, str]:
         "changelog": f"{instance}/{bigtable.changelog_table}" if changelog == "bigtable" else changelog,
         **emulators,
     }
-
-
-def store_of(settings: Settings) -> str:
-    """Returns how a change feed names the store. The path of a directory is no part of it: a directory may be moved."""
-    if settings.bigtable is None or settings.gcs is None:
-        return "directory"
-    at = settings.bigtable
-    return f"bigtable:{at.project}/{at.instance}/{at.table}+gcs:{settings.gcs.bucket}"
 
 
 # --- checks ----------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ checkpoint cannot be read. `UnavailableError` if the changelog does not answer. 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,10 +28,10 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError
 from changelog.log import ChangeLog
 from recovery.audit.manifest import CLOCKS_NS, FeedAtEnd, FeedReferences
 from recovery.audit.words import duration, moment, span
+from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from tiered.metadata import NS_PER_MS, NS_PER_S
 from tiered.text import shown
 
-NOTE = "feed"
 FIRST_MS = 1
 """The frontier of a feed that has published nothing but its beginning."""
 
@@ -42,74 +41,15 @@ Reference = tuple[str, str | None]
 """An object's path, and the blob that is published for it. None: the value cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """What the feed's writer has noted, as far as an audit needs it. Times are milliseconds since 1970.
-
-    `frontier_ms`: up to here (exclusive) the feed is complete. `withheld`: its first pass is not complete, or that
-    after a gap. `gap`: recovery has cleaned up what the feed had not published. `passed_ms`: when the last complete
-    pass over all rows ended; None: not known. `live`: how many references the index has. `records`: how many updates
-    were committed in this generation; `last`: how many of them with the last transaction.
-    """
-
-    generation: int
-    store: str
-    frontier_ms: int
-    withheld: bool
-    gap: bool
-    passed_ms: int | None
-    live: int
-    records: int
-    last: int
-
-    @classmethod
-    def parse(cls, raw: bytes) -> Checkpoint:
-        """Reads the note. Raises `CorruptRecordError` if it is damaged. Keys that an audit does not need are left out.
-        """
-        try:
-            told = json.loads(raw)
-            under_way, bindings = told["pass"], told["bindings"]
-            return cls(
-                generation=_number(told["generation"]),
-                store=_text(told["store"]),
-                frontier_ms=_number(told["lower"]),
-                withheld=under_way is not None and _truth(under_way["withheld"]),
-                gap=_truth(told["gap"]),
-                passed_ms=None if told["passed"] is None else _number(told["passed"]),
-                live=_number(told["live"]),
-                records=_number(bindings[-1][1]["records"] if bindings else told["progress"]["num_records"]),
-                last=_number(told["progress"]["num_records"]),
-            )
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-            raise CorruptRecordError(
-                f"the checkpoint of the change feed (note {NOTE} of the changelog) cannot be read: {shown(str(error))}; {ROWS_INSTEAD}"
-            ) from None
-
-
-def _number(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 2**63 // NS_PER_MS:
-        raise ValueError(f"{value!r} is no such number")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is no text")
-    return value
-
-
-def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{value!r} is neither true nor false")
-    return value
-
-
 async def read_checkpoint(log: ChangeLog) -> Checkpoint:
     """Returns the checkpoint of the feed. Raises the errors that the module names."""
     raw = await log.read_note(NOTE)
     if raw is None:
         raise ConfigurationError(f"the changelog knows of no change feed: start its writer (tiered feed run), or {ROWS_INSTEAD}")
-    return Checkpoint.parse(raw)
+    try:
+        return Checkpoint.from_bytes(raw)
+    except CorruptRecordError as error:
+        raise CorruptRecordError(f"{error}; or {ROWS_INSTEAD}") from None
 
 
 async def references_of(log: ChangeLog, store: str, now_ns: int, age_max_s: float) -> FeedReferences:
@@ -125,12 +65,12 @@ async def references_of(log: ChangeLog, store: str, now_ns: int, age_max_s: floa
         )
     check_progress(found)
     await check_began(log, found.generation)
-    frontier_ns = found.frontier_ms * NS_PER_MS
+    frontier_ns = found.frontier * NS_PER_MS
     _check_age(frontier_ns, now_ns, age_max_s)
     return FeedReferences(
         generation=found.generation, store=found.store, frontier_ns=frontier_ns,
-        passed_ns=None if found.passed_ms is None else found.passed_ms * NS_PER_MS,
-        live=found.live, records=found.records, last=found.last, age_max_s=age_max_s,
+        passed_ns=None if found.passed is None else found.passed * NS_PER_MS,
+        live=found.live, records=found.records, last=found.num_records, age_max_s=age_max_s,
     )  # fmt: skip
 
 
@@ -146,7 +86,7 @@ def check_progress(found: Checkpoint) -> None:
             f"the change feed has not read all rows yet: wait until its pass is complete (tiered status shows how far it is), or"
             f" {ROWS_INSTEAD}"
         )
-    if found.frontier_ms <= FIRST_MS:
+    if found.frontier <= FIRST_MS:
         raise ConfigurationError(f"the change feed has no frontier yet: wait until its writer has published one, or {ROWS_INSTEAD}")
 
 

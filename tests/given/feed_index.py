@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from changelog.base.runtime import Runtime
 from changelog.change import Entry
 from changelog.log import ChangeLog
 from recovery.audit.manifest import FeedReferences
-from recovery.audit.references import NOTE, references_of
+from recovery.audit.references import references_of
+from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
 from tiered.metadata import NS_PER_MS
 from tiered.protocol.backends import HighVolumeBackend, Tiers
 from tiered.protocol.finishing import clean_up, settle_change
@@ -45,41 +47,43 @@ async def publish(
     values: dict[str, bytes | None] = dict.fromkeys(stale)
     values |= {f"{prefix}index/{path}": blob.encode() for path, blob in published.items()}
     await log.write_values({f"{prefix}began": b"1", **values}, now_ms)
-    checkpoint = {
-        "progress": {"timestamp": now_ms - 1, "num_records": 0}, "next": now_ms, "lower": now_ms if lower is None else lower, "epoch": 1,
-        "seq": 7, "generation": generation, "staged": None,
-        "bindings": [[now_ms - 1, {"records": len(published) if records is None else records}]], "store": store,
-        "live": len(published) if live is None else live,
-        "pass": None if withheld is None else {"cursor": "", "read": 0, "known": None, "withheld": withheld},
-        "passed": now_ms - 1000, "gap": gap, "closed": False,
-    }  # fmt: skip
-    assert await log.swap_note(NOTE, await log.read_note(NOTE), json.dumps(checkpoint, separators=(",", ":")).encode())
+    assert await log.swap_note(NOTE, await log.read_note(NOTE), Checkpoint(
+        timestamp=now_ms - 1, num_records=0, next=now_ms, lower=now_ms if lower is None else lower, epoch=1, seq=7, generation=generation,
+        staged=None, bindings=((now_ms - 1, len(published) if records is None else records),), store=store,
+        live=len(published) if live is None else live,
+        scan=None if withheld is None else Pass(b"", 0, None, estimated=False, withheld=withheld, began=now_ms - 1, scanned=0),
+        passed=now_ms - 1000, gap=gap, closed=False, writer="somebody",
+    ).to_bytes())  # fmt: skip
 
 
 async def keep_up(log: ChangeLog, tiers: Tiers, runtime: Runtime) -> None:
     """Publishes what the entries that are kept have changed. Call it again after a crash, or an error."""
     raw = await log.read_note(NOTE)
     assert raw is not None, "publish an index first"
-    told = json.loads(raw)
-    prefix = f"feed/{told['generation']}/index/"
+    told = Checkpoint.from_bytes(raw)
+    prefix = f"feed/{told.generation}/"
 
     async def apply(changed: dict[str, str | None], time: int) -> None:
-        await log.write_values({f"{prefix}{path}": None if blob is None else blob.encode() for path, blob in changed.items()}, time)
+        values = {f"{prefix}index/{path}": None if blob is None else blob.encode() for path, blob in changed.items()}
+        await log.write_values(values, time)
 
-    await apply(told.get("intent", {}), told["next"] - 1)  # the index may have missed the last commit
+    staged = await log.read_values([f"{prefix}staged/{told.timestamp}"])
+    for value in staged.values():  # the index may have missed the last commit
+        await apply(json.loads(value), told.timestamp)
     hints = [hint for within in log.ranges() for hint in (await log.kept(within, 1000)).entries if isinstance(hint, Entry)]
     paths = sorted({hint.change.object for hint in hints})
     wanted = {each.path: each.target for each in (await tiers.high_volume.redirects_at([path.encode() for path in paths])).redirects}
-    values = await log.read_values([f"{prefix}{path}" for path in paths])
-    before = {key.removeprefix(prefix): value.decode() for key, value in values.items()}
+    values = await log.read_values([f"{prefix}index/{path}" for path in paths])
+    before = {key.removeprefix(f"{prefix}index/"): value.decode() for key, value in values.items()}
     changed = {path: wanted.get(path) for path in paths if wanted.get(path) != before.get(path)}
-    time = max(told["next"], runtime.wall_ns() // NS_PER_MS)
-    records = told["bindings"][-1][1]["records"] + sum((path in before) + (path in wanted) for path in changed)
-    committed = told | {
-        "next": time + 1, "lower": time + 1, "seq": told["seq"] + 1, "bindings": [[time, {"records": records}]], "intent": changed,
-        "live": told["live"] + sum((path in wanted) - (path in before) for path in changed),
-    }  # fmt: skip
-    if not await log.swap_note(NOTE, raw, json.dumps(committed, separators=(",", ":")).encode()):
+    time = max(told.next, runtime.wall_ns() // NS_PER_MS)
+    records = told.records + sum((path in before) + (path in wanted) for path in changed)
+    await log.write_values({f"{prefix}staged/{time}": json.dumps(changed).encode()}, time)
+    committed = replace(
+        told, timestamp=time, next=time + 1, lower=time + 1, seq=told.seq + 1, bindings=told.bound(time, records),
+        live=told.live + sum((path in wanted) - (path in before) for path in changed),
+    )  # fmt: skip
+    if not await log.swap_note(NOTE, raw, committed.to_bytes()):
         return
     await apply(changed, time)
     for hint in hints:

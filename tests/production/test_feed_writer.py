@@ -19,8 +19,8 @@ from emulators.gcs.server import GcsEmulator
 from recovery.feed.messages import Update
 from recovery.feed.sinks.open import open_sink
 from recovery.feed.sinks.sink import Sink
-from recovery.feed.writer.checkpoint import Checkpoint
-from recovery.feed.writer.run import FeedRun, store_of
+from recovery.feed.writer.checkpoint import Checkpoint, store_of
+from recovery.feed.writer.run import FeedRun
 from recovery.feed.writer.source import Counts
 from recovery.feed.writer.writer import FeedWriter, FencedError, Step
 from tiered import ObjectId, Settings

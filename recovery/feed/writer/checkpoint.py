@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from changelog.log import NOTE_BYTES_MAX
 from recovery.feed.writer.note_fields import NUMBER_MAX, NoteFields, canonical
+from tiered.settings import Settings
 
 NOTE = "feed"
 FIX = "if newer software wrote it, update this software; otherwise begin a new generation with: tiered feed run --new-generation"
@@ -184,6 +185,14 @@ class Checkpoint:
         if not same:
             raise found.wrong("its JSON is not spelled as the writer spells it")
         return checkpoint
+
+
+def store_of(settings: Settings) -> str:
+    """Returns how a checkpoint names the store. The path of a directory is no part of it: a directory may be moved."""
+    if settings.bigtable is None or settings.gcs is None:
+        return "directory"
+    at = settings.bigtable
+    return f"bigtable:{at.project}/{at.instance}/{at.table}+gcs:{settings.gcs.bucket}"
 
 
 _KEYS = (

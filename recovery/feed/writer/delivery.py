@@ -8,6 +8,8 @@ position: the file is delivered again, with the same bytes. *Failure*: it is wri
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import anyio
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError
@@ -40,6 +42,7 @@ class Delivery:
         self.acknowledged = -1
         self._error: Exception | None = None
         self._failing_at = 0.0
+        self._told: str | None = None
         self._generation = -1
         self._writer = writer
         self._log = log
@@ -86,7 +89,7 @@ class Delivery:
                 failures = 0
             except Exception as error:  # noqa: BLE001 - it is this sink's: the others go on
                 failures += 1
-                await self._failed(error, failures)
+                await self._failed(error)
                 bound_s = min(AGAIN_MAX_S, AGAIN_FIRST_S * 2 ** min(failures - 1, 16))
                 await self._runtime.sleep(bound_s * self._runtime.random.uniform(0.5, 1.0))
 
@@ -113,23 +116,28 @@ class Delivery:
         was_failing = self._position.failing_since is not None
         self._position = await advance(self._log, Position(self._name, self._generation, journaled.time, journaled.records))
         self.acknowledged = journaled.time
-        self._error = None
+        self._error = self._told = None
         if was_failing:
             events.info("feed_sink_answers", sink=self._name, acknowledged=journaled.time)
 
-    async def _failed(self, error: Exception, failures: int) -> None:
-        """Logs the first failure of a row of them, and notes it beside the position."""
+    async def _failed(self, error: Exception) -> None:
+        """Logs a failure and notes it beside the position, unless it is the one that is noted already.
+
+        Since when no delivery succeeds is kept, also from the writer before this one.
+        """
+        if self._error is None:
+            self._failing_at = self._runtime.monotonic()
         self._error = error
-        if failures > 1:
+        if str(error) == self._told:
             return
-        self._failing_at = self._runtime.monotonic()
+        self._told = str(error)
         unforeseen = None if isinstance(error, TieredError) else error
         events.warning("feed_sink_failing", error, exc_info=unforeseen, sink=self._name)
         assert self._position is not None, "it has begun"
-        self._position = Position(
-            self._name, self._generation, self._position.acknowledged, self._position.records,
-            self._runtime.wall_ns() // NS_PER_MS, str(error),
-        )  # fmt: skip
+        since = self._position.failing_since
+        if since is None:
+            since = self._runtime.wall_ns() // NS_PER_MS
+        self._position = replace(self._position, failing_since=since, error=str(error))
         with anyio.move_on_after(AGAIN_MAX_S):
             try:
                 await advance(self._log, self._position)

@@ -23,7 +23,7 @@ from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from recovery.feed.sinks.sink import Sink
-from recovery.feed.writer.checkpoint import NOTE, Checkpoint
+from recovery.feed.writer.checkpoint import NOTE, Checkpoint, store_of
 from recovery.feed.writer.cleaning import Cleaning
 from recovery.feed.writer.delivery import Delivery
 from recovery.feed.writer.source import Counts, FeedSource
@@ -228,11 +228,3 @@ async def run_beside(feed: FeedRun, stopped: Callable[[], Awaitable[None]], runt
             except Exception as error:  # noqa: BLE001 - it must not end what it runs beside
                 events.error("feed_broken", error, exc_info=None if isinstance(error, TieredError) else error, writer=feed.writer.name)
                 await feed.rest(wait_s * runtime.random.uniform(0.5, 1.0))
-
-
-def store_of(settings: Settings) -> str:
-    """Returns which store the settings name. The path of a directory is no part of it: a directory may be moved."""
-    if settings.bigtable is None or settings.gcs is None:
-        return "directory"
-    at = settings.bigtable
-    return f"bigtable:{at.project}/{at.instance}/{at.table}+gcs:{settings.gcs.bucket}"

@@ -15,9 +15,10 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError
 from changelog.change import Change, ChangeId, Entry, Unreadable, decode
 from recovery.audit.finding import Finding, Summary
 from recovery.audit.manifest import Bounds, FeedAtEnd, FeedReferences, Manifest, index_not_whole
-from recovery.audit.references import NOTE, FeedIndex, references_of
+from recovery.audit.references import FeedIndex, references_of
 from recovery.audit.sweep import WINDOW_NAMES, audit_range
 from recovery.audit.verdicts import Kind
+from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, Ground, SimulatedGround, embedded_ground, emulated_ground
 from tests.given.feed_index import GENERATION, STORE, keep_up, perfect, publish, rows_of
 from tests.given.planted_world import CUTOFF, PAST_NS, plant
@@ -349,8 +350,20 @@ async def test_feed_that_cannot_be_used_is_refused_with_the_reason_and_the_fix()
     with pytest.raises(ConfigurationError, match="is lost: start its writer"):
         await references_of(ground.log, STORE, BEGINS_NS, 60)
     ground.stored.notes[NOTE] = b'{"generation":1}'
-    with pytest.raises(CorruptRecordError, match=r"note feed of the changelog\) cannot be read"):
+    with pytest.raises(CorruptRecordError, match=r"the note feed is damaged: progress is missing; .*; or leave --references feed out"):
         await references_of(ground.log, STORE, BEGINS_NS, 60)
+
+
+async def test_audit_takes_only_a_checkpoint_that_the_writer_of_the_feed_takes() -> None:
+    """What newer software wrote beside the rest may change what the rest means."""
+    ground = SimulatedGround()
+    await publish(ground.log, {}, BEGINS_NS)
+    told = ground.stored.notes[NOTE]
+    assert Checkpoint.from_bytes(told).to_bytes() == told
+    for damaged in (told[:-1] + b',"halves":2}', told.replace(b'"epoch":1', b'"epoch":0'), told.replace(b",", b", ", 1)):
+        ground.stored.notes[NOTE] = damaged
+        with pytest.raises(CorruptRecordError, match="the note feed is damaged"):
+            await references_of(ground.log, STORE, BEGINS_NS, 60)
 
 
 async def test_feed_that_breaks_off_while_the_audit_reads_it_fails_the_range() -> None:

@@ -17,9 +17,9 @@ from recovery.audit.evidence import evidence
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Manifest
-from recovery.audit.plan import store_of
 from recovery.audit.run import run_audit
 from recovery.audit.work import AuditOptions, Engine, Job, Outcome, carry_out
+from recovery.feed.writer.checkpoint import store_of
 from tests.given.audited_store import OBJECTS, PLANTED, InThread, Store, found, plant
 from tests.given.feed_index import GENERATION, publish, rows_of
 from tiered.open import open_backends
