@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
@@ -50,7 +51,7 @@ async def deliver(store: FedStore, sink: Failing, until: Callable[[Position], bo
         tasks.start_soon(delivery.run)
         with anyio.fail_after(5):
             while (found := (await read(store.log, [sink.name])).get(sink.name)) is None or not until(found):
-                await anyio.sleep(0)
+                await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()
     return found
 
