@@ -2,9 +2,10 @@
 
     {"v":1,"run":…,"where":…,"started_ns":…,"ended_ns":…,"complete":true,"blobs":n,"tombstones":n,
      "findings":{"orphan":[number,bytes],…},"ranges":n,"ranges_missing":n,"doubts":n,"scope":"media/","verified":n|null,
-     "young":n}
+     "young":n,"references":"rows" or "feed"}
 
-A note of older software has no `scope`, no `verified` and no `young`.
+A note of older software has no `scope`, no `verified`, no `young` and no `references`. `tombstones` counts the
+references: those that a scan of the rows found, or those of the change feed.
 
 The note holds figures and no object's name. `recovery.audit.run` writes it when a run has ended, complete or not.
 """
@@ -24,6 +25,7 @@ NOTE = "audit/last"
 VERSION = 1
 TRIES = 4
 COUNT_MAX = 2**64 - 1
+ROWS, FEED = "rows", "feed"
 DANGLING, DESTROYED = "dangling", "destroyed"
 
 
@@ -34,7 +36,8 @@ class LastAudit:
     `findings`: for each class that somebody should look at, how many there are, and their bytes. `complete`: every
     range was audited, and nothing makes the evidence doubtful. `doubts`: how many things make it doubtful.
     `scope`: only names that begin with this were looked at. `verified`: how many payloads were read; None: none was
-    meant to be read. `young`: how many blobs nothing named, and were younger than the grace.
+    meant to be read. `young`: how many blobs nothing named, and were younger than the grace. `references`: where the
+    references came from, `ROWS` or `FEED`. `tombstones`: how many there were.
     """
 
     run: str
@@ -51,6 +54,7 @@ class LastAudit:
     scope: str = ""
     verified: int | None = None
     young: int = 0
+    references: str = ROWS
 
     @property
     def is_loss(self) -> bool:
@@ -82,7 +86,8 @@ class LastAudit:
             return f"findings: {found}"
         read = "no payload was read" if self.verified is None else f"{self.verified:,} payloads were read"
         young = f"; {self.young:,} blobs that nothing names were too young to judge" if self.young else ""
-        return f"clean: {self.blobs - self.young:,} blobs and {self.tombstones:,} tombstones are accounted for by name{young}; {read}"
+        named = "tombstones" if self.references == ROWS else "references of the change feed"
+        return f"clean: {self.blobs - self.young:,} blobs and {self.tombstones:,} {named} are accounted for by name{young}; {read}"
 
     def _losses(self) -> Iterator[str]:
         gone, broken = (self.findings.get(kind, (0, 0))[0] for kind in (DANGLING, DESTROYED))
@@ -99,7 +104,7 @@ def encode(audit: LastAudit) -> bytes:
         "complete": audit.complete, "blobs": audit.blobs, "tombstones": audit.tombstones,
         "findings": {kind: list(found) for kind, found in audit.findings.items()},
         "ranges": audit.ranges, "ranges_missing": audit.ranges_missing, "doubts": audit.doubts,
-        "scope": audit.scope, "verified": audit.verified, "young": audit.young,
+        "scope": audit.scope, "verified": audit.verified, "young": audit.young, "references": audit.references,
     }  # fmt: skip
     return json.dumps(value, separators=(",", ":")).encode()
 
@@ -121,6 +126,7 @@ def decode(raw: bytes) -> LastAudit:
         findings=_findings(value), ranges=_count(value, "ranges"), ranges_missing=_count(value, "ranges_missing"),
         doubts=_count(value, "doubts"), scope=_text({"scope": "", **value}, "scope"),
         verified=None if value.get("verified") is None else _count(value, "verified"), young=_count({"young": 0, **value}, "young"),
+        references=_source(value),
     )  # fmt: skip
 
 
@@ -136,6 +142,12 @@ def _count(value: Mapping[str, Any], name: str) -> int:
     if type(found) is not int or not 0 <= found <= COUNT_MAX:
         raise CorruptRecordError(f"the note {NOTE} has {shown(found)} for {name!r}")
     return found
+
+
+def _source(value: Mapping[str, Any]) -> str:
+    if (found := value.get("references", ROWS)) not in (ROWS, FEED):
+        raise CorruptRecordError(f"the note {NOTE} has {shown(found)} for 'references'")
+    return str(found)
 
 
 def _findings(value: Mapping[str, Any]) -> dict[str, tuple[int, int]]:

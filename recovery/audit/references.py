@@ -28,12 +28,9 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError
 from changelog.log import ChangeLog
 from recovery.audit.manifest import CLOCKS_NS, FeedAtEnd, FeedReferences
 from recovery.audit.words import duration, moment, span
-from recovery.feed.writer.checkpoint import NOTE, Checkpoint
+from recovery.feed.writer.checkpoint import NOTE, NOTHING_YET, Checkpoint
 from tiered.metadata import NS_PER_MS, NS_PER_S
 from tiered.text import shown
-
-FIRST_MS = 1
-"""The frontier of a feed that has published nothing but its beginning."""
 
 ROWS_INSTEAD = "leave --references feed out, and the rows are scanned"
 
@@ -86,7 +83,7 @@ def check_progress(found: Checkpoint) -> None:
             f"the change feed has not read all rows yet: wait until its pass is complete (tiered status shows how far it is), or"
             f" {ROWS_INSTEAD}"
         )
-    if found.frontier <= FIRST_MS:
+    if found.frontier <= NOTHING_YET:
         raise ConfigurationError(f"the change feed has no frontier yet: wait until its writer has published one, or {ROWS_INSTEAD}")
 
 

@@ -67,7 +67,7 @@ from recovery.audit.tiles import Header, Piece, Tiling, tiled
 from recovery.audit.verdicts import FINDINGS, Kind
 from recovery.audit.words import PRICE_DEFAULT
 from recovery.audit.work import CANARY, AuditOptions, Engine, Job, Outcome, Progress, check_there, job_of, portable
-from recovery.last_audit import LastAudit, write_last
+from recovery.last_audit import FEED, ROWS, LastAudit, write_last
 from recovery.statistics.audit_source import AuditSource, Finished, estimate
 from tiered.open import open_backends
 from tiered.protocol.retry import ask
@@ -184,6 +184,7 @@ def last_audit_of(ended: Manifest, where: str) -> LastAudit:
         findings={kind.value: (each.number, each.size) for kind, each in ended.totals.items() if kind in FINDINGS and each.number},
         ranges=len(ended.ranges), ranges_missing=len(ended.failures), doubts=len(ended.doubts), scope=ended.scope,
         verified=None if ended.verify is None else ended.verified, young=words.total(ended, [Kind.TOO_YOUNG]).number,
+        references=ROWS if ended.references is None else FEED,
     )  # fmt: skip
 
 

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import json
 import os
+import stat
 from collections.abc import Callable, Collection
 from contextlib import aclosing
 from functools import partial
@@ -34,7 +36,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from changelog.base.errors import CorruptRecordError, TieredError, UnavailableError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from recovery.feed.errors import FeedError, Rule
@@ -87,14 +89,14 @@ class _Receiver:
         return Response(status_code=204)
 
     async def generations(self, _: Request) -> Response:
-        found = await in_thread(partial(_listed, self._sink.root, generation_of), self._thread)
+        found = await in_thread(partial(_listed, self._sink.root, generation_of, folders=True), self._thread)
         return _lines([{"generation": generation_of(name), "folder": name} for name, _ in found])
 
     async def files(self, request: Request) -> Response:
         folder = request.path_params["folder"]
         if generation_of(folder) is None:
             raise HTTPException(404)
-        found = await in_thread(partial(_listed, self._sink.root / folder, time_of), self._thread)
+        found = await in_thread(partial(_listed, self._sink.root / folder, time_of, folders=False), self._thread)
         if not found:
             raise HTTPException(404)
         return _lines([{"name": name, "time": known[0], "bytes": size} for name, size in found if (known := time_of(name))])
@@ -148,23 +150,36 @@ def _read_through(parcel: Parcel) -> None:
         raise FeedError(Rule.FORM, "the file has no message", parcel.path)
 
 
-def _listed(directory: Path, known: Callable[[str], object]) -> list[tuple[str, int]]:
-    """The names in a directory that a feed gives, sorted, with their sizes. None if there is no such directory."""
+def _listed(directory: Path, known: Callable[[str], object], *, folders: bool) -> list[tuple[str, int]]:
+    """The names that a feed gives to folders, or to files, in a directory: sorted, with sizes. No directory has none.
+
+    What has such a name and is something else is left out: a link may lead anywhere, and a pipe has no end.
+    """
+    is_wanted = stat.S_ISDIR if folders else stat.S_ISREG
     try:
-        return sorted((each.name, each.stat().st_size) for each in os.scandir(directory) if known(each.name) is not None)
+        found = [(each.name, each.stat(follow_symlinks=False)) for each in os.scandir(directory) if known(each.name) is not None]
     except FileNotFoundError:
         return []
     except OSError as error:
         raise UnavailableError(f"{directory} cannot be read: {error.strerror}") from None
+    return sorted((name, there.st_size) for name, there in found if is_wanted(there.st_mode))
 
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            if stat.S_ISREG(os.fstat(handle).st_mode):
+                with open(handle, "rb", closefd=False) as file:
+                    return file.read()
+        finally:
+            os.close(handle)
     except FileNotFoundError:
         raise HTTPException(404) from None
     except OSError as error:
-        raise UnavailableError(f"{path} cannot be read: {error.strerror}") from None
+        if error.errno != errno.ELOOP:
+            raise UnavailableError(f"{path} cannot be read: {error.strerror}") from None
+    raise ConfigurationError(f"{path} is no file, and a feed did not put it there: move it away")
 
 
 def _lines(values: list[dict[str, object]]) -> Response:

@@ -48,7 +48,8 @@ def as_json(status: Status, *, show_objects: bool = True) -> dict[str, Any]:
         "last_audit": None if audit is None else {
             "run": audit.run, "where": audit.where, "started": moment(audit.started_ns // NS_PER_MS),
             "ended": moment(audit.ended_ns // NS_PER_MS), "complete": audit.complete, "sentence": audit.sentence,
-            "blobs": audit.blobs, "tombstones": audit.tombstones, "scope": audit.scope, "payloads_read": audit.verified,
+            "blobs": audit.blobs, "tombstones": audit.tombstones, "references": audit.references, "scope": audit.scope,
+            "payloads_read": audit.verified,
             "findings": {kind: {"number": number, "bytes": size} for kind, (number, size) in audit.findings.items()},
         },
         "feed": None if status.feed is None else feed_json(status.feed, show_objects=show_objects),

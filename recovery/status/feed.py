@@ -14,11 +14,12 @@ from typing import Any
 
 from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
-from recovery.feed.writer.checkpoint import NOTE, Checkpoint
+from recovery.feed.writer.checkpoint import NOTE, NOTHING_YET, Checkpoint, store_of
 from recovery.feed.writer.positions import Position, read, sink_name
 from recovery.feed.writer.source import Kept, count_kept
 from recovery.statistics.verdict import Kind, Verdict
 from tiered.settings import FeedSettings, Settings
+from tiered.text import shown
 
 YOUNG_PERIODS = 3
 """A frontier is young if it is no older than so many times `feed.progress_every_s`, and `YOUNG_S` seconds."""
@@ -26,6 +27,9 @@ YOUNG_S = 30.0
 
 ENDED_S = 3600.0
 """After a writer has ended in good order, entries may wait for so many seconds. A cron job may write the feed."""
+
+AHEAD_MAX_S = 60.0
+"""By so many seconds the clock of a writer may be ahead. Beyond that a frontier is no sign of life."""
 
 NEAR_SHARE = 0.8
 """The wait of the oldest entry is near its bound from this share of `feed.hold_max_s` on."""
@@ -72,9 +76,10 @@ class Feed:
     """What is known of the feed. `why`: why it is in this state, as a sentence; empty: that needs no reason.
 
     `enabled`: the setting. `checkpoint`: None: there is none, or it could not be read. `frontier_ms`: up to this time
-    the feed is complete (Unix ms); None: nothing is published yet. `frontier_age_s`: how long ago that was. `kept`:
-    the entries that wait for the feed; None: they could not be read. `kept_age_s`: for how long the oldest of them
-    waits. `hold_max_s`: how long they may wait.
+    the feed is complete (Unix ms); None: nothing is published yet. `frontier_age_s`: how long ago that was; 0: it lies
+    ahead. `kept`: the entries that wait for the feed; None: they could not be read. `kept_age_s`: for how long the
+    oldest of them waits. `hold_max_s`: how long they may wait. `store`: which store the settings name. `ahead_s`: by
+    how many seconds the frontier lies ahead.
     """
 
     state: FeedState
@@ -87,6 +92,8 @@ class Feed:
     kept_age_s: float | None
     hold_max_s: float
     sinks: tuple[FeedSink, ...]
+    store: str = ""
+    ahead_s: float = 0.0
 
     @property
     def stands_still(self) -> bool:
@@ -124,10 +131,12 @@ async def look_at_feed(ask: Ask, log: ChangeLog, settings: Settings, runtime: Ru
     None if no feed is configured and none was ever begun, or if the changelog did not answer that.
     """
     enabled = settings.feed.enabled
-    answer: tuple[Checkpoint | None] | None = await ask("the checkpoint of the feed", partial(_read_checkpoint, log))
-    checkpoint = None if answer is None else answer[0]
-    if not enabled and checkpoint is None:
+    answer: tuple[bytes | None] | None = await ask("the checkpoint of the feed", partial(_read_note, log))
+    raw = None if answer is None else answer[0]
+    if not enabled and raw is None:
         return lambda now_ms, source: None
+    checkpoint: Checkpoint | None = None if raw is None else await ask("the checkpoint of the feed", partial(_parsed, raw))
+    unread = answer is None or (raw is not None and checkpoint is None)
     kept: Kept | None = await ask("the entries that wait for the feed", partial(count_kept, log, runtime))
     known: dict[str, Position | None] = {}
     for name in map(sink_name, settings.feed.to):
@@ -137,21 +146,25 @@ async def look_at_feed(ask: Ask, log: ChangeLog, settings: Settings, runtime: Ru
     sinks = tuple(_sink(sink_name(to), known, checkpoint) for to in settings.feed.to)
 
     def judged(now_ms: int, source: SourceOfFeed | None) -> Feed:
-        frontier_ms = checkpoint.frontier if checkpoint is not None and checkpoint.frontier > 0 else None
+        frontier_ms = checkpoint.frontier if checkpoint is not None and checkpoint.frontier > NOTHING_YET else None
         kept_ms = None if kept is None else kept.oldest_ms
         ages_s = [None if since is None else max(0.0, (now_ms - since) / 1000) for since in (frontier_ms, kept_ms)]
         feed = Feed(
-            FeedState.UNKNOWN, "", enabled, checkpoint, frontier_ms, ages_s[0], kept, ages_s[1], settings.feed.hold_max_s, sinks
-        )
-        state, why = judge(feed, settings.feed, source, unread=answer is None)
+            FeedState.UNKNOWN, "", enabled, checkpoint, frontier_ms, ages_s[0], kept, ages_s[1], settings.feed.hold_max_s, sinks,
+            store_of(settings), 0.0 if frontier_ms is None else max(0.0, (frontier_ms - now_ms) / 1000),
+        )  # fmt: skip
+        state, why = judge(feed, settings.feed, source, unread=unread)
         return replace(feed, state=state, why=why)
 
     return judged
 
 
-async def _read_checkpoint(log: ChangeLog) -> tuple[Checkpoint | None]:
-    raw = await log.read_note(NOTE)
-    return (None if raw is None else Checkpoint.from_bytes(raw),)
+async def _read_note(log: ChangeLog) -> tuple[bytes | None]:
+    return (await log.read_note(NOTE),)
+
+
+async def _parsed(raw: bytes) -> Checkpoint:
+    return Checkpoint.from_bytes(raw)
 
 
 def _sink(name: str, known: Mapping[str, Position | None], checkpoint: Checkpoint | None) -> FeedSink:
@@ -189,13 +202,18 @@ def judge(feed: Feed, settings: FeedSettings, source: SourceOfFeed | None, *, un
         return FeedState.OFF, "feed.enabled is not set here, so changes leave no hints for it."
     if checkpoint is None:
         return FeedState.NO_WRITER, "No writer has ever begun it."
+    if checkpoint.store != feed.store:
+        return FeedState.STALLED, (
+            f"It is the feed of the store {shown(checkpoint.store)}, and this store is {shown(feed.store)}:"
+            " check the settings, or begin a new generation."
+        )
     if checkpoint.closed:
-        why = "Its writer has ended in good order, and no other one works"
-        if feed.kept_age_s is not None and feed.kept_age_s > ENDED_S:
-            return FeedState.STALLED, f"{why}, although entries wait."
-        return FeedState.ENDED, f"{why}."
+        return _ended(feed)
     if why := _no_life(feed, settings, source):
         return FeedState.STALLED, why
+    if feed.ahead_s > AHEAD_MAX_S and (source is None or not source.fresh):
+        ahead = f"Its frontier lies {feed.ahead_s:,.0f} s ahead"
+        return FeedState.UNKNOWN, f"{ahead}, so nobody knows how old it is: set the clock of its writer right."
     failing = feed.failing
     if failing and len(failing) == len(feed.sinks):
         return FeedState.STALLED, f"No sink takes anything: {_reasons(failing)}"
@@ -213,7 +231,23 @@ def judge(feed: Feed, settings: FeedSettings, source: SourceOfFeed | None, *, un
         return FeedState.BEHIND, f"It is {source.verdict.kind.value}."
     if not _is_young(feed, settings):
         return FeedState.BEHIND, "Its frontier is old."
+    if not all(sink.known for sink in feed.sinks):
+        return FeedState.UNKNOWN, "How far a sink is could not be read."
     return FeedState.LIVE, ""
+
+
+def _ended(feed: Feed) -> tuple[FeedState, str]:
+    """Judges a feed whose writer has ended in good order."""
+    why = "Its writer has ended in good order, and no other one works"
+    if feed.kept_age_s is not None and feed.kept_age_s > ENDED_S:
+        return FeedState.STALLED, f"{why}, although entries wait."
+    if failing := feed.failing:
+        return FeedState.STALLED, f"{why}, although a sink fails: {_reasons(failing)}"
+    if any(sink.behind_records for sink in feed.sinks):
+        if feed.frontier_age_s is None or feed.frontier_age_s > ENDED_S:
+            return FeedState.STALLED, f"{why}, although a sink does not have all updates."
+        return FeedState.ENDED, f"{why}. A sink does not have all updates yet."
+    return FeedState.ENDED, f"{why}."
 
 
 def _no_life(feed: Feed, settings: FeedSettings, source: SourceOfFeed | None) -> str:

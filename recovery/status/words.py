@@ -100,13 +100,14 @@ def _orders(status: Status) -> Iterator[Order]:
 
 def feed_orders(feed: Feed) -> Iterator[Order]:
     """Yields what an operator should do for the change feed."""
-    failing = feed.failing
+    failing, ended = feed.failing, feed.checkpoint is not None and feed.checkpoint.closed
     if feed.state is FeedState.NO_WRITER:
         yield Order("The change feed is configured, and no writer has ever begun it. Start one.", "tiered feed run")
-    elif feed.state is FeedState.STALLED and not failing:
+    elif feed.state is FeedState.STALLED and (not failing or ended):
         yield Order(f"{feed.why} See the log of the writer, or start one.", "tiered feed run")
     for sink in failing:
-        yield Order(f"The sink {sink.name} takes nothing. Mend the cause; the writer goes on by itself.")
+        goes_on = "then start the writer" if ended else "the writer goes on by itself"
+        yield Order(f"The sink {sink.name} takes nothing. Mend the cause; {goes_on}.")
     if feed.near_bound:
         yield Order(
             "Deletions have waited for the change feed for almost feed.hold_max_s. Then recovery cleans up without it, and the feed"

@@ -231,7 +231,7 @@ def test_the_image_is_built_from_what_is_there() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) | {project["project"]["readme"]} <= set(copied)
     [extras] = re.findall(r"\[([a-z,]+)\]\"", (DEPLOY / "Dockerfile").read_text())
-    assert set(extras.split(",")) == {"daemon", "gcp", "audit"} <= set(project["project"]["optional-dependencies"])
+    assert set(extras.split(",")) == {"daemon", "gcp", "audit", "feed", "kafka"} <= set(project["project"]["optional-dependencies"])
 
 
 def test_the_image_has_a_pinned_base_no_root_and_a_health_check() -> None:

@@ -135,14 +135,17 @@ def _holds(path: Path, parcel: Parcel) -> bool:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return False
-    with open(handle, "rb") as file:
+    try:
         size = os.fstat(handle).st_size
-        if size != len(parcel.data) or file.read(size + 1) != parcel.data:
-            raise CorruptRecordError(
-                f"{path} has {size} bytes that are not those of the feed ({len(parcel.data)} bytes, sha256 {parcel.sha256}):"
-                " it stays as it is; find out who wrote it, and move it away"
-            )
+        with open(handle, "rb", closefd=False) as file:  # of a directory it raises, and would leave the handle open
+            if size != len(parcel.data) or file.read(size + 1) != parcel.data:
+                raise CorruptRecordError(
+                    f"{path} has {size} bytes that are not those of the feed ({len(parcel.data)} bytes, sha256 {parcel.sha256}):"
+                    " it stays as it is; find out who wrote it, and move it away"
+                )
         os.fsync(handle)
+    finally:
+        os.close(handle)
     return True
 
 

@@ -23,6 +23,9 @@ from tiered.settings import Settings
 NOTE = "feed"
 FIX = "if newer software wrote it, update this software; otherwise begin a new generation with: tiered feed run --new-generation"
 
+NOTHING_YET = 1
+"""The frontier of a generation that has published nothing but its beginning. Its view is empty, and says nothing."""
+
 BINDINGS_MAX = 32
 """So many transactions of the past are remembered with their number of records. The latest stay."""
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from changelog.base.errors import ConfigurationError
+from changelog.base.errors import ConfigurationError, CorruptRecordError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit import words
 from recovery.audit.evidence import evidence
@@ -20,6 +21,7 @@ from recovery.audit.manifest import Manifest
 from recovery.audit.run import run_audit
 from recovery.audit.work import AuditOptions, Engine, Job, Outcome, carry_out
 from recovery.feed.writer.checkpoint import store_of
+from recovery.last_audit import LastAudit, decode, encode, read_last
 from tests.given.audited_store import OBJECTS, PLANTED, InThread, Store, found, plant
 from tests.given.feed_index import GENERATION, publish, rows_of
 from tiered.open import open_backends
@@ -38,6 +40,12 @@ async def feed(store: Settings, **wrong: Any) -> None:
     """Publishes what the rows say now."""
     async with open_backends(store, RUNTIME) as backends:
         await publish(backends.log, await rows_of(backends.tiers.high_volume), RUNTIME.wall_ns(), store=store_of(store), **wrong)
+
+
+async def noted(store: Settings) -> str | None:
+    async with open_backends(store, RUNTIME, writes=False) as backends:
+        last = await read_last(backends.log)
+    return None if last is None else last.references
 
 
 @pytest.fixture
@@ -63,7 +71,9 @@ async def test_run_with_a_feed_finds_what_was_planted_and_says_where_its_referen
     assert f"came from the change feed (generation {GENERATION}), which was complete up to" in words.sourced(manifest)
     page = (tmp_path / "run" / "report.html").read_text()
     assert f"generation {GENERATION}" in page and "Rows: they were not scanned." in page
+    assert await noted(store) == "feed"
     scanned = await audit(store, tmp_path / "rows", references=None)
+    assert await noted(store) == "rows"
     assert scanned.references is None and words.sourced(scanned) == ""
     assert (scanned.totals, scanned.redirects, scanned.usecases) == (manifest.totals, manifest.redirects, manifest.usecases)
     assert evidence(RunDirectory.open(str(tmp_path / "run")), RUNTIME.wall_ns()).complete
@@ -135,6 +145,18 @@ async def test_new_run_is_refused_before_it_begins_if_the_feed_cannot_be_used(st
     await anyio.sleep(0.01)
     with pytest.raises(ConfigurationError, match=r"allow more \(--feed-age-max\)"):
         await audit(store, tmp_path / "run", feed_age_max_s=0.001)
+
+
+def test_result_that_status_shows_calls_references_of_the_feed_by_their_name() -> None:
+    by_rows = LastAudit("run", "/audits/1", 1, 2, True, 12, 10, {}, 6, 0, 0)
+    by_feed = replace(by_rows, references="feed")
+    assert "12 blobs and 10 tombstones are" in by_rows.sentence
+    assert "12 blobs and 10 references of the change feed are" in by_feed.sentence
+    assert [decode(encode(each)) for each in (by_rows, by_feed)] == [by_rows, by_feed]
+    older = json.dumps({key: value for key, value in json.loads(encode(by_rows)).items() if key != "references"})
+    assert decode(older.encode()) == by_rows
+    with pytest.raises(CorruptRecordError, match="'references'"):
+        decode(encode(by_rows).replace(b'"rows"', b'"cows"'))
 
 
 # --- the command ------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from recovery.statistics.verdict import Kind, Verdict
 from recovery.status.as_json import as_json
 from recovery.status.feed import Feed, FeedSink, FeedState, SourceOfFeed, judge
 from recovery.status.known import Level, Status, Store
-from recovery.status.words import headline, orders
+from recovery.status.words import feed_orders, headline, orders
 from tests.given.command_line import Command
 from tests.given.shown_status import healthy
 from tiered import Settings
@@ -34,7 +34,7 @@ G = NOW_MS - 3_600_000
 ONE, TWO = FeedSink("/var/feed", NOW_MS - 2000, 9, 0, 0.0), FeedSink("gs://bucket/feed", NOW_MS - 62_000, 5, 4, 60.0)
 FAILING = replace(TWO, failing_since_ms=NOW_MS - 300_000, error="status 500")
 CHECKPOINT = replace(
-    Checkpoint.begin(G, "s", "w", epoch=2), timestamp=NOW_MS - 2000, next=NOW_MS - 1999, lower=NOW_MS - 1999,
+    Checkpoint.begin(G, "directory", "w", epoch=2), timestamp=NOW_MS - 2000, next=NOW_MS - 1999, lower=NOW_MS - 1999,
     bindings=((NOW_MS - 2000, 9),), live=7, passed=G + 1,
 )  # fmt: skip
 SCAN = Pass(b"k", 40, 100, estimated=True, withheld=True, began=G, scanned=3)
@@ -47,7 +47,7 @@ def feed(checkpoint: Checkpoint | None = CHECKPOINT, *, sinks: tuple[FeedSink, .
     frontier_ms = checkpoint.frontier or None if checkpoint is not None else None
     well = Feed(
         FeedState.LIVE, "", True, checkpoint, frontier_ms, None if frontier_ms is None else (NOW_MS - frontier_ms) / 1000,
-        Kept(3, False, NOW_MS - 1000), 1.0, 86_400.0, sinks,
+        Kept(3, False, NOW_MS - 1000), 1.0, 86_400.0, sinks, "directory",
     )  # fmt: skip
     return replace(well, **values)
 
@@ -85,6 +85,13 @@ FIRST = replace(CHECKPOINT, lower=0, passed=None, scan=SCAN)
         (feed(replace(CHECKPOINT, scan=replace(SCAN, withheld=False))), WORKS, "live", ""),
         (feed(replace(CHECKPOINT, gap=True, scan=replace(SCAN, known=None))), WORKS, "behind", "before it publishes progress."),
         (feed(OLD), WORKS, "behind", "Its frontier is old."),
+        (feed(replace(CHECKPOINT, store="bigtable:p/i/t+gcs:b")), WORKS, "stalled", "feed of the store 'bigtable:p/i/t+gcs:b', and this"),
+        (feed(replace(CHECKPOINT, closed=True), sinks=(ONE, FAILING)), WORKS, "stalled", "although a sink fails: gs://bucket/feed: status"),
+        (feed(replace(CHECKPOINT, closed=True)), None, "ended", "A sink does not have all updates yet."),
+        (feed(replace(CHECKPOINT, closed=True), frontier_age_s=3601.0), None, "stalled", "although a sink does not have all updates."),
+        (feed(sinks=(ONE, replace(TWO, known=False))), WORKS, "unknown", "How far a sink is could not be read."),
+        (feed(frontier_age_s=0.0, ahead_s=7200.0), replace(WORKS, fresh=False), "unknown", "Its frontier lies 7,200 s ahead"),
+        (feed(frontier_age_s=0.0, ahead_s=7200.0), WORKS, "live", ""),
     ],
 )  # fmt: skip
 def test_each_state_has_its_reason(found: Feed, source: SourceOfFeed | None, state: str, why: str) -> None:
@@ -205,6 +212,30 @@ def test_the_command_says_what_the_notes_say(tiered: Command, tmp_path: Path) ->
     text = tiered("feed", "status", code=1)
     assert f"problem   the position of the sink {TWO.name} could not be read: the note {note_name(TWO.name)}" in text
     assert json.loads(tiered("--json", "status", code=1))["feed"]["state"] == "stalled"
+
+
+def test_a_feed_that_has_published_nothing_has_no_frontier(tiered: Command) -> None:
+    """Frontier 1 is the beginning of every generation, and no moment of 1970."""
+    tiered.environment |= {"TIERED_FEED__ENABLED": "1"}
+    first = replace(CHECKPOINT, timestamp=0, next=1, lower=1, bindings=(), passed=None, scan=SCAN)
+    planted(tiered.store, {NOTE: first.to_bytes()})
+    value = json.loads(tiered("--json", "feed", "status", code=1))
+    assert (value["frontier"], value["frontier_age_s"], value["pass"]["percentage"]) == (None, None, 40.0)
+    assert "1970" not in tiered("feed", "status", code=1)
+
+
+@pytest.mark.parametrize("enabled", ["0", "1"])
+def test_a_damaged_checkpoint_is_unknown_also_where_the_feed_is_off(tiered: Command, enabled: str) -> None:
+    tiered.environment |= {"TIERED_FEED__ENABLED": enabled}
+    planted(tiered.store, {NOTE: CHECKPOINT.to_bytes()[:-1]})
+    assert json.loads(tiered("--json", "feed", "status", code=4))["state"] == "unknown"
+    assert "the note feed is damaged" in tiered("feed", "status", code=4)
+
+
+def test_a_writer_that_has_ended_does_not_go_on_by_itself() -> None:
+    found = judged(feed(replace(CHECKPOINT, closed=True), sinks=(ONE, FAILING)))
+    told = [order.why for order in feed_orders(found)]
+    assert any("Mend the cause; then start the writer." in text for text in told) and len(told) == 2
 
 
 def test_without_a_feed_the_command_says_so(tiered: Command) -> None:

@@ -107,7 +107,7 @@ def test_a_store_that_does_not_answer_ends_with_4_and_a_status_all_the_same(tier
     tiered.environment |= NOWHERE
     found = json.loads(tiered("-c", "p.yaml", "status", "--json", store=False, code=4))
     assert found["level"] == "unknown" and found["store"]["kind"] == "google" and found["stuck"]["count"] is None
-    assert any("the changelog, the presence of daemons" in problem for problem in found["problems"])
+    assert any("the changelog, the checkpoint of the feed, the presence of daemons" in problem for problem in found["problems"])
     told = tiered("-c", "p.yaml", "status", store=False, code=4)
     assert told.startswith("The changelog does not answer") and "$ tiered -c p.yaml check\n" in told
 

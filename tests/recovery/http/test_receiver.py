@@ -189,3 +189,32 @@ async def test_many_at_once(tmp_path: Path) -> None:
             for each in parcels() * 3:
                 tasks.start_soon(put, sender, each.path, each.data)
     assert kept(tmp_path) == {each.path: each.data for each in parcels()}
+
+
+async def test_what_is_no_file_in_the_directory_is_not_shown_and_hides_nothing(tmp_path: Path) -> None:
+    """A link may lead anywhere, and a pipe would hold up every answer."""
+    async with client(tmp_path) as sender:
+        await put(sender, FIRST.path, FIRST.data)
+        folder = tmp_path / FIRST.folder
+        outside = tmp_path / "outside"
+        outside.write_bytes(b"secret")
+        names = ["0001795000000000001.json", "0001795000000000002.json", "0001795000000000003.json", "0001795000000000004.json"]
+        (folder / names[0]).symlink_to(outside)
+        (folder / names[1]).symlink_to(tmp_path / "nowhere")
+        os.mkfifo(folder / names[2])
+        (folder / names[3]).mkdir()
+        with anyio.fail_after(5):
+            listed = [json.loads(line)["name"] for line in (await sender.get(f"/{FIRST.folder}/")).text.splitlines()]
+            answers = [(await sender.get(f"/{FIRST.folder}/{name}")) for name in names]
+        assert listed == [FIRST.name]
+        assert [each.status_code for each in answers] == [500] * 4 and not any(b"secret" in each.content for each in answers)
+
+
+async def test_a_file_is_shown_once_it_is_whole_and_a_head_has_no_body(tmp_path: Path) -> None:
+    async with client(tmp_path) as sender:
+        await put(sender, FIRST.path, FIRST.data)
+        answer = await sender.head(f"/{FIRST.path}")
+        assert (answer.status_code, answer.content, answer.headers["content-length"]) == (200, b"", str(len(FIRST.data)))
+        assert answer.headers["repr-digest"] == digest(FIRST.data)
+        for path in ("/", f"/{FIRST.folder}/"):
+            assert (await sender.put(path, content=b"")).status_code == 405

@@ -259,3 +259,16 @@ async def test_a_directory_in_which_this_process_may_not_write(unprivileged: Pat
     finally:
         (root / FIRST.folder).chmod(0o700)
     await sink(root).deliver(SECOND)
+
+
+async def test_a_directory_where_a_file_should_be_leaves_no_file_open(tmp_path: Path) -> None:
+    """Such a parcel is delivered again for ever, and each time it must let go of what it has opened."""
+    first, second = parcels()[:2]
+    sink = DirectorySink(tmp_path / "feed", SystemRuntime())
+    await sink.deliver(first)
+    (tmp_path / "feed" / second.path).mkdir()
+    before = len(os.listdir("/dev/fd"))
+    for _ in range(5):
+        with pytest.raises(ConfigurationError, match="a directory is where a file should be"):
+            await sink.deliver(second)
+    assert len(os.listdir("/dev/fd")) == before
