@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from math import isfinite
+from operator import attrgetter
 from typing import Any, NoReturn, Self
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
@@ -151,7 +152,10 @@ class Metadata:
 
         Texts are not checked, because other software may have stored them.
         """
-        return as_stored(*(facts.get(name, getattr(self, name)) for name in _FIELDS))
+        values = list(_values_of(self))
+        for name, fact in facts.items():
+            values[_FIELDS.index(name)] = fact
+        return as_stored(*values)
 
     @property
     def time_created(self) -> datetime | None:
@@ -185,6 +189,7 @@ class Metadata:
 
 
 _FIELDS = tuple(each.name for each in fields(Metadata))
+_values_of = attrgetter(*_FIELDS)
 _SETTERS = tuple(Metadata.__dict__[name].__set__ for name in _FIELDS)
 
 
@@ -379,6 +384,8 @@ def _check_number(name: str, value: object, maximum: int, unit: str) -> None:
 def _checked_custom(custom: object) -> dict[str, str]:
     if not isinstance(custom, Mapping):
         raise InvalidRequestError(f"custom is a mapping of text to text, not {shown(custom)}")
+    if not custom:
+        return {}
     checked = {header_name("custom key", key): header_value(f"custom value of {shown(key)}", value) for key, value in custom.items()}
     if taken := [key for key in checked if key.lower() in (TOLD_CREATED, TOLD_UNKNOWN)]:
         raise InvalidRequestError(f"custom key {taken[0]!r} is this software's own; choose another")

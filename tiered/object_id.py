@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from changelog.base.errors import InvalidRequestError
@@ -36,13 +36,15 @@ _SCOPE_ALPHABET = "A-Z a-z 0-9 _ - ( ) $ ! + '"
 class ObjectId:
     """Logical address of an object. Make one with `create`, which validates, or with `parse`.
 
-    `usecase` and `key` are text; `scopes` are pairs (name, value), in order. The constructor raises
-    `InvalidRequestError` unless `parse(id.path) == id`.
+    `usecase` and `key` are text; `scopes` are pairs (name, value), in order. `path`: the storage path, which is the key
+    of the row and the beginning of a blob's name. The constructor raises `InvalidRequestError` unless
+    `parse(id.path) == id`.
     """
 
     usecase: str
     scopes: tuple[tuple[str, str], ...]
     key: str
+    path: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not (type(self.usecase) is str is type(self.key) and type(self.scopes) is tuple and all(map(_is_plain_pair, self.scopes))):
@@ -60,6 +62,7 @@ class ObjectId:
                 raise InvalidRequestError(f"scope value {shown(value)} must not contain '/'")
         if not self.key:
             raise InvalidRequestError("the key is empty")
+        object.__setattr__(self, "path", f"{object_prefix(self.usecase, self.scopes)}{self.key}")
         try:
             size = len(self.path.encode())
         except UnicodeEncodeError as error:
@@ -98,11 +101,6 @@ class ObjectId:
         if not rest:
             raise InvalidRequestError(f"{shown(path)} is not an object id: the key is empty")
         return cls(usecase, tuple(scopes), rest)
-
-    @property
-    def path(self) -> str:
-        """The storage path: the key of the row, and the beginning of a blob's name."""
-        return f"{object_prefix(self.usecase, self.scopes)}{self.key}"
 
     def __str__(self) -> str:
         return self.path

@@ -181,10 +181,12 @@ class TieredStorage:
                 condition = checked_condition(request.if_absent, request.if_revision)
                 if request.progress is not None:
                     source.report_to(ProgressCount(request.progress), metadata.size)
-                # Built and checked anew: a mapping in it may have been changed since it was made.
                 guessed = content_type_of(source.path) if source.path is not None else CONTENT_TYPE_DEFAULT
                 content_type = guessed if metadata.content_type is CONTENT_TYPE_DEFAULT else metadata.content_type
-                return await self._put_pieces(admission, object_id, source, replace(metadata, content_type=content_type), condition)
+                if request.metadata is not None or content_type is not CONTENT_TYPE_DEFAULT:
+                    # Built and checked anew: a mapping in it may have been changed since it was made.
+                    metadata = replace(metadata, content_type=content_type)
+                return await self._put_pieces(admission, object_id, source, metadata, condition)
 
     async def _put_pieces(
         self, admission: Admission | Share, object_id: ObjectId, source: Pieces, metadata: Metadata, condition: Condition | None
@@ -405,7 +407,7 @@ class TieredStorage:
         many entries; `list_page` tells whether there are more. `delimiter`: all objects whose paths are the same up to
         the next delimiter after the prefix become one `Folder`; "/" also makes folders of usecases and scopes.
         `metadata`: list the metadata, too, and the size and the time of creation of large objects. That is one more
-        call for each large object.
+        call for each large object. In GCS it is one for up to 100 of them, if they are near one another in the bucket.
 
         It reads page by page while others write: an object that is written or deleted meanwhile may be listed or not. A
         damaged row does not end the listing. Its entry has a `fault`, and it is logged. If its key is no object id, it

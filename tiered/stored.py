@@ -158,6 +158,7 @@ class StoredObject:
     its end. If none of them is used, the object keeps a file or a connection open until `aclose`. It is also a payload:
     `put` streams a copy of it and always closes it. `start`, `stop`: the range of bytes that it gives, `stop` excluded,
     as an HTTP `Content-Range` wants it: 0 and `size` unless a range was asked for. `length`: how many bytes that is.
+    `in_memory`: these bytes, if they came with the row; None: they are read from the blob.
     """
 
     def __init__(
@@ -169,6 +170,7 @@ class StoredObject:
         self.length = stop - start
         self._blob = None if isinstance(source, memoryview) else source
         self._pieces = _Slices(source) if isinstance(source, memoryview) else source.pieces()
+        self.in_memory = source if isinstance(source, memoryview) else None
         self._progress = progress
         self._begun = self._reading = self._in_pieces = self._ended = self._closed = False
 

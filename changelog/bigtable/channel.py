@@ -3,7 +3,8 @@
     check_and_mutate    one atomic row operation: whether a predicate yields a cell decides which mutations are applied
     mutate, increment   the same without a predicate; `increment` tells the server's time of its own write
     mutate_rows         many rows at once, each for itself
-    read, scan          the cells of one row; of a page of rows in byte order
+    read, read_each     the cells of one row; of many rows, each as soon as it has come
+    read_all, scan      the cells of many rows at once; of a page of rows in byte order
     read_bulk, sample   many rows at the least cost; keys that split the table
 
 The functions before the class make the parts of its requests: filters and mutations. The messages are those of the
@@ -270,6 +271,10 @@ class BigtableTable:
         rows = await self._rows(_RowSet(row_keys=[key]), yields, 1, self._timeout_s)
         return rows[0] if rows else None
 
+    async def read_each(self, keys: Iterable[bytes], yields: Message, take: Callable[[CellRow], object]) -> None:
+        """As `read_all`, and gives each row to `take` as soon as it has come. If it raises, some were given before."""
+        await self._rows_to(take, _RowSet(row_keys=keys), yields, 0, self._timeout_s)
+
     async def read_all(self, keys: Iterable[bytes], yields: Message = NEWEST) -> list[CellRow]:
         """Those of the rows that exist, in byte order. At most some hundred keys, because a request may have 512 KiB.
         """
@@ -311,12 +316,20 @@ class BigtableTable:
         return found
 
     async def _rows(self, rows: Message, yields: Message, limit: int, timeout_s: float) -> list[CellRow]:
+        found: list[CellRow] = []
+        await self._rows_to(found.append, rows, yields, limit, timeout_s)
+        return found
+
+    async def _rows_to(self, take: Callable[[CellRow], object], rows: Message, yields: Message, limit: int, timeout_s: float) -> None:
         request = bigtable.ReadRowsRequest.pb()(rows=rows, filter=yields, rows_limit=limit, **self._target)
         merge = RowMerge()
-        found: list[CellRow] = []
-        await self._receive(self._read, request, timeout_s, lambda response: found.extend(merge.add(response.chunks)))
+
+        def add(response: Message) -> None:
+            for row in merge.add(response.chunks):
+                take(row)
+
+        await self._receive(self._read, request, timeout_s, add)
         merge.end()
-        return found
 
     async def _receive(
         self, method: Any, request: Message, timeout_s: float, take: Callable[[Any], None], may_end: Callable[[], bool] = lambda: False

@@ -15,7 +15,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Invali
 from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
 from tiered import Folder, ListEntry, Metadata, ObjectId, ObjectPrefix, Tier, TieredStorage, TimeToIdle, TimeToLive
 from tiered.protocol.backends import CorruptRow, Inline, RowPage, ScannedRow
-from tiered.protocol.listing import Listing
+from tiered.protocol.listing import HEADS_LISTED_MIN, Listing
 
 pytestmark = pytest.mark.anyio
 
@@ -51,6 +51,40 @@ async def paged(storage: TieredStorage, limit: int, **values: Any) -> list[list[
 
 
 # --- entries ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("large", [HEADS_LISTED_MIN, HEADS_LISTED_MIN - 1])
+async def test_many_large_objects_of_a_page_are_looked_at_in_one_call_if_the_service_has_one(world: World, large: int) -> None:
+    many = [f"photos/objects/{number:02}" for number in range(large)]
+    listing: list[int] = []
+
+    async def heads(names: list[str]) -> dict[str, Any]:
+        listing.append(len(names))
+        return {name: head for name in names[1:] if (head := await world.blobs.target.head(name)) is not None}
+
+    world.blobs.heads = heads  # type: ignore[attr-defined]
+    async with world.store() as storage:
+        await put_all(storage, many, LARGE)
+        await put_all(storage, ["photos/objects/small"], SMALL)
+        expected = [await storage.head(ObjectId.parse(path)) for path in many]
+        world.calls.clear()
+        found = [entry async for entry in storage.list(metadata=True)][:large]
+    assert [entry.metadata for entry in found] == [head.metadata for head in expected if head is not None]
+    assert [entry.size for entry in found] == [len(LARGE)] * large
+    if large >= HEADS_LISTED_MIN:
+        assert listing == [large] and world.calls.count("head") == 1, "the one that was left out is looked at alone"
+    else:
+        assert listing == [] and world.calls.count("head") == large
+
+
+async def test_who_may_not_list_blobs_looks_at_each(world: World) -> None:
+    async def heads(names: list[str]) -> dict[str, Any]:
+        raise ConfigurationError("grant storage.objects.list")
+
+    world.blobs.heads = heads  # type: ignore[attr-defined]
+    async with world.store() as storage:
+        await put_all(storage, [f"photos/objects/{number}" for number in range(HEADS_LISTED_MIN)], LARGE)
+        assert [entry.size async for entry in storage.list(metadata=True)] == [len(LARGE)] * HEADS_LISTED_MIN
 
 
 async def test_an_entry_tells_what_the_row_tells_and_the_rest_if_metadata_are_asked_for(world: World) -> None:

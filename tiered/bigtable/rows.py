@@ -27,7 +27,8 @@ under `…/uploads/…` and `~…` are no objects. If a table has `fpg` and `fpm
 other data. A payload there without an `m` was left by software that did not clear it, and belongs to no object.
 
 Calls: read, reserve, swap, settle, put_inline, delete_inline, touch 1; scan 1 for a page; touch of a row without a
-token 2; for bulk reads see `tiered/bigtable/redirects.py`.
+token 2; for bulk reads see `tiered/bigtable/redirects.py`. Reads without marks that are asked for at the same moment
+share one call (`changelog/bigtable/shared_reads.py`).
 
 *Crash* at any call: the row is as before or as after. *Failure*: see `changelog.bigtable.channel`. A swap is not sent
 after its deadline by the boot-time clock, and a swap that was sent is given up by then. This module knows no blobs.
@@ -65,6 +66,7 @@ from changelog.bigtable.channel import (
     value_is,
 )
 from changelog.bigtable.row_merge import Cell, CellRow
+from changelog.bigtable.shared_reads import SharedReads
 from changelog.change import ChangeId
 from tiered.bigtable import redirects
 from tiered.bigtable.cells import (
@@ -119,13 +121,16 @@ class BigtableRows:
 
     def __init__(self, table: BigtableTable, runtime: Runtime, payload_families: Collection[str] = ()) -> None:
         self._table = table
+        self._contents = SharedReads(table, _STATE)
         self._runtime = runtime
         self._clear = [delete_family(family) for family in (*DATA_FAMILIES, *payload_families)]
         self._replace = [*self._clear, delete_column(MARKS, _RESERVED)]
 
     async def read(self, path: str, *, marks: ChangeId | bool = False) -> Row:
-        wanted = NEWEST if marks is True else _STATE_AND_MARKS(marks) if marks else _STATE
-        row = await self._table.read(path.encode(), wanted)
+        if not marks:
+            row = await self._contents.read(path.encode())
+        else:
+            row = await self._table.read(path.encode(), NEWEST if marks is True else _STATE_AND_MARKS(marks))
         if row is not None and marks is not True and _lacks_payload(row):
             row = await self._table.read(path.encode())  # other software keeps the payload in a family of its own
         if row is None:

@@ -47,6 +47,7 @@ from tiered.protocol.backends import BlobInfo, ListedBlob, Oddity, SoftDeleted
 FIELDS = "name,size,generation,metageneration,timeCreated,customTime,contentType,contentEncoding,crc32c,metadata"
 """The fields of a resource that `decode_resource` reads."""
 
+LISTED_HEAD_FIELDS = f"items({FIELDS})"
 LISTED_FIELDS = "items(name,size,generation,timeCreated,customTime),nextPageToken"
 KEPT_FIELDS = "items(name,size,softDeleteTime,timeDeleted),nextPageToken"
 SOFT_DELETED_FIELDS = "items(name,size,generation,softDeleteTime,hardDeleteTime),nextPageToken"

@@ -55,7 +55,7 @@ class Admission:
         self._moved_at = 0.0  # when a slot was last given back, or the last free one was taken
         self._under_way = 0
         self._in_steps = 0
-        self._idle = anyio.Event()
+        self._idle: anyio.Event | None = None  # only while somebody waits for it
 
     @property
     def slots(self) -> int:
@@ -159,6 +159,8 @@ class Admission:
     async def wait_idle(self) -> None:
         """Waits until nothing is under way and nothing waits."""
         while self._under_way:
+            if self._idle is None:
+                self._idle = anyio.Event()
             await self._idle.wait()
 
     # --- slots -----------------------------------------------------------------------------------
@@ -228,14 +230,13 @@ class Admission:
         return AtCapacityError(f"{why}; shed load, try again in about {after_s:.2g} s, or raise {setting}", after_s)
 
     def _begin(self) -> None:
-        if not self._under_way:
-            self._idle = anyio.Event()
         self._under_way += 1
 
     def _end(self) -> None:
         self._under_way -= 1
-        if not self._under_way:
+        if not self._under_way and self._idle is not None:
             self._idle.set()
+            self._idle = None
 
 
 class Share:

@@ -438,6 +438,18 @@ class CutsNames(Protocol):
         """Names, in order, that cut those from `start` to `end` into about `count` parts of equal number, or fewer."""
 
 
+@runtime_checkable
+class ListsHeads(Protocol):
+    """A long-term tier whose service tells what many blobs are in one request, if their names are near one another."""
+
+    async def heads(self, names: Sequence[str]) -> Mapping[str, BlobHead]:
+        """`head` of some of these blobs (1,000 at most), by name, in one request.
+
+        Left out are blobs that do not exist, damaged ones, and those that a request for twice as many blobs, from the
+        first of the names on, does not reach. Ask `head` for each of these.
+        """
+
+
 class Kept(StrEnum):
     """In which form a service still keeps a deleted blob, and bills it."""
 

@@ -2,7 +2,8 @@
 
     scan        one page of rows; expired rows and rows that are no objects are left out
     folders     all paths that are the same up to a delimiter become one entry, and the rest of the folder is skipped
-    metadata    only if asked for: a large object's are with its blob, so each costs a call (HEADS_AT_ONCE run at once)
+    metadata    only if asked for: a large object's are with its blob. Where the service tells of many blobs in one call,
+                many large objects of one page cost one call. Each of the others costs one (HEADS_AT_ONCE run at once)
 
 An object that is written or deleted meanwhile may be listed or not. All of one entry is from one write (I7). A damaged
 row does not end a listing: its entry says what is wrong. A row whose key is no object id is only logged.
@@ -17,7 +18,7 @@ import base64
 import binascii
 import hashlib
 import zlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -29,7 +30,7 @@ from tiered.errors import ConfigurationError, CorruptRecordError, DanglingTombst
 from tiered.metadata import is_expired
 from tiered.object_id import ROW_KEY_BYTES_MAX, ObjectId, ObjectPrefix, revision_of
 from tiered.protocol.admission import Slot
-from tiered.protocol.backends import RowPage, ScannedRow, Tiers, Tombstone
+from tiered.protocol.backends import BlobHead, ListsHeads, RowPage, ScannedRow, Tiers, Tombstone
 from tiered.protocol.breaker import Breakers
 from tiered.protocol.concurrent import each
 from tiered.protocol.reading import Reader, head_of_blob
@@ -43,6 +44,8 @@ LIST_PAGE_MAX = 1000
 METADATA_PAGE_MAX = 100
 """How many rows one request reads if each may cost a call for its metadata: so the first entries come soon."""
 HEADS_AT_ONCE = 16
+HEADS_LISTED_MIN = 13
+"""From so many large objects of one page on, their blobs are listed. A listing is billed as 12.5 looks at a blob are."""
 
 _TOKEN_FORMAT = b"\x01"
 _DIGEST_BYTES, _CRC_BYTES = 8, 4
@@ -228,14 +231,27 @@ class Lister:
         """The entries, with metadata if they were asked for. Without objects that are gone meanwhile."""
         if not listing.metadata:
             return [item.entry for item in items]
-        return [entry for entry in await each(self._with_metadata, items, HEADS_AT_ONCE) if entry is not None]
+        blobs = await self._listed_blobs([item.row.target for item in items if item.row is not None and item.row.target is not None])
+        known = [_with_metadata(item, blobs) for item in items]
+        others = [item for item, entry in zip(items, known, strict=True) if entry is None]
+        looked_at = iter(await each(self._looked_at, others, HEADS_AT_ONCE) if others else ())
+        found = [next(looked_at) if entry is None else entry for entry in known]
+        return [entry for entry in found if entry is not None]
 
-    async def _with_metadata(self, item: _Item) -> ListEntry | Folder | None:
+    async def _listed_blobs(self, names: list[str]) -> Mapping[str, BlobHead]:
+        """What one call tells of these blobs, if the service has such a call. It may leave out any of them."""
+        blobs = self._tiers.long_term
+        if len(names) < HEADS_LISTED_MIN or not isinstance(blobs, ListsHeads):
+            return {}
+        try:
+            heads = partial(self._services.blobs.ask, partial(blobs.heads, names))
+            return await ask(heads, self._runtime, self._budget_s, self._observer)
+        except (ConfigurationError, InvalidRequestError):  # who may not list may still look at each
+            return {}
+
+    async def _looked_at(self, item: _Item) -> ListEntry | None:
         entry, row, _ = item
-        if row is None or isinstance(entry, Folder) or entry.fault is not None:
-            return entry
-        if row.metadata is not None and row.metadata.size is not None:
-            return replace(entry, metadata=row.metadata)
+        assert row is not None and not isinstance(entry, Folder), "of a folder all is known"
         try:
             head = await self._head(entry.object_id, row)
         except ConfigurationError:  # such as a permission that is missing: that says nothing about the object
@@ -251,8 +267,24 @@ class Lister:
             head = partial(self._tiers.long_term.head, target)
             blob = await ask(partial(self._services.blobs.ask, head), self._runtime, self._budget_s, self._observer)
             if blob is not None:
-                return head_of_blob(object_id, Tombstone(target, None, row.deadline_ns, row.token), blob)
+                return _head_of(object_id, row, target, blob)
         return await self._reader.head(object_id)
+
+
+def _with_metadata(item: _Item, blobs: Mapping[str, BlobHead]) -> ListEntry | Folder | None:
+    """The entry with its metadata. None: neither its row nor `blobs` tell them."""
+    entry, row, _ = item
+    if row is None or isinstance(entry, Folder) or entry.fault is not None:
+        return entry
+    if row.metadata is not None and row.metadata.size is not None:
+        return replace(entry, metadata=row.metadata)
+    if row.target is not None and (blob := blobs.get(row.target)) is not None:
+        return _entry_of(_head_of(entry.object_id, row, row.target, blob))
+    return None
+
+
+def _head_of(object_id: ObjectId, row: ScannedRow, target: str, blob: BlobHead) -> ObjectHead:
+    return head_of_blob(object_id, Tombstone(target, None, row.deadline_ns, row.token), blob)
 
 
 def _entry(object_id: ObjectId, row: ScannedRow, fault: str | None) -> ListEntry:

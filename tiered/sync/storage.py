@@ -234,7 +234,7 @@ class TieredStorage:
         many entries; `list_page` tells whether there are more. `delimiter`: all objects whose paths are the same up to
         the next delimiter after the prefix become one `Folder`; "/" also makes folders of usecases and scopes.
         `metadata`: list the metadata, too, and the size and the time of creation of large objects. That is one more
-        call for each large object.
+        call for each large object. In GCS it is one for up to 100 of them, if they are near one another in the bucket.
 
         It reads page by page while others write: an object that is written or deleted meanwhile may be listed or not. A
         damaged row does not end the listing. Its entry has a `fault`, and it is logged. If its key is no object id, it

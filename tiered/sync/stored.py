@@ -17,7 +17,7 @@ from changelog.change import ChangeId
 from tiered.errors import InvalidRequestError
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
-from tiered.stored import ProgressCount, Tier
+from tiered.stored import PIECE_BYTES, ProgressCount, Tier
 from tiered.sync.loop import LoopThread, Turn
 
 T = TypeVar("T")
@@ -42,7 +42,10 @@ class StoredObject(io.BufferedIOBase):
         self._loop = loop
         self._stored = stored
         self._pieces: AsyncIterator[bytes] | None = None
-        self._left = memoryview(b"")
+        self._begun = False
+        # Of a small object the bytes are here already, and the loop is not needed again. But `progress` is told by it.
+        self._all_here = stored.in_memory is not None and progress is None
+        self._left = stored.in_memory if stored.in_memory is not None and progress is None else memoryview(b"")
         self._turn = Turn("an open object")
 
     def __repr__(self) -> str:
@@ -107,7 +110,10 @@ class StoredObject(io.BufferedIOBase):
     def _read(self, size: int | None) -> bytes:
         if size is None or size < 0:
             self._check()
+            self._begun = True
             first, self._left = bytes(self._left), memoryview(b"")
+            if self._all_here:
+                return first
             if self._progress is not None:
                 return first + b"".join(iter(self._take, b""))
             with self._closing_if_it_fails():
@@ -120,7 +126,7 @@ class StoredObject(io.BufferedIOBase):
 
     def _read1(self, size: int) -> bytes:
         self._fill()
-        size = len(self._left) if size < 0 else size
+        size = min(len(self._left), PIECE_BYTES) if size < 0 else size
         part, self._left = bytes(self._left[:size]), self._left[size:]
         return part
 
@@ -139,7 +145,8 @@ class StoredObject(io.BufferedIOBase):
 
     def _fill(self) -> None:
         self._check()
-        if not self._left:
+        self._begun = True
+        if not self._left and not self._all_here:
             self._left = memoryview(self._take())
 
     def _take(self) -> bytes:
@@ -167,7 +174,7 @@ class StoredObject(io.BufferedIOBase):
     def release(self) -> tiered.stored.StoredObject:
         """Gives the object up to a `put`, which reads and closes it. `InvalidRequestError`: it was read or closed."""
         self._check()
-        if self._pieces is not None:
+        if self._begun:
             raise InvalidRequestError(f"{self.object_id} was already read or closed; get it again")
         super().close()
         return self._stored
@@ -190,14 +197,14 @@ class StoredObject(io.BufferedIOBase):
         """Closes the object; bytes that were not read are given up. Safe to repeat. Does nothing in a forked child."""
         if not self.closed:
             super().close()
-            if self._loop.is_usable:
+            if self._loop.is_usable and not self._all_here:
                 self._loop.call(self._stored.aclose)
 
     def __del__(self) -> None:
         # Python may call this in any thread, also in the loop's own, so it waits for nothing.
         if not self.closed:
             super().close()
-            if hasattr(self, "_stored"):  # otherwise it was interrupted while it was made
+            if not getattr(self, "_all_here", True):  # if it has none, it was interrupted while it was made
                 self._loop.close_soon(self._stored)
 
 

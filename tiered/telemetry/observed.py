@@ -20,6 +20,7 @@ from tiered.protocol.backends import (
     DeletesMany,
     HighVolumeBackend,
     KeepsDeleted,
+    ListsHeads,
     LongTermBackend,
     Removal,
     ShowsUploads,
@@ -49,7 +50,7 @@ def _calls_of(*protocols: type) -> frozenset[str]:
 
 METHODS: Mapping[str, frozenset[str]] = {
     HIGH_VOLUME: _calls_of(HighVolumeBackend, Collects),
-    LONG_TERM: _calls_of(LongTermBackend, Collects, SoftDeletes, DeletesMany, KeepsDeleted, ShowsUploads),
+    LONG_TERM: _calls_of(LongTermBackend, Collects, SoftDeletes, DeletesMany, KeepsDeleted, ListsHeads, ShowsUploads),
     CHANGELOG: _calls_of(ChangeLog, Collects),
 }
 """The calls of each service. A new method of a protocol is in here by itself."""

@@ -11,6 +11,7 @@ import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -1097,3 +1098,27 @@ async def test_soft_deleted_generations_of_a_missing_bucket_are_an_error(server:
     async with GcsBlobs.connect("other", RUNTIME, endpoint=server.url) as blobs:
         with pytest.raises(ConfigurationError, match="other"):
             await blobs.soft_deleted(NAME)
+
+
+# --- what many blobs are -----------------------------------------------------------------------------
+
+
+async def test_heads_tells_of_many_blobs_in_one_request_what_head_tells_of_each(
+    server: GcsEmulator, blobs: GcsBlobs, bucket: Bucket
+) -> None:
+    names = [f"photos/objects/{key}/018bcfe5-6800-7000-8000-000000000001" for key in ("b", "a", "a!", "ü", "damaged", "gone")]
+    for name in names[:-1]:
+        await put(blobs, name.encode(), name=name, metadata=IDLE)
+    await put(blobs, name="photos/objects/another")
+    bucket.objects[names[4]] = replace(bucket.objects[names[4]], metadata={"x-sn-expiration": "at noon"})
+    server.calls.clear()
+    heads = await blobs.heads(names)
+    assert server.calls == ["object.list"] and set(heads) == set(names[:4])
+    for name in names[:4]:
+        assert heads[name] == await blobs.head(name)
+
+
+async def test_heads_reads_at_most_twice_as_many_blobs_as_are_asked_for(blobs: GcsBlobs) -> None:
+    for number in range(8):
+        await put(blobs, name=f"{number}")
+    assert set(await blobs.heads(["1", "2", "7"])) == {"1", "2"} and set(await blobs.heads(["7"])) == {"7"}

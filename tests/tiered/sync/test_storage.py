@@ -248,6 +248,26 @@ def test_an_open_object_is_a_file(storage: tiered.sync.TieredStorage) -> None:
     assert json.load(got(storage, OBJECT, ByteRange(0, 10))) == {"a": [1]}
 
 
+def test_a_small_object_takes_one_trip_to_the_loop(storage: tiered.sync.TieredStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage.put(OBJECT, b"small")
+    loop, trips = storage._loop, []
+    call, close_soon = loop.call, loop.close_soon
+    monkeypatch.setattr(loop, "call", lambda *each: (trips.append("call"), call(*each))[1])
+    monkeypatch.setattr(loop, "close_soon", lambda *each: (trips.append("close"), close_soon(*each))[1])
+    with got(storage) as stored:
+        assert stored.peek() == b"small" and stored.read1(2) == b"sm" and stored.read() == b"all" and stored.read() == b"" == stored.read1()
+    assert got(storage, OBJECT, ByteRange(1, 3)).read() == b"ma" and b"".join(got(storage)) == b"small"
+    assert trips == ["call"] * 3
+    with pytest.raises(InvalidRequestError, match="closed"):
+        stored.read()
+
+
+def test_pieces_of_an_object_in_its_row_are_as_small_as_others(tmp_path: Path) -> None:
+    with tiered.sync.open_storage(Settings(directory=tmp_path / "store", inline_bytes_max=1 << 20)) as storage:
+        storage.put(OBJECT, LARGE * 3)
+        assert [len(piece) for piece in got(storage)] == [262144, 262144, 243712]
+
+
 def test_an_open_object_is_a_payload_unless_it_was_read(storage: tiered.sync.TieredStorage) -> None:
     storage.put(OBJECT, LARGE)
     source = got(storage)

@@ -28,7 +28,16 @@ from tests.given.tapped_store import LARGE, OBJECT
 from tests.given.virtual_time import simulated
 from tiered.errors import UnavailableError
 from tiered.metadata import Metadata
-from tiered.protocol.backends import DeletesMany, HighVolumeBackend, KeepsDeleted, LongTermBackend, ShowsUploads, SoftDeletes, Tiers
+from tiered.protocol.backends import (
+    DeletesMany,
+    HighVolumeBackend,
+    KeepsDeleted,
+    ListsHeads,
+    LongTermBackend,
+    ShowsUploads,
+    SoftDeletes,
+    Tiers,
+)
 from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
 from tiered.storage import TieredStorage
 from tiered.telemetry.observed import METHODS, observed_log, observed_tiers
@@ -73,7 +82,7 @@ def wrapped(rows: Any = None, blobs: Any = None, observer: Observer | None = Non
 # --- what they show ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", [Collects, SoftDeletes, DeletesMany, KeepsDeleted, ShowsUploads])
+@pytest.mark.parametrize("protocol", [Collects, SoftDeletes, DeletesMany, KeepsDeleted, ListsHeads, ShowsUploads])
 def test_what_only_some_backends_do_is_seen_exactly_where_they_do_it(protocol: type) -> None:
     with_it, without = Plain(LongTermBackend, protocol), Plain(LongTermBackend)
     assert isinstance(wrapped(blobs=with_it).long_term, protocol)
@@ -90,7 +99,7 @@ def test_what_only_some_backends_do_is_seen_exactly_where_they_do_it(protocol: t
     ("service", "protocols"),
     [
         (HIGH_VOLUME, (HighVolumeBackend, Collects)),
-        (LONG_TERM, (LongTermBackend, Collects, SoftDeletes, DeletesMany, KeepsDeleted, ShowsUploads)),
+        (LONG_TERM, (LongTermBackend, Collects, SoftDeletes, DeletesMany, KeepsDeleted, ListsHeads, ShowsUploads)),
         (CHANGELOG, (ChangeLog, Collects)),
     ],
 )
