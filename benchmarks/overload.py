@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
-import matplotlib
-from matplotlib import pyplot
 
 from benchmarks.figures import Figures, put_into
 from changelog.base.errors import UnavailableError
@@ -33,8 +31,6 @@ from tiered.object_id import ObjectId
 from tiered.protocol.backends import Row, Tiers
 from tiered.settings import Settings, StoreSettings
 from tiered.storage import TieredStorage
-
-matplotlib.use("Agg")
 
 AT_ONCE, ANSWER_S = 8, 0.05
 CAPACITY_PER_S = AT_ONCE / ANSWER_S
@@ -175,7 +171,10 @@ def figures(ours: Sequence[Point], unlimited: Sequence[Point]) -> Figures:
 
 def draw(ours: Sequence[Point], unlimited: Sequence[Point], path: Path) -> None:
     """Draws both curves as an SVG."""
-    figure, (goodput, latency) = pyplot.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    from matplotlib.figure import Figure  # noqa: PLC0415 - only the curve needs it, and it takes long
+
+    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    goodput, latency = figure.subplots(1, 2)
     for name, points, style in (("with its limits", ours, "-o"), ("without limits", unlimited, "--s")):
         factors = [point.factor for point in points]
         goodput.plot(factors, [point.goodput for point in points], style, label=name, markersize=4)
@@ -186,7 +185,6 @@ def draw(ours: Sequence[Point], unlimited: Sequence[Point], path: Path) -> None:
         axes.grid(alpha=0.3)
         axes.legend()
     figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
 
 
 def _ms(seconds: float) -> str:

@@ -55,6 +55,8 @@ IMPLEMENTATIONS = {
 ON_EMULATORS = {"bigtable", "gcs", "google"}
 IN_THREADS = {"sqlite", "filesystem"}
 """They await only `Database` and `in_thread`, whose own tests run in both loops. In trio, `make sim` runs these."""
+AROUND = {"observed", "crawling"}
+"""They add nothing that waits to what is `simulated`, which runs in both loops. In trio, `make sim` runs these."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -70,7 +72,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _marks(loop: str, name: str) -> list[pytest.MarkDecorator]:
     if name in ON_EMULATORS:
         return [pytest.mark.slow]
-    return [pytest.mark.sim] if loop == "trio" and name in IN_THREADS else []
+    return [pytest.mark.sim] if loop == "trio" and name in IN_THREADS | AROUND else []
 
 
 @pytest.fixture

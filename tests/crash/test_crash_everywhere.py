@@ -253,15 +253,20 @@ Case = tuple[object, ...]
 """A point or a call, a fault, and what else tells one run of a scenario from another."""
 
 
-def each_of(names: Iterable[str], *, every_other: bool = False) -> pytest.MarkDecorator:
-    """Parametrizes a test with these scenarios. `make sim` alone runs those that are rare, or `every_other` one."""
+def each_of(names: Iterable[str], *, half: int | None = None) -> pytest.MarkDecorator:
+    """Parametrizes a test with these scenarios. `make sim` alone runs those that are rare.
+
+    With `half` (0 or 1), `make sim` alone runs the other half of them, too.
+    """
     return pytest.mark.parametrize("name", [
-        pytest.param(name, marks=pytest.mark.sim if SCENARIOS[name].rarely or (every_other and number % 2) else ())
+        pytest.param(name, marks=pytest.mark.sim if SCENARIOS[name].rarely or (half is not None and number % 2 != half) else ())
         for number, name in enumerate(names)
     ])  # fmt: skip
 
 
-EVERY_SCENARIO, EVERY_OTHER = each_of(SCENARIOS), each_of(SCENARIOS, every_other=True)
+EVERY_SCENARIO = each_of(SCENARIOS)
+ONE_HALF, THE_OTHER_HALF = each_of(SCENARIOS, half=0), each_of(SCENARIOS, half=1)
+"""What one test leaves to `make sim`, a similar one runs."""
 
 
 def run_each(cases: Iterable[Case], run: Callable[..., Awaitable[object]]) -> None:
@@ -296,12 +301,12 @@ def test_with_a_change_feed_every_change_is_kept_whatever_happens_at_any_call(na
     run_each([*crashes, *faults], lambda point, fault: run_scenario(WITH_FEED[name], only_at(point, fault)))
 
 
-@EVERY_SCENARIO
+@THE_OTHER_HALF
 def test_an_operation_with_a_fault_at_any_call_answers_honestly_and_leaves_nothing(name: str) -> None:
     run_each(fault_cases(points(name)), lambda point, fault: run_scenario(SCENARIOS[name], only_at(point, fault)))
 
 
-@EVERY_OTHER
+@ONE_HALF
 def test_an_operation_during_an_outage_of_any_call_answers_honestly_and_leaves_nothing(name: str) -> None:
     calls = dict.fromkeys(map(call_of, points(name)))
     run_each(fault_cases(calls), lambda call, fault: run_scenario(SCENARIOS[name], at_every(call, fault)))
@@ -328,7 +333,7 @@ def denied_after(point: str, fault: Fault) -> Plan:
     return plan
 
 
-@EVERY_SCENARIO
+@ONE_HALF
 def test_a_writer_whose_permissions_are_taken_away_after_any_call_answers_honestly(name: str) -> None:
     """A refusal proves that this request had no effect, and nothing about those before it."""
     cases = [
@@ -360,7 +365,7 @@ async def run_cancelled(name: str, point: str, fault: Fault, then: Act | None = 
     await run_scenario(replace(SCENARIOS[name], act=act), plan, then)
 
 
-@EVERY_SCENARIO
+@THE_OTHER_HALF
 def test_an_operation_cancelled_during_any_call_leaves_old_or_new_and_nothing_else(name: str) -> None:
     """Before the request leaves, after its effect, or while it is under way (it arrives all the same)."""
     modes = Mode.STALL_BEFORE, Mode.STALL_AFTER, Mode.SLOW
@@ -375,7 +380,7 @@ def test_an_operation_cancelled_during_any_call_leaves_old_or_new_and_nothing_el
 # --- what arrives late ---------------------------------------------------------------------------
 
 
-@EVERY_OTHER
+@ONE_HALF
 def test_a_request_that_arrives_late_never_undoes_a_later_write(name: str) -> None:
     """Whether its caller was told that it is unknown, or was cancelled while it was under way."""
     late = [(point, fault) for point, fault in fault_cases(points(name)) if fault.seconds == LONG_S and call_of(point) not in READS]
@@ -403,7 +408,7 @@ async def run_beside(scenario: Scenario, plan: Plan, beside: Callable[[World], C
         await check(world)
 
 
-@each_of(name for name in SCENARIOS if name.endswith(("_on_large", "_on_large_in_one_request")))
+@each_of((name for name in SCENARIOS if name.endswith(("_on_large", "_on_large_in_one_request"))), half=1)
 def test_a_writer_stalled_past_its_lease_while_recovery_cleans_up_does_no_harm(name: str) -> None:
     async def recover(world: World) -> None:
         await world.recovery(world.process("cleaner"), shards=1).run()
@@ -415,7 +420,7 @@ def test_a_writer_stalled_past_its_lease_while_recovery_cleans_up_does_no_harm(n
 OTHERS = {"put_small": put("other", SMALL), "put_large": put("other", LARGE), "delete": delete}
 
 
-@each_of(name for name in SCENARIOS if not name.endswith("_on_legacy"))
+@each_of((name for name in SCENARIOS if not name.endswith("_on_legacy")), half=0)
 def test_an_operation_overtaken_by_another_writer_at_any_call_stays_honest(name: str) -> None:
     async def world_of_two(point: str, other: str) -> None:
         stalled = anyio.Event()
@@ -452,6 +457,8 @@ STALE = {
     "request_landed": ("put_large_on_large_in_one_request", "upload.finalise #1", Mode.CRASH_AFTER),
 }
 """How each kind of stale entry comes about: the scenario, and where its writer dies."""
+SELDOM = ("blob_written", "blob_swapped_in_over_legacy", "inline_swapped_in", "deleted", "request_not_sent")
+"""Their recovery makes the same calls as that of another kind, so only `make sim` disturbs each of these."""
 
 
 async def run_recovery(kind: str, plan: Plan = no_faults, unreadable: str | None = None, feed: bool = False) -> Process:
@@ -489,7 +496,7 @@ def recovery_points(kind: str, feed: bool = False) -> list[str]:
     return run_world(lambda: run_recovery(kind, feed=feed), SEED).link.points
 
 
-@pytest.mark.parametrize("kind", STALE)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.sim if kind in SELDOM else ()) for kind in STALE])
 def test_recovery_crashed_or_disturbed_at_any_call_is_finished_by_another(kind: str) -> None:
     cases = [
         (point, fault)

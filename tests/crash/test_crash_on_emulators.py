@@ -399,7 +399,7 @@ class Stage:
         for once_more in (None, False, True):
             if once_more is not None:
                 await self.world.deliver(once_more=once_more)
-                if any(fault_name(case.fault) == "DELAY" for case in [*cases, *recoverers]):
+                if not once_more and any(fault_name(case.fault) == "DELAY" for case in [*cases, *recoverers]):
                     await anyio.sleep(DELAY_S)  # the server tells nobody what is under way
             await self.world.drain()
             await self.read(cases)

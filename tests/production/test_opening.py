@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,6 +19,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, insecure_channel, set_cell
 from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from emulators.up import BUILT_IN, start_emulators
+from tests.given.command_line import OWN_PROCESS, Command
 from tests.given.repository import ROOT
 from tiered import (
     ConfigurationError,
@@ -268,9 +268,15 @@ async def test_commands_that_read_serve_a_table_of_other_software(theirs: Settin
         await table.mutate(PATH.encode(), set_cell("fm", b"p", b"hello"), set_cell("fm", b"m", b'{"content_type":"text/plain"}'))
     config = settings_file(theirs, tmp_path, changelog="noop")
     to = [str(tmp_path / "run")] if command.endswith("--to") else []
-    arguments = [sys.executable, "-m", "recovery.cli.main", "--config", str(config), *command.split(), *to]
-    done = await anyio.run_process(arguments, check=False, cwd=ROOT)
-    assert done.returncode == 0 and (b"hello" in done.stdout if command.startswith("get") else done.stdout), done
+    out, _ = await run(tmp_path, ["--config", str(config), *command.split(), *to], OWN_PROCESS if to else ())
+    assert "hello" in out if command.startswith("get") else out
+
+
+async def run(directory: Path, arguments: Sequence[str], python: tuple[str, ...] = (), code: int = 0) -> tuple[str, str]:
+    """Runs a command in a thread, or in a process of its own. Returns what it printed, and its complaints."""
+    command = Command(directory, store=False)
+    command.environment["PYTHONPATH"] = str(ROOT)
+    return await anyio.to_thread.run_sync(lambda: command(*arguments, python=python, code=code)), command.errors
 
 
 def settings_file(settings: Settings, directory: Path, **others: str) -> Path:
@@ -285,10 +291,9 @@ async def test_where_no_changelog_is_set_commands_name_the_one_that_there_could_
     settings: Settings, tmp_path: Path, command: str
 ) -> None:
     await provision(settings.model_copy(update={"changelog": None}))
-    arguments = [sys.executable, "-m", "recovery.cli.main", "--config", str(settings_file(settings, tmp_path)), *command.split()]
-    done = await anyio.run_process(arguments, check=False, cwd=ROOT)
-    said = (done.stdout + done.stderr).decode()
-    assert done.returncode == (0 if command == "check" else 3), said
+    python = OWN_PROCESS if command.startswith("recover") else ()  # it listens to signals, which a thread cannot
+    arguments = ["--config", str(settings_file(settings, tmp_path)), *command.split()]
+    said = "".join(await run(tmp_path, arguments, python, code=0 if command == "check" else 3))
     assert "set changelog: bigtable" in said and "changelog: sqlite" not in said
     if command == "check":  # it is a note like the others, so that it is in JSON, too
         assert "note    no changelog is kept" in said and "WARNING" not in said

@@ -30,10 +30,16 @@ from tiered.object_id import blob_name
 from tiered.open import open_backends
 from tiered.protocol.backends import Tiers
 
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])]
+pytestmark = pytest.mark.anyio
 
 LARGE = b"x" * 3_000_000
 WAIT_S = 20.0
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """All run on both loops; those with processes or very many writes run on trio in `make sim` alone."""
+    seldom = [pytest.mark.sim] if metafunc.definition.get_closest_marker("slow") else []
+    metafunc.parametrize("anyio_backend", ["asyncio", pytest.param("trio", marks=seldom)])
 
 
 def hurried(directory: Path, **values: Any) -> Settings:

@@ -52,7 +52,7 @@ def test_a_missing_guard_is_found_out_by_its_recorded_seed(name: str, seeds: dic
     assert violation.invariant == seeds[name].what.partition(":")[0]
 
 
-@pytest.mark.parametrize("name", GUARDS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.sim if number % 3 else ()) for number, name in enumerate(GUARDS)])
 def test_with_the_guard_the_same_seed_is_clean(name: str, seeds: dict[str, Found]) -> None:
     seed = seeds[name].seed
     assert seed is not None

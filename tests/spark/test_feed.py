@@ -27,7 +27,6 @@ from tests.given.repository import ROOT
 pytestmark = pytest.mark.slow
 
 VECTORS = json.loads((ROOT / "tests" / "recovery" / "feed" / "vectors.json").read_text())["cases"]
-BROKEN_HISTORIES = 100
 Seen = tuple[tuple[int, ...], dict[str, int]]
 """A frontier, and how often each record is there."""
 
@@ -106,15 +105,16 @@ def altered(random: Random, message: Message) -> Message:
     return Progress(lower, () if random.random() < 0.1 else upper, counts)
 
 
-def test_every_vector_and_every_broken_history_is_read_as_by_the_reader(spark: SparkSession) -> None:
-    """In many ranges of times. The test of files has one range."""
+@pytest.mark.parametrize("histories", [20, pytest.param(100, marks=pytest.mark.sim)])
+def test_every_vector_and_every_broken_history_is_read_as_by_the_reader(spark: SparkSession, histories: int) -> None:
+    """In several ranges of times. The test of files has one range."""
     feeds = {case["name"]: [from_json(message) for message in case["messages"]] for case in VECTORS}
     assert sum(by_messages(messages) is None for messages in feeds.values()) == 7
-    feeds |= {f"broken {number}": broken(Random(number)) for number in range(BROKEN_HISTORIES)}
+    feeds |= {f"broken {number}": broken(Random(number)) for number in range(histories)}
     expected = {name: by_messages(messages) for name, messages in feeds.items()}
-    assert BROKEN_HISTORIES / 4 < sum(seen is None for seen in expected.values()) < BROKEN_HISTORIES
+    assert histories / 4 < sum(seen is None for seen in expected.values()) < histories
     expected["without messages"] = (0,), {}
-    with Reading(table(spark, feeds), list(expected), points_max=150) as reading:
+    with Reading(table(spark, feeds), list(expected), points_max=80) as reading:
         refused = {fault.feed for fault in reading.faults}
         assert refused == {name for name, seen in expected.items() if seen is None}
         found = by_spark(reading)
@@ -123,21 +123,21 @@ def test_every_vector_and_every_broken_history_is_read_as_by_the_reader(spark: S
     }  # fmt: skip
 
 
-def test_a_sum_is_right_though_a_part_of_it_does_not_fit_into_64_bits(spark: SparkSession) -> None:
-    """Once with errors for numbers that overflow, and once with Spark's silence about them."""
+@pytest.mark.parametrize("strict", [pytest.param("true", marks=pytest.mark.sim), "false"])
+def test_a_sum_is_right_though_a_part_of_it_does_not_fit_into_64_bits(spark: SparkSession, strict: str) -> None:
+    """Where Spark raises errors for numbers that overflow, and where it says nothing about them."""
     big = 2**63 - 1
     up, more, down = Update("a", 0, big), Update("a", 1, 5), Update("a", 2, -big)
     fits: list[Message] = [Updates((up, more, down)), Progress((0,), (), ((0, 1), (1, 1), (2, 1)))]
     too_large: list[Message] = [Updates((up, more)), Progress((0,), (), ((0, 1), (1, 1)))]
     before = spark.conf.get("spark.sql.ansi.enabled") or "true"
     try:
-        for strict in ("true", "false"):
-            spark.conf.set("spark.sql.ansi.enabled", strict)
-            with (
-                Reading(table(spark, {"too large": too_large})) as reading,
-                pytest.raises(PySparkException, match=f'the diffs of "a" add up to {big + 5}: 64 bits do not hold it'),
-            ):
-                reading.view.collect()
+        spark.conf.set("spark.sql.ansi.enabled", strict)
+        with (
+            Reading(table(spark, {"too large": too_large})) as reading,
+            pytest.raises(PySparkException, match=f'the diffs of "a" add up to {big + 5}: 64 bits do not hold it'),
+        ):
+            reading.view.collect()
         broken: list[Message] = [*too_large, Updates((Update("a", 1, 6),))]
         with Reading(table(spark, {"fits": fits, "broken": broken})) as reading:
             assert {fault.feed for fault in reading.faults} == {"broken"}

@@ -252,14 +252,14 @@ def shell(tiered: Command, line: str, **environment: str) -> subprocess.Complete
 @pytest.mark.slow
 @pytest.mark.parametrize(("line", "code", "says"), [
     ("$t ls >&-", 4, "the output cannot be written: it is closed"),
-    ("$t log list >&-", 4, "the output cannot be written: it is closed"),
-    ("$t config show >&-", 4, "the output cannot be written: it is closed"),
+    pytest.param("$t log list >&-", 4, "the output cannot be written: it is closed", marks=pytest.mark.sim),
+    pytest.param("$t config show >&-", 4, "the output cannot be written: it is closed", marks=pytest.mark.sim),
     (f"$t get {OBJECT} >&-", 3, "stdout is closed; add --output FILE"),
-    (f"$t get {OBJECT} -o /dev/stdout", 0, ""),
+    pytest.param(f"$t get {OBJECT} -o /dev/stdout", 0, "", marks=pytest.mark.sim),
     (f"$t get {OBJECT} -o /dev/stdout | cat", 0, ""),
     (f"$t get {OBJECT} -o >(cat)", 0, ""),
     (f"$t get {OBJECT} -o /dev/full", 4, "No space left on device"),
-    ("$t head a/objects/absent 2>&-", 1, ""),
+    pytest.param("$t head a/objects/absent 2>&-", 1, "", marks=pytest.mark.sim),
     ("$t head a/objects/absent 2>/dev/full", 1, ""),
     ("$t --help | head -c 0", 0, ""),
     ("$t put a/objects/x - <&-", 3, "stdin is closed; name a file"),

@@ -233,11 +233,14 @@ OPERATIONS: dict[str, Operation] = {
 
 
 @on_asyncio
-@pytest.mark.parametrize("by", ["task", "scope"])
+@pytest.mark.parametrize(("by", "first"), [
+    ("task", 0), ("scope", 1), pytest.param("task", 1, marks=pytest.mark.sim), pytest.param("scope", 0, marks=pytest.mark.sim),
+])  # fmt: skip
 @pytest.mark.parametrize("name", OPERATIONS)
 async def test_operation_that_is_cancelled_at_any_turn_of_the_loop_ends_cancelled_and_leaves_the_store_whole(
-    tmp_path: Path, name: str, by: str
+    tmp_path: Path, name: str, by: str, first: int
 ) -> None:
+    """`first`: at this turn, and at every second one after it."""
     operation, scope = OPERATIONS[name], anyio.CancelScope()
 
     async def run() -> None:
@@ -251,7 +254,7 @@ async def test_operation_that_is_cancelled_at_any_turn_of_the_loop_ends_cancelle
 
     whole = False
     async with open_storage(embedded(tmp_path)) as storage:
-        for turns in range(30):
+        for turns in range(first, 30, 2):
             await storage.put(OBJECT, LARGE)
             scope = anyio.CancelScope()
             task = asyncio.ensure_future(run())

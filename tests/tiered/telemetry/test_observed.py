@@ -210,7 +210,7 @@ async def test_an_upload_shows_its_session() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=pytest.mark.sim if seed > 2 else ()) for seed in range(8)])
 def test_a_simulated_world_is_the_same_call_for_call(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = run(Recipe.of(seed), Coverage())
     world = ObservedWorld()

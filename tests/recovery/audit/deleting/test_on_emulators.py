@@ -51,7 +51,7 @@ async def write_until(over: anyio.Event, settings: Settings) -> None:
         while not over.is_set():
             await storage.put(ObjectId("media", (), f"{number % OBJECTS:02}"), b"y" * 30)
             number += 1
-            await anyio.sleep(0.02)
+            await anyio.sleep(0.1)
 
 
 def test_a_deletion_killed_beside_a_writer_goes_on_and_is_undone(services: Settings) -> None:
