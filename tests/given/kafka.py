@@ -47,7 +47,10 @@ class KafkaMock:
         change(self._cluster, ctypes.c_int32(1))
 
     def records(self, topic: str) -> list[confluent_kafka.Message]:
-        """Returns all records of the topic, in the order of each partition."""
+        """Returns all records of the topic: those of a parcel in their order, and parcels in the order of their keys.
+
+        Parcels are in several partitions, and these answer in any order.
+        """
         consumer = Consumer({
             "bootstrap.servers": self.brokers, "group.id": "reader", "enable.partition.eof": True, "fetch.wait.max.ms": 10, "log_level": 0,
         })  # fmt: skip
@@ -63,7 +66,7 @@ class KafkaMock:
                     found.append(record)
                 elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                     ended += 1
-            return found
+            return sorted(found, key=lambda record: record.key() or b"")
         finally:
             consumer.close()
 
