@@ -384,6 +384,8 @@ def follow(into: Directory, begin: From = 0, until_idle: Idle = None, for_s: For
         from recovery.feed.follow import Following
         from recovery.feed.reader import CdcReader
 
+        if instead := _give_a_generation(into):
+            raise InvalidRequestError(f"the files of a feed are not in the directory {into} itself{instead}")
         runtime, reader, following = SystemRuntime(), CdcReader(), Following(into, _schema(schema))
         began_s = news_s = runtime.monotonic()
         printed, number = begin, 0
@@ -484,9 +486,29 @@ def _paths(files: list[str]) -> list[str]:
         if name == STDIN and (STDIN in paths or sys.stdin is None):
             raise InvalidRequestError("stdin is closed; name a file" if sys.stdin is None else "- stands for stdin, and is given twice")
         if (inside := _of_uri(name) if "://" in name else _of_directory(name)) == []:
-            raise InvalidRequestError(f"there is no file of a feed in the directory {name}")
+            raise InvalidRequestError(f"there is no file of a feed in the directory {name}{_give_a_generation(name)}")
         paths += [name] if inside is None else inside
+    _check_generations(paths)
     return paths
+
+
+def _check_generations(paths: list[str]) -> None:
+    """Refuses files from the folders of two generations: each is a feed of its own, from time 0."""
+    from recovery.feed.sinks.sink import generation_of
+
+    folders = {path.rpartition("/")[0].rpartition("/")[2] for path in paths}
+    if len(found := sorted(folder for folder in folders if generation_of(folder) is not None)) > 1:
+        raise InvalidRequestError(f"the files are of the generations {found[0]} and {found[-1]}, and each is a feed of its own: give one")
+
+
+def _give_a_generation(name: str) -> str:
+    """Returns what to give instead of a directory that has the folders of generations. Empty: it has none."""
+    from recovery.feed.sinks.sink import generation_of
+
+    if "://" in name or not os.path.isdir(name):
+        return ""
+    found = [each.path for each in os.scandir(name) if generation_of(each.name) is not None and each.is_dir()]
+    return f": give the folder of a generation, such as {max(found)}" if found else ""
 
 
 def _of_directory(name: str) -> list[str] | None:

@@ -415,3 +415,18 @@ def test_progress_is_shown_on_a_terminal_only_and_of_long_inputs(tiered: Command
         assert told == ([len(PUBLISHED)] if shown else [])
         monkeypatch.undo()
         monkeypatch.setattr(Bar, "update", lambda self, task, advance=0, **_: told.append(advance))
+
+
+def test_the_folders_of_generations_are_feeds_of_their_own(tiered: Command, tmp_path: Path) -> None:
+    """A view of two of them would have each record twice."""
+    for generation in (1795000000000, 1795000000001):
+        (folder := tmp_path / "feed" / f"generation-{generation:016}").mkdir(parents=True)
+        (folder / "0000000000000000000.txt").write_text(PUBLISHED)
+    both = sorted(str(each) for each in (tmp_path / "feed").iterdir())
+    for command in ("view", "check"):
+        assert tiered("feed", command, *both, code=3) == "" and "each is a feed of its own: give one" in tiered.errors
+        tiered("feed", command, "feed", code=3)
+        assert "give the folder of a generation, such as feed/generation-0001795000000001" in tiered.errors
+    tiered("feed", "follow", "feed", "--for", "0", code=3)
+    assert "give the folder of a generation, such as feed/generation-0001795000000001" in tiered.errors
+    assert tiered("feed", "view", both[1]) == tiered("feed", "view", "feed.txt")

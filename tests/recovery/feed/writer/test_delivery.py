@@ -35,8 +35,8 @@ class Failing:
         return None
 
 
-async def noted(store: FedStore) -> Position:
-    return (await read(store.log, [store.sink.name]))[store.sink.name]
+async def noted(store: FedStore) -> Position | None:
+    return (await read(store.log, [store.sink.name])).get(store.sink.name)
 
 
 async def deliver(store: FedStore, sink: Failing, until: Callable[[Position], bool]) -> Position:
@@ -45,14 +45,15 @@ async def deliver(store: FedStore, sink: Failing, until: Callable[[Position], bo
     await run.writer.open()
     delivery = Delivery(sink.name, sink, run.writer, store.log, store.runtime)
     await delivery.begin()
-    if run.writer.checkpoint.staged is None or not delivery.is_behind:
+    if not delivery.is_behind:
         await run.writer.step()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(delivery.run)
         with anyio.fail_after(5):
-            while (found := (await read(store.log, [sink.name])).get(sink.name)) is None or not until(found):
+            while not ((found := await noted(store)) and until(found)):
                 await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()
+    assert found is not None
     return found
 
 
