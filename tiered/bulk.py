@@ -119,7 +119,8 @@ class Bulk(Generic[R, V]):
         self._requests = requests
         self._kind = kind
         self._operate = operate
-        self._places = anyio.Semaphore(concurrency)
+        # Operations that can begin at once begin at one moment, so that a backend may serve them in one call.
+        self._places = anyio.Semaphore(concurrency, fast_acquire=True)
         self._writing: dict[str, anyio.Event] = {}
         self._running = 0
         self._requests_error: Exception | None = None

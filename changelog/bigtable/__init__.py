@@ -5,6 +5,7 @@
     pool.py           warm connections, replaced as they age
     row_merge.py, row_scan.py     ReadRows answers become rows; no I/O
     group_commit.py   single writes that come at the same time share a call
+    shared_reads.py   and so do reads of single rows
 
 Outside of the emulators, Google's packages may be imported only here, in `tiered/provision` and in
 `tiered/gcs/auth.py`; `google_crc32c` also in `tiered/gcs/format.py`.

@@ -12,7 +12,7 @@ from benchmarks.calls import AFTER_WITH_FEED, BESIDE, COUNTED, GOALS, CountedSto
 from benchmarks.cost import ROW_BYTES
 from benchmarks.servers import BUCKET
 from changelog.change import Change, Entry
-from tiered import ObjectId
+from tiered import ObjectId, PutRequest, TieredStorage
 
 pytestmark = pytest.mark.anyio
 
@@ -80,3 +80,21 @@ async def test_the_payload_is_on_its_way_before_the_record_is_written(
     monkeypatch.setattr(store.log, "record", record_later)
     await store.run(lambda storage: storage.put(ObjectId.create("bench", "k"), bytes(size)))
     assert [len(stored.payload) for stored in store.server.buckets[BUCKET].objects.values()] == [size]
+
+
+async def test_a_bulk_read_of_small_objects_shares_its_calls(store: CountedStore) -> None:
+    ids = [ObjectId.create("bench", f"{number}") for number in range(16)]
+
+    async def put_all(storage: TieredStorage) -> None:
+        async with storage.put_many([PutRequest(object_id, b"small") for object_id in ids]) as results:
+            assert all([result.error is None async for result in results])
+
+    async def get_all(storage: TieredStorage) -> None:
+        async with storage.get_many([*ids, ObjectId.create("bench", "nothing")], concurrency=32) as results:
+            found = {result.request.key: result.value async for result in results}
+        assert found.pop("nothing") is None and {each.payload for each in found.values() if each is not None} == {b"small"}
+        assert len(found) == len(ids)
+
+    await store.run(put_all)
+    ledger = await store.count(get_all)
+    assert ledger.before == ["read"]

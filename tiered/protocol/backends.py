@@ -9,7 +9,7 @@ effect), `UnconfirmedError` (it was sent and never answered, and may take effect
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable

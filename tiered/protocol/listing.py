@@ -2,8 +2,8 @@
 
     scan        one page of rows; expired rows and rows that are no objects are left out
     folders     all paths that are the same up to a delimiter become one entry, and the rest of the folder is skipped
-    metadata    only if asked for: a large object's are with its blob. Where the service tells of many blobs in one call,
-                many large objects of one page cost one call. Each of the others costs one (HEADS_AT_ONCE run at once)
+    metadata    only if asked for: a large object's are with its blob, so each costs a call (HEADS_AT_ONCE run at once).
+                Many of one page cost one call together, if the service has a call that tells of many blobs
 
 An object that is written or deleted meanwhile may be listed or not. All of one entry is from one write (I7). A damaged
 row does not end a listing: its entry says what is wrong. A row whose key is no object id is only logged.
@@ -45,7 +45,7 @@ METADATA_PAGE_MAX = 100
 """How many rows one request reads if each may cost a call for its metadata: so the first entries come soon."""
 HEADS_AT_ONCE = 16
 HEADS_LISTED_MIN = 13
-"""From so many large objects of one page on, their blobs are listed. A listing is billed as 12.5 looks at a blob are."""
+"""From so many large objects of one page on, their blobs are listed. A listing is billed as 12.5 heads are."""
 
 _TOKEN_FORMAT = b"\x01"
 _DIGEST_BYTES, _CRC_BYTES = 8, 4

@@ -81,6 +81,11 @@ class Callers:
             self._tasks.start_soon(self._read, name)
         await settled()
 
+    async def wait_for(self, *names: str) -> None:
+        with anyio.fail_after(100 * PATIENCE_MIN_S):
+            while not self.got.keys() >= set(names):  # noqa: ASYNC110 - what is waited for is a time
+                await anyio.sleep(PATIENCE_MIN_S / 4)
+
     async def _read(self, name: str) -> None:
         with anyio.CancelScope() as self.scopes[name]:
             try:
@@ -133,16 +138,12 @@ async def test_a_slow_row_holds_nobody_up_for_long(table: Table) -> None:
         callers = Callers(tasks, table)
         await callers.read("d", "a", "b", "c")
         assert callers.got == {"a": "a"}, "a is answered before the call has ended"
-        with anyio.fail_after(100 * PATIENCE_MIN_S):
-            while len(callers.got) < 3:
-                await anyio.sleep(PATIENCE_MIN_S / 4)
+        await callers.wait_for("c", "d")
         assert callers.got == {"a": "a", "c": "c", "d": "d"} and [b"b"] in table.calls
         # Both places are taken by slow reads now. What comes next waits no longer than for a slow call.
         await callers.read("b again")
         await callers.read("e")
-        with anyio.fail_after(100 * PATIENCE_MIN_S):
-            while "e" not in callers.got:
-                await anyio.sleep(PATIENCE_MIN_S / 4)
+        await callers.wait_for("e")
         tasks.cancel_scope.cancel()
 
 
