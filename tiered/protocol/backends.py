@@ -9,7 +9,7 @@ effect), `UnconfirmedError` (it was sent and never answered, and may take effect
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -436,6 +436,14 @@ class CutsNames(Protocol):
 
     async def cuts(self, start: str, end: str | None, count: int) -> Sequence[str]:
         """Names, in order, that cut those from `start` to `end` into about `count` parts of equal number, or fewer."""
+
+
+@runtime_checkable
+class TellsGenerations(Protocol):
+    """A long-term tier that looks at many blobs by their names for less than a listing costs."""
+
+    async def generations(self, names: Sequence[str]) -> Mapping[str, int]:
+        """The generation of each of these blobs that is there and can be read. The others are left out."""
 
 
 class Kept(StrEnum):
