@@ -62,7 +62,7 @@ class ChangeId(str):
     @property
     def created_ms(self) -> int:
         """Unix milliseconds at which it was made, by its maker's clock."""
-        return UUID(self).int >> 80
+        return int(f"{self[:8]}{self[9:13]}", 16)
 
     def row_key(self, shards: int = SHARDS_DEFAULT) -> str:
         """The key of its entry. Shards spread the ids, which are ordered by time, over the tablets of a table."""

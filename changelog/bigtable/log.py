@@ -283,14 +283,13 @@ class BigTableChangeLog:
         found: dict[str, bytes] = {}
         span = KeySpan(_value_key(start), _value_key(end)).beginning(_value_key(start))
         while span is not None and len(found) <= limit:
-            rows_max = limit + 1 - len(found)
-            rows = await self._table.scan([span], _CURRENT_VALUE, rows_max)
-            for row in rows:
+            scan, is_all = await self._table.read_bulk([span], _CURRENT_VALUE, limit + 1 - len(found))
+            for key, _, _, _, value in scan.cells:
                 try:
-                    found.update([_named_value(row)])
+                    found[key.decode().removeprefix(VALUE_PREFIX)] = value
                 except UnicodeDecodeError:
-                    events.warning("unreadable_key", "it is skipped: no value has such a key", key=repr(row.key))
-            span = span.beginning(rows[-1].key + b"\0") if len(rows) == rows_max else None
+                    events.warning("unreadable_key", "it is skipped: no value has such a key", key=repr(key))
+            span = None if is_all else span.beginning(scan.last_key + b"\0")
         next_start = found.popitem()[0] if len(found) > limit else None
         return ValuePage(found, next_start)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from recovery.audit.verdicts import Kind
 
@@ -26,8 +27,7 @@ OTHERS = "(others)"
 NO_USECASE = "(none)"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """One finding. `name`: the name of the blob, or the key of the row if no blob is known.
 
     Bytes that are not text are escaped.
@@ -99,12 +99,19 @@ class Summary:
     def count(self, usecase: str, kind: Kind, number: int, size: int) -> None:
         if usecase not in self.counts and len(self.counts) >= USECASES_MAX:
             usecase = OTHERS
-        self.counts.setdefault(usecase, {}).setdefault(kind, Count()).add(number, size)
+        kinds = self.counts.setdefault(usecase, {})
+        if kind not in kinds:
+            kinds[kind] = Count()
+        kinds[kind].add(number, size)
 
     def age(self, kind: Kind, seconds: float, size: int = 0) -> None:
         place = bisect_right(_BOUNDS, seconds)
-        self.ages.setdefault(kind, Counter())[place] += 1
-        self.age_sizes.setdefault(kind, Counter())[place] += size
+        if kind not in self.age_sizes:
+            self.age_sizes[kind] = Counter()
+        if kind not in self.ages:
+            self.ages[kind] = Counter()
+        self.ages[kind][place] += 1
+        self.age_sizes[kind][place] += size
 
     def totals(self) -> dict[Kind, Count]:
         """Returns the counts by kind, over all usecases."""

@@ -18,13 +18,14 @@ row of a name in 43 % of the ranges, and in none with them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from changelog.base.errors import InvalidRequestError
 from changelog.change import ChangeId
 from recovery.audit.finding import NO_USECASE
 from recovery.audit.verdicts import Form
-from tiered.object_id import ObjectId
+from tiered.object_id import ROW_KEY_BYTES_MAX, ObjectId
 
 _SLASH = ord("/")
 _SUFFIX = 37
@@ -34,8 +35,7 @@ QUARANTINE = "~quarantine/"
 """Names below it are copies of what was deleted. No row can name them, because such a key belongs to the changelog."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """A blob's name, read. `object`: the storage path, if the name has one. `revision`: only for the form `REVISION`.
     """
 
@@ -100,8 +100,21 @@ def after(name: str) -> str:
 def _is_path(text: str) -> bool:
     if text.startswith("~"):
         return False  # rows with such keys belong to the changelog and are not objects, so no scan of rows could clear such a blob
+    before, _, key = text.partition("/objects/")
+    if not key:
+        return False
     try:
-        ObjectId.parse(text)
+        return len(text.encode()) <= ROW_KEY_BYTES_MAX and _begins_path(before)
+    except UnicodeEncodeError:
+        return False
+
+
+@lru_cache(1024)
+def _begins_path(before: str) -> bool:
+    """Tells whether this may stand before `/objects/KEY`. Names are read in order, and many begin with the same text.
+    """
+    try:
+        ObjectId.parse(f"{before}/objects/k")
     except InvalidRequestError:
         return False
     return True

@@ -37,7 +37,8 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter
+from itertools import repeat
+from operator import attrgetter, itemgetter
 from typing import TypeVar
 
 import anyio
@@ -64,7 +65,17 @@ from recovery.audit.verdicts import (
 )
 from recovery.audit.verify import READ_BUDGET_S, Verifier, is_chosen
 from tiered.metadata import NS_PER_MS, NS_PER_S
-from tiered.protocol.backends import BlobHead, BlobInfo, CorruptRow, ListedBlob, Oddity, Redirect, RedirectPage, Tiers
+from tiered.protocol.backends import (
+    BlobHead,
+    BlobInfo,
+    CorruptRow,
+    ListedBlob,
+    Oddity,
+    Redirect,
+    RedirectPage,
+    TellsGenerations,
+    Tiers,
+)
 from tiered.protocol.retry import ask
 
 T = TypeVar("T")
@@ -99,6 +110,12 @@ ACCUSED = (Kind.ORPHAN, Kind.LEGACY_ORPHAN, Kind.OVERDUE)
 
 BROKEN_BUDGET_S = 5.0
 """How long a blob is asked for that the listing could not read. If there is no answer, the listing's word stands."""
+
+LOOKED_AT_ONCE = 1000
+"""How many blobs a tier is asked for in one call, if it tells their generations without a listing."""
+
+FOUND_AT_ONCE = 1000
+"""So many findings are held back, and then `found` is called. Most calls would have one finding otherwise."""
 
 UPLOAD_STALE_NS = 8 * 86_400 * NS_PER_S
 """A part of an upload that is older than this belongs to none that can be finished: a session lives a week."""
@@ -226,8 +243,10 @@ class _Sweep:
         self._log = log
         self._bounds = bounds
         self._cutoff = cutoff
+        self._young_from_ns = cutoff.created_before_ns
         self._runtime = runtime
         self._found = found
+        self._held: list[Finding] = []
         self._window_names = window_names if verify is None else min(window_names, WINDOW_VERIFIED)
         self._verify = verify
         self._verifier = None if verify is None else Verifier(tiers.long_term, runtime, verify.bytes_per_s)
@@ -253,6 +272,7 @@ class _Sweep:
         await self._judge(window, logged)
         await self._judge_broken(window)
         await self._read_payloads(window)
+        self._tell_held()
         self.summary.windows += 1
         return next_start
 
@@ -412,13 +432,17 @@ class _Sweep:
             self._tell_corrupt_rows(window, RedirectPage(within, [row for row in page.corrupt if window.holds(row.path)], None))
             await self._look_for(window, self._match(window, page.redirects))
 
-    def _match(self, window: _Window, redirects: Iterable[Redirect]) -> list[Redirect]:
+    def _match(self, window: _Window, redirects: Sequence[Redirect]) -> list[Redirect]:
         """Removes the blobs that these rows name from `window.unnamed`.
 
         Returns the rows whose blob should be in the window but is not.
         """
         missing: list[Redirect] = []
         strike, now_ns = window.unnamed.pop, self._cutoff.as_of_ns
+        # Most pages have no deadline and leave nothing over. This strikes their blobs out without a step of ours for each.
+        if not window.named_by_expired and not any(map(_DEADLINE, redirects)):
+            blobs = map(strike, map(_TARGET, redirects), repeat(None))
+            redirects = [redirect for redirect, blob in zip(redirects, list(blobs), strict=True) if blob is None]
         for redirect in redirects:
             _, target, deadline_ns = redirect
             blob = strike(target, None)
@@ -440,7 +464,7 @@ class _Sweep:
         for row in page.corrupt:
             self._tell_row(window, Kind.CORRUPT_ROW, row)
         for path, target, _ in page.redirects:
-            if not is_of(path, target):
+            if not target.startswith(f"{path}/") and not is_of(path, target):
                 self._tell_row(window, Kind.MISDIRECTED, CorruptRow(path, f"it names {target!r}, a blob that is not its own"))
 
     def _tell_row(self, window: _Window, kind: Kind, row: CorruptRow) -> None:
@@ -556,8 +580,8 @@ class _Sweep:
         """Judges the blobs that no row names, and those that only an expired tombstone names."""
         suspects: list[tuple[BlobInfo, Reading]] = []
         for redirected, blobs in ((Redirected.EXPIRED, window.named_by_expired), (Redirected.NOT, window.unnamed)):
-            for name, blob in blobs.items():
-                reading = read_name(name)
+            for name, listed in blobs.items():
+                reading, blob = read_name(name), _with_times(listed)
                 kind = self._classify(blob, reading, logged, redirected)
                 if kind in ACCUSED:
                     suspects.append((blob, reading))
@@ -566,6 +590,7 @@ class _Sweep:
                 self._note_date(window, blob, reading)
         if suspects:
             await self._judge_again(window, suspects)
+        self._tell_held()
 
     async def _judge_again(self, window: _Window, suspects: Sequence[tuple[BlobInfo, Reading]]) -> None:
         """The second look at blobs that seem to be orphans or overdue.
@@ -676,6 +701,11 @@ class _Sweep:
 
     async def _still_there(self, window: _Window, suspects: Sequence[BlobInfo]) -> dict[str, int]:
         """Returns the generation of each of these blobs that still exists."""
+        if isinstance(self._blobs, TellsGenerations):
+            names, generations = [blob.name for blob in suspects], dict[str, int]()
+            for first in range(0, len(names), LOOKED_AT_ONCE):
+                generations |= await self._ask(partial(self._blobs.generations, names[first : first + LOOKED_AT_ONCE]))
+            return generations
         if len(suspects) <= RELIST_SHARE * len(window.blobs):
             heads = await self._heads([blob.name for blob in suspects])
             generations = {blob.name: blob.generation for blob in suspects}
@@ -730,7 +760,7 @@ class _Sweep:
     # --- shared ----------------------------------------------------------------------------------
 
     def _is_young(self, revision: ChangeId | None, created_ns: int) -> bool:
-        return self._date_ns(revision, created_ns) >= self._cutoff.created_before_ns
+        return self._date_ns(revision, created_ns) >= self._young_from_ns
 
     def _date_ns(self, revision: ChangeId | None, created_ns: int) -> int:
         """Returns the later of two times: the blob's creation (service's clock) and its change's id (writer's clock).
@@ -755,10 +785,17 @@ class _Sweep:
         confirmed_ns: int | None = None,
     ) -> None:  # fmt: skip
         self.summary.count(usecase_of(name), kind, 1, size or 0)
-        self._found([Finding(
+        self._held.append(Finding(
             kind, name, object, revision, size, created_ns, deadline_ns, generation, detail,
             window.listed_ns, window.logged_ns, window.scanned_ns, confirmed_ns,
-        )])  # fmt: skip
+        ))  # fmt: skip
+        if len(self._held) >= FOUND_AT_ONCE:
+            self._tell_held()
+
+    def _tell_held(self) -> None:
+        if self._held:
+            self._found(self._held)
+            self._held = []
 
     async def _ask(self, read: Callable[[], Awaitable[T]]) -> T:
         return await ask(read, self._runtime, READ_BUDGET_S)
@@ -771,6 +808,14 @@ def _object_of(name: str) -> tuple[str, ...]:
 
 
 _NAME, _SIZE = attrgetter("name"), attrgetter("size")
+_TARGET, _DEADLINE = itemgetter(1), itemgetter(2)
+
+
+def _with_times(blob: BlobInfo) -> ListedBlob:
+    """Returns the blob with its times decoded, because a verdict asks for them several times."""
+    if isinstance(blob, ListedBlob):
+        return blob
+    return ListedBlob(blob.name, blob.size, blob.created_ns, blob.deadline_ns, blob.generation)
 
 
 def _generation(head: BlobHead | CorruptRecordError, listed: int) -> int:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
+from typing import NamedTuple
 
 
 class Kind(StrEnum):
@@ -106,8 +108,7 @@ class Deadline(StrEnum):
     OVERDUE = "overdue"  # it passed so long ago that the lifecycle should have removed the blob
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """All that is known about a blob that was listed.
 
     `readable`: nothing that was read of it breaks the format. `young`: the later of its revision's time and its
@@ -123,6 +124,7 @@ class Facts:
     deadline: Deadline
 
 
+@cache
 def classify(facts: Facts) -> Kind:
     """Returns what a listed blob is."""
     if facts.redirected is Redirected.LIVE:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -85,7 +84,7 @@ def all_findings(to: Path) -> list[Finding]:
     manifest = directory.read_manifest()
     assert manifest is not None
     return [
-        replace(each, listed_ns=0, logged_ns=0, scanned_ns=0, confirmed_ns=None) for each in directory.findings(manifest.run)
+        each._replace(listed_ns=0, logged_ns=0, scanned_ns=0, confirmed_ns=None) for each in directory.findings(manifest.run)
     ]
 
 

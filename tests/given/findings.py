@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ MANIFEST = Manifest(
 
 
 def finding(kind: Kind = Kind.ORPHAN, name: str = FINDING.name, **facts: Any) -> Finding:
-    return replace(FINDING, kind=kind, name=name, **facts)
+    return FINDING._replace(kind=kind, name=name, **facts)
 
 
 def manifest(**facts: Any) -> Manifest:

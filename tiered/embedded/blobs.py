@@ -20,7 +20,7 @@ module does not decide which blobs are garbage, except for those that have expir
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -55,7 +55,7 @@ from tiered.embedded.tree import (
     refuse_foreign_directories,
     unlink,
 )
-from tiered.embedded.walk import Listings, list_abandoned
+from tiered.embedded.walk import Listings, generations, list_abandoned
 from tiered.metadata import NS_PER_S, Metadata
 from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, DamagedError, NotCopied, Removal, UploadPage
 from tiered.stored import PIECE_BYTES
@@ -106,7 +106,7 @@ _NOT_NOW = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
 
 class FileBlobs:
-    """`LongTermBackend`, `Collects` and `ShowsUploads` in a directory.
+    """`LongTermBackend`, `Collects`, `ShowsUploads`, `CutsNames` and `TellsGenerations` in a directory.
 
     Open it with `await FileBlobs.open_directory(root, runtime)`."""
 
@@ -199,6 +199,9 @@ class FileBlobs:
 
     async def cuts(self, start: str, end: str | None, count: int) -> Sequence[str]:
         return await self._disk.look(f"look where to cut the blobs from {start!r} on", self._listings.cuts, start, end, count)
+
+    async def generations(self, names: Sequence[str]) -> Mapping[str, int]:
+        return await self._disk.look("look at blobs again", generations, self._root, names)
 
     async def abandoned_uploads(self, start: str, before_ns: int, limit: int) -> UploadPage:
         return await self._disk.look("look for abandoned uploads", list_abandoned, self._uploads, start, before_ns, limit)

@@ -35,8 +35,8 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from dataclasses import dataclass
 from pathlib import PurePath
+from typing import NamedTuple
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from tiered.metadata import Metadata, decode_metadata, encode_metadata
@@ -50,7 +50,9 @@ _BLOCK_CRC = struct.Struct(">I")
 _MAGIC, _VERSION = b"tiered", 2
 _DEADLINE_AT = 8
 _NS_PER_US = 1000
-_ESCAPE = re.compile(r"[%=~]([0-9a-f]{2})")
+_ESCAPED_BYTE = re.compile(r"([^0-9a-z])")
+_PLAIN_OR_ESCAPED = re.compile(r"(?:[0-9a-z]|%[0-2][0-9a-f]|=(?:3[a-f]|[45][0-9a-f]|60)|~(?:7[b-f]|[89a-f][0-9a-f]))+")
+_ESCAPE = re.compile(r"([%=~][0-9a-f]{2})")
 
 FOOTER_BYTES = _FOOTER.size
 BLOCK_BYTES = 256 * 1024
@@ -67,24 +69,33 @@ def _escape(byte: int) -> str:
     return f"{'%' if byte < 0x30 else '=' if byte < 0x61 else '~'}{byte:02x}"
 
 
-_ESCAPES = tuple(_escape(byte) for byte in range(256))
+_ESCAPES = {chr(byte): escape for byte in range(256) if len(escape := _escape(byte)) > 1}
+_ESCAPED = {escape: byte for byte, escape in _ESCAPES.items()}
 
 
 def encode_name(name: str) -> str:
     """Text that sorts as the name's UTF-8 does. A prefix of the name becomes a prefix of the text."""
     try:
-        return "".join(map(_ESCAPES.__getitem__, name.encode()))
+        parts = _ESCAPED_BYTE.split(name.encode().decode("latin-1"))
     except UnicodeEncodeError as error:
         raise InvalidRequestError(f"blob name {name!r} is not valid Unicode: {error.reason}") from None
+    parts[1::2] = map(_ESCAPES.__getitem__, parts[1::2])
+    return "".join(parts)
 
 
 def decode_name(text: str) -> str | None:
-    """The name that `encode_name` turns into this text; None: there is no such name."""
-    try:
-        name = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text).encode("latin-1").decode()
-    except UnicodeError:
+    """The name that `encode_name` turns into this text; None: there is no such name.
+
+    `_PLAIN_OR_ESCAPED` matches nothing but what `_escape` makes of bytes. So the text that a name becomes is this text.
+    """
+    if _PLAIN_OR_ESCAPED.fullmatch(text) is None:
         return None
-    return name if name and encode_name(name) == text else None
+    parts = _ESCAPE.split(text)
+    parts[1::2] = map(_ESCAPED.__getitem__, parts[1::2])
+    try:
+        return "".join(parts).encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def path_of(name: str) -> PurePath:
@@ -112,8 +123,7 @@ def is_component(entry: str, *, directory: bool) -> bool:
 # --- bytes ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Footer:
+class Footer(NamedTuple):
     """The last 44 bytes of a blob's file. Sizes are in bytes, times in microseconds since 1970.
 
     `crc`: of the blocks' checksums; in version 1, of the payload.

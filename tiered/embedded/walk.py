@@ -24,7 +24,7 @@ from pathlib import Path
 from changelog.base.errors import CorruptRecordError
 from changelog.change import ChangeId
 from tiered.embedded.file import DIRECTORY_SUFFIX, components_of, decode_name, encode_name, is_component
-from tiered.embedded.tree import is_of_this_process, lock, open_blob, read_footer
+from tiered.embedded.tree import is_of_this_process, lock, open_blob, read_footer_at
 from tiered.protocol.backends import AbandonedUpload, BlobPage, ListedBlob, Oddity, UploadPage
 from tiered.protocol.row_keys import printable
 
@@ -127,8 +127,7 @@ def look_at(text: str | None, path: str) -> ListedBlob | Oddity | None:
     if name is None:
         return Oddity(printable(os.fsencode(path)), "it is no blob: this software did not put it there", is_blob=False)
     try:
-        with open_blob(path) as file:
-            footer = read_footer(file)
+        footer = read_footer_at(path)
     except FileNotFoundError:
         return None
     except CorruptRecordError as error:
@@ -138,6 +137,20 @@ def look_at(text: str | None, path: str) -> ListedBlob | Oddity | None:
             raise
         return _broken(name, path, f"it cannot be read: {error.strerror}")
     return ListedBlob(name, footer.size, footer.written_ns, footer.deadline_ns, footer.written_us)
+
+
+def generations(root: Path, names: Sequence[str]) -> dict[str, int]:
+    """The generation of each of these blobs that is there and can be read. It reads no directory."""
+    found: dict[str, int] = {}
+    for name in names:
+        try:
+            found[name] = read_footer_at("/".join((str(root), *components_of(name)))).written_us
+        except (FileNotFoundError, CorruptRecordError):
+            continue
+        except OSError as error:
+            if is_of_this_process(error):
+                raise
+    return found
 
 
 def _broken(name: str, path: str, fault: str) -> Oddity | None:

@@ -450,6 +450,14 @@ class ListsHeads(Protocol):
         """
 
 
+@runtime_checkable
+class TellsGenerations(Protocol):
+    """A long-term tier that looks at many blobs by their names for less than a listing costs."""
+
+    async def generations(self, names: Sequence[str]) -> Mapping[str, int]:
+        """The generation of each of these blobs that is there and can be read. The others are left out."""
+
+
 class Kept(StrEnum):
     """In which form a service still keeps a deleted blob, and bills it."""
 

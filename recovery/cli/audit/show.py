@@ -57,7 +57,7 @@ def show_looked(looked: Looked, told: Told | None, as_json: bool) -> None:
 
 def plain(looked: Looked, told: Told | None) -> dict[str, Any]:
     """Returns what `--json` shows: plain values by the names of the fields. Times are nanoseconds since 1970."""
-    run = None if told is None else asdict(told)
+    run = None if told is None else asdict(told) | {"findings": [finding._asdict() for finding in told.findings]}
     return {**asdict(looked), "verdict": verdict(looked), "findings": list(looked.findings), "run": run}
 
 

@@ -277,7 +277,7 @@ async def test_each_call_costs_as_many_requests_as_the_module_says(
 
         return call
 
-    for name in ("check_and_mutate", "mutate", "mutate_rows", "increment", "read", "read_all", "scan"):
+    for name in ("check_and_mutate", "mutate", "mutate_rows", "increment", "read", "read_all", "read_bulk", "scan"):
         monkeypatch.setattr(table, name, noted(name, getattr(table, name)))
 
     async def after(call: Any) -> tuple[Any, list[str]]:
@@ -308,7 +308,7 @@ async def test_each_call_costs_as_many_requests_as_the_module_says(
     keys = [f"{number:03}" for number in range(PORTION_KEYS)]
     assert (await after(log.write_values(dict.fromkeys(keys, b"1"), 1)))[1] == ["mutate_rows"]
     assert (await after(log.read_values([*keys, "one more"])))[1] == ["read_all", "read_all"]
-    assert (await after(log.scan_values("", "z", 1000)))[1] == ["scan"]
+    assert (await after(log.scan_values("", "z", 1000)))[1] == ["read_bulk"]
     assert (await after(log.erase_values(keys)))[1] == ["mutate_rows"]
 
 

@@ -220,6 +220,35 @@ async def test_a_blob_that_another_one_of_its_name_replaced_since_it_was_listed_
     assert summary.totals() == {Kind.REFERENCED: Count(0, 0)}, "what was listed has gone, and what is there was not judged"
 
 
+@pytest.mark.parametrize("orphans", [5, OBJECTS])
+async def test_files_that_change_after_they_were_listed_are_not_accused(tmp_path: Path, orphans: int) -> None:
+    """A directory is not listed twice: each file is looked at by its name."""
+    asked = 0
+    async with embedded_ground(tmp_path) as ground:
+        assert isinstance(ground, EmbeddedGround)
+        names = await fill(ground)
+        await ground.sql(f"DELETE FROM rows WHERE path < 'a/objects/{orphans:02}'")
+        gone, shorter, empty, other, kept = names[:5]
+        blobs = ground.tiers.long_term
+
+        async def change_then_end(start: str, end: str | None, limit: int) -> BlobPage:
+            nonlocal asked
+            asked += 1
+            page = await blobs.list(start, end, OBJECTS + 1)
+            await blobs.delete(gone)
+            ground.file_of(shorter).write_bytes(ground.file_of(shorter).read_bytes()[:-1])
+            ground.file_of(empty).write_bytes(b"")
+            await blobs.delete(other)
+            await ground.blob(other, 4, OLD_NS + NS_PER_S, None)
+            ground.clock.now_ns = CUTOFF.as_of_ns
+            return page
+
+        summary, found = await audit(ground, Lying(blobs, change_then_end))
+    assert [finding.name for finding in found] == [kept, *names[5:orphans]] and {finding.kind for finding in found} == {Kind.ORPHAN}
+    assert asked == 1 and summary.names == OBJECTS
+    assert summary.totals()[Kind.REFERENCED] == Count(OBJECTS - orphans, 3 * (OBJECTS - orphans))
+
+
 @pytest.mark.parametrize(("error", "asks"), [(ConfigurationError, 1), (UnavailableError, ASKS_MAX)])
 async def test_a_permission_or_a_service_that_goes_half_way_ends_the_range_within_bounds(error: type[TieredError], asks: int) -> None:
     ground = TickingGround()

@@ -8,10 +8,14 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from changelog.base.errors import InvalidRequestError
 from recovery.audit.finding import NO_USECASE
 from recovery.audit.names import after, is_of, read_name, rows_before, usecase_of
 from recovery.audit.verdicts import Form
+from tiered.object_id import ObjectId
 
 REVISION = "018bcfe5-6800-7000-8000-000000000001"
 PATH = "attachments/org.17/objects/abc"
@@ -46,6 +50,15 @@ PATH = "attachments/org.17/objects/abc"
 def test_a_name_has_one_form(name: str, form: Form, path: str | None, revision: str | None) -> None:
     reading = read_name(name)
     assert (reading.form, reading.object, reading.revision) == (form, path, revision)
+
+
+@given(st.lists(st.sampled_from(["objects", "a", "o.1", ".", "", "objects.x", "uploads", "\udcff", "k" * 4085]), max_size=6).map("/".join))
+def test_a_name_is_a_path_if_and_only_if_an_object_may_have_it(name: str) -> None:
+    try:
+        path = ObjectId.parse(name).path
+    except InvalidRequestError:
+        path = None
+    assert read_name(name).object == path
 
 
 @pytest.mark.parametrize(("name", "usecase"), [("a/b", "a"), ("a/", "a"), ("a", NO_USECASE), ("/a", NO_USECASE), ("", NO_USECASE)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -76,7 +76,7 @@ async def audit(
     tiers = Tiers(cast(HighVolumeBackend, CountedRows(ground.tiers.high_volume, seen.calls)), ground.tiers.long_term)
 
     def tell(findings: Sequence[Finding]) -> None:
-        seen.findings.update(replace(each, listed_ns=0, logged_ns=0, scanned_ns=0, confirmed_ns=None) for each in findings)
+        seen.findings.update(each._replace(listed_ns=0, logged_ns=0, scanned_ns=0, confirmed_ns=None) for each in findings)
 
     for start, end in zip(("", *bounds), (*bounds, None), strict=True):
         seen.summary.merge(await audit_range(

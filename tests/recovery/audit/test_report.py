@@ -6,7 +6,6 @@ It keeps names in their place, asks the network for nothing, and says what it cu
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -40,7 +39,7 @@ def lost(name: str = "media/objects/a/1", **more: object) -> Finding:
 
 
 def found(kind: Kind, number: int, **more: object) -> Finding:
-    return replace(lost(f"{kind}-{number}.", **more), kind=kind)
+    return lost(f"{kind}-{number}.", **more)._replace(kind=kind)
 
 
 class Page(HTMLParser):

@@ -100,6 +100,19 @@ def test_text_that_no_name_becomes_is_told_apart(text: str) -> None:
     assert decode_name(text) is None
 
 
+@given(text=st.text(st.sampled_from("0afgz%=~/A"), max_size=9) | long_names.map(encode_name))
+def test_every_text_is_told_apart_from_what_a_name_becomes(text: str) -> None:
+    name = decode_name(text)
+    assert name is None or encode_name(name) == text
+
+
+@pytest.mark.parametrize("byte", range(128))
+def test_every_ascii_character_comes_back_in_its_one_form_only(byte: int) -> None:
+    texts = [chr(byte), *(f"{mark}{byte:02x}" for mark in "%=~")]
+    assert [decode_name(text) for text in texts if text == encode_name(chr(byte))] == [chr(byte)]
+    assert {decode_name(text) for text in texts if text != encode_name(chr(byte))} == {None}
+
+
 def test_names_that_cannot_be_stored_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="not valid Unicode"):
         encode_name("a\ud800")
