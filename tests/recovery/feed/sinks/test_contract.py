@@ -119,7 +119,7 @@ def kafka() -> Iterator[KafkaMock]:
 EVERYWHERE = [
     ("directory", "asyncio"), ("http", "asyncio"), ("http", "trio"), ("bucket", "asyncio"), ("kafka", "asyncio"),
 ]  # fmt: skip
-"""A bucket needs asyncio. A directory and Kafka work in threads; `test_directory.py` and `test_kafka.py` have them on trio."""
+"""A bucket needs asyncio. A directory and Kafka work in threads; tests of their own have them on trio."""
 
 
 @pytest.fixture(params=EVERYWHERE, ids="-".join)
