@@ -485,10 +485,10 @@ async def clean_run(stage: Stage) -> list[Case]:
 
 
 def some(clean: Sequence[T], fault: WireMode | Fault | GcsFault, whole: bool = ALL) -> Sequence[T]:
-    """Every third one, others for the next kind of fault; `make sim` has all."""
+    """Every fourth one, others for the next kind of fault; `make sim` has all."""
     kinds = [fault_name(each) for each in (*WireMode, *DEATHS, *SERVICE_FAULTS)]
     number = kinds.index(fault_name(fault))
-    return clean if whole else clean[number % 3 :: 3]
+    return clean if whole else clean[number % 4 :: 4]
 
 
 INLINE = ("CheckAndMutateRow object p m v", "CheckAndMutateRow object")
@@ -535,9 +535,9 @@ async def test_an_operation_that_dies_at_any_call_of_the_long_term_tier_leaves_o
 
 @ON_GCS
 @pytest.mark.parametrize(("fault", "killed"), [
-    *(pytest.param(fault, False, id=fault_name(fault)) for fault in SERVICE_FAULTS),
+    *(pytest.param(fault, False, id=fault_name(fault), marks=pytest.mark.sim if fault.status == 429 else ()) for fault in SERVICE_FAULTS),
     *(
-        pytest.param(fault, True, id=f"{fault_name(fault)} and death", marks=[] if fault.mode is FaultMode.DELAY else pytest.mark.sim)
+        pytest.param(fault, True, id=f"{fault_name(fault)} and death", marks=() if fault.mode is FaultMode.DELAY else pytest.mark.sim)
         for fault in SERVICE_FAULTS if fault.mode in SLOW_MODES
     ),
 ])  # fmt: skip
@@ -715,7 +715,10 @@ async def test_recovery_with_a_fault_at_any_call_to_bigtable_is_finished_by_anot
 
 
 @ON_GCS
-@pytest.mark.parametrize("fault", [*DEATHS, *SERVICE_FAULTS], ids=fault_name)
+@pytest.mark.parametrize("fault", [
+    *(pytest.param(fault, id=fault_name(fault)) for fault in DEATHS),
+    *(pytest.param(fault, id=fault_name(fault), marks=pytest.mark.sim if fault.status == 429 else ()) for fault in SERVICE_FAULTS),
+])  # fmt: skip
 async def test_recovery_with_a_fault_at_any_call_to_gcs_is_finished_by_another(stage: Stage, fault: Fault | GcsFault) -> None:
     recoveries = [
         Recovery.of(clean.kind, point, fault) for clean in some(await clean_recoveries(stage), fault)

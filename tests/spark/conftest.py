@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -11,9 +10,6 @@ from pyspark.sql import SparkSession
 from recovery.audit.cluster import SparkEngine, open_spark
 from recovery.sources import spark as tables
 from tests.given.spark_workers import count
-
-# A quarter of what Java used went into optimizing code that a test runs a few times, and into parallel collection.
-os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="session")

@@ -96,11 +96,12 @@ def assert_exact(planted: Planted, found: Found, how: str) -> None:
 
 
 async def test_everything_that_was_planted_is_found_and_nothing_else_however_it_is_cut(world: Planted) -> None:
+    in_memory = isinstance(world.ground, SimulatedGround)
     for cut, bounds in CUTS.items():
-        for window_names in WINDOWS[cut]:
+        for window_names in WINDOWS[cut] if in_memory else WINDOWS[cut][-2:]:
             assert_exact(world, await Found().audit(world.ground, bounds, window_names), f"{cut}, windows of {window_names}")
     names = sorted({name for _, name in world.expected} | world.undecided)
-    for seed in range(2):
+    for seed in range(2 if in_memory else 1):
         bounds = sorted(Random(seed).sample(names, len(names) // 5))
         assert_exact(world, await Found().audit(world.ground, bounds), f"cut at names that seed {seed} chooses")
     # A listing that leaves out what is there is no store's: see `test_broken.py`.

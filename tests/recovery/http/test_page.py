@@ -202,17 +202,6 @@ LOW_CONTRAST = """() => {
 }"""
 
 
-def test_all_is_well(browser: Browser) -> None:
-    with served(with_history(shown(healthy()))) as url:
-        watched = Watched(browser, url, scheme="dark")
-        watched.until("#headline", "Recovery keeps up.")
-        watched.until("#orders", "Nothing to do.")
-        watched.until("#stuck-list", "None. Nothing waits for an operator.")
-        assert watched.page.title() == "all is well · tiered recovery"
-        watched.keep("well-dark-1200")
-        assert watched.errors == []
-
-
 def test_a_feed_is_shown_with_its_sinks_and_hidden_where_there_is_none(browser: Browser) -> None:
     made = shown(healthy())
     with served(made) as url:
@@ -231,18 +220,23 @@ def test_a_feed_is_shown_with_its_sinks_and_hidden_where_there_is_none(browser: 
         assert watched.errors == []
 
 
-def test_what_changes_is_shown_without_a_reload_and_spoken(browser: Browser) -> None:
-    made = shown(healthy())
+def test_all_is_well_and_what_changes_is_shown_without_a_reload_and_spoken(browser: Browser) -> None:
+    made = with_history(shown(healthy()))
     with served(made) as url:
-        watched = Watched(browser, url)
+        watched = Watched(browser, url, scheme="dark")
         watched.until("#headline", "Recovery keeps up.")
+        watched.until("#orders", "Nothing to do.")
+        watched.until("#stuck-list", "None. Nothing waits for an operator.")
+        assert watched.page.title() == "all is well · tiered recovery"
+        watched.keep("well-dark-1200")
         source = made.status.sources["recovery"] if isinstance(made.status, Status) else None
         assert source is not None
         made.status = replace(healthy(), sources={"recovery": replace(source, verdict=Verdict(Kind.FALLING_BEHIND, 99.0, 9.0))})
         watched.until("#headline", "Recovery falls behind")
         watched.until("#spoken", "Recovery falls behind")
         assert watched.page.locator("#answer").get_attribute("data-level") == "behind"
-        watched.keep("behind-light-1200")
+        watched.keep("behind-dark-1200")
+        assert watched.errors == []
 
 
 def test_text_is_never_taken_for_html(browser: Browser) -> None:

@@ -117,9 +117,9 @@ def kafka() -> Iterator[KafkaMock]:
 
 
 EVERYWHERE = [
-    ("directory", "asyncio"), ("directory", "trio"), ("http", "asyncio"), ("http", "trio"), ("bucket", "asyncio"), ("kafka", "asyncio"),
+    ("directory", "asyncio"), ("http", "asyncio"), ("http", "trio"), ("bucket", "asyncio"), ("kafka", "asyncio"),
 ]  # fmt: skip
-"""A bucket needs asyncio. Kafka works in threads; `test_kafka.py` has it on trio."""
+"""A bucket needs asyncio. A directory and Kafka work in threads; tests of their own have them on trio."""
 
 
 @pytest.fixture(params=EVERYWHERE, ids="-".join)
