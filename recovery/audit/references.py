@@ -29,6 +29,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError
 from changelog.log import ChangeLog
 from recovery.audit.manifest import CLOCKS_NS, FeedAtEnd, FeedReferences
 from recovery.audit.words import duration, moment, span
+from recovery.feed.index_value import IndexDamagedError, blob_of
 from tiered.metadata import NS_PER_MS, NS_PER_S
 from tiered.text import shown
 
@@ -228,8 +229,8 @@ class FeedIndex:
     def _references_in(self, values: Any) -> Iterator[Reference]:
         for key, value in values.items():
             try:
-                yield key.removeprefix(self._prefix), value.decode()
-            except UnicodeDecodeError:
+                yield key.removeprefix(self._prefix), blob_of(key.removeprefix(self._prefix), value)
+            except IndexDamagedError:
                 yield key.removeprefix(self._prefix), None
 
 

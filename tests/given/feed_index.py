@@ -13,6 +13,7 @@ from changelog.change import Entry
 from changelog.log import ChangeLog
 from recovery.audit.manifest import FeedReferences
 from recovery.audit.references import NOTE, references_of
+from recovery.feed.index_value import blob_of, index_value
 from tiered.metadata import NS_PER_MS
 from tiered.protocol.backends import HighVolumeBackend, Tiers
 from tiered.protocol.finishing import clean_up, settle_change
@@ -43,7 +44,7 @@ async def publish(
     prefix = f"feed/{generation}/"
     stale = (await log.scan_values(f"{prefix}index/", f"{prefix}index0", 100_000)).values
     values: dict[str, bytes | None] = dict.fromkeys(stale)
-    values |= {f"{prefix}index/{path}": blob.encode() for path, blob in published.items()}
+    values |= {f"{prefix}index/{path}": index_value(path, blob) for path, blob in published.items()}
     await log.write_values({f"{prefix}began": b"1", **values}, now_ms)
     checkpoint = {
         "progress": {"timestamp": now_ms - 1, "num_records": 0}, "next": now_ms, "lower": now_ms if lower is None else lower, "epoch": 1,
@@ -64,14 +65,15 @@ async def keep_up(log: ChangeLog, tiers: Tiers, runtime: Runtime) -> None:
     prefix = f"feed/{told['generation']}/index/"
 
     async def apply(changed: dict[str, str | None], time: int) -> None:
-        await log.write_values({f"{prefix}{path}": None if blob is None else blob.encode() for path, blob in changed.items()}, time)
+        values = {f"{prefix}{path}": None if blob is None else index_value(path, blob) for path, blob in changed.items()}
+        await log.write_values(values, time)
 
     await apply(told.get("intent", {}), told["next"] - 1)  # the index may have missed the last commit
     hints = [hint for within in log.ranges() for hint in (await log.kept(within, 1000)).entries if isinstance(hint, Entry)]
     paths = sorted({hint.change.object for hint in hints})
     wanted = {each.path: each.target for each in (await tiers.high_volume.redirects_at([path.encode() for path in paths])).redirects}
     values = await log.read_values([f"{prefix}{path}" for path in paths])
-    before = {key.removeprefix(prefix): value.decode() for key, value in values.items()}
+    before = {key.removeprefix(prefix): blob_of(key.removeprefix(prefix), value) for key, value in values.items()}
     changed = {path: wanted.get(path) for path in paths if wanted.get(path) != before.get(path)}
     time = max(told["next"], runtime.wall_ns() // NS_PER_MS)
     records = told["bindings"][-1][1]["records"] + sum((path in before) + (path in wanted) for path in changed)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import anyio
 
-from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.log import ChangeLog
 from recovery.feed.sinks.sink import Sink
-from recovery.feed.writer.positions import Position, advance, read
+from recovery.feed.writer.positions import Position, advance, read, renew
 from recovery.feed.writer.stored import Journaled
 from recovery.feed.writer.writer import NEW_GENERATION, FeedWriter
 from tiered.metadata import NS_PER_MS
@@ -24,6 +24,8 @@ from tiered.metadata import NS_PER_MS
 LOOK_EVERY_S = 0.1
 AGAIN_FIRST_S = 0.5
 AGAIN_MAX_S = 60.0
+DELIVERY_MAX_S = 900.0
+"""A delivery that takes longer is given up, and counts as a failure. Each sink has a shorter limit of its own."""
 
 
 class Delivery:
@@ -45,19 +47,31 @@ class Delivery:
         self._log = log
         self._runtime = runtime
         self._position: Position | None = None
+        self._reason = ""
 
     async def begin(self) -> None:
-        """Reads where the sink is. `ConfigurationError`: it is new, and what came before is not kept any more."""
+        """Reads where the sink is.
+
+        `ConfigurationError`: it does not have what came before, and that is not kept any more. `CorruptRecordError`:
+        nobody knows what it has.
+        """
         generation, waiting = self._writer.checkpoint.generation, self._writer.waiting
-        stored = (await read(self._log, [self._name])).get(self._name)
+        try:
+            stored = (await read(self._log, [self._name])).get(self._name)
+        except CorruptRecordError:
+            if not waiting or waiting[0].time != 0:
+                raise
+            stored = None  # all of the generation is here still, so it may be delivered once more from its beginning
+            await renew(self._log, Position(self._name, generation))
         here = stored if stored is not None and stored.generation == generation else Position(self._name, generation)
-        acknowledged = -1 if here.acknowledged is None else here.acknowledged
-        if acknowledged < 0 and (not waiting or waiting[0].time != 0):
+        self._position, self._generation = here, generation
+        self.acknowledged = -1 if here.acknowledged is None else here.acknowledged
+        if (following := self._next()) is not None and following.before > self.acknowledged:
+            what = "is new to" if here.acknowledged is None else "was left out for a part of"
             raise ConfigurationError(
-                f"the sink {self._name} is new to generation {generation} of the feed, whose beginning is not kept any more:"
-                f" {NEW_GENERATION}"
+                f"the sink {self._name} {what} generation {generation} of the feed, whose files up to {following.before} are not kept"
+                f" any more: take the sink out of feed.to, or {NEW_GENERATION}"
             )
-        self._position, self._generation, self.acknowledged = here, generation, acknowledged
 
     @property
     def is_behind(self) -> bool:
@@ -85,8 +99,16 @@ class Delivery:
 
     async def _deliver(self, journaled: Journaled) -> None:
         assert self._position is not None, "it has begun"
+        if journaled.before > self.acknowledged:
+            raise CorruptRecordError(
+                f"the journal of the feed has lost files after {self.acknowledged} that the sink {self._name} does not have:"
+                f" {NEW_GENERATION}"
+            )
         parcel = await self._writer.stored.parcel(journaled)
-        await self._sink.deliver(parcel)
+        with anyio.move_on_after(DELIVERY_MAX_S) as bound:
+            await self._sink.deliver(parcel)
+        if bound.cancelled_caught:
+            raise UnavailableError(f"the sink {self._name} has not answered for {DELIVERY_MAX_S:g} s")
         self.refused = None
         self.acknowledged = journaled.time  # it has it, whether or not that can be written down
         was_failing = self._position.failing_since is not None
@@ -95,16 +117,17 @@ class Delivery:
             events.info("feed_sink_answers", sink=self._name, acknowledged=journaled.time)
 
     async def _failed(self, error: Exception, failures: int) -> None:
-        """Logs the first failure of a row of them, and notes it beside the position."""
+        """Logs the first failure of a row of them, and each with another reason. Notes it beside the position."""
         self.refused = error if isinstance(error, ConfigurationError | CorruptRecordError) else None
-        if failures > 1:
+        if failures > 1 and str(error) == self._reason:
             return
+        self._reason = str(error)
         unforeseen = None if isinstance(error, TieredError) else error
         events.warning("feed_sink_failing", error, exc_info=unforeseen, sink=self._name)
         assert self._position is not None, "it has begun"
         self._position = Position(
             self._name, self._generation, self._position.acknowledged, self._position.records,
-            self._runtime.wall_ns() // NS_PER_MS, str(error),
+            self._runtime.wall_ns() // NS_PER_MS if self._position.failing_since is None else self._position.failing_since, str(error),
         )  # fmt: skip
         with anyio.move_on_after(AGAIN_MAX_S):
             try:
