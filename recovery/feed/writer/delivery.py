@@ -69,8 +69,8 @@ class Delivery:
         if (following := self._next()) is not None and following.before > self.acknowledged:
             what = "is new to" if here.acknowledged is None else "was left out for a part of"
             raise ConfigurationError(
-                f"the sink {self._name} {what} generation {generation} of the feed, whose files up to {following.before} are not kept"
-                f" any more: take the sink out of feed.to, or {NEW_GENERATION}"
+                f"the sink {self._name} {what} generation {generation} of the feed, whose earlier files are not kept any more:"
+                f" take the sink out of feed.to, or {NEW_GENERATION}"
             )
 
     @property

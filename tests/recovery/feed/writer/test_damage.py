@@ -69,7 +69,7 @@ async def test_what_no_progress_tells_is_damaged() -> None:
             await store.put(name)
         run = store.run()
         await run.writer.open()
-        for _ in range(2):
+        for _ in range(3):
             await run.writer.step()
         first, _ = stored_under(store, "withheld")
         store.log.values[first] = (b"9", store.log.values[first][1])
@@ -112,7 +112,7 @@ async def test_a_generation_is_never_used_twice_where_the_checkpoint_is_lost_and
 
 async def test_a_damaged_position_ends_the_run_and_a_new_generation_mends_it() -> None:
     async with fed_store(SimulatedRuntime(seed=7)) as store:
-        for _ in range(2):
+        for _ in range(3):
             await store.put("a")
             await store.run_once()
         store.log.notes[note_name(store.sink.name)] = b"garbage"
