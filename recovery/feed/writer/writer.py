@@ -346,11 +346,21 @@ class FeedWriter:
         return found, False
 
     async def _park(self, hints: Mapping[str, Entry | Unreadable]) -> Step:
-        """Parks hints that cannot be read. What they were about is found by a pass over all rows."""
+        """Parks hints that cannot be read. What they were about is found by a pass over all rows.
+
+        One that changes meanwhile is looked at again later.
+        """
+        parked = False
         for hint in hints.values():
-            if isinstance(hint, Unreadable):
-                await self._persist(lambda hint=hint: self._log.park(hint, hint.error))  # type: ignore[misc]
+            if not isinstance(hint, Unreadable):
+                continue
+            if await self._persist(lambda hint=hint: self._log.park(hint, hint.error)):  # type: ignore[misc]
+                parked = True
                 events.error("entry_parked", hint.error, key=hint.key, verdict="parked")
+            else:
+                self._aside[hint.key] = self._runtime.monotonic() + DAMAGED_AGAIN_S
+        if not parked:
+            return Step.MORE
         return await self._begin_pass(self.checkpoint, withheld=True)
 
     def _cover(self, hints: Mapping[str, Entry], read: References) -> None:

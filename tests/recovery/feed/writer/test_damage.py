@@ -11,12 +11,15 @@ import pytest
 from trio.testing import MockClock
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
+from changelog.change import DONE, LOG_PREFIX, Change, ChangeId
 from emulators.world.runtime import SimulatedRuntime
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.feed.writer.delivery import Delivery
 from recovery.feed.writer.positions import note_name
 from recovery.feed.writer.writer import Step
-from tests.given.fed_store import FedStore, ListSink, fed_store
+from tests.given.fed_store import FedStore, ListSink, fed_store, object_id
+from tiered.protocol.backends import Tombstone
+from tiered.testing.log import MemoryChangeLog, Stored
 
 pytestmark = pytest.mark.anyio
 
@@ -243,3 +246,66 @@ async def test_a_sink_that_never_returns_is_given_up_and_told() -> None:
             await store.runtime.sleep(1000)
             tasks.cancel_scope.cancel()
         assert json.loads(store.log.notes[note_name(sink.name)])["error"] == "the sink memory://feed has not answered for 900 s"
+
+
+async def test_a_kept_entry_that_is_garbage_is_parked_and_the_others_go_on() -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        await store.put("a")
+        await store.run_once()
+        await store.put("a")
+        key = next(iter(store.log.stored))
+        store.log.stored[f"{key}-garbage"] = Stored(b"garbage", 0, DONE)
+        run = await store.run_once()
+        assert run.counts.hints == 1
+        await store.put("b")
+        await store.run_once()
+        assert await store.kept() == 0
+        await is_right(store)
+
+
+async def test_a_kept_entry_about_a_blob_that_is_none_of_its_object_is_parked_and_the_others_go_on() -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        await store.put("a")
+        (blob,) = store.blob_names
+        wrong = Change(ChangeId.new(store.runtime), object_id("b").path, blob, "foreign", "session")
+        assert await store.log.keep(await store.log.record(wrong, "somebody"))
+        await store.run_once()
+        assert await store.kept() == 0
+        assert store.blob_names == {blob}
+        await is_right(store)
+
+
+async def test_a_second_run_of_everything_changes_nothing() -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        for name in ("ü/%ff", "line\u2028end", "x" * 500, "🎈"):
+            await store.put(name)
+        legacy = object_id("legacy").path  # of older software
+        store.rows.states[legacy] = Tombstone(legacy)
+        await store.run_once()
+        await is_right(store)
+        before = len(store.sink.parcels)
+        index = {key: store.log.values[key] for key in stored_under(store, "index")}
+        run = await store.run_once()
+        assert run.counts.committed == 0
+        assert all(not parcel.data.startswith(b'{"array"') for parcel in store.sink.parcels[before:])
+        assert {key: store.log.values[key] for key in stored_under(store, "index")} == index
+
+
+async def test_an_entry_that_is_garbage_and_cannot_be_parked_does_not_begin_a_pass_again_and_again() -> None:
+    class Log(MemoryChangeLog):
+        async def park(self, entry: Any, error: str) -> bool:
+            return False
+
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        log = Log(store.runtime)
+        log.stored, log.values, log.notes, log.presence = store.log.stored, store.log.values, store.log.notes, store.log.presence
+        store.backends = replace(store.backends, log=log)
+        await store.run_once()
+        store.log.stored[f"{LOG_PREFIX}00/garbage"] = Stored(b"garbage", 0, DONE)
+        await store.put("a")
+        run = store.run()
+        await run.writer.open()
+        for _ in range(10):
+            await run.writer.step()
+        assert run.writer.checkpoint.scan is None
+        assert run.writer.checkpoint.records == 1
