@@ -309,3 +309,15 @@ async def test_an_entry_that_is_garbage_and_cannot_be_parked_does_not_begin_a_pa
             await run.writer.step()
         assert run.writer.checkpoint.scan is None
         assert run.writer.checkpoint.records == 1
+
+
+async def test_a_row_whose_name_is_too_long_for_the_index_is_told_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        await store.put("a")
+        shown = await store.references()
+        long = f"n/objects/{'x' * 3000}"
+        store.rows.states[long] = Tombstone(long)
+        await store.run_once()
+        view, frontier = store.sink.view()
+        assert (view, frontier > (1,)) == (shown, True)
+        assert "feed_row_damaged" in caplog.text
