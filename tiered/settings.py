@@ -17,6 +17,7 @@ unexpected.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -35,7 +36,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )  # fmt: skip
-from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from changelog.base.errors import ConfigurationError
 from tiered.protocol.backends import MARK_AGE_MAX_S
@@ -218,11 +219,24 @@ def _path(value: object) -> object:
         raise ValueError("there is no such user, or no home directory is known: write the path out") from None
 
 
+def _places(value: object) -> object:
+    """Places of the feed. One of them may be text; in the environment, a JSON list of them is text, too."""
+    if not isinstance(value, str):
+        return value
+    if not value.lstrip().startswith("["):
+        return (value,)
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise ValueError('give one place, or a JSON list such as ["/var/feed", "gs://bucket/feed"]') from None
+
+
 class FeedSettings(_Section):
     """The change feed of live references (docs/feed.md). All services, daemons and the writer need the same `enabled`.
 
     `enabled`: entries of finished changes are kept until the feed has published them. `to`: where the writer delivers
     (`tiered feed run`): the path of a directory, gs://bucket/prefix, http(s)://host/path, kafka://broker:port/topic.
+    One of them, or a list (in the environment: a JSON list).
     `format`: of the files: json needs no other package, avro needs the extra `feed`. `poll_s`: how often the writer
     looks for changes. `progress_every_s`: how often the frontier advances at least, also without a change. `batch_max`:
     how many entries, rows and updates one transaction takes up, about. `reconcile_every_s`: how often all rows are
@@ -232,7 +246,7 @@ class FeedSettings(_Section):
     """
 
     enabled: bool = False
-    to: tuple[Annotated[str, Field(min_length=1, max_length=2000)], ...] = ()
+    to: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=2000)], ...], NoDecode, BeforeValidator(_places)] = ()
     format: Literal["json", "avro"] = "json"
     poll_s: Period = 2.0
     progress_every_s: Period = 30.0
@@ -318,6 +332,8 @@ class Settings(BaseSettings):
 
     def shown(self) -> dict[str, dict[str, Any]]:
         """Every setting by its key, such as `lease.expiry_s`: {"value": plain JSON, "from": where it was set}.
+
+        Users, passwords and options are left out of the places of the feed.
 
         "from" is "default", "code", the path of the file, or the name of the environment variable.
         """
@@ -548,10 +564,20 @@ def _nearest(word: str, known: Collection[str]) -> str:
 
 
 def _shown(text: str) -> str:
-    """A value, shortened to what a sentence holds. The user and the password that a URL may contain are left out."""
+    """A value, shortened to what a sentence holds. The user, the password and the options of a URL are left out."""
     _, at, host = text.rpartition("@")
-    text = f"…@{host}" if at else text
+    text = _without_options(f"…@{host}" if at else text)
     return text if len(text) <= VALUE_SHOWN_MAX else f"{text[:VALUE_SHOWN_MAX]}…"
+
+
+def _without_options(text: str) -> str:
+    """A text without what follows the `?` of a URL."""
+    return re.sub(r"([@/][^?\s]*\?)[^\s'\"]*", r"\1…", text)
+
+
+def _place(text: str) -> str:
+    """A place of the feed, without what may be secret: a user, a password and options."""
+    return _without_options(re.sub(r"//[^/?#]*@", "//…@", text)) if "://" in text else text
 
 
 def _keys(model: type[BaseModel]) -> Iterator[str]:
@@ -577,5 +603,7 @@ def _named(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _value(values: Mapping[str, Any], key: str) -> Any:
+    if key == "feed.to":
+        return [_place(to) for to in values["feed"]["to"]]
     section, dot, name = key.partition(".")
     return _value(values[section], name) if dot else values[section]

@@ -87,7 +87,7 @@ async def _write(fed: FedWorld, feeder: Process, anew: bool) -> None:
 async def _write_until_killed(fed: FedWorld, feeder: Process) -> None:
     """Lets a writer run, and kills it without a word."""
     with anyio.move_on_after(20.0):
-        await feeder.run(fed.writer(feeder).run)  # type: ignore[arg-type]
+        await feeder.run(fed.writer(feeder).run)
     feeder.crash()
 
 

@@ -56,7 +56,7 @@ async def _commit_over_anything(self: FeedWriter, raw: bytes | None, new: Checkp
 async def _deliver_first(self: FeedWriter, raw: bytes | None, new: Checkpoint) -> None:
     known = self._checkpoint
     if known is not None and new.staged is not None and new.staged != known.staged and new.generation == known.generation:
-        self.waiting.append(Journaled(new.timestamp, new.staged, new.records))
+        self.waiting.append(Journaled(new.timestamp, new.staged, new.records, known.timestamp))
         await self._runtime.sleep(2 * WRITER_LOOKS_EVERY_S)
         self.waiting.pop()
     await _COMMIT(self, raw, new)

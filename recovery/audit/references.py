@@ -28,6 +28,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError
 from changelog.log import ChangeLog
 from recovery.audit.manifest import CLOCKS_NS, FeedAtEnd, FeedReferences
 from recovery.audit.words import duration, moment, span
+from recovery.feed.index_value import IndexDamagedError, blob_of
 from recovery.feed.writer.checkpoint import NOTE, NOTHING_YET, Checkpoint
 from tiered.metadata import NS_PER_MS, NS_PER_S
 from tiered.text import shown
@@ -165,8 +166,8 @@ class FeedIndex:
     def _references_in(self, values: Any) -> Iterator[Reference]:
         for key, value in values.items():
             try:
-                yield key.removeprefix(self._prefix), value.decode()
-            except UnicodeDecodeError:
+                yield key.removeprefix(self._prefix), blob_of(key.removeprefix(self._prefix), value)
+            except IndexDamagedError:
                 yield key.removeprefix(self._prefix), None
 
 

@@ -11,6 +11,7 @@ import os
 import signal
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
@@ -88,10 +89,16 @@ async def open_feed(
     for text in settings.feed.to:
         if (name := sink_name(text)) in sinks:
             raise ConfigurationError(f"two sinks of the feed are the same place, {name}: name each place once")
+        if "://" not in text and _is_inside(name, settings.directory):
+            raise ConfigurationError(f"{name} is in the directory of the store, whose files are its own: give a place outside for the feed")
         sinks[name] = open_sink(text, runtime, settings)
         stack.push_async_callback(sinks[name].aclose)
     say_standby = partial(say, "another writer may be at work; this one waits until it is closed or stands still")
     return FeedRun(backends, runtime, settings, sinks, once=once, new_generation=new_generation, on_standby=say_standby)
+
+
+def _is_inside(place: str, directory: Path | None) -> bool:
+    return directory is not None and Path(os.path.realpath(place)).is_relative_to(os.path.realpath(directory))
 
 
 async def _until_stopped(feed: FeedRun) -> Written:

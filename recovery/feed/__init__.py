@@ -11,6 +11,7 @@
     blocks.py     the parts of an Avro file, within bounds
     files.py      reads and writes all of these as files
     follow.py     reads a directory of files while they grow
+    index_value.py  what the published index stores for an object
     errors.py     FeedError, and the rules that a feed can break
 
 Only `files.py` and `follow.py` do I/O. Nothing here knows the store, the audit or a command. docs/feed.md explains the

@@ -14,6 +14,7 @@ from changelog.change import Entry
 from changelog.log import ChangeLog
 from recovery.audit.manifest import FeedReferences
 from recovery.audit.references import references_of
+from recovery.feed.index_value import blob_of, index_value
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
 from tiered.metadata import NS_PER_MS
 from tiered.protocol.backends import HighVolumeBackend, Tiers
@@ -45,7 +46,7 @@ async def publish(
     prefix = f"feed/{generation}/"
     stale = (await log.scan_values(f"{prefix}index/", f"{prefix}index0", 100_000)).values
     values: dict[str, bytes | None] = dict.fromkeys(stale)
-    values |= {f"{prefix}index/{path}": blob.encode() for path, blob in published.items()}
+    values |= {f"{prefix}index/{path}": index_value(path, blob) for path, blob in published.items()}
     await log.write_values({f"{prefix}began": b"1", **values}, now_ms)
     assert await log.swap_note(NOTE, await log.read_note(NOTE), Checkpoint(
         timestamp=now_ms - 1, num_records=0, next=now_ms, lower=now_ms if lower is None else lower, epoch=1, seq=7, generation=generation,
@@ -64,7 +65,7 @@ async def keep_up(log: ChangeLog, tiers: Tiers, runtime: Runtime) -> None:
     prefix = f"feed/{told.generation}/"
 
     async def apply(changed: dict[str, str | None], time: int) -> None:
-        values = {f"{prefix}index/{path}": None if blob is None else blob.encode() for path, blob in changed.items()}
+        values = {f"{prefix}index/{path}": None if blob is None else index_value(path, blob) for path, blob in changed.items()}
         await log.write_values(values, time)
 
     staged = await log.read_values([f"{prefix}staged/{told.timestamp}"])
@@ -74,7 +75,7 @@ async def keep_up(log: ChangeLog, tiers: Tiers, runtime: Runtime) -> None:
     paths = sorted({hint.change.object for hint in hints})
     wanted = {each.path: each.target for each in (await tiers.high_volume.redirects_at([path.encode() for path in paths])).redirects}
     values = await log.read_values([f"{prefix}index/{path}" for path in paths])
-    before = {key.removeprefix(f"{prefix}index/"): value.decode() for key, value in values.items()}
+    before = {(path := key.removeprefix(f"{prefix}index/")): blob_of(path, value) for key, value in values.items()}
     changed = {path: wanted.get(path) for path in paths if wanted.get(path) != before.get(path)}
     time = max(told.next, runtime.wall_ns() // NS_PER_MS)
     records = told.records + sum((path in before) + (path in wanted) for path in changed)

@@ -440,3 +440,42 @@ async def test_what_is_no_path_of_a_file_is_refused_in_a_sentence(source: Any) -
     with pytest.raises(ConfigurationError, match="pass Settings"):
         async with open_storage(source):
             pass
+
+
+@pytest.mark.parametrize(("said", "read"), [
+    ("/var/feed", ("/var/feed",)), ('["/var/feed","gs://b/feed"]', ("/var/feed", "gs://b/feed")), ("[]", ()),
+])  # fmt: skip
+def test_one_place_of_the_feed_may_be_text(said: str, read: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERED_DIRECTORY", str(tmp_path))
+    monkeypatch.setenv("TIERED_FEED__TO", said)
+    assert load_settings(None).feed.to == read
+    monkeypatch.delenv("TIERED_FEED__TO")
+    (file := tmp_path / "s.yaml").write_text(f"feed:\n  to: {said}\n")
+    assert load_settings(file).feed.to == read
+
+
+@pytest.mark.parametrize("said", ["5", "['/var/feed'", "{a: b}", "[5]", "[null]", '[""]'])
+def test_a_place_of_the_feed_that_is_none_is_one_sentence(said: str, tmp_path: Path) -> None:
+    (file := tmp_path / "s.yaml").write_text(f"directory: {tmp_path}\nfeed:\n  to: {said}\n")
+    with pytest.raises(ConfigurationError, match=r"feed\.to|is not YAML"):
+        load_settings(file)
+
+
+def test_a_list_of_places_in_the_environment_that_is_no_json_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERED_DIRECTORY", str(tmp_path))
+    monkeypatch.setenv("TIERED_FEED__TO", "[/var/feed]")
+    with pytest.raises(ConfigurationError, match=r"feed\.to \(TIERED_FEED__TO\) is .*JSON list"):
+        load_settings(None)
+
+
+@pytest.mark.parametrize("place", ["https://user:hush@host/feed", "kafka://b:9092/t?sasl.password=hush", "https://hush@host/a?token=hush"])
+def test_secrets_of_a_place_of_the_feed_are_shown_nowhere(place: str, tmp_path: Path) -> None:
+    settings = Settings(directory=tmp_path, feed={"enabled": True, "to": [place]})
+    assert "hush" not in str(settings.shown()["feed.to"]["value"])
+    assert "host" in str(settings.shown()["feed.to"]["value"]) or "b:9092" in str(settings.shown()["feed.to"]["value"])
+    with pytest.raises(ConfigurationError) as caught:
+        Settings(directory=tmp_path, feed={"to": {place: 1}})
+    assert "hush" not in str(caught.value)
+    with pytest.raises(ConfigurationError) as caught:
+        Settings(directory=tmp_path, feed={"to": [place + "x" * 2000]})
+    assert "hush" not in str(caught.value)

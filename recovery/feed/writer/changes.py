@@ -10,11 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from changelog.log import VALUE_KEY_BYTES_MAX
 from recovery.feed.messages import Update
 from tiered.protocol.backends import HighVolumeBackend, RedirectPage
 
 KEYS_AT_ONCE = 100
 """So many rows are read with one call."""
+
+
+OBJECT_BYTES_MAX = VALUE_KEY_BYTES_MAX - 40
+"""The longest path of an object, as UTF-8: its key in the index has a prefix. A blob of a longer path cannot be stored,
+because the blob's name would be too long for a bucket. So only a row that somebody else wrote has one."""
 
 
 @dataclass(slots=True)
@@ -26,6 +32,9 @@ class References:
 
     def add(self, page: RedirectPage) -> None:
         for redirect in page.redirects:
+            if len(redirect.path) * 4 > OBJECT_BYTES_MAX and (size := len(redirect.path.encode())) > OBJECT_BYTES_MAX:
+                self.damaged[redirect.path] = f"its name has {size} bytes, and the feed takes no more than {OBJECT_BYTES_MAX}"
+                continue
             self.blobs[redirect.path] = redirect.target
         for row in page.corrupt:
             self.damaged[row.path] = row.fault

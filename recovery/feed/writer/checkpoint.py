@@ -115,6 +115,13 @@ class Checkpoint:
         return cls(0, 0, 0, 0, epoch, 1, generation, None, (), store, 0, None, None, gap=False, closed=False, writer=writer)
 
     @property
+    def before(self) -> int | None:
+        """The time of the transaction before the last one; None: the last one is the first of its generation."""
+        if not self.timestamp:
+            return None
+        return self.bindings[-2][0] if len(self.bindings) > 1 else 0
+
+    @property
     def frontier(self) -> int:
         """Up to this time (exclusive) the feed is complete, once its files are delivered (ms since 1970)."""
         return self.lower
@@ -177,7 +184,7 @@ class Checkpoint:
             checkpoint = cls(
                 timestamp=progress.number("timestamp"), num_records=progress.number("num_records"), next=found.number("next"),
                 lower=found.number("lower"), epoch=found.number("epoch", least=1), seq=found.number("seq", least=1),
-                generation=found.number("generation"), staged=_staged(found.optional_child("staged")),
+                generation=found.number("generation"), staged=staged_of(found.optional_child("staged")),
                 bindings=tuple(_binding(found, each) for each in found.items("bindings")), store=found.text("store"),
                 live=found.number("live"), scan=_pass(found.optional_child("pass")), passed=found.optional_number("passed"),
                 gap=found.truth("gap"), closed=found.truth("closed"), writer=found.text("writer"),
@@ -204,7 +211,8 @@ _KEYS = (
 )  # fmt: skip
 
 
-def _staged(found: NoteFields | None) -> Staged | None:
+def staged_of(found: NoteFields | None) -> Staged | None:
+    """Returns the description of a staged file. `CorruptRecordError`: it is none."""
     if found is None:
         return None
     found.only("object", "sha256", "count", "bytes", "parts")
@@ -244,12 +252,22 @@ def _contradictions(found: Checkpoint) -> Iterator[str]:
         before = (time, records)
     if found.staged is not None and len(found.staged.sha256) != 64:
         yield "staged.sha256 is not 64 hex digits"
+    if found.scan is not None and not _is_text(found.scan.cursor):
+        yield "pass.cursor is no text in UTF-8"
     if found.scan is not None and len(found.scan.cursor) > CURSOR_BYTES_MAX:
         yield f"pass.cursor has {len(found.scan.cursor)} bytes, and may have {CURSOR_BYTES_MAX}"
     staged = "" if found.staged is None else found.staged.object
     for name, text in (("store", found.store), ("writer", found.writer), ("staged.object", staged)):
         if (size := _size(text)) > TEXT_BYTES_MAX:
             yield f"{name} has {size} bytes, and may have {TEXT_BYTES_MAX}"
+
+
+def _is_text(key: bytes) -> bool:
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _size(text: str) -> int:

@@ -12,13 +12,13 @@ from dataclasses import replace
 
 import anyio
 
-from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.log import ChangeLog
 from recovery.feed.sinks.sink import Sink
-from recovery.feed.writer.positions import Position, advance, read
+from recovery.feed.writer.positions import Position, advance, read, renew
 from recovery.feed.writer.stored import Journaled
 from recovery.feed.writer.writer import NEW_GENERATION, FeedWriter, FencedError
 from tiered.metadata import NS_PER_MS
@@ -26,6 +26,8 @@ from tiered.metadata import NS_PER_MS
 LOOK_EVERY_S = 0.1
 AGAIN_FIRST_S = 0.5
 AGAIN_MAX_S = 60.0
+DELIVERY_MAX_S = 900.0
+"""A delivery that takes longer is given up, and counts as a failure. Each sink has a shorter limit of its own."""
 
 
 class Delivery:
@@ -50,22 +52,30 @@ class Delivery:
         self._position: Position | None = None
 
     async def begin(self) -> None:
-        """Reads where the sink is. `ConfigurationError`: it is new, and what came before is not kept any more.
+        """Reads where the sink is.
 
-        `FencedError`: another writer has begun a later generation.
+        `ConfigurationError`: it does not have what came before, and that is not kept any more. `CorruptRecordError`:
+        nobody knows what it has. `FencedError`: another writer has begun a later generation.
         """
         generation, waiting = self._writer.checkpoint.generation, self._writer.waiting
-        stored = (await read(self._log, [self._name])).get(self._name)
+        try:
+            stored = (await read(self._log, [self._name])).get(self._name)
+        except CorruptRecordError:
+            if not waiting or waiting[0].time != 0:
+                raise
+            stored = None  # all of the generation is here still, so it may be delivered once more from its beginning
+            await renew(self._log, Position(self._name, generation))
         if stored is not None and stored.generation > generation:
             raise FencedError(f"another writer has begun generation {stored.generation} of the feed; this one delivers nothing more")
         here = stored if stored is not None and stored.generation == generation else Position(self._name, generation)
-        acknowledged = -1 if here.acknowledged is None else here.acknowledged
-        if acknowledged < 0 and (not waiting or waiting[0].time != 0):
+        self._position, self._generation = here, generation
+        self.acknowledged = -1 if here.acknowledged is None else here.acknowledged
+        if (following := self._next()) is not None and following.before > self.acknowledged:
+            what = "is new to" if here.acknowledged is None else "was left out for a part of"
             raise ConfigurationError(
-                f"the sink {self._name} is new to generation {generation} of the feed, whose beginning is not kept any more:"
-                f" {NEW_GENERATION}"
+                f"the sink {self._name} {what} generation {generation} of the feed, whose earlier files are not kept any more:"
+                f" take the sink out of feed.to, or {NEW_GENERATION}"
             )
-        self._position, self._generation, self.acknowledged = here, generation, acknowledged
 
     @property
     def is_behind(self) -> bool:
@@ -104,6 +114,11 @@ class Delivery:
         assert self._position is not None, "it has begun"
         if (journaled := self._next()) is None:
             return
+        if journaled.before > self.acknowledged:
+            raise CorruptRecordError(
+                f"the journal of the feed has lost files after {self.acknowledged} that the sink {self._name} does not have:"
+                f" {NEW_GENERATION}"
+            )
         try:
             parcel = await self._writer.stored.parcel(journaled)
         except CorruptRecordError:
@@ -112,7 +127,10 @@ class Delivery:
                 raise
             self._position, self.acknowledged = stored, stored.acknowledged or 0  # the writer before has delivered and trimmed it
             return
-        await self._sink.deliver(parcel)
+        with anyio.move_on_after(DELIVERY_MAX_S) as bound:
+            await self._sink.deliver(parcel)
+        if bound.cancelled_caught:
+            raise UnavailableError(f"the sink {self._name} has not answered for {DELIVERY_MAX_S:g} s")
         was_failing = self._position.failing_since is not None
         self._position = await advance(self._log, Position(self._name, self._generation, journaled.time, journaled.records))
         self.acknowledged = journaled.time

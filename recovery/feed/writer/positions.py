@@ -123,6 +123,12 @@ async def advance(log: ChangeLog, position: Position) -> Position:
     raise UnavailableError(f"the position of the sink {position.sink} was not written: others were faster {TRIES} times")
 
 
+async def renew(log: ChangeLog, position: Position) -> None:
+    """Replaces a note that is damaged. Raises as `ChangeLog.swap_note`. If another was faster, nothing is written."""
+    raw = await log.read_note(note_name(position.sink))
+    await log.swap_note(note_name(position.sink), raw, position.to_bytes())
+
+
 def _far(position: Position) -> tuple[int, int]:
     return position.generation, -1 if position.acknowledged is None else position.acknowledged
 

@@ -127,7 +127,12 @@ class FeedRun:
             raw = await self._log.read_note(NOTE)
             if raw is None:
                 return True
-            found = Checkpoint.from_bytes(raw)
+            try:
+                found = Checkpoint.from_bytes(raw)
+            except CorruptRecordError:
+                if self._new_generation:
+                    return True  # a writer that works with it is fenced
+                raise
             if found.closed or found.writer == self.writer.name:
                 return True
             now = self._runtime.monotonic()

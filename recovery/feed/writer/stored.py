@@ -1,7 +1,7 @@
 """What the writer keeps in the changelog: values, of which the one with the highest version counts.
 
     feed/{G}/began                                   the epoch that began it; without this value, the index is lost
-    feed/{G}/index/{object}                          the blob that is published for the object
+    feed/{G}/index/{object}                          the blob that is published for the object, after a checksum
     feed/{G}/staged/{time}/{epoch}-{seq}.{form}/{part}
                                                      the bytes of a staged file, in parts
     feed/{G}/journal/{time}                          a committed file that some sink does not have yet
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import cast
@@ -27,10 +26,12 @@ from typing import cast
 from changelog.base.errors import CorruptRecordError
 from changelog.log import VALUE_BYTES_MAX, ChangeLog
 from recovery.feed.files import Form, encoded, read
+from recovery.feed.index_value import blob_of, index_value
 from recovery.feed.messages import Message, Update, Updates
 from recovery.feed.sinks.sink import Parcel, Suffix
 from recovery.feed.writer.changes import after
-from recovery.feed.writer.checkpoint import Checkpoint, Staged
+from recovery.feed.writer.checkpoint import FIX, Checkpoint, Staged, staged_of
+from recovery.feed.writer.note_fields import NoteFields, canonical
 
 PREFIX = "feed/"
 PREFIX_END = "feed0"
@@ -47,11 +48,15 @@ def _end(prefix: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Journaled:
-    """A committed file that waits for sinks. `records`: of all transactions up to this one."""
+    """A committed file that waits for sinks. `records`: of all transactions up to this one.
+
+    `before`: the time of the transaction before it; -1: it is the first. A sink must have that one first.
+    """
 
     time: int
     staged: Staged
     records: int
+    before: int
 
 
 class StoredFeed:
@@ -66,6 +71,16 @@ class StoredFeed:
 
     async def begin(self, epoch: int) -> None:
         await self._log.write_values({f"{self._prefix}began": str(epoch).encode()}, self.generation)
+
+    @staticmethod
+    async def newest(log: ChangeLog) -> int | None:
+        """Returns the newest generation of which anything is stored. None: there is nothing."""
+        newest, start = None, PREFIX
+        while key := next(iter((await log.scan_values(start, PREFIX_END, 1)).values), None):
+            number = key.removeprefix(PREFIX).partition("/")[0]
+            start = f"{PREFIX}{number}0"  # the first key after all of this one
+            newest = max(newest or 0, int(number)) if number.isdecimal() else newest
+        return newest
 
     async def has_begun(self) -> bool:
         return bool(await self._log.read_values([f"{self._prefix}began"]))
@@ -84,11 +99,12 @@ class StoredFeed:
 
     async def load(self, staged: Staged) -> bytes:
         """Returns the bytes of a staged file. `CorruptRecordError`: they are not those that were committed."""
-        keys = [self._part(staged, number) for number in range(staged.parts)]
+        keys = [self._part(staged, number) for number in range(min(staged.parts, staged.bytes))]
         data = b""
         for key in keys:
             data += (await self._log.read_values([key])).get(key, b"")
-        if len(data) != staged.bytes or hashlib.sha256(data).hexdigest() != staged.sha256:
+        whole = staged.parts == -(-staged.bytes // VALUE_BYTES_MAX) and len(data) == staged.bytes
+        if not whole or hashlib.sha256(data).hexdigest() != staged.sha256:
             raise CorruptRecordError(
                 f"the staged file {self._prefix}{staged.object} has {len(data)} bytes, and not the {staged.bytes} that were"
                 " committed, or others: the feed cannot go on; begin a new generation with: tiered feed run --new-generation"
@@ -115,11 +131,12 @@ class StoredFeed:
         assert checkpoint.staged is not None, "a transaction with a file was committed"
         time, staged = checkpoint.timestamp, checkpoint.staged
         values: dict[str, bytes | None] = {
-            f"{self._prefix}index/{path}": None if blob is None else blob.encode() for path, blob in after(updates).items()
+            f"{self._prefix}index/{path}": None if blob is None else index_value(path, blob) for path, blob in after(updates).items()
         }
         if checkpoint.lower <= time:
-            values[self._withheld(time)] = str(staged.count).encode()
-        values[self._journaled(time)] = json.dumps({"staged": asdict(staged), "records": checkpoint.records}).encode()
+            values[self._withheld(time)] = index_value(f"{time:019d}", str(staged.count))
+        journaled = {"staged": asdict(staged), "records": checkpoint.records, "before": checkpoint.before}
+        values[self._journaled(time)] = canonical(journaled)
         keys = list(values)
         for begin in range(0, len(keys), VALUES_AT_ONCE):
             await self._log.write_values({key: values[key] for key in keys[begin : begin + VALUES_AT_ONCE]}, max(1, time))
@@ -135,7 +152,7 @@ class StoredFeed:
         found: dict[str, str] = {}
         for begin in range(0, len(keys), VALUES_AT_ONCE):
             values = await self._log.read_values(keys[begin : begin + VALUES_AT_ONCE])
-            found |= {key.removeprefix(prefix): blob.decode() for key, blob in values.items()}
+            found |= _blobs(values, prefix)
         return found
 
     async def published_within(self, start: str, end: str | None, limit: int) -> tuple[dict[str, str], str | None]:
@@ -143,8 +160,7 @@ class StoredFeed:
         """
         prefix = f"{self._prefix}index/"
         page = await self._log.scan_values(f"{prefix}{start}", _end(prefix) if end is None else f"{prefix}{end}", limit)
-        found = {key.removeprefix(prefix): blob.decode() for key, blob in page.values.items()}
-        return found, None if page.next_start is None else page.next_start.removeprefix(prefix)
+        return _blobs(page.values, prefix), None if page.next_start is None else page.next_start.removeprefix(prefix)
 
     async def withheld(self, lower: int) -> dict[int, int]:
         """Returns how many updates each transaction from `lower` on has. No progress told of these.
@@ -152,7 +168,7 @@ class StoredFeed:
         A writer that was fenced may write down an earlier one again.
         """
         prefix = f"{self._prefix}withheld/"
-        counts = {int(key.removeprefix(prefix)): int(value) for key, value in (await self._all(prefix)).items()}
+        counts = {int(time): int(count) for time, count in _blobs(await self._all(prefix), prefix).items()}
         return {time: count for time, count in counts.items() if time >= lower and count}
 
     async def journal(self) -> list[Journaled]:
@@ -160,14 +176,12 @@ class StoredFeed:
         prefix = f"{self._prefix}journal/"
         found = []
         for key, raw in (await self._all(prefix)).items():
-            try:
-                value = json.loads(raw)
-                found.append(Journaled(int(key.removeprefix(prefix)), Staged(**value["staged"]), int(value["records"])))
-            except (ValueError, KeyError, TypeError) as error:
-                raise CorruptRecordError(
-                    f"the value {key} of the changelog is no entry of the feed's journal ({error}):"
-                    " begin a new generation with: tiered feed run --new-generation"
-                ) from None
+            value = NoteFields.parse(raw, key, FIX)
+            value.only("staged", "records", "before")
+            time, staged, before = key.removeprefix(prefix), staged_of(value.child("staged")), value.optional_number("before")
+            if staged is None or not time.isdecimal():
+                raise value.wrong("it names no file")
+            found.append(Journaled(int(time), staged, value.number("records"), -1 if before is None else before))
         return found
 
     async def drop(self, journaled: Journaled) -> None:
@@ -240,6 +254,11 @@ class StoredFeed:
 def _epoch_of(key: str) -> int:
     """Returns the epoch of the writer that staged the file of this part."""
     return int(key.split("/")[4].partition("-")[0])
+
+
+def _blobs(values: Mapping[str, bytes], prefix: str) -> dict[str, str]:
+    """Returns what the values hold, by their keys without the prefix."""
+    return {(path := key.removeprefix(prefix)): blob_of(path, value) for key, value in values.items()}
 
 
 def _form(staged: Staged) -> Form:

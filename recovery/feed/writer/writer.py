@@ -33,6 +33,7 @@ from changelog.base.runtime import Runtime, instance_name
 from changelog.change import LOG_PREFIX, Entry, Unreadable, encode
 from changelog.log import LOG_END, KeyRange
 from recovery.feed.files import Form
+from recovery.feed.index_value import IndexDamagedError
 from recovery.feed.messages import Message, Progress, Update, Updates
 from recovery.feed.writer.changes import References, difference, of_objects, of_range
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass, Staged
@@ -133,6 +134,7 @@ class FeedWriter:
         self._boundaries: Sequence[str] = ()
         self._told_at = -math.inf
         self._has_others = True
+        self._moved_at = -math.inf
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -160,7 +162,12 @@ class FeedWriter:
         self._told_at = -math.inf
         self._has_others = True
         raw = await self._persist(lambda: self._log.read_note(NOTE))
-        before = None if raw is None else Checkpoint.from_bytes(raw)
+        try:
+            before = None if raw is None else Checkpoint.from_bytes(raw)
+        except CorruptRecordError:
+            if not new_generation:
+                raise
+            before = None
         if before is None or new_generation:
             return await self._begin_generation(raw, before)
         if before.store != self._store:
@@ -176,7 +183,8 @@ class FeedWriter:
     async def _begin_generation(self, raw: bytes | None, before: Checkpoint | None) -> Checkpoint:
         """A feed from 0, in which a progress goes out before any update."""
         now_ms = self._now_ms()
-        generation = now_ms if before is None else max(now_ms, before.generation + 1)
+        older = await self._persist(lambda: StoredFeed.newest(self._log)) if before is None else before.generation
+        generation = now_ms if older is None else max(now_ms, older + 1)
         epoch = 1 if before is None else before.epoch + 1
         stored = StoredFeed(self._log, generation)
         await self._persist(lambda: stored.begin(epoch))
@@ -188,7 +196,7 @@ class FeedWriter:
         await self._commit(raw, first)
         self._stored = stored
         await self._apply(first, [])
-        self.waiting = [Journaled(0, staged, 0)]
+        self.waiting = [Journaled(0, staged, 0, before=-1)]
         self._boundaries = await self._persist(lambda: self._rows.boundaries(PARTS))
         events.info("feed_generation_began", "its first pass reads every row", generation=generation, epoch=epoch)
         return first
@@ -236,9 +244,11 @@ class FeedWriter:
             self._has_others = await self._persist(lambda: self.stored.sweep_others(SWEPT_AT_ONCE, known.epoch))
         if known.gap:
             return await self._begin_pass(replace(known, gap=False), withheld=True)
-        if known.scan is None and self._now_ms() - (known.passed or 0) > self._settings.reconcile_every_s * 1000:
+        if known.scan is None and abs(self._now_ms() - (known.passed or 0)) > self._settings.reconcile_every_s * 1000:
             return await self._begin_pass(known, withheld=False)
         if self._is_full():
+            if self._runtime.monotonic() - self._moved_at >= self._settings.progress_every_s:
+                await self._commit(self._raw, replace(known, seq=known.seq + 1))  # otherwise another one takes over
             return Step.PAUSED
         hints, more = await self._hints()
         if any(isinstance(hint, Unreadable) for hint in hints.values()):
@@ -251,13 +261,13 @@ class FeedWriter:
         wanted = await self._persist(lambda: of_objects(self._rows, {entry.change.object for entry in entries.values()}))
         try:
             intent = await self._intent(known, entries, wanted, time)
-        except _IndexLostError as error:
+            if self._runtime.boot_time() - began_s > TRANSACTION_AGE_MAX_S:
+                raise FencedError("this writer stood still for an hour, so it opens the feed again")
+            await self._publish(known, intent, time, due=due)
+        except (_IndexLostError, IndexDamagedError) as error:
             events.warning("feed_index_lost", error, generation=known.generation)
             await self._begin_generation(self._raw, known)
             return Step.MORE
-        if self._runtime.boot_time() - began_s > TRANSACTION_AGE_MAX_S:
-            raise FencedError("this writer stood still for an hour, so it opens the feed again")
-        await self._publish(known, intent, time, due=due)
         self.counts.hints += len(entries)
         self.counts.hint_bytes += sum(len(encode(entry)) for entry in entries.values())
         self._cover(entries, intent.read)
@@ -319,7 +329,7 @@ class FeedWriter:
         )
         await self._commit(self._raw, following)
         await self._apply(following, updates, tells=known.lower < known.next)
-        self.waiting.append(Journaled(time, staged, records))
+        self.waiting.append(Journaled(time, staged, records, before=known.timestamp))
         self.counts.committed += count
         if told:
             self._told_at = self._runtime.monotonic()
@@ -353,11 +363,21 @@ class FeedWriter:
         return found, False
 
     async def _park(self, hints: Mapping[str, Entry | Unreadable]) -> Step:
-        """Parks hints that cannot be read. What they were about is found by a pass over all rows."""
+        """Parks hints that cannot be read. What they were about is found by a pass over all rows.
+
+        One that changes meanwhile is looked at again later.
+        """
+        parked = False
         for hint in hints.values():
-            if isinstance(hint, Unreadable):
-                await self._persist(lambda hint=hint: self._log.park(hint, hint.error))  # type: ignore[misc]
+            if not isinstance(hint, Unreadable):
+                continue
+            if await self._persist(lambda hint=hint: self._log.park(hint, hint.error)):  # type: ignore[misc]
+                parked = True
                 events.error("entry_parked", hint.error, key=hint.key, verdict="parked")
+            else:
+                self._aside[hint.key] = self._runtime.monotonic() + DAMAGED_AGAIN_S
+        if not parked:
+            return Step.MORE
         return await self._begin_pass(self.checkpoint, withheld=True)
 
     def _cover(self, hints: Mapping[str, Entry], read: References) -> None:
@@ -394,7 +414,7 @@ class FeedWriter:
         if not await self._persist(lambda: self._log.swap_note(NOTE, raw, value)):
             self._checkpoint = None
             raise FencedError("another writer has opened the feed, or recovery has set a gap; this one commits nothing more")
-        self._checkpoint, self._raw = new, value
+        self._checkpoint, self._raw, self._moved_at = new, value, self._runtime.monotonic()
 
     async def _apply(self, committed: Checkpoint, updates: Sequence[Update], *, tells: bool = True) -> None:
         await self._persist(lambda: self.stored.apply(committed, updates, tells=tells))

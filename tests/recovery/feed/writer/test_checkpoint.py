@@ -16,14 +16,14 @@ from recovery.feed.writer.note_fields import NUMBER_MAX
 FULL = Checkpoint(
     timestamp=900, num_records=3, next=901, lower=901, epoch=2, seq=17, generation=500,
     staged=Staged("feed/500/staged/900/2-16/", "ab" * 32, 3, 321, 1), bindings=((700, 4), (900, 7)), store="the store é", live=5,
-    scan=Pass(b"row\x00\xff", 10, 40, estimated=True, withheld=False, began=800, scanned=9), passed=650, gap=False, closed=False,
+    scan=Pass(b"row\x00\x7f", 10, 40, estimated=True, withheld=False, began=800, scanned=9), passed=650, gap=False, closed=False,
     writer="feed-1",
 )  # fmt: skip
 STORED = (
     '{"progress":{"timestamp":900,"num_records":3},"next":901,"lower":901,"epoch":2,"seq":17,"generation":500,'
     '"staged":{"object":"feed/500/staged/900/2-16/","sha256":"' + "ab" * 32 + '","count":3,"bytes":321,"parts":1},'
     '"bindings":[[700,{"records":4}],[900,{"records":7}]],"store":"the store é","live":5,'
-    '"pass":{"cursor":"726f7700ff","read":10,"known":40,"estimated":true,"withheld":false,"began":800,"scanned":9},'
+    '"pass":{"cursor":"726f77007f","read":10,"known":40,"estimated":true,"withheld":false,"began":800,"scanned":9},'
     '"passed":650,"gap":false,"closed":false,"writer":"feed-1"}'
 )
 
@@ -66,7 +66,7 @@ def test_the_largest_checkpoint_fits_into_a_note() -> None:
     largest = Checkpoint(
         most - 1, most, most, most, most, most, most, Staged("é" * (TEXT_BYTES_MAX // 2 - 1), "ab" * 32, most, most, most),
         tuple((time, most) for time in times), '"' * (TEXT_BYTES_MAX // 2 - 1), most,
-        Pass(b"\xff" * CURSOR_BYTES_MAX, most, most, False, False, most, most), most, False, False, "w" * (TEXT_BYTES_MAX - 2),
+        Pass(b"\x7f" * CURSOR_BYTES_MAX, most, most, False, False, most, most), most, False, False, "w" * (TEXT_BYTES_MAX - 2),
     )  # fmt: skip
     assert len(largest.to_bytes()) <= NOTE_BYTES_MAX
     assert Checkpoint.from_bytes(largest.to_bytes()) == largest

@@ -1,0 +1,323 @@
+"""The writer of the feed where something is damaged or wrong: one clear sentence or a new generation, no wrong view."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+from trio.testing import MockClock
+
+from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
+from changelog.change import DONE, LOG_PREFIX, Change, ChangeId
+from emulators.world.runtime import SimulatedRuntime
+from recovery.feed.writer.checkpoint import NOTE, Checkpoint
+from recovery.feed.writer.delivery import Delivery
+from recovery.feed.writer.positions import note_name
+from recovery.feed.writer.writer import Step
+from tests.given.fed_store import FedStore, ListSink, fed_store, object_id
+from tiered.protocol.backends import Tombstone
+from tiered.testing.log import MemoryChangeLog, Stored
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "trio", {"clock": MockClock(autojump_threshold=0)}
+
+
+def stored_under(store: FedStore, part: str) -> list[str]:
+    return sorted(key for key in store.log.values if f"/{part}/" in key)
+
+
+async def is_right(store: FedStore) -> None:
+    view, frontier = store.sink.view()
+    assert frontier > (1,)
+    assert view == await store.references()
+
+
+@pytest.mark.parametrize("garbage", [b"\xff\xfe", b"garbage", b"00000000 garbage"])
+async def test_a_damaged_value_of_the_index_is_a_new_generation(garbage: bytes) -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        await store.put("a")
+        await store.run_once()
+        await store.put("b")
+        await store.run_once()  # opening repeats what follows from the last commit, so "a" is not in that
+        (key, _) = stored_under(store, "index")
+        store.log.values[key] = (garbage, store.log.values[key][1])
+        await store.put("a")
+        await store.run_once()
+        assert len({parcel.generation for parcel in store.sink.parcels}) == 2
+        await is_right(store)
+
+
+async def test_a_value_of_the_index_under_the_key_of_another_object_is_a_new_generation() -> None:
+    async with fed_store(SimulatedRuntime(seed=7), reconcile_every_s=60) as store:
+        await store.put("a")
+        await store.run_once()
+        (key,) = stored_under(store, "index")
+        store.log.values[f"{key}-2"] = store.log.values[key]
+        await store.runtime.sleep(61)
+        await store.run_once()
+        assert len({parcel.generation for parcel in store.sink.parcels}) == 2
+        await is_right(store)
+
+
+async def test_what_no_progress_tells_is_damaged() -> None:
+    async with fed_store(SimulatedRuntime(seed=7), batch_max=1) as store:
+        for name in "abc":
+            await store.put(name)
+        run = store.run()
+        await run.writer.open()
+        for _ in range(3):
+            await run.writer.step()
+        first, _ = stored_under(store, "withheld")
+        store.log.values[first] = (b"9", store.log.values[first][1])
+        await run.writer.close()
+        await store.run_once()
+        await is_right(store)
+
+
+@pytest.mark.parametrize("note", [b"garbage", b"{}", b"\xff", b"[" * 5000])
+async def test_a_damaged_checkpoint_ends_the_run_and_a_new_generation_mends_it(note: bytes) -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        await store.put("a")
+        await store.run_once()
+        store.log.notes[NOTE] = note
+        with pytest.raises(CorruptRecordError, match=r"note feed is damaged.*--new-generation"):
+            await store.run_once()
+        await store.run_once(new_generation=True)
+        await is_right(store)
+
+
+async def test_a_cursor_that_is_no_text_is_a_damaged_checkpoint() -> None:
+    raw = Checkpoint.begin(5, "s", "w").to_bytes()
+    scan = {"cursor": "ff", "read": 0, "known": None, "estimated": True, "withheld": True, "began": 1, "scanned": 0}
+    with pytest.raises(CorruptRecordError, match="cursor is no text"):
+        Checkpoint.from_bytes(json.dumps({**json.loads(raw), "pass": scan}, separators=(",", ":")).encode())
+
+
+async def test_a_generation_is_never_used_twice_where_the_checkpoint_is_lost_and_the_clock_went_back() -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        await store.put("a")
+        await store.run_once()
+        (first,) = {parcel.generation for parcel in store.sink.parcels}
+        ahead = [key for key in store.log.values if key.endswith("/began")]
+        for key in ahead:
+            store.log.values[key.replace(str(first), str(first + 10**9))] = store.log.values[key]
+        del store.log.notes[NOTE]
+        await store.run_once()
+        assert {parcel.generation for parcel in store.sink.parcels} == {first, first + 10**9 + 1}
+
+
+async def test_a_damaged_position_ends_the_run_and_a_new_generation_mends_it() -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        for _ in range(3):
+            await store.put("a")
+            await store.run_once()
+        store.log.notes[note_name(store.sink.name)] = b"garbage"
+        with pytest.raises(CorruptRecordError, match=r"position of the sink memory://feed.*--new-generation"):
+            await store.run_once()
+        await store.run_once(new_generation=True)
+        await is_right(store)
+
+
+@pytest.mark.parametrize(
+    "value", [b"garbage", b"{}", b'{"staged":{"parts":"x"},"records":1,"before":0}', b'{"staged":null,"records":1,"before":0}']
+)
+async def test_a_damaged_entry_of_the_journal_ends_the_run(value: bytes) -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        await store.put("a")
+        await store.run_once()
+        key = stored_under(store, "journal")[-1]
+        store.log.values[key.replace("journal/0", "journal/1")] = (value, 10**15)
+        with pytest.raises(CorruptRecordError, match=r"journal.*--new-generation"):
+            await store.run_once()
+        await store.run_once(new_generation=True)
+        await is_right(store)
+
+
+async def test_a_sink_does_not_skip_a_file_that_the_journal_has_lost() -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        await store.put("a")
+        await store.run_once()
+        store.sink.is_away = True
+        for name in "bc":
+            await store.put(name)
+            run = store.run()
+            await run.writer.open()
+            await run.writer.step()
+            await run.writer.close()
+        lost = [key for key in stored_under(store, "journal") if store.log.values[key][0] is not None][-2]
+        del store.log.values[lost]
+        store.sink.is_away = False
+        with pytest.raises((ConfigurationError, CorruptRecordError), match="--new-generation"):
+            await store.run_once()
+
+
+async def test_a_sink_that_was_left_out_for_a_while_is_told_that_it_cannot_go_on() -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        await store.put("a")
+        await store.run_once()
+        left_out, store.sink = store.sink, ListSink("memory://feed")
+        settings = store.settings
+        other = ListSink("memory://other", list(left_out.parcels))
+        store.log.notes[note_name(other.name)] = store.log.notes[note_name(left_out.name)].replace(b"memory://feed", b"memory://other")
+        for name in "bcd":
+            await store.put(name)
+            await store.run_once()
+        store.settings = settings.model_copy(update={"feed": settings.feed.model_copy(update={"to": (store.sink.name, other.name)})})
+        run = store.run(once=True)
+        run._sinks = {store.sink.name: store.sink, other.name: other}
+        with pytest.raises(ConfigurationError, match=r"memory://other was left out.*--new-generation"):
+            await run.run()
+
+
+async def test_a_paused_writer_still_gives_signs_of_life() -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        run = store.run()
+        await run.writer.open()
+        run.writer.waiting[0] = replace(run.writer.waiting[0], staged=replace(run.writer.waiting[0].staged, bytes=1 << 41))
+        await store.runtime.sleep(31)
+        before = run.writer.checkpoint.seq
+        assert await run.writer.step() is Step.PAUSED
+        assert run.writer.checkpoint.seq == before + 1
+        assert await run.writer.step() is Step.PAUSED
+        assert run.writer.checkpoint.seq == before + 1
+
+
+async def test_rows_are_read_again_where_the_last_pass_is_in_the_future() -> None:
+    """The clock of the writer before was far ahead."""
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        await store.run_once()
+        found = Checkpoint.from_bytes(store.log.notes[NOTE])
+        assert found.passed is not None
+        store.log.notes[NOTE] = replace(found, passed=found.passed + 10**12).to_bytes()
+        await store.run_once()
+        passed = Checkpoint.from_bytes(store.log.notes[NOTE]).passed
+        assert passed is not None and passed < found.passed + 10**11
+
+
+async def test_a_sink_that_fails_keeps_since_when_and_says_the_latest_reason() -> None:
+    class Failing(ListSink):
+        error = Exception()
+
+        async def deliver(self, parcel: object) -> None:
+            raise self.error
+
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        store.sink = sink = Failing()
+        run = store.run()
+        await run.writer.open()
+
+        async def note_after_a_failure(error: Exception) -> dict[str, object]:
+            sink.error = error
+            delivery = Delivery(sink.name, sink, run.writer, store.log, store.runtime)
+            await delivery.begin()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(delivery.run)
+                await store.runtime.sleep(0.3)
+                tasks.cancel_scope.cancel()
+            return dict(json.loads(store.log.notes[note_name(sink.name)]))
+
+        first = await note_after_a_failure(UnavailableError("the disk is full"))
+        await store.runtime.sleep(100)
+        second = await note_after_a_failure(UnavailableError("the network is away"))
+        assert first["failing_since"] == second["failing_since"]
+        assert second["error"] == "the network is away"
+
+
+async def test_a_sink_that_never_returns_is_given_up_and_told() -> None:
+    class Hanging(ListSink):
+        async def deliver(self, parcel: object) -> None:
+            await anyio.sleep_forever()
+
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        store.sink = sink = Hanging()
+        run = store.run()
+        await run.writer.open()
+        delivery = Delivery(sink.name, sink, run.writer, store.log, store.runtime)
+        await delivery.begin()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(delivery.run)
+            await store.runtime.sleep(1000)
+            tasks.cancel_scope.cancel()
+        assert json.loads(store.log.notes[note_name(sink.name)])["error"] == "the sink memory://feed has not answered for 900 s"
+
+
+async def test_a_kept_entry_that_is_garbage_is_parked_and_the_others_go_on() -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        await store.put("a")
+        await store.run_once()
+        await store.put("a")
+        key = next(iter(store.log.stored))
+        store.log.stored[f"{key}-garbage"] = Stored(b"garbage", 0, DONE)
+        run = await store.run_once()
+        assert run.counts.hints == 1
+        await store.put("b")
+        await store.run_once()
+        assert await store.kept() == 0
+        await is_right(store)
+
+
+async def test_a_kept_entry_about_a_blob_that_is_none_of_its_object_is_parked_and_the_others_go_on() -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        await store.put("a")
+        (blob,) = store.blob_names
+        wrong = Change(ChangeId.new(store.runtime), object_id("b").path, blob, "foreign", "session")
+        assert await store.log.keep(await store.log.record(wrong, "somebody"))
+        await store.run_once()
+        assert await store.kept() == 0
+        assert store.blob_names == {blob}
+        await is_right(store)
+
+
+async def test_a_second_run_of_everything_changes_nothing() -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        for name in ("ü/%ff", "line\u2028end", "x" * 500, "🎈"):
+            await store.put(name)
+        legacy = object_id("legacy").path  # of older software
+        store.rows.states[legacy] = Tombstone(legacy)
+        await store.run_once()
+        await is_right(store)
+        before = len(store.sink.parcels)
+        index = {key: store.log.values[key] for key in stored_under(store, "index")}
+        run = await store.run_once()
+        assert run.counts.committed == 0
+        assert all(not parcel.data.startswith(b'{"array"') for parcel in store.sink.parcels[before:])
+        assert {key: store.log.values[key] for key in stored_under(store, "index")} == index
+
+
+async def test_an_entry_that_is_garbage_and_cannot_be_parked_does_not_begin_a_pass_again_and_again() -> None:
+    class Log(MemoryChangeLog):
+        async def park(self, entry: Any, error: str) -> bool:
+            return False
+
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        log = Log(store.runtime)
+        log.stored, log.values, log.notes, log.presence = store.log.stored, store.log.values, store.log.notes, store.log.presence
+        store.backends = replace(store.backends, log=log)
+        await store.run_once()
+        store.log.stored[f"{LOG_PREFIX}00/garbage"] = Stored(b"garbage", 0, DONE)
+        await store.put("a")
+        run = store.run()
+        await run.writer.open()
+        for _ in range(10):
+            await run.writer.step()
+        assert run.writer.checkpoint.scan is None
+        assert run.writer.checkpoint.records == 1
+
+
+async def test_a_row_whose_name_is_too_long_for_the_index_is_told_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        await store.put("a")
+        shown = await store.references()
+        long = f"n/objects/{'x' * 3000}"
+        store.rows.states[long] = Tombstone(long)
+        await store.run_once()
+        view, frontier = store.sink.view()
+        assert (view, frontier > (1,)) == (shown, True)
+        assert "feed_row_damaged" in caplog.text
