@@ -355,7 +355,9 @@ class FeedWatch:
             self._report("feed rest", f"the checkpoint is {checkpoint}")
         prefix = f"feed/{generation.number}/"
         values = {key: value for key in sorted(self._values) if (value := self._value(key)) is not None}
-        index = {key.removeprefix(f"{prefix}index/"): value.decode() for key, value in values.items() if key.startswith(f"{prefix}index/")}
+        under = f"{prefix}index/"
+        stored = {key.removeprefix(under): value.decode() for key, value in values.items() if key.startswith(under)}
+        index = {path: value.partition(" ")[2] for path, value in stored.items()}  # after a checksum
         if index != rows:
             self._report("feed rest", f"the index is {index}, and rows hold {rows}")
         others = [key for key in values if not key.startswith((f"{prefix}index/", f"{prefix}began"))]
