@@ -119,17 +119,18 @@ async def test_what_is_asked_for_at_one_moment_goes_in_one_call(table: Table) ->
 
 
 async def test_a_call_has_a_bounded_number_of_rows(table: Table) -> None:
-    reads, got = SharedReads(table, NEWEST), []  # type: ignore[arg-type]
+    reads, got = SharedReads(table, NEWEST), set[bytes]()  # type: ignore[arg-type]
     table.at_once = True
 
     async def read(number: int) -> None:
         row = await reads.read(b"%04d" % number)
-        got.append(None if row is None else int(row.key))
+        assert row is not None
+        got.add(row.key)
 
     async with anyio.create_task_group() as tasks:
         for number in range(2 * ROWS_MAX + 5):
             tasks.start_soon(read, number)
-    assert [len(call) for call in table.calls] == [ROWS_MAX, ROWS_MAX, 5] and sorted(got) == list(range(2 * ROWS_MAX + 5))
+    assert [len(call) for call in table.calls] == [ROWS_MAX, ROWS_MAX, 5] and len(got) == 2 * ROWS_MAX + 5
 
 
 async def test_a_slow_row_holds_nobody_up_for_long(table: Table) -> None:
