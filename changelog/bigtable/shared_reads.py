@@ -17,7 +17,8 @@ caller waits for others at most twice as long as `_patience_s` says.
 Reads have no effect, so a row may be asked for twice, and callers that ask for the same row share one answer. The call
 is sent after all of them asked, so none of them gets a row from before its question.
 
-*Cancelled*: whoever waits leaves the others alone. If the caller that reads for others is cancelled, they begin again.
+*Cancelled*: whoever waits leaves the others alone. If the caller that reads for others is cancelled, each of them asks
+for its row alone, so no number of such callers holds it up.
 *Crash*: nothing is kept. Repeats and budgets do not belong here.
 """
 
@@ -118,12 +119,10 @@ class SharedReads:
             self._usual_s += LATEST * (took_s - self._usual_s)
             self._free += 1
             self._freed.set()
-            missing = [each for each in group if each is not first and not (each.answered or each.alone)]
-            if missing:  # `first` was cancelled: the others wait again
-                is_first_there = bool(self._line)
-                self._line += missing
-                if not is_first_there:
-                    self._wake_first()
+            for each in group:
+                if not each.answered:  # the call failed or was slow, or `first` was cancelled
+                    each.alone = True
+                    each.woken.set()
 
     async def _read_group(self, group: list[_Asked]) -> None:
         waiting: dict[bytes, list[_Asked]] = {}
@@ -141,14 +140,10 @@ class SharedReads:
             is_whole = False  # each of them asks alone, and is told its own error
         else:
             is_whole = not reading.cancelled_caught
-        for each in group:
-            if each.answered:
-                continue
-            if is_whole:
-                each.answer(None)
-            else:
-                each.alone = True
-                each.woken.set()
+        if is_whole:
+            for each in group:
+                if not each.answered:
+                    each.answer(None)
 
     def _patience_s(self) -> float:
         return max(PATIENCE_MIN_S, PATIENCE_TIMES * self._usual_s)

@@ -251,9 +251,18 @@ def test_an_open_object_is_a_file(storage: tiered.sync.TieredStorage) -> None:
 def test_a_small_object_takes_one_trip_to_the_loop(storage: tiered.sync.TieredStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     storage.put(OBJECT, b"small")
     loop, trips = storage._loop, []
-    call, close_soon = loop.call, loop.close_soon
-    monkeypatch.setattr(loop, "call", lambda *each: (trips.append("call"), call(*each))[1])
-    monkeypatch.setattr(loop, "close_soon", lambda *each: (trips.append("close"), close_soon(*each))[1])
+
+    def noting(name: str) -> Callable[..., object]:
+        method = getattr(loop, name)
+
+        def noted(*arguments: object) -> object:
+            trips.append(name)
+            return method(*arguments)
+
+        return noted
+
+    for name in ("call", "close_soon"):
+        monkeypatch.setattr(loop, name, noting(name))
     with got(storage) as stored:
         assert stored.peek() == b"small" and stored.read1(2) == b"sm" and stored.read() == b"all" and stored.read() == b"" == stored.read1()
     assert got(storage, OBJECT, ByteRange(1, 3)).read() == b"ma" and b"".join(got(storage)) == b"small"
