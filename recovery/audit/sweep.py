@@ -37,8 +37,7 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import repeat
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import TypeVar
 
 import anyio
@@ -432,17 +431,13 @@ class _Sweep:
             self._tell_corrupt_rows(window, RedirectPage(within, [row for row in page.corrupt if window.holds(row.path)], None))
             await self._look_for(window, self._match(window, page.redirects))
 
-    def _match(self, window: _Window, redirects: Sequence[Redirect]) -> list[Redirect]:
+    def _match(self, window: _Window, redirects: Iterable[Redirect]) -> list[Redirect]:
         """Removes the blobs that these rows name from `window.unnamed`.
 
         Returns the rows whose blob should be in the window but is not.
         """
         missing: list[Redirect] = []
         strike, now_ns = window.unnamed.pop, self._cutoff.as_of_ns
-        # Most pages have no deadline and leave nothing over. This strikes their blobs out without a step of ours for each.
-        if not window.named_by_expired and not any(map(_DEADLINE, redirects)):
-            blobs = map(strike, map(_TARGET, redirects), repeat(None))
-            redirects = [redirect for redirect, blob in zip(redirects, list(blobs), strict=True) if blob is None]
         for redirect in redirects:
             _, target, deadline_ns = redirect
             blob = strike(target, None)
@@ -808,7 +803,6 @@ def _object_of(name: str) -> tuple[str, ...]:
 
 
 _NAME, _SIZE = attrgetter("name"), attrgetter("size")
-_TARGET, _DEADLINE = itemgetter(1), itemgetter(2)
 
 
 def _with_times(blob: BlobInfo) -> ListedBlob:

@@ -346,8 +346,8 @@ def read_footer(file: io.FileIO) -> Footer:
 def read_footer_at(path: str) -> Footer:
     """The footer of the file at `path`, in four system calls and without a file object.
 
-    An audit needs it for each blob. As `open_blob`, it waits for nothing. `CorruptRecordError`: it is no file, or has no
-    footer that can be read.
+    An audit needs it for each blob. As `open_blob`, it waits for nothing. `CorruptRecordError`: it is no file, or has
+    no footer that can be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
