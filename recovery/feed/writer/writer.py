@@ -135,6 +135,7 @@ class FeedWriter:
         self._told_at = -math.inf
         self._has_others = True
         self._moved_at = -math.inf
+        self._committed_s = -math.inf
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -410,14 +411,20 @@ class FeedWriter:
 
     async def _commit(self, raw: bytes | None, new: Checkpoint) -> None:
         """Replaces the checkpoint if it is still the one that this writer knows. Raises `FencedError` if it is not."""
-        value = new.to_bytes()
+        value, began_s = new.to_bytes(), self._runtime.boot_time()
         if not await self._persist(lambda: self._log.swap_note(NOTE, raw, value)):
             self._checkpoint = None
             raise FencedError("another writer has opened the feed, or recovery has set a gap; this one commits nothing more")
-        self._checkpoint, self._raw, self._moved_at = new, value, self._runtime.monotonic()
+        self._checkpoint, self._raw, self._moved_at, self._committed_s = new, value, self._runtime.monotonic(), began_s
 
     async def _apply(self, committed: Checkpoint, updates: Sequence[Update], *, tells: bool = True) -> None:
-        await self._persist(lambda: self.stored.apply(committed, updates, tells=tells))
+        """Raises `FencedError` if this writer stood still: that a value was removed is not remembered for ever."""
+        async def once() -> None:
+            if self._runtime.boot_time() - self._committed_s > TRANSACTION_AGE_MAX_S:
+                raise FencedError("this writer stood still for an hour after a commit, so it opens the feed again")
+            await self.stored.apply(committed, updates, tells=tells)
+
+        await self._persist(once)
 
     # --- details -------------------------------------------------------------------------------------
 

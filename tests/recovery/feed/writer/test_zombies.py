@@ -17,7 +17,7 @@ from recovery.feed.writer.cleaning import Cleaning
 from recovery.feed.writer.delivery import Delivery
 from recovery.feed.writer.overdue import set_gap
 from recovery.feed.writer.run import FeedRun
-from recovery.feed.writer.writer import FencedError
+from recovery.feed.writer.writer import TRANSACTION_AGE_MAX_S, FencedError
 from tests.given.fed_store import FedStore, fed_store, object_id, view_of
 from tiered.open import Backends
 
@@ -273,4 +273,27 @@ async def test_of_two_writers_that_open_at_once_one_wins() -> None:
         with pytest.raises(FencedError):
             await second.writer.open()
         await first.writer.step()
+        await finished(store)
+
+
+async def test_a_writer_that_stood_still_after_its_commit_writes_nothing_down_late() -> None:
+    """It would bring back a value whose removal nobody remembers any more. The next one writes it down in time."""
+    async with fed_store() as store:
+        await store.put("a")
+        run = store.run()
+        await run.writer.open()
+        late_s = 0.0
+        boot_time, swap_note = store.runtime.boot_time, store.log.swap_note
+
+        async def stand_still(*args: Any) -> bool:
+            nonlocal late_s
+            swapped = await swap_note(*args)
+            late_s += 2 * TRANSACTION_AGE_MAX_S
+            return swapped
+
+        store.runtime.boot_time = lambda: boot_time() + late_s
+        store.log.swap_note = stand_still  # type: ignore[method-assign]
+        with pytest.raises(FencedError, match="stood still"):
+            await run.writer.step()
+        store.log.swap_note = swap_note  # type: ignore[method-assign]
         await finished(store)
