@@ -48,7 +48,7 @@ def run(to: To = None, once: Once = False, new_generation: NewGeneration = False
     """Publishes which object references which blob, as a change feed. Any number may run; one of them works."""
 
     async def command() -> None:
-        settings = fed(choice.existing(), to or ())
+        settings = fed(choice.existing() if once else choice.settings(), to or ())  # a service may make the store a moment later
         use_format(settings.daemon.log_format)
         logging.getLogger("tiered").setLevel(logging.INFO)
         from tiered.open import open_backends

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from recovery.http.receiver import BYTES_MAX as RECEIVED_BYTES_MAX
 from tests.given.repository import ROOT
 from tests.given.tapped_store import LARGE, OBJECT, World
 from tiered import ByteRange, Metadata, ObjectId, ObjectPrefix, Settings, TieredError, TimeToLive
@@ -19,7 +20,7 @@ from tiered.payload.files import FILE_THREADS_MAX
 from tiered.payload.own_thread import THREADS_MAX, WAIT_MAX_S
 from tiered.protocol.admission import Admission
 from tiered.protocol.listing import HEADS_AT_ONCE, LIST_PAGE_MAX
-from tiered.settings import INLINE_BYTES_LIMIT, GcsSettings, StoreSettings
+from tiered.settings import INLINE_BYTES_LIMIT, FeedSettings, GcsSettings, StoreSettings
 from tiered.stored import PIECE_BYTES
 
 ROWS = [
@@ -75,6 +76,8 @@ NUMBERS: dict[str, list[object]] = {
     "threads for payloads": [THREADS_MAX, WAIT_MAX_S],
     "threads that read": [FILE_THREADS_MAX],
     "connections to GCS": [GcsSettings(bucket="bucket").connections_max],
+    "hints, rows and updates of one transaction": [FeedSettings().batch_max, 10_000],
+    "a file that `tiered feed receive` takes": [RECEIVED_BYTES_MAX],
 }
 """Of the row that begins so: the numbers that must be in it."""
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from google.cloud import bigtable_v2 as bigtable
 
 from changelog.base.errors import TieredError
 from changelog.base.runtime import SystemRuntime
@@ -136,7 +137,9 @@ def plain(method: str, messages: Any) -> list[Any]:
         return [messages.code()]
     if method == "ReadRows":
         merge = RowMerge()
-        rows = [row for message in messages for row in merge.add(message.chunks)]
+        # A scan in bulk takes answers as bytes, and decodes them itself.
+        answers = [bigtable.ReadRowsResponse.pb().FromString(each) if isinstance(each, bytes) else each for each in messages]
+        rows = [row for answer in answers for row in merge.add(answer.chunks)]
         merge.end()
         return [(row.key, plain_cells(row)) for row in rows]
     if method == "ReadModifyWriteRow":
