@@ -292,7 +292,7 @@ async def test_a_writer_that_stood_still_after_its_commit_writes_nothing_down_la
             return swapped
 
         store.runtime.boot_time = lambda: boot_time() + late_s
-        store.log.swap_note = stand_still  # type: ignore[method-assign]
+        store.log.swap_note = stand_still  # type: ignore[method-assign, assignment]
         with pytest.raises(FencedError, match="stood still"):
             await run.writer.step()
         store.log.swap_note = swap_note  # type: ignore[method-assign]
