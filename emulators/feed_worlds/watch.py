@@ -120,6 +120,8 @@ class FeedWatch:
         self._world = world
         self._sinks = sinks
         self._history: dict[str, list[str | None]] = {}
+        self._deadlines: dict[str, int | None] = {}
+        self._lapsed = set[str]()
         self._kept: dict[str, tuple[str, int, float]] = {}
         self._positions: dict[str, tuple[int, int]] = {}
         self._readings: dict[tuple[str, int], Reading] = {}
@@ -159,8 +161,14 @@ class FeedWatch:
 
     def _note_row(self, path: str) -> None:
         history = self._history.setdefault(path, [None])
-        if (target := Row(self._world.rows.states.get(path)).target) != history[-1]:
+        state = self._world.rows.states.get(path)
+        if (target := Row(state).target) != history[-1]:
             history.append(target)
+            if target is None and is_expired(self._deadlines.get(path), self._world.runtime.wall_ns()):
+                self._lapsed.add(path)  # no change took it away, so there is no hint: the next pass finds it
+            else:
+                self._lapsed.discard(path)
+        self._deadlines[path] = None if state is None else state.deadline_ns
 
     def _place(self, path: str, blob: str | None, since: int) -> int | None:
         """Returns the first place from `since` on at which the row named this blob, or None."""
@@ -241,7 +249,9 @@ class FeedWatch:
         for path, history in self._history.items():
             state = self._world.rows.states.get(path)
             expires = state is not None and is_expired(state.deadline_ns, self._world.runtime.wall_ns())
-            if path not in waiting and not expires and state is not None and history[-1] != generation.view.get(path):
+            if path in waiting or path in self._lapsed or expires or state is None:
+                continue
+            if history[-1] != generation.view.get(path):
                 shown = generation.view.get(path)
                 self._report("feed complete", f"the progress to {end} is about {path} with {shown}, and its row has {history[-1]}")
 
