@@ -16,14 +16,13 @@ from functools import partial
 import anyio
 
 from changelog.base.errors import ConfigurationError, TieredError
-from changelog.change import Entry, Unreadable
 from emulators.feed_worlds.recipe import FeedRecipe
 from emulators.feed_worlds.sinks import WorldSink
 from emulators.feed_worlds.watch import FeedWatch
 from emulators.simulation.actors import LARGE_BYTES, OBJECTS, RESTART_S, Stage, live
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.recipe import Actor, Role
-from emulators.simulation.run import SKEW_MAX_S, WORLD_ENDS_S, Result, quiet, violation_of
+from emulators.simulation.run import SKEW_MAX_S, WORLD_ENDS_S, Result, drain, quiet, violation_of
 from emulators.world.deployment import World
 from emulators.world.faults import Process
 from emulators.world.runtime import elapse, run_world
@@ -140,7 +139,7 @@ async def _play(stage: Stage, fed: FedWorld, recipe: FeedRecipe) -> None:
             stage.over.set()
         stage.calm = True
     world.watch.verify()
-    await _drain(stage)
+    await drain(stage.world)
     await fed.come_to_rest()
     fed.watch.rest()
     world.verify()
@@ -196,17 +195,3 @@ async def _bound(stage: Stage, fed: FedWorld, actor: Actor) -> None:
         await process.run(work)
         life += 1
         await elapse(RESTART_S)
-
-
-async def _drain(stage: Stage) -> None:
-    """Lets recovery finish. What is parked is retried, and what cannot be read is removed."""
-    world = stage.world
-    await world.drain()
-    log = world.log_of(world.process("last-operator"))
-    for entry in (await log.entries("", PAGE)).entries:
-        if isinstance(entry, Entry) and entry.stuck is not None:
-            await log.retry(entry)
-    await world.drain()
-    for entry in (await log.entries("", PAGE)).entries:
-        if isinstance(entry, Unreadable) and entry.stuck is not None:
-            del world.log.stored[entry.key]

@@ -130,7 +130,7 @@ async def _play(stage: Stage) -> None:
         await _rest(stage)
         await _recover(stage)
         stage.leave.set()
-    await _drain(stage)
+    await drain(stage.world)
     world.verify()
     await world.repeat()
     world.verify()
@@ -201,9 +201,8 @@ async def _holds_nothing(stage: Stage, process: Process, held: Callable[[], list
         stage.world.watch.report("leak", f"when all is calm, {process.name} still holds {', '.join(kept)}")
 
 
-async def _drain(stage: Stage) -> None:
+async def drain(world: World) -> None:
     """Converges. What operators parked is retried. What cannot be read was parked by recovery, and is removed here."""
-    world = stage.world
     await world.drain()  # an operator's late request may still park something
     log = world.log_of(world.process("last-operator"))
     for entry in (await log.entries("", PAGE)).entries:

@@ -19,23 +19,17 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import anyio
-
-from changelog.base.errors import TieredError
-from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.change import Entry, Unreadable, encode
 from changelog.lease import Standing, standing
 from changelog.log import ChangeLog
 from recovery.statistics.columns import Offsets, SourceRow
 from recovery.statistics.persisted import RECOVERY, Document, change_statistics, read_statistics
+from recovery.statistics.reporting import Reporting
 from tiered.settings import Settings
 
-REPORT_EVERY_S = 10.0
-REPORT_BUDGET_S = 20.0
-"""How long one report may take, in seconds."""
-FINAL_BUDGET_S, FINAL_PROBE_S = 5.0, 2.0
-"""The same of the last report, for which the end of the process waits, and of the probe in it."""
+FINAL_PROBE_S = 2.0
+"""How long the probe in the last report may take, in seconds."""
 RESTS = 4
 """A probe is followed by a pause of at least this many times its own length."""
 
@@ -125,17 +119,15 @@ def _is_due(entry: Entry | Unreadable, found: Standing) -> bool:
     return found in _DUE or (found is Standing.HELD and isinstance(entry, Entry) and entry.attempt > 0)
 
 
-class RecoverySource:
+class RecoverySource(Reporting):
     """Reports what one recovery loop does. `run` goes on until it is cancelled; `report` reports once.
 
     `instance`: the name of the worker. `counts`: what the loop adds to.
     """
 
     def __init__(self, log: ChangeLog, runtime: Runtime, settings: Settings, instance: str, counts: Counts) -> None:
-        self._log = log
-        self._runtime = runtime
+        super().__init__(log, runtime, instance)
         self._settings = settings
-        self._instance = instance
         self._counts = counts
         self._gone_ms = round(GONE_EXPIRIES * settings.lease.expiry_s * 1000)
         self._run = f"{runtime.random.getrandbits(64):016x}"
@@ -145,34 +137,6 @@ class RecoverySource:
         self._stored = False
         self._before = Counts()
         self._told = Counts()
-        self._fails = False
-
-    async def run(self) -> None:
-        """Reports at once, and then every `REPORT_EVERY_S` seconds. Ends only when it is cancelled."""
-        while True:
-            await self.report()
-            await self._runtime.sleep(REPORT_EVERY_S * self._runtime.random.uniform(0.9, 1.1))
-
-    async def report(self, *, left: bool = False) -> None:
-        """Reports once. `left`: it is the last report. Whatever fails is logged and not raised."""
-        if not self._log.durable:
-            return
-        try:
-            with anyio.fail_after(FINAL_BUDGET_S if left else REPORT_BUDGET_S):
-                await self._report(left)
-        except (TieredError, TimeoutError) as error:
-            self._failed(error, None)
-        except Exception as error:  # noqa: BLE001 - recovery is worth more than its statistics
-            self._failed(error, error)
-        else:
-            if self._fails:
-                events.info("statistics_reported_again", instance=self._instance)
-            self._fails = False
-
-    def _failed(self, error: Exception, unforeseen: Exception | None) -> None:
-        if not self._fails:
-            events.warning("statistics_not_reported", error, exc_info=unforeseen, instance=self._instance)
-        self._fails = True
 
     async def _report(self, left: bool) -> None:
         now_ms = await self._log.announce(self._instance)

@@ -18,10 +18,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-import anyio
-
-from changelog.base.errors import TieredError
-from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.change import LOG_PREFIX, Entry
 from changelog.log import CLOCK, LOG_END, ChangeLog, KeyRange
@@ -29,12 +25,8 @@ from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.feed.writer.positions import Position, positions, sink_name
 from recovery.statistics.columns import Offsets, SourceRow, meet, summed
 from recovery.statistics.persisted import FEED, Document, change_statistics
+from recovery.statistics.reporting import FINAL_BUDGET_S, Reporting
 from tiered.settings import Settings
-
-REPORT_EVERY_S = 10.0
-REPORT_BUDGET_S = 20.0
-FINAL_BUDGET_S = 5.0
-"""How long one report may take, in seconds, and the last one, for which the end of the process waits."""
 
 PROBE_PAGE = 500
 PROBE_ENTRIES_MAX = 50_000
@@ -109,7 +101,7 @@ def acknowledged(checkpoint: Checkpoint, sinks: Iterable[str], known: Mapping[st
     return summed(meet([{RECORDS: here.get(sink, 0)} for sink in sinks]))
 
 
-class FeedSource:
+class FeedSource(Reporting):
     """Reports what one writer of the feed does. `run` goes on until it is cancelled; `report` reports once.
 
     Only a writer that is at work may report, and not one that stands by. `instance`: the name of the worker. `counts`:
@@ -117,43 +109,13 @@ class FeedSource:
     """
 
     def __init__(self, log: ChangeLog, runtime: Runtime, settings: Settings, instance: str, counts: Counts) -> None:
-        self._log = log
-        self._runtime = runtime
+        super().__init__(log, runtime, instance)
         self._settings = settings
-        self._instance = instance
         self._counts = counts
         self._run = f"{runtime.random.getrandbits(64):016x}"
         self._generation: int | None = None
         self._seen = 0
         self._delivered = 0
-        self._fails = False
-
-    async def run(self) -> None:
-        """Reports at once, and then every `REPORT_EVERY_S` seconds. Ends only when it is cancelled."""
-        while True:
-            await self.report()
-            await self._runtime.sleep(REPORT_EVERY_S * self._runtime.random.uniform(0.9, 1.1))
-
-    async def report(self, left: bool = False) -> None:
-        """Reports once. `left`: it is the last report. Whatever fails is logged and not raised."""
-        if not self._log.durable:
-            return
-        try:
-            with anyio.fail_after(FINAL_BUDGET_S if left else REPORT_BUDGET_S):
-                await self._report(left)
-        except (TieredError, TimeoutError) as error:
-            self._failed(error, None)
-        except Exception as error:  # noqa: BLE001 - the feed is worth more than its statistics
-            self._failed(error, error)
-        else:
-            if self._fails:
-                events.info("statistics_reported_again", instance=self._instance)
-            self._fails = False
-
-    def _failed(self, error: Exception, unforeseen: Exception | None) -> None:
-        if not self._fails:
-            events.warning("statistics_not_reported", error, exc_info=unforeseen, instance=self._instance)
-        self._fails = True
 
     async def _report(self, left: bool) -> None:
         now_ms = await self._log.announce(CLOCK)

@@ -19,7 +19,7 @@ from changelog.change import Change, ChangeId, Entry, encode
 from changelog.noop import NoopChangeLog
 from recovery.daemon import recover_once, source_of
 from recovery.loop import RecoveryLoop
-from recovery.statistics import recovery_source
+from recovery.statistics import recovery_source, reporting
 from recovery.statistics.persisted import Document, note_name, read_statistics
 from recovery.statistics.recovery_source import Counts, RecoverySource, count_backlog
 from recovery.statistics.verdict import Kind
@@ -265,7 +265,7 @@ async def test_a_log_that_hangs_in_a_report_does_not_delay_one_pass(world: World
     loop = world.recovery()
     began = world.runtime.monotonic()
     assert (await recover_once(loop, source_of(loop, world.log, world.runtime, world.settings()), None)).recovered == 7
-    assert world.runtime.monotonic() - began <= recovery_source.FINAL_BUDGET_S + 1
+    assert world.runtime.monotonic() - began <= reporting.FINAL_BUDGET_S + 1
 
 
 async def test_one_pass_that_fails_reports_and_says_why(world: World) -> None:
