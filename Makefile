@@ -3,13 +3,15 @@ PYTHON ?= python3
 N ?=
 MINUTES ?=
 SIZE ?= 1
+BASELINE ?=
+BESIDE ?=
 SECONDS ?= 120
 SEED ?=
 ARGS ?=
 STAMP := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test test-browser quick check docs sim sim-feed sim-guards callers chaos bench pictures mutants clean help
+.PHONY: setup demo test test-browser quick check docs sim sim-feed sim-guards callers chaos bench bench-compare pictures mutants clean help
 
 setup: $(STAMP) ## install the project and its tools into .venv (only when pyproject.toml or constraints.txt changed)
 
@@ -85,16 +87,29 @@ endif
 chaos: setup ## the demo on the emulators, frozen and cut off, with a soak, for SECONDS seconds (SECONDS=120, SEED=)
 	.venv/bin/python -m emulators demo --backend emulators --soak --seconds $(SECONDS) --writers 6 $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-bench: setup ## figures beside what a user would pick instead; SIZE=1 writes docs/benchmarks.md (SIZE=1)
-	.venv/bin/python -m benchmarks.overload --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
-	.venv/bin/python -m benchmarks.command $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
-	.venv/bin/python -m benchmarks.embedded --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
-	.venv/bin/python -m benchmarks.facade --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
-	.venv/bin/python -m benchmarks.files --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
-	.venv/bin/python -m benchmarks.audit --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
-	.venv/bin/python -m benchmarks.inventory --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
-	.venv/bin/python -m benchmarks.feed --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
-	.venv/bin/python -m benchmarks.production --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md) $(ARGS)
+# Other people's software, beside which ours is measured. Tests and services need none of it.
+RIVALS := .venv/rivals
+INTO := $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
+
+$(RIVALS): $(STAMP)
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[rivals]' -c constraints.txt
+	touch $@
+
+bench: setup $(RIVALS) ## figures beside what a user would pick; SIZE=1 writes docs/benchmarks.md, BASELINE=1 the baseline (BESIDE=DIR)
+	rm -rf build/figures
+	.venv/bin/python -m benchmarks.overload --size $(SIZE) $(INTO)
+	.venv/bin/python -m benchmarks.command $(INTO) $(if $(BESIDE),--beside $(BESIDE))
+	.venv/bin/python -m benchmarks.embedded --size $(SIZE) $(INTO)
+	.venv/bin/python -m benchmarks.facade --size $(SIZE) $(INTO)
+	.venv/bin/python -m benchmarks.files --size $(SIZE) $(INTO)
+	.venv/bin/python -m benchmarks.audit --size $(SIZE) $(INTO)
+	.venv/bin/python -m benchmarks.inventory --size $(SIZE) $(INTO)
+	.venv/bin/python -m benchmarks.feed --size $(SIZE) $(INTO)
+	.venv/bin/python -m benchmarks.production --size $(SIZE) $(INTO) $(ARGS)
+	.venv/bin/python -m benchmarks.baseline $(if $(BASELINE),--write)
+
+bench-compare: ## what make bench measured last, beside benchmarks/baseline.json; the exit code is 1 if something got worse
+	.venv/bin/python -m benchmarks.baseline
 
 pictures: setup ## draws the pictures of docs/statistics.md again, from simulated runs
 	.venv/bin/python -m benchmarks.statistics_pictures
@@ -107,4 +122,4 @@ clean: ## remove what tests and builds left here; .venv stays
 	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

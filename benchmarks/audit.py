@@ -29,7 +29,7 @@ from benchmarks.audit_duckdb import export
 from benchmarks.audit_side import Asked
 from benchmarks.audit_world import World
 from benchmarks.billion import Paper
-from benchmarks.figures import Figures, put_into
+from benchmarks.figures import Cell, Figures, tell
 from benchmarks.metered import Taken
 from benchmarks.rounds import Ratio, take_turns
 from benchmarks.servers import started
@@ -62,6 +62,9 @@ SIDES = (
     Side("a join in Spark, local[2]", "audit_join", 2),
     Side("official clients, two Python sets", "audit_sets"), Side("DuckDB, of exported Parquet", "audit_duckdb"),
 )  # fmt: skip
+
+
+OURS = {"audit_sweep", "audit_local", "audit_spark"}
 
 
 @dataclass(frozen=True)
@@ -105,15 +108,16 @@ async def compare(asked: Asked, sides: Sequence[Side], rounds: int) -> list[list
 
 def beside(asked: Asked, sides: Sequence[Side], runs: list[list[Run]]) -> Figures:
     """Compares the sides with the first one."""
-    rows = []
+    rows: list[list[Cell]] = []
     for side, each in zip(sides, runs, strict=True):
-        ratio = Ratio.of([run.cpu_s for run in runs[0]], [run.cpu_s for run in each])
+        costs, ours = ([run.cpu_s for run in runs[0]], [run.cpu_s for run in each]), side.name in OURS
+        ratio: Cell = "1" if side is sides[0] else Ratio.of(*costs, more_is_better=ours)
         rate, whole = (f"{rate / 1000:,.0f}" for rate in (per_core_s(asked.names, each), asked.names / median(run.whole_s for run in each)))
         first, wall = (f"{median(seconds):.1f}" for seconds in ([run.first_s for run in each], [run.wall_s for run in each]))
         worker, java = (f"{max(peaks):,.0f}" for peaks in ([run.worker_mib for run in each], [run.java_mib for run in each]))
-        rows.append([side.what, rate, f"{ratio.middle:.2f}", ratio.spread, whole, first, wall, worker, "" if java == "0" else java])
+        rows.append([side.what, rate, ratio, whole, first, wall, worker, "" if java == "0" else java])
     columns = [
-        "", "k blobs per core-s", "of the first", "half of the rounds", "with the start", "first findings, s", "all, s", "a worker, MiB",
+        "", "k blobs per core-s", "of the first", "with the start", "first findings, s", "all, s", "a worker, MiB",
         "Java, MiB",
     ]
     return Figures(f"{asked.names:,} names, as many blobs and tombstones", columns, rows, [GOALS])
@@ -179,13 +183,8 @@ if __name__ == "__main__":
     load = os.getloadavg()[0]
     if arguments.growth:
         grown = anyio.run(growth_alone, arguments.size)
-        grown.show()
-        if arguments.docs:
-            put_into(arguments.docs, "audit_growth", [grown], arguments.size, load)
+        tell("audit_growth", [grown], arguments.size, load, arguments.docs)
         raise SystemExit
     measured, on_paper = anyio.run(figures, arguments.size)
-    for shown in (*measured, on_paper):
-        shown.show()
-    if arguments.docs:
-        put_into(arguments.docs, "audit", measured, arguments.size, load)
-        put_into(arguments.docs, "billion", [on_paper], arguments.size, load)
+    tell("audit", measured, arguments.size, load, arguments.docs)
+    tell("billion", [on_paper], arguments.size, load, arguments.docs)

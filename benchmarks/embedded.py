@@ -26,7 +26,7 @@ from typing import Literal
 import anyio
 from anyio import to_thread
 
-from benchmarks.figures import Figures, put_into
+from benchmarks.figures import Cell, Figures, tell
 from benchmarks.rounds import Ratio, run_in_flight, take_turns, timed
 from tiered import ObjectId, Settings, TieredStorage, open_storage
 
@@ -119,7 +119,8 @@ async def bare_files(directory: Path) -> AsyncIterator[Put]:
 
 
 async def measure(root: Path, size: float) -> Figures:
-    names, rows = count(), []
+    names = count()
+    rows: list[list[Cell]] = []
     async with AsyncExitStack() as opened:
         noop = await opened.enter_async_context(store(root / "noop", "noop"))
         logged = await opened.enter_async_context(store(root / "sqlite", "sqlite"))
@@ -133,11 +134,9 @@ async def measure(root: Path, size: float) -> Figures:
                 Case("2 MiB", logged, "the same without a changelog", noop, LARGE_BYTES, in_flight, large),
             ):
                 left_ms, right_ms, ratio = await compare(case, names)
-                rows.append([
-                    case.what, str(in_flight), f"{left_ms:.2f}", case.beside, f"{right_ms:.2f}", f"{ratio.middle:.2f}", ratio.spread
-                ])
-    columns = ["put", "in flight", "ms", "beside", "ms", "ratio", "half of all rounds"]
-    return Figures(f"Embedded store: medians of {ROUNDS} rounds", columns, rows)
+                rows.append([case.what, str(in_flight), f"{left_ms:.2f}", case.beside, f"{right_ms:.2f}", ratio])
+    columns = ["put", "in flight", "ms", "beside", "ms", "ratio"]
+    return Figures(f"Embedded store: medians of {ROUNDS} rounds", columns, rows, named_by=("put", "in flight", "beside"))
 
 
 if __name__ == "__main__":
@@ -149,6 +148,4 @@ if __name__ == "__main__":
     load = os.getloadavg()[0]
     with TemporaryDirectory(prefix="tiered-bench-", dir=arguments.directory) as temporary:
         measured = anyio.run(measure, Path(temporary), arguments.size)
-    measured.show()
-    if arguments.docs:
-        put_into(arguments.docs, "embedded", [measured], arguments.size, load)
+    tell("embedded", [measured], arguments.size, load, arguments.docs)

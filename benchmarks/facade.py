@@ -23,7 +23,7 @@ import anyio
 from anyio import to_thread
 
 import tiered.sync
-from benchmarks.figures import Figures, put_into
+from benchmarks.figures import Cell, Figures, tell
 from benchmarks.rounds import Ratio, take_turns, timed
 from tiered import ObjectId, Settings, TieredStorage, open_storage
 from tiered.filesystem.tree import TieredFileSystem
@@ -112,9 +112,9 @@ async def sides(directory: Path | None) -> AsyncIterator[dict[str, dict[str, Any
 # --- the run -------------------------------------------------------------------------------------
 
 
-async def compare(where: str, compared: dict[str, dict[str, Any]], size: float) -> list[list[str]]:
+async def compare(where: str, compared: dict[str, dict[str, Any]], size: float) -> list[list[Cell]]:
     """One line for each operation and payload. The first side is what the others are compared with."""
-    rows = []
+    rows: list[list[Cell]] = []
     for what, payload_bytes in SIZES.items():
         payload, numbers, times = os.urandom(payload_bytes), count(), max(2, round((200 if payload_bytes == KIB else 20) * size))
         for operation in ("put", "get"):
@@ -127,21 +127,21 @@ async def compare(where: str, compared: dict[str, dict[str, Any]], size: float) 
                 return await timed(side[operation](put, payload))
 
             measured = await take_turns([partial(seconds, side) for side in compared.values()], ROUNDS)
-            row = [where, operation, what, f"{median(measured[0]) / times * 1000:.2f}"]
+            row: list[Cell] = [where, operation, what, f"{median(measured[0]) / times * 1000:.2f}"]
             for each in measured[1:]:
-                ratio = Ratio.of(each, measured[0])
-                row += [f"{median(each) / times * 1000:.2f}", f"{ratio.middle:.2f}", ratio.spread]
+                row += [f"{median(each) / times * 1000:.2f}", Ratio.of(each, measured[0])]
             rows.append(row)
     return rows
 
 
 async def measure(root: Path, size: float) -> Figures:
-    rows = []
+    rows: list[list[Cell]] = []
     for where, directory in (("memory", None), ("a directory", root)):
         async with sides(directory) as compared:
             rows += await compare(where, compared, size)
-    columns = ["store", "operation", "payload", "async ms", "sync ms", "ratio", "half of rounds", "fsspec ms", "ratio", "half of rounds"]
-    return Figures(f"Blocking API and file system beside the asynchronous API: medians of {ROUNDS} rounds", columns, rows)
+    columns = ["store", "operation", "payload", "async ms", "sync ms", "sync, of async", "fsspec ms", "fsspec, of async"]
+    title = f"Blocking API and file system beside the asynchronous API: medians of {ROUNDS} rounds"
+    return Figures(title, columns, rows, named_by=columns[:3])
 
 
 if __name__ == "__main__":
@@ -152,7 +152,4 @@ if __name__ == "__main__":
     load = os.getloadavg()[0]
     with TemporaryDirectory(prefix="tiered-bench-") as temporary:
         tables = [anyio.run(measure, Path(temporary), arguments.size)]
-    for each in tables:
-        each.show()
-    if arguments.docs:
-        put_into(arguments.docs, "facade", tables, arguments.size, load)
+    tell("facade", tables, arguments.size, load, arguments.docs)

@@ -1,41 +1,60 @@
-"""`Figures`, a table of results. It is shown on the terminal, and put into a page of the docs between two marks.
+"""`Figures`, a table of results. It is shown on the terminal, kept, and put into a page of the docs between two marks.
 
     <!-- figures NAME -->       each run replaces what stands between the marks, and nothing else on the page
     <!-- end of NAME -->
+
+What is kept (`build/figures/NAME.json`) is compared with the last release by `benchmarks.baseline`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
 import textwrap
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
-WIDTH = 130
+from benchmarks.rounds import Ratio
+
+WIDTH = 150
 PROSE_WIDTH = 120
 LIBRARIES = ("grpcio", "google-cloud-bigtable", "google-cloud-storage", "aiohttp")
+SPREAD = "half of the rounds"
+KEPT = Path(__file__).parent.parent / "build" / "figures"
+
+Cell = str | Ratio
+Compared = dict[str, dict[str, dict[str, Cell]]]
+"""By title of the table, row and column: what can be compared with another run."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """A table. `notes`: what a reader must know to judge it; each is one sentence."""
+    """A table. `notes`: what a reader must know to judge it; each is one sentence.
+
+    A column of ratios is shown as two: the medians, and the middle half of the rounds. Only ratios are compared with
+    the last release. `counted`: the cells do not depend on the machine, so all of them are compared, and must be equal.
+    `named_by`: the columns whose cells name a row; by default the first one. Rows with ratios need different names.
+    """
 
     title: str
-    columns: list[str]
-    rows: list[list[str]]
-    notes: list[str] = field(default_factory=list)
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str] = ()
+    counted: bool = False
+    named_by: Sequence[str] = ()
 
     def show(self) -> None:
-        table = Table(*self.columns, title=self.title, title_justify="left")
-        for row in self.rows:
+        columns, *rows = self._lines()
+        table = Table(*columns, title=self.title, title_justify="left")
+        for row in rows:
             table.add_row(*row)
         console = Console(width=WIDTH)
         console.print(table)
@@ -43,23 +62,92 @@ class Figures:
             console.print(f"  {note}", markup=False, highlight=False)
 
     def markdown(self) -> str:
-        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
+        columns, *rows = self._lines()
+        lines = [columns, ["---"] * len(columns), *rows]
         table = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
         return "\n\n".join([f"### {self.title}", table, *map(_wrapped, self.notes)]) + "\n"
 
+    def compared(self) -> dict[str, dict[str, Cell]]:
+        """Returns what another run can be compared with, by row and column.
 
-def dumped(figures: list[Figures]) -> str:
-    return json.dumps([asdict(each) for each in figures])
+        Raises `ValueError` if two rows, or two columns that are compared, have one name.
+        """
+        names = [self.columns.index(name) for name in self.named_by] or [0]
+        found: dict[str, dict[str, Cell]] = {}
+        for row in self.rows:
+            kept = [
+                place for place, cell in enumerate(row) if place not in names and (self.counted or isinstance(cell, Ratio))
+            ]  # fmt: skip
+            name, cells = ", ".join(str(row[place]) for place in names), {self.columns[place]: row[place] for place in kept}
+            if kept and name in found:
+                raise ValueError(f"the table '{self.title}' has two rows '{name}'; tell them apart by named_by")
+            if len(cells) < len(kept):
+                raise ValueError(f"the table '{self.title}' has two columns of one name; give each its own")
+            if kept:
+                found[name] = cells
+        return found
+
+    def _lines(self) -> list[list[str]]:
+        """Returns the columns and the rows as they are shown."""
+        ratios = {place for row in self.rows for place, cell in enumerate(row) if isinstance(cell, Ratio)}
+        lines = [[text for place, name in enumerate(self.columns) for text in ((name, SPREAD) if place in ratios else (name,))]]
+        for row in self.rows:
+            shown: list[str] = []
+            for place, cell in enumerate(row):
+                shown += (cell.shown, cell.spread) if isinstance(cell, Ratio) else (cell, "") if place in ratios else (cell,)
+            lines.append(shown)
+        return lines
+
+
+FIGURES = TypeAdapter(list[Figures])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one run of a part measured that can be compared, and how. `load`: of the machine, before the run."""
+
+    date: date
+    size: float
+    load: float
+    machine: str
+    versions: str
+    compared: Compared = field(default_factory=dict)
+
+
+MEASURED = TypeAdapter(Measured)
+
+
+def dumped(figures: Sequence[Figures]) -> str:
+    return FIGURES.dump_json([*figures]).decode()
 
 
 def loaded(text: str) -> list[Figures]:
-    return [Figures(**each) for each in json.loads(text)]
+    return FIGURES.validate_json(text)
 
 
-def put_into(page: Path, name: str, figures: list[Figures], size: float, load: float) -> None:
+def tell(name: str, figures: Sequence[Figures], size: float, load: float, docs: Path | None) -> None:
+    """Shows the figures of a part, keeps them for the comparison, and puts them into the page `docs`, if there is one.
+
+    `load`: the machine's load average before the run.
+    """
+    for each in figures:
+        each.show()
+    keep(name, figures, size, load)
+    if docs is not None:
+        put_into(docs, name, figures, size, load)
+
+
+def keep(name: str, figures: Sequence[Figures], size: float, load: float) -> None:
+    compared = {each.title: rows for each in figures if (rows := each.compared())}
+    KEPT.mkdir(parents=True, exist_ok=True)
+    measured = Measured(date.today(), size, load, machine(), versions(), compared)
+    (KEPT / f"{name}.json").write_bytes(MEASURED.dump_json(measured))
+
+
+def put_into(page: Path, name: str, figures: Sequence[Figures], size: float, load: float) -> None:
     """Replaces what the page says between the marks of `name`. `load`: the machine's load average before the run."""
     begin, end = f"<!-- figures {name} -->", f"<!-- end of {name} -->"
-    told = _wrapped(f"Measured on {date.today()} at size {size:g}, with a load of {load:.1f} before, on {machine()}.") + "\n"
+    told = _wrapped(f"Measured on {date.today()} at size {size:g}, with a load of {load:.1f} before, on {machine()}, {versions()}.") + "\n"
     block = "\n".join([begin, told, *(each.markdown() for each in figures), end])
     text = page.read_text("utf-8")
     replaced, count = re.subn(re.escape(begin) + ".*?" + re.escape(end), lambda _: block, text, flags=re.DOTALL)
@@ -76,5 +164,9 @@ def machine() -> str:
     """Describes the machine on which the figures were taken."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
-    libraries = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
-    return f"{platform.system()} {platform.machine()}, {cpus} cores, {memory_gib:.0f} GiB, Python {platform.python_version()} ({libraries})"
+    return f"{platform.system()} {platform.machine()}, {cpus} cores, {memory_gib:.0f} GiB"
+
+
+def versions() -> str:
+    """Names Python, and the libraries that matter most, with their versions."""
+    return f"Python {platform.python_version()} ({', '.join(f'{name} {version(name)}' for name in LIBRARIES)})"

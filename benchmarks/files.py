@@ -24,7 +24,7 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
-from benchmarks.figures import Figures, put_into
+from benchmarks.figures import Cell, Figures, tell
 from benchmarks.rounds import Ratio, take_turns
 from benchmarks.servers import BUCKET, PROJECT, started_servers
 from tiered.filesystem.tree import TieredFileSystem
@@ -98,7 +98,7 @@ def took(work: Callable[[], None]) -> tuple[float, float]:
     return time.process_time() - cpu, time.perf_counter() - began
 
 
-async def row(operation: str, what: str, sides: list[Side], times: int, rounds: int, work: Callable[[Side], None]) -> list[str]:
+async def row(operation: str, what: str, sides: list[Side], times: int, rounds: int, work: Callable[[Side], None]) -> list[Cell]:
     """One line of the table. The first side is ours."""
     async def measured(side: Side) -> tuple[float, float]:
         return await to_thread.run_sync(took, partial(work, side))
@@ -107,7 +107,7 @@ async def row(operation: str, what: str, sides: list[Side], times: int, rounds: 
     cpu = Ratio.of([each[0] for each in ours], [each[0] for each in theirs])
     clock = Ratio.of([each[1] for each in ours], [each[1] for each in theirs])
     least = [min(each[0] for each in side) / times * 1000 for side in (ours, theirs)]
-    return [operation, what, *(f"{each:.2f}" for each in least), f"{cpu.middle:.2f}", cpu.spread, f"{clock.middle:.2f}", clock.spread]
+    return [operation, what, *(f"{each:.2f}" for each in least), cpu, clock]
 
 
 def fresh(what: str, numbers: Iterator[int], times: int) -> list[str]:
@@ -116,7 +116,7 @@ def fresh(what: str, numbers: Iterator[int], times: int) -> list[str]:
 
 async def compare(sides: list[Side], size: float, rounds: int = ROUNDS) -> Figures:
     """`sides`: ours, then the other. `size` scales how many files are taken in each round."""
-    rows: list[list[str]] = []
+    rows: list[list[Cell]] = []
     for what, payload_bytes in SIZES.items():
         payload, times, numbers = os.urandom(payload_bytes), max(1, round(TIMES[what] * size)), count()
 
@@ -134,9 +134,9 @@ async def compare(sides: list[Side], size: float, rounds: int = ROUNDS) -> Figur
         await to_thread.run_sync(write, b"x" * KIB, side, listed)
     rows.append(await row("info", "1 KiB", sides, len(listed), rounds, partial(_with, listed, info)))
     rows.append(await row(f"list {len(listed)} files", "", sides, 1, rounds, partial(_with, listed, partial(list_all, len(listed)))))
-    columns = ["operation", "file", "tiered:// CPU ms", "gcsfs CPU ms", "CPU ratio", "half of rounds", "time ratio", "half of rounds"]
+    columns = ["operation", "file", "tiered:// CPU ms", "gcsfs CPU ms", "CPU, of gcsfs", "time, of gcsfs"]
     notes = ["Below 1, tiered:// takes less. CPU ms: of the client, for one file or listing, the least of the rounds."]
-    return Figures(f"tiered:// beside gcsfs on emulators: medians of {rounds} rounds", columns, rows, notes)
+    return Figures(f"tiered:// beside gcsfs on emulators: medians of {rounds} rounds", columns, rows, notes, named_by=columns[:2])
 
 
 def _with(names: list[str], work: Work, side: Side) -> None:
@@ -152,9 +152,7 @@ async def main(size: float, docs: Path | None) -> None:
             shown = await compare([ours, gcsfs_at(servers.gcs_url, BUCKET)], size)
         finally:
             await to_thread.run_sync(ours.files.close)
-    shown.show()
-    if docs is not None:
-        put_into(docs, "files", [shown], size, load)
+    tell("files", [shown], size, load, docs)
 
 
 if __name__ == "__main__":

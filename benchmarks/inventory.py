@@ -27,7 +27,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from benchmarks.audit_world import NAME_BYTES, PATH_BYTES, PER_PROJECT, Bytes, Numbers, World, blobs_among, names_of, rows_among
-from benchmarks.figures import Figures, put_into
+from benchmarks.figures import Cell, Figures, tell
 from benchmarks.inventory_side import BUCKET
 from benchmarks.metered import Taken
 from benchmarks.rounds import Ratio, take_turns
@@ -136,20 +136,20 @@ async def measure(side: Side, directory: Path, names: int) -> Run:
 
 def beside(names: int, sides: Sequence[Side], runs: list[list[Run]]) -> Figures:
     """Compares the sides with the first one."""
-    rows = []
+    rows: list[list[Cell]] = []
     for side, each in zip(sides, runs, strict=True):
-        ratio = Ratio.of([run.cpu_s for run in runs[0]], [run.cpu_s for run in each])
+        ratio: Cell = "1" if side is sides[0] else Ratio.of([run.cpu_s for run in runs[0]], [run.cpu_s for run in each])
         cpu, wall, whole = (f"{median(seconds):.1f}" for seconds in (
             [run.cpu_s for run in each], [run.wall_s for run in each], [run.whole_s for run in each],
         ))  # fmt: skip
         peaks = [f"{max(peak):,.0f}" for peak in ([run.worker_mib for run in each], [run.java_mib for run in each])]
         shuffled = max(run.shuffled for run in each) / MIB
         rows.append([
-            side.what, cpu, f"{ratio.middle:.2f}", ratio.spread, wall, whole, *(peak if peak != "0" else "" for peak in peaks),
+            side.what, cpu, ratio, wall, whole, *(peak if peak != "0" else "" for peak in peaks),
             f"{shuffled:,.0f}" if shuffled else "",
         ])  # fmt: skip
     columns = [
-        "", "CPU, s", "ours to it", "half of the rounds", "all, s", "CPU with the start, s", "largest Python, MiB", "Java, MiB",
+        "", "CPU, s", "ours to it", "all, s", "CPU with the start, s", "largest Python, MiB", "Java, MiB",
         "shuffle, MiB",
     ]
     return Figures(f"Inventory join of {names:,} names, as many blobs and rows", columns, rows, GOALS)
@@ -171,6 +171,4 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
     measured = anyio.run(partial(figures, rounds=arguments.rounds), arguments.size)
-    measured.show()
-    if arguments.docs:
-        put_into(arguments.docs, "inventory", [measured], arguments.size, load)
+    tell("inventory", [measured], arguments.size, load, arguments.docs)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import anyio
 
-from benchmarks.figures import Figures, put_into
+from benchmarks.figures import Figures, tell
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
@@ -154,7 +154,7 @@ def figures(ours: Sequence[Point], unlimited: Sequence[Point]) -> Figures:
         "Overload",
         [
             "load, of the capacity", "answered, of the capacity", "median", "99th percentile",
-            "without limits: answered", "median", "99th percentile",
+            "without limits: answered", "without limits: median", "without limits: 99th percentile",
         ],
         [
             [f"{one.factor:g}", f"{one.goodput:.2f}", *map(_ms, (one.median_s, one.p99_s)), f"{other.goodput:.2f}",
@@ -166,6 +166,7 @@ def figures(ours: Sequence[Point], unlimited: Sequence[Point]) -> Figures:
             f"The service answers in {ANSWER_S * 1000:.0f} ms while at most {AT_ONCE} calls are under way. With more, they share"
             " what it can do. Callers wait for at most 5 s, and do not come again.",
         ],
+        counted=True,
     )  # fmt: skip
 
 
@@ -199,9 +200,8 @@ def main() -> None:
     load = os.getloadavg()[0]
     ours, unlimited = curves(20 * chosen.size)
     shown = figures(ours, unlimited)
-    shown.show()
+    tell("overload", [shown], chosen.size, load, chosen.docs)
     if chosen.docs is not None:
-        put_into(chosen.docs, "overload", [shown], chosen.size, load)
         draw(ours, unlimited, chosen.docs.parent / "pictures" / "overload.svg")
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import anyio
 
-from benchmarks.figures import Figures, dumped, loaded, put_into
+from benchmarks.figures import Figures, dumped, loaded, tell
 from benchmarks.servers import Servers, started, started_servers, unless_left_alone
 
 PARTS = ("calls", "client_cpu", "latency", "memory", "recovery_rate", "deletions", "feed_writer")
@@ -56,10 +56,7 @@ async def main(parts: list[str], size: float, docs: Path | None) -> int:
         if figures is None:
             failures += 1
             continue
-        for each in figures:
-            each.show()
-        if docs is not None:
-            put_into(docs, part, figures, size, load)
+        tell(part, figures, size, load, docs)
     return 1 if failures else 0
 
 

@@ -28,7 +28,7 @@ from tempfile import TemporaryDirectory
 import anyio
 from anyio.abc import Process
 
-from benchmarks.figures import Figures
+from benchmarks.figures import Cell, Figures
 from benchmarks.rounds import Ratio, run_in_flight, take_turns
 from benchmarks.servers import ROOT, Servers, delayed, stop
 from changelog.base.runtime import SystemRuntime
@@ -64,7 +64,7 @@ class Run:
 
 
 async def figures(servers: Servers, size: float) -> list[Figures]:
-    rows = []
+    rows: list[list[Cell]] = []
     for how, bigtable_ms, gcs_ms, entries in CONDITIONS:
         entries = max(4, round(entries * size))
         async with delayed(servers, bigtable_ms, gcs_ms) if bigtable_ms or gcs_ms else nullcontext(servers) as asked:
@@ -72,13 +72,13 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
         rates = [[run.entries_per_s for run in each] for each in runs]
         for daemons, rate, each in zip(DAEMONS, rates, runs, strict=True):
             counts = (f"{median(getattr(run, name) for run in each):,.0f}" for name in ("lost", "failed"))
-            rows.append([how, f"{entries:,}", str(daemons), f"{median(rate):,.0f}", f"{Ratio.of(rate, rates[0]).middle:.2f}", *counts])
+            rows.append([how, f"{entries:,}", str(daemons), f"{median(rate):,.0f}", "1" if rate is rates[0] else Ratio.of(rate, rates[0], more_is_better=True), *counts])
     columns = ["answers", "stale entries", "daemons", "entries per second", "of one's", "claims lost to another", "failed"]
     notes = [
         "At once: daemons and emulators share the cores, and one daemon keeps them busy. Late, as of services that are elsewhere: a daemon"
         " works on 16 entries at once, and more daemons on more.",
     ]
-    return [Figures("Recovery: entries settled by several daemons", columns, rows, notes)]
+    return [Figures("Recovery: entries settled by several daemons", columns, rows, notes, named_by=columns[:3])]
 
 
 async def _run(servers: Servers, daemons: int, entries: int) -> Run:

@@ -23,23 +23,31 @@ Measured = TypeVar("Measured")
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times `right` `left` is, over the rounds: the median, and the ends of the middle half."""
+    """How many times `right` `left` is, over the rounds: the median, and the ends of the middle half.
+
+    `more_is_better`: which way a change is good. `digits`: how many a table shows after the point.
+    """
 
     middle: float
     low: float
     high: float
+    rounds: int
+    more_is_better: bool = False
+    digits: int = 2
 
     @classmethod
-    def of(cls, left: list[float], right: list[float]) -> Ratio:
+    def of(cls, left: Sequence[float], right: Sequence[float], *, more_is_better: bool = False, digits: int = 2) -> Ratio:
         ratios = [one / other for one, other in zip(left, right, strict=True)]
-        if len(ratios) == 1:
-            return cls(ratios[0], ratios[0], ratios[0])
-        low, middle, high = quantiles(ratios, n=4, method="inclusive")
-        return cls(middle, low, high)
+        low, middle, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+        return cls(middle, low, high, len(ratios), more_is_better, digits)
+
+    @property
+    def shown(self) -> str:
+        return f"{self.middle:.{self.digits}f}"
 
     @property
     def spread(self) -> str:
-        return f"{self.low:.2f} - {self.high:.2f}"
+        return "one round" if self.rounds == 1 else f"{self.low:.{self.digits}f} - {self.high:.{self.digits}f}"
 
 
 async def take_turns(sides: Sequence[Callable[[], Awaitable[Measured]]], rounds: int) -> list[list[Measured]]:

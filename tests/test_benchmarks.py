@@ -318,8 +318,8 @@ def test_sides_take_turns_in_going_first() -> None:
 
 
 def test_a_ratio_is_of_rounds_and_not_of_medians() -> None:
-    assert Ratio.of([1, 20, 300], [1, 10, 100]) == Ratio(2.0, 1.5, 2.5)
-    assert Ratio.of([3], [2]) == Ratio(1.5, 1.5, 1.5)
+    assert Ratio.of([1, 20, 300], [1, 10, 100]) == Ratio(2.0, 1.5, 2.5, 3)
+    assert Ratio.of([3], [2]) == Ratio(1.5, 1.5, 1.5, 1)
 
 
 SOURCE = """

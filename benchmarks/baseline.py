@@ -1,0 +1,196 @@
+"""Today's ratios beside those of the last release: what got better, what got worse beyond its noise.
+
+    make bench-compare                                   what `make bench` measured, beside benchmarks/baseline.json
+    .venv/bin/python -m benchmarks.baseline --write      makes it the new baseline: a release does this, on purpose
+
+A ratio is worse when its median lies outside the middle half of the old rounds, widened on both sides by both spreads
+(a spread is the width of a middle half), or by `FLOOR` of the old median if that is more. A ratio of one round has no
+known noise, and is not judged. What is counted must be equal.
+
+The exit code is 1 if something got worse, is counted otherwise, or is no longer measured by a part that ran.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from benchmarks.figures import KEPT, MEASURED, Cell, Figures, Measured
+from benchmarks.rounds import Ratio
+
+BASELINE = Path(__file__).parent / "baseline.json"
+FLOOR = 0.05
+"""Two runs differ by so much for reasons that no round shows, such as where memory happens to lie."""
+
+PARTS = TypeAdapter(dict[str, Measured])
+
+
+class Verdict(StrEnum):
+    SAME = "same"
+    BETTER = "better"
+    WORSE = "WORSE"
+    NOT_JUDGED = "one round, not judged"
+    EQUAL = "equal"
+    CHANGED = "CHANGED"
+    NEW = "new"
+    GONE = "GONE"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One ratio or counted cell, in the baseline and today. None: it is not there."""
+
+    part: str
+    where: str
+    then: Cell | None
+    now: Cell | None
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.then is None:
+            return Verdict.NEW
+        if self.now is None:
+            return Verdict.GONE
+        if isinstance(self.then, Ratio) and isinstance(self.now, Ratio):
+            return judged(self.then, self.now)
+        return Verdict.EQUAL if self.then == self.now else Verdict.CHANGED
+
+
+def judged(then: Ratio, now: Ratio) -> Verdict:
+    if 1 in (then.rounds, now.rounds):
+        return Verdict.NOT_JUDGED
+    noise = max(then.high - then.low + now.high - now.low, FLOOR * then.middle)
+    if then.low - noise <= now.middle <= then.high + noise:
+        return Verdict.SAME
+    return Verdict.BETTER if (now.middle > then.middle) is now.more_is_better else Verdict.WORSE
+
+
+def lines(part: str, then: Measured, now: Measured) -> list[Line]:
+    """Returns a line for each cell that either of the runs has."""
+    old, new = (
+        {f"{table}: {row}: {column}": cell
+         for table, rows in each.compared.items() for row, cells in rows.items() for column, cell in cells.items()}
+        for each in (then, now)
+    )  # fmt: skip
+    return [Line(part, where, old.get(where), new.get(where)) for where in dict.fromkeys([*new, *old])]
+
+
+def failed(line: Line, then: Measured, now: Measured) -> bool:
+    """Whether the line makes the comparison fail. Rows are named after the size, so at another size some always go."""
+    return line.verdict in (Verdict.WORSE, Verdict.CHANGED) or (line.verdict is Verdict.GONE and then.size == now.size)
+
+
+def warnings(part: str, then: Measured, now: Measured) -> list[str]:
+    """Names what makes the comparison of a part less sure."""
+    return [
+        f"{part}: the baseline was measured {how} {old}, and this run {how} {new}; the comparison says less"
+        for how, old, new in (
+            ("at size", f"{then.size:g}", f"{now.size:g}"), ("on", then.machine, now.machine), ("with", then.versions, now.versions),
+        ) if old != new
+    ]  # fmt: skip
+
+
+# --- files -----------------------------------------------------------------------------------------
+
+
+def read_kept(directory: Path = KEPT) -> dict[str, Measured]:
+    """Reads what the parts have kept. Raises `SystemExit` if there is nothing, or if a file is damaged."""
+    found = {}
+    for path in sorted(directory.glob("*.json")):
+        try:
+            found[path.stem] = MEASURED.validate_json(path.read_bytes())
+        except ValidationError as error:
+            raise SystemExit(f"{path} is damaged ({_first(error)}); remove it, and measure that part again") from None
+    if not found:
+        raise SystemExit(f"{directory} holds no figures; make bench measures them")
+    return found
+
+
+def read_baseline(path: Path = BASELINE) -> dict[str, Measured]:
+    """Reads the baseline. Raises `SystemExit`, and says what to do, if the file is not there or damaged."""
+    fix = f"restore it with 'git checkout {path.name}' in its folder, or write a new one with 'make bench BASELINE=1'"
+    try:
+        return PARTS.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise SystemExit(f"{path} is not there; {fix}") from None
+    except ValidationError as error:
+        raise SystemExit(f"{path} is no baseline of these benchmarks ({_first(error)}); {fix}") from None
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+
+
+def write_baseline(parts: Mapping[str, Measured], path: Path = BASELINE) -> None:
+    """Writes the baseline with a row on each line, so that a diff shows what changed."""
+    told = []
+    for part, measured in sorted(parts.items()):
+        head = {name: value for name, value in asdict(measured).items() if name != "compared"}
+        tables = [
+            f"   {json.dumps(title)}: {{\n"
+            + ",\n".join(f"    {json.dumps(row)}: {json.dumps(cells, default=_plain, ensure_ascii=False)}" for row, cells in rows.items())
+            + "\n   }"
+            for title, rows in measured.compared.items()
+        ]
+        fields = "".join(f"  {json.dumps(name)}: {json.dumps(value, default=str)},\n" for name, value in head.items())
+        told.append(f" {json.dumps(part)}: {{\n{fields}  \"compared\": {{\n" + ",\n".join(tables) + "\n  }\n }")
+    path.write_text("{\n" + ",\n".join(told) + "\n}\n", "utf-8")
+
+
+def _plain(ratio: Ratio) -> dict[str, float]:
+    rounded = {name: round(getattr(ratio, name), 4) for name in ("middle", "low", "high")}
+    return asdict(ratio) | rounded
+
+
+# --- the comparison --------------------------------------------------------------------------------
+
+
+def compare(then: Mapping[str, Measured], now: Mapping[str, Measured]) -> int:
+    """Prints the comparison. Returns the exit code."""
+    counts: Counter[Verdict] = Counter()
+    failures = []
+    for part, measured in now.items():
+        old = then.get(part)
+        against = old or Measured(measured.date, measured.size, measured.load, measured.machine, measured.versions)
+        found = lines(part, against, measured)
+        counts.update(line.verdict for line in found)
+        failures += [line for line in found if failed(line, against, measured)]
+        when = "not in the baseline" if old is None else f"{old.date} -> {measured.date}, load {old.load:.1f} -> {measured.load:.1f}"
+        ratios = [line for line in found if line.verdict is not Verdict.EQUAL]
+        rows = [[line.where, _shown(line.then), _shown(line.now), line.verdict] for line in ratios]
+        equal = len(found) - len(ratios)
+        if found:
+            notes = [*([f"{equal} counted cells are equal."] if equal else []), *warnings(part, against, measured)]
+            Figures(f"{part} ({when})", ["", "baseline", "today", ""], rows, notes).show()
+    missing = sorted(part for part in set(then) - set(now) if then[part].compared)
+    if missing:
+        print(f"In the baseline, and not measured today: {', '.join(missing)}")
+    print(", ".join(f"{number} {verdict}" for verdict, number in counts.items()) or "nothing to compare")
+    for line in failures:
+        print(f"{line.verdict}: {line.part}: {line.where}: {_shown(line.then)} -> {_shown(line.now) or 'not measured'}")
+    return 1 if failures else 0
+
+
+def _shown(cell: Cell | None) -> str:
+    return f"{cell.shown} ({cell.spread})" if isinstance(cell, Ratio) else cell or ""
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser("python -m benchmarks.baseline", description="Compares what make bench measured with the last release.")
+    parser.add_argument("--write", action="store_true", help="make what was measured the new baseline, all of it")
+    arguments = parser.parse_args()
+    kept = read_kept()
+    if arguments.write:
+        write_baseline(kept)
+        print(f"wrote into {BASELINE}: {', '.join(kept)}")
+    else:
+        sys.exit(compare(read_baseline(), kept))
