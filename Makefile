@@ -11,7 +11,7 @@ ARGS ?=
 STAMP := .venv/installed
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test test-browser quick check docs sim sim-feed sim-guards callers chaos bench bench-compare pictures mutants clean help
+.PHONY: setup demo test test-browser quick check docs sim sim-feed sim-guards callers chaos bench bench-large bench-compare pictures mutants clean help
 
 setup: $(STAMP) ## install the project and its tools into .venv (only when pyproject.toml or constraints.txt changed)
 
@@ -107,6 +107,10 @@ bench: setup $(RIVALS) ## figures beside what a user would pick; SIZE=1 writes d
 	.venv/bin/python -m benchmarks.feed --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.production --size $(SIZE) $(INTO) $(ARGS)
 	.venv/bin/python -m benchmarks.baseline $(if $(BASELINE),--write)
+
+bench-large: setup $(RIVALS) ## the sizes that take long, in one round each; writes docs/benchmarks.md
+	.venv/bin/python -m benchmarks.audit --size 10 --growth --docs docs/benchmarks.md
+	.venv/bin/python -m benchmarks.feed --size 5 --large --docs docs/benchmarks.md
 
 bench-compare: ## what make bench measured last, beside benchmarks/baseline.json; the exit code is 1 if something got worse
 	.venv/bin/python -m benchmarks.baseline

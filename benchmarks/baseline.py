@@ -185,7 +185,7 @@ def _shown(cell: Cell | None) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser("python -m benchmarks.baseline", description="Compares what make bench measured with the last release.")
+    parser = argparse.ArgumentParser("python -m benchmarks.baseline", description="Compares what was measured with the last release.")
     parser.add_argument("--write", action="store_true", help="make what was measured the new baseline, all of it")
     arguments = parser.parse_args()
     kept = read_kept()

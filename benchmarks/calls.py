@@ -383,7 +383,7 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
             ledger = await count_case(store, case)
             rows.append([case.what, *(cell for names in (ledger.before, ledger.after) for cell in (_bigtable(names), _gcs(names)))])
     return [Figures(
-        "Calls per operation", ["", "before the answer: Bigtable", "and GCS", "after it: Bigtable", "and GCS"], rows,
+        "Calls per operation", ["", "before the answer: Bigtable", "before it: GCS", "after it: Bigtable", "after it: GCS"], rows,
         ["In the order in which they begin. The record is written while the payload streams: only the last piece waits for it."],
         counted=True,
     ), await _with_feed(servers)]  # fmt: skip

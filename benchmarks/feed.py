@@ -1,7 +1,7 @@
 """The change feed's figures: the reader beside a plain one, Spark's reader beside Spark's own sum, and memory.
 
     python -m benchmarks.feed --size 1        1 M updates: some minutes on two cores
-    python -m benchmarks.feed --size 10 --rounds 1
+    python -m benchmarks.feed --size 5 --large       Spark alone, in one round
 
 A feed is written once, as lines of Avro-JSON and as object container files. A tenth of its messages are there twice,
 and the order of messages is mixed within a hundred of them. Each record changes four times, and half of them are gone
@@ -185,8 +185,13 @@ if __name__ == "__main__":
     parser.add_argument("--size", type=float, default=1.0, help="millions of updates (1: some minutes; 10: the full size)")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--only", nargs="*", default=[], help="the sides to measure, such as spark-avro; by default all")
+    parser.add_argument("--large", action="store_true", help="only the sides on Spark, in one round")
     parser.add_argument("--docs", type=Path, help="a page with a place for the figures, such as docs/benchmarks.md")
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
+    if arguments.large:
+        names = [side.name for side in ON_SPARK]
+        tell("feed_large", anyio.run(figures, arguments.size, 1, names), arguments.size, load, arguments.docs)
+        raise SystemExit
     measured = anyio.run(figures, arguments.size, arguments.rounds, arguments.only)
     tell("feed", measured, arguments.size, load, arguments.docs)

@@ -34,7 +34,7 @@ KIB = 1024
 SIZES = {"1 KiB": KIB, "2 MiB": 2 * KIB * KIB, "16 MiB": 16 * KIB * KIB}
 TIMES = {"1 KiB": 40, "2 MiB": 8, "16 MiB": 2}
 RANGE_BYTES = 64 * KIB
-LISTED = 100
+LISTED = {"1 KiB": 100, "2 MiB": 24}
 
 NOT_INSTALLED = "gcsfs is not installed, so nothing is measured; install it with: pip install '.[dev]' -c constraints.txt"
 
@@ -87,8 +87,10 @@ def info(side: Side, names: list[str]) -> None:
         assert side.files.info(f"{side.root}/{name}")["type"] == "file"
 
 
-def list_all(expected: int, side: Side, names: list[str]) -> None:
-    assert len(side.files.ls(f"{side.root}/{names[0].partition('/')[0]}", detail=False)) == expected
+def list_all(payload_bytes: int, side: Side, names: list[str]) -> None:
+    """Lists a directory with the size of each file."""
+    found = side.files.ls(f"{side.root}/{names[0].partition('/')[0]}", detail=True)
+    assert [each["size"] for each in found] == [payload_bytes] * len(names)
 
 
 def took(work: Callable[[], None]) -> tuple[float, float]:
@@ -129,11 +131,13 @@ async def compare(sides: list[Side], size: float, rounds: int = ROUNDS) -> Figur
             await to_thread.run_sync(write, payload, side, names)
         rows.append(await row("read", what, sides, times, rounds, partial(_with, names, partial(read, payload))))
         rows.append(await row("open, read 64 KiB", what, sides, times, rounds, partial(_with, names, partial(read_range, payload))))
-    listed = [f"listed/{number}" for number in range(max(2, round(LISTED * size)))]
-    for side in sides:
-        await to_thread.run_sync(write, b"x" * KIB, side, listed)
-    rows.append(await row("info", "1 KiB", sides, len(listed), rounds, partial(_with, listed, info)))
-    rows.append(await row(f"list {len(listed)} files", "", sides, 1, rounds, partial(_with, listed, partial(list_all, len(listed)))))
+    for what, most in LISTED.items():
+        listed = [f"listed{what.replace(' ', '')}/{number}" for number in range(max(2, round(most * size)))]
+        for side in sides:
+            await to_thread.run_sync(write, bytes(SIZES[what]), side, listed)
+        rows.append(await row("info", what, sides, len(listed), rounds, partial(_with, listed, info)))
+        list_them = partial(_with, listed, partial(list_all, SIZES[what]))
+        rows.append(await row(f"list {len(listed)} files with sizes", what, sides, 1, rounds, list_them))
     columns = ["operation", "file", "tiered:// CPU ms", "gcsfs CPU ms", "CPU, of gcsfs", "time, of gcsfs"]
     notes = ["Below 1, tiered:// takes less. CPU ms: of the client, for one file or listing, the least of the rounds."]
     return Figures(f"tiered:// beside gcsfs on emulators: medians of {rounds} rounds", columns, rows, notes, named_by=columns[:2])

@@ -72,7 +72,8 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
         rates = [[run.entries_per_s for run in each] for each in runs]
         for daemons, rate, each in zip(DAEMONS, rates, runs, strict=True):
             counts = (f"{median(getattr(run, name) for run in each):,.0f}" for name in ("lost", "failed"))
-            rows.append([how, f"{entries:,}", str(daemons), f"{median(rate):,.0f}", "1" if rate is rates[0] else Ratio.of(rate, rates[0], more_is_better=True), *counts])
+            ratio: Cell = "1" if rate is rates[0] else Ratio.of(rate, rates[0], more_is_better=True)
+            rows.append([how, f"{entries:,}", str(daemons), f"{median(rate):,.0f}", ratio, *counts])
     columns = ["answers", "stale entries", "daemons", "entries per second", "of one's", "claims lost to another", "failed"]
     notes = [
         "At once: daemons and emulators share the cores, and one daemon keeps them busy. Late, as of services that are elsewhere: a daemon"

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import anyio
-from anyio import to_thread
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
@@ -95,10 +94,10 @@ async def started(module: str, *arguments: str, within_s: float = START_S) -> As
 
 async def left_alone() -> None:
     """Returns when stdin ends. That happens when the process that started this one needs it no more, or is dead."""
-    # This reads without a buffer. A thread in the middle of a buffered read would cause an error at the end of the
-    # process.
-    while await to_thread.run_sync(os.read, sys.stdin.fileno(), 4096, abandon_on_cancel=True):
-        pass
+    # No thread reads it: a thread would keep a process that failed until stdin ends.
+    await anyio.wait_readable(sys.stdin.fileno())
+    while os.read(sys.stdin.fileno(), 4096):
+        await anyio.wait_readable(sys.stdin.fileno())
 
 
 async def unless_left_alone(work: Callable[[], Awaitable[Result]]) -> Result:

@@ -6,11 +6,12 @@ import random
 import re
 from dataclasses import replace
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from benchmarks import baseline, figures
+from benchmarks import figures
 from benchmarks.baseline import Verdict, compare, judged, read_baseline, read_kept, write_baseline
 from benchmarks.figures import Figures, Measured, dumped, keep, loaded
 from benchmarks.rounds import Ratio
@@ -92,13 +93,15 @@ def test_a_damaged_or_foreign_baseline_is_an_error_that_says_what_to_do(tmp_path
     path.write_text(text)
     with pytest.raises(SystemExit, match=r"is no baseline of these benchmarks .*make bench BASELINE=1"):
         read_baseline(path)
-    with pytest.raises(SystemExit, match="is not there; .*git checkout"):
+    with pytest.raises(SystemExit, match=r"is not there; .*git checkout"):
         read_baseline(tmp_path / "none.json")
 
 
 def test_figures_are_kept_with_what_can_be_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "KEPT", tmp_path)
-    table = Figures("Title", ["", "in flight", "µs", "ratio"], [["put", "1", "5", THEN], ["put", "2", "6", "1"]], named_by=("", "in flight"))
+    columns = ["", "in flight", "µs", "ratio"]
+    rows: list[list[str | Ratio]] = [["put", "1", "5", THEN], ["put", "2", "6", "1"]]
+    table = Figures("Title", columns, rows, named_by=columns[:2])
     calls = Figures("Calls", ["", "before"], [["put", "1 read"]], counted=True)
     keep("part", loaded(dumped([table, calls, Figures("None", [""], [["put"]])])), 1, 0.5)
     assert read_kept(tmp_path)["part"].compared == {"Title": {"put, 1": {"ratio": THEN}}, "Calls": {"put": {"before": "1 read"}}}
@@ -130,10 +133,11 @@ ARITHMETIC: set[str] = set()
 
 
 def made_by_make_bench() -> set[str]:
-    """The names of the places that the commands of `make bench` fill."""
+    """The names of the places that the commands of `make bench` and `make bench-large` fill."""
     from benchmarks import production  # noqa: PLC0415 - it opens nothing
 
-    recipe = (ROOT / "Makefile").read_text().partition("\nbench: ")[2].partition("\n\n")[0]
+    makefile = (ROOT / "Makefile").read_text()
+    recipe = "".join(makefile.partition(f"\n{target}: ")[2].partition("\n\n")[0] for target in ("bench", "bench-large"))
     modules = set(re.findall(r"-m benchmarks\.(\w+)", recipe))
     told = {name for module in modules for name in re.findall(r'\btell\("(\w+)"', (ROOT / f"benchmarks/{module}.py").read_text())}
     return told | set(production.PARTS)
@@ -143,7 +147,7 @@ def tables_outside_marks(page: str) -> list[str]:
     """The first lines of the tables that no program writes."""
     written = re.sub(r"<!-- figures (\w+) -->.*?<!-- end of \1 -->", "", page, flags=re.DOTALL)
     lines = ["", *written.splitlines()]
-    return [line for before, line in zip(lines, lines[1:], strict=False) if line.startswith("|") and not before.startswith("|")]
+    return [line for before, line in pairwise(lines) if line.startswith("|") and not before.startswith("|")]
 
 
 def test_every_place_of_the_page_is_filled_by_make_bench_and_every_part_has_a_place() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Generator
 from dataclasses import replace
@@ -30,9 +31,11 @@ from benchmarks import (
     latency,
     memory,
     mutants,
+    objects,
     overload,
     production,
     recovery_rate,
+    shared_reads,
     statistics_pictures,
 )
 from benchmarks.audit_gcs import answer
@@ -41,7 +44,7 @@ from benchmarks.billion import STORED_BYTES, Paper, node_hours
 from benchmarks.figures import Figures, dumped, loaded, put_into
 from benchmarks.metered import Taken
 from benchmarks.rounds import Ratio, take_turns
-from benchmarks.servers import started
+from benchmarks.servers import Servers, started
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable
 from changelog.change import ChangeId
@@ -81,6 +84,7 @@ def test_the_benchmark_of_the_facade_has_a_line_for_each_store_operation_and_pay
 @pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")     # gcsfs does
 def test_the_benchmark_beside_gcsfs_has_a_line_for_each_operation_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "SIZES", {"2 MiB": files.SIZES["2 MiB"]})
+    monkeypatch.setattr(files, "LISTED", {"2 MiB": 2})
 
     async def run() -> Figures:
         async with GcsEmulator() as server:
@@ -92,12 +96,14 @@ def test_the_benchmark_beside_gcsfs_has_a_line_for_each_operation_and_file(tmp_p
                 await anyio.to_thread.run_sync(ours.files.close)
 
     figures = anyio.run(run)
-    assert [row[0] for row in figures.rows] == ["write", "read", "open, read 64 KiB", "info", "list 2 files"]
+    assert [row[0] for row in figures.rows] == ["write", "read", "open, read 64 KiB", "info", "list 2 files with sizes"]
     assert all(len(row) == len(figures.columns) for row in figures.rows)
 
 
 @pytest.mark.parametrize(("part", "tables", "lines"), [
-    ("calls", 2, 3), ("latency", 1, 2), ("deletions", 2, 5), pytest.param("feed_writer", 5, 15, marks=pytest.mark.sim),
+    ("calls", 2, 3), ("latency", 1, 2), ("shared_reads", 1, 2),
+    pytest.param("objects", 2, 18, marks=[pytest.mark.sim, pytest.mark.skipif(not objects.is_installed(), reason=objects.NOT_INSTALLED)]),
+    ("deletions", 2, 5), pytest.param("feed_writer", 5, 15, marks=pytest.mark.sim),
     pytest.param("client_cpu", 3, 27, marks=pytest.mark.sim),
     pytest.param("memory", 1, 2, marks=pytest.mark.sim), pytest.param("recovery_rate", 1, 2, marks=pytest.mark.sim),
 ])  # fmt: skip
@@ -108,6 +114,9 @@ def test_a_production_benchmark_has_a_line_for_everything_it_compares(
     monkeypatch.setattr(deletions, "ROUNDS", 2)
     monkeypatch.setattr(latency, "ROUNDS", 2)
     monkeypatch.setattr(latency, "PUTS", {2 * latency.MIB: 1, 9 * latency.MIB: 1})
+    monkeypatch.setattr(shared_reads, "ROUNDS", 2)
+    monkeypatch.setattr(shared_reads, "IN_FLIGHT", (1, 4))
+    monkeypatch.setattr(objects, "ROUNDS", 2)
     monkeypatch.setattr(calls, "cases", lambda: CASES)
     monkeypatch.setattr(feed_writer, "ROUNDS", 2)
     monkeypatch.setattr(feed_writer, "POLLS_S", (0.2,))
@@ -119,6 +128,21 @@ def test_a_production_benchmark_has_a_line_for_everything_it_compares(
     assert len(figures) == tables
     assert sum(len(each.rows) for each in figures) == lines
     assert all(len(row) == len(each.columns) for each in figures for row in each.rows)
+    assert any(each.compared() for each in figures) or part == "memory"
+
+
+def test_a_part_that_fails_ends_although_nobody_ends_its_stdin() -> None:
+    code = "import anyio; from benchmarks.servers import unless_left_alone; anyio.run(unless_left_alone, lambda: anyio.sleep(None))"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as running:
+        assert running.wait(timeout=60) == 1
+
+
+def test_a_benchmark_whose_package_is_missing_says_so_and_measures_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(objects, "is_installed", lambda: False)
+    assert anyio.run(objects.figures, Servers("", ""), 1.0) == []
+    assert "obstore is not installed" in capsys.readouterr().err
 
 
 def test_the_benchmark_of_one_command_has_a_line_for_each_side(tmp_path: Path) -> None:
@@ -126,6 +150,7 @@ def test_the_benchmark_of_one_command_has_a_line_for_each_side(tmp_path: Path) -
     ours = ["put, embedded", "get, embedded"]
     assert [row[0] for row in shown.rows][2:] == [*ours, *(f"{name}{command.BESIDE}" for name in ours)]
     assert [bool(row[4]) for row in shown.rows] == [False, False, True, True, False, False]
+    assert len(command.figures({name: (["-c", "pass"], {}) for name in ("python -c pass", "put")}, rounds=1).columns) == 4
 
 
 def test_the_benchmark_of_imports_has_a_line_for_each() -> None:
@@ -297,12 +322,6 @@ def test_figures_replace_what_the_page_said_between_the_marks_and_nothing_else(t
     assert [text.count(word) for word in ("before", "between", "after", "<!-- end of a -->", "<!-- figures b -->")] == [2, 1, 1, 1, 1]
     with pytest.raises(SystemExit, match="figures c"):
         put_into(page, "c", [figures], 1.0, 0.5)
-
-
-def test_the_page_has_a_place_for_every_part() -> None:
-    page = (ROOT / "docs" / "benchmarks.md").read_text()
-    parts = ("embedded", "files", "audit", "audit_growth", "billion", "overload", "command", *production.PARTS)
-    assert [part for part in parts if f"<!-- figures {part} -->" not in page] == []
 
 
 def test_sides_take_turns_in_going_first() -> None:
