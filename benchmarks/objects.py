@@ -68,7 +68,7 @@ async def on_gcs(servers: Servers, size: float) -> Figures:
         url = (await opened.enter_async_context(started("benchmarks.gcs_xml"))).strip()
         store = await opened.enter_async_context(open_storage(servers.settings(await servers.new_table(), "bigtable")))
         blobs = await opened.enter_async_context(GcsBlobs.connect(BUCKET, RUNTIME, endpoint=servers.gcs_url))
-        sides = [Store(store), Blobs(blobs), Obstore(obstore_on_gcs(url))]
+        sides: list[Side] = [Store(store), Blobs(blobs), Obstore(obstore_on_gcs(url))]
         measured = await compare(sides, size)
     rows: list[list[Cell]] = []
     for named, rounds in measured:
@@ -88,7 +88,7 @@ async def in_directory(size: float) -> Figures:
     with TemporaryDirectory(prefix="tiered-bench-") as directory:
         where = Path(directory)
         async with open_storage(Settings(directory=where / "ours")) as store:
-            sides = [Store(store), Obstore(LocalStore(where / "obstore", mkdir=True))]
+            sides: list[Side] = [Store(store), Obstore(LocalStore(where / "obstore", mkdir=True))]
             measured = await compare(sides, size)
     rows: list[list[Cell]] = []
     for named, (ours, theirs) in measured:

@@ -132,7 +132,11 @@ def test_a_production_benchmark_has_a_line_for_everything_it_compares(
 
 
 def test_a_part_that_fails_ends_although_nobody_ends_its_stdin() -> None:
-    code = "import anyio; from benchmarks.servers import unless_left_alone; anyio.run(unless_left_alone, lambda: anyio.sleep(None))"
+    code = (
+        "import anyio; from benchmarks.servers import unless_left_alone\n"
+        "async def fail():\n    await anyio.sleep(0.2)\n    raise ValueError\n"
+        "anyio.run(unless_left_alone, fail)"
+    )  # fmt: skip
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as running:
         assert running.wait(timeout=60) == 1
 
