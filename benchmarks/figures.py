@@ -40,7 +40,7 @@ class Figures:
     """A table. `notes`: what a reader must know to judge it; each is one sentence.
 
     A column of ratios is shown as two: the medians, and the middle half of the rounds. Only ratios are compared with
-    the last release. `counted`: the cells do not depend on the machine, so all of them are compared, and must be equal.
+    the last release, and the cells of the columns in `counted`. These do not depend on the machine, and must be equal.
     `named_by`: the columns whose cells name a row; by default the first one. Rows with ratios need different names.
     """
 
@@ -48,7 +48,7 @@ class Figures:
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     notes: Sequence[str] = ()
-    counted: bool = False
+    counted: Sequence[str] = ()
     named_by: Sequence[str] = ()
 
     def show(self) -> None:
@@ -75,9 +75,7 @@ class Figures:
         names = [self.columns.index(name) for name in self.named_by] or [0]
         found: dict[str, dict[str, Cell]] = {}
         for row in self.rows:
-            kept = [
-                place for place, cell in enumerate(row) if place not in names and (self.counted or isinstance(cell, Ratio))
-            ]  # fmt: skip
+            kept = [place for place, cell in enumerate(row) if isinstance(cell, Ratio) or self.columns[place] in self.counted]
             name, cells = ", ".join(str(row[place]) for place in names), {self.columns[place]: row[place] for place in kept}
             if kept and name in found:
                 raise ValueError(f"the table '{self.title}' has two rows '{name}'; tell them apart by named_by")

@@ -150,12 +150,12 @@ def curves(seconds: float, factors: Sequence[float] = FACTORS) -> tuple[list[Poi
 
 
 def figures(ours: Sequence[Point], unlimited: Sequence[Point]) -> Figures:
+    columns = [
+        "load, of the capacity", "answered, of the capacity", "median", "99th percentile",
+        "without limits: answered", "without limits: median", "without limits: 99th percentile",
+    ]  # fmt: skip
     return Figures(
-        "Overload",
-        [
-            "load, of the capacity", "answered, of the capacity", "median", "99th percentile",
-            "without limits: answered", "without limits: median", "without limits: 99th percentile",
-        ],
+        "Overload", columns,
         [
             [f"{one.factor:g}", f"{one.goodput:.2f}", *map(_ms, (one.median_s, one.p99_s)), f"{other.goodput:.2f}",
              *map(_ms, (other.median_s, other.p99_s))]
@@ -166,7 +166,7 @@ def figures(ours: Sequence[Point], unlimited: Sequence[Point]) -> Figures:
             f"The service answers in {ANSWER_S * 1000:.0f} ms while at most {AT_ONCE} calls are under way. With more, they share"
             " what it can do. Callers wait for at most 5 s, and do not come again.",
         ],
-        counted=True,
+        counted=columns[1:],
     )  # fmt: skip
 
 

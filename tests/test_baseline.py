@@ -102,7 +102,7 @@ def test_figures_are_kept_with_what_can_be_compared(tmp_path: Path, monkeypatch:
     columns = ["", "in flight", "µs", "ratio"]
     rows: list[list[str | Ratio]] = [["put", "1", "5", THEN], ["put", "2", "6", "1"]]
     table = Figures("Title", columns, rows, named_by=columns[:2])
-    calls = Figures("Calls", ["", "before"], [["put", "1 read"]], counted=True)
+    calls = Figures("Calls", ["", "before"], [["put", "1 read"]], counted=["before"])
     keep("part", loaded(dumped([table, calls, Figures("None", [""], [["put"]])])), 1, 0.5)
     assert read_kept(tmp_path)["part"].compared == {"Title": {"put, 1": {"ratio": THEN}}, "Calls": {"put": {"before": "1 read"}}}
     assert "| put | 1 | 5 | 1.00 | 0.95 - 1.05 |" in table.markdown() and "| put | 2 | 6 | 1 |  |" in table.markdown()
