@@ -106,7 +106,8 @@ bench: setup $(RIVALS) ## figures beside what a user would pick; SIZE=1 writes d
 	.venv/bin/python -m benchmarks.inventory --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.feed --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.production --size $(SIZE) $(INTO) $(ARGS)
-	.venv/bin/python -m benchmarks.baseline $(if $(BASELINE),--write)
+	$(if $(BASELINE),-).venv/bin/python -m benchmarks.baseline
+	$(if $(BASELINE),.venv/bin/python -m benchmarks.baseline --write)
 
 bench-large: setup $(RIVALS) ## the sizes that take long, in one round each; writes docs/benchmarks.md
 	.venv/bin/python -m benchmarks.audit --size 10 --growth --docs docs/benchmarks.md

@@ -49,7 +49,9 @@ class Line:
     """One ratio or counted cell, in the baseline and today. None: it is not there."""
 
     part: str
-    where: str
+    table: str
+    row: str
+    column: str
     then: Cell | None
     now: Cell | None
 
@@ -76,11 +78,11 @@ def judged(then: Ratio, now: Ratio) -> Verdict:
 def lines(part: str, then: Measured, now: Measured) -> list[Line]:
     """Returns a line for each cell that either of the runs has."""
     old, new = (
-        {f"{table}: {row}: {column}": cell
+        {(table, row, column): cell
          for table, rows in each.compared.items() for row, cells in rows.items() for column, cell in cells.items()}
         for each in (then, now)
     )  # fmt: skip
-    return [Line(part, where, old.get(where), new.get(where)) for where in dict.fromkeys([*new, *old])]
+    return [Line(part, *where, old.get(where), new.get(where)) for where in dict.fromkeys([*new, *old])]
 
 
 def failed(line: Line, then: Measured, now: Measured) -> bool:
@@ -164,20 +166,32 @@ def compare(then: Mapping[str, Measured], now: Mapping[str, Measured]) -> int:
         found = lines(part, against, measured)
         counts.update(line.verdict for line in found)
         failures += [line for line in found if failed(line, against, measured)]
-        when = "not in the baseline" if old is None else f"{old.date} -> {measured.date}, load {old.load:.1f} -> {measured.load:.1f}"
-        ratios = [line for line in found if line.verdict is not Verdict.EQUAL]
-        rows = [[line.where, _shown(line.then), _shown(line.now), line.verdict] for line in ratios]
-        equal = len(found) - len(ratios)
-        if found:
-            notes = [*([f"{equal} counted cells are equal."] if equal else []), *warnings(part, against, measured)]
-            Figures(f"{part} ({when})", ["", "baseline", "today", ""], rows, notes).show()
+        if not found:
+            continue
+        when = "not in the baseline" if old is None else f"{old.date} -> {measured.date}, load {old.load:g} -> {measured.load:g}"
+        print(f"\n{part}: {when}")
+        for warning in warnings(part, against, measured):
+            print(warning)
+        for table in dict.fromkeys(line.table for line in found):
+            _show(table, [line for line in found if line.table == table])
     missing = sorted(part for part in set(then) - set(now) if then[part].compared)
     if missing:
         print(f"In the baseline, and not measured today: {', '.join(missing)}")
-    print(", ".join(f"{number} {verdict}" for verdict, number in counts.items()) or "nothing to compare")
+    print("\n" + ", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
     for line in failures:
-        print(f"{line.verdict}: {line.part}: {line.where}: {_shown(line.then)} -> {_shown(line.now) or 'not measured'}")
+        where = ": ".join((line.part, line.table, line.row, line.column))
+        print(f"{line.verdict}: {where}: {_shown(line.then)} -> {_shown(line.now) or 'not measured'}")
     return 1 if failures else 0
+
+
+def _show(table: str, found: list[Line]) -> None:
+    """Shows the lines of a table. Those that are counted and equal are a number only."""
+    shown = [line for line in found if line.verdict is not Verdict.EQUAL]
+    rows = [[line.row, line.column, _shown(line.then), _shown(line.now), line.verdict] for line in shown]
+    if rows:
+        Figures(table, ["", "", "baseline", "today", ""], rows).show()
+    if equal := len(found) - len(shown):
+        print(f"{table}: {equal} counted cells are equal")
 
 
 def _shown(cell: Cell | None) -> str:

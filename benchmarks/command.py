@@ -113,9 +113,9 @@ def figures(compared: Sides, rounds: int) -> Figures:
         ] for name, (cpu, clock) in least.items()
     ]  # fmt: skip
     return Figures(
-        f"One command: the least of {rounds} rounds",
+        "One command",
         ["", "CPU, ms", "clock, ms", "CPU beside pass", *beside], rows,
-        ["A put looks at the tables and at the bucket first; a get does not."],
+        [f"The times are the least of {rounds} rounds. A put looks at the tables and at the bucket first; a get does not."],
     )  # fmt: skip
 
 

@@ -140,8 +140,8 @@ async def measure(root: Path, size: float) -> Figures:
         async with sides(directory) as compared:
             rows += await compare(where, compared, size)
     columns = ["store", "operation", "payload", "async ms", "sync ms", "sync, of async", "fsspec ms", "fsspec, of async"]
-    title = f"Blocking API and file system beside the asynchronous API: medians of {ROUNDS} rounds"
-    return Figures(title, columns, rows, named_by=columns[:3])
+    title = "Blocking API and file system beside the asynchronous API"
+    return Figures(title, columns, rows, [f"Medians of {ROUNDS} rounds."], named_by=columns[:3])
 
 
 if __name__ == "__main__":

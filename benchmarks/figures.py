@@ -76,7 +76,8 @@ class Figures:
         found: dict[str, dict[str, Cell]] = {}
         for row in self.rows:
             kept = [place for place, cell in enumerate(row) if isinstance(cell, Ratio) or self.columns[place] in self.counted]
-            name, cells = ", ".join(str(row[place]) for place in names), {self.columns[place]: row[place] for place in kept}
+            name = ", ".join(str(row[place]) for place in names if row[place] != "")
+            cells = {self.columns[place]: row[place] for place in kept}
             if kept and name in found:
                 raise ValueError(f"the table '{self.title}' has two rows '{name}'; tell them apart by named_by")
             if len(cells) < len(kept):
@@ -138,7 +139,7 @@ def tell(name: str, figures: Sequence[Figures], size: float, load: float, docs: 
 def keep(name: str, figures: Sequence[Figures], size: float, load: float) -> None:
     compared = {each.title: rows for each in figures if (rows := each.compared())}
     KEPT.mkdir(parents=True, exist_ok=True)
-    measured = Measured(date.today(), size, load, machine(), versions(), compared)
+    measured = Measured(date.today(), size, round(load, 1), machine(), versions(), compared)
     (KEPT / f"{name}.json").write_bytes(MEASURED.dump_json(measured))
 
 

@@ -139,8 +139,11 @@ async def compare(sides: list[Side], size: float, rounds: int = ROUNDS) -> Figur
         list_them = partial(_with, listed, partial(list_all, SIZES[what]))
         rows.append(await row(f"list {len(listed)} files with sizes", what, sides, 1, rounds, list_them))
     columns = ["operation", "file", "tiered:// CPU ms", "gcsfs CPU ms", "CPU, of gcsfs", "time, of gcsfs"]
-    notes = ["Below 1, tiered:// takes less. CPU ms: of the client, for one file or listing, the least of the rounds."]
-    return Figures(f"tiered:// beside gcsfs on emulators: medians of {rounds} rounds", columns, rows, notes, named_by=columns[:2])
+    notes = [
+        "Below 1, tiered:// takes less. CPU ms: of the client, for one file or listing, the least of the rounds."
+        f" Ratios are medians of {rounds} rounds.",
+    ]  # fmt: skip
+    return Figures("tiered:// beside gcsfs on emulators", columns, rows, notes, named_by=columns[:2])
 
 
 def _with(names: list[str], work: Work, side: Side) -> None:

@@ -76,9 +76,9 @@ async def on_gcs(servers: Servers, size: float) -> Figures:
         costs = (f"{median(side) * 1e6:,.0f}" for side in (ours, alone, theirs))
         rows.append([*named, *costs, Ratio.of(ours, theirs), Ratio.of(alone, theirs)])
     columns = ["", "payload", "in flight", "the store, µs", "its blobs alone, µs", "obstore, µs", "store, of obstore", "blobs, of obstore"]
-    return Figures(f"CPU of the client on GCS beside obstore: medians of {ROUNDS} rounds", columns, rows, [
+    return Figures("CPU of the client on GCS beside obstore", columns, rows, [
         "Each payload of obstore is an object of GCS. Those of the store of 1 KiB are in their rows, and it lists rows."
-        f" A listing has {listed_at(size):,} names, and its times are of all of them.",
+        f" A listing has {listed_at(size):,} names, and its times are of all of them. Medians of {ROUNDS} rounds.",
     ], named_by=columns[:3])  # fmt: skip
 
 
@@ -96,8 +96,9 @@ async def in_directory(size: float) -> Figures:
         clock, cpu = (Ratio.of([each[place] for each in ours], [each[place] for each in theirs]) for place in (0, 1))
         rows.append([*named, *times, clock, cpu])
     columns = ["", "payload", "in flight", "the store, ms", "obstore, ms", "time, of obstore", "CPU, of obstore"]
-    return Figures(f"A directory beside obstore: medians of {ROUNDS} rounds", columns, rows, [
-        "Ours has synced what it has answered: a put survives a loss of power. That of obstore may not.",
+    return Figures("A directory beside obstore", columns, rows, [
+        "Ours has synced what it has answered: a put survives a loss of power. That of obstore may not."
+        f" Medians of {ROUNDS} rounds.",
     ], named_by=columns[:3])  # fmt: skip
 
 
