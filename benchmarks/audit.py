@@ -125,17 +125,20 @@ def beside(asked: Asked, sides: Sequence[Side], runs: list[list[Run]]) -> Figure
 
 def growth(names: Sequence[int], runs: list[list[list[Run]]], sides: Sequence[Side]) -> Figures:
     """Shows how the costs grow. `runs`: by names, by side."""
-    rows = []
+    rows: list[list[Cell]] = []
     for place, side in enumerate(sides):
+        smaller: list[float] = []
         costs = [median(run.cpu_s for run in each[place]) for each in runs]
         before = [(0, 0.0), *zip(names, costs, strict=False)]
         for number, cost, each, (fewer, less) in zip(names, costs, runs, before, strict=False):
-            times = f"{cost / number / (less / fewer):.2f}" if fewer else ""
+            of_blob = [run.cpu_s / number for run in each[place]]
+            times: Cell = Ratio.of(of_blob, smaller) if smaller else ""
+            smaller = of_blob
             more = f"{(number - fewer) / (cost - less) / 1000:,.0f}" if cost > less else ""
             worker = max(run.worker_mib for run in each[place])
             rows.append([side.what, f"{number:,}", f"{number / cost / 1000:,.0f}", times, more, f"{worker:,.0f}"])
     columns = ["", "names", "k blobs per core-s", "cost of a blob, of that before", "k of those added per core-s", "peak of a worker, MiB"]
-    return Figures("Growth", columns, rows)
+    return Figures("Growth", columns, rows, named_by=columns[:2])
 
 
 def per_core_s(names: int, runs: Sequence[Run]) -> float:
