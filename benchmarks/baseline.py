@@ -118,7 +118,7 @@ def read_kept(directory: Path = KEPT) -> dict[str, Measured]:
 
 def read_baseline(path: Path = BASELINE) -> dict[str, Measured]:
     """Reads the baseline. Raises `SystemExit`, and says what to do, if the file is not there or damaged."""
-    fix = f"restore it with 'git checkout {path.name}' in its folder, or write a new one with 'make bench BASELINE=1'"
+    fix = f"restore it with 'git checkout {path.parent.name}/{path.name}', or write a new one with 'make bench BASELINE=1'"
     try:
         return PARTS.validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -149,7 +149,7 @@ def write_baseline(parts: Mapping[str, Measured], path: Path = BASELINE) -> None
 
 
 def _plain(ratio: Ratio) -> dict[str, float]:
-    rounded = {name: round(getattr(ratio, name), 4) for name in ("middle", "low", "high")}
+    rounded = {name: float(f"{getattr(ratio, name):.4g}") for name in ("middle", "low", "high")}
     return asdict(ratio) | rounded
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import quantiles
 from typing import TypeVar
 
@@ -34,6 +35,10 @@ class Ratio:
     rounds: int
     more_is_better: bool = False
     digits: int = 2
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.low <= self.middle <= self.high < inf and self.rounds >= 1):
+            raise ValueError(f"{self.low} - {self.middle} - {self.high} of {self.rounds} rounds is no ratio")
 
     @classmethod
     def of(cls, left: Sequence[float], right: Sequence[float], *, more_is_better: bool = False, digits: int = 2) -> Ratio:

@@ -87,7 +87,14 @@ def test_a_baseline_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_baseline(path) == parts
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"part": {}}', '{"part": {"date": "2026-11-22", "figures": []}}'])
+TOLD = '{"part": {"date": "2026-11-22", "size": 1, "load": 0, "machine": "", "versions": "", "compared": {"t": {"r": {"c": %s}}}}}'
+
+
+@pytest.mark.parametrize("text", [
+    "", "{", "[]", '{"part": {}}', '{"part": {"date": "2026-11-22", "figures": []}}', TOLD % 1,
+    TOLD % '{"middle": NaN, "low": 1, "high": 1, "rounds": 7}', TOLD % '{"middle": 2, "low": 1, "high": 1, "rounds": 7}',
+    TOLD % '{"middle": 1, "low": 1, "high": 1, "rounds": 0}',
+])  # fmt: skip
 def test_a_damaged_or_foreign_baseline_is_an_error_that_says_what_to_do(tmp_path: Path, text: str) -> None:
     path = tmp_path / "baseline.json"
     path.write_text(text)
