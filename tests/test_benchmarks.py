@@ -101,7 +101,7 @@ def test_the_benchmark_beside_gcsfs_has_a_line_for_each_operation_and_file(tmp_p
 
 
 @pytest.mark.parametrize(("part", "tables", "lines"), [
-    ("calls", 2, 3), ("latency", 1, 2), ("shared_reads", 1, 2),
+    ("calls", 2, 3), ("latency", 1, 2), pytest.param("shared_reads", 1, 2, marks=pytest.mark.sim),
     pytest.param("objects", 2, 18, marks=[pytest.mark.sim, pytest.mark.skipif(not objects.is_installed(), reason=objects.NOT_INSTALLED)]),
     ("deletions", 2, 5), pytest.param("feed_writer", 5, 15, marks=pytest.mark.sim),
     pytest.param("client_cpu", 3, 27, marks=pytest.mark.sim),
@@ -131,6 +131,7 @@ def test_a_production_benchmark_has_a_line_for_everything_it_compares(
     assert any(each.compared() for each in figures) or part == "memory"
 
 
+@pytest.mark.sim
 def test_a_part_that_fails_ends_although_nobody_ends_its_stdin() -> None:
     code = (
         "import anyio; from benchmarks.servers import unless_left_alone\n"
