@@ -123,7 +123,8 @@ def _ratio(taken: Mapping[str, list[tuple[float, float]]], name: str, beside: st
     """The CPU of a side beside that of another one, round by round. Empty: there is no other one."""
     if name == beside or beside not in taken:
         return ""
-    return Ratio.of([cpu for cpu, _ in taken[name]], [cpu for cpu, _ in taken[beside]])
+    digits = 2 if beside.endswith(BESIDE) else 1
+    return Ratio.of([cpu for cpu, _ in taken[name]], [cpu for cpu, _ in taken[beside]], digits=digits)
 
 
 def imports(rounds: int) -> Figures:

@@ -223,8 +223,7 @@ async def count_transaction(settings: Settings, hints: int) -> tuple[Counter[str
 
 async def calls(servers: Servers, size: float, hints_each: tuple[int, ...] = HINTS_EACH) -> Figures:
     rows = []
-    for most in hints_each:
-        hints = max(1, round(most * min(1.0, size)))
+    for hints in sorted({max(1, round(most * min(1.0, size))) for most in hints_each}):
         of_step, of_cleaning = await count_transaction(await emulated(servers), hints)
         rows.append([f"{hints:,}", *(f"{of_step[each]:,}" for each in METHODS), f"{of_step.total() / hints:.2f}",
                      f"{of_cleaning.total() / hints:.2f}"])  # fmt: skip

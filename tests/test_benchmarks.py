@@ -103,7 +103,7 @@ def test_the_benchmark_beside_gcsfs_has_a_line_for_each_operation_and_file(tmp_p
 @pytest.mark.parametrize(("part", "tables", "lines"), [
     ("calls", 2, 3), ("latency", 1, 2), pytest.param("shared_reads", 1, 2, marks=pytest.mark.sim),
     pytest.param("objects", 2, 18, marks=[pytest.mark.sim, pytest.mark.skipif(not objects.is_installed(), reason=objects.NOT_INSTALLED)]),
-    ("deletions", 2, 5), pytest.param("feed_writer", 5, 15, marks=pytest.mark.sim),
+    ("deletions", 2, 5), pytest.param("feed_writer", 5, 13, marks=pytest.mark.sim),
     pytest.param("client_cpu", 3, 27, marks=pytest.mark.sim),
     pytest.param("memory", 1, 2, marks=pytest.mark.sim), pytest.param("recovery_rate", 1, 2, marks=pytest.mark.sim),
 ])  # fmt: skip
