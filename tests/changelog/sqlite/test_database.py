@@ -379,7 +379,7 @@ class NoThreads:
         return await to_thread.run_sync(function, **named)
 
 
-async def test_where_no_thread_can_be_had_the_calls_of_that_moment_fail_and_no_others(
+async def test_where_no_thread_can_be_had_the_reads_of_that_moment_fail_and_no_other_call(
     path: Path, runtime: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = NoThreads()
@@ -396,16 +396,48 @@ async def test_where_no_thread_can_be_had_the_calls_of_that_moment_fail_and_no_o
             threads.exhausted = True
             async with anyio.create_task_group() as tasks:
                 for _ in range(200):
-                    tasks.start_soon(fail, lambda: database.write(note("never")))
+                    tasks.start_soon(database.write, note("meanwhile"))  # its thread is there already
                     tasks.start_soon(fail, lambda: notes(database))
             threads.exhausted = False
             await database.write(note("after"))
-            assert await notes(database) == ["before", "after"]
+            assert await notes(database) == ["before", *["meanwhile"] * 200, "after"]
             threads.exhausted = True  # closing goes without
         threads.exhausted = True
         with pytest.raises(UnavailableError, match="no thread could be started"):
             async with Database.open(path, runtime):
                 pass
+
+
+async def test_without_a_thread_for_writing_the_file_is_not_opened(path: Path, runtime: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoThread(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as exhausted, pytest.raises(UnavailableError, match="no thread could be started"):
+        exhausted.setattr("changelog.sqlite.database.threading.Thread", NoThread)
+        async with Database.open(path, runtime, busy_timeout_s=0.05):
+            pass
+    async with Database.open(path, runtime, busy_timeout_s=0.05) as database:
+        database.require(NOTES)
+        await database.write(note("here"))
+        assert await notes(database) == ["here"]
+
+
+async def test_a_thread_that_ends_by_an_error_of_ours_leaves_nobody_waiting(
+    path: Path, runtime: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*group: object) -> None:
+        raise AssertionError("a defect")
+
+    monkeypatch.setattr("threading.excepthook", lambda _: None)
+    with anyio.fail_after(30):
+        async with Database.open(path, runtime) as database:
+            database.require(NOTES)
+            monkeypatch.setattr(database, "_commit", fail)
+            with pytest.raises(UnconfirmedError, match="was given up"):
+                await database.write(note("unknown"))
+            with pytest.raises(UnavailableError, match="is closed"):
+                await database.write(note("refused"))
 
 
 async def test_a_runtime_error_of_the_callers_own_comes_out_as_it_is(database: Database) -> None:
