@@ -1,12 +1,15 @@
 """What the embedded store costs beside the bare system: ratios, measured side by side in one run.
 
-    python -m benchmarks.embedded --size 1        some 15 seconds on a local SSD
+    python -m benchmarks.embedded --size 1        some 40 seconds, half of them on the disk
 
 Each line compares a store's put with what a user would write instead: one SQLite insert per transaction
 (`synchronous=FULL`), or a temporary file that is written, fsynced and renamed. Payloads, number in flight and disk are
 the same. Both run in threads, as an async service would have to. Rounds alternate, so other work on the machine affects
 both alike. The table shows medians of the rounds, and the ratios between which the middle half of them lies. Every put
 has a new name. A ratio above 1 means that the store takes longer. Trust the ratio, not the times.
+
+It is done twice. On a disk, the time is mostly that of the syncs, which both sides make. In a memory disk a sync costs
+nothing, so all of the time is CPU. `embedded_profile.py` says where that CPU goes.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -21,11 +25,12 @@ from itertools import count, islice
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import anyio
 from anyio import to_thread
 
+from benchmarks import embedded_profile
 from benchmarks.figures import Figures, put_into
 from benchmarks.rounds import Ratio, run_in_flight, take_turns, timed
 from tiered import ObjectId, Settings, TieredStorage, open_storage
@@ -52,20 +57,33 @@ class Case:
     puts: int
 
 
-async def compare(case: Case, names: count[int]) -> tuple[float, float, Ratio]:
-    """Returns milliseconds per put of both (medians of the rounds), and the ratio of `left`'s time to `right`'s."""
+class Measured(NamedTuple):
+    """One round of one side, per put: seconds on the clock, and seconds of CPU in all threads."""
+
+    clock_s: float
+    cpu_s: float
+
+
+async def compare(case: Case, names: count[int]) -> list[str]:
+    """Returns the cells of the case: both sides' times, the ratio of the times, and that of the CPU."""
     payload = os.urandom(case.size_bytes)
 
-    async def seconds(put: Put) -> float:
+    async def measured(put: Put) -> Measured:
         async def put_one(name: int) -> None:
             await put(f"{name:08}", payload)
 
-        return await timed(run_in_flight(put_one, islice(names, case.puts), case.in_flight))
+        cpu = time.process_time()
+        clock_s = await timed(run_in_flight(put_one, islice(names, case.puts), case.in_flight))
+        return Measured(clock_s / case.puts, (time.process_time() - cpu) / case.puts)
 
     # The order alternates, because the disk may still be busy with what the first has written.
-    left, right = await take_turns([lambda: seconds(case.left), lambda: seconds(case.right)], ROUNDS)
-    per_put = 1000 / case.puts
-    return median(left) * per_put, median(right) * per_put, Ratio.of(left, right)
+    left, right = await take_turns([lambda: measured(case.left), lambda: measured(case.right)], ROUNDS)
+    clock, cpu = (Ratio.of([each[column] for each in left], [each[column] for each in right]) for column in (0, 1))
+    return [
+        case.what, str(case.in_flight), case.beside,
+        *(f"{median(each.clock_s for each in side) * 1000:.2f}" for side in (left, right)), f"{clock.middle:.2f}", clock.spread,
+        *(f"{median(each.cpu_s for each in side) * 1000:.2f}" for side in (left, right)), f"{cpu.middle:.2f}",
+    ]
 
 
 # --- what is compared ----------------------------------------------------------------------------
@@ -118,7 +136,8 @@ async def bare_files(directory: Path) -> AsyncIterator[Put]:
 # --- the run -------------------------------------------------------------------------------------
 
 
-async def measure(root: Path, size: float) -> Figures:
+async def measure(root: Path, disk: str, size: float) -> list[list[str]]:
+    """The lines of one disk, in whose directory `root` everything is put."""
     names, rows = count(), []
     async with AsyncExitStack() as opened:
         noop = await opened.enter_async_context(store(root / "noop", "noop"))
@@ -132,23 +151,33 @@ async def measure(root: Path, size: float) -> Figures:
                 Case("2 MiB", logged, "bare write, fsync, rename", rename, LARGE_BYTES, in_flight, large),
                 Case("2 MiB", logged, "the same without a changelog", noop, LARGE_BYTES, in_flight, large),
             ):
-                left_ms, right_ms, ratio = await compare(case, names)
-                rows.append([
-                    case.what, str(in_flight), f"{left_ms:.2f}", case.beside, f"{right_ms:.2f}", f"{ratio.middle:.2f}", ratio.spread
-                ])
-    columns = ["put", "in flight", "ms", "beside", "ms", "ratio", "half of all rounds"]
-    return Figures(f"Embedded store: medians of {ROUNDS} rounds", columns, rows)
+                rows.append([disk, *await compare(case, names)])
+    return rows
+
+
+async def figures(disk: Path, memory: Path, size: float) -> list[Figures]:
+    rows = [*await measure(disk / "puts", "disk", size), *await measure(memory / "puts", "memory", size)]
+    columns = ["where", "put", "in flight", "beside", "ms", "beside, ms", "ratio", "half of all rounds", "CPU ms", "beside, CPU ms", "CPU ratio"]
+    notes = ["CPU: of all threads of the process, of which the kernel's part in writing a file is one."]
+    return [Figures(f"Embedded store: medians of {ROUNDS} rounds", columns, rows, notes), *await embedded_profile.figures(memory, size)]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser("python -m benchmarks.embedded", description="What the embedded store costs beside the bare system.")
-    parser.add_argument("--size", type=float, default=1.0, help="scales the number of puts per round (1: some 15 seconds)")
-    parser.add_argument("--directory", type=Path, help="where the disk to measure is mounted (default: the system's temporary directory)")
+    parser.add_argument("--size", type=float, default=1.0, help="scales the number of puts per round (1: some 40 seconds)")
+    parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="where the disk to measure is mounted (/var/tmp)")
+    parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="where a memory disk is mounted (/dev/shm)")
     parser.add_argument("--docs", type=Path, help="a page with a place for the figures, such as docs/benchmarks.md")
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
-    with TemporaryDirectory(prefix="tiered-bench-", dir=arguments.directory) as temporary:
-        measured = anyio.run(measure, Path(temporary), arguments.size)
-    measured.show()
+    with (
+        TemporaryDirectory(prefix="tiered-bench-", dir=arguments.directory) as on_disk,
+        TemporaryDirectory(prefix="tiered-bench-", dir=arguments.memory) as in_memory,
+    ):
+        for each in (Path(on_disk), Path(in_memory)):
+            (each / "puts").mkdir()
+        tables = anyio.run(figures, Path(on_disk), Path(in_memory), arguments.size)
+    for table in tables:
+        table.show()
     if arguments.docs:
-        put_into(arguments.docs, "embedded", [measured], arguments.size, load)
+        put_into(arguments.docs, "embedded", tables, arguments.size, load)
