@@ -89,6 +89,7 @@ bench: setup ## figures beside what a user would pick instead; SIZE=1 writes doc
 	.venv/bin/python -m benchmarks.overload --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 	.venv/bin/python -m benchmarks.command $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 	.venv/bin/python -m benchmarks.embedded --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
+	.venv/bin/python -m benchmarks.embedded_rows --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 	.venv/bin/python -m benchmarks.facade --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 	.venv/bin/python -m benchmarks.files --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 	.venv/bin/python -m benchmarks.audit --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)

@@ -157,7 +157,7 @@ async def measure(root: Path, disk: str, size: float) -> list[list[str]]:
 
 async def figures(disk: Path, memory: Path, size: float) -> list[Figures]:
     rows = [*await measure(disk / "puts", "disk", size), *await measure(memory / "puts", "memory", size)]
-    columns = ["where", "put", "in flight", "beside", "ms", "beside, ms", "ratio", "half of all rounds", "CPU ms", "beside, CPU ms", "CPU ratio"]
+    columns = ["where", "put", "in flight", "beside", "ms", "theirs", "ratio", "half of all rounds", "CPU ms", "theirs", "CPU ratio"]
     notes = ["CPU: of all threads of the process, of which the kernel's part in writing a file is one."]
     return [Figures(f"Embedded store: medians of {ROUNDS} rounds", columns, rows, notes), *await embedded_profile.figures(memory, size)]
 

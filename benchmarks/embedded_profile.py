@@ -125,7 +125,8 @@ async def large_put(directory: Path, calls: int) -> Figures:
     async with AsyncExitStack() as opened:
         database = await opened.enter_async_context(Database.open(directory / "large.db", RUNTIME))
         storage = await opened.enter_async_context(open_storage(Settings(directory=directory / "large", changelog="sqlite")))
-        rows, log, blobs = SqliteRows(database, RUNTIME), SqliteChangeLog(database, RUNTIME), await FileBlobs.open_directory(directory, RUNTIME)
+        rows, log = SqliteRows(database, RUNTIME), SqliteChangeLog(database, RUNTIME)
+        blobs = await FileBlobs.open_directory(directory, RUNTIME)
 
         async def upload() -> None:
             sent = await blobs.open_upload(f"bench/objects/{next(names):08}/{ChangeId.new(RUNTIME)}", Metadata(), len(LARGE))

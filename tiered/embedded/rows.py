@@ -488,15 +488,14 @@ def _target(connection: sqlite3.Connection, path: str) -> str | None:
 
 
 def _before(connection: sqlite3.Connection, path: str, token: ChangeId) -> tuple[str | None, bool, int]:
-    """What decides a write: the blob that a present tombstone names, whether the token is marked, and the horizon in ms.
+    """What decides a write: the blob that a tombstone names, whether the token has a mark, and the horizon in ms.
 
-    One statement, because each costs a small put more than what it looks up.
+    It is one statement, because a statement costs more than what it looks up.
     """
-    found = connection.execute(
+    target, is_marked, horizon_ms = connection.execute(
         "SELECT (SELECT target FROM rows WHERE path = ?1), EXISTS (SELECT 1 FROM marks WHERE path = ?1 AND token = ?2),"
         " (SELECT created_ms FROM horizon)", (path, token)
     ).fetchone()
-    target, is_marked, horizon_ms = found
     return target, bool(is_marked), -1 if horizon_ms is None else horizon_ms
 
 

@@ -413,10 +413,11 @@ async def test_without_a_thread_for_writing_the_file_is_not_opened(path: Path, r
         def start(self) -> None:
             raise RuntimeError("can't start new thread")
 
-    with monkeypatch.context() as exhausted, pytest.raises(UnavailableError, match="no thread could be started"):
+    with monkeypatch.context() as exhausted:
         exhausted.setattr("changelog.sqlite.database.threading.Thread", NoThread)
-        async with Database.open(path, runtime, busy_timeout_s=0.05):
-            pass
+        with pytest.raises(UnavailableError, match="no thread could be started"):
+            async with Database.open(path, runtime, busy_timeout_s=0.05):
+                pass
     async with Database.open(path, runtime, busy_timeout_s=0.05) as database:
         database.require(NOTES)
         await database.write(note("here"))
