@@ -1,6 +1,6 @@
 """What the embedded store costs beside the bare system: ratios, measured side by side in one run.
 
-    python -m benchmarks.embedded --size 1        some 40 seconds, half of them on the disk
+    python -m benchmarks.embedded --size 1        some 40 seconds on a quiet machine
 
 Each line compares a store's put with what a user would write instead: one SQLite insert per transaction
 (`synchronous=FULL`), or a temporary file that is written, fsynced and renamed. Payloads, number in flight and disk are
@@ -137,8 +137,9 @@ async def bare_files(directory: Path) -> AsyncIterator[Put]:
 
 
 async def measure(root: Path, disk: str, size: float) -> list[list[str]]:
-    """The lines of one disk, in whose directory `root` everything is put."""
+    """The lines of one disk. `root`: a directory on it, which is made."""
     names, rows = count(), []
+    root.mkdir()
     async with AsyncExitStack() as opened:
         noop = await opened.enter_async_context(store(root / "noop", "noop"))
         logged = await opened.enter_async_context(store(root / "sqlite", "sqlite"))
@@ -174,8 +175,6 @@ if __name__ == "__main__":
         TemporaryDirectory(prefix="tiered-bench-", dir=arguments.directory) as on_disk,
         TemporaryDirectory(prefix="tiered-bench-", dir=arguments.memory) as in_memory,
     ):
-        for each in (Path(on_disk), Path(in_memory)):
-            (each / "puts").mkdir()
         tables = anyio.run(figures, Path(on_disk), Path(in_memory), arguments.size)
     for table in tables:
         table.show()
