@@ -40,8 +40,14 @@ ROUNDS = 9
 SMALL_BYTES = 1 * KIB
 LARGE_BYTES = 2 * KIB * KIB
 
-Put = Callable[[str, bytes], Awaitable[object]]
-"""Stores a payload durably under a new name."""
+class Side(NamedTuple):
+    """`put` stores a payload durably under a new name. `delete` removes it again, and is not measured.
+
+    Files that stay would fill a memory disk, and new pages of memory cost more than those that were used before.
+    """
+
+    put: Callable[[str, bytes], Awaitable[object]]
+    delete: Callable[[str], Awaitable[object]]
 
 
 @dataclass(frozen=True)
@@ -49,9 +55,9 @@ class Case:
     """One line of the table. A round is `puts` payloads of `size_bytes` each, `in_flight` of them at once."""
 
     what: str
-    left: Put
+    left: Side
     beside: str
-    right: Put
+    right: Side
     size_bytes: int
     in_flight: int
     puts: int
@@ -68,13 +74,13 @@ async def compare(case: Case, names: count[int]) -> list[str]:
     """Returns the cells of the case: both sides' times, the ratio of the times, and that of the CPU."""
     payload = os.urandom(case.size_bytes)
 
-    async def measured(put: Put) -> Measured:
-        async def put_one(name: int) -> None:
-            await put(f"{name:08}", payload)
-
+    async def measured(side: Side) -> Measured:
+        chosen = [f"{name:08}" for name in islice(names, case.puts)]
         cpu = time.process_time()
-        clock_s = await timed(run_in_flight(put_one, islice(names, case.puts), case.in_flight))
-        return Measured(clock_s / case.puts, (time.process_time() - cpu) / case.puts)
+        clock_s = await timed(run_in_flight(lambda name: side.put(name, payload), chosen, case.in_flight))
+        cpu_s = time.process_time() - cpu
+        await run_in_flight(side.delete, chosen, 16)
+        return Measured(clock_s / case.puts, cpu_s / case.puts)
 
     # The order alternates, because the disk may still be busy with what the first has written.
     left, right = await take_turns([lambda: measured(case.left), lambda: measured(case.right)], ROUNDS)
@@ -90,16 +96,19 @@ async def compare(case: Case, names: count[int]) -> list[str]:
 
 
 @asynccontextmanager
-async def store(directory: Path, changelog: Literal["noop", "sqlite"]) -> AsyncIterator[Put]:
-    def into(storage: TieredStorage) -> Put:
-        return lambda name, payload: storage.put(ObjectId.create("bench", name), payload)
+async def store(directory: Path, changelog: Literal["noop", "sqlite"]) -> AsyncIterator[Side]:
+    def into(storage: TieredStorage) -> Side:
+        return Side(
+            lambda name, payload: storage.put(ObjectId.create("bench", name), payload),
+            lambda name: storage.delete(ObjectId.create("bench", name)),
+        )
 
     async with open_storage(Settings(directory=directory, changelog=changelog)) as storage:
         yield into(storage)
 
 
 @asynccontextmanager
-async def bare_sqlite(path: Path) -> AsyncIterator[Put]:
+async def bare_sqlite(path: Path) -> AsyncIterator[Side]:
     one_at_a_time = anyio.CapacityLimiter(1)
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     for statement in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "CREATE TABLE object (name TEXT PRIMARY KEY, payload BLOB)"):
@@ -108,12 +117,15 @@ async def bare_sqlite(path: Path) -> AsyncIterator[Put]:
     async def put(name: str, payload: bytes) -> None:
         await to_thread.run_sync(connection.execute, "INSERT INTO object VALUES (?, ?)", (name, payload), limiter=one_at_a_time)
 
-    yield put
+    async def delete(name: str) -> None:
+        await to_thread.run_sync(connection.execute, "DELETE FROM object WHERE name = ?", (name,), limiter=one_at_a_time)
+
+    yield Side(put, delete)
     connection.close()
 
 
 @asynccontextmanager
-async def bare_files(directory: Path) -> AsyncIterator[Put]:
+async def bare_files(directory: Path) -> AsyncIterator[Side]:
     directory.mkdir()
     folder = os.open(directory, os.O_RDONLY)
 
@@ -129,7 +141,10 @@ async def bare_files(directory: Path) -> AsyncIterator[Put]:
     async def put(name: str, payload: bytes) -> None:
         await to_thread.run_sync(write, name, payload)
 
-    yield put
+    async def delete(name: str) -> None:
+        await to_thread.run_sync(os.unlink, directory / name)
+
+    yield Side(put, delete)
     os.close(folder)
 
 

@@ -118,6 +118,15 @@ async def large_put(directory: Path, calls: int) -> Figures:
             os.fsync(file.fileno())
         path.rename(path.with_suffix(".done"))
 
+    async def clear() -> None:
+        for path in files.iterdir():
+            path.unlink()
+        for number in range(first, next(names)):
+            name = f"bench/objects/{number:08}"
+            await storage.delete(ObjectId.parse(name))
+            for blob in (await blobs.list(f"{name}/", f"{name}0", 2)).blobs:
+                await blobs.delete(blob.name)
+
     async def checksum() -> None:
         for start in range(0, len(LARGE), PIECE_BYTES):
             zlib.crc32(memoryview(LARGE)[start : start + PIECE_BYTES])
@@ -142,11 +151,13 @@ async def large_put(directory: Path, calls: int) -> Figures:
             await log.forget(entry)
 
         for _ in range(ROUNDS):
+            first = next(names)
             await least.of("write", lambda: to_thread.run_sync(write, limiter=one))
             await least.of("checksum", checksum)
             await least.of("upload", upload)
             await least.of("change", change)
             await least.of("put", lambda: storage.put(ObjectId.create("bench", f"{next(names):08}"), LARGE))
+            await clear()
     us = least.us
     return least.figures(
         "A put of 2 MiB: where the CPU goes", "put",
