@@ -141,8 +141,12 @@ async def bare_files(directory: Path) -> AsyncIterator[Side]:
     async def put(name: str, payload: bytes) -> None:
         await to_thread.run_sync(write, name, payload)
 
+    def unlink(name: str) -> None:
+        (directory / name).unlink()
+        os.fsync(folder)  # as the store does it, so that it is over when the next round begins
+
     async def delete(name: str) -> None:
-        await to_thread.run_sync(os.unlink, directory / name)
+        await to_thread.run_sync(unlink, name)
 
     yield Side(put, delete)
     os.close(folder)

@@ -271,6 +271,26 @@ async def test_writes_that_wait_together_share_a_transaction(database: Database)
     assert statements.count("COMMIT") < GROUP_MAX / 4
 
 
+async def test_a_small_put_alone_is_one_look_and_one_insert(database: Database, runtime: Clock) -> None:
+    rows, token, statements = SqliteRows(database, runtime), ChangeId.new(runtime), list[str]()
+    await database.write(lambda connection: connection.set_trace_callback(statements.append))
+    statements.clear()
+    assert await rows.put_inline("u/objects/k", token, Inline(Metadata(), b"small", token))
+    verbs = [statement.split()[0] for statement in statements]
+    assert verbs == ["BEGIN", "SELECT", "INSERT", "PRAGMA", "COMMIT"]
+
+
+async def test_a_write_alone_that_raises_leaves_nothing_of_it_and_the_next_one_goes_on(database: Database) -> None:
+    def spoil(connection: sqlite3.Connection) -> None:
+        note("spoilt")(connection)
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):  # it was to create the table, too, and that is undone
+        await database.write(spoil)
+    await database.write(note("after"))
+    assert await notes(database) == ["after"]
+
+
 async def test_a_write_that_raises_is_undone_alone_and_gets_its_own_error(database: Database) -> None:
     def spoil(connection: sqlite3.Connection) -> None:
         note("spoilt")(connection)
