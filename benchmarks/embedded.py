@@ -1,12 +1,15 @@
 """What the embedded store costs beside the bare system: ratios, measured side by side in one run.
 
-    python -m benchmarks.embedded --size 1        some 15 seconds on a local SSD
+    python -m benchmarks.embedded --size 1        some 40 seconds on a quiet machine
 
 Each line compares a store's put with what a user would write instead: one SQLite insert per transaction
 (`synchronous=FULL`), or a temporary file that is written, fsynced and renamed. Payloads, number in flight and disk are
 the same. Both run in threads, as an async service would have to. Rounds alternate, so other work on the machine affects
 both alike. The table shows medians of the rounds, and the ratios between which the middle half of them lies. Every put
 has a new name. A ratio above 1 means that the store takes longer. Trust the ratio, not the times.
+
+It is done twice. On a disk, the time is mostly that of the syncs, which both sides make. In a memory disk a sync costs
+nothing, so all of the time is CPU. `embedded_profile.py` says where that CPU goes.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -21,11 +25,12 @@ from itertools import count, islice
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import anyio
 from anyio import to_thread
 
+from benchmarks import embedded_profile
 from benchmarks.figures import Cell, Figures, tell
 from benchmarks.rounds import Ratio, run_in_flight, take_turns, timed
 from tiered import ObjectId, Settings, TieredStorage, open_storage
@@ -35,8 +40,14 @@ ROUNDS = 9
 SMALL_BYTES = 1 * KIB
 LARGE_BYTES = 2 * KIB * KIB
 
-Put = Callable[[str, bytes], Awaitable[object]]
-"""Stores a payload durably under a new name."""
+class Side(NamedTuple):
+    """`put` stores a payload durably under a new name. `delete` removes it again, and is not measured.
+
+    Files that stay would fill a memory disk, and new pages of memory cost more than those that were used before.
+    """
+
+    put: Callable[[str, bytes], Awaitable[object]]
+    delete: Callable[[str], Awaitable[object]]
 
 
 @dataclass(frozen=True)
@@ -44,44 +55,60 @@ class Case:
     """One line of the table. A round is `puts` payloads of `size_bytes` each, `in_flight` of them at once."""
 
     what: str
-    left: Put
+    left: Side
     beside: str
-    right: Put
+    right: Side
     size_bytes: int
     in_flight: int
     puts: int
 
 
-async def compare(case: Case, names: count[int]) -> tuple[float, float, Ratio]:
-    """Returns milliseconds per put of both (medians of the rounds), and the ratio of `left`'s time to `right`'s."""
+class Measured(NamedTuple):
+    """One round of one side, per put: seconds on the clock, and seconds of CPU in all threads."""
+
+    clock_s: float
+    cpu_s: float
+
+
+async def compare(case: Case, names: count[int]) -> list[Cell]:
+    """Returns the cells of the case: both sides' times, the ratio of the times, and that of the CPU."""
     payload = os.urandom(case.size_bytes)
 
-    async def seconds(put: Put) -> float:
-        async def put_one(name: int) -> None:
-            await put(f"{name:08}", payload)
-
-        return await timed(run_in_flight(put_one, islice(names, case.puts), case.in_flight))
+    async def measured(side: Side) -> Measured:
+        chosen = [f"{name:08}" for name in islice(names, case.puts)]
+        cpu = time.process_time()
+        clock_s = await timed(run_in_flight(lambda name: side.put(name, payload), chosen, case.in_flight))
+        cpu_s = time.process_time() - cpu
+        await run_in_flight(side.delete, chosen, 16)
+        return Measured(clock_s / case.puts, cpu_s / case.puts)
 
     # The order alternates, because the disk may still be busy with what the first has written.
-    left, right = await take_turns([lambda: seconds(case.left), lambda: seconds(case.right)], ROUNDS)
-    per_put = 1000 / case.puts
-    return median(left) * per_put, median(right) * per_put, Ratio.of(left, right)
+    left, right = await take_turns([lambda: measured(case.left), lambda: measured(case.right)], ROUNDS)
+    clock, cpu = (Ratio.of([each[column] for each in left], [each[column] for each in right]) for column in (0, 1))
+    return [
+        case.what, str(case.in_flight), case.beside,
+        *(f"{median(each.clock_s for each in side) * 1000:.2f}" for side in (left, right)), clock,
+        *(f"{median(each.cpu_s for each in side) * 1000:.2f}" for side in (left, right)), cpu,
+    ]
 
 
 # --- what is compared ----------------------------------------------------------------------------
 
 
 @asynccontextmanager
-async def store(directory: Path, changelog: Literal["noop", "sqlite"]) -> AsyncIterator[Put]:
-    def into(storage: TieredStorage) -> Put:
-        return lambda name, payload: storage.put(ObjectId.create("bench", name), payload)
+async def store(directory: Path, changelog: Literal["noop", "sqlite"]) -> AsyncIterator[Side]:
+    def into(storage: TieredStorage) -> Side:
+        return Side(
+            lambda name, payload: storage.put(ObjectId.create("bench", name), payload),
+            lambda name: storage.delete(ObjectId.create("bench", name)),
+        )
 
     async with open_storage(Settings(directory=directory, changelog=changelog)) as storage:
         yield into(storage)
 
 
 @asynccontextmanager
-async def bare_sqlite(path: Path) -> AsyncIterator[Put]:
+async def bare_sqlite(path: Path) -> AsyncIterator[Side]:
     one_at_a_time = anyio.CapacityLimiter(1)
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     for statement in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "CREATE TABLE object (name TEXT PRIMARY KEY, payload BLOB)"):
@@ -90,12 +117,15 @@ async def bare_sqlite(path: Path) -> AsyncIterator[Put]:
     async def put(name: str, payload: bytes) -> None:
         await to_thread.run_sync(connection.execute, "INSERT INTO object VALUES (?, ?)", (name, payload), limiter=one_at_a_time)
 
-    yield put
+    async def delete(name: str) -> None:
+        await to_thread.run_sync(connection.execute, "DELETE FROM object WHERE name = ?", (name,), limiter=one_at_a_time)
+
+    yield Side(put, delete)
     connection.close()
 
 
 @asynccontextmanager
-async def bare_files(directory: Path) -> AsyncIterator[Put]:
+async def bare_files(directory: Path) -> AsyncIterator[Side]:
     directory.mkdir()
     folder = os.open(directory, os.O_RDONLY)
 
@@ -111,16 +141,25 @@ async def bare_files(directory: Path) -> AsyncIterator[Put]:
     async def put(name: str, payload: bytes) -> None:
         await to_thread.run_sync(write, name, payload)
 
-    yield put
+    def unlink(name: str) -> None:
+        (directory / name).unlink()
+        os.fsync(folder)  # as the store does it, so that it is over when the next round begins
+
+    async def delete(name: str) -> None:
+        await to_thread.run_sync(unlink, name)
+
+    yield Side(put, delete)
     os.close(folder)
 
 
 # --- the run -------------------------------------------------------------------------------------
 
 
-async def measure(root: Path, size: float) -> Figures:
+async def measure(root: Path, disk: str, size: float) -> list[list[Cell]]:
+    """The lines of one disk. `root`: a directory on it, which is made."""
     names = count()
     rows: list[list[Cell]] = []
+    root.mkdir()
     async with AsyncExitStack() as opened:
         noop = await opened.enter_async_context(store(root / "noop", "noop"))
         logged = await opened.enter_async_context(store(root / "sqlite", "sqlite"))
@@ -133,19 +172,30 @@ async def measure(root: Path, size: float) -> Figures:
                 Case("2 MiB", logged, "bare write, fsync, rename", rename, LARGE_BYTES, in_flight, large),
                 Case("2 MiB", logged, "the same without a changelog", noop, LARGE_BYTES, in_flight, large),
             ):
-                left_ms, right_ms, ratio = await compare(case, names)
-                rows.append([case.what, str(in_flight), f"{left_ms:.2f}", case.beside, f"{right_ms:.2f}", ratio])
-    columns = ["put", "in flight", "ms", "beside", "ms", "ratio"]
-    return Figures(f"Embedded store: medians of {ROUNDS} rounds", columns, rows, named_by=("put", "in flight", "beside"))
+                rows.append([disk, *await compare(case, names)])
+    return rows
+
+
+async def figures(disk: Path, memory: Path, size: float) -> list[Figures]:
+    rows = [*await measure(disk / "puts", "disk", size), *await measure(memory / "puts", "memory", size)]
+    columns = ["where", "put", "in flight", "beside", "ms", "theirs", "ratio", "CPU ms", "their CPU ms", "CPU ratio"]
+    notes = ["CPU: of all threads of the process, of which the kernel's part in writing a file is one."]
+    named_by = ("where", "put", "in flight", "beside")
+    title = f"Embedded store: medians of {ROUNDS} rounds"
+    return [Figures(title, columns, rows, notes, named_by=named_by), *await embedded_profile.figures(memory, size)]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser("python -m benchmarks.embedded", description="What the embedded store costs beside the bare system.")
-    parser.add_argument("--size", type=float, default=1.0, help="scales the number of puts per round (1: some 15 seconds)")
-    parser.add_argument("--directory", type=Path, help="where the disk to measure is mounted (default: the system's temporary directory)")
+    parser.add_argument("--size", type=float, default=1.0, help="scales the number of puts per round (1: some 40 seconds)")
+    parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="where the disk to measure is mounted (/var/tmp)")
+    parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="where a memory disk is mounted (/dev/shm)")
     parser.add_argument("--docs", type=Path, help="a page with a place for the figures, such as docs/benchmarks.md")
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
-    with TemporaryDirectory(prefix="tiered-bench-", dir=arguments.directory) as temporary:
-        measured = anyio.run(measure, Path(temporary), arguments.size)
-    tell("embedded", [measured], arguments.size, load, arguments.docs)
+    with (
+        TemporaryDirectory(prefix="tiered-bench-", dir=arguments.directory) as on_disk,
+        TemporaryDirectory(prefix="tiered-bench-", dir=arguments.memory) as in_memory,
+    ):
+        tables = anyio.run(figures, Path(on_disk), Path(in_memory), arguments.size)
+    tell("embedded", tables, arguments.size, load, arguments.docs)

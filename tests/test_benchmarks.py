@@ -24,6 +24,8 @@ from benchmarks import (
     command,
     deletions,
     embedded,
+    embedded_profile,
+    embedded_rows,
     facade,
     feed_writer,
     files,
@@ -66,10 +68,25 @@ def test_the_embedded_benchmark_shows_every_pair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(embedded, "ROUNDS", 2)
-    anyio.run(embedded.measure, tmp_path, 0.001).show()
+    monkeypatch.setattr(embedded_profile, "ROUNDS", 2)
+    (tmp_path / "memory").mkdir()
+    puts, small, large = anyio.run(embedded.figures, tmp_path, tmp_path / "memory", 0.001)
+    for table in (puts, small, large):
+        table.show()
     shown = capsys.readouterr().out
-    assert shown.count("1 KiB") == 2
-    assert shown.count("2 MiB") == 4
+    assert shown.count("1 KiB ") == 4
+    assert [row[0] for row in puts.rows] == ["disk"] * 6 + ["memory"] * 6
+    for parts in (small, large):
+        *each, total = (int(row[2]) for row in parts.rows)
+        assert abs(sum(each) - total) <= len(each), "rounded"
+
+
+def test_the_benchmark_of_many_embedded_rows_lists_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded_rows, "ROUNDS", 1)
+    monkeypatch.setattr(embedded_rows, "ROWS", 200_000)
+    listings, idle = anyio.run(embedded_rows.figures, tmp_path, 0.01)
+    assert [row[1] for row in listings.rows] == ["10"] * 4 + ["1,000"] * 4
+    assert [row[0] for row in idle.rows] == ["0 rows", "20 rows", "2,000 rows"]
 
 
 def test_the_benchmark_of_the_facade_has_a_line_for_each_store_operation_and_payload(

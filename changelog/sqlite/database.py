@@ -1,6 +1,6 @@
 """`Database`, one SQLite file that several processes share: many readers, and writers that commit in groups.
 
-    write(run) --> queue --> one task: BEGIN IMMEDIATE [SAVEPOINT run]... COMMIT --> every waiter is told
+    write(run) --> queue --> one thread: BEGIN IMMEDIATE [SAVEPOINT run]... COMMIT --> every waiter is told
     read(run)  --> a read connection of its own: one snapshot, never waits for writers
 
 Each module that keeps tables here brings its own `CREATE TABLE IF NOT EXISTS` (`require`). The file itself knows only
@@ -11,8 +11,8 @@ writes that bring no payload use up a reserve (`FILE-reserve`). So deleting is p
 there is space for the reserve again.
 
 *Crash* at any point: the whole write is in the file, or nothing of it. *Failure*: one table below translates SQLite's
-codes into this project's errors. If no thread can be started, only that group of writes, or that read, fails. This
-module contains no SQL of any other module's tables.
+codes into this project's errors. If no thread can be started, only that read fails, or the opening: the thread that
+writes lives from the opening to the closing. This module contains no SQL of any other module's tables.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, cast
 
 import anyio
+from anyio import from_thread
+from anyio.lowlevel import EventLoopToken, current_token
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
-from changelog.base.tasks import end_tasks
+from changelog.base.tasks import wait_out
 from changelog.base.threads import in_thread
 from changelog.sqlite.forks import Identity, closed, opened, refuse_inherited
 
@@ -66,7 +68,7 @@ Run = Callable[[sqlite3.Connection], T]
 class _Write(Generic[T]):
     """One call of `write` on its way. `grows`: it brings a payload.
 
-    `taken`: its transaction has begun, so it cannot be withdrawn.
+    `taken`: its transaction begins, so it cannot be withdrawn.
     """
 
     run: Run[T]
@@ -93,9 +95,13 @@ class Database:
         self._options = ""
         self._file: Identity | None = None
         self._noted: Identity | None = None  # what `forks` was told to be open
+        self._page_bytes = 0
         self._writing = threading.Lock()
-        self._to_writer, self._from_callers = anyio.create_memory_object_stream[_Write[Any]](GROUP_MAX)
-        self._writer_thread = anyio.CapacityLimiter(1)
+        self._waiting: queue.SimpleQueue[_Write[Any] | None] = queue.SimpleQueue()  # None: the last one has come
+        self._deciding = threading.Lock()  # guards `_is_closed`, and what is taken or withdrawn
+        self._is_closed = True
+        self._ended = anyio.Event()  # the thread that writes
+        self._opening_thread = anyio.CapacityLimiter(1)
         self._reader_threads = anyio.CapacityLimiter(READERS)
         self._readers: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
         self._connections: list[sqlite3.Connection] = []
@@ -116,26 +122,17 @@ class Database:
         nothing was changed. A file that can only be read is opened for reading.
         """
         database = cls(path, busy_timeout_s)
-        failure: BaseException | None = None
         try:
             await database._connect(runtime, beside)
-            tasks = anyio.create_task_group()
-            await tasks.__aenter__()
-            tasks.start_soon(database._commit_groups)
+            database._start_writing()
             try:
-                with database._to_writer:
-                    yield database
-            except BaseException as error:
-                failure = error
-                raise
+                yield database
             finally:
-                await end_tasks(tasks, failure)
+                await database._stop_writing()
         finally:
-            database._to_writer.close()
-            database._from_callers.close()
             try:
                 with anyio.CancelScope(shield=True):
-                    await in_thread(database._close, database._writer_thread)
+                    await in_thread(database._close, database._opening_thread)
             except UnavailableError:  # no thread can be had
                 database._close()
             except BaseException:  # asyncio's own cancellation, which no shield stops: a thread may still be closing it
@@ -158,17 +155,17 @@ class Database:
         begun, or it is complete.
         """
         write = _Write(run, grows)
+        with self._deciding:
+            if self._is_closed:
+                raise UnavailableError(f"{self.path} is closed")
+            self._waiting.put(write)
         try:
-            await self._to_writer.send(write)
             await write.told.wait()
-        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-            raise UnavailableError(f"{self.path} is closed") from None
         except BaseException:
-            write.withdrawn = True
-            while write.taken and not write.told.is_set():
-                # asyncio's own cancellation passes every shield.
-                with suppress(anyio.get_cancelled_exc_class()), anyio.CancelScope(shield=True):
-                    await write.told.wait()
+            with self._deciding:
+                write.withdrawn = not write.taken
+            if not write.withdrawn:
+                await wait_out(write.told)
             raise
         if write.error is not None:
             raise write.error
@@ -198,50 +195,62 @@ class Database:
             if surplus >= before:
                 return
 
-    # --- the writer's task ---------------------------------------------------------------------------
+    # --- the thread that writes ----------------------------------------------------------------------
 
-    async def _commit_groups(self) -> None:
-        """Ends only when the database is closed, because clean-up in cancelled scopes still writes."""
+    def _start_writing(self) -> None:
+        """Starts the thread. It is a daemon thread, so it does not keep a program from ending that leaves it behind."""
         try:
-            with anyio.CancelScope(shield=True):
-                async for first in self._from_callers:
-                    await self._commit_group([first, *self._waiting()])
+            threading.Thread(target=self._commit_groups, args=(current_token(),), name="tiered database", daemon=True).start()
+        except RuntimeError as error:
+            raise UnavailableError(f"no thread could be started: let this process have more of them, or try again ({error})") from error
+        self._is_closed = False
+
+    async def _stop_writing(self) -> None:
+        """Takes no more writes, and waits until those that wait are committed."""
+        with self._deciding:
+            self._is_closed = True
+        self._waiting.put(None)
+        await wait_out(self._ended)
+
+    def _commit_groups(self, loop: EventLoopToken) -> None:
+        taken: list[_Write[Any]] = []
+        try:
+            while (first := self._waiting.get()) is not None:
+                taken = self._take(first)
+                del first  # its payload must not stay in memory while this waits for the next
+                if taken:
+                    self._commit(taken)
+                    from_thread.run_sync(_tell, taken, token=loop)
+                    taken = []
         finally:
-            # If it ends in another way (asyncio's own shutdown), nobody may wait for an answer any more.
-            while waiting := self._waiting():
-                self._give_up(waiting)
-            self._from_callers.close()
+            # If it ends in another way, nobody may wait for an answer any more.
+            with self._deciding:
+                self._is_closed = True
+            with suppress(queue.Empty):
+                while True:
+                    if (left := self._waiting.get_nowait()) is not None:
+                        taken.append(left)
+            for write in taken:
+                write.error = UnconfirmedError(f"{self.path} was given up while it was written to")
+            with suppress(RuntimeError):  # the event loop has ended, so nobody waits
+                from_thread.run_sync(_tell, taken, token=loop)
+                from_thread.run_sync(self._ended.set, token=loop)
 
-    async def _commit_group(self, received: list[_Write[Any]]) -> None:
-        group = [write for write in received if not write.withdrawn]
-        for write in group:
-            write.taken = True
-        try:
-            if group:
-                await in_thread(partial(self._commit, group), self._writer_thread)
-        except UnavailableError as error:  # no thread: this group fails, but maybe not the next one
-            for write in group:
-                write.error = error
-        except BaseException:
-            self._give_up(group)
-            raise
-        for write in group:
-            write.told.set()
-
-    def _give_up(self, group: list[_Write[Any]]) -> None:
-        for write in group:
-            write.error = UnconfirmedError(f"{self.path} was given up while it was written to")
-            write.told.set()
-
-    def _waiting(self) -> list[_Write[Any]]:
-        """The writes that wait at this moment, besides the one that was just received."""
-        waiting: list[_Write[Any]] = []
-        while len(waiting) < GROUP_MAX - 1:
-            try:
-                waiting.append(self._from_callers.receive_nowait())
-            except (anyio.WouldBlock, anyio.EndOfStream):
-                break
-        return waiting
+    def _take(self, first: _Write[Any]) -> list[_Write[Any]]:
+        """The first and those that wait behind it, without those that were withdrawn."""
+        received = [first]
+        with suppress(queue.Empty):
+            while len(received) < GROUP_MAX:
+                following = self._waiting.get_nowait()
+                if following is None:
+                    self._waiting.put(None)  # nothing comes after it
+                    break
+                received.append(following)
+        with self._deciding:
+            taken = [write for write in received if not write.withdrawn]
+            for write in taken:
+                write.taken = True
+        return taken
 
     def _commit(self, group: list[_Write[Any]]) -> None:
         """Commits all of them in one transaction. Leaves a result or an error in each, and raises nothing."""
@@ -264,7 +273,10 @@ class Database:
             self._writer.execute("BEGIN IMMEDIATE")
             present = self._require(self._writer)
             for write in group:
-                self._attempt(write)
+                if len(group) > 1:
+                    self._attempt(write)
+                else:  # if it fails, all is undone anyway
+                    write.error, write.result = None, write.run(self._writer)
                 if write.grows:
                     self._refuse_what_cannot_be_moved(len(group))
             committing = True
@@ -312,8 +324,8 @@ class Database:
         must be space for the file's growth twice, in the log and in the file, and once for what else each write
         changes.
         """
-        (pages,), (size,) = *self._writer.execute("PRAGMA page_count"), *self._writer.execute("PRAGMA page_size")
-        growth = pages * size - self.path.stat().st_size
+        (pages,), = self._writer.execute("PRAGMA page_count")
+        growth = pages * self._page_bytes - os.stat(self.path).st_size
         if growth > 0 and 2 * growth + writes * NO_SPACE_BYTES > _free_bytes(self.path.parent):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -386,11 +398,11 @@ class Database:
             raise ConfigurationError(f"the directory {self.path.parent} cannot be made: {error.strerror}; choose another") from error
 
     async def _open_connections(self, runtime: Runtime, beside: Path | None) -> None:
-        await in_thread(partial(self._create, beside), self._writer_thread)
+        await in_thread(partial(self._create, beside), self._opening_thread)
         given_up_at = runtime.monotonic() + self._busy_timeout_s
-        while not await in_thread(partial(self._in_wal_mode, runtime.monotonic() >= given_up_at), self._writer_thread):
+        while not await in_thread(partial(self._in_wal_mode, runtime.monotonic() >= given_up_at), self._opening_thread):
             await runtime.sleep(0.01)
-        await in_thread(self._connect_readers, self._writer_thread)
+        await in_thread(self._connect_readers, self._opening_thread)
 
     def _can_be_read_otherwise(self, error: sqlite3.Error) -> bool:
         """Whether opening may succeed at a second attempt, because something can be done without.
@@ -503,6 +515,7 @@ class Database:
         readers[-1].execute("SELECT count(*) FROM sqlite_schema").fetchall()
         for reader in readers:
             self._readers.put(reader)
+        (self._page_bytes,), = self._writer.execute("PRAGMA page_size")  # no statement changes it in the WAL mode
         self._file = _identity(self.path)
 
     def _connection(self, options: str = "") -> sqlite3.Connection:
@@ -562,6 +575,11 @@ class Database:
         return code == sqlite3.SQLITE_FULL or (code in _VAGUE and _free_bytes(self.path.parent) < NO_SPACE_BYTES)
 
 
+def _tell(writes: Sequence[_Write[Any]]) -> None:
+    for write in writes:
+        write.told.set()
+
+
 class _SchemaMissingError(Exception):
     """The file lacks a table that is required. It must be written to before it can be read."""
 
@@ -578,7 +596,7 @@ class _Reserve:
     def restore(self) -> None:
         """Makes the file again. Raises `OSError` if there is no space for it."""
         with suppress(FileNotFoundError):
-            if self._path.stat().st_size == RESERVE_BYTES:
+            if os.stat(self._path).st_size == RESERVE_BYTES:
                 return
         try:
             self._path.write_bytes(bytes(RESERVE_BYTES))
@@ -662,7 +680,7 @@ _OF_THE_SYSTEM = {
 def _identity(path: Path) -> Identity | None:
     """The file's device and inode; None: there is no file."""
     try:
-        found = path.stat()
+        found = os.stat(path)
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino

@@ -78,8 +78,10 @@ class SqliteChangeLog:
         """
         def run(connection: sqlite3.Connection) -> Entry:
             entry = Entry(change, change.id.row_key(), owner)
-            connection.execute("INSERT INTO changes VALUES (?, ?, 0, NULL) ON CONFLICT DO NOTHING", (entry.key, encode(entry)))
-            if not self._swap(connection, entry, entry):
+            added = connection.execute(
+                "INSERT INTO changes VALUES (?, ?, ?, NULL) ON CONFLICT DO NOTHING", (entry.key, encode(entry), self._now_ms())
+            )
+            if not added.rowcount and not self._swap(connection, entry, entry):
                 raise LeaseLostError(f"change {change.id} of {change.object} was taken over by recovery")
             return entry
 

@@ -58,12 +58,17 @@ from tiered.embedded.tree import (
 from tiered.embedded.walk import Listings, generations, list_abandoned
 from tiered.metadata import NS_PER_S, Metadata
 from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, DamagedError, NotCopied, Removal, UploadPage
-from tiered.stored import PIECE_BYTES
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 THREADS_MAX = 16
+GATHERED_BYTES = 1 << 20
+"""How much of a payload an upload gathers. More than this is written to the file, in one call into a thread."""
+
+COPIED_BYTES_MAX = 64 << 10
+"""Pieces up to this size are joined to larger ones, which copies them."""
+
 COLLECT_AT_ONCE = 256
 """How many files one step of a collection looks at.
 
@@ -268,7 +273,7 @@ class _Collection:
 class FileUpload:
     """`Upload` into a temporary file.
 
-    Small pieces are collected first, so that not each of them needs a call into a thread.
+    Pieces are gathered first, so that not each of them needs a call into a thread.
     """
 
     def __init__(
@@ -281,7 +286,8 @@ class FileUpload:
         self._file = file
         self._disk = disk
         self._runtime = runtime
-        self._gathered = bytearray()
+        self._gathered: list[bytearray | memoryview] = []
+        self._gathered_bytes = 0
         self._size = 0
 
     async def write(self, piece: bytes | memoryview) -> None:
@@ -290,11 +296,23 @@ class FileUpload:
         self._size += view.nbytes
         if self._declared is not None and self._size > self._declared:
             raise self._wrong_size("more than")
-        if len(self._gathered) + view.nbytes <= PIECE_BYTES:
-            self._gathered += view
+        self._gather(view)
+        if self._gathered_bytes > GATHERED_BYTES:
+            gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+            await self._disk.run(f"write blob {self._name!r}", self._file.append, gathered)
+
+    def _gather(self, piece: memoryview) -> None:
+        """Keeps the piece. It is copied if it is small, or if the caller may change it: only `bytes` stay as they are.
+        """
+        self._gathered_bytes += piece.nbytes
+        if piece.nbytes > COPIED_BYTES_MAX and isinstance(piece.obj, bytes):
+            self._gathered.append(piece)
             return
-        await self._disk.run(f"write blob {self._name!r}", self._file.append, (self._gathered, view))
-        self._gathered = bytearray()
+        last = self._gathered[-1] if self._gathered else None
+        if isinstance(last, bytearray):
+            last += piece
+        else:
+            self._gathered.append(bytearray(piece))
 
     async def finalise(self) -> None:
         """Makes the blob visible. `UnavailableError`: the upload was cancelled, or a blob of this name exists.

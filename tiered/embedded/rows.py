@@ -121,11 +121,12 @@ class SqliteRows:
             # process is stopped here for long.
             if self._runtime.boot_time() > deadline_s:
                 raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
-            if _is_marked(connection, path, token) or _target(connection, path) not in (None, expected):
+            target, is_marked, horizon_ms = _before(connection, path, token)
+            if is_marked or target not in (None, expected):
                 return False
             if only is not None and not _satisfies(connection, path, only):
                 return False
-            if self._is_forgotten(connection, token):
+            if self._is_forgotten(token, horizon_ms):
                 return False
             _write(connection, path, token, state)
             _mark(connection, path, token, "won", self._now_ms())
@@ -283,12 +284,11 @@ class SqliteRows:
 
         return await self._database.write(run)
 
-    def _is_forgotten(self, connection: sqlite3.Connection, token: ChangeId) -> bool:
+    def _is_forgotten(self, token: ChangeId, horizon_ms: int) -> bool:
         """Whether a mark of the token may have been collected.
 
         `ClockBehindError`: the clock is so far behind that this would be true of every new change.
         """
-        horizon_ms = _horizon_ms(connection)
         if token.created_ms > horizon_ms:
             return False
         if (now_ms := self._now_ms()) <= horizon_ms:
@@ -300,7 +300,8 @@ class SqliteRows:
 
     async def _replace_inline(self, path: str, token: ChangeId, state: Inline | None) -> bool:
         def run(connection: sqlite3.Connection) -> bool:
-            if _target(connection, path) is not None or _is_marked(connection, path, token) or self._is_forgotten(connection, token):
+            target, is_marked, horizon_ms = _before(connection, path, token)
+            if target is not None or is_marked or self._is_forgotten(token, horizon_ms):
                 return False
             _write(connection, path, token, state)
             return True
@@ -429,17 +430,17 @@ def _policy(path: str, policy: str | None) -> Expiration:
 
 
 def _write(connection: sqlite3.Connection, path: str, token: ChangeId, state: RowState) -> None:
-    connection.execute("DELETE FROM rows WHERE path = ?", (path,))
     columns: tuple[str | None, str | None, str | None, bytes | None, bytes | None]
     match state:
         case None:
+            connection.execute("DELETE FROM rows WHERE path = ?", (path,))
             return
         case Tombstone(target, expiration):
             columns = (token, target, json.dumps(encode_policy(expiration)), None, None)
         case Inline(metadata, payload):
             columns = (token, None, None, encode_metadata(metadata), payload)
     connection.execute(
-        f"INSERT INTO rows ({_COLUMNS}, path, deadline_ms, crc, conditional) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT OR REPLACE INTO rows ({_COLUMNS}, path, deadline_ms, crc, conditional) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             *columns, path, None if state.deadline_ns is None else state.deadline_ns // NS_PER_MS, _crc(path, columns),
             1 if isinstance(state, Tombstone) and state.conditional else None,
@@ -486,8 +487,16 @@ def _target(connection: sqlite3.Connection, path: str) -> str | None:
     return found[0] if found else None
 
 
-def _is_marked(connection: sqlite3.Connection, path: str, token: ChangeId) -> bool:
-    return connection.execute("SELECT 1 FROM marks WHERE path = ? AND token = ?", (path, token)).fetchone() is not None
+def _before(connection: sqlite3.Connection, path: str, token: ChangeId) -> tuple[str | None, bool, int]:
+    """What decides a write: the blob that a tombstone names, whether the token has a mark, and the horizon in ms.
+
+    It is one statement, because a statement costs more than what it looks up.
+    """
+    target, is_marked, horizon_ms = connection.execute(
+        "SELECT (SELECT target FROM rows WHERE path = ?1), EXISTS (SELECT 1 FROM marks WHERE path = ?1 AND token = ?2),"
+        " (SELECT created_ms FROM horizon)", (path, token)
+    ).fetchone()
+    return target, bool(is_marked), -1 if horizon_ms is None else horizon_ms
 
 
 def _mark(connection: sqlite3.Connection, path: str, token: ChangeId, verdict: str, at_ms: int) -> None:

@@ -16,7 +16,7 @@ import io
 import os
 import stat
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
@@ -70,7 +70,7 @@ class UploadFile:
         self._lock = Lock()
         self._checksums = Checksums()
 
-    def append(self, chunks: Iterable[bytearray | memoryview]) -> None:
+    def append(self, chunks: Sequence[bytearray | memoryview]) -> None:
         """Appends the chunks. A write that fails ends the upload."""
         with self._lock:
             self._refuse_if_ended()
@@ -81,12 +81,13 @@ class UploadFile:
                 self._end()
                 raise
 
-    def publish(self, last: bytearray, metadata: Metadata, written_ns: int) -> None:
+    def publish(self, last: Sequence[bytearray | memoryview], metadata: Metadata, written_ns: int) -> None:
         """Completes the file and links it into place, durably. The upload has ended afterwards, also after an error."""
         with self._lock:
             self._refuse_if_ended()
             try:
-                self._append(last)
+                for chunk in last:
+                    self._append(chunk)
                 _write_all(self._file, memoryview(encode_trailer(metadata, self._checksums, written_ns)))
                 os.fsync(self._file.fileno())
                 _make_parents(self._target.parent, self._root)

@@ -271,6 +271,26 @@ async def test_writes_that_wait_together_share_a_transaction(database: Database)
     assert statements.count("COMMIT") < GROUP_MAX / 4
 
 
+async def test_a_small_put_alone_is_one_look_and_one_insert(database: Database, runtime: Clock) -> None:
+    rows, token, statements = SqliteRows(database, runtime), ChangeId.new(runtime), list[str]()
+    await database.write(lambda connection: connection.set_trace_callback(statements.append))
+    statements.clear()
+    assert await rows.put_inline("u/objects/k", token, Inline(Metadata(), b"small", token))
+    verbs = [statement.split()[0] for statement in statements]
+    assert verbs == ["BEGIN", "SELECT", "INSERT", "PRAGMA", "COMMIT"]
+
+
+async def test_a_write_alone_that_raises_leaves_nothing_of_it_and_the_next_one_goes_on(database: Database) -> None:
+    def spoil(connection: sqlite3.Connection) -> None:
+        note("spoilt")(connection)
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):  # it was to create the table, too, and that is undone
+        await database.write(spoil)
+    await database.write(note("after"))
+    assert await notes(database) == ["after"]
+
+
 async def test_a_write_that_raises_is_undone_alone_and_gets_its_own_error(database: Database) -> None:
     def spoil(connection: sqlite3.Connection) -> None:
         note("spoilt")(connection)
@@ -379,7 +399,7 @@ class NoThreads:
         return await to_thread.run_sync(function, **named)
 
 
-async def test_where_no_thread_can_be_had_the_calls_of_that_moment_fail_and_no_others(
+async def test_where_no_thread_can_be_had_the_reads_of_that_moment_fail_and_no_other_call(
     path: Path, runtime: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = NoThreads()
@@ -396,16 +416,49 @@ async def test_where_no_thread_can_be_had_the_calls_of_that_moment_fail_and_no_o
             threads.exhausted = True
             async with anyio.create_task_group() as tasks:
                 for _ in range(200):
-                    tasks.start_soon(fail, lambda: database.write(note("never")))
+                    tasks.start_soon(database.write, note("meanwhile"))  # its thread is there already
                     tasks.start_soon(fail, lambda: notes(database))
             threads.exhausted = False
             await database.write(note("after"))
-            assert await notes(database) == ["before", "after"]
+            assert await notes(database) == ["before", *["meanwhile"] * 200, "after"]
             threads.exhausted = True  # closing goes without
         threads.exhausted = True
         with pytest.raises(UnavailableError, match="no thread could be started"):
             async with Database.open(path, runtime):
                 pass
+
+
+async def test_without_a_thread_for_writing_the_file_is_not_opened(path: Path, runtime: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoThread(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as exhausted:
+        exhausted.setattr("changelog.sqlite.database.threading.Thread", NoThread)
+        with pytest.raises(UnavailableError, match="no thread could be started"):
+            async with Database.open(path, runtime, busy_timeout_s=0.05):
+                pass
+    async with Database.open(path, runtime, busy_timeout_s=0.05) as database:
+        database.require(NOTES)
+        await database.write(note("here"))
+        assert await notes(database) == ["here"]
+
+
+async def test_a_thread_that_ends_by_an_error_of_ours_leaves_nobody_waiting(
+    path: Path, runtime: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*group: object) -> None:
+        raise AssertionError("a defect")
+
+    monkeypatch.setattr("threading.excepthook", lambda _: None)
+    with anyio.fail_after(30):
+        async with Database.open(path, runtime) as database:
+            database.require(NOTES)
+            monkeypatch.setattr(database, "_commit", fail)
+            with pytest.raises(UnconfirmedError, match="was given up"):
+                await database.write(note("unknown"))
+            with pytest.raises(UnavailableError, match="is closed"):
+                await database.write(note("refused"))
 
 
 async def test_a_runtime_error_of_the_callers_own_comes_out_as_it_is(database: Database) -> None:

@@ -36,7 +36,7 @@ from changelog.base.errors import (
 from changelog.change import ChangeId
 from changelog.log import Collects, LeftGarbageError
 from tests.given.repository import ROOT
-from tiered.embedded.blobs import COLLECT_AT_ONCE, LOCK_ATTEMPTS, LOGGED_MAX, FileBlobs
+from tiered.embedded.blobs import COLLECT_AT_ONCE, COPIED_BYTES_MAX, GATHERED_BYTES, LOCK_ATTEMPTS, LOGGED_MAX, FileBlobs
 from tiered.embedded.file import FOOTER_BYTES, path_of
 from tiered.metadata import Metadata, TimeToIdle
 from tiered.protocol.backends import ByteRange, Oddity
@@ -182,10 +182,25 @@ async def test_small_pieces_are_gathered_before_they_are_written(blobs: FileBlob
     upload = await begin(blobs, NAME, b"x" * 1000)
     temporary = root / "uploads" / NAME[-36:]
     assert temporary.stat().st_size == 0
-    await upload.write(b"y" * PIECE)
-    assert temporary.stat().st_size == 1000 + PIECE
+    await upload.write(b"y" * GATHERED_BYTES)
+    assert temporary.stat().st_size == 1000 + GATHERED_BYTES
     await upload.finalise()
-    assert await read(blobs, NAME) == b"x" * 1000 + b"y" * PIECE
+    assert await read(blobs, NAME) == b"x" * 1000 + b"y" * GATHERED_BYTES
+
+
+async def test_a_buffer_may_be_changed_as_soon_as_it_was_taken(blobs: FileBlobs) -> None:
+    upload, expected = await begin(blobs, NAME, b""), b""
+    buffer = bytearray(COPIED_BYTES_MAX + 1)
+    for piece in (memoryview(buffer), memoryview(buffer).toreadonly(), memoryview(buffer)[:5]):
+        buffer[:3] = b"abc"
+        expected += bytes(piece)
+        await upload.write(piece)
+        buffer[:3] = b"xyz"
+    for whole in (os.urandom(COPIED_BYTES_MAX + 1), os.urandom(COPIED_BYTES_MAX), b"small"):
+        expected += whole
+        await upload.write(whole)
+    await upload.finalise()
+    assert await read(blobs, NAME) == expected
 
 
 async def test_file_and_directories_are_synchronised_around_the_link(
@@ -223,7 +238,7 @@ async def test_a_finished_upload_cannot_be_used_again(blobs: FileBlobs) -> None:
     with pytest.raises(InvalidRequestError, match="has ended already"):
         await upload.finalise()
     with pytest.raises(InvalidRequestError, match="has ended already"):
-        await upload.write(bytes(2 * PIECE))
+        await upload.write(bytes(GATHERED_BYTES + 1))
     assert await read(blobs, NAME) == b"payload"
 
 
@@ -232,7 +247,7 @@ async def test_a_cancelled_task_can_still_abort_and_leaves_nothing(blobs: FileBl
     with anyio.CancelScope() as scope:
         scope.cancel()
         try:
-            await upload.write(bytes(2 * PIECE))
+            await upload.write(bytes(GATHERED_BYTES + 1))
         finally:
             await upload.abort()
     assert scope.cancelled_caught
@@ -872,7 +887,7 @@ async def main():
     root = Path(sys.argv[1])
     blobs = await FileBlobs.open_directory(root, SystemRuntime())
     resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
-    for payload in (bytes(700_000), bytes(399_990)):  # too long in the payload, and only in the footer
+    for payload in (bytes(2_000_000), bytes(399_990)):  # too long in the payload, and only in the footer
         upload = await blobs.open_upload("too/long", Metadata(), None)
         try:
             for start in range(0, len(payload), 100_000):
