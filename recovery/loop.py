@@ -52,6 +52,9 @@ PROBE_S = 5.0
 _NOT_ANSWERED = (UnavailableError, UnconfirmedError, ConfigurationError)
 """A service is down, or it refuses: a permission is taken away, and given back."""
 
+PRESENT_TIMES = 2
+"""An instance counts as present until it was silent for so many times `backoff_max_s`, the longest wait for a pass."""
+
 CLAIMS_AT_ONCE = 16
 """How many claims wait for their answers at once. Where two instances meet, each loses about so many before it knows.
 """
@@ -107,7 +110,8 @@ class RecoveryLoop:
         self._bucket = TokenBucket(runtime, settings.recovery.rate_per_s)
         self._stopping = anyio.Event()
         self._log_now_ms, self._asked_at = 0, -math.inf
-        self._full_pass_at = -math.inf
+        self._full_pass_at = self._counted_at = -math.inf
+        self._instances = 1
         self._left_to_others = False
         self._held: list[Entry] = []
         self._began_at: dict[str, float] = {}
@@ -132,6 +136,9 @@ class RecoveryLoop:
     async def run(self) -> None:
         """Makes passes until `stop`: the next one at once while there is work, and after a jittered wait otherwise.
 
+        Instances share the idle passes: each waits the longer, the more of them there are. So together they ask the log
+        no more often than one alone would.
+
         The first pass looks at the whole log, and so does one every `full_pass_every_s` seconds. The passes between
         look at recent changes only. After a failure the next pass looks at the whole log again, because what failed
         may be old by then. A tier or a log that refuses is treated like one that is down: the loop waits for it.
@@ -141,6 +148,8 @@ class RecoveryLoop:
         while not self._stopping.is_set():
             try:
                 report = await self._run_next()
+                if not report.seen:
+                    await self._count_instances()
                 await self._note_answers(report)
             except (UnavailableError, ConfigurationError) as error:
                 self.outages.suspect(last_asked(), error)
@@ -207,6 +216,15 @@ class RecoveryLoop:
         write = events.info if report.seen else events.debug  # an idle daemon makes a pass every few seconds
         write("pass_done", instance=self.instance, kind=kind, **asdict(report), duration_s=round(self.passed_at - began, 3))
         return report
+
+    async def _count_instances(self) -> None:
+        """Counts the instances that announced themselves lately. It asks the log once in `backoff_max_s` at most."""
+        now, age_max_s = self._runtime.monotonic(), self._settings.backoff_max_s
+        if now - self._counted_at >= age_max_s:
+            with self._answered_in_time():
+                seen_after_ms = await self._now_ms() - PRESENT_TIMES * age_max_s * 1000
+                present = [instance for instance, seen_ms in await self._log.presences() if seen_ms >= seen_after_ms]
+            self._instances, self._counted_at = max(1, len(present)), now
 
     async def _note_answers(self, report: Report) -> None:
         """After a pass over the log: notes which services answer, and which do not.
@@ -333,8 +351,11 @@ class RecoveryLoop:
             events.warning("release_failed", error, id=entry.change.id, object=entry.change.object)
 
     async def _pause(self, failures: int) -> None:
-        """Waits for about `idle_s` seconds, and longer after each failure in a row. Ends at once on `stop`."""
-        bound_s = min(self._settings.backoff_max_s, self._settings.idle_s * 2 ** min(failures, 16))
+        """Waits for about `idle_s` seconds for each instance, and longer after each failure in a row.
+
+        It waits at most `backoff_max_s` seconds, and ends at once on `stop`.
+        """
+        bound_s = min(self._settings.backoff_max_s, self._settings.idle_s * self._instances * 2 ** min(failures, 16))
         with anyio.move_on_after(bound_s * self._runtime.random.uniform(0.5, 1.0)):
             await self._stopping.wait()
 
