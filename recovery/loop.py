@@ -5,7 +5,9 @@
                                        lost the race: someone else has it      unreadable, or failed too often: park
 
 An entry waits for its services most of the time. So many are worked on at once, and few are claimed at once: two
-instances that meet in a range notice it before they have lost many claims. Any number of instances run side by side, and none leads. Recovery only collects garbage: it completes no put, and it
+instances that meet in a range notice it before they have lost many claims.
+
+Any number of instances run side by side, and none leads. Recovery only collects garbage: it completes no put, and it
 changes no tombstone (I1 and I2 are kept by `tiered.protocol.finishing`). I5: another instance may repeat whatever it
 did. I6: a bad entry is parked with its error, so it never blocks the others. *Crash*: its claims go stale, and others
 claim them. *Failure* of a tier or of the log: the claim is left to go stale, and the loop backs off.
@@ -272,7 +274,7 @@ class RecoveryLoop:
         the others; its next pass finds what they left. Within a page the order is random, for those that meet.
         """
         free, claims = anyio.Semaphore(self._settings.concurrency_max), anyio.Semaphore(CLAIMS_AT_ONCE)
-        first = self._runtime.random.randrange(len(ranges))
+        first = self._runtime.random.randrange(max(1, len(ranges)))
         for within in (*ranges[first:], *ranges[:first]):
             start: str | None = within.start
             lost, seen, contested = report.lost, report.seen, False

@@ -17,7 +17,7 @@ version, and a server whose clock is behind cannot write beneath one. Calls to t
 
     record, claim, release, keep, forget, announce 1   renew 1 for each entry   retry, park 2   read 1
     entries, kept, presences 1 for a page              read_note, swap_note 1
-    stale 1 if nothing is stale, otherwise 2 for a page
+    stale 1 if nothing is old, otherwise 3 for a page
     read_values, write_values, erase_values 1 for a portion (`changelog.log.portions`)   scan_values 1 for a page
     a compare-and-swap that fails: 1 more, see `_compare_and_mutate` and `swap_note`
 
@@ -41,7 +41,7 @@ it then, and the change is kept once more in the end. *Failure*: see `changelog.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from weakref import WeakSet
 
@@ -52,6 +52,7 @@ from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.bigtable.channel import (
     DELETE_ROW,
+    FIRST,
     NEWEST,
     SERVER_TIME,
     WITHOUT_VALUES,
@@ -73,14 +74,13 @@ from changelog.bigtable.channel import (
 )
 from changelog.bigtable.group_commit import GroupCommit
 from changelog.bigtable.row_merge import CellRow
-from changelog.bigtable.row_scan import ScannedCell
 from changelog.change import DONE, LOG_PREFIX, READABLE, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.lease import SET_BACK_MS, Renewal, Standing, standing
 from changelog.log import (
     CLOCK,
     LOG_END,
-    PRESENCE_AGE_MAX_MS,
     PORTION_KEYS,
+    PRESENCE_AGE_MAX_MS,
     REMOVED_AGE_MAX_MS,
     KeyRange,
     Page,
@@ -114,6 +114,7 @@ _CURRENT = chain(column_is(FAMILY, _ENTRY), NEWEST)
 _CURRENT_NOTE = chain(column_is(FAMILY, _NOTE), NEWEST)
 _CURRENT_VALUE = chain(column_is(FAMILY, _VALUE), NEWEST, value_from(b"\0"))
 _WITH_STATE = chain(family_is(FAMILY), NEWEST)
+_STATES = chain(column_is(FAMILY, _STATE), NEWEST, WITHOUT_VALUES)
 _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 
 
@@ -187,33 +188,47 @@ class BigTableChangeLog:
         """As in `ChangeLog`.
 
         The service does not even send an entry that is renewed and begins like one of this version. Of the others it
-        first sends no values. Entries that are kept or parked are left out by that, at a tenth of their price: no
-        filter of Bigtable can say that a column is absent. The values of the rest are read by their keys.
+        first sends the keys alone: those of suspects, and those of entries with a state. Entries that are kept or
+        parked are left out by that, at a fraction of their price. No filter of Bigtable can say that a column is
+        absent. The values of the rest are read by their keys.
 
         If an entry that is renewed is unreadable further on, it is found once it is as old as the expiry.
         """
-        suspect = chain(NEWEST, either(
-            chain(column_is(FAMILY, _ENTRY), either(
-                timestamp_in(0, max(1, now_ms - expiry_ms) * 1000),
-                timestamp_in((now_ms + SET_BACK_MS + 1) * 1000, 0),
-                value_begins_not_with(READABLE),
-            )),
-            column_is(FAMILY, _STATE),
-        ), WITHOUT_VALUES)  # fmt: skip
+        suspects = chain(column_is(FAMILY, _ENTRY), NEWEST, either(
+            timestamp_in(0, max(1, now_ms - expiry_ms) * 1000),
+            timestamp_in((now_ms + SET_BACK_MS + 1) * 1000, 0),
+            value_begins_not_with(READABLE),
+        ), FIRST, WITHOUT_VALUES)  # fmt: skip
         found: list[Entry | Unreadable] = []
         rows_max = max(limit + 1, PAGE_ROWS_MIN)
         span: KeySpan | None = KeySpan(within.start.encode(), within.end.encode())
         while span is not None and len(found) <= limit:
-            scan, is_all = await self._table.read_bulk([span], suspect, rows_max)
-            keys = _open_keys(scan.cells)
+            keys, span = await self._keys(span, suspects, rows_max)
+            keys = await self._without_state(keys)
             for first in range(0, len(keys), PORTION_KEYS):
                 if len(found) > limit:
                     break
                 rows = await self._table.read_all(keys[first : first + PORTION_KEYS])
                 found += [entry for row in rows if (entry := _due(row, now_ms, expiry_ms)) is not None]
-            span = None if is_all else span.beginning(scan.last_key + b"\0")
-            rows_max = max(rows_max, min(SUSPECTS_MAX, rows_max * 4))  # most of these rows are kept or parked
+            rows_max = max(rows_max, min(SUSPECTS_MAX, rows_max * 4))  # most of these rows are kept, parked or wait
         return Page(tuple(found[:limit]), found[limit].key if len(found) > limit else None)
+
+    async def _without_state(self, keys: Sequence[bytes]) -> Sequence[bytes]:
+        """Those of the keys, which are in order, whose entries are neither kept nor parked."""
+        span: KeySpan | None = KeySpan(keys[0], keys[-1] + b"\0") if keys else None
+        stated: set[bytes] = set()
+        while span is not None:
+            more, span = await self._keys(span, _STATES, SUSPECTS_MAX)
+            stated.update(more)
+        return [key for key in keys if key not in stated]
+
+    async def _keys(self, span: KeySpan, yields: Message, limit: int) -> tuple[Sequence[bytes], KeySpan | None]:
+        """The keys of up to `limit` rows of which the filter yields a cell, and what is left of the span.
+
+        A filter that yields one cell of a row costs least.
+        """
+        scan, is_all = await self._table.read_bulk([span], yields, limit)
+        return [key for key, *_ in scan.cells], None if is_all else span.beginning(scan.last_key + b"\0")
 
     async def claim(self, entry: Entry, owner: str) -> Entry | None:
         claimed = entry.claimed_by(owner)
@@ -423,37 +438,19 @@ def _cell(row: CellRow, column: bytes) -> tuple[bytes, int] | None:
     return None
 
 
-def _is_text(key: bytes) -> bool:
-    try:
-        key.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def _due(row: CellRow, now_ms: int, expiry_ms: int) -> Entry | Unreadable | None:
     """The entry in a row, if it is open and nobody renews it."""
     entry = _entry(row) if _cell(row, _STATE) is None else None
     return entry if entry is not None and standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE else None
 
 
-def _open_keys(cells: Iterable[ScannedCell]) -> list[bytes]:
-    """The keys of the rows that have an entry and no state. The cells of a row follow each other, the entry first."""
-    keys: list[bytes] = []
-    for key, _, column, _, _ in cells:
-        if column == _ENTRY and _is_text(key):
-            keys.append(key)
-        elif keys and keys[-1] == key:
-            keys.pop()
-    return keys
-
-
 def _entry(row: CellRow) -> Entry | Unreadable | None:
     """The entry in a row; None: there is none, or its key is not text. The server dates its state."""
     value, state = _cell(row, _ENTRY), _cell(row, _STATE)
-    if value is None or not _is_text(row.key):
+    key = row.key.decode(errors="ignore")
+    if value is None or key.encode() != row.key:
         return None
-    entry = decode(row.key.decode(), *value, None if state is None else state[0].decode(errors="replace"))
+    entry = decode(key, *value, None if state is None else state[0].decode(errors="replace"))
     if state is None:
         return entry
     if entry.stuck is None:
