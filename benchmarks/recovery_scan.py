@@ -47,8 +47,9 @@ from tiered.open import open_backends
 from tiered.settings import Settings
 
 RUNTIME = SystemRuntime()
-ENTRIES = 100_000
-KINDS = ("nothing", "renewed", "kept")
+ENTRIES = {"nothing": (0, 0), "renewed": (100_000, 100_000), "kept": (10_000, 100_000)}
+"""How many entries of a kind there are, on Bigtable and in SQLite. Kept ones are fewer where each is a message."""
+
 PASSES = 3
 MADE_BEFORE_MS = 600_000
 HELD_MS = 600_000
@@ -102,14 +103,12 @@ class Passes:
 
 async def figures(servers: Servers, size: float) -> list[Figures]:
     rows = []
-    for kind in KINDS:
-        entries = round(ENTRIES * size) if kind != "nothing" else 0
-        for where, opened in (("Bigtable", partial(_on_bigtable, servers)), ("SQLite", _on_sqlite)):
+    for kind, counts in ENTRIES.items():
+        for where, opened, count in zip(("Bigtable", "SQLite"), (partial(_on_bigtable, servers), _on_sqlite), counts, strict=True):
+            entries = round(count * size)
             async with opened(kind, entries) as (loop, counted):
                 rows.append([where, kind, f"{entries:,}", *_cells(await _passes(loop, counted), counted)])
-    columns = [
-        "log", "entries", "how many", "ms", "CPU of the daemon, ms", "of the emulator, ms", "requests", "messages", "KiB received", "peak, MiB"
-    ]
+    columns = ["log", "entries", "how many", "ms", "daemon, CPU ms", "emulator, CPU ms", "requests", "messages", "KiB received", "peak, MiB"]
     return [
         Figures("Recovery: a pass that finds nothing to do", columns, rows, [f"Medians of {PASSES} passes over the whole log."]),
         _decoding(max(100, round(DECODED * size))),
