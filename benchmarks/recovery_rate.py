@@ -240,9 +240,11 @@ async def _work(servers: Servers, size: float) -> Figures:
         whole, made_bare = await take_turns([recovered, bare], WORK_ROUNDS)
     per_entry = {name: median(each[name] for each in made_bare) / entries * 1e6 for name in made_bare[0]}
     total, ours = sum(per_entry.values()), median(each["whole"] for each in whole) / entries * 1e6
-    cells = [*per_entry.items(), ("all of these", total), ("the rest: loop, protocol and adapters", ours - total), ("an entry in the loop", ours)]
+    rest = ("the rest: loop, protocol and adapters", ours - total)
+    cells = [*per_entry.items(), ("all of these", total), rest, ("an entry in the loop", ours)]
     notes = [
-        f"{entries:,} entries in a round, medians of {WORK_ROUNDS} rounds, {in_flight} in flight. The CPU is the client's, that of all threads."
+        f"{entries:,} entries in a round, medians of {WORK_ROUNDS} rounds, {in_flight} in flight. The CPU is the client's, that of"
+        " all threads."
     ]
     return Figures("Recovery: CPU of an entry, beside bare calls", ["", "µs", "share"], [
         [name, f"{us:,.0f}", f"{us / ours:.0%}"] for name, us in cells

@@ -108,7 +108,7 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
             entries = round(count * size)
             async with opened(kind, entries) as (loop, counted):
                 rows.append([where, kind, f"{entries:,}", *_cells(await _passes(loop, counted), counted)])
-    columns = ["log", "entries", "how many", "ms", "daemon, CPU ms", "emulator, CPU ms", "requests", "messages", "KiB received", "peak, MiB"]
+    columns = ["log", "entries", "how many", "ms", "daemon, CPU ms", "emulator, CPU ms", "requests", "messages", "KiB", "peak, MiB"]
     return [
         Figures("Recovery: a pass that finds nothing to do", columns, rows, [f"Medians of {PASSES} passes over the whole log."]),
         _decoding(max(100, round(DECODED * size))),
@@ -120,7 +120,7 @@ def _decoding(count: int) -> Figures:
     entries = sorted(_entries(count), key=lambda entry: entry.key)
     whole = _messages(entries, lambda entry: {b"c": encode(entry), b"s": DONE.encode()})
     cells = _messages(entries, lambda _: {b"c": b"", b"s": b""})
-    keys = [*_messages(entries, lambda _: {b"c": b""}), *_messages(entries, lambda _: {b"s": b""})]
+    apart = [*_messages(entries, lambda entry: {b"c": encode(entry)}), *_messages(entries, lambda _: {b"s": b""})]
 
     def decode_whole() -> None:
         merge = RowMerge()
@@ -137,7 +137,7 @@ def _decoding(count: int) -> Figures:
     sides = [
         ("both cells with their values, each entry decoded", whole, decode_whole),
         ("both cells without values, in one scan", cells, partial(scan, cells)),
-        ("the keys of old entries, and those of entries with a state, in two scans (what `stale` does)", keys, partial(scan, keys)),
+        ("the entry's value, and its state without one, in two scans (what `stale` does)", apart, partial(scan, apart)),
     ]
     rows = []
     for what, messages, work in sides:

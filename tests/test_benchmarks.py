@@ -33,6 +33,7 @@ from benchmarks import (
     overload,
     production,
     recovery_rate,
+    recovery_scan,
     statistics_pictures,
 )
 from benchmarks.audit_gcs import answer
@@ -99,7 +100,8 @@ def test_the_benchmark_beside_gcsfs_has_a_line_for_each_operation_and_file(tmp_p
 @pytest.mark.parametrize(("part", "tables", "lines"), [
     ("calls", 2, 3), ("latency", 1, 2), ("deletions", 2, 5), pytest.param("feed_writer", 5, 15, marks=pytest.mark.sim),
     pytest.param("client_cpu", 3, 27, marks=pytest.mark.sim),
-    pytest.param("memory", 1, 2, marks=pytest.mark.sim), pytest.param("recovery_rate", 1, 2, marks=pytest.mark.sim),
+    pytest.param("memory", 1, 2, marks=pytest.mark.sim), pytest.param("recovery_rate", 2, 9, marks=pytest.mark.sim),
+    ("recovery_scan", 2, 9), ("recovery_growth", 1, 6),
 ])  # fmt: skip
 def test_a_production_benchmark_has_a_line_for_everything_it_compares(
     bigtable_host: str, monkeypatch: pytest.MonkeyPatch, part: str, tables: int, lines: int
@@ -111,8 +113,9 @@ def test_a_production_benchmark_has_a_line_for_everything_it_compares(
     monkeypatch.setattr(calls, "cases", lambda: CASES)
     monkeypatch.setattr(feed_writer, "ROUNDS", 2)
     monkeypatch.setattr(feed_writer, "POLLS_S", (0.2,))
-    monkeypatch.setattr(recovery_rate, "DAEMONS", (1, 2))
-    monkeypatch.setattr(recovery_rate, "CONDITIONS", recovery_rate.CONDITIONS[1:])
+    monkeypatch.setattr(recovery_rate, "CONDITIONS", [("late", 1.0, 1.0, {1: 4, 2: 4})])
+    monkeypatch.setattr(recovery_rate, "WORK_ROUNDS", 2)
+    monkeypatch.setattr(recovery_scan, "PASSES", 1)
     monkeypatch.setattr(memory, "UPLOAD_BYTES", 2 * memory.MIB)
     monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", bigtable_host)
     figures = anyio.run(production.run_part, part, TINY)

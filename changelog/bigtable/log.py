@@ -17,7 +17,7 @@ version, and a server whose clock is behind cannot write beneath one. Calls to t
 
     record, claim, release, keep, forget, announce 1   renew 1 for each entry   retry, park 2   read 1
     entries, kept, presences 1 for a page              read_note, swap_note 1
-    stale 1 if nothing is old, otherwise 3 for a page
+    stale 1 if nothing is old, otherwise 2 for a page
     read_values, write_values, erase_values 1 for a portion (`changelog.log.portions`)   scan_values 1 for a page
     a compare-and-swap that fails: 1 more, see `_compare_and_mutate` and `swap_note`
 
@@ -74,12 +74,12 @@ from changelog.bigtable.channel import (
 )
 from changelog.bigtable.group_commit import GroupCommit
 from changelog.bigtable.row_merge import CellRow
+from changelog.bigtable.row_scan import ScannedCell
 from changelog.change import DONE, LOG_PREFIX, READABLE, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.lease import SET_BACK_MS, Renewal, Standing, standing
 from changelog.log import (
     CLOCK,
     LOG_END,
-    PORTION_KEYS,
     PRESENCE_AGE_MAX_MS,
     REMOVED_AGE_MAX_MS,
     KeyRange,
@@ -99,7 +99,7 @@ RENEWALS_AT_ONCE = 32
 SHARDS_MAX = 256
 PAGE_ROWS_MIN = 100
 SUSPECTS_MAX = 10_000
-"""So many rows without values are read with one request at most, if most of them turn out to be kept or parked."""
+"""So many rows are read with one request at most, if most of them turn out to be kept or parked, or wait."""
 PRESENCES_PAGE = 1000
 REQUEST_KEY_SHARE = 16
 """A ReadRows request may have 512 KiB, and a portion 4 MiB. So each byte of a key that is read counts as so many."""
@@ -187,10 +187,9 @@ class BigTableChangeLog:
     async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> Page:
         """As in `ChangeLog`.
 
-        The service does not even send an entry that is renewed and begins like one of this version. Of the others it
-        first sends the keys alone: those of suspects, and those of entries with a state. Entries that are kept or
-        parked are left out by that, at a fraction of their price. No filter of Bigtable can say that a column is
-        absent. The values of the rest are read by their keys.
+        The service does not even send an entry that is renewed and begins like one of this version. No filter of
+        Bigtable can say that a column is absent, so a second scan tells which of the others are kept or parked, and
+        they are never decoded. Each of the two scans yields one cell of a row, which costs a fraction of two.
 
         If an entry that is renewed is unreadable further on, it is found once it is as old as the expiry.
         """
@@ -198,37 +197,34 @@ class BigTableChangeLog:
             timestamp_in(0, max(1, now_ms - expiry_ms) * 1000),
             timestamp_in((now_ms + SET_BACK_MS + 1) * 1000, 0),
             value_begins_not_with(READABLE),
-        ), FIRST, WITHOUT_VALUES)  # fmt: skip
+        ), FIRST)  # fmt: skip
         found: list[Entry | Unreadable] = []
         rows_max = max(limit + 1, PAGE_ROWS_MIN)
         span: KeySpan | None = KeySpan(within.start.encode(), within.end.encode())
         while span is not None and len(found) <= limit:
-            keys, span = await self._keys(span, suspects, rows_max)
-            keys = await self._without_state(keys)
-            for first in range(0, len(keys), PORTION_KEYS):
-                if len(found) > limit:
-                    break
-                rows = await self._table.read_all(keys[first : first + PORTION_KEYS])
-                found += [entry for row in rows if (entry := _due(row, now_ms, expiry_ms)) is not None]
+            cells, span = await self._cells(span, suspects, rows_max)
+            stated = await self._stated(cells)
+            for key, _, _, timestamp_us, value in cells:
+                if key not in stated and _is_text(key) and len(found) <= limit:
+                    entry = decode(key.decode(), value, timestamp_us // 1000)
+                    if standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE:
+                        found.append(entry)
             rows_max = max(rows_max, min(SUSPECTS_MAX, rows_max * 4))  # most of these rows are kept, parked or wait
         return Page(tuple(found[:limit]), found[limit].key if len(found) > limit else None)
 
-    async def _without_state(self, keys: Sequence[bytes]) -> Sequence[bytes]:
-        """Those of the keys, which are in order, whose entries are neither kept nor parked."""
-        span: KeySpan | None = KeySpan(keys[0], keys[-1] + b"\0") if keys else None
-        stated: set[bytes] = set()
+    async def _stated(self, cells: Sequence[ScannedCell]) -> set[bytes]:
+        """The keys of the entries in these rows, and between them, that are kept or parked."""
+        span: KeySpan | None = KeySpan(cells[0][0], cells[-1][0] + b"\0") if cells else None
+        found: set[bytes] = set()
         while span is not None:
-            more, span = await self._keys(span, _STATES, SUSPECTS_MAX)
-            stated.update(more)
-        return [key for key in keys if key not in stated]
+            states, span = await self._cells(span, _STATES, SUSPECTS_MAX)
+            found.update(key for key, *_ in states)
+        return found
 
-    async def _keys(self, span: KeySpan, yields: Message, limit: int) -> tuple[Sequence[bytes], KeySpan | None]:
-        """The keys of up to `limit` rows of which the filter yields a cell, and what is left of the span.
-
-        A filter that yields one cell of a row costs least.
-        """
+    async def _cells(self, span: KeySpan, yields: Message, limit: int) -> tuple[Sequence[ScannedCell], KeySpan | None]:
+        """The cells of the first `limit` rows of which the filter yields one, and what is left of the span."""
         scan, is_all = await self._table.read_bulk([span], yields, limit)
-        return [key for key, *_ in scan.cells], None if is_all else span.beginning(scan.last_key + b"\0")
+        return scan.cells, None if is_all else span.beginning(scan.last_key + b"\0")
 
     async def claim(self, entry: Entry, owner: str) -> Entry | None:
         claimed = entry.claimed_by(owner)
@@ -438,19 +434,16 @@ def _cell(row: CellRow, column: bytes) -> tuple[bytes, int] | None:
     return None
 
 
-def _due(row: CellRow, now_ms: int, expiry_ms: int) -> Entry | Unreadable | None:
-    """The entry in a row, if it is open and nobody renews it."""
-    entry = _entry(row) if _cell(row, _STATE) is None else None
-    return entry if entry is not None and standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE else None
+def _is_text(key: bytes) -> bool:
+    return key.decode(errors="ignore").encode() == key
 
 
 def _entry(row: CellRow) -> Entry | Unreadable | None:
     """The entry in a row; None: there is none, or its key is not text. The server dates its state."""
     value, state = _cell(row, _ENTRY), _cell(row, _STATE)
-    key = row.key.decode(errors="ignore")
-    if value is None or key.encode() != row.key:
+    if value is None or not _is_text(row.key):
         return None
-    entry = decode(key, *value, None if state is None else state[0].decode(errors="replace"))
+    entry = decode(row.key.decode(), *value, None if state is None else state[0].decode(errors="replace"))
     if state is None:
         return entry
     if entry.stuck is None:
