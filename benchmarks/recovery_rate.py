@@ -139,7 +139,8 @@ async def _run(servers: Servers, asked: Servers, daemons: int, entries: int) -> 
     settled = sum(report["recovered"] for report in reports)
     if settled < entries or any(report["parked"] or report["deferred"] for report in reports):
         raise AssertionError(f"not all of {entries} entries were settled: {reports}")
-    return Run(seconds, *(sum(report[name] for report in reports) for name in ("lost", "failed")), cpu)
+    lost, failed = (sum(report[name] for report in reports) for name in ("lost", "failed"))
+    return Run(seconds, lost, failed, cpu)
 
 
 async def _has_entries(rows: BigtableTable) -> bool:

@@ -19,7 +19,7 @@ import sqlite3
 import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -88,6 +88,10 @@ class Counted:
         return sent, received
 
 
+Opens = Callable[[str, int], AbstractAsyncContextManager[tuple[RecoveryLoop, Counted | None]]]
+"""Opens a log with so many entries of a kind, and a recovery loop over it."""
+
+
 @dataclass
 class Passes:
     """What the passes over one log took. Times are seconds of one pass."""
@@ -104,9 +108,10 @@ class Passes:
 async def figures(servers: Servers, size: float) -> list[Figures]:
     rows = []
     for kind, counts in ENTRIES.items():
-        for where, opened, count in zip(("Bigtable", "SQLite"), (partial(_on_bigtable, servers), _on_sqlite), counts, strict=True):
+        sides: Mapping[str, Opens] = {"Bigtable": partial(_on_bigtable, servers), "SQLite": _on_sqlite}
+        for (where, opens), count in zip(sides.items(), counts, strict=True):
             entries = round(count * size)
-            async with opened(kind, entries) as (loop, counted):
+            async with opens(kind, entries) as (loop, counted):
                 rows.append([where, kind, f"{entries:,}", *_cells(await _passes(loop, counted), counted)])
     columns = ["log", "entries", "how many", "ms", "daemon, CPU ms", "emulator, CPU ms", "requests", "messages", "KiB", "peak, MiB"]
     return [
@@ -134,7 +139,7 @@ def _decoding(count: int) -> Figures:
             for raw in part:
                 found.add(raw)
 
-    sides = [
+    sides: list[tuple[str, list[bytes], Callable[[], None]]] = [
         ("both cells with their values, each entry decoded", whole, decode_whole),
         ("both cells without values, in one scan", cells, partial(scan, cells)),
         ("the entry's value, and its state without one, in two scans (what `stale` does)", apart, partial(scan, apart)),
@@ -208,7 +213,7 @@ async def _pass(loop: RecoveryLoop) -> None:
 
 
 @asynccontextmanager
-async def _on_bigtable(servers: Servers, kind: str, entries: int) -> AsyncIterator[tuple[RecoveryLoop, Counted]]:
+async def _on_bigtable(servers: Servers, kind: str, entries: int) -> AsyncIterator[tuple[RecoveryLoop, Counted | None]]:
     table = await servers.new_table()
     settings = servers.settings(table, "bigtable")
     async with insecure_channel(servers.bigtable_host) as channel, open_backends(settings, RUNTIME) as backends:
@@ -228,7 +233,7 @@ def _mutations(entry: Entry, kind: str) -> Sequence[Any]:
 
 
 @asynccontextmanager
-async def _on_sqlite(kind: str, entries: int) -> AsyncIterator[tuple[RecoveryLoop, None]]:
+async def _on_sqlite(kind: str, entries: int) -> AsyncIterator[tuple[RecoveryLoop, Counted | None]]:
     with TemporaryDirectory(prefix="tiered-bench-") as directory:
         settings = Settings(directory=Path(directory), changelog="sqlite")
         async with open_backends(settings, RUNTIME) as backends:
