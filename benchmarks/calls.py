@@ -342,10 +342,13 @@ RENEWED, EMPTY_PASS, FIRST, SECOND = (
 BESIDE: dict[str, list[str]] = {
     RENEWED: ["renew or claim"],
     EMPTY_PASS: ["announce", *["read"] * SHARDS_DEFAULT],
-    FIRST: ["announce", "renew or claim", "settle", "gcs object.delete", "renew or claim"],
-    SECOND: ["renew or claim", "settle", "gcs object.delete", "forget"],
+    FIRST: ["read", "announce", "renew or claim", "settle", "gcs object.delete", "renew or claim"],
+    SECOND: ["read", "renew or claim", "settle", "gcs object.delete", "forget"],
 }
-"""Calls that nobody waits for. Those of a recovery come on top of a pass. A small put has no entry to renew."""
+"""Calls that nobody waits for. Those of a recovery come on top of a pass. A small put has no entry to renew.
+
+The read of a recovery asks which old entries are kept or parked. All stale entries of a page share it.
+"""
 
 
 async def count_beside(store: CountedStore) -> dict[str, list[str]]:

@@ -4,9 +4,12 @@
         -> the log is empty -> SIGTERM
 
 Each entry is of a large put over nothing whose writer died during the upload. The daemon claims it, refuses its token,
-cancels the session, deletes a blob that never existed, and forgets the entry: four calls to Bigtable and two to GCS.
-The daemons are the product's own (`tiered recover`), without a limit on their rate. They share the machine with both
-emulators.
+cancels the session, deletes a blob that never existed, and forgets the entry: two calls to Bigtable, one that it shares
+with others, and two to GCS. The daemons are the product's own (`tiered recover`) with its own settings, but without a
+limit on their rate. They share the machine with both emulators.
+
+The last table says where the CPU of an entry goes: by turns, in one process, the loop recovers entries, and the same
+calls are made bare, without a store or a loop (`benchmarks.bare`).
 """
 
 from __future__ import annotations
@@ -17,39 +20,62 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import quote
 
+import aiohttp
 import anyio
 from anyio.abc import Process
+from google.cloud.bigtable_v2.types import bigtable
 
 from benchmarks.figures import Cell, Figures
+from benchmarks.processes import cpu_s
 from benchmarks.rounds import Ratio, run_in_flight, take_turns
-from benchmarks.servers import ROOT, Servers, delayed, stop
+from benchmarks.servers import BUCKET, ROOT, Servers, delayed, stop
 from changelog.base.runtime import SystemRuntime
-from changelog.bigtable.channel import BigtableTable, insecure_channel, set_cell
-from changelog.change import Change, ChangeId, Entry, encode
+from changelog.bigtable.channel import (
+    DELETE_ROW,
+    NEWEST,
+    SERVICE,
+    BigtableTable,
+    KeySpan,
+    chain,
+    column_is,
+    delete_column,
+    insecure_channel,
+    set_cell,
+    value_is,
+)
+from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, encode
 from emulators.bigtable.emulator import WITH_WARDEN
+from recovery.loop import RecoveryLoop
 from tiered import Metadata, ObjectId
 from tiered.object_id import blob_name
 from tiered.open import Backends, open_backends
-from tiered.settings import Settings
+from tiered.settings import RecoverySettings, Settings
 
 RUNTIME = SystemRuntime()
-DAEMONS = (1, 2, 4)
-CONDITIONS = (("at once", 0.0, 0.0, 10_000), ("5 ms late, GCS's 30 ms", 5.0, 30.0, 2_000))
-"""How fast the servers answer, in words and as delays in milliseconds (Bigtable, GCS); and how many entries there are.
+CONDITIONS = (
+    ("at once", 0.0, 0.0, {1: 4_000, 2: 4_000, 4: 4_000}),
+    ("5 ms late, GCS's 30 ms", 5.0, 30.0, {1: 4_000, 2: 10_000, 4: 4_000}),
+)
+"""How fast the servers answer, in words and as delays in milliseconds (Bigtable, GCS); and for each number of daemons,
+how many entries there are.
 """
+SERVERS = {"Bigtable": "cbtemulator", "GCS": "benchmarks.gcs_server", "relay": "benchmarks.relay", "daemons": "recovery.cli.main"}
 
-ROUNDS = 1
+WORK_ENTRIES, WORK_ROUNDS = 1_000, 5
+FORGET = "forget: its share of a MutateRows (grpc.aio)"
 DEAD_FOR_S = 600
 LOADED_AT_ONCE = 64
 LOOK_EVERY_S = 0.1
+LOOKED_AT = 1000
 START_S, SETTLE_S, STOP_S = 60.0, 300.0, 60.0
 SETTINGS = {"recovery": {"rate_per_s": 1e6, "idle_s": 0.1}}
 
@@ -58,54 +84,71 @@ SETTINGS = {"recovery": {"rate_per_s": 1e6, "idle_s": 0.1}}
 class Run:
     """What the daemons of one run did together."""
 
-    entries_per_s: float
+    seconds: float
     lost: int
     failed: int
+    cpu_s: Mapping[str, float]
 
 
 async def figures(servers: Servers, size: float) -> list[Figures]:
     rows: list[list[Cell]] = []
-    for how, bigtable_ms, gcs_ms, entries in CONDITIONS:
-        entries = max(4, round(entries * size))
+    for how, bigtable_ms, gcs_ms, loads in CONDITIONS:
+        first = 0.0
         async with delayed(servers, bigtable_ms, gcs_ms) if bigtable_ms or gcs_ms else nullcontext(servers) as asked:
-            runs = await take_turns([partial(_run, asked, daemons, entries) for daemons in DAEMONS], ROUNDS)
-        rates = [[run.entries_per_s for run in each] for each in runs]
-        for daemons, rate, each in zip(DAEMONS, rates, runs, strict=True):
-            counts = (f"{median(getattr(run, name) for run in each):,.0f}" for name in ("lost", "failed"))
-            ratio: Cell = "1" if rate is rates[0] else Ratio.of(rate, rates[0], more_is_better=True)
-            rows.append([how, f"{entries:,}", str(daemons), f"{median(rate):,.0f}", ratio, *counts])
-    columns = ["answers", "stale entries", "daemons", "entries per second", "of one's", "claims lost to another", "failed"]
+            for daemons, entries in loads.items():
+                entries = max(4, round(entries * size))
+                run = await _run(servers, asked, daemons, entries)
+                rate = entries / run.seconds
+                first = first or rate
+                cpu = [f"{run.cpu_s.get(name, 0.0) / entries * 1e6:,.0f}" for name in SERVERS.values()]
+                of_one = Ratio.of([rate], [first], more_is_better=True)
+                speed: list[Cell] = [f"{run.seconds:.1f}", f"{rate:,.0f}", of_one]
+                rows.append([how, f"{entries:,}", str(daemons), *speed, str(run.lost), str(run.failed), *cpu])
+    columns = ["answers", "entries", "daemons", "s", "entries per s", "of one's", "claims lost", "failed"]
+    columns += [f"{name}, µs" for name in SERVERS]
     notes = [
-        "At once: daemons and emulators share the cores, and one daemon keeps them busy. Late, as of services that are elsewhere: a daemon"
-        " works on 16 entries at once, and more daemons on more.",
+        "The last four columns are CPU for each entry: of both emulators, of the relay that makes answers late, and of all"
+        " daemons together.",
     ]
-    return [Figures("Recovery: entries settled by several daemons", columns, rows, notes, named_by=columns[:3])]
+    settled = Figures("Recovery: entries settled by several daemons", columns, rows, notes, named_by=("answers", "daemons"))
+    return [settled, await _work(servers, size)]
 
 
-async def _run(servers: Servers, daemons: int, entries: int) -> Run:
+async def _run(servers: Servers, asked: Servers, daemons: int, entries: int) -> Run:
+    """`asked`: the servers as the daemons see them."""
     table = await servers.new_table()
-    settings = servers.settings(table, "bigtable")
+    settings = asked.settings(table, "bigtable")
     async with AsyncExitStack() as opened:
         directory = Path(opened.enter_context(TemporaryDirectory(prefix="tiered-bench-")))
-        backends = await opened.enter_async_context(open_backends(settings, RUNTIME))
+        backends = await opened.enter_async_context(open_backends(settings, RUNTIME))  # a session has the address that the daemons know
+        channel = await opened.enter_async_context(insecure_channel(servers.bigtable_host))
+        rows = BigtableTable(channel, servers.full_name(table))
         running = [await opened.enter_async_context(_daemon(directory / str(number), settings)) for number in range(daemons)]
         with anyio.fail_after(START_S):
             for number in range(daemons):
                 await _await_start(directory / str(number))
         _signal(running, signal.SIGSTOP)
-        await _fill(servers, table, backends, entries)
-        began = time.perf_counter()
+        await _fill(rows, backends, entries)
+        before, began = cpu_s(), time.perf_counter()
         _signal(running, signal.SIGCONT)
         with anyio.fail_after(SETTLE_S):
-            while (await backends.log.entries("", 1)).entries:
+            while await _has_entries(rows):
                 await anyio.sleep(LOOK_EVERY_S)
         seconds = time.perf_counter() - began
+        cpu = {name: spent - before.get(name, 0.0) for name, spent in cpu_s().items()}
         _signal(running, signal.SIGTERM)
         reports = [await _report(each) for each in running]
     settled = sum(report["recovered"] for report in reports)
     if settled < entries or any(report["parked"] or report["deferred"] for report in reports):
         raise AssertionError(f"not all of {entries} entries were settled: {reports}")
-    return Run(entries / seconds, *(sum(report[name] for report in reports) for name in ("lost", "failed")))
+    lost, failed = (sum(report[name] for report in reports) for name in ("lost", "failed"))
+    return Run(seconds, lost, failed, cpu)
+
+
+async def _has_entries(rows: BigtableTable) -> bool:
+    """The emulator may leave out a row that is deleted meanwhile, and count it. So a scan of one row is not enough."""
+    span = KeySpan.prefix(LOG_PREFIX.encode())
+    return bool(await rows.scan([span], NEWEST, 1) or await rows.scan([span], NEWEST, LOOKED_AT))
 
 
 # --- daemons -------------------------------------------------------------------------------------
@@ -150,17 +193,104 @@ def _signal(running: list[Process], number: signal.Signals) -> None:
 # --- what dead writers left ------------------------------------------------------------------------
 
 
-async def _fill(servers: Servers, table: str, backends: Backends, entries: int) -> None:
+async def _fill(rows: BigtableTable, backends: Backends, entries: int) -> list[Entry]:
     """Fills the log. The rows are written without the changelog, because through it nobody can choose a heartbeat."""
     beat_us = RUNTIME.wall_ns() // 1_000_000 * 1000 - DEAD_FOR_S * 1_000_000
-    async with insecure_channel(servers.bigtable_host) as channel:
+    left = []
+
+    async def leave(number: int) -> None:
+        path, change_id = ObjectId.create("bench", str(number)).path, ChangeId.new(RUNTIME)
+        new = blob_name(path, change_id)
+        upload = await backends.tiers.long_term.open_upload(new, Metadata(), None)
+        entry = Entry(Change(change_id, path, new, None, upload.session), change_id.row_key(), "dead")
+        await rows.mutate(entry.key.encode(), set_cell("fc", b"c", encode(entry), beat_us))
+        left.append(entry)
+
+    await run_in_flight(leave, range(entries), LOADED_AT_ONCE)
+    return left
+
+
+# --- where the CPU goes ----------------------------------------------------------------------------
+
+
+async def _work(servers: Servers, size: float) -> Figures:
+    """The CPU of an entry in the loop, beside that of the same calls made bare."""
+    entries = max(4, round(WORK_ENTRIES * size))
+    table = await servers.new_table()
+    settings = servers.settings(table, "bigtable", recovery=RecoverySettings(rate_per_s=1e6))
+    async with (
+        open_backends(settings, RUNTIME) as backends, insecure_channel(servers.bigtable_host) as channel,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
+    ):  # fmt: skip
         rows = BigtableTable(channel, servers.full_name(table))
+        in_flight = settings.recovery.concurrency_max
 
-        async def leave(number: int) -> None:
-            path, change_id = ObjectId.create("bench", str(number)).path, ChangeId.new(RUNTIME)
-            new = blob_name(path, change_id)
-            upload = await backends.tiers.long_term.open_upload(new, Metadata(), None)
-            entry = Entry(Change(change_id, path, new, None, upload.session), change_id.row_key(), "dead")
-            await rows.mutate(entry.key.encode(), set_cell("fc", b"c", encode(entry), beat_us))
+        async def recovered() -> dict[str, float]:
+            await _fill(rows, backends, entries)
+            loop = RecoveryLoop(backends.tiers, backends.log, RUNTIME, settings)
+            began = time.process_time()
+            report = await loop.run_once()
+            if report.recovered != entries:
+                raise AssertionError(f"not all of {entries} entries were recovered: {report}")
+            return {"whole": time.process_time() - began}
 
-        await run_in_flight(leave, range(entries), LOADED_AT_ONCE)
+        async def bare() -> dict[str, float]:
+            left = await _fill(rows, backends, entries)
+            calls = _bare_calls(servers, channel, http, servers.full_name(table))
+            taken = {}
+            for name, call in calls.items():
+                began = time.process_time()
+                await run_in_flight(call, left, in_flight)
+                taken[name] = time.process_time() - began
+            began = time.process_time()
+            for first in range(0, len(left), in_flight):
+                await rows.mutate_rows([(entry.key.encode(), [DELETE_ROW]) for entry in left[first : first + in_flight]])
+            return taken | {FORGET: time.process_time() - began}
+
+        whole, made_bare = await take_turns([recovered, bare], WORK_ROUNDS)
+    per_entry = {name: median(each[name] for each in made_bare) / entries * 1e6 for name in made_bare[0]}
+    total, ours = sum(per_entry.values()), median(each["whole"] for each in whole) / entries * 1e6
+    rest = ("the rest: loop, protocol and adapters", ours - total)
+    cells = [*per_entry.items(), ("all of these", total), rest, ("an entry in the loop", ours)]
+    notes = [
+        f"{entries:,} entries in a round, medians of {WORK_ROUNDS} rounds, {in_flight} in flight. The CPU is the client's, that of"
+        " all threads."
+    ]
+    return Figures("Recovery: CPU of an entry, beside bare calls", ["", "µs", "share"], [
+        [name, f"{us:,.0f}", f"{us / ours:.0%}"] for name, us in cells
+    ], notes)
+
+
+def _bare_calls(
+    servers: Servers, channel: Any, http: aiohttp.ClientSession, table: str
+) -> Mapping[str, Callable[[Entry], Awaitable[object]]]:
+    """The calls that one entry needs, each as the client packages make it from ready messages."""
+    request, response = bigtable.CheckAndMutateRowRequest.pb(), bigtable.CheckAndMutateRowResponse.pb()
+    check = channel.unary_unary(f"{SERVICE}CheckAndMutateRow", request.SerializeToString, response.FromString)
+
+    async def claim(entry: Entry) -> None:
+        same = chain(column_is("fc", b"c"), NEWEST, value_is(encode(entry)))
+        await check(request(table_name=table, row_key=entry.key.encode(), predicate_filter=same, true_mutations=[
+            delete_column("fc", b"c"), set_cell("fc", b"c", encode(entry))
+        ]))  # fmt: skip
+
+    async def settle(entry: Entry) -> None:
+        live = chain(column_is("fm", b"v"), value_is(entry.change.id.encode()))
+        await check(request(table_name=table, row_key=entry.change.object.encode(), predicate_filter=live, false_mutations=[
+            set_cell("ff", f"r:{entry.change.id}".encode(), b"")
+        ]))  # fmt: skip
+
+    async def cancel(entry: Entry) -> None:
+        assert entry.change.upload is not None
+        async with http.delete(entry.change.upload) as answer:
+            await answer.read()
+
+    async def delete(entry: Entry) -> None:
+        assert entry.change.new is not None
+        async with http.delete(f"{servers.gcs_url}/storage/v1/b/{BUCKET}/o/{quote(entry.change.new, safe='')}") as answer:
+            await answer.read()
+
+    return {
+        "claim: CheckAndMutateRow (grpc.aio)": claim, "settle: CheckAndMutateRow (grpc.aio)": settle,
+        "cancel of the session: DELETE (aiohttp)": cancel, "delete of the blob: DELETE (aiohttp)": delete,
+    }  # fmt: skip

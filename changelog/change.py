@@ -27,6 +27,8 @@ from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from changelog.base.runtime import Runtime, uuid7
 
 LOG_PREFIX = "~changelog/"
+READABLE = b'{"v":1,"id":"'
+"""The bytes with which the value of every entry of this version begins."""
 SHARDS_DEFAULT = 16
 LEGACY_OWNER = "legacy"
 """Stands for the owner where older software recorded none. Its entries are held as long as they are renewed."""

@@ -1,8 +1,11 @@
 """The recovery loop: takes over the entries of processes that died, and removes what they left behind.
 
-    for each key range, in random order: announce (learn the log's now) -> a page of stale entries
+    for each key range, from a random one on: announce (learn the log's now) -> a page of stale entries
       each entry, as a worker is free: claim (CAS) -> heartbeat -> settle, clean up -> forget | wait out the grace
                                        lost the race: someone else has it      unreadable, or failed too often: park
+
+An entry waits for its services most of the time. So many are worked on at once, and few are claimed at once: two
+instances that meet in a range notice it before they have lost many claims.
 
 Any number of instances run side by side, and none leads. Recovery only collects garbage: it completes no put, and it
 changes no tombstone (I1 and I2 are kept by `tiered.protocol.finishing`). I5: another instance may repeat whatever it
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -50,6 +53,13 @@ PROBE_S = 5.0
 
 _NOT_ANSWERED = (UnavailableError, UnconfirmedError, ConfigurationError)
 """A service is down, or it refuses: a permission is taken away, and given back."""
+
+PRESENT_TIMES = 2
+"""An instance counts as present until it was silent for so many times `backoff_max_s`, the longest wait for a pass."""
+
+CLAIMS_AT_ONCE = 16
+"""How many claims wait for their answers at once. Where two instances meet, each loses about so many before it knows.
+"""
 
 CONTESTED_MIN = 4
 """Leave a range to other instances after losing more claims there than this, and than a quarter of the entries seen."""
@@ -102,7 +112,8 @@ class RecoveryLoop:
         self._bucket = TokenBucket(runtime, settings.recovery.rate_per_s)
         self._stopping = anyio.Event()
         self._log_now_ms, self._asked_at = 0, -math.inf
-        self._full_pass_at = -math.inf
+        self._full_pass_at = self._counted_at = -math.inf
+        self._instances = 1
         self._left_to_others = False
         self._held: list[Entry] = []
         self._began_at: dict[str, float] = {}
@@ -127,6 +138,9 @@ class RecoveryLoop:
     async def run(self) -> None:
         """Makes passes until `stop`: the next one at once while there is work, and after a jittered wait otherwise.
 
+        Instances share the idle passes: each waits the longer, the more of them there are. So together they ask the log
+        no more often than one alone would.
+
         The first pass looks at the whole log, and so does one every `full_pass_every_s` seconds. The passes between
         look at recent changes only. After a failure the next pass looks at the whole log again, because what failed
         may be old by then. A tier or a log that refuses is treated like one that is down: the loop waits for it.
@@ -136,6 +150,8 @@ class RecoveryLoop:
         while not self._stopping.is_set():
             try:
                 report = await self._run_next()
+                if not report.seen:
+                    await self._count_instances()
                 await self._note_answers(report)
             except (UnavailableError, ConfigurationError) as error:
                 self.outages.suspect(last_asked(), error)
@@ -203,6 +219,15 @@ class RecoveryLoop:
         write("pass_done", instance=self.instance, kind=kind, **asdict(report), duration_s=round(self.passed_at - began, 3))
         return report
 
+    async def _count_instances(self) -> None:
+        """Counts the instances that announced themselves lately. It asks the log once in `backoff_max_s` at most."""
+        now, age_max_s = self._runtime.monotonic(), self._settings.backoff_max_s
+        if now - self._counted_at >= age_max_s:
+            with self._answered_in_time():
+                seen_after_ms = await self._now_ms() - PRESENT_TIMES * age_max_s * 1000
+                present = [instance for instance, seen_ms in await self._log.presences() if seen_ms >= seen_after_ms]
+            self._instances, self._counted_at = max(1, len(present)), now
+
     async def _note_answers(self, report: Report) -> None:
         """After a pass over the log: notes which services answer, and which do not.
 
@@ -244,13 +269,13 @@ class RecoveryLoop:
     async def _hand_out(self, ranges: Sequence[KeyRange], workers: TaskGroup, report: Report, limit: float) -> None:
         """Starts a worker for each stale entry, as soon as one is free.
 
-        Ranges and pages are taken in a random order, so that instances rarely meet. Where they do meet, this one leaves
-        the range to the others; its next pass finds what they left.
+        The ranges come in their own order, but each pass begins at a random one. So instances that work equally fast
+        stay apart. In a random order they would meet again and again. Where they do meet, this one leaves the range to
+        the others; its next pass finds what they left. Within a page the order is random, for those that meet.
         """
-        free = anyio.Semaphore(self._settings.concurrency_max)
-        shuffled = list(ranges)
-        self._runtime.random.shuffle(shuffled)
-        for within in shuffled:
+        free, claims = anyio.Semaphore(self._settings.concurrency_max), anyio.Semaphore(CLAIMS_AT_ONCE)
+        first = self._runtime.random.randrange(max(1, len(ranges)))
+        for within in (*ranges[first:], *ranges[:first]):
             start: str | None = within.start
             lost, seen, contested = report.lost, report.seen, False
             while start is not None and not contested:
@@ -259,15 +284,17 @@ class RecoveryLoop:
                 self._runtime.random.shuffle(found)
                 for entry, where in found:
                     await free.acquire()
+                    await claims.acquire()
                     if self.stopping or report.seen >= limit:
                         return
                     contested = report.lost - lost > max(CONTESTED_MIN, (report.seen - seen) // 4)
                     if contested:
                         self._left_to_others = True
                         free.release()
+                        claims.release()
                         break
                     report.seen += 1
-                    workers.start_soon(self._work_on, entry, where, report, free)
+                    workers.start_soon(self._work_on, entry, where, report, free, claims)
                 start = page.next_start
 
     async def _page(
@@ -315,26 +342,38 @@ class RecoveryLoop:
         """
         held, self._held = self._held, []
         with anyio.move_on_after(RELEASE_BUDGET_S, shield=True):
-            for entry in held:
-                try:
-                    await self._log.release(entry, entry.cleanup_after_ms)
-                except TieredError as error:
-                    events.warning("release_failed", error, id=entry.change.id, object=entry.change.object)
+            async with anyio.create_task_group() as releases:
+                for entry in held:
+                    releases.start_soon(self._release, entry)
+
+    async def _release(self, entry: Entry) -> None:
+        try:
+            await self._log.release(entry, entry.cleanup_after_ms)
+        except TieredError as error:
+            events.warning("release_failed", error, id=entry.change.id, object=entry.change.object)
 
     async def _pause(self, failures: int) -> None:
-        """Waits for about `idle_s` seconds, and longer after each failure in a row. Ends at once on `stop`."""
-        bound_s = min(self._settings.backoff_max_s, self._settings.idle_s * 2 ** min(failures, 16))
+        """Waits for about `idle_s` seconds for each instance, and longer after each failure in a row.
+
+        It waits at most `backoff_max_s` seconds, and ends at once on `stop`.
+        """
+        bound_s = min(self._settings.backoff_max_s, self._settings.idle_s * self._instances * 2 ** min(failures, 16))
         with anyio.move_on_after(bound_s * self._runtime.random.uniform(0.5, 1.0)):
             await self._stopping.wait()
 
     # --- one entry -------------------------------------------------------------------------------
 
-    async def _work_on(self, entry: Entry | Unreadable, found: Standing, report: Report, free: anyio.Semaphore) -> None:
+    async def _work_on(
+        self, entry: Entry | Unreadable, found: Standing, report: Report, free: anyio.Semaphore, claims: anyio.Semaphore
+    ) -> None:
+        """Gives its place in `claims` back once the claim is answered, and the one in `free` at the end."""
+        claiming = ExitStack()
+        claiming.callback(claims.release)
         try:
             await self._bucket.take()
             self._began_at[entry.key] = self._runtime.monotonic()
             with elsewhere_is_an_error("the work on it was cancelled elsewhere"):
-                await self._judge(entry, found, report)
+                await self._judge(entry, found, report, claiming)
         except Exception as error:  # noqa: BLE001 - it is this entry's: the others must not wait for it, nor end with it (I6)
             if last_asked() == CHANGELOG and not self._claimed and isinstance(error, _NOT_ANSWERED):
                 self.outages.suspect(CHANGELOG, error)
@@ -342,9 +381,10 @@ class RecoveryLoop:
             self._log_failure(entry, error)
         finally:
             self._began_at.pop(entry.key, None)
+            claiming.close()
             free.release()
 
-    async def _judge(self, entry: Entry | Unreadable, found: Standing, report: Report) -> None:
+    async def _judge(self, entry: Entry | Unreadable, found: Standing, report: Report, claiming: ExitStack) -> None:
         match entry:
             case Unreadable():
                 await self._park(entry, entry.error, report)
@@ -352,9 +392,9 @@ class RecoveryLoop:
                 await self._park(entry, f"claimed {entry.attempt} times, and each time its claimer died or gave up", report)
             case Entry() if found is Standing.CLAIMABLE:
                 with self._observer.operation("recover", link=entry.change.trace or ""):
-                    await self._take_over(entry, report)
+                    await self._take_over(entry, report, claiming)
 
-    async def _take_over(self, entry: Entry, report: Report) -> None:
+    async def _take_over(self, entry: Entry, report: Report, claiming: ExitStack) -> None:
         with self._answered_in_time():
             try:
                 lease = await self._heartbeat.claim(entry)
@@ -368,6 +408,7 @@ class RecoveryLoop:
         if lease is None:
             self._lost(entry, "another instance was faster, or its owner still lives", report)
             return
+        claiming.close()
         self.counts.claimed += 1
         try:
             await self._finish(lease, entry.owner, report)

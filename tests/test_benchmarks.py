@@ -37,6 +37,7 @@ from benchmarks import (
     overload,
     production,
     recovery_rate,
+    recovery_scan,
     shared_reads,
     statistics_pictures,
 )
@@ -77,7 +78,7 @@ def test_the_embedded_benchmark_shows_every_pair(
     assert shown.count("1 KiB ") == 4
     assert [row[0] for row in puts.rows] == ["disk"] * 6 + ["memory"] * 6
     for parts in (small, large):
-        *each, total = (int(row[2]) for row in parts.rows)
+        *each, total = (int(str(row[2])) for row in parts.rows)
         assert abs(sum(each) - total) <= len(each), "rounded"
 
 
@@ -122,7 +123,8 @@ def test_the_benchmark_beside_gcsfs_has_a_line_for_each_operation_and_file(tmp_p
     pytest.param("objects", 2, 18, marks=[pytest.mark.sim, pytest.mark.skipif(not objects.is_installed(), reason=objects.NOT_INSTALLED)]),
     ("deletions", 2, 5), pytest.param("feed_writer", 5, 13, marks=pytest.mark.sim),
     pytest.param("client_cpu", 3, 27, marks=pytest.mark.sim),
-    pytest.param("memory", 1, 2, marks=pytest.mark.sim), pytest.param("recovery_rate", 1, 2, marks=pytest.mark.sim),
+    pytest.param("memory", 1, 2, marks=pytest.mark.sim), pytest.param("recovery_rate", 2, 9, marks=pytest.mark.sim),
+    ("recovery_scan", 2, 9), ("recovery_growth", 1, 6),
 ])  # fmt: skip
 def test_a_production_benchmark_has_a_line_for_everything_it_compares(
     bigtable_host: str, monkeypatch: pytest.MonkeyPatch, part: str, tables: int, lines: int
@@ -137,8 +139,9 @@ def test_a_production_benchmark_has_a_line_for_everything_it_compares(
     monkeypatch.setattr(calls, "cases", lambda: CASES)
     monkeypatch.setattr(feed_writer, "ROUNDS", 2)
     monkeypatch.setattr(feed_writer, "POLLS_S", (0.2,))
-    monkeypatch.setattr(recovery_rate, "DAEMONS", (1, 2))
-    monkeypatch.setattr(recovery_rate, "CONDITIONS", recovery_rate.CONDITIONS[1:])
+    monkeypatch.setattr(recovery_rate, "CONDITIONS", [("late", 1.0, 1.0, {1: 4, 2: 4})])
+    monkeypatch.setattr(recovery_rate, "WORK_ROUNDS", 2)
+    monkeypatch.setattr(recovery_scan, "PASSES", 1)
     monkeypatch.setattr(memory, "UPLOAD_BYTES", 2 * memory.MIB)
     monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", bigtable_host)
     figures = anyio.run(production.run_part, part, TINY)

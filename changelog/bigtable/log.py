@@ -16,7 +16,8 @@ bytes of the newest `c` and replaces them. The same step removes older versions.
 version, and a server whose clock is behind cannot write beneath one. Calls to the service, if nothing goes wrong:
 
     record, claim, release, keep, forget, announce 1   renew 1 for each entry   retry, park 2   read 1
-    stale, entries, kept, presences 1 for a page       read_note, swap_note 1
+    entries, kept, presences 1 for a page              read_note, swap_note 1
+    stale 1 if nothing is old, otherwise 2 for a page
     read_values, write_values, erase_values 1 for a portion (`changelog.log.portions`)   scan_values 1 for a page
     a compare-and-swap that fails: 1 more, see `_compare_and_mutate` and `swap_note`
 
@@ -51,8 +52,10 @@ from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.bigtable.channel import (
     DELETE_ROW,
+    FIRST,
     NEWEST,
     SERVER_TIME,
+    WITHOUT_VALUES,
     BigtableTable,
     KeySpan,
     Message,
@@ -71,7 +74,8 @@ from changelog.bigtable.channel import (
 )
 from changelog.bigtable.group_commit import GroupCommit
 from changelog.bigtable.row_merge import CellRow
-from changelog.change import DONE, LOG_PREFIX, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
+from changelog.bigtable.row_scan import ScannedCell
+from changelog.change import DONE, LOG_PREFIX, READABLE, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.lease import SET_BACK_MS, Renewal, Standing, standing
 from changelog.log import (
     CLOCK,
@@ -94,6 +98,8 @@ VALUE_PREFIX = "~values/"
 RENEWALS_AT_ONCE = 32
 SHARDS_MAX = 256
 PAGE_ROWS_MIN = 100
+SUSPECTS_MAX = 10_000
+"""So many rows are read with one request at most, if most of them turn out to be kept or parked, or wait."""
 PRESENCES_PAGE = 1000
 REQUEST_KEY_SHARE = 16
 """A ReadRows request may have 512 KiB, and a portion 4 MiB. So each byte of a key that is read counts as so many."""
@@ -101,8 +107,6 @@ REQUEST_KEY_SHARE = 16
 _ENTRY, _STATE, _NOTE, _VALUE = b"c", b"s", b"n", b"v"
 _REMOVED = b""
 """Stands for a value that was removed. No value is empty."""
-_READABLE = b'{"v":1,"id":"'
-"""The bytes with which every value of this version begins."""
 
 Choice = Callable[[CellRow], Entry | Unreadable | None]
 
@@ -110,6 +114,7 @@ _CURRENT = chain(column_is(FAMILY, _ENTRY), NEWEST)
 _CURRENT_NOTE = chain(column_is(FAMILY, _NOTE), NEWEST)
 _CURRENT_VALUE = chain(column_is(FAMILY, _VALUE), NEWEST, value_from(b"\0"))
 _WITH_STATE = chain(family_is(FAMILY), NEWEST)
+_STATES = chain(column_is(FAMILY, _STATE), NEWEST, WITHOUT_VALUES)
 _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 
 
@@ -182,24 +187,44 @@ class BigTableChangeLog:
     async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> Page:
         """As in `ChangeLog`.
 
-        The service does not even send an entry that is renewed and begins like one of this version.
+        The service does not even send an entry that is renewed and begins like one of this version. No filter of
+        Bigtable can say that a column is absent, so a second scan tells which of the others are kept or parked, and
+        they are never decoded. Each of the two scans yields one cell of a row, which costs a fraction of two.
 
-        If such an entry is unreadable further on, it is found once it is as old as the expiry.
+        If an entry that is renewed is unreadable further on, it is found once it is as old as the expiry.
         """
-        suspect = chain(NEWEST, either(
-            chain(column_is(FAMILY, _ENTRY), either(
-                timestamp_in(0, max(1, now_ms - expiry_ms) * 1000),
-                timestamp_in((now_ms + SET_BACK_MS + 1) * 1000, 0),
-                value_begins_not_with(_READABLE),
-            )),
-            column_is(FAMILY, _STATE),
-        ))  # fmt: skip
+        suspects = chain(column_is(FAMILY, _ENTRY), NEWEST, either(
+            timestamp_in(0, max(1, now_ms - expiry_ms) * 1000),
+            timestamp_in((now_ms + SET_BACK_MS + 1) * 1000, 0),
+            value_begins_not_with(READABLE),
+        ), FIRST)  # fmt: skip
+        found: list[Entry | Unreadable] = []
+        rows_max = max(limit + 1, PAGE_ROWS_MIN)
+        span: KeySpan | None = KeySpan(within.start.encode(), within.end.encode())
+        while span is not None and len(found) <= limit:
+            cells, span = await self._cells(span, suspects, rows_max)
+            stated = await self._stated(cells)
+            for key, _, _, timestamp_us, value in cells:
+                if key not in stated and _is_text(key) and len(found) <= limit:
+                    entry = decode(key.decode(), value, timestamp_us // 1000)
+                    if standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE:
+                        found.append(entry)
+            rows_max = max(rows_max, min(SUSPECTS_MAX, rows_max * 4))  # most of these rows are kept, parked or wait
+        return Page(tuple(found[:limit]), found[limit].key if len(found) > limit else None)
 
-        def due(row: CellRow) -> Entry | Unreadable | None:
-            entry = _entry(row) if _cell(row, _STATE) is None else None
-            return entry if entry is not None and standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE else None
+    async def _stated(self, cells: Sequence[ScannedCell]) -> set[bytes]:
+        """The keys of the entries in these rows, and between them, that are kept or parked."""
+        span: KeySpan | None = KeySpan(cells[0][0], cells[-1][0] + b"\0") if cells else None
+        found: set[bytes] = set()
+        while span is not None:
+            states, span = await self._cells(span, _STATES, SUSPECTS_MAX)
+            found.update(key for key, *_ in states)
+        return found
 
-        return await self._page(within, suspect, due, limit)
+    async def _cells(self, span: KeySpan, yields: Message, limit: int) -> tuple[Sequence[ScannedCell], KeySpan | None]:
+        """The cells of the first `limit` rows of which the filter yields one, and what is left of the span."""
+        scan, is_all = await self._table.read_bulk([span], yields, limit)
+        return scan.cells, None if is_all else span.beginning(scan.last_key + b"\0")
 
     async def claim(self, entry: Entry, owner: str) -> Entry | None:
         claimed = entry.claimed_by(owner)
@@ -409,13 +434,16 @@ def _cell(row: CellRow, column: bytes) -> tuple[bytes, int] | None:
     return None
 
 
+def _is_text(key: bytes) -> bool:
+    return key.decode(errors="ignore").encode() == key
+
+
 def _entry(row: CellRow) -> Entry | Unreadable | None:
     """The entry in a row; None: there is none, or its key is not text. The server dates its state."""
     value, state = _cell(row, _ENTRY), _cell(row, _STATE)
-    key = row.key.decode(errors="ignore")
-    if value is None or key.encode() != row.key:
+    if value is None or not _is_text(row.key):
         return None
-    entry = decode(key, *value, None if state is None else state[0].decode(errors="replace"))
+    entry = decode(row.key.decode(), *value, None if state is None else state[0].decode(errors="replace"))
     if state is None:
         return entry
     if entry.stuck is None:

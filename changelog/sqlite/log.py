@@ -26,8 +26,8 @@ from itertools import islice
 from changelog.base.errors import LeaseLostError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
-from changelog.change import Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_done, encode_stuck
-from changelog.lease import Renewal, Standing, standing
+from changelog.change import READABLE, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_done, encode_stuck
+from changelog.lease import SET_BACK_MS, Renewal, Standing, standing
 from changelog.log import (
     CLOCK,
     PRESENCE_AGE_MAX_MS,
@@ -60,6 +60,8 @@ _COLUMNS = "CAST(key AS BLOB), CAST(value AS BLOB), CAST(heartbeat_ms AS INTEGER
 """A damaged value may have another type, so all are cast. A heartbeat that is not a number becomes 0, a very old one.
 """
 _Stored = tuple[bytes, bytes, int, bytes | None]
+_NO_OWNER = b'"owner":""'
+"""In an entry of this version. Text in it cannot hold these bytes, because JSON escapes quotation marks."""
 _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 
 
@@ -132,9 +134,14 @@ class SqliteChangeLog:
         return shard_ranges()
 
     async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> Page:
+        """As in `ChangeLog`. SQLite leaves out what is renewed, has an owner, and begins like an entry of this version.
+        """
         def run(connection: sqlite3.Connection) -> Page:
             rows = connection.execute(
-                f"SELECT {_COLUMNS} FROM changes WHERE key >= ? AND key < ? AND state IS NULL ORDER BY key", (within.start, within.end)
+                f"SELECT {_COLUMNS} FROM changes WHERE key >= ? AND key < ? AND state IS NULL AND"
+                " NOT (CAST(heartbeat_ms AS INTEGER) BETWEEN ? AND ? AND substr(CAST(value AS BLOB), 1, ?) IS ?"
+                " AND instr(CAST(value AS BLOB), ?) = 0) ORDER BY key",
+                (within.start, within.end, now_ms - expiry_ms, now_ms + SET_BACK_MS, len(READABLE), READABLE, _NO_OWNER),
             )
             due = (entry for entry in _readable(rows) if standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE)
             return _page(due, limit)

@@ -142,6 +142,28 @@ async def test_a_claim_whose_answer_was_not_waited_for_is_given_back(world: Worl
     assert [(entry.owner, entry.attempt) for entry in await world.entries()] == [("", 0)] * 3
 
 
+async def test_many_entries_are_worked_on_at_once_and_few_of_them_claimed(world: World) -> None:
+    """Two daemons that meet lose as many claims as are under way. The work on an entry takes longer than its claim."""
+    for _ in range(200):
+        await plant_dead_change(world)
+    await stale(world)
+    under_way, most = {"claim": 0, "settle": 0}, {"claim": 0, "settle": 0}
+
+    def slow(name: str, seconds: float) -> Callable[..., Any]:
+        async def call(real: Any, *args: Any) -> Any:
+            under_way[name] += 1
+            most[name] = max(most[name], under_way[name])
+            await world.runtime.sleep(seconds)
+            under_way[name] -= 1
+            return await real(*args)
+
+        return call
+
+    world.log.hooks["claim"], world.rows.hooks["settle"] = slow("claim", 0.005), slow("settle", 0.5)
+    report = await world.recovery(recovery={"rate_per_s": 1e6}).run_once()
+    assert (report.recovered, most) == (200, {"claim": 16, "settle": 64})
+
+
 async def test_range_where_others_are_faster_is_left_to_them(world: World) -> None:
     for _ in range(320):
         await plant_dead_change(world)

@@ -235,18 +235,18 @@ async def test_a_scan_for_stale_entries_is_not_sent_those_that_beat(
     table: BigtableTable, log: BigTableChangeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
-    real = table.scan
+    real = table.read_bulk
 
     async def noted(*arguments: Any) -> Any:
-        rows = await real(*arguments)
-        sent.append(len(rows))
-        return rows
+        found = await real(*arguments)
+        sent.append(found[0].rows)
+        return found
 
-    monkeypatch.setattr(table, "scan", noted)
+    monkeypatch.setattr(table, "read_bulk", noted)
     entries = [await log.record(some_change(), "me") for _ in range(20)]
     assert await log.release(entries[7])
     page = await log.stale(EVERYTHING, await log.announce("clock"), EXPIRY_MS, 10)
-    assert [entry.key for entry in page.entries] == [entries[7].key] and sent == [1]
+    assert [entry.key for entry in page.entries] == [entries[7].key] and sent == [1, 0]
 
 
 async def test_long_ranges_are_read_by_bounded_requests(table: BigtableTable, log: BigTableChangeLog) -> None:
@@ -295,7 +295,10 @@ async def test_each_call_costs_as_many_requests_as_the_module_says(
     assert (await after(log.park(claimed, "parked")))[1] == ["read", "check_and_mutate"]
     assert (await after(log.retry(claimed)))[1] == ["read", "check_and_mutate"]
     assert (await after(log.announce("me")))[1] == ["increment"]
-    assert (await after(log.stale(EVERYTHING, 1, EXPIRY_MS, 10)))[1] == ["scan"]
+    found, made = await after(log.stale(EVERYTHING, 1, EXPIRY_MS, 10))
+    assert len(found.entries) == 1 and made == ["read_bulk"] * 2
+    assert await log.park(found.entries[0], "parked")
+    assert (await after(log.stale(EVERYTHING, 1, EXPIRY_MS, 10)))[1] == ["read_bulk"] * 2
     assert (await after(log.keep(claimed)))[1] == ["check_and_mutate", "read"], "it was retried, so it has no owner"
     assert (await after(log.kept(EVERYTHING, 10)))[1] == ["scan"]
     assert (await after(log.read(entry.change.id)))[1] == ["read_all"]
