@@ -313,9 +313,12 @@ class Media:
 
     async def read(self) -> bytes:
         """The next bytes, at most 256 KiB. Empty: the body has ended. Raises `NoAnswerError`."""
+        content = self._response.content
         try:
+            if piece := content.read_nowait(PIECE_BYTES):
+                return piece
             with fail_after(self._timeout_s):
-                return await self._response.content.read(PIECE_BYTES)
+                return await content.read(PIECE_BYTES)
         except TimeoutError:
             fault = NoAnswerError(f"{self._endpoint} sent no more bytes for {self._timeout_s:g} s", sent=True)
         except (aiohttp.ClientError, OSError) as error:
