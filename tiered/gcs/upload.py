@@ -124,11 +124,11 @@ class GcsUpload(ABC):
         self._size += len(piece)
         if self._declared is not None and self._size > self._declared:
             raise self._end(self._wrong_size("more than"))
-        self._crc = extend_crc(self._crc, piece)
         *parts, withheld = [*self._withheld, *_cut(piece)]
         self._withheld = [withheld]
         if parts:
             await self._push(parts, last=False)
+        self._crc = extend_crc(self._crc, piece)  # after the sending has begun
 
     async def finalise(self) -> None:
         """Makes the blob visible.
