@@ -23,10 +23,12 @@ from benchmarks import (
     command,
     deletions,
     embedded,
+    event_loop,
     facade,
     feed_writer,
     files,
     inventory,
+    large_parts,
     latency,
     memory,
     mutants,
@@ -97,8 +99,11 @@ def test_the_benchmark_beside_gcsfs_has_a_line_for_each_operation_and_file(tmp_p
 
 
 @pytest.mark.parametrize(("part", "tables", "lines"), [
-    ("calls", 2, 3), ("latency", 1, 2), ("deletions", 2, 5), pytest.param("feed_writer", 5, 15, marks=pytest.mark.sim),
-    pytest.param("client_cpu", 3, 27, marks=pytest.mark.sim),
+    ("calls", 2, 3), ("latency", 2, 8), ("deletions", 2, 5), pytest.param("feed_writer", 5, 15, marks=pytest.mark.sim),
+    pytest.param("client_cpu", 3, 27, marks=pytest.mark.sim), pytest.param("large_parts", 1, 11, marks=pytest.mark.sim),
+    pytest.param(
+        "event_loop", 1, 3, marks=[pytest.mark.sim, pytest.mark.skipif(not event_loop.is_installed(), reason=event_loop.NOT_INSTALLED)]
+    ),
     pytest.param("memory", 1, 2, marks=pytest.mark.sim), pytest.param("recovery_rate", 1, 2, marks=pytest.mark.sim),
 ])  # fmt: skip
 def test_a_production_benchmark_has_a_line_for_everything_it_compares(
@@ -106,6 +111,9 @@ def test_a_production_benchmark_has_a_line_for_everything_it_compares(
 ) -> None:
     monkeypatch.setattr(client_cpu, "ROUNDS", 2)
     monkeypatch.setattr(deletions, "ROUNDS", 2)
+    monkeypatch.setattr(event_loop, "ROUNDS", 2)
+    monkeypatch.setattr(event_loop, "WORK", {(event_loop.SMALL_BYTES, 1): 1})
+    monkeypatch.setattr(large_parts, "ROUNDS", 2)
     monkeypatch.setattr(latency, "ROUNDS", 2)
     monkeypatch.setattr(latency, "PUTS", {2 * latency.MIB: 1, 9 * latency.MIB: 1})
     monkeypatch.setattr(calls, "cases", lambda: CASES)
