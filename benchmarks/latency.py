@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from itertools import count
 from statistics import median
@@ -29,6 +29,7 @@ from benchmarks.figures import Figures
 from benchmarks.rounds import Ratio, take_turns, timed
 from benchmarks.servers import Servers, delayed
 from changelog.base.runtime import SystemRuntime
+from changelog.change import ChangeId
 from tiered import ObjectId, TieredStorage
 from tiered.open import open_backends, open_storage
 from tiered.settings import Settings
@@ -42,6 +43,7 @@ READ, RECORD, PAYLOAD, END, SWAP, PUT = CALLS = (
     "read the row", "record the entry", "send all but the end of the payload", "send the end, and wait for the answer", "swap", "the put"
 )
 CHANGELOGS: tuple[Literal["bigtable", "noop"], ...] = "bigtable", "noop"
+Spans = dict[str, list[tuple[float, float]]]
 SPANNED_PUTS = 30
 
 ROUNDS = 9
@@ -75,7 +77,11 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
                 f"{ratio.low:.3f} - {ratio.high:.3f}",
             ])  # fmt: skip
         spanned = max(2, round(SPANNED_PUTS * size))
-        spans = [await _spans(late.settings(table, changelog), spanned) for changelog in CHANGELOGS]
+        sides = [await opened.enter_async_context(_spanned(late.settings(table, changelog))) for changelog in CHANGELOGS]
+        for number in range(spanned):
+            for put_spanned, _ in sides[:: 1 if number % 2 else -1]:
+                await anyio.sleep(REST_S)
+                await put_spanned()
     notes = [
         f"Goal: at most {GOAL}. Bigtable's answers are {BIGTABLE_MS:g} ms late and GCS's {GCS_MS:g} ms, by a relay; a read of one row"
         f" took {read_ms:.1f} ms. Medians of {ROUNDS} rounds, a round's number being the median of its puts.",
@@ -86,15 +92,16 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
         Figures("Latency of a large put, with and without a changelog", columns, rows, notes),
         Figures(
             "Where the time of a put of 2 MiB goes", ["call", "with the BigTable changelog", "without"],
-            [[call, *(_span(side.get(call, [])) for side in spans)] for call in CALLS],
+            [[call, *(_span(spans.get(call, [])) for _, spans in sides)] for call in CALLS],
             [f"Medians of {spanned} puts, {between}. The end of the upload waits for the record."],
         ),
     ]
 
 
-async def _spans(settings: Settings, puts: int) -> dict[str, list[tuple[float, float]]]:
-    """Returns when each call of a put of 2 MiB began and ended, in ms after the put began."""
-    spans: dict[str, list[tuple[float, float]]] = {}
+@asynccontextmanager
+async def _spanned(settings: Settings) -> AsyncIterator[tuple[Callable[[], Awaitable[None]], Spans]]:
+    """Yields a function that puts 2 MiB, and by call when it began and ended, in ms after the put began."""
+    spans: Spans = {}
     payload, began = os.urandom(2 * MIB), 0.0
 
     def spanned(name: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -123,11 +130,13 @@ async def _spans(settings: Settings, puts: int) -> dict[str, list[tuple[float, f
         async with TieredStorage(backends.tiers, backends.log, SystemRuntime(), settings) as storage:
             await storage.put(ObjectId.create("bench", "warm"), payload)
             spans.clear()
-            for number in range(puts):
-                await anyio.sleep(REST_S)
+
+            async def put() -> None:
+                nonlocal began
                 began = time.perf_counter()
-                await spanned(PUT, storage.put)(ObjectId.create("bench", f"spanned-{settings.changelog}-{number}"), payload)
-    return spans
+                await spanned(PUT, storage.put)(ObjectId.create("bench", f"{ChangeId.new(SystemRuntime())}"), payload)
+
+            yield put, spans
 
 
 def _span(spans: list[tuple[float, float]]) -> str:
