@@ -190,14 +190,15 @@ class BareBlobs:
     async def put(self, path: str, token: str, payload: bytes) -> None:
         name = f"{path}/{token}"
         old = await self._rows.target(path)
-        await asyncio.gather(self._rows.record(path, token, name, old), self._upload(name, payload))
+        await asyncio.gather(self._rows.record(path, token, name, old), self.upload(name, payload))
         await self._rows.swap(path, token, old, name)
         await self._rows.forget(token)
 
     async def get(self, path: str) -> bytes | None:
         name = await self._rows.target(path)
-        if name is None:
-            return None
+        return None if name is None else await self.read(name)
+
+    async def read(self, name: str) -> bytes:
         address = f"{self._objects}/{quote(name, safe='')}"
         _, payload = await asyncio.gather(self._described(address), self._media(address))
         return payload
@@ -222,7 +223,7 @@ class BareBlobs:
         async with self._http.get(f"{address}?alt=media") as answer:
             return b"".join([piece async for piece in answer.content.iter_any()])
 
-    async def _upload(self, name: str, payload: bytes) -> None:
+    async def upload(self, name: str, payload: bytes) -> None:
         before = (
             b"--b0undary\r\nContent-Type: application/json\r\n\r\n" + f'{{"name":"{name}"}}'.encode()
             + b"\r\n--b0undary\r\nContent-Type: application/octet-stream\r\n\r\n"

@@ -26,10 +26,12 @@ from benchmarks import (
     embedded,
     embedded_profile,
     embedded_rows,
+    event_loop,
     facade,
     feed_writer,
     files,
     inventory,
+    large_parts,
     latency,
     memory,
     mutants,
@@ -119,10 +121,14 @@ def test_the_benchmark_beside_gcsfs_has_a_line_for_each_operation_and_file(tmp_p
 
 
 @pytest.mark.parametrize(("part", "tables", "lines"), [
-    ("calls", 2, 3), ("latency", 1, 2), pytest.param("shared_reads", 1, 2, marks=pytest.mark.sim),
+    ("calls", 2, 3), ("latency", 2, 8), pytest.param("shared_reads", 1, 2, marks=pytest.mark.sim),
     pytest.param("objects", 2, 18, marks=[pytest.mark.sim, pytest.mark.skipif(not objects.is_installed(), reason=objects.NOT_INSTALLED)]),
     ("deletions", 2, 5), pytest.param("feed_writer", 5, 13, marks=pytest.mark.sim),
     pytest.param("client_cpu", 3, 27, marks=pytest.mark.sim),
+    pytest.param("large_parts", 1, 11, marks=pytest.mark.sim),
+    pytest.param(
+        "event_loop", 1, 3, marks=[pytest.mark.sim, pytest.mark.skipif(not event_loop.is_installed(), reason=event_loop.NOT_INSTALLED)]
+    ),
     pytest.param("memory", 1, 2, marks=pytest.mark.sim), pytest.param("recovery_rate", 2, 9, marks=pytest.mark.sim),
     ("recovery_scan", 2, 9), ("recovery_growth", 1, 6),
 ])  # fmt: skip
@@ -131,6 +137,9 @@ def test_a_production_benchmark_has_a_line_for_everything_it_compares(
 ) -> None:
     monkeypatch.setattr(client_cpu, "ROUNDS", 2)
     monkeypatch.setattr(deletions, "ROUNDS", 2)
+    monkeypatch.setattr(event_loop, "ROUNDS", 2)
+    monkeypatch.setattr(event_loop, "WORK", {(event_loop.SMALL_BYTES, 1): 1})
+    monkeypatch.setattr(large_parts, "ROUNDS", 2)
     monkeypatch.setattr(latency, "ROUNDS", 2)
     monkeypatch.setattr(latency, "PUTS", {2 * latency.MIB: 1, 9 * latency.MIB: 1})
     monkeypatch.setattr(shared_reads, "ROUNDS", 2)

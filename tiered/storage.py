@@ -41,7 +41,7 @@ from tiered.metadata import CONTENT_TYPE_DEFAULT, Metadata, TimeToIdle, deadline
 from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
 from tiered.payload.content_type import content_type_of
 from tiered.payload.pieces import Pieces, split_head
-from tiered.payload.streams import Payload, pieces
+from tiered.payload.streams import VIEW_BYTES, Payload, pieces
 from tiered.protocol.admission import Admission, Share, Slot
 from tiered.protocol.backends import ByteRange, Inline, RowState, Tiers, Tombstone
 from tiered.protocol.breaker import Breakers
@@ -172,7 +172,7 @@ class TieredStorage:
         # Outside of the payload's own scopes: one may be open between two pieces, and its end is not the caller's.
         elsewhere = elsewhere_is_an_error("nothing was stored: what the payload awaited was cancelled elsewhere")
         with self._observer.operation("put"), elsewhere:
-            async with aclosing(pieces(request.payload)) as source:
+            async with aclosing(pieces(request.payload, views=VIEW_BYTES)) as source:
                 self._check_may_write()
                 object_id = request.object_id
                 metadata = Metadata() if request.metadata is None else request.metadata

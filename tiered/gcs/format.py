@@ -395,8 +395,16 @@ def _ns(time: datetime) -> int:
     return (since.days * _DAY_S + since.seconds) * NS_PER_S + since.microseconds * 1000
 
 
-def extend_crc(crc: int, piece: bytes) -> int:
-    return int(google_crc32c.extend(crc, piece))
+_CRC_BYTES = 256 * 1024
+
+
+def extend_crc(crc: int, piece: bytes | memoryview) -> int:
+    if isinstance(piece, bytes):
+        return int(google_crc32c.extend(crc, piece))
+    # The library takes no views. Small copies stay in the processor's cache, and take half as long as the checksum.
+    for start in range(0, len(piece), _CRC_BYTES):
+        crc = google_crc32c.extend(crc, bytes(piece[start : start + _CRC_BYTES]))
+    return int(crc)
 
 
 def encode_crc(crc: int) -> str:

@@ -33,6 +33,7 @@ from yarl import URL
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from tiered.errors import AtCapacityError
+from tiered.payload.pieces import Piece
 from tiered.stored import PIECE_BYTES
 
 ENDPOINT = "https://storage.googleapis.com"
@@ -194,7 +195,7 @@ class GcsHttp:
 
     async def call(
         self, method: str, url: str, doing: str, *, accept: Collection[int] = (200,), headers: Mapping[str, str] | None = None,
-        body: bytes | AsyncIterable[bytes] = b"", effect: bool = False, signed: bool = True, answers: int = 1,
+        body: bytes | AsyncIterable[Piece] = b"", effect: bool = False, signed: bool = True, answers: int = 1,
     ) -> Answer:  # fmt: skip
         """Sends one request and returns its answer. A status that is not in `accept` is raised as `refusal` says.
 
@@ -220,7 +221,7 @@ class GcsHttp:
         return answer
 
     async def exchange(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[bytes], *, signed: bool = True,
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[Piece], *, signed: bool = True,
         place: Place | None = None,
     ) -> Answer:
         """Sends one request with a body that may stream.
@@ -261,7 +262,7 @@ class GcsHttp:
         raise self.refusal(answer, doing, effect=False) if lost is None else lost_request(lost, doing, effect=False)
 
     async def _begin(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[bytes], *, signed: bool, place: Place
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[Piece], *, signed: bool, place: Place
     ) -> aiohttp.ClientResponse:
         proof = await self._authorize() if signed and self._authorize is not None else {}
         try:
@@ -313,9 +314,12 @@ class Media:
 
     async def read(self) -> bytes:
         """The next bytes, at most 256 KiB. Empty: the body has ended. Raises `NoAnswerError`."""
+        content = self._response.content
         try:
+            if piece := content.read_nowait(PIECE_BYTES):
+                return piece
             with fail_after(self._timeout_s):
-                return await self._response.content.read(PIECE_BYTES)
+                return await content.read(PIECE_BYTES)
         except TimeoutError:
             fault = NoAnswerError(f"{self._endpoint} sent no more bytes for {self._timeout_s:g} s", sent=True)
         except (aiohttp.ClientError, OSError) as error:

@@ -1,6 +1,6 @@
 """Payloads as streams: whatever a caller passes becomes pieces of bytes, one at a time.
 
-    bytes                              sliced, never copied; other buffers are copied slice by slice
+    bytes                              views of it, never copied; other buffers are copied slice by slice
     list, tuple, set, BytesIO          at once: they cannot block
     a StoredObject, async iterables    in the caller's own task (decision 8), which lets other tasks run now and then
     a path, an open plain file         in shared threads, the file from its position to its length when reading began
@@ -33,7 +33,7 @@ from anyio.lowlevel import checkpoint
 from changelog.base.errors import InvalidRequestError
 from tiered.payload.files import OwnFile, OwnIterable, PlainFile, name_of, unreadable
 from tiered.payload.own_thread import LATE_S, Thread
-from tiered.payload.pieces import END, Pieces, close_generator, type_name
+from tiered.payload.pieces import END, Piece, Pieces, close_generator, type_name
 from tiered.stored import PIECE_BYTES, StoredObject
 
 Payload = bytes | bytearray | memoryview | os.PathLike[str] | BinaryIO | AsyncIterable[bytes] | Iterable[bytes]
@@ -42,6 +42,9 @@ Payload = bytes | bytearray | memoryview | os.PathLike[str] | BinaryIO | AsyncIt
 An object may be several of these. Then the first counts, in the order in which `pieces` looks: buffer, path, async
 iterable, file, iterable.
 """
+
+VIEW_BYTES = 4 * 1024 * 1024
+"""A put takes bytes in pieces of this size. So a payload of some MiB goes to the upload at once."""
 
 _JOINED_BYTES = 4096
 """Only a piece below this size waits for more: an async iterator may itself wait for what becomes of its piece."""
@@ -53,14 +56,15 @@ _PIECES_IN_A_ROW = 64
 """How many pieces are taken from an iterator that does not wait by itself, before other tasks may run."""
 
 
-def pieces(payload: Payload, size: int = PIECE_BYTES, thread: Thread | None = None) -> Pieces:
+def pieces(payload: Payload, size: int = PIECE_BYTES, thread: Thread | None = None, *, views: int | None = None) -> Pieces:
     """The payload in pieces of at most `size` bytes, to be read once. `InvalidRequestError`: it is no payload.
 
-    `thread`: where what may block for ever is read; None: in a thread of its own.
+    `thread`: where what may block for ever is read; None: in a thread of its own. `views`: bytes, which are in memory
+    and cannot change, come in pieces of at most so many bytes, unless each piece is reported; None: of `size`.
     """
     _refuse_what_is_no_payload(payload)
     if isinstance(payload, (bytes, bytearray, memoryview)):
-        return _Buffer(payload, size)
+        return _Buffer(payload, size, size if views is None else views)
     if isinstance(payload, os.PathLike):
         return PlainFile(_path(payload), size)
     if isinstance(payload, AsyncIterable):
@@ -68,7 +72,7 @@ def pieces(payload: Payload, size: int = PIECE_BYTES, thread: Thread | None = No
     if callable(getattr(payload, "read", None)):
         file = cast(BinaryIO, payload)
         if type(payload) is io.BytesIO:
-            return _BytesIO(payload, size)
+            return _BytesIO(payload, size, size if views is None else views)
         return PlainFile(file, size) if _is_plain(file) else OwnFile(file, size, thread)
     if type(payload) in (list, tuple, set, frozenset, deque):
         return _InMemory(payload, size)
@@ -136,8 +140,9 @@ def _is_plain(file: BinaryIO) -> bool:
 
 
 class _Buffer(Pieces):
-    def __init__(self, buffer: bytes | bytearray | memoryview, piece_bytes: int) -> None:
+    def __init__(self, buffer: bytes | bytearray | memoryview, piece_bytes: int, view_bytes: int) -> None:
         super().__init__(piece_bytes)
+        self._view_bytes = view_bytes
         try:
             self._rest = memoryview(buffer).cast("B")
         except (TypeError, ValueError) as error:
@@ -145,19 +150,25 @@ class _Buffer(Pieces):
         self.size = self._rest.nbytes
 
     async def _fill(self) -> bool:
-        piece, self._rest = self._rest[: self._piece_bytes], self._rest[self._piece_bytes :]
-        if piece:
+        whole = self._rest.obj
+        size = self._view_bytes if isinstance(whole, bytes) and self._progress is None else self._piece_bytes
+        piece, self._rest = self._rest[:size], self._rest[size:]
+        if isinstance(whole, bytes):
+            part: Piece = whole if len(piece) == len(whole) else piece
+        else:
             # The caller may change any other buffer meanwhile, and the stored bytes must be those that the checksum was
             # made of.
-            self._joined.ready.append(piece if isinstance(piece.obj, bytes) else bytes(piece))
+            part = bytes(piece)
+        if part:
+            self._joined.ready.append(part)
         return bool(self._rest)
 
 
 class _BytesIO(_Buffer):
     """From its position to its end, as both are when reading begins."""
 
-    def __init__(self, file: io.BytesIO, piece_bytes: int) -> None:
-        super().__init__(b"", piece_bytes)
+    def __init__(self, file: io.BytesIO, piece_bytes: int, view_bytes: int) -> None:
+        super().__init__(b"", piece_bytes, view_bytes)
         self._file: io.BytesIO | None = file
 
     async def _fill(self) -> bool:

@@ -36,7 +36,7 @@ from tiered.errors import AtCapacityError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.format import encode_crc, extend_crc
 from tiered.gcs.http import Answer, GcsHttp, Place
-from tiered.gcs.upload import SINGLE_BYTES_MAX, GcsUpload
+from tiered.gcs.upload import SINGLE_BYTES_MAX, GcsUpload, SingleUpload
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.protocol.backends import BlobPage, ByteRange, SoftDeletes
 from tiered.testing.contracts.whole_blobs import read
@@ -401,6 +401,62 @@ async def test_a_write_that_is_cancelled_ends_the_upload_so_that_no_byte_is_left
             tasks.cancel_scope.cancel()
         with pytest.raises(InvalidRequestError, match="ended already"):
             await upload.finalise()
+
+
+@SIZES
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+async def test_a_piece_of_any_size_is_sent_but_for_its_end(
+    blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket, size: int | None, kind: Callable[[bytes], Any]
+) -> None:
+    upload = await blobs.open_upload(NAME, Metadata(), size)
+    piece = kind(LARGE)
+    await upload.write(piece)
+    if kind is bytearray:
+        piece[:] = bytes(len(LARGE))  # what was written counts
+    if size is None:
+        [session] = server.sessions.values()
+        await until(lambda: len(session.arrived) == len(LARGE) - 256 * KIB)
+    assert not bucket.objects
+    await upload.finalise()
+    assert bucket.objects[NAME].payload == LARGE
+
+
+async def test_of_a_write_that_is_cancelled_nothing_more_is_taken() -> None:
+    begun, arrived = anyio.Event(), bytearray()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        begun.set()
+        await anyio.sleep(0.1)  # the connection is full by now
+        while piece := await reader.read(256 * KIB):
+            arrived.extend(piece)
+
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url) as client:
+        size = 64 * 1024 * KIB  # more than a connection holds
+        upload = SingleUpload(client._http, client._tasks, NAME, Metadata(), size, "boundary")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(upload.write, bytes(size))
+            await begun.wait()
+            tasks.cancel_scope.cancel()
+        waiting = upload._pipe.waiting
+        await anyio.sleep(0.2)
+        assert 0 < waiting == upload._pipe.waiting
+        assert len(arrived) < size
+
+
+async def test_a_service_that_takes_a_part_now_and_then_is_waited_for() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for _ in range(128):
+            await reader.readexactly(256 * KIB)
+            await asyncio.sleep(0.005)
+
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, answer_timeout_s=0.2) as client:
+        size = 128 * 256 * KIB  # more than a connection holds
+        upload = SingleUpload(client._http, client._tasks, NAME, Metadata(), size, "boundary")
+        began = anyio.current_time()
+        await upload.write(bytes(size))
+        assert anyio.current_time() > began + 0.2
 
 
 async def test_a_service_that_takes_no_more_bytes_is_given_up() -> None:

@@ -33,8 +33,8 @@ from tiered.errors import AtCapacityError, UnavailableError
 from tiered.payload import files, own_thread
 from tiered.payload.own_thread import LATE_S
 from tiered.payload.pieces import Piece, split_head
-from tiered.payload.streams import Payload, pieces
-from tiered.stored import PIECE_BYTES
+from tiered.payload.streams import VIEW_BYTES, Payload, pieces
+from tiered.stored import PIECE_BYTES, ProgressCount
 
 pytestmark = pytest.mark.anyio
 
@@ -827,3 +827,20 @@ async def test_the_first_pieces_of_an_async_iterator_wait_for_no_other() -> None
             found.append(len(piece))
     assert found[:11] == [1] * 11
     assert sum(found) == 10_000 and len(found) < 30
+
+
+async def test_a_put_takes_bytes_in_large_views_unless_each_piece_is_reported() -> None:
+    payload = bytes(VIEW_BYTES + PIECE_BYTES)
+    assert [len(piece) async for piece in pieces(payload, views=VIEW_BYTES)] == [VIEW_BYTES, PIECE_BYTES]
+    [whole] = [piece async for piece in pieces(payload[:VIEW_BYTES], views=VIEW_BYTES)]
+    assert isinstance(whole, bytes)  # the object itself: its checksum needs no copy
+    reported = pieces(payload, views=VIEW_BYTES)
+    reported.report_to(ProgressCount(lambda done, total: None), None)
+    assert {len(piece) async for piece in reported} == {PIECE_BYTES}
+
+
+async def test_a_buffer_that_can_change_is_not_taken_in_large_views() -> None:
+    payload = bytearray(3 * PIECE_BYTES)
+    got = [piece async for piece in pieces(payload, views=VIEW_BYTES)]
+    assert [len(piece) for piece in got] == 3 * [PIECE_BYTES]
+    assert all(isinstance(piece, bytes) for piece in got)
