@@ -37,7 +37,7 @@ from tiered.errors import (
     TieredError,
     UnavailableError,
 )
-from tiered.metadata import CONTENT_TYPE_DEFAULT, Metadata, TimeToIdle, deadline_from, expiring
+from tiered.metadata import CONTENT_TYPE_DEFAULT, Metadata, TimeToIdle, deadline_from, expiring, no_metadata
 from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
 from tiered.payload.content_type import content_type_of
 from tiered.payload.pieces import Pieces, split_head
@@ -175,7 +175,7 @@ class TieredStorage:
             async with aclosing(pieces(request.payload)) as source:
                 self._check_may_write()
                 object_id = request.object_id
-                metadata = Metadata() if request.metadata is None else request.metadata
+                metadata = no_metadata() if request.metadata is None else request.metadata
                 _check(object_id, metadata=metadata)
                 object_id.validate()
                 condition = checked_condition(request.if_absent, request.if_revision)

@@ -58,9 +58,9 @@ def pieces(payload: Payload, size: int = PIECE_BYTES, thread: Thread | None = No
 
     `thread`: where what may block for ever is read; None: in a thread of its own.
     """
-    _refuse_what_is_no_payload(payload)
     if isinstance(payload, (bytes, bytearray, memoryview)):
         return _Buffer(payload, size)
+    _refuse_what_is_no_payload(payload)
     if isinstance(payload, os.PathLike):
         return PlainFile(_path(payload), size)
     if isinstance(payload, AsyncIterable):
@@ -144,7 +144,17 @@ class _Buffer(Pieces):
             raise InvalidRequestError(f"a payload of type memoryview cannot be read ({error}): pass bytes(view)") from None
         self.size = self._rest.nbytes
 
+        self._untouched = buffer if type(buffer) is bytes else None
+
+    def take_whole(self, bytes_max: int) -> bytes | None:
+        whole = self._untouched
+        if whole is None or len(whole) > bytes_max or self._progress is not None:
+            return None
+        self._untouched, self._rest, self._ended = None, memoryview(b""), True
+        return whole
+
     async def _fill(self) -> bool:
+        self._untouched = None
         piece, self._rest = self._rest[: self._piece_bytes], self._rest[self._piece_bytes :]
         if piece:
             # The caller may change any other buffer meanwhile, and the stored bytes must be those that the checksum was
@@ -158,6 +168,7 @@ class _BytesIO(_Buffer):
 
     def __init__(self, file: io.BytesIO, piece_bytes: int) -> None:
         super().__init__(b"", piece_bytes)
+        self._untouched = None  # it is not known yet
         self._file: io.BytesIO | None = file
 
     async def _fill(self) -> bool:
