@@ -6,7 +6,9 @@ may be, because its token takes effect at most once. An inline write may not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
@@ -27,30 +29,33 @@ DOUBLINGS_MAX = 16
 
 Repeat = type[TieredError] | tuple[type[TieredError], ...]
 
+_NO_SCOPE: AbstractContextManager[object] = nullcontext()
 _NEVER_REPEATED = (LeaseLostError, ClockBehindError, ServiceAwayError)
 
 
 async def persist(
     call: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float, repeat: Repeat = (UnavailableError, UnconfirmedError),
-    observer: Observer = SILENT,
+    observer: Observer = SILENT, call_s_max: float = math.inf,
 ) -> T:
     """Makes the call, and repeats it while it fails with an error of `repeat`, for at most `budget_s` seconds.
 
     Then it raises the last error. `UnconfirmedError`: the budget ended while a call was still waiting for its answer.
     `LeaseLostError`, `ClockBehindError` and `ServiceAwayError` are never repeated. `ServiceAwayError` tells of the last
     call only that it was not sent. So if an earlier one was not confirmed, its error is raised instead. `observer` is
-    told of each repeated call.
+    told of each repeated call. `call_s_max`: a call ends by itself within so many seconds. If that is within the
+    budget, the first call needs no scope, which would take a third of what the store adds to a small write.
     """
     ends_at = runtime.monotonic() + budget_s
     failed: list[TieredError] = []
-    with anyio.move_on_after(budget_s):
+    with _NO_SCOPE if call_s_max < budget_s else anyio.move_on_after(budget_s):
         try:
             return await call()
         except repeat as error:
             if isinstance(error, _NEVER_REPEATED):
                 raise
             failed.append(error)
-        return await _persist_after(failed, call, runtime, ends_at, repeat, observer)  # ordinarily nothing is repeated
+        with anyio.move_on_after(ends_at - runtime.monotonic()):
+            return await _persist_after(failed, call, runtime, ends_at, repeat, observer)
     raise UnconfirmedError(f"no answer within {budget_s:g} s")
 
 
