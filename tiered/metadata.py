@@ -169,7 +169,11 @@ class Metadata:
         return as_datetime(self.time_expires_ns)
 
     def stamped(self, now_ns: int) -> Metadata:
-        """The metadata as a write at `now_ns` stores it, with the time of creation and the deadline filled in.
+        """The metadata as a write at `now_ns` stores it, with the time of creation and the deadline filled in."""
+        return self.with_facts(**self.stamps(now_ns))
+
+    def stamps(self, now_ns: int) -> dict[str, int | None]:
+        """The time of creation and the deadline that a write at `now_ns` fills in, by their names.
 
         The deadline follows from the policy. It is a whole number of milliseconds, because rows keep no finer one. A
         time of creation that is already set stays. `InvalidRequestError`: an expiry was set without a policy, or the
@@ -181,7 +185,7 @@ class Metadata:
         if deadline is not None and deadline > DEADLINE_MAX_NS:
             raise InvalidRequestError("the object would expire after the year 9999; leave its expiration out")
         created = now_ns if self.time_created_ns is None else self.time_created_ns
-        return self.with_facts(time_created_ns=created, time_expires_ns=deadline)
+        return {"time_created_ns": created, "time_expires_ns": deadline}
 
     def _check_bytes(self) -> None:
         size = len(encode_metadata(self)) + len(self.custom) + _LONGER_BESIDE_A_BLOB

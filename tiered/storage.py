@@ -193,15 +193,15 @@ class TieredStorage:
     ) -> PutResult:
         with await self._enter(admission) as slot:
             write = Write.begin(object_id, self._runtime, condition)
-            stamped = metadata.stamped(write.begun_ns)
+            stamps = metadata.stamps(write.begun_ns)
             head, head_size, rest = await split_head(source, self._settings.inline_bytes_max)
             if rest is not None:
                 # A blob's time of creation is the service's own, unless the caller told one.
-                beside = stamped.with_facts(time_created_ns=metadata.time_created_ns)
+                beside = metadata.with_facts(time_expires_ns=stamps["time_expires_ns"])
                 size = rest.size if metadata.size is None else metadata.size
                 return await self._writer.put_large(write, beside, Body(head, rest, size), slot)
             check_declared(metadata, head_size)
-            return await self._writer.put_small(write, stamped.with_facts(size=head_size), b"".join(head), slot)
+            return await self._writer.put_small(write, metadata.with_facts(**stamps, size=head_size), b"".join(head), slot)
 
     async def delete(self, object_id: ObjectId, *, if_revision: IfRevision = ANY_REVISION) -> None:
         """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`).
