@@ -23,7 +23,7 @@ import anyio
 from benchmarks.figures import Figures, dumped, loaded, put_into
 from benchmarks.servers import Servers, started, started_servers, unless_left_alone
 
-PARTS = ("calls", "client_cpu", "latency", "memory", "recovery_rate", "deletions", "feed_writer")
+PARTS = ("calls", "client_cpu", "small_parts", "latency", "memory", "recovery_rate", "deletions", "feed_writer")
 """Modules with `async def figures(servers, size)`."""
 
 PART_S = 900.0

@@ -33,6 +33,7 @@ from benchmarks import (
     overload,
     production,
     recovery_rate,
+    small_parts,
     statistics_pictures,
 )
 from benchmarks.audit_gcs import answer
@@ -97,7 +98,8 @@ def test_the_benchmark_beside_gcsfs_has_a_line_for_each_operation_and_file(tmp_p
 
 
 @pytest.mark.parametrize(("part", "tables", "lines"), [
-    ("calls", 2, 3), ("latency", 1, 2), ("deletions", 2, 5), pytest.param("feed_writer", 5, 15, marks=pytest.mark.sim),
+    ("calls", 2, 3), ("small_parts", 1, 10), ("latency", 1, 2), ("deletions", 2, 5),
+    pytest.param("feed_writer", 5, 15, marks=pytest.mark.sim),
     pytest.param("client_cpu", 3, 27, marks=pytest.mark.sim),
     pytest.param("memory", 1, 2, marks=pytest.mark.sim), pytest.param("recovery_rate", 1, 2, marks=pytest.mark.sim),
 ])  # fmt: skip
@@ -105,6 +107,7 @@ def test_a_production_benchmark_has_a_line_for_everything_it_compares(
     bigtable_host: str, monkeypatch: pytest.MonkeyPatch, part: str, tables: int, lines: int
 ) -> None:
     monkeypatch.setattr(client_cpu, "ROUNDS", 2)
+    monkeypatch.setattr(small_parts, "ROUNDS", 2)
     monkeypatch.setattr(deletions, "ROUNDS", 2)
     monkeypatch.setattr(latency, "ROUNDS", 2)
     monkeypatch.setattr(latency, "PUTS", {2 * latency.MIB: 1, 9 * latency.MIB: 1})
