@@ -24,7 +24,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
-from changelog.base.runtime import Runtime, uuid7
+from changelog.base.runtime import Runtime, uuid7_number
 
 LOG_PREFIX = "~changelog/"
 READABLE = b'{"v":1,"id":"'
@@ -50,7 +50,9 @@ class ChangeId(str):
 
     @classmethod
     def new(cls, runtime: Runtime) -> Self:
-        return cls(str(uuid7(runtime)))
+        digits = f"{uuid7_number(runtime):032x}"
+        # It has the right form already, so it is not matched: each operation makes one.
+        return super().__new__(cls, f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}")
 
     @classmethod
     def first(cls, created_ms: int) -> Self:

@@ -41,6 +41,7 @@ from benchmarks import (
     recovery_rate,
     recovery_scan,
     shared_reads,
+    small_parts,
     statistics_pictures,
 )
 from benchmarks.audit_gcs import answer
@@ -121,7 +122,7 @@ def test_the_benchmark_beside_gcsfs_has_a_line_for_each_operation_and_file(tmp_p
 
 
 @pytest.mark.parametrize(("part", "tables", "lines"), [
-    ("calls", 2, 3), ("latency", 2, 8), pytest.param("shared_reads", 1, 2, marks=pytest.mark.sim),
+    ("calls", 2, 3), ("small_parts", 1, 10), ("latency", 2, 8), pytest.param("shared_reads", 1, 2, marks=pytest.mark.sim),
     pytest.param("objects", 2, 18, marks=[pytest.mark.sim, pytest.mark.skipif(not objects.is_installed(), reason=objects.NOT_INSTALLED)]),
     ("deletions", 2, 5), pytest.param("feed_writer", 5, 13, marks=pytest.mark.sim),
     pytest.param("client_cpu", 3, 27, marks=pytest.mark.sim),
@@ -136,6 +137,7 @@ def test_a_production_benchmark_has_a_line_for_everything_it_compares(
     bigtable_host: str, monkeypatch: pytest.MonkeyPatch, part: str, tables: int, lines: int
 ) -> None:
     monkeypatch.setattr(client_cpu, "ROUNDS", 2)
+    monkeypatch.setattr(small_parts, "ROUNDS", 2)
     monkeypatch.setattr(deletions, "ROUNDS", 2)
     monkeypatch.setattr(event_loop, "ROUNDS", 2)
     monkeypatch.setattr(event_loop, "WORK", {(event_loop.SMALL_BYTES, 1): 1})

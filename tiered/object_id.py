@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Self
 
 from changelog.base.errors import InvalidRequestError
@@ -29,6 +29,8 @@ ROW_KEY_BYTES_MAX = 4096
 """Bigtable's limit for a row key. No stored path is longer."""
 
 _SCOPE = re.compile(r"[A-Za-z0-9_\-()$!+']+")
+_DOTS = re.compile(r"(?:^|/)\.\.?(?:/|\Z)")
+"""Finds a segment that is `.` or `..`."""
 _SCOPE_ALPHABET = "A-Z a-z 0-9 _ - ( ) $ ! + '"
 
 
@@ -63,12 +65,7 @@ class ObjectId:
         if not self.key:
             raise InvalidRequestError("the key is empty")
         object.__setattr__(self, "path", f"{object_prefix(self.usecase, self.scopes)}{self.key}")
-        try:
-            size = len(self.path.encode())
-        except UnicodeEncodeError as error:
-            raise InvalidRequestError(f"{shown(self.path)} is not valid Unicode: {error.reason}") from None
-        if size > ROW_KEY_BYTES_MAX:
-            raise InvalidRequestError(f"the storage path has {size} bytes of UTF-8; no stored one has more than {ROW_KEY_BYTES_MAX}")
+        _check_row_key(self.path)
 
     @classmethod
     def create(cls, usecase: str, key: str, scopes: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> Self:
@@ -100,7 +97,16 @@ class ObjectId:
             scopes.append((name, value))
         if not rest:
             raise InvalidRequestError(f"{shown(path)} is not an object id: the key is empty")
-        return cls(usecase, tuple(scopes), rest)
+        return cls._of_path(usecase, tuple(scopes), rest, path)
+
+    @classmethod
+    def _of_path(cls, usecase: str, scopes: tuple[tuple[str, str], ...], key: str, path: str) -> Self:
+        """The id whose parts were cut out of this path, so they keep the rules of the constructor by themselves."""
+        _check_row_key(path)
+        made = object.__new__(cls)
+        for assign, value in zip(_SETTERS, (usecase, scopes, key, path), strict=True):
+            assign(made, value)
+        return made
 
     def __str__(self) -> str:
         return self.path
@@ -113,6 +119,9 @@ class ObjectId:
             _validate_scope(name, value)
         _validate_key(self.key)
         _validate_length(self.path)
+
+
+_SETTERS = tuple(ObjectId.__dict__[each.name].__set__ for each in fields(ObjectId))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +226,16 @@ def refuse_reserved(usecase: str) -> None:
         raise InvalidRequestError(f"usecase {shown(usecase)} must not start with '~': such names are the store's own")
 
 
+def _check_row_key(path: str) -> None:
+    """Raises `InvalidRequestError` unless a row can have this key."""
+    try:
+        size = len(path.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(f"{shown(path)} is not valid Unicode: {error.reason}") from None
+    if size > ROW_KEY_BYTES_MAX:
+        raise InvalidRequestError(f"the storage path has {size} bytes of UTF-8; no stored one has more than {ROW_KEY_BYTES_MAX}")
+
+
 def _is_plain_pair(scope: object) -> bool:
     return type(scope) is tuple and len(scope) == 2 and type(scope[0]) is str is type(scope[1])
 
@@ -252,7 +271,7 @@ def _validate_scope(name: str, value: str) -> None:
 
 def _validate_key(key: str) -> None:
     refuse_control_characters("key", key)
-    if any(segment in (".", "..") for segment in key.split("/")):
+    if _DOTS.search(key):
         raise InvalidRequestError(f"key {shown(key)} has a '.' or '..' segment, which storage services read differently")
 
 

@@ -75,7 +75,8 @@ async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, ver
         if families is None and writes:
             families = await told_by_deletions(rows)
         payload_families = [family for family in LEGACY_FAMILIES if family in (families or ())]
-        yield Tiers(BigtableRows(rows, runtime, payload_families), blobs), BigTableChangeLog(entries, runtime)
+        tiers = Tiers(BigtableRows(rows, runtime, payload_families), blobs, inline_write_s_max=bigtable.timeout_s)
+        yield tiers, BigTableChangeLog(entries, runtime)
 
 
 async def told_by_deletions(rows: BigtableTable) -> frozenset[str]:

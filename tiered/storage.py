@@ -37,7 +37,7 @@ from tiered.errors import (
     TieredError,
     UnavailableError,
 )
-from tiered.metadata import CONTENT_TYPE_DEFAULT, Metadata, TimeToIdle, deadline_from, expiring
+from tiered.metadata import CONTENT_TYPE_DEFAULT, Metadata, TimeToIdle, deadline_from, expiring, no_metadata
 from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
 from tiered.payload.content_type import content_type_of
 from tiered.payload.pieces import Pieces, split_head
@@ -175,7 +175,7 @@ class TieredStorage:
             async with aclosing(pieces(request.payload, views=VIEW_BYTES)) as source:
                 self._check_may_write()
                 object_id = request.object_id
-                metadata = Metadata() if request.metadata is None else request.metadata
+                metadata = no_metadata() if request.metadata is None else request.metadata
                 _check(object_id, metadata=metadata)
                 object_id.validate()
                 condition = checked_condition(request.if_absent, request.if_revision)
@@ -193,15 +193,15 @@ class TieredStorage:
     ) -> PutResult:
         with await self._enter(admission) as slot:
             write = Write.begin(object_id, self._runtime, condition)
-            stamped = metadata.stamped(write.begun_ns)
+            stamps = metadata.stamps(write.begun_ns)
             head, head_size, rest = await split_head(source, self._settings.inline_bytes_max)
             if rest is not None:
                 # A blob's time of creation is the service's own, unless the caller told one.
-                beside = stamped.with_facts(time_created_ns=metadata.time_created_ns)
+                beside = metadata.with_facts(time_expires_ns=stamps["time_expires_ns"])
                 size = rest.size if metadata.size is None else metadata.size
                 return await self._writer.put_large(write, beside, Body(head, rest, size), slot)
             check_declared(metadata, head_size)
-            return await self._writer.put_small(write, stamped.with_facts(size=head_size), b"".join(head), slot)
+            return await self._writer.put_small(write, metadata.with_facts(**stamps, size=head_size), b"".join(head), slot)
 
     async def delete(self, object_id: ObjectId, *, if_revision: IfRevision = ANY_REVISION) -> None:
         """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`).

@@ -249,6 +249,9 @@ class StoredObject:
 
     async def read(self) -> bytes:
         """Returns all bytes of the range, held in memory."""
+        if self.in_memory is not None and type(self._pieces) is _Slices and not self._begun and self._progress is None:
+            self._begun = self._closed = self._ended = True
+            return bytes(self.in_memory)
         return b"".join([piece async for piece in self])
 
     async def aclose(self) -> None:

@@ -59,9 +59,14 @@ class SystemRuntime:
 
 def uuid7(runtime: Runtime) -> UUID:
     """A version 7 UUID (RFC 9562): 48 bits of Unix milliseconds, then 74 random bits."""
+    return UUID(int=uuid7_number(runtime))
+
+
+def uuid7_number(runtime: Runtime) -> int:
+    """The 128 bits of a new `uuid7`."""
     milliseconds = (runtime.wall_ns() // 1_000_000) & ((1 << 48) - 1)
     chance = runtime.random.getrandbits(74)
-    return UUID(int=milliseconds << 80 | 0x7 << 76 | (chance >> 62) << 64 | 0b10 << 62 | chance & ((1 << 62) - 1))
+    return milliseconds << 80 | 0x7 << 76 | (chance >> 62) << 64 | 0b10 << 62 | chance & ((1 << 62) - 1)
 
 
 def instance_name(runtime: Runtime, role: str) -> str:

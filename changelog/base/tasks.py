@@ -11,8 +11,6 @@ code of callers tells the two apart (docs/decisions/0019).
 from __future__ import annotations
 
 import asyncio  # noqa: TID251 - only asyncio knows whether this task was cancelled: anyio knows only its own scopes
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import anyio
 from anyio.abc import TaskGroup
@@ -31,18 +29,23 @@ def is_asked_to_end() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-@contextmanager
-def elsewhere_is_an_error(sentence: str) -> Iterator[None]:
+class elsewhere_is_an_error:
     """Raises `CancelledElsewhereError(sentence)` for a cancellation that nobody asked this task for.
 
     A cancellation that somebody did ask for is raised as it is.
     """
-    try:
-        yield
-    except anyio.get_cancelled_exc_class() as cancelled:
-        if is_asked_to_end():
-            raise
-        raise CancelledElsewhereError(sentence) from cancelled
+
+    __slots__ = ("_sentence",)
+
+    def __init__(self, sentence: str) -> None:
+        self._sentence = sentence
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and isinstance(error, anyio.get_cancelled_exc_class()) and not is_asked_to_end():
+            raise CancelledElsewhereError(self._sentence) from error
 
 
 async def end_tasks(tasks: TaskGroup, error: BaseException | None) -> None:

@@ -242,7 +242,8 @@ async def _touch_the_row_first(self: Reader, object_id: ObjectId, state: Inline 
 
 
 async def _write_again_and_again(
-    call: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float, repeat: Any = None, observer: Observer = SILENT
+    call: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float, repeat: Any = None, observer: Observer = SILENT,
+    call_s_max: float = 0.0,
 ) -> T:
     return await persist(call, runtime, budget_s)
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from tests.given.caller_values import KNOWN, Loud, headers, metadata, odd_metadata
 from tiered.metadata import (
+    CONTENT_TYPE_DEFAULT,
     DEADLINE_MAX_NS,
     METADATA_BYTES_MAX,
     NESTED_MAX,
@@ -30,6 +31,7 @@ from tiered.metadata import (
     decode_metadata,
     encode_metadata,
     is_expired,
+    no_metadata,
     touch_deadline,
     whole_ms,
 )
@@ -167,6 +169,12 @@ def test_what_older_software_stored_is_read_though_it_could_not_be_written() -> 
     assert pickle.loads(pickle.dumps(found)) == deepcopy(found) == found
     with pytest.raises(InvalidRequestError, match=r"content_type .* control character"):
         replace(found)
+
+
+def test_no_metadata_is_what_a_call_without_arguments_makes_with_mappings_of_its_own() -> None:
+    assert no_metadata() == Metadata()
+    assert no_metadata().content_type is CONTENT_TYPE_DEFAULT
+    assert no_metadata().custom is not no_metadata().custom and no_metadata().unknown is not no_metadata().unknown
 
 
 def test_a_stored_time_beyond_the_years_of_datetime_is_shown_as_the_last_that_it_can_tell() -> None:

@@ -125,6 +125,8 @@ class BigtableRows:
         self._runtime = runtime
         self._clear = [delete_family(family) for family in (*DATA_FAMILIES, *payload_families)]
         self._replace = [*self._clear, delete_column(MARKS, _RESERVED)]
+        self._inline = Stamp(lambda token: table.to_check_and_mutate(b"", _MARKED_OR_LARGE(token), otherwise=self._replace), _A_TOKEN)
+        """For a token: the request of an inline write, without the row's key and the cells that it writes."""
 
     async def read(self, path: str, *, marks: ChangeId | bool = False) -> Row:
         if not marks:
@@ -214,8 +216,10 @@ class BigtableRows:
         return await redirects.boundaries(self._table, count)
 
     async def _replace_inline(self, path: str, token: ChangeId, state: Inline | None) -> bool:
-        conflict = _MARKED_OR_LARGE(token)
-        return not await self._table.check_and_mutate(path.encode(), conflict, otherwise=[*self._replace, *_cells(state, token)])
+        request = self._inline(token)
+        request.row_key = path.encode()
+        request.false_mutations.extend(_cells(state, token))
+        return not await self._table.send(request)
 
     async def _untokened(self, path: str, seen: Inline | Tombstone) -> Message | None:
         """A predicate for a row that older software wrote: its first cell, with value and deadline.
@@ -239,11 +243,13 @@ def _marked(token: ChangeId) -> Iterator[Message]:
     return (column_is(MARKS, f"{verdict}{token}".encode()) for verdict in (_WON, _REFUSED))
 
 
-_MARKED_OR_LARGE = Stamp(lambda token: either(*_marked(ChangeId(token)), *_TOMBSTONES), "00000000-0000-7000-8000-000000000000")
+_A_TOKEN = "00000000-0000-7000-8000-000000000000"
+
+_MARKED_OR_LARGE = Stamp(lambda token: either(*_marked(ChangeId(token)), *_TOMBSTONES), _A_TOKEN)
 """For a token: yields a cell iff the row has a mark of this token, or a tombstone."""
 
 _STATE_AND_MARKS = Stamp(
-    lambda token: chain(either(*map(family_is, DATA_FAMILIES), *_marked(ChangeId(token))), NEWEST), "00000000-0000-7000-8000-000000000000"
+    lambda token: chain(either(*map(family_is, DATA_FAMILIES), *_marked(ChangeId(token))), NEWEST), _A_TOKEN
 )
 """For a token: yields the row's data and the marks of this token alone."""
 

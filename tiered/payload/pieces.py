@@ -70,6 +70,13 @@ class Pieces(ABC):
         self._ended = True
         await self._close()
 
+    def take_whole(self, bytes_max: int) -> bytes | None:
+        """Returns the whole payload, so that nothing is left, if it is in memory and none of it was read yet.
+
+        None: it is not, or it has more than `bytes_max` bytes, or each piece of it must be reported. Read it then.
+        """
+        return None
+
     @abstractmethod
     async def _fill(self) -> bool:
         """Reads more into `_joined`. False: that was all."""
@@ -95,6 +102,9 @@ async def split_head(source: Pieces, limit: int) -> tuple[list[Piece], int, Piec
 
     `rest` is None if the payload has ended. Otherwise it is `source`, which the caller reads on or closes.
     """
+    whole = source.take_whole(limit)
+    if whole is not None:  # most small payloads: they need no loop
+        return [whole], len(whole), None
     head: list[Piece] = []
     total = 0
     async for piece in source:

@@ -62,9 +62,9 @@ def pieces(payload: Payload, size: int = PIECE_BYTES, thread: Thread | None = No
     `thread`: where what may block for ever is read; None: in a thread of its own. `views`: bytes, which are in memory
     and cannot change, come in pieces of at most so many bytes, unless each piece is reported; None: of `size`.
     """
-    _refuse_what_is_no_payload(payload)
     if isinstance(payload, (bytes, bytearray, memoryview)):
         return _Buffer(payload, size, size if views is None else views)
+    _refuse_what_is_no_payload(payload)
     if isinstance(payload, os.PathLike):
         return PlainFile(_path(payload), size)
     if isinstance(payload, AsyncIterable):
@@ -149,6 +149,13 @@ class _Buffer(Pieces):
             raise InvalidRequestError(f"a payload of type memoryview cannot be read ({error}): pass bytes(view)") from None
         self.size = self._rest.nbytes
 
+    def take_whole(self, bytes_max: int) -> bytes | None:
+        whole = self._rest.obj
+        if self._ended or self._progress is not None or type(whole) is not bytes or not len(whole) == self._rest.nbytes <= bytes_max:
+            return None
+        self._rest, self._ended = memoryview(b""), True
+        return whole
+
     async def _fill(self) -> bool:
         whole = self._rest.obj
         size = self._view_bytes if isinstance(whole, bytes) and self._progress is None else self._piece_bytes
@@ -170,6 +177,9 @@ class _BytesIO(_Buffer):
     def __init__(self, file: io.BytesIO, piece_bytes: int, view_bytes: int) -> None:
         super().__init__(b"", piece_bytes, view_bytes)
         self._file: io.BytesIO | None = file
+
+    def take_whole(self, bytes_max: int) -> bytes | None:
+        return None  # it is not known yet
 
     async def _fill(self) -> bool:
         file, self._file = self._file, None

@@ -9,6 +9,7 @@ effect), `UnconfirmedError` (it was sent and never answered, and may take effect
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
@@ -564,8 +565,12 @@ class LongTermBackend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """Both tiers of one store. `local`: they are files of this machine, and no service that could be away."""
+    """Both tiers of one store. `local`: they are files of this machine, and no service that could be away.
+
+    `inline_write_s_max`: no inline write of `high_volume` takes longer (seconds), because the backend ends it itself.
+    """
 
     high_volume: HighVolumeBackend
     long_term: LongTermBackend
     local: bool = False
+    inline_write_s_max: float = math.inf

@@ -6,7 +6,9 @@ may be, because its token takes effect at most once. An inline write may not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
@@ -27,22 +29,47 @@ DOUBLINGS_MAX = 16
 
 Repeat = type[TieredError] | tuple[type[TieredError], ...]
 
+_NO_SCOPE: AbstractContextManager[object] = nullcontext()
+_NEVER_REPEATED = (LeaseLostError, ClockBehindError, ServiceAwayError)
+
 
 async def persist(
     call: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float, repeat: Repeat = (UnavailableError, UnconfirmedError),
-    observer: Observer = SILENT,
+    observer: Observer = SILENT, call_s_max: float = math.inf,
 ) -> T:
     """Makes the call, and repeats it while it fails with an error of `repeat`, for at most `budget_s` seconds.
 
     Then it raises the last error. `UnconfirmedError`: the budget ended while a call was still waiting for its answer.
     `LeaseLostError`, `ClockBehindError` and `ServiceAwayError` are never repeated. `ServiceAwayError` tells of the last
     call only that it was not sent. So if an earlier one was not confirmed, its error is raised instead. `observer` is
-    told of each repeated call.
+    told of each repeated call. `call_s_max`: a call ends by itself within so many seconds. If that is within the
+    budget, the first call needs no scope, which would take a third of what the store adds to a small write.
     """
     ends_at = runtime.monotonic() + budget_s
-    failed = ""
-    unconfirmed: UnconfirmedError | None = None
+    failed: list[TieredError] = []
+    with _NO_SCOPE if call_s_max < budget_s else anyio.move_on_after(budget_s):
+        try:
+            return await call()
+        except repeat as error:
+            if isinstance(error, _NEVER_REPEATED):
+                raise
+            failed.append(error)
+        with anyio.move_on_after(ends_at - runtime.monotonic()):
+            return await _persist_after(failed, call, runtime, ends_at, repeat, observer)
+    raise UnconfirmedError(f"no answer within {budget_s:g} s")
+
+
+async def _persist_after(
+    failed: list[TieredError], call: Callable[[], Awaitable[T]], runtime: Runtime, ends_at: float, repeat: Repeat, observer: Observer
+) -> T:
+    """What `persist` does after the first call. `failed`: the error of that call, which is taken out of the list."""
+    from tenacity import AsyncRetrying, retry_if_exception  # noqa: PLC0415 - most processes never need it
+
     refused = False
+    latest = type(failed[0]).__name__
+    first = failed.pop()
+    unconfirmed = first if isinstance(first, UnconfirmedError) else None
+    del first
 
     async def attempt() -> T:
         nonlocal unconfirmed, refused
@@ -62,33 +89,24 @@ async def persist(
         return runtime.random.uniform(0, min(WAIT_MAX_S, WAIT_FIRST_S * 2 ** min(state.attempt_number, DOUBLINGS_MAX)))
 
     def is_repeated(error: BaseException) -> bool:
-        nonlocal failed
-        failed = type(error).__name__
-        return not refused and isinstance(error, repeat) and not isinstance(error, (LeaseLostError, ClockBehindError))
+        nonlocal latest
+        latest = type(error).__name__
+        return not refused and isinstance(error, repeat) and not isinstance(error, _NEVER_REPEATED)
 
+    retrying = AsyncRetrying(
+        sleep=runtime.sleep,
+        wait=wait_s,
+        stop=lambda state: runtime.monotonic() + state.upcoming_sleep >= ends_at,
+        retry=retry_if_exception(is_repeated),
+        reraise=True,
+    )
     try:
-        with anyio.move_on_after(budget_s):
-            try:
+        await runtime.sleep(runtime.random.uniform(0, WAIT_FIRST_S))
+        async for each in retrying:
+            with each:
+                observer.count(Event.RETRIED, latest)
                 return await attempt()
-            except repeat as error:
-                if not is_repeated(error):
-                    raise
-            from tenacity import AsyncRetrying, retry_if_exception  # noqa: PLC0415 - ordinarily nothing is repeated
-
-            retrying = AsyncRetrying(
-                sleep=runtime.sleep,
-                wait=wait_s,
-                stop=lambda state: runtime.monotonic() + state.upcoming_sleep >= ends_at,
-                retry=retry_if_exception(is_repeated),
-                reraise=True,
-            )
-            await runtime.sleep(runtime.random.uniform(0, WAIT_FIRST_S))
-            async for each in retrying:
-                with each:
-                    observer.count(Event.RETRIED, failed)
-                    return await attempt()
-            raise AssertionError("tenacity returns or raises")
-        raise UnconfirmedError(f"no answer within {budget_s:g} s")
+        raise AssertionError("tenacity returns or raises")
     finally:
         unconfirmed = None  # an error that is raised holds this frame, and must not be held by it
 

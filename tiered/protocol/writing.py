@@ -162,7 +162,8 @@ class Writer:
         try:
             try:
                 return await persist(
-                    partial(self._services.rows.ask, send), self._runtime, self._budget_s, repeat=UnavailableError, observer=self._observer
+                    partial(self._services.rows.ask, send), self._runtime, self._budget_s, repeat=UnavailableError,
+                    observer=self._observer, call_s_max=self._tiers.inline_write_s_max,
                 )
             except UnconfirmedError as error:
                 if await self._settle_inline(write):

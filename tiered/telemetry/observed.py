@@ -36,6 +36,7 @@ def observed_tiers(tiers: Tiers, observer: Observer) -> Tiers:
         cast(HighVolumeBackend, Observed(tiers.high_volume, HIGH_VOLUME, observer)),
         cast(LongTermBackend, _ObservedBlobs(tiers.long_term, LONG_TERM, observer)),
         tiers.local,
+        tiers.inline_write_s_max,
     )
 
 

@@ -442,13 +442,13 @@ async def test_each_row_operation_is_one_call(bigtable_host: str, table: Bigtabl
 
 async def test_no_predicate_uses_a_condition_or_a_regex(table: BigtableTable, rows: BigtableRows, monkeypatch: pytest.MonkeyPatch) -> None:
     predicates: list[str] = []
-    real = table.check_and_mutate
+    real = table.send
 
-    async def noted(key: bytes, predicate: Any, **options: Any) -> bool:
-        predicates.append(str(predicate))
-        return await real(key, predicate, **options)
+    async def noted(request: Any, *options: Any) -> bool:
+        predicates.append(str(request.predicate_filter))
+        return await real(request, *options)
 
-    monkeypatch.setattr(table, "check_and_mutate", noted)
+    monkeypatch.setattr(table, "send", noted)
     for expected in (None, PATH, BLOB):
         await swap(rows, TOKEN, expected, Tombstone(BLOB, HOUR, DEADLINE_NS))
     await rows.settle(PATH, OTHER)

@@ -261,6 +261,25 @@ async def test_a_head_is_the_whole_payload_or_just_more_than_the_limit(parts: li
             assert b"".join(head) + b"".join([piece async for piece in rest]) == whole
 
 
+@pytest.mark.parametrize("kind", [bytes, bytearray, io.BytesIO])
+@pytest.mark.parametrize("whole", [b"", b"whole"])
+@pytest.mark.parametrize("limit", [4, 5])
+async def test_a_head_of_what_is_in_memory_is_whole_or_leaves_nothing(kind: Callable[[bytes], Any], whole: bytes, limit: int) -> None:
+    async with aclosing(pieces(kind(whole))) as source:
+        head, size, rest = await split_head(source, limit)
+        assert (b"".join(head), size) == (whole, len(whole))
+        assert (rest is None) == (len(whole) <= limit)
+        assert [piece async for piece in source] == []
+        assert source.take_whole(100) is None
+
+
+async def test_bytes_of_which_a_piece_was_read_are_not_taken_as_a_whole() -> None:
+    async with aclosing(pieces(b"abcdef", 2)) as source:
+        assert await anext(source) == b"ab"
+        assert source.take_whole(100) is None
+        assert b"".join([piece async for piece in source]) == b"cdef"
+
+
 async def test_no_more_is_read_than_tells_small_from_large() -> None:
     taken = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -83,6 +84,26 @@ async def test_each_repeated_call_is_told_with_the_error_before_it() -> None:
 async def test_call_that_never_answers_is_unconfirmed_when_the_budget_is_spent() -> None:
     with pytest.raises(UnconfirmedError, match="30 s"):
         await persist(anyio.sleep_forever, SimulatedRuntime(seed=1), 30)
+
+
+async def test_a_call_that_ends_by_itself_within_the_budget_has_no_scope_around_it_until_it_has_failed() -> None:
+    deadlines: list[float] = []
+    began_at = anyio.current_time()
+
+    async def call() -> str:
+        deadlines.append(anyio.current_effective_deadline() - began_at)
+        if len(deadlines) == 2:
+            await anyio.sleep_forever()
+        raise UnavailableError("no")
+
+    with pytest.raises(UnconfirmedError, match="30 s"):
+        await persist(call, SystemRuntime(), 30, call_s_max=10)
+    assert deadlines == [math.inf, pytest.approx(30, abs=1)]
+
+
+async def test_a_call_that_may_take_longer_than_the_budget_has_a_scope_from_the_beginning() -> None:
+    with pytest.raises(UnconfirmedError, match="30 s"):
+        await persist(anyio.sleep_forever, SimulatedRuntime(seed=1), 30, call_s_max=30)
 
 
 async def test_both_runs_at_once_and_returns_both() -> None:
