@@ -697,9 +697,9 @@ class _Sweep:
     async def _still_there(self, window: _Window, suspects: Sequence[BlobInfo]) -> dict[str, int]:
         """Returns the generation of each of these blobs that still exists."""
         if isinstance(self._blobs, TellsGenerations):
-            names, generations = [blob.name for blob in suspects], dict[str, int]()
-            for first in range(0, len(names), LOOKED_AT_ONCE):
-                generations |= await self._ask(partial(self._blobs.generations, names[first : first + LOOKED_AT_ONCE]))
+            generations = dict[str, int]()
+            for first in range(0, len(suspects), LOOKED_AT_ONCE):
+                generations |= await self._ask(partial(self._blobs.generations, suspects[first : first + LOOKED_AT_ONCE]))
             return generations
         if len(suspects) <= RELIST_SHARE * len(window.blobs):
             heads = await self._heads([blob.name for blob in suspects])
