@@ -113,9 +113,6 @@ BROKEN_BUDGET_S = 5.0
 LOOKED_AT_ONCE = 1000
 """How many blobs a tier is asked for in one call, if it tells their generations without a listing."""
 
-KEYS_FOR_A_ROW = 2
-"""So many keys that lead to no row cost about as much as one row of a scan."""
-
 FOUND_AT_ONCE = 1000
 """So many findings are held back, and then `found` is called. Most calls would have one finding otherwise."""
 
@@ -636,9 +633,9 @@ class _Sweep:
         self._accuse(window, accused, confirmed_ns)
 
     async def _rows_again(self, window: _Window, paths: Set[str]) -> tuple[dict[str, Redirect], set[str]]:
-        """As `_rows_now`. If the window has few rows, it scans them all: that is cheaper than so many keys."""
+        """As `_rows_now`. If the window has fewer rows than there are keys, it scans them all: that is cheaper."""
         within = sorted(path for path in paths if window.holds(path))
-        if window.rows is None or window.rows * KEYS_FOR_A_ROW >= len(within):
+        if window.rows is None or window.rows >= len(within):
             return await self._rows_now(paths)
         found, corrupt = await self._rows_now(path for path in paths if not window.holds(path))
         start: bytes | None = within[0].encode()
