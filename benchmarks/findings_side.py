@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import anyio
+import pyarrow as pa
 
 from benchmarks.audit_side import GRACE_S
 from changelog.base.runtime import SystemRuntime
@@ -101,6 +102,7 @@ def _planned(store: Path, directory: Path) -> tuple[Job, RunDirectory]:
     )
     run = RunDirectory.open(path, RUNTIME)
     run.begin(manifest)
+    pa.array([0])  # it loads what pyarrow needs of other packages
     return job_of(manifest, path, settings), run
 
 
