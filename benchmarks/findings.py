@@ -134,11 +134,11 @@ async def directories(names: int, directory: Path) -> Figures:
         orphans = await fill(store, names, every)
         of_it = partial(_in_directory, store=store, directory=directory, names=names, orphans=orphans)
         sides += [of_it(f"{what}, one range", "directory_range"), of_it(f"{what}, ranges and files of a run", "directory_ranges")]
-    every = directory / f"every-{ALL}"
-    fill_delta(directory / "delta", every)
+    store = directory / f"every-{ALL}"
+    fill_delta(directory / "delta", store)
     vacuum = f"Delta's `vacuum` {version('deltalake')} (Rust), dry run"
     sides.append(_in_directory(vacuum, "delta", directory / "delta", directory, names, names))
-    spark = _in_directory(f"{WHAT[ALL]}, under Spark, local[1], with its Java", "directory_spark", every, directory, names, names)
+    spark = _in_directory(f"{WHAT[ALL]}, under Spark, local[1], with its Java", "directory_spark", store, directory, names, names)
     workers = replace(spark, what="of that, its Python workers with their start")
     runs = await take_turns([partial(measure, side) for side in sides], ROUNDS)
     spark_s, kinds_s = await taken_by(spark)

@@ -39,7 +39,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from changelog.log import Collects, LeftGarbageError
 from tests.given.repository import ROOT
-from tiered.embedded import walk
+from tiered.embedded import tree
 from tiered.embedded.blobs import COLLECT_AT_ONCE, LOCK_ATTEMPTS, LOGGED_MAX, FileBlobs
 from tiered.embedded.file import FOOTER_BYTES, Checksums, encode_trailer, path_of
 from tiered.embedded.walk import Listings
@@ -580,7 +580,7 @@ async def test_a_second_look_reads_a_trailer_only_if_the_file_has_changed(
     foreign.mkdir()
     dated.touch()
     read: list[str] = []
-    read_footer_at = walk.read_footer_at
+    read_footer_at = tree.read_footer_at
 
     def counted(path: str) -> Any:
         read.append(path)
