@@ -9,6 +9,7 @@ SECONDS ?= 120
 SEED ?=
 ARGS ?=
 STAMP := .venv/installed
+BENCH_STAMP := .venv/installed-for-bench
 
 .DEFAULT_GOAL := help
 .PHONY: setup demo test test-browser quick check docs sim sim-feed sim-guards callers chaos bench bench-large bench-compare pictures mutants clean help
@@ -88,14 +89,13 @@ chaos: setup ## the demo on the emulators, frozen and cut off, with a soak, for 
 	.venv/bin/python -m emulators demo --backend emulators --soak --seconds $(SECONDS) --writers 6 $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # Other people's software, beside which ours is measured. Tests and services need none of it.
-RIVALS := .venv/rivals
 INTO := $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 
-$(RIVALS): $(STAMP)
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[rivals]' -c constraints.txt
+$(BENCH_STAMP): $(STAMP)
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[bench]' -c constraints.txt
 	touch $@
 
-bench: setup $(RIVALS) ## figures beside what a user would pick; SIZE=1 writes docs/benchmarks.md, BASELINE=1 the baseline (BESIDE=DIR)
+bench: $(BENCH_STAMP) ## figures beside what a user would pick; SIZE=1 writes docs/benchmarks.md, BASELINE=1 the baseline (BESIDE=DIR)
 	rm -rf build/figures
 	.venv/bin/python -m benchmarks.overload --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.command $(INTO) $(if $(BESIDE),--beside $(BESIDE))
@@ -104,13 +104,14 @@ bench: setup $(RIVALS) ## figures beside what a user would pick; SIZE=1 writes d
 	.venv/bin/python -m benchmarks.facade --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.files --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.audit --size $(SIZE) $(INTO)
+	.venv/bin/python -m benchmarks.findings --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.inventory --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.feed --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.production --size $(SIZE) $(INTO) $(ARGS)
 	$(if $(BASELINE),-).venv/bin/python -m benchmarks.baseline
 	$(if $(BASELINE),.venv/bin/python -m benchmarks.baseline --write)
 
-bench-large: setup $(RIVALS) ## the sizes that take long, in one round each; writes docs/benchmarks.md
+bench-large: $(BENCH_STAMP) ## the sizes that take long, in one round each; writes docs/benchmarks.md
 	.venv/bin/python -m benchmarks.audit --size 10 --growth --docs docs/benchmarks.md
 	.venv/bin/python -m benchmarks.feed --size 5 --large --docs docs/benchmarks.md
 

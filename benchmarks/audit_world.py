@@ -13,6 +13,7 @@ comes near that.
 from __future__ import annotations
 
 import json
+import os
 import textwrap
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
@@ -27,7 +28,11 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
-ORPHAN_EVERY, ORPHAN_AT = 1000, 500
+ORPHANS = "TIERED_BENCH_ORPHAN_EVERY"
+"""The variable of the environment that makes every so manieth blob an orphan. `benchmarks.findings` sets it."""
+
+ORPHAN_EVERY = int(os.environ.get(ORPHANS, "1000"))
+ORPHAN_AT = ORPHAN_EVERY // 2
 DANGLING_EVERY, DANGLING_AT = 10_000, 7777
 PER_PROJECT, PER_ORG = 10_000, 1_000_000
 KEY_STEP = (1 << 32) // PER_PROJECT

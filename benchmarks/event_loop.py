@@ -34,7 +34,7 @@ WORK = {(SMALL_BYTES, 1): 200, (SMALL_BYTES, 16): 400, (SMALL_BYTES, 128): 512, 
 """By payload and number in flight: how many objects a round puts, gets and deletes."""
 
 OPERATIONS = "put", "get", "delete"
-NOT_INSTALLED = "uvloop is not installed, so nothing is measured; install it with: pip install '.[dev]' -c constraints.txt"
+NOT_INSTALLED = "uvloop is not installed, so nothing is measured; install it with: pip install -e '.[bench]' -c constraints.txt"
 
 Spent = tuple[float, float]
 """Seconds of CPU, and of time, for each operation."""

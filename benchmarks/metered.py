@@ -3,6 +3,7 @@
 `python -m benchmarks.metered command...` says it as JSON when all have ended.
 
     seconds, cpu_s     of all of it; CPU is user and system
+    kinds_s            the CPU of each kind of process, as in `peaks_kib`, as far as it was seen
     peaks_kib          the largest that a process ever was: `main` (the command itself), `worker` (another Python),
                        `java` (any other)
     lines              what it printed, with seconds and CPU until then
@@ -49,6 +50,7 @@ class Taken:
     cpu_s: float = 0.0
     code: int = 0
     peaks_kib: dict[str, int] = field(default_factory=dict)
+    kinds_s: dict[str, float] = field(default_factory=dict)
     lines: list[Line] = field(default_factory=list)
 
     def dumped(self) -> str:
@@ -68,11 +70,12 @@ def measure(command: list[str]) -> Taken:
     assert running.stdout is not None
     threading.Thread(target=_kill_when_left_alone, args=[running.pid], daemon=True).start()
     ticks: dict[int, int] = {}
+    kinds: dict[int, str] = {}
     rest, selector = b"", selectors.DefaultSelector()
     selector.register(running.stdout, selectors.EVENT_READ)
     while True:
         ready = selector.select(LOOK_EVERY_S)
-        cpu_s = _look(running.pid, ticks, taken.peaks_kib)
+        cpu_s = _look(running.pid, ticks, kinds, taken.peaks_kib)
         if not ready:
             continue
         if not (piece := os.read(running.stdout.fileno(), 1 << 16)):
@@ -87,13 +90,15 @@ def measure(command: list[str]) -> Taken:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     waited_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     taken.cpu_s = max(waited_s, sum(ticks.values()) / TICKS_PER_S)
+    for pid, kind in kinds.items():
+        taken.kinds_s[kind] = taken.kinds_s.get(kind, 0.0) + ticks[pid] / TICKS_PER_S
     return taken
 
 
-def _look(main: int, ticks: dict[int, int], peaks_kib: dict[str, int]) -> float:
+def _look(main: int, ticks: dict[int, int], kinds: dict[int, str], peaks_kib: dict[str, int]) -> float:
     """Returns the seconds of CPU that everything has taken until now, and updates the peaks.
 
-    `ticks` keeps the CPU of each process.
+    `ticks` keeps the CPU of each process, and `kinds` what it is.
     """
     stats: dict[int, tuple[int, int, str]] = {}  # parent, ticks, name
     for entry in Path("/proc").iterdir():
@@ -110,6 +115,7 @@ def _look(main: int, ticks: dict[int, int], peaks_kib: dict[str, int]) -> float:
             _, ticks[pid], name = stats.pop(pid)
             # When a thread of Java starts a program, its child has for a moment the thread's name and Java's size.
             kind = "main" if pid == main else "worker" if name.startswith("python") else "java"
+            kinds[pid] = kind
             if kind == "java" and name in SHELLS:
                 continue
             peaks_kib[kind] = max(peaks_kib.get(kind, 0), _peak_kib(pid))

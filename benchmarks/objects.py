@@ -42,7 +42,7 @@ SIZES = {"1 KiB": KIB, "2 MiB": 2 * KIB * KIB}
 TIMES = {"1 KiB": 100, "2 MiB": 12}
 IN_FLIGHT = (1, 16)
 LISTED = 1000
-NOT_INSTALLED = "obstore is not installed, so it is not measured; install it with: pip install -e '.[rivals]' -c constraints.txt"
+NOT_INSTALLED = "obstore is not installed, so it is not measured; install it with: pip install -e '.[bench]' -c constraints.txt"
 
 
 class Side(Protocol):

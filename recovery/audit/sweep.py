@@ -34,11 +34,11 @@ so running it twice, or beside others, does no harm.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import anyio
 
@@ -46,7 +46,7 @@ from changelog.base.errors import CorruptRecordError, TieredError, UnavailableEr
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId, Unreadable
 from changelog.log import ChangeLog
-from recovery.audit.finding import NO_USECASE, Finding, Summary
+from recovery.audit.finding import NO_USECASE, Count, Finding, Summary
 from recovery.audit.manifest import Bounds, Cutoff, FeedReferences, Verify
 from recovery.audit.names import Reading, after, is_of, is_plain, own_rows, read_name, rows_before, usecase_of
 from recovery.audit.references import FeedIndex, Reference
@@ -190,8 +190,8 @@ class _Logged:
 class _Window:
     """The blobs with names from `start` to `end`, and which of them nothing explains yet.
 
-    `broken`: those that cannot be read. `broken_named`: for these, the keys of the rows that name them. Times are
-    nanoseconds since 1970.
+    `broken`: those that cannot be read. `broken_named`: for these, the keys of the rows that name them. `rows`: how
+    many rows a scan of the window's keys found; None: they were not scanned. Times are nanoseconds since 1970.
     """
 
     start: str
@@ -204,6 +204,7 @@ class _Window:
     unnamed: dict[str, BlobInfo] = field(default_factory=dict)
     named_by_expired: dict[str, BlobInfo] = field(default_factory=dict)
     broken_named: dict[str, set[str]] = field(default_factory=dict)
+    rows: int | None = None
     names: Mapping[str, BlobInfo] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -216,6 +217,14 @@ class _Window:
     def unmatch(self) -> None:
         """Forgets which blobs something explains."""
         self.unnamed = dict(self.names)
+
+
+class _Suspect(NamedTuple):
+    """A blob that gets a second look, and what was known after the first one."""
+
+    blob: BlobInfo
+    reading: Reading
+    facts: Facts
 
 
 @dataclass(slots=True)
@@ -350,8 +359,10 @@ class _Sweep:
             await self._look_for(window, self._match(window, page.redirects))
         start: bytes | None = window.start.encode()
         end = None if window.end is None else window.end.encode()
+        window.rows = 0
         while start is not None:
             page = await self._ask(partial(self._rows.redirects, start, end, ROWS_PAGE))
+            window.rows += len(page.redirects)
             self.summary.redirects += len(page.redirects)
             self._tell_corrupt_rows(window, page)
             await self._look_for(window, self._match(window, page.redirects))
@@ -563,47 +574,96 @@ class _Sweep:
         corrupt: set[str] = set()
         for first in range(0, len(keys), POINT_READS):
             page = await self._ask(partial(self._rows.redirects_at, keys[first : first + POINT_READS]))
-            for redirect in page.redirects:  # if two rows name one blob, keep the tombstone that protects it
-                if redirect.target not in found or not self._has_expired(redirect.deadline_ns):
-                    found[redirect.target] = redirect
-            corrupt.update(row.path for row in page.corrupt)
+            self._keep_rows(page, found, corrupt)
         return found, corrupt
+
+    def _keep_rows(self, page: RedirectPage, found: dict[str, Redirect], corrupt: set[str]) -> None:
+        for redirect in page.redirects:  # if two rows name one blob, keep the tombstone that protects it
+            if redirect.target not in found or not self._has_expired(redirect.deadline_ns):
+                found[redirect.target] = redirect
+        corrupt.update(row.path for row in page.corrupt)
 
     # --- orphans ---------------------------------------------------------------------------------
 
     async def _judge(self, window: _Window, logged: _Logged) -> None:
         """Judges the blobs that no row names, and those that only an expired tombstone names."""
-        suspects: list[tuple[BlobInfo, Reading]] = []
+        suspects: list[_Suspect] = []
         for redirected, blobs in ((Redirected.EXPIRED, window.named_by_expired), (Redirected.NOT, window.unnamed)):
             for name, listed in blobs.items():
                 reading, blob = read_name(name), _with_times(listed)
-                kind = self._classify(blob, reading, logged, redirected)
-                if kind in ACCUSED:
-                    suspects.append((blob, reading))
+                date_ns = self._date_ns(reading.revision, blob.created_ns)
+                facts = self._facts(blob, reading, logged, redirected, date_ns)
+                if classify(facts) in ACCUSED:
+                    suspects.append(_Suspect(blob, reading, facts))
                 else:
-                    self._conclude(window, blob, reading, kind)
-                self._note_date(window, blob, reading)
+                    self._conclude(window, blob, reading, classify(facts))
+                if date_ns > window.listed_ns + AHEAD_NS:
+                    self.summary.dated_ahead += 1
         if suspects:
             await self._judge_again(window, suspects)
         self._tell_held()
 
-    async def _judge_again(self, window: _Window, suspects: Sequence[tuple[BlobInfo, Reading]]) -> None:
+    async def _judge_again(self, window: _Window, suspects: Sequence[_Suspect]) -> None:
         """The second look at blobs that seem to be orphans or overdue.
 
         It reads the log first, because an entry outlives the blob that it names.
         """
         logged = await self._read_log(window)
-        there = await self._still_there(window, [blob for blob, _ in suspects])
+        there = await self._still_there(window, [suspect.blob for suspect in suspects])
         confirmed_ns = self._runtime.wall_ns()
-        named, corrupt = await self._rows_now({path for blob, reading in suspects for path in (reading.object, blob.name) if path})
-        for blob, reading in suspects:
-            if there.get(blob.name) != blob.generation:
+        paths = {path for blob, reading, _ in suspects for path in (reading.object, blob.name) if path}
+        named, corrupt = await self._rows_again(window, paths)
+        accused: list[tuple[BlobInfo, Reading, Kind]] = []
+        for blob, reading, facts in suspects:
+            name = blob.name
+            if there.get(name) != blob.generation:
                 self._uncount(blob)  # it disappeared meanwhile, or it is another blob now
                 continue
-            redirected = self._redirected(named.get(blob.name))
-            if reading.object in corrupt or blob.name in corrupt:
+            redirected = self._redirected(named.get(name))
+            if reading.object in corrupt or name in corrupt:
                 redirected = Redirected.LIVE  # nobody can say what a corrupt row names, and the row is a finding itself
-            self._conclude(window, blob, reading, self._classify(blob, reading, logged, redirected), confirmed_ns)
+            now = logged.of(name, reading.revision), redirected
+            if now != (facts.logged, facts.redirected) or blob.deadline_ns is not None:
+                facts = facts._replace(logged=now[0], redirected=redirected, deadline=self._standing_of(blob.deadline_ns))
+            kind = classify(facts)
+            if kind in ACCUSED:
+                accused.append((blob, reading, kind))
+            else:
+                self._conclude(window, blob, reading, kind, confirmed_ns)
+        self._accuse(window, accused, confirmed_ns)
+
+    async def _rows_again(self, window: _Window, paths: Set[str]) -> tuple[dict[str, Redirect], set[str]]:
+        """As `_rows_now`. If the window has fewer rows than there are keys, it scans them all: that is cheaper."""
+        within = sorted(path for path in paths if window.holds(path))
+        if window.rows is None or window.rows >= len(within):
+            return await self._rows_now(paths)
+        found, corrupt = await self._rows_now(path for path in paths if not window.holds(path))
+        start: bytes | None = within[0].encode()
+        while start is not None:
+            page = await self._ask(partial(self._rows.redirects, start, after(within[-1]).encode(), ROWS_PAGE))
+            self._keep_rows(page, found, corrupt)
+            start = page.next_start
+        return found, corrupt
+
+    def _accuse(self, window: _Window, accused: Sequence[tuple[BlobInfo, Reading, Kind]], confirmed_ns: int) -> None:
+        """Does what `_conclude` does for these blobs, and counts them together."""
+        listed_ns, logged_ns, scanned_ns, as_of_ns = window.listed_ns, window.logged_ns, window.scanned_ns, self._cutoff.as_of_ns
+        counts: dict[tuple[str, Kind], Count] = {}
+        for blob, reading, kind in accused:
+            name, size, created_ns, deadline_ns = blob.name, blob.size, blob.created_ns, blob.deadline_ns
+            key = usecase_of(name), kind
+            if key not in counts:
+                counts[key] = Count()
+            counts[key].add(1, size)
+            self.summary.age(kind, (as_of_ns - created_ns) / NS_PER_S, size)
+            self._held.append(Finding(
+                kind, name, reading.object, reading.revision, size, created_ns, deadline_ns, blob.generation, self._why(kind, blob),
+                listed_ns, logged_ns, scanned_ns, confirmed_ns,
+            ))  # fmt: skip
+        for (usecase, kind), count in counts.items():
+            self.summary.count(usecase, Kind.REFERENCED, -count.number, -count.size)
+            self.summary.count(usecase, kind, count.number, count.size)
+        self._tell_held()
 
     # --- blobs that cannot be read -----------------------------------------------------------------
 
@@ -697,9 +757,9 @@ class _Sweep:
     async def _still_there(self, window: _Window, suspects: Sequence[BlobInfo]) -> dict[str, int]:
         """Returns the generation of each of these blobs that still exists."""
         if isinstance(self._blobs, TellsGenerations):
-            names, generations = [blob.name for blob in suspects], dict[str, int]()
-            for first in range(0, len(names), LOOKED_AT_ONCE):
-                generations |= await self._ask(partial(self._blobs.generations, names[first : first + LOOKED_AT_ONCE]))
+            generations = dict[str, int]()
+            for first in range(0, len(suspects), LOOKED_AT_ONCE):
+                generations |= await self._ask(partial(self._blobs.generations, suspects[first : first + LOOKED_AT_ONCE]))
             return generations
         if len(suspects) <= RELIST_SHARE * len(window.blobs):
             heads = await self._heads([blob.name for blob in suspects])
@@ -716,15 +776,18 @@ class _Sweep:
         return found
 
     def _classify(self, blob: BlobInfo, reading: Reading, logged: _Logged, redirected: Redirected) -> Kind:
-        return classify(Facts(
+        return classify(self._facts(blob, reading, logged, redirected, self._date_ns(reading.revision, blob.created_ns)))
+
+    def _facts(self, blob: BlobInfo, reading: Reading, logged: _Logged, redirected: Redirected, date_ns: int) -> Facts:
+        return Facts(
             form=reading.form,
             logged=logged.of(blob.name, reading.revision),
             redirected=redirected,
             readable=True,
-            young=self._is_young(reading.revision, blob.created_ns),
+            young=date_ns >= self._young_from_ns,
             stale=reading.form is Form.UPLOAD and blob.created_ns < self._cutoff.as_of_ns - UPLOAD_STALE_NS,
             deadline=self._standing_of(blob.deadline_ns),
-        ))  # fmt: skip
+        )
 
     def _conclude(self, window: _Window, blob: BlobInfo, reading: Reading, kind: Kind, confirmed_ns: int | None = None) -> None:
         if kind is Kind.REFERENCED:
@@ -748,14 +811,7 @@ class _Sweep:
     def _uncount(self, blob: BlobInfo) -> None:
         self.summary.count(usecase_of(blob.name), Kind.REFERENCED, -1, -blob.size)
 
-    def _note_date(self, window: _Window, blob: BlobInfo, reading: Reading) -> None:
-        if self._date_ns(reading.revision, blob.created_ns) > window.listed_ns + AHEAD_NS:
-            self.summary.dated_ahead += 1
-
     # --- shared ----------------------------------------------------------------------------------
-
-    def _is_young(self, revision: ChangeId | None, created_ns: int) -> bool:
-        return self._date_ns(revision, created_ns) >= self._young_from_ns
 
     def _date_ns(self, revision: ChangeId | None, created_ns: int) -> int:
         """Returns the later of two times: the blob's creation (service's clock) and its change's id (writer's clock).

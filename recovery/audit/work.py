@@ -37,6 +37,7 @@ from recovery.audit.sweep import audit_until
 from recovery.audit.tiles import DEPTH_MAX, Piece
 from recovery.audit.verdicts import FINDINGS, Kind
 from tiered.open import DATABASE_NAME, Backends, open_backends
+from tiered.protocol.backends import SharesNames
 from tiered.protocol.concurrent import most_urgent
 from tiered.settings import Settings
 
@@ -282,6 +283,9 @@ async def _carry_out(job: Job, number: int) -> Outcome:
         return too_long and len(piece.place) < DEPTH_MAX
 
     async with open_backends(settings, runtime, writes=False, verify=False) as backends:
+        if isinstance(backends.tiers.long_term, SharesNames):
+            # A blob that was written after another range had read the names is younger than the cut-off of this run.
+            backends.tiers.long_term.share_names(job.run)
         with directory.writer(job.run, piece) as file:
             summary, stopped = await audit_until(
                 backends.tiers, backends.log, piece.bounds, job.cutoff, runtime, file.add, is_long,

@@ -57,7 +57,7 @@ from tiered.embedded.tree import (
 )
 from tiered.embedded.walk import Listings, generations, list_abandoned
 from tiered.metadata import NS_PER_S, Metadata
-from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, DamagedError, NotCopied, Removal, UploadPage
+from tiered.protocol.backends import BlobHead, BlobInfo, BlobPage, ByteRange, DamagedError, NotCopied, Removal, UploadPage
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -111,7 +111,8 @@ _NOT_NOW = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
 
 class FileBlobs:
-    """`LongTermBackend`, `Collects`, `ShowsUploads`, `CutsNames` and `TellsGenerations` in a directory.
+    """`LongTermBackend`, `Collects`, `ShowsUploads`, `CutsNames`, `TellsGenerations` and `SharesNames` in a
+    directory.
 
     Open it with `await FileBlobs.open_directory(root, runtime)`."""
 
@@ -200,13 +201,17 @@ class FileBlobs:
         raise UnavailableError(f"cannot {doing}: it stayed locked by another process, and is as it was")
 
     async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
-        return await self._disk.look(f"list the blobs from {start!r} on", self._listings.page, start, end, limit)
+        page, now_ns = self._listings.page, self._runtime.wall_ns()
+        return await self._disk.look(f"list the blobs from {start!r} on", page, start, end, limit, now_ns)
+
+    def share_names(self, label: str) -> None:
+        self._listings.share_names(label)
 
     async def cuts(self, start: str, end: str | None, count: int) -> Sequence[str]:
         return await self._disk.look(f"look where to cut the blobs from {start!r} on", self._listings.cuts, start, end, count)
 
-    async def generations(self, names: Sequence[str]) -> Mapping[str, int]:
-        return await self._disk.look("look at blobs again", generations, self._root, names)
+    async def generations(self, blobs: Sequence[BlobInfo]) -> Mapping[str, int]:
+        return await self._disk.look("look at blobs again", generations, self._root, blobs)
 
     async def abandoned_uploads(self, start: str, before_ns: int, limit: int) -> UploadPage:
         return await self._disk.look("look for abandoned uploads", list_abandoned, self._uploads, start, before_ns, limit)

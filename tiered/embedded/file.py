@@ -53,6 +53,8 @@ _NS_PER_US = 1000
 _ESCAPED_BYTE = re.compile(r"([^0-9a-z])")
 _PLAIN_OR_ESCAPED = re.compile(r"(?:[0-9a-z]|%[0-2][0-9a-f]|=(?:3[a-f]|[45][0-9a-f]|60)|~(?:7[b-f]|[89a-f][0-9a-f]))+")
 _ESCAPE = re.compile(r"([%=~][0-9a-f]{2})")
+_UNUSUAL = re.compile(r"[^0-9a-z/.-]")
+"""Any other character than those of nearly all names."""
 
 FOOTER_BYTES = _FOOTER.size
 BLOCK_BYTES = 256 * 1024
@@ -88,6 +90,10 @@ def decode_name(text: str) -> str | None:
 
     `_PLAIN_OR_ESCAPED` matches nothing but what `_escape` makes of bytes. So the text that a name becomes is this text.
     """
+    if "-" not in text and "." not in text and "/" not in text:
+        usual = text.replace("%2f", "/").replace("%2d", "-").replace("%2e", ".")
+        if usual and _UNUSUAL.search(usual) is None:  # else something is escaped that is left, or nothing of ours
+            return usual
     if _PLAIN_OR_ESCAPED.fullmatch(text) is None:
         return None
     parts = _ESCAPE.split(text)

@@ -41,6 +41,7 @@ from tiered.embedded.file import (
 from tiered.metadata import Metadata
 from tiered.protocol.backends import BlobHead, ByteRange, NotCopied, Removal
 
+_TO_LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _CRCS_AT_ONCE = 4096
 """How many blocks' checksums are read at once: those of a GiB."""
 
@@ -344,18 +345,19 @@ def read_footer(file: io.FileIO) -> Footer:
     return decode_footer(os.pread(file.fileno(), FOOTER_BYTES, max(0, size - FOOTER_BYTES)), size)
 
 
-def read_footer_at(path: str) -> Footer:
-    """The footer of the file at `path`, in four system calls and without a file object.
+def read_footer_at(path: str) -> tuple[Footer, os.stat_result]:
+    """The footer of the file at `path`, and what the system says of the file, in four system calls.
 
-    An audit needs it for each blob. As `open_blob`, it waits for nothing. `CorruptRecordError`: it is no file, or has
-    no footer that can be read.
+    An audit needs it for each blob, so no file object is made. As `open_blob`, it waits for nothing.
+    `CorruptRecordError`: it is no file, or has no footer that can be read.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, _TO_LOOK)
     try:
         seen = os.fstat(descriptor)
         if not stat.S_ISREG(seen.st_mode):
             raise _no_file(path)
-        return decode_footer(os.pread(descriptor, FOOTER_BYTES, max(0, seen.st_size - FOOTER_BYTES)), seen.st_size)
+        size = seen.st_size
+        return decode_footer(os.pread(descriptor, FOOTER_BYTES, max(0, size - FOOTER_BYTES)), size), seen
     finally:
         os.close(descriptor)
 

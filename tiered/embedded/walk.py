@@ -7,6 +7,12 @@ pages. All blobs of a store may be in one directory. So a listing that goes on d
 each page: it holds up to `NAMES_HELD` names that come next. A blob that was written after they were read may be missing
 from the pages, and one that was deleted is left out.
 
+An audit lists many ranges of names one after the other. Each would read the directory again. So the listings of one
+audit, in one process, share what they hold (`share_names`).
+
+An audit looks at some blobs twice. It reads a file's trailer the first time. The second time the system's word is
+enough that it is the same file and was not changed (`generations`).
+
 The functions block and raise the system's own `OSError`; `tiered/embedded/blobs.py` runs them in threads and translates
 it.
 """
@@ -15,17 +21,21 @@ from __future__ import annotations
 
 import os
 import zlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from heapq import nsmallest
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
 from changelog.base.errors import CorruptRecordError
 from changelog.change import ChangeId
 from tiered.embedded.file import DIRECTORY_SUFFIX, components_of, decode_name, encode_name, is_component
 from tiered.embedded.tree import is_of_this_process, lock, open_blob, read_footer_at
-from tiered.protocol.backends import AbandonedUpload, BlobPage, ListedBlob, Oddity, UploadPage
+from tiered.metadata import NS_PER_S
+from tiered.protocol.backends import AbandonedUpload, BlobInfo, BlobPage, ListedBlob, Oddity, UploadPage
 from tiered.protocol.row_keys import printable
 
 _ENTRIES_MIN = 100
@@ -36,6 +46,14 @@ LONG = 1000
 """A listing in pages of this many names is expected to go on. With fewer, it holds no more names than it needs."""
 
 SAMPLED_PER_CUT = 64
+
+SETTLED_NS = 5 * NS_PER_S
+"""A file that changed less than this before it was looked at may change again and show the same time of change.
+
+The system takes that time from a clock with steps of some milliseconds, and a few file systems keep whole seconds.
+"""
+
+_CHANGE_ID_LENGTH = 36
 
 _DIRECTORY, _FILE, _OTHER = "\0d", "\0f", "\0o"
 """What an entry is, after its name. A NUL is in no name and sorts before everything, so the order is that of the names.
@@ -48,15 +66,24 @@ class Listings:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._kept: dict[tuple[str, str | None], Iterator[tuple[str | None, str]]] = {}
+        self._shared: _Shared | None = None
 
-    def page(self, start: str, end: str | None, limit: int) -> BlobPage:
-        """As `list` in `LongTermBackend`."""
+    def share_names(self, label: str) -> None:
+        """As in `SharesNames`."""
+        self._shared = _shared(self._root, label)
+
+    def page(self, start: str, end: str | None, limit: int, now_ns: int = 0) -> BlobPage:
+        """As `list` in `LongTermBackend`.
+
+        `now_ns`: the time by this machine's clock; 0: `generations` is not going to be asked about these blobs.
+        """
         if end == "" or not self._root.is_dir():  # the directory is made when the first blob is written
             return BlobPage((), (), None)
         kept = self._kept.pop((start, end), None)
         self._kept.clear()
         after = encode_name(start.removesuffix("\0")) if start.endswith("\0") else None
-        walk = kept or _walk(self._root, "", *_components(start, end), NAMES_HELD if limit >= LONG else max(limit + 1, _ENTRIES_MIN))
+        walk = kept or self._walk_from(start, end, limit)
+        settled_ns = now_ns - SETTLED_NS
         blobs: list[ListedBlob] = []
         oddities: list[Oddity] = []
         named, last = 0, start
@@ -68,16 +95,21 @@ class Listings:
                 return BlobPage(blobs, oddities, next_start)
             if after is not None and text == after:
                 continue
-            found = look_at(text, path)
-            match found:
-                case ListedBlob(name=name):
-                    blobs.append(found)
-                    named, last = named + 1, name
-                case Oddity(name=name):
-                    oddities.append(found)
-                    if found.is_blob:
-                        named, last = named + 1, name
+            found = look_at(text, path, settled_ns)
+            if isinstance(found, ListedBlob):
+                blobs.append(found)
+                named, last = named + 1, found.name
+            elif found is not None:
+                oddities.append(found)
+                if found.is_blob:
+                    named, last = named + 1, found.name
         return BlobPage(blobs, oddities, None)
+
+    def _walk_from(self, start: str, end: str | None, limit: int) -> Iterator[tuple[str | None, str]]:
+        low, high = _components(start, end)
+        if limit < LONG:
+            return _walk(self._root, "", low, high, max(limit + 1, _ENTRIES_MIN))
+        return _walk(self._root, "", low, high, NAMES_HELD, self._shared)
 
     def cuts(self, start: str, end: str | None, count: int) -> list[str]:
         """As in `CutsNames`. It reads the directory of the root once, and opens no file.
@@ -121,13 +153,25 @@ def list_abandoned(uploads: Path, start: str, before_ns: int, limit: int) -> Upl
     return UploadPage(found, None)
 
 
-def look_at(text: str | None, path: str) -> ListedBlob | Oddity | None:
-    """What the file at `path` is. None: it is gone. `text`: its encoded name; None: no blob can have its name."""
+class _Seen(NamedTuple):
+    """A file as it was when its trailer was read. `changed_ns`: the system's time of its last change, of any kind."""
+
+    path: str
+    inode: int
+    changed_ns: int
+    size: int
+
+
+def look_at(text: str | None, path: str, settled_ns: int = 0) -> ListedBlob | Oddity | None:
+    """What the file at `path` is. None: it is gone. `text`: its encoded name; None: no blob can have its name.
+
+    `settled_ns`: a file that last changed before this time shows any later change by another time.
+    """
     name = None if text is None else decode_name(text)
     if name is None:
         return Oddity(printable(os.fsencode(path)), "it is no blob: this software did not put it there", is_blob=False)
     try:
-        footer = read_footer_at(path)
+        footer, file = read_footer_at(path)
     except FileNotFoundError:
         return None
     except CorruptRecordError as error:
@@ -136,15 +180,27 @@ def look_at(text: str | None, path: str) -> ListedBlob | Oddity | None:
         if is_of_this_process(error):
             raise
         return _broken(name, path, f"it cannot be read: {error.strerror}")
-    return ListedBlob(name, footer.size, footer.written_ns, footer.deadline_ns, footer.written_us)
+    changed_ns = file.st_ctime_ns
+    seen = _Seen(path, file.st_ino, changed_ns, file.st_size) if changed_ns < settled_ns else None
+    return ListedBlob(name, footer.size, footer.written_ns, footer.deadline_ns, footer.written_us, seen)
 
 
-def generations(root: Path, names: Sequence[str]) -> dict[str, int]:
-    """The generation of each of these blobs that is there and can be read. It reads no directory."""
+def generations(root: Path, blobs: Sequence[BlobInfo]) -> dict[str, int]:
+    """The generation of each of these blobs that is there and can be read. It reads no directory.
+
+    A file that was replaced, written to, cut off or linked since it was listed shows another inode or another time of
+    change. Only then its trailer is read again.
+    """
     found: dict[str, int] = {}
-    for name in names:
+    for blob in blobs:
+        seen = blob.seen if isinstance(blob, ListedBlob) else None
         try:
-            found[name] = read_footer_at("/".join((str(root), *components_of(name)))).written_us
+            if isinstance(seen, _Seen):
+                file = os.lstat(seen.path)
+                if (file.st_ino, file.st_ctime_ns, file.st_size) == seen[1:]:
+                    found[blob.name] = blob.generation
+                    continue
+            found[blob.name] = read_footer_at("/".join((str(root), *components_of(blob.name))))[0].written_us
         except (FileNotFoundError, CorruptRecordError):
             continue
         except OSError as error:
@@ -168,17 +224,18 @@ def _broken(name: str, path: str, fault: str) -> Oddity | None:
 
 
 def _walk(
-    directory: Path | str, stem: str, low: Sequence[str], high: Sequence[str] | None, page: int
+    directory: Path | str, stem: str, low: Sequence[str], high: Sequence[str] | None, page: int, shared: _Shared | None = None
 ) -> Iterator[tuple[str | None, str]]:
     """Encoded names and paths of the files from `low` (inclusive) to `high` (exclusive), in order.
 
     Both bounds are given as components. A name of None: no blob can have it. A file comes before the directory with the
-    same stem, because the directory's suffix makes its name longer.
+    same stem, because the directory's suffix makes its name longer. `shared`: the entries of this directory.
     """
     first, last = low[0] if low else "", high[0] if high else None
-    for entry in _sorted_entries(directory, first, last, page):
+    entries = _sorted_entries(directory, first, last, page) if shared is None else shared.entries(first, last)
+    for entry in entries:
         name, kind = entry[:-2], entry[-2:]
-        if ChangeId.matches(name):
+        if len(name) == _CHANGE_ID_LENGTH and ChangeId.matches(name):
             continue  # a test file of an opening
         path = f"{directory}/{name}"
         is_low, is_high = name == first, name == last
@@ -191,6 +248,49 @@ def _walk(
             yield stem + name, path
         else:
             yield None, path
+
+
+class _Shared:
+    """The entries of one directory that listings share: all from some name on, up to `NAMES_HELD` of them.
+
+    Threads may use it together: what is held is replaced as a whole, and never changed.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._held: _Held | None = None
+
+    def entries(self, low: str, high: str | None) -> Iterator[str]:
+        """As `_sorted_entries`."""
+        while True:
+            held = self._held
+            if held is None or not held.covers(low):
+                chosen = _smallest(_entries(self._directory, low, None), NAMES_HELD)
+                self._held = held = _Held(low, chosen, len(chosen) < NAMES_HELD)
+            first = bisect_right(held.sorted, low)
+            # An entry is its name, a NUL and a letter.
+            end = len(held.sorted) if high is None else bisect_left(held.sorted, f"{high}\0~")
+            yield from islice(held.sorted, first, end)
+            if held.is_last or end < len(held.sorted):
+                return
+            low = held.sorted[-1]
+
+
+class _Held(NamedTuple):
+    """All entries of a directory from `low` to the last one of `sorted`, or to the end of the directory."""
+
+    low: str
+    sorted: list[str]
+    is_last: bool
+
+    def covers(self, low: str) -> bool:
+        """Whether it holds the first entry after `low`, if there is one."""
+        return self.low <= low and (self.is_last or low < self.sorted[-1])
+
+
+@lru_cache(1)
+def _shared(root: Path, label: str) -> _Shared:
+    return _Shared(root)
 
 
 def _sorted_entries(directory: Path | str, low: str, high: str | None, page: int) -> Iterator[str]:

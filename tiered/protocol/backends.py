@@ -272,13 +272,17 @@ class BlobInfo(Protocol):
 
 
 class ListedBlob(NamedTuple):
-    """A `BlobInfo` that holds its values. A backend may have another one, which parses its times only when asked."""
+    """A `BlobInfo` that holds its values. A backend may have another one, which parses its times only when asked.
+
+    `seen`: what the backend that listed it remembers of it for `TellsGenerations`, if anything. Nobody else reads it.
+    """
 
     name: str
     size: int
     created_ns: int
     deadline_ns: int | None
     generation: int
+    seen: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,10 +457,25 @@ class ListsHeads(Protocol):
 
 @runtime_checkable
 class TellsGenerations(Protocol):
-    """A long-term tier that looks at many blobs by their names for less than a listing costs."""
+    """A long-term tier that looks again at many blobs of its listing for less than a listing costs."""
 
-    async def generations(self, names: Sequence[str]) -> Mapping[str, int]:
-        """The generation of each of these blobs that is there and can be read. The others are left out."""
+    async def generations(self, blobs: Sequence[BlobInfo]) -> Mapping[str, int]:
+        """The generation that each of these blobs has now, by its name, if it is there and can be read.
+
+        `blobs`: as this tier listed them.
+        """
+
+
+@runtime_checkable
+class SharesNames(Protocol):
+    """A long-term tier that must read all names of a directory to list some of them."""
+
+    def share_names(self, label: str) -> None:
+        """Lets all listings of this process that have this label share the names that they read.
+
+        So a listing may miss a blob that was written after the first of them began. `label`: what belongs together,
+        such as the id of an audit. Only the names of one label are kept.
+        """
 
 
 class Kept(StrEnum):

@@ -25,7 +25,7 @@ from tests.given.planted_world import CUTOFF
 from tiered.errors import ConfigurationError, TieredError, UnavailableError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import NS_PER_S
-from tiered.protocol.backends import BlobPage, HighVolumeBackend, ListedBlob, LongTermBackend, RedirectPage, Tiers
+from tiered.protocol.backends import BlobPage, HighVolumeBackend, ListedBlob, LongTermBackend, Redirect, RedirectPage, Tiers
 
 pytestmark = pytest.mark.anyio
 
@@ -160,21 +160,27 @@ async def test_a_blob_whose_writer_may_have_been_at_work_when_it_was_listed_accu
 
 
 class Late:
-    """Rows that the first look does not see, and the second one does."""
+    """Rows that the first look does not see, and the second one does. `first`: what the first look sees instead."""
 
-    def __init__(self, rows: HighVolumeBackend, *, backwards: bool = False) -> None:
+    def __init__(self, rows: HighVolumeBackend, *, backwards: bool = False, first: Sequence[Redirect] = ()) -> None:
         self._rows, self._backwards = rows, backwards
+        self._first = first
+        self.scans = 0
 
     async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
-        return RedirectPage((), (), None)
+        self.scans += 1
+        return self._turned(await self._rows.redirects(start, end, limit)) if self.scans > 1 else RedirectPage(self._first, (), None)
 
     async def redirects_at(self, keys: Sequence[bytes]) -> RedirectPage:
-        page = await self._rows.redirects_at(keys)
+        return self._turned(await self._rows.redirects_at(keys))
+
+    def _turned(self, page: RedirectPage) -> RedirectPage:
         return replace(page, redirects=page.redirects[::-1] if self._backwards else page.redirects)
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-async def test_of_two_rows_that_name_a_blob_at_the_second_look_the_live_one_protects_it(backwards: bool) -> None:
+@pytest.mark.parametrize("scanned", [False, True], ids=["by their keys", "by a scan"])
+async def test_of_two_rows_that_name_a_blob_at_the_second_look_the_live_one_protects_it(backwards: bool, scanned: bool) -> None:
     """Both readings of its name are rows, neither of which the first look saw."""
     ground = SimulatedGround()
     name = f"a/objects/k/{ground.clock.at(OLD_NS)}"
@@ -183,9 +189,14 @@ async def test_of_two_rows_that_name_a_blob_at_the_second_look_the_live_one_prot
     await ground.row(name, name, None)
     ground.clock.now_ns = CUTOFF.as_of_ns
     found: list[Finding] = []
-    tiers = replace(ground.tiers, high_volume=cast(HighVolumeBackend, Late(ground.tiers.high_volume, backwards=backwards)))
+    others = [Redirect(f"b/objects/{number}", f"b/objects/{number}", OLD_NS) for number in range(0 if scanned else 2)]
+    late = Late(ground.tiers.high_volume, backwards=backwards, first=others)
+    tiers = replace(ground.tiers, high_volume=cast(HighVolumeBackend, late))
     summary = await audit_range(tiers, ground.log, EVERYTHING, CUTOFF, ground.clock, found.extend)
-    assert found == [] and {kind: count.number for kind, count in summary.totals().items()} == {Kind.REFERENCED: 1}
+    assert found == [] and late.scans == (2 if scanned else 1), "many rows in a window are not scanned for two keys"
+    assert {kind: count.number for kind, count in summary.totals().items()} == {
+        Kind.REFERENCED: 1, **({} if scanned else {Kind.EXPIRED: 2})
+    }  # fmt: skip
 
 
 async def test_the_second_look_tries_both_readings_of_a_name() -> None:

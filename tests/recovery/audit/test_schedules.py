@@ -28,14 +28,13 @@ from changelog.change import Change, ChangeId
 from emulators.world.services import SimulatedRows
 from recovery.audit.finding import Finding
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.names import Reading
-from recovery.audit.sweep import _Logged, _Sweep, _Window, audit_range
+from recovery.audit.sweep import _Logged, _Suspect, _Sweep, _Window, audit_range
 from recovery.audit.verdicts import Kind
 from tests.given.audit_beside_writers import Scene, first_wrong
 from tests.given.audit_grounds import BEGINS_NS, OLD_NS, SimulatedGround
 from tests.given.virtual_time import simulated
 from tiered.metadata import NS_PER_S
-from tiered.protocol.backends import BlobInfo, HighVolumeBackend, Tiers, Tombstone
+from tiered.protocol.backends import HighVolumeBackend, Tiers, Tombstone
 
 pytestmark = pytest.mark.slow
 
@@ -68,12 +67,9 @@ def test_no_verdict_is_wrong_with_references_from_a_feed_and_at_rest_all_verdict
     assert seen["audits"] > SEEDS and seen["compared"] == 3 * SEEDS
 
 
-Suspects = Sequence[tuple[BlobInfo, Reading]]
-
-
-async def once(self: _Sweep, window: _Window, suspects: Suspects) -> None:
+async def once(self: _Sweep, window: _Window, suspects: Sequence[_Suspect]) -> None:
     """What the first look has found is told."""
-    for blob, reading in suspects:
+    for blob, reading, _ in suspects:
         self._conclude(window, blob, reading, Kind.ORPHAN, 0)
 
 

@@ -14,9 +14,11 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 import zlib
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +35,15 @@ from changelog.base.errors import (
     UnavailableError,
     UnconfirmedError,
 )
+from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from changelog.log import Collects, LeftGarbageError
 from tests.given.repository import ROOT
+from tiered.embedded import tree
 from tiered.embedded.blobs import COLLECT_AT_ONCE, COPIED_BYTES_MAX, GATHERED_BYTES, LOCK_ATTEMPTS, LOGGED_MAX, FileBlobs
-from tiered.embedded.file import FOOTER_BYTES, path_of
-from tiered.metadata import Metadata, TimeToIdle
+from tiered.embedded.file import FOOTER_BYTES, Checksums, encode_trailer, path_of
+from tiered.embedded.walk import Listings
+from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.protocol.backends import ByteRange, Oddity
 from tiered.testing.clock import Clock
 from tiered.testing.contracts.whole_blobs import begin, read, store
@@ -520,6 +525,97 @@ async def test_a_listing_that_goes_on_leaves_out_what_was_deleted_meanwhile(blob
     assert page.next_start is not None
     rest = await blobs.list(page.next_start, None, 100)
     assert [blob.name for blob in rest.blobs] == [f"{number:03}" for number in range(11, 30) if number != 15]
+
+
+async def test_listings_that_share_names_read_a_directory_once_and_list_the_same(
+    blobs: FileBlobs, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{number:03}" for number in range(100)] + [f"{'z' * 250}{number}" for number in range(20)]
+    for name in names:
+        await store(blobs, name, b"")
+    plant(root / "blobs")
+    monkeypatch.setattr("tiered.embedded.walk.LONG", 10)
+    monkeypatch.setattr("tiered.embedded.walk.NAMES_HELD", 70)
+    scans = 0
+    scandir = os.scandir
+
+    def counted(directory: Any) -> Any:
+        nonlocal scans
+        scans += Path(directory) == root / "blobs"
+        return scandir(directory)
+
+    cuts = ["", "007", "03", "030\0", "0305", "050", "080", "z", "z" * 250 + "1", "zz0"]
+    bounds = [*pairwise(cuts), ("zz0", None), ("", None)]
+    expected = [await blobs.list(start, end, 1000) for start, end in bounds]
+    monkeypatch.setattr("tiered.embedded.walk.os.scandir", counted)
+    for order in (bounds, bounds[::-1]):
+        for start, end in order:
+            reader = FileBlobs(root, SystemRuntime())
+            reader.share_names(str(order))
+            assert await reader.list(start, end, 1000) == expected[bounds.index((start, end))]
+    assert scans < 2 * len(bounds), "70 of its 110 names are held at a time"
+    monkeypatch.setattr("tiered.embedded.walk.NAMES_HELD", 200)
+    scans = 0
+    for start, end in bounds:
+        reader = FileBlobs(root, SystemRuntime())
+        reader.share_names("all at once")
+        assert await reader.list(start, end, 10) is not None
+    assert scans == 1
+    await blobs.delete("050")
+    await store(blobs, "0505", b"")
+    listed = [blob.name for blob in (await reader.list("049", "052", 10)).blobs]
+    assert listed == ["049", "051"], "it has the names of before, and looks at each file"
+    reader.share_names("another audit")
+    assert [blob.name for blob in (await reader.list("049", "052", 10)).blobs] == ["049", "0505", "051"]
+
+
+async def test_a_second_look_reads_a_trailer_only_if_the_file_has_changed(
+    blobs: FileBlobs, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{'z' * 200}/objects/{number}" for number in range(8)]
+    for name in names:
+        await store(blobs, name, b"content")
+    as_it_is, gone, replaced, shorter, linked, set_back, foreign, dated = (root / "blobs" / path_of(name) for name in names)
+    in_a_minute_ns = time.time_ns() + 60 * NS_PER_S  # so that the files changed long before
+    listed = Listings(root / "blobs").page("", None, 1000, in_a_minute_ns).blobs
+    before = {blob.name: blob.generation for blob in listed}
+    gone.unlink()
+    checksums = Checksums()
+    checksums.add(memoryview(b"content"))
+    other = encode_trailer(Metadata(), checksums, 4_000_000_000)
+    raw = replaced.read_bytes()
+    replaced.unlink()
+    replaced.write_bytes(raw[: -len(other)] + other)  # of the same size, and perhaps with the same inode
+    shorter.write_bytes(shorter.read_bytes()[:-1])
+    os.link(linked, linked.with_name("y" + linked.name))
+    changed = os.stat(set_back)
+    set_back.write_bytes(raw[: -len(other)] + other)
+    os.utime(set_back, ns=(changed.st_atime_ns, changed.st_mtime_ns))
+    foreign.unlink()
+    foreign.mkdir()
+    dated.touch()
+    read: list[str] = []
+    read_footer_at = tree.read_footer_at
+
+    def counted(path: str) -> Any:
+        read.append(path)
+        return read_footer_at(path)
+
+    monkeypatch.setattr("tiered.embedded.walk.read_footer_at", counted)
+    now = await blobs.generations(listed)
+    assert {name: now.get(name) == before[name] for name in names} == dict(zip(
+        names, [True, False, False, False, True, False, False, True], strict=True
+    ))  # fmt: skip
+    assert now[names[5]] == 4_000_000 and not {names[1], names[3], names[6]} & now.keys()
+    assert str(as_it_is) not in read and read, "an unchanged file is not opened"
+
+
+async def test_a_file_that_changed_just_before_it_was_listed_is_read_again(blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's time of change has steps, so such a file may change once more and show the same time."""
+    await store(blobs, "a", b"content")
+    [blob] = (await blobs.list("", None, 1000)).blobs
+    monkeypatch.setattr("tiered.embedded.walk.os.lstat", None)
+    assert await blobs.generations([blob]) == {"a": blob.generation}
 
 
 @pytest.mark.slow
