@@ -77,8 +77,8 @@ PACKAGES = ("changelog", "tiered", "recovery", SIMULATORS)
 HOMES: dict[str, tuple[str, ...]] = {
     # vendors: behind the adapters and what runs their emulators
     "google": (
-        "changelog/bigtable/channel.py", "changelog/bigtable/pool.py", "changelog/bigtable/row_scan.py", "tiered/provision/schema.py",
-        "tiered/provision/tables.py", "tiered/provision/bucket.py", "tiered/gcs/auth.py", "emulators/bigtable/*.py",
+        "changelog/bigtable/channel.py", "changelog/bigtable/pool.py", "changelog/bigtable/row_scan.py", "changelog/bigtable/column_scan.py",
+        "tiered/provision/schema.py", "tiered/provision/tables.py", "tiered/provision/bucket.py", "tiered/gcs/auth.py", "emulators/bigtable/*.py",
         "emulators/demo/google.py",
     ),
     "grpc": (

@@ -294,16 +294,20 @@ class BigtableTable:
         Returns what it read, and whether that is all. If the time is up after some rows, it returns what was read by
         then.
         """
+        scan = RowScan()
+        return scan, await self.read_into(scan, rows, yields, limit)
+
+    async def read_into(self, scan: RowScan, rows: Sequence[KeySpan] | Sequence[bytes], yields: Message, limit: int = 0) -> bool:
+        """Does the same with a scan that is new. Returns whether it holds all rows."""
         if not rows:  # a request without rows would mean all of them
-            return RowScan(), True
+            return True
         keys = [each for each in rows if isinstance(each, bytes)]
         row_set = _RowSet(row_keys=keys, row_ranges=[_row_range(each) for each in rows if isinstance(each, KeySpan)])
         request = bigtable.ReadRowsRequest.pb()(rows=row_set, filter=yields, rows_limit=limit, **self._target)
-        scan = RowScan()
         in_time = await self._receive(self._read_raw, request, SCAN_TIMEOUT_S, scan.add, lambda: bool(scan.last_key))
         if in_time:
             scan.end()
-        return scan, in_time and (limit == 0 or scan.rows < limit)
+        return in_time and (limit == 0 or scan.rows < limit)
 
     async def sample(self) -> list[tuple[bytes, int]]:
         """Keys that split the table, each with the approximate number of bytes before it.

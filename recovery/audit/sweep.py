@@ -34,9 +34,11 @@ so running it twice, or beside others, does no harm.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 from operator import attrgetter
 from typing import TypeVar
 
@@ -71,7 +73,9 @@ from tiered.protocol.backends import (
     ListedBlob,
     Oddity,
     Redirect,
+    RedirectColumns,
     RedirectPage,
+    TellsColumns,
     TellsGenerations,
     Tiers,
 )
@@ -103,6 +107,9 @@ RELIST_SHARE = 0.02
 
 If more than this are to be looked at again, one more listing is cheaper than a request for each.
 """
+
+STRUCK_AT_ONCE = 500
+"""So many rows are matched at once. One dangling tombstone makes all of them be matched one by one."""
 
 ACCUSED = (Kind.ORPHAN, Kind.LEGACY_ORPHAN, Kind.OVERDUE)
 """What is looked at twice, because somebody may delete it."""
@@ -207,7 +214,7 @@ class _Window:
     names: Mapping[str, BlobInfo] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.names = {blob.name: blob for blob in self.blobs}
+        self.names = dict(zip(map(_NAME, self.blobs), self.blobs, strict=True))
         self.unnamed = dict(self.names)
 
     def holds(self, name: str) -> bool:
@@ -351,11 +358,40 @@ class _Sweep:
         start: bytes | None = window.start.encode()
         end = None if window.end is None else window.end.encode()
         while start is not None:
-            page = await self._ask(partial(self._rows.redirects, start, end, ROWS_PAGE))
+            page = await self._rows_left(window, start, end)
             self.summary.redirects += len(page.redirects)
             self._tell_corrupt_rows(window, page)
             await self._look_for(window, self._match(window, page.redirects))
             start = page.next_start
+
+    async def _rows_left(self, window: _Window, start: bytes, end: bytes | None) -> RedirectPage:
+        """Reads a page of rows. Returns it without those that were matched already, in bulk."""
+        if not isinstance(self._rows, TellsColumns):
+            return await self._ask(partial(self._rows.redirects, start, end, ROWS_PAGE))
+        columns = await self._ask(partial(self._rows.redirect_columns, start, end, ROWS_PAGE))
+        left = self._strike(window, columns)
+        return RedirectPage([*left, *columns.others.redirects], columns.others.corrupt, columns.others.next_start)
+
+    def _strike(self, window: _Window, columns: RedirectColumns) -> list[Redirect]:
+        """Removes the blobs that these rows name from `window.unnamed`. Returns the rows that must be matched one by one.
+
+        It takes many rows at once. If each names a blob of its own object, none has expired, and each of the blobs was
+        listed and not yet named, then nothing else is to be known of them. If not, all rows of the batch are returned:
+        to match a live row twice changes nothing.
+        """
+        unnamed, deadlines_ns, now_ns = window.unnamed, columns.deadlines_ns, self._cutoff.as_of_ns
+        expired = {path for path, deadline_ns in deadlines_ns.items() if deadline_ns <= now_ns}
+        left: list[Redirect] = []
+        for first in range(0, len(columns.paths), STRUCK_AT_ONCE):
+            paths, targets = (each[first : first + STRUCK_AT_ONCE] for each in (columns.paths, columns.targets))
+            if expired.isdisjoint(paths) and all(map(str.startswith, targets, map(str.__add__, paths, repeat("/")))):
+                before = len(unnamed)
+                deque(map(unnamed.pop, targets, repeat(None)), maxlen=0)
+                if before - len(unnamed) == len(targets):
+                    self.summary.redirects += len(targets)
+                    continue
+            left += (Redirect(path, target, deadlines_ns.get(path)) for path, target in zip(paths, targets, strict=True))
+        return left
 
     async def _take_references(self, window: _Window, logged: _Logged, index: FeedIndex) -> None:
         """Takes the references from the index of a feed, and reads the rows that it leaves in doubt."""
