@@ -34,11 +34,10 @@ so running it twice, or beside others, does no harm.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import repeat
+from itertools import compress, repeat
 from operator import attrgetter
 from typing import TypeVar
 
@@ -50,6 +49,7 @@ from changelog.change import ChangeId, Unreadable
 from changelog.log import ChangeLog
 from recovery.audit.finding import NO_USECASE, Finding, Summary
 from recovery.audit.manifest import Bounds, Cutoff, FeedReferences, Verify
+from recovery.audit.merge import NameMerge
 from recovery.audit.names import Reading, after, is_of, is_plain, own_rows, read_name, rows_before, usecase_of
 from recovery.audit.references import FeedIndex, Reference
 from recovery.audit.verdicts import (
@@ -107,9 +107,6 @@ RELIST_SHARE = 0.02
 
 If more than this are to be looked at again, one more listing is cheaper than a request for each.
 """
-
-STRUCK_AT_ONCE = 500
-"""So many rows are matched at once. One dangling tombstone makes all of them be matched one by one."""
 
 ACCUSED = (Kind.ORPHAN, Kind.LEGACY_ORPHAN, Kind.OVERDUE)
 """What is looked at twice, because somebody may delete it."""
@@ -197,7 +194,8 @@ class _Logged:
 class _Window:
     """The blobs with names from `start` to `end`, and which of them nothing explains yet.
 
-    `broken`: those that cannot be read. `broken_named`: for these, the keys of the rows that name them. Times are
+    `unnamed`: those that no row names, once the rows were read. `ordered`: the names of `blobs`. `broken`: those that
+    cannot be read. `broken_named`: for these, the keys of the rows that name them. Times are
     nanoseconds since 1970.
     """
 
@@ -211,28 +209,33 @@ class _Window:
     unnamed: dict[str, BlobInfo] = field(default_factory=dict)
     named_by_expired: dict[str, BlobInfo] = field(default_factory=dict)
     broken_named: dict[str, set[str]] = field(default_factory=dict)
-    names: Mapping[str, BlobInfo] = field(default_factory=dict)
+    ordered: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.names = dict(zip(map(_NAME, self.blobs), self.blobs, strict=True))
-        self.unnamed = dict(self.names)
+        self.ordered = [blob.name for blob in self.blobs]
 
     def holds(self, name: str) -> bool:
         return self.start <= name and (self.end is None or name < self.end)
 
-    def unmatch(self) -> None:
-        """Forgets which blobs something explains."""
-        self.unnamed = dict(self.names)
+    def lists(self, name: str) -> bool:
+        """Tells whether a blob of this name was listed, and could be read."""
+        place = bisect_left(self.ordered, name)
+        return place < len(self.ordered) and self.ordered[place] == name
+
+    def names(self) -> dict[str, BlobInfo]:
+        """Returns the blobs by their names. Most windows do without: it costs as much as to list them."""
+        return dict(zip(self.ordered, self.blobs, strict=True))
 
 
 @dataclass(slots=True)
 class _Told:
     """What the index of a feed tells of a window.
 
-    `enough`: objects and their blobs, where that is all that there is to know. `doubtful`: objects whose rows must be
-    read.
+    `names`: the blobs of the window. `enough`: objects and their blobs, where that is all that there is to know.
+    `doubtful`: objects whose rows must be read.
     """
 
+    names: Mapping[str, BlobInfo]
     enough: dict[str, str] = field(default_factory=dict)
     doubtful: set[str] = field(default_factory=set)
 
@@ -350,55 +353,57 @@ class _Sweep:
     # --- R ---------------------------------------------------------------------------------------
 
     async def _scan_rows(self, window: _Window) -> None:
+        merge = NameMerge(window.ordered)
+        window.unnamed, left = {}, list[Redirect]()
+        start: bytes | None = window.start.encode()
+        end = None if window.end is None else window.end.encode()
+        while start is not None:
+            columns = await self._columns(start, end)
+            start = columns.others.next_start
+            left += self._merge(window, merge, columns)
+            if start is None or len(left) > ROWS_PAGE:
+                window.unnamed.update((window.ordered[place], window.blobs[place]) for place in merge.unmatched())
+                await self._look_for(window, self._match(window, left))
+                left = []
         before = rows_before(window.start)
         for first in range(0, len(before), POINT_READS):
             page = await self._ask(partial(self._rows.redirects_at, before[first : first + POINT_READS]))
             # These rows are counted, and their faults reported, where their keys are scanned.
             await self._look_for(window, self._match(window, page.redirects))
-        start: bytes | None = window.start.encode()
-        end = None if window.end is None else window.end.encode()
-        while start is not None:
-            page = await self._rows_left(window, start, end)
-            self.summary.redirects += len(page.redirects)
-            self._tell_corrupt_rows(window, page)
-            await self._look_for(window, self._match(window, page.redirects))
-            start = page.next_start
 
-    async def _rows_left(self, window: _Window, start: bytes, end: bytes | None) -> RedirectPage:
-        """Reads a page of rows. Returns it without those that were matched already, in bulk."""
-        if not isinstance(self._rows, TellsColumns):
-            return await self._ask(partial(self._rows.redirects, start, end, ROWS_PAGE))
-        columns = await self._ask(partial(self._rows.redirect_columns, start, end, ROWS_PAGE))
-        left = self._strike(window, columns)
-        return RedirectPage([*left, *columns.others.redirects], columns.others.corrupt, columns.others.next_start)
+    async def _columns(self, start: bytes, end: bytes | None) -> RedirectColumns:
+        if isinstance(self._rows, TellsColumns):
+            return await self._ask(partial(self._rows.redirect_columns, start, end, ROWS_PAGE))
+        page = await self._ask(partial(self._rows.redirects, start, end, ROWS_PAGE))
+        paths, targets = [redirect.path for redirect in page.redirects], [redirect.target for redirect in page.redirects]
+        deadlines_ns = {redirect.path: redirect.deadline_ns for redirect in page.redirects if redirect.deadline_ns is not None}
+        return RedirectColumns(paths, targets, deadlines_ns, RedirectPage((), page.corrupt, page.next_start))
 
-    def _strike(self, window: _Window, columns: RedirectColumns) -> list[Redirect]:
-        """Removes the blobs that these rows name from `window.unnamed`. Returns the rows that must be matched one by one.
+    def _merge(self, window: _Window, merge: NameMerge, columns: RedirectColumns) -> list[Redirect]:
+        """Matches the rows of a page with the names of the window, and tells which rows are damaged.
 
-        It takes many rows at once. If each names a blob of its own object, none has expired, and each of the blobs was
-        listed and not yet named, then nothing else is to be known of them. If not, all rows of the batch are returned:
-        to match a live row twice changes nothing.
+        Returns the rows that `_match` must look at: those that have expired, and those whose blob the merge did not
+        find.
         """
-        unnamed, deadlines_ns, now_ns = window.unnamed, columns.deadlines_ns, self._cutoff.as_of_ns
-        expired = {path for path, deadline_ns in deadlines_ns.items() if deadline_ns <= now_ns}
-        left: list[Redirect] = []
-        for first in range(0, len(columns.paths), STRUCK_AT_ONCE):
-            paths, targets = (each[first : first + STRUCK_AT_ONCE] for each in (columns.paths, columns.targets))
-            if expired.isdisjoint(paths) and all(map(str.startswith, targets, map(str.__add__, paths, repeat("/")))):
-                before = len(unnamed)
-                deque(map(unnamed.pop, targets, repeat(None)), maxlen=0)
-                if before - len(unnamed) == len(targets):
-                    self.summary.redirects += len(targets)
-                    continue
-            left += (Redirect(path, target, deadlines_ns.get(path)) for path, target in zip(paths, targets, strict=True))
-        return left
+        paths, targets, others = columns.paths, columns.targets, columns.others
+        self.summary.redirects += len(paths) + len(others.redirects)
+        self._tell_corrupt_rows(window, others)
+        left = list(others.redirects)
+        expired = {path for path, deadline_ns in columns.deadlines_ns.items() if deadline_ns <= self._cutoff.as_of_ns}
+        if expired or not all(map(str.startswith, targets, map(str.__add__, paths, repeat("/")))):
+            odd = [path in expired or not is_of(path, target) for path, target in zip(paths, targets, strict=True)]
+            unusual = RedirectPage(_redirects(columns, compress(range(len(paths)), odd)), (), None)
+            self._tell_corrupt_rows(window, unusual)
+            left += unusual.redirects
+            usual = [not each for each in odd]
+            columns = RedirectColumns(list(compress(paths, usual)), list(compress(targets, usual)), columns.deadlines_ns, others)
+        return left + _redirects(columns, merge.take(columns.targets))
 
     async def _take_references(self, window: _Window, logged: _Logged, index: FeedIndex) -> None:
         """Takes the references from the index of a feed, and reads the rows that it leaves in doubt."""
         told = await self._read_index(window, index)
         self._doubt(window, logged, told)
-        if logged.unreadable or len(told.doubtful) > max(LOOKED_UP_MIN, LOOKED_UP_SHARE * len(window.names)):
-            window.unmatch()
+        if logged.unreadable or len(told.doubtful) > max(LOOKED_UP_MIN, LOOKED_UP_SHARE * len(window.blobs)):
             before = self.summary.redirects
             await self._scan_rows(window)
             self.summary.looked_up += self.summary.redirects - before
@@ -408,7 +413,8 @@ class _Sweep:
         await self._ask(index.check)
 
     async def _read_index(self, window: _Window, index: FeedIndex) -> _Told:
-        told = _Told()
+        told = _Told(window.names())
+        window.unnamed = dict(told.names)
         before = [key.decode() for key in rows_before(window.start)]
         for first in range(0, len(before), POINT_READS):
             self._take(window, told, await self._ask(partial(index.at, before[first : first + POINT_READS])))
@@ -422,7 +428,7 @@ class _Sweep:
 
     def _take(self, window: _Window, told: _Told, references: Iterable[Reference]) -> None:
         """Removes the blobs that these references explain from `window.unnamed`."""
-        strike, names = window.unnamed.pop, window.names
+        strike, names = window.unnamed.pop, told.names
         for path, target in references:
             blob = None if target is None else names.get(target)
             if target is None or not is_plain(path, target):
@@ -450,8 +456,8 @@ class _Sweep:
         while again:
             path = again.pop()
             target = told.enough.pop(path, None)
-            if target is not None and target in window.names:
-                window.unnamed[target] = window.names[target]
+            if target is not None and target in told.names:
+                window.unnamed[target] = told.names[target]
                 others = [each for each in own_rows(target) if each in told.enough]  # another row may name it, too
                 told.doubtful.update(others)
                 again += others
@@ -480,11 +486,11 @@ class _Sweep:
             if deadline_ns is not None and deadline_ns <= now_ns:
                 if blob is not None:
                     window.named_by_expired[target] = blob
-                elif target not in window.names:
+                elif not window.lists(target):
                     missing.append(redirect)
             elif blob is None:
                 window.named_by_expired.pop(target, None)
-                if target not in window.names:
+                if not window.lists(target):
                     missing.append(redirect)
         for redirect in missing:
             if redirect.target in window.broken:
@@ -713,8 +719,9 @@ class _Sweep:
         confirmed_ns = self._runtime.wall_ns()
         logged = await self._read_log(window)
         named, corrupt_rows = await self._rows_now({path for name in refused for path in (name, *_object_of(name))})
+        names = window.names()
         for name, each in refused.items():
-            row, blob = named.get(name), window.names[name]
+            row, blob = named.get(name), names[name]
             if not each.there:
                 if row is not None and not self._has_expired(row.deadline_ns):
                     self._uncount(blob)
@@ -830,6 +837,12 @@ class _Sweep:
 
     async def _ask(self, read: Callable[[], Awaitable[T]]) -> T:
         return await ask(read, self._runtime, READ_BUDGET_S)
+
+
+def _redirects(columns: RedirectColumns, places: Iterable[int]) -> list[Redirect]:
+    """Returns the rows at these places of the columns."""
+    paths, targets, deadlines_ns = columns.paths, columns.targets, columns.deadlines_ns
+    return [Redirect(path := paths[place], targets[place], deadlines_ns.get(path)) for place in places]
 
 
 def _object_of(name: str) -> tuple[str, ...]:

@@ -8,8 +8,8 @@
 No payload is ever transferred, and no cell of an inline object. If a row has such an `m`, a second request asks whether
 it also has a payload. This is rare, and it transfers no payload, either.
 
-Calls: redirects, redirect_columns 1 for a page; redirects_at 1 for each 400,000 bytes of keys; one more for each of these where legacy
-tombstones are found; boundaries 1. *Failure*: see `changelog.bigtable.channel`.
+Calls: redirects, redirect_columns 1 for a page; redirects_at 1 for each 400,000 bytes of keys; one more for each of
+these where legacy tombstones are found; boundaries 1. *Failure*: see `changelog.bigtable.channel`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ async def redirects(table: BigtableTable, start: bytes, end: bytes | None, limit
 async def redirect_columns(table: BigtableTable, start: bytes, end: bytes | None, limit: int) -> RedirectColumns:
     spans = list(_spans(start, end))
     scan = ColumnScan(TARGET, MANUAL, EXPIRING)
-    is_all = await table.read_into(scan, spans, _REDIRECTS, min(limit, PAGE_MAX))
+    is_all = await table.read_columns(scan, spans, _REDIRECTS, min(limit, PAGE_MAX))
     next_start = None if is_all else scan.last_key + b"\0"
     others = await _page(table, scan.cells, scan.rows - len(scan.keys), next_start)
     return RedirectColumns(scan.keys, scan.values, {key: stamp * NS_PER_US for key, stamp in scan.stamps.items()}, others)
