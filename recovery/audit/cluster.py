@@ -78,6 +78,7 @@ LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "recovery.audit.spark_daemon",
     "spark.sql.catalogImplementation": "in-memory",
 }
 """The settings of a local session. The JVM only hands out numbers, so it starts fast and stays small.
@@ -188,10 +189,11 @@ def spread(numbers: Sequence[int]) -> tuple[int, ...]:
 def _carry_out_each(carry_out: CarryOut, job: Job, order: Sequence[int], attempts: int, batches: Iterable[Any]) -> Iterator[Any]:
     """Audits the ranges of these batches, on an executor.
 
-    The answer is a batch with one column of text. The class of the incoming batch builds it, so this module need not
-    import pyarrow.
+    The answer is a batch with one column of text.
     """
     from pyspark import TaskContext
+
+    from recovery.audit.arrow import line_batch
 
     collect_less()
     context = TaskContext.get()
@@ -199,7 +201,7 @@ def _carry_out_each(carry_out: CarryOut, job: Job, order: Sequence[int], attempt
     for batch in batches:
         for number in (order[position] for position in batch.column(0).to_pylist()):
             outcome = Outcome(number, error=_GIVEN_UP.format(attempts - 1), retryable=True) if last else carry_out(job, number)
-            yield batch.from_pydict({"outcome": [json.dumps(asdict(outcome))]})
+            yield line_batch("outcome", json.dumps(asdict(outcome)))
 
 
 # --- sessions ---------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ WINDOW_NAMES = 25_000
 WINDOW_VERIFIED = 1000
 """As many if payloads are read. A window is never cut, and what was read of it is read again if its worker dies."""
 
-ROWS_PAGE = 10_000
+ROWS_PAGE = 15_000
 ENTRIES_PAGE = 1000
 POINT_READS = 200
 POINTS_AT_ONCE = 16
