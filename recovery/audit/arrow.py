@@ -1,7 +1,7 @@
 """Columns of Arrow from Python values, for processes that do without pandas.
 
-`pyarrow.array` imports pandas, if it is installed, only to see whether its values are of pandas. That takes 40 MB in each
-worker, and a fifth of a second.
+`pyarrow.array` imports pandas, if it is installed, only to see whether its values are of pandas. That takes 40 MB in
+each worker, and a fifth of a second.
 """
 
 from __future__ import annotations
