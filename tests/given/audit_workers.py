@@ -16,7 +16,7 @@ from pathlib import Path
 
 from recovery.audit import sweep, work
 from recovery.audit.finding import Finding, Summary
-from recovery.audit.ledger import RunDirectory
+from recovery.audit.ledger import FINDINGS, RunDirectory
 from recovery.audit.verdicts import Kind
 from recovery.audit.work import Job, Outcome, carry_out
 
@@ -58,7 +58,9 @@ def tell_collections(job: Job, number: int) -> Outcome:
 
 def write_a_finding(job: Job, number: int) -> Outcome:
     """Writes the file of a part with one finding. `findings`: how many modules of pandas that took."""
-    with RunDirectory.open(job.directory).writer(job.run, job.pieces[number]) as file:
+    directory = RunDirectory.open(job.directory)
+    directory.files.make(FINDINGS)
+    with directory.writer(job.run, job.pieces[number]) as file:
         file.add([Finding(Kind.ORPHAN, "a/objects/b", None, None, 1, 2, None, 3, "", 4, 5, 6, None)])
         file.commit(Summary())
     return Outcome(number, names=file.written, findings=len([name for name in sys.modules if name.partition(".")[0] == "pandas"]))
