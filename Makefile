@@ -92,6 +92,7 @@ bench: setup ## figures beside what a user would pick instead; SIZE=1 writes doc
 	.venv/bin/python -m benchmarks.facade --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 	.venv/bin/python -m benchmarks.files --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 	.venv/bin/python -m benchmarks.audit --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
+	.venv/bin/python -m benchmarks.audit_stages --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 	.venv/bin/python -m benchmarks.inventory --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 	.venv/bin/python -m benchmarks.feed --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)
 	.venv/bin/python -m benchmarks.production --size $(SIZE) $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md) $(ARGS)

@@ -1,4 +1,4 @@
-"""Where the CPU of an audit goes, per blob: `python -m benchmarks.audit_stages` prints a table; `--docs` puts it in place.
+"""Where the CPU of an audit goes: `python -m benchmarks.audit_stages` prints a table; `--docs` puts it in place.
 
 Each stage is run alone in one process, as often as there are rounds, over the same world as in `benchmarks.audit`, and
 so is the whole audit of it. A stage's cost is the least of its rounds. CPU is that of all threads of the process, those
@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 import anyio
@@ -110,7 +111,7 @@ async def _bodies(asked: Asked, backends: Backends) -> list[bytes]:
 async def _list(asked: Asked, backends: Backends, bodies: list[bytes] | None = None) -> None:
     http = backends.tiers.long_term._http  # type: ignore[attr-defined]  # the same connections as the audit's
     for number in range(0, asked.names, 1000):
-        query = {"fields": LISTED_FIELDS, "maxResults": "1000", "pageToken": str(number)}
+        query = {"fields": LISTED_FIELDS, "maxResults": "1000", "pageToken": str(number), "prettyPrint": "false"}
         answer = await http.call("GET", http.objects_url(**query), "listing")
         if bodies is not None:
             bodies.append(answer.body)
@@ -125,8 +126,7 @@ def _columns(messages: Sequence[bytes]) -> ColumnScan:
 
 def _compare(names: list[str], scan: ColumnScan) -> None:
     merge = NameMerge(names)
-    assert all(target.startswith(f"{path}/") for path, target in zip(scan.keys[:1], scan.values[:1], strict=True))
-    all(map(str.startswith, scan.values, map(str.__add__, scan.keys, ["/"] * len(scan.keys))))
+    assert all(map(str.startswith, scan.values, map(str.__add__, scan.keys, repeat("/"))))
     merge.take(scan.values)
 
 

@@ -22,9 +22,11 @@ be done) and at its rows. A tombstone whose blob is not in L is dangling if and 
 the row, read after that, still names it. The same look tells whether a blob that cannot be read is loss or garbage.
 With `verify`, the blobs that live tombstones name are then read to their last byte.
 
-Memory holds one window of blobs, one page of rows and the names of the log's entries that lie in the window, whatever
-the size of the range. Rows are matched by the blob's *name*, so both readings of a name are tried. Rows that sort
-before the window are read by their keys (`names.rows_before`).
+Memory holds one window of blobs, one page of rows (two, if most of them fit no blob) and the names of the log's entries
+that lie in the window, whatever the size of the range. Rows come in columns, most of them, and are compared with the
+names as two sorted lists are (`recovery.audit.merge`). What does not fit there is looked at one by one. Rows are
+matched by the blob's *name*, so both readings of a name are tried. Rows that sort before the window are read by their
+keys (`names.rows_before`).
 
 *Crash*: nothing was written. *Failure*: an error is raised if reads are forbidden, or if they stay unavailable for
 `READ_BUDGET_S`. Then nothing is known about the range: an audit of a part of it proves nothing. The audit only reads,
@@ -719,9 +721,9 @@ class _Sweep:
         confirmed_ns = self._runtime.wall_ns()
         logged = await self._read_log(window)
         named, corrupt_rows = await self._rows_now({path for name in refused for path in (name, *_object_of(name))})
-        names = window.names()
+        listed = window.names()
         for name, each in refused.items():
-            row, blob = named.get(name), names[name]
+            row, blob = named.get(name), listed[name]
             if not each.there:
                 if row is not None and not self._has_expired(row.deadline_ns):
                     self._uncount(blob)

@@ -294,7 +294,8 @@ class GcsBlobs:
         # The service gets no NUL. So a `start` that ends in one becomes the name before it, which is left out of the
         # result again. An `end` that ends in one becomes a slightly later name.
         first, stop = start.removesuffix("\0"), None if end is None else end.removesuffix("\0") + " " * end.endswith("\0")
-        query = {"fields": LISTED_FIELDS, "maxResults": str(min(limit, PAGE_MAX))}
+        # Without line breaks and indentation, a name has 40 bytes less to be sent and decoded.
+        query = {"fields": LISTED_FIELDS, "maxResults": str(min(limit, PAGE_MAX)), "prettyPrint": "false"}
         query |= ({"startOffset": first} if first else {}) | ({} if stop is None else {"endOffset": stop})
         blobs: list[BlobInfo] = []
         oddities: list[Oddity] = []
