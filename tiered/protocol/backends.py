@@ -238,7 +238,10 @@ class HighVolumeBackend(Protocol):
 
 @runtime_checkable
 class TellsColumns(Protocol):
-    """A high-volume tier that reads tombstones in columns for less than one by one."""
+    """A high-volume tier that reads tombstones in columns for less than one by one.
+
+    What wraps a tier and changes `redirects` must change this, too, or hide it (`redirect_columns = None`).
+    """
 
     async def redirect_columns(self, start: bytes, end: bytes | None, limit: int) -> RedirectColumns:
         """The page that `redirects` returns, with the same rows."""
