@@ -104,6 +104,7 @@ bench: $(BENCH_STAMP) ## figures beside what a user would pick; SIZE=1 writes do
 	.venv/bin/python -m benchmarks.facade --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.files --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.audit --size $(SIZE) $(INTO)
+	.venv/bin/python -m benchmarks.audit_stages --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.findings --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.inventory --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.feed --size $(SIZE) $(INTO)

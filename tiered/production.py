@@ -69,7 +69,7 @@ async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, ver
         except UnavailableError as error:  # small objects and the changelog work without the bucket
             events.warning("bucket_not_reached", error, bucket=gcs.bucket)
         rows, entries = (
-            BigtableTable(channel, f"{instance}/tables/{table}", bigtable.app_profile, bigtable.timeout_s)
+            BigtableTable(channel, f"{instance}/tables/{table}", bigtable.app_profile, bigtable.timeout_s, channel.blocking)
             for table in (bigtable.table, bigtable.changelog_table)
         )
         if families is None and writes:

@@ -27,6 +27,7 @@ import grpc.aio
 from anyio.abc import TaskGroup
 from google.auth.credentials import Credentials
 from google.auth.exceptions import DefaultCredentialsError
+from google.cloud.bigtable_v2.services.bigtable.transports.grpc import BigtableGrpcTransport
 from google.cloud.bigtable_v2.services.bigtable.transports.grpc_asyncio import BigtableGrpcAsyncIOTransport
 from google.cloud.bigtable_v2.types import bigtable
 
@@ -40,8 +41,9 @@ from changelog.bigtable.channel import (
     CHANNEL_OPTIONS,
     SCAN_TIMEOUT_S,
     SERVICE,
-    Channel,
+    STREAMS_IN_CALLER,
     answer,
+    insecure_blocking_channel,
     insecure_channel,
     translated,
 )
@@ -53,13 +55,14 @@ AGE_MIN_S, AGE_MAX_S = 35 * 60.0, 45 * 60.0
 _KEEPALIVE = [("grpc.keepalive_time_ms", 30_000), ("grpc.keepalive_timeout_ms", 10_000)]
 
 Opens = Callable[[], grpc.aio.Channel]
+OpensBlocking = Callable[[], grpc.Channel]
 
 
 @asynccontextmanager
 async def connect(
     instance: str, runtime: Runtime, *, emulator_host: str | None, channels: int, app_profile: str = "",
     credentials: Credentials | None = None,
-) -> AsyncIterator[Channel]:
+) -> AsyncIterator[ChannelPool]:
     """A channel of `channels` connections to `instance` (projects/…/instances/…). All are closed at exit.
 
     Calls that are still open then are cancelled. `emulator_host`: `host:port` of an emulator, without encryption and
@@ -70,8 +73,8 @@ async def connect(
         raise ConfigurationError(f"channels is {channels}: Bigtable needs at least 1, and 2 in production")
     if emulator_host is None and credentials is None:
         credentials = await in_thread(_default_credentials, anyio.CapacityLimiter(1))
-    opens = _opens_secure(credentials) if emulator_host is None else _opens_insecure(emulator_host)
-    async with ChannelPool(opens, instance, app_profile, runtime, channels) as pool:
+    opens, opens_blocking = _opens_secure(credentials) if emulator_host is None else _opens_insecure(emulator_host)
+    async with ChannelPool(opens, opens_blocking, instance, app_profile, runtime, channels) as pool:
         yield pool
 
 
@@ -132,8 +135,12 @@ class Connection:
 class ChannelPool:
     """Implements `Channel`. Enter it with `async with`: its tasks replace the connections as they age."""
 
-    def __init__(self, opens: Opens, instance: str, app_profile: str, runtime: Runtime, size: int) -> None:
+    def __init__(
+        self, opens: Opens, opens_blocking: OpensBlocking, instance: str, app_profile: str, runtime: Runtime, size: int
+    ) -> None:
         self._opens = opens
+        self._opens_blocking = opens_blocking
+        self._blocking: grpc.Channel | None = None
         self._instance = instance
         self._app_profile = app_profile
         self._runtime = runtime
@@ -146,6 +153,15 @@ class ChannelPool:
 
     def unary_stream(self, method: str, request_serializer: Any = None, response_deserializer: Any = None) -> Any:
         return self._spread(("unary_stream", method, request_serializer, response_deserializer))
+
+    def blocking(self) -> grpc.Channel:
+        """One more connection, for calls that block. It is opened when it is asked for first.
+
+        It is not replaced as it ages: only long reads use it. gRPC itself opens a new one when the service ends it.
+        """
+        if self._blocking is None:
+            self._blocking = self._opens_blocking()
+        return self._blocking
 
     async def __aenter__(self) -> Self:
         try:
@@ -217,6 +233,8 @@ class ChannelPool:
         with anyio.CancelScope(shield=True):
             for connection in [*self._connections, *self._retired]:
                 await connection.close()
+        if self._blocking is not None:
+            self._blocking.close()
 
 
 def _standing(connection: Connection) -> tuple[bool, int]:
@@ -226,13 +244,16 @@ def _standing(connection: Connection) -> tuple[bool, int]:
 # --- one gRPC channel --------------------------------------------------------------------------------
 
 
-def _opens_insecure(host: str) -> Opens:
-    return lambda: insecure_channel(host)
+def _opens_insecure(host: str) -> tuple[Opens, OpensBlocking]:
+    return lambda: insecure_channel(host), lambda: insecure_blocking_channel(host)
 
 
-def _opens_secure(credentials: Credentials | None) -> Opens:
+def _opens_secure(credentials: Credentials | None) -> tuple[Opens, OpensBlocking]:
     options = [*CHANNEL_OPTIONS, *_KEEPALIVE]
-    return lambda: BigtableGrpcAsyncIOTransport.create_channel(HOST, credentials=credentials, options=options)
+    return (
+        lambda: BigtableGrpcAsyncIOTransport.create_channel(HOST, credentials=credentials, options=options),
+        lambda: BigtableGrpcTransport.create_channel(HOST, credentials=credentials, options=[*options, STREAMS_IN_CALLER]),
+    )
 
 
 def _default_credentials() -> Credentials:

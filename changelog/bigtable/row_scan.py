@@ -37,9 +37,22 @@ class RowScan:
         """How far the scan has come. All rows up to this key are complete, or the filter yields nothing of them."""
         return max(self._merge.last_key, self._passed)
 
+    @property
+    def committed_key(self) -> bytes:
+        """The key of the last row that is complete."""
+        return self._merge.last_key
+
+    @property
+    def is_between_rows(self) -> bool:
+        return self._merge.is_between_rows
+
+    def pass_to(self, committed: bytes, scanned: bytes) -> None:
+        """Notes the last row that was added, and the key that the message says was scanned (empty: it says none)."""
+        self._merge.last_key, self._passed = committed, scanned
+
     def add(self, raw: bytes) -> None:
         """Takes the next message, in order, as the bytes that came."""
-        if self._merge.is_between_rows and self._add_rows_of_one_chunk(raw):
+        if self.is_between_rows and self._add_rows_of_one_chunk(raw):
             return
         response = _Response.FromString(raw)
         for row in self._merge.add(response.chunks):
@@ -74,7 +87,7 @@ class RowScan:
             last = key
         self.cells += found
         self.rows += len(found)
-        self._merge.last_key, self._passed = last, message.last_scanned_row_key
+        self.pass_to(last, message.last_scanned_row_key)
         return True
 
 

@@ -2,7 +2,7 @@
 
 Only its outcome, one line of JSON, comes back to the driver.
 
-    driver      spark.range(0, n, 1, n) --mapInArrow--> n lines          the job is pickled into the function, once
+    driver      parallelize(range(n), n) --mapPartitions--> n lines      the job is pickled into the function, once
     executors   id --order--> range --carry_out--> RUN/findings/range-000017.parquet
 
     open_spark()                      a local Spark of our own: quiet, small, on the loopback, stopped at the end
@@ -10,8 +10,8 @@ Only its outcome, one line of JSON, comes back to the driver.
     under spark-submit, in a notebook the session that exists already, unchanged
 
 A session that we start lives as long as the `with` block. Tasks that run at the same time get ranges that are far
-apart, so that they read different tablets. We use only `spark.range`, `mapInArrow` and `collect`, so Spark Connect
-works too.
+apart, so that they read different tablets. Spark Connect has no RDDs: there it is `spark.range` and `mapInArrow`, which
+cost the JVM two or three seconds more, for a plan and its compilation.
 
 *Crash* of a Python worker, an executor or a machine: Spark runs its task again. That is safe: the file of a range has
 one fixed name and appears whole or not at all. If the worker of a range dies each time, the last attempt reports an
@@ -78,6 +78,7 @@ LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "recovery.audit.spark_daemon",
     "spark.sql.catalogImplementation": "in-memory",
 }
 """The settings of a local session. The JVM only hands out numbers, so it starts fast and stays small.
@@ -86,6 +87,7 @@ It listens only on the loopback and writes no event log.
 """
 
 CarryOut = Callable[[Job, int], Outcome]
+Tasks = Callable[[Iterable[int]], Iterator[str]]
 
 REASON_MAX = 500
 """How many characters of a reason are passed on."""
@@ -147,7 +149,7 @@ class SparkEngine:
         for line in found:
             yield Outcome(**json.loads(line))
 
-    def _submit(self, tasks: partial[Iterator[Any]], number: int, found: list[str], failed: list[Exception]) -> None:
+    def _submit(self, tasks: Tasks, number: int, found: list[str], failed: list[Exception]) -> None:
         """Submits the job.
 
         This runs in its own thread, because Spark keeps a job's name per thread, and the caller's thread may already
@@ -159,10 +161,12 @@ class SparkEngine:
         try:
             if _is_connect(self._session):
                 self._session.addTag(self._group)
-            else:
-                self._session.sparkContext.setJobGroup(self._group, "tiered audit", interruptOnCancel=True)
-            lines = self._session.range(0, number, 1, number).mapInArrow(tasks, "outcome string").collect()
-            found += [line["outcome"] for line in lines]
+                rows = self._session.range(0, number, 1, number).mapInArrow(partial(_in_batches, tasks), "outcome string").collect()
+                found += [row["outcome"] for row in rows]
+                return
+            context = self._session.sparkContext
+            context.setJobGroup(self._group, "tiered audit", interruptOnCancel=True)
+            found += context.parallelize(range(number), number).mapPartitions(tasks).collect()
         except (PySparkException, Py4JError, OSError) as error:
             failed.append(error)
 
@@ -185,21 +189,24 @@ def spread(numbers: Sequence[int]) -> tuple[int, ...]:
     return tuple(numbers[position * step % len(numbers)] for position in range(len(numbers)))
 
 
-def _carry_out_each(carry_out: CarryOut, job: Job, order: Sequence[int], attempts: int, batches: Iterable[Any]) -> Iterator[Any]:
-    """Audits the ranges of these batches, on an executor.
-
-    The answer is a batch with one column of text. The class of the incoming batch builds it, so this module need not
-    import pyarrow.
-    """
+def _carry_out_each(carry_out: CarryOut, job: Job, order: Sequence[int], attempts: int, positions: Iterable[int]) -> Iterator[str]:
+    """Audits the ranges at these positions of the order, on an executor. Yields each outcome as a line of JSON."""
     from pyspark import TaskContext
 
     collect_less()
     context = TaskContext.get()
     last = context is not None and context.attemptNumber() >= attempts - 1 > 0
-    for batch in batches:
-        for number in (order[position] for position in batch.column(0).to_pylist()):
-            outcome = Outcome(number, error=_GIVEN_UP.format(attempts - 1), retryable=True) if last else carry_out(job, number)
-            yield batch.from_pydict({"outcome": [json.dumps(asdict(outcome))]})
+    for number in (order[position] for position in positions):
+        outcome = Outcome(number, error=_GIVEN_UP.format(attempts - 1), retryable=True) if last else carry_out(job, number)
+        yield json.dumps(asdict(outcome))
+
+
+def _in_batches(tasks: Tasks, batches: Iterable[Any]) -> Iterator[Any]:
+    """Does the tasks of batches with one column, their positions. The answers are batches with one column of text."""
+    from recovery.audit.arrow import line_batch
+
+    for line in tasks(position for batch in batches for position in batch.column(0).to_pylist()):
+        yield line_batch("outcome", line)
 
 
 # --- sessions ---------------------------------------------------------------------------------------

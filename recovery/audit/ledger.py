@@ -43,11 +43,11 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime, SystemRuntime
+from recovery.audit.arrow import arrow_column
 from recovery.audit.directory import Draft, Files
 from recovery.audit.finding import Count, Finding, Summary
 from recovery.audit.manifest import Bounds, Manifest, parse_manifest
@@ -209,7 +209,9 @@ class RunDirectory:
 
         `columns` (None: all) must include `class`. `keys`: of these parts only; None: of all.
         """
-        wanted = None if kinds is None else pa.array(sorted(kinds), pa.string())
+        from pyarrow import compute  # noqa: PLC0415 - workers only write, and do without its 8 MB
+
+        wanted = None if kinds is None else arrow_column(sorted(kinds), pa.string())
         for key, path in self._part_files():
             if keys is not None and key not in keys:
                 continue
@@ -219,7 +221,7 @@ class RunDirectory:
             name, filesystem = f"{FINDINGS}/{file_of(key)}", self.files.filesystem
             with self.files.explained("be read", name), pq.ParquetFile(path, filesystem=filesystem) as file:
                 for rows in file.iter_batches(ROW_GROUP, columns=columns):
-                    yield rows if wanted is None else rows.filter(pc.is_in(rows["class"], wanted))
+                    yield rows if wanted is None else rows.filter(compute.is_in(rows["class"], wanted))
 
     def _path(self, key: str) -> str:
         return f"{self.files.path}/{FINDINGS}/{file_of(key)}"
@@ -412,9 +414,9 @@ def _table(findings: Sequence[Finding], run: str, number: int) -> Any:
     columns = {
         **told, "class": told["kind"], "usecase": list(map(usecase_of, told["name"])),
         **{time: [None if ns is None else ns // 1000 for ns in told[f"{time}_ns"]] for time in _TIMES},
-        "range": pa.repeat(pa.scalar(number, pa.int32()), len(findings)), "run": pa.repeat(run, len(findings)),
+        "range": [number] * len(findings), "run": [run] * len(findings),
     }  # fmt: skip
-    return pa.table({field.name: pa.array(columns[field.name], field.type) for field in SCHEMA}, schema=SCHEMA)
+    return pa.table({field.name: arrow_column(columns[field.name], field.type) for field in SCHEMA}, schema=SCHEMA)
 
 
 def _findings(rows: Any) -> Iterator[Finding]:

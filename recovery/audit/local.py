@@ -23,7 +23,6 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib.abc import MetaPathFinder
 from importlib.metadata import version
 from multiprocessing.connection import Connection, Pipe, wait
 from queue import SimpleQueue
@@ -161,23 +160,11 @@ def serve() -> None:
     """
     connection = Connection(int(sys.argv[1]))
     work, job = pickle.loads(connection.recv_bytes())
-    sys.meta_path.insert(0, _WithoutPandas())
     collect_less()
     numbers: SimpleQueue[int] = SimpleQueue()
     threading.Thread(target=_receive, args=(connection, numbers), daemon=True).start()
     while True:
         connection.send(work(job, numbers.get()))
-
-
-class _WithoutPandas(MetaPathFinder):
-    """Hides pandas from pyarrow.
-
-    Otherwise pyarrow imports it, only to check the type of a list, and each worker needs 40 MB more.
-    """
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        if fullname == "pandas":
-            raise ModuleNotFoundError("a worker does without pandas", name=fullname)
 
 
 def _receive(connection: Connection, numbers: SimpleQueue[int]) -> None:

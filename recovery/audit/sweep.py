@@ -22,9 +22,11 @@ be done) and at its rows. A tombstone whose blob is not in L is dangling if and 
 the row, read after that, still names it. The same look tells whether a blob that cannot be read is loss or garbage.
 With `verify`, the blobs that live tombstones name are then read to their last byte.
 
-Memory holds one window of blobs, one page of rows and the names of the log's entries that lie in the window, whatever
-the size of the range. Rows are matched by the blob's *name*, so both readings of a name are tried. Rows that sort
-before the window are read by their keys (`names.rows_before`).
+Memory holds one window of blobs, one page of rows (two, if most of them fit no blob) and the names of the log's entries
+that lie in the window, whatever the size of the range. Rows come in columns, most of them, and are compared with the
+names as two sorted lists are (`recovery.audit.merge`). What does not fit there is looked at one by one. Rows are
+matched by the blob's *name*, so both readings of a name are tried. Rows that sort before the window are read by their
+keys (`names.rows_before`).
 
 *Crash*: nothing was written. *Failure*: an error is raised if reads are forbidden, or if they stay unavailable for
 `READ_BUDGET_S`. Then nothing is known about the range: an audit of a part of it proves nothing. The audit only reads,
@@ -37,6 +39,7 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import compress, repeat
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
@@ -48,6 +51,7 @@ from changelog.change import ChangeId, Unreadable
 from changelog.log import ChangeLog
 from recovery.audit.finding import NO_USECASE, Count, Finding, Summary
 from recovery.audit.manifest import Bounds, Cutoff, FeedReferences, Verify
+from recovery.audit.merge import NameMerge
 from recovery.audit.names import Reading, after, is_of, is_plain, own_rows, read_name, rows_before, usecase_of
 from recovery.audit.references import FeedIndex, Reference
 from recovery.audit.verdicts import (
@@ -71,7 +75,9 @@ from tiered.protocol.backends import (
     ListedBlob,
     Oddity,
     Redirect,
+    RedirectColumns,
     RedirectPage,
+    TellsColumns,
     TellsGenerations,
     Tiers,
 )
@@ -87,7 +93,7 @@ WINDOW_NAMES = 25_000
 WINDOW_VERIFIED = 1000
 """As many if payloads are read. A window is never cut, and what was read of it is read again if its worker dies."""
 
-ROWS_PAGE = 10_000
+ROWS_PAGE = 15_000
 ENTRIES_PAGE = 1000
 POINT_READS = 200
 POINTS_AT_ONCE = 16
@@ -190,8 +196,9 @@ class _Logged:
 class _Window:
     """The blobs with names from `start` to `end`, and which of them nothing explains yet.
 
-    `broken`: those that cannot be read. `broken_named`: for these, the keys of the rows that name them. `rows`: how
-    many rows a scan of the window's keys found; None: they were not scanned. Times are nanoseconds since 1970.
+    `unnamed`: those that no row names, once the rows were read. `ordered`: the names of `blobs`. `broken`: those that
+    cannot be read. `broken_named`: for these, the keys of the rows that name them. `rows`: how many rows a scan of the
+    window's keys found; None: they were not scanned. Times are nanoseconds since 1970.
     """
 
     start: str
@@ -205,18 +212,22 @@ class _Window:
     named_by_expired: dict[str, BlobInfo] = field(default_factory=dict)
     broken_named: dict[str, set[str]] = field(default_factory=dict)
     rows: int | None = None
-    names: Mapping[str, BlobInfo] = field(default_factory=dict)
+    ordered: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.names = {blob.name: blob for blob in self.blobs}
-        self.unnamed = dict(self.names)
+        self.ordered = [blob.name for blob in self.blobs]
 
     def holds(self, name: str) -> bool:
         return self.start <= name and (self.end is None or name < self.end)
 
-    def unmatch(self) -> None:
-        """Forgets which blobs something explains."""
-        self.unnamed = dict(self.names)
+    def lists(self, name: str) -> bool:
+        """Tells whether a blob of this name was listed, and could be read."""
+        place = bisect_left(self.ordered, name)
+        return place < len(self.ordered) and self.ordered[place] == name
+
+    def names(self) -> dict[str, BlobInfo]:
+        """Returns the blobs by their names. Most windows do without: it costs as much as to list them."""
+        return dict(zip(self.ordered, self.blobs, strict=True))
 
 
 class _Suspect(NamedTuple):
@@ -231,10 +242,11 @@ class _Suspect(NamedTuple):
 class _Told:
     """What the index of a feed tells of a window.
 
-    `enough`: objects and their blobs, where that is all that there is to know. `doubtful`: objects whose rows must be
-    read.
+    `names`: the blobs of the window. `enough`: objects and their blobs, where that is all that there is to know.
+    `doubtful`: objects whose rows must be read.
     """
 
+    names: Mapping[str, BlobInfo]
     enough: dict[str, str] = field(default_factory=dict)
     doubtful: set[str] = field(default_factory=set)
 
@@ -352,28 +364,59 @@ class _Sweep:
     # --- R ---------------------------------------------------------------------------------------
 
     async def _scan_rows(self, window: _Window) -> None:
+        merge = NameMerge(window.ordered)
+        window.unnamed, window.rows, left = {}, 0, list[Redirect]()
+        start: bytes | None = window.start.encode()
+        end = None if window.end is None else window.end.encode()
+        while start is not None:
+            columns = await self._columns(start, end)
+            start = columns.others.next_start
+            left += self._merge(window, merge, columns)
+            if start is None or len(left) > ROWS_PAGE:
+                window.unnamed.update((window.ordered[place], window.blobs[place]) for place in merge.unmatched())
+                await self._look_for(window, self._match(window, left))
+                left = []
         before = rows_before(window.start)
         for first in range(0, len(before), POINT_READS):
             page = await self._ask(partial(self._rows.redirects_at, before[first : first + POINT_READS]))
             # These rows are counted, and their faults reported, where their keys are scanned.
             await self._look_for(window, self._match(window, page.redirects))
-        start: bytes | None = window.start.encode()
-        end = None if window.end is None else window.end.encode()
-        window.rows = 0
-        while start is not None:
-            page = await self._ask(partial(self._rows.redirects, start, end, ROWS_PAGE))
-            window.rows += len(page.redirects)
-            self.summary.redirects += len(page.redirects)
-            self._tell_corrupt_rows(window, page)
-            await self._look_for(window, self._match(window, page.redirects))
-            start = page.next_start
+
+    async def _columns(self, start: bytes, end: bytes | None) -> RedirectColumns:
+        if isinstance(self._rows, TellsColumns):
+            return await self._ask(partial(self._rows.redirect_columns, start, end, ROWS_PAGE))
+        page = await self._ask(partial(self._rows.redirects, start, end, ROWS_PAGE))
+        paths, targets = [redirect.path for redirect in page.redirects], [redirect.target for redirect in page.redirects]
+        deadlines_ns = {redirect.path: redirect.deadline_ns for redirect in page.redirects if redirect.deadline_ns is not None}
+        return RedirectColumns(paths, targets, deadlines_ns, RedirectPage((), page.corrupt, page.next_start))
+
+    def _merge(self, window: _Window, merge: NameMerge, columns: RedirectColumns) -> list[Redirect]:
+        """Matches the rows of a page with the names of the window, and tells which rows are damaged.
+
+        Returns the rows that `_match` must look at: those that have expired, and those whose blob the merge did not
+        find.
+        """
+        paths, targets, others = columns.paths, columns.targets, columns.others
+        found = len(paths) + len(others.redirects)
+        window.rows = found + (window.rows or 0)
+        self.summary.redirects += found
+        self._tell_corrupt_rows(window, others)
+        left = list(others.redirects)
+        expired = {path for path, deadline_ns in columns.deadlines_ns.items() if deadline_ns <= self._cutoff.as_of_ns}
+        if expired or not all(map(str.startswith, targets, map(str.__add__, paths, repeat("/")))):
+            odd = [path in expired or not is_of(path, target) for path, target in zip(paths, targets, strict=True)]
+            unusual = RedirectPage(_redirects(columns, compress(range(len(paths)), odd)), (), None)
+            self._tell_corrupt_rows(window, unusual)
+            left += unusual.redirects
+            usual = [not each for each in odd]
+            columns = RedirectColumns(list(compress(paths, usual)), list(compress(targets, usual)), columns.deadlines_ns, others)
+        return left + _redirects(columns, merge.take(columns.targets))
 
     async def _take_references(self, window: _Window, logged: _Logged, index: FeedIndex) -> None:
         """Takes the references from the index of a feed, and reads the rows that it leaves in doubt."""
         told = await self._read_index(window, index)
         self._doubt(window, logged, told)
-        if logged.unreadable or len(told.doubtful) > max(LOOKED_UP_MIN, LOOKED_UP_SHARE * len(window.names)):
-            window.unmatch()
+        if logged.unreadable or len(told.doubtful) > max(LOOKED_UP_MIN, LOOKED_UP_SHARE * len(window.blobs)):
             before = self.summary.redirects
             await self._scan_rows(window)
             self.summary.looked_up += self.summary.redirects - before
@@ -383,7 +426,8 @@ class _Sweep:
         await self._ask(index.check)
 
     async def _read_index(self, window: _Window, index: FeedIndex) -> _Told:
-        told = _Told()
+        told = _Told(window.names())
+        window.unnamed = dict(told.names)
         before = [key.decode() for key in rows_before(window.start)]
         for first in range(0, len(before), POINT_READS):
             self._take(window, told, await self._ask(partial(index.at, before[first : first + POINT_READS])))
@@ -397,7 +441,7 @@ class _Sweep:
 
     def _take(self, window: _Window, told: _Told, references: Iterable[Reference]) -> None:
         """Removes the blobs that these references explain from `window.unnamed`."""
-        strike, names = window.unnamed.pop, window.names
+        strike, names = window.unnamed.pop, told.names
         for path, target in references:
             blob = None if target is None else names.get(target)
             if target is None or not is_plain(path, target):
@@ -425,8 +469,8 @@ class _Sweep:
         while again:
             path = again.pop()
             target = told.enough.pop(path, None)
-            if target is not None and target in window.names:
-                window.unnamed[target] = window.names[target]
+            if target is not None and target in told.names:
+                window.unnamed[target] = told.names[target]
                 others = [each for each in own_rows(target) if each in told.enough]  # another row may name it, too
                 told.doubtful.update(others)
                 again += others
@@ -455,11 +499,11 @@ class _Sweep:
             if deadline_ns is not None and deadline_ns <= now_ns:
                 if blob is not None:
                     window.named_by_expired[target] = blob
-                elif target not in window.names:
+                elif not window.lists(target):
                     missing.append(redirect)
             elif blob is None:
                 window.named_by_expired.pop(target, None)
-                if target not in window.names:
+                if not window.lists(target):
                     missing.append(redirect)
         for redirect in missing:
             if redirect.target in window.broken:
@@ -737,8 +781,9 @@ class _Sweep:
         confirmed_ns = self._runtime.wall_ns()
         logged = await self._read_log(window)
         named, corrupt_rows = await self._rows_now({path for name in refused for path in (name, *_object_of(name))})
+        listed = window.names()
         for name, each in refused.items():
-            row, blob = named.get(name), window.names[name]
+            row, blob = named.get(name), listed[name]
             if not each.there:
                 if row is not None and not self._has_expired(row.deadline_ns):
                     self._uncount(blob)
@@ -850,6 +895,12 @@ class _Sweep:
 
     async def _ask(self, read: Callable[[], Awaitable[T]]) -> T:
         return await ask(read, self._runtime, READ_BUDGET_S)
+
+
+def _redirects(columns: RedirectColumns, places: Iterable[int]) -> list[Redirect]:
+    """Returns the rows at these places of the columns."""
+    paths, targets, deadlines_ns = columns.paths, columns.targets, columns.deadlines_ns
+    return [Redirect(path := paths[place], targets[place], deadlines_ns.get(path)) for place in places]
 
 
 def _object_of(name: str) -> tuple[str, ...]:

@@ -14,9 +14,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
-
 from recovery.audit import sweep, work
+from recovery.audit.finding import Finding, Summary
+from recovery.audit.ledger import FINDINGS, RunDirectory
+from recovery.audit.verdicts import Kind
 from recovery.audit.work import Job, Outcome, carry_out
 
 ODD_ONE = 2
@@ -55,10 +56,14 @@ def tell_collections(job: Job, number: int) -> Outcome:
     return Outcome(number, names=gc.get_threshold()[0], findings=gc.get_freeze_count())
 
 
-def make_a_table(job: Job, number: int) -> Outcome:
-    """As findings are made one; how many modules of pandas it took."""
-    table = pa.Table.from_pylist([{"name": "a/b"}], pa.schema([("name", pa.string())]))
-    return Outcome(number, names=table.num_rows, findings=len([name for name in sys.modules if name.partition(".")[0] == "pandas"]))
+def write_a_finding(job: Job, number: int) -> Outcome:
+    """Writes the file of a part with one finding. `findings`: how many modules of pandas that took."""
+    directory = RunDirectory.open(job.directory)
+    directory.files.make(FINDINGS)
+    with directory.writer(job.run, job.pieces[number]) as file:
+        file.add([Finding(Kind.ORPHAN, "a/objects/b", None, None, 1, 2, None, 3, "", 4, 5, 6, None)])
+        file.commit(Summary())
+    return Outcome(number, names=file.written, findings=len([name for name in sys.modules if name.partition(".")[0] == "pandas"]))
 
 
 def die_once(job: Job, number: int) -> Outcome:

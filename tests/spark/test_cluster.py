@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import importlib
+import json
 import os
 import signal
 import sys
 import threading
 from collections.abc import Mapping
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -18,8 +20,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from changelog.base.errors import ConfigurationError, UnavailableError
-from recovery.audit.cluster import ATTEMPTS, CarryOut, SparkEngine, check_packages, open_spark, spread
-from tests.given.audit_workers import in_small_parts, on_another_machine, tell_collections
+from recovery.audit.cluster import ATTEMPTS, CarryOut, SparkEngine, _carry_out_each, _in_batches, check_packages, open_spark, spread
+from recovery.audit.work import Outcome
+from tests.given.audit_workers import in_small_parts, on_another_machine, tell_collections, write_a_finding
 from tests.given.audited_store import PLANTED, audit, found, plant
 from tests.given.spark_workers import attempts, count, die_always, die_once, hang, job_in, raise_always
 
@@ -55,6 +58,18 @@ def test_workers_look_for_garbage_seldom_and_the_driver_as_before(spark: SparkSe
     outcomes = [*having(spark, tell_collections).run(job_in(tmp_path, 4), range(4))]
     assert len(outcomes) == 4 and all(outcome.names > before[0][0] and outcome.findings > 1000 for outcome in outcomes)
     assert (gc.get_threshold(), gc.get_freeze_count()) == before
+
+
+def test_workers_do_without_pandas(spark: SparkSession, tmp_path: Path) -> None:
+    assert list(having(spark, write_a_finding).run(job_in(tmp_path, 1), [0])) == [Outcome(0, names=1, findings=0)]
+
+
+def test_batches_of_positions_give_the_same_lines(spark: SparkSession, tmp_path: Path) -> None:
+    """As it is where there are no RDDs."""
+    tasks = partial(_carry_out_each, count, job_in(tmp_path, 3), (2, 0, 1), ATTEMPTS)
+    rows = spark.range(0, 3, 1, 3).mapInArrow(partial(_in_batches, tasks), "outcome string").collect()
+    outcomes = [Outcome(**json.loads(row["outcome"])) for row in rows]
+    assert sorted(outcomes, key=lambda outcome: outcome.range) == [count(job_in(tmp_path, 3), number) for number in range(3)]
 
 
 def test_a_killed_worker_costs_another_attempt(spark: SparkSession, tmp_path: Path) -> None:

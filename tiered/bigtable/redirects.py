@@ -1,4 +1,4 @@
-"""Tombstones of a Bigtable table in bulk, for audits: `redirects`, `redirects_at` and `boundaries` of `BigtableRows`.
+"""Tombstones of a Bigtable table in bulk, for audits: the calls of `BigtableRows` that read no single row.
 
     sent for    r of fg and fm, newest cell     the blob that it names; empty: the one named by the path itself
                 m of fg and fm, without its     the blob named by the path itself, unless the row has a payload
@@ -8,8 +8,8 @@
 No payload is ever transferred, and no cell of an inline object. If a row has such an `m`, a second request asks whether
 it also has a payload. This is rare, and it transfers no payload, either.
 
-Calls: redirects 1 for a page; redirects_at 1 for each 400,000 bytes of keys; one more for each of these where legacy
-tombstones are found; boundaries 1. *Failure*: see `changelog.bigtable.channel`.
+Calls: redirects, redirect_columns 1 for a page; redirects_at 1 for each 400,000 bytes of keys; one more for each of
+these where legacy tombstones are found; boundaries 1. *Failure*: see `changelog.bigtable.channel`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,21 @@ from changelog.bigtable.channel import (
     value_after,
     value_begins_with,
 )
+from changelog.bigtable.column_scan import ColumnScan
 from changelog.bigtable.row_scan import RowScan, ScannedCell
-from tiered.bigtable.cells import DATA_FAMILIES, EXPIRING, LEGACY_FAMILIES, LEGACY_TOMBSTONE, METADATA, NS_PER_US, PAYLOAD, TARGETS
-from tiered.protocol.backends import CorruptRow, Redirect, RedirectPage
+from tiered.bigtable.cells import (
+    DATA_FAMILIES,
+    EXPIRING,
+    LEGACY_FAMILIES,
+    LEGACY_TOMBSTONE,
+    MANUAL,
+    METADATA,
+    NS_PER_US,
+    PAYLOAD,
+    TARGET,
+    TARGETS,
+)
+from tiered.protocol.backends import CorruptRow, Redirect, RedirectColumns, RedirectPage
 from tiered.protocol.row_keys import corrupt_row, is_text, printable, split_points
 
 PAGE_MAX = 20_000
@@ -57,14 +69,24 @@ async def redirects(table: BigtableTable, start: bytes, end: bytes | None, limit
     if not spans:
         return RedirectPage((), (), None)
     scan, is_all = await table.read_bulk(spans, _REDIRECTS, min(limit, PAGE_MAX))
-    return await _page(table, scan, None if is_all else scan.last_key + b"\0")
+    return await _page(table, scan.cells, scan.rows, None if is_all else scan.last_key + b"\0")
+
+
+async def redirect_columns(table: BigtableTable, start: bytes, end: bytes | None, limit: int) -> RedirectColumns:
+    spans = list(_spans(start, end))
+    scan = ColumnScan(TARGET, MANUAL, EXPIRING)
+    is_all = await table.read_columns(scan, spans, _REDIRECTS, min(limit, PAGE_MAX))
+    next_start = None if is_all else scan.last_key + b"\0"
+    others = await _page(table, scan.cells, scan.rows - len(scan.keys), next_start)
+    return RedirectColumns(scan.keys, scan.values, {key: stamp * NS_PER_US for key, stamp in scan.stamps.items()}, others)
 
 
 async def redirects_at(table: BigtableTable, keys: Sequence[bytes]) -> RedirectPage:
     found: list[Redirect] = []
     corrupt: list[CorruptRow] = []
     for batch in _batches(key for key in keys if key and not key.startswith(_NO_OBJECTS.start)):
-        page = await _page(table, await _read_all(table, batch, _REDIRECTS), None)
+        scan = await _read_all(table, batch, _REDIRECTS)
+        page = await _page(table, scan.cells, scan.rows, None)
         found += page.redirects
         corrupt += page.corrupt
     return RedirectPage(found, corrupt, None)
@@ -120,9 +142,9 @@ async def _read_all(table: BigtableTable, keys: Sequence[bytes], yields: object)
     return scan
 
 
-async def _page(table: BigtableTable, scan: RowScan, next_start: bytes | None) -> RedirectPage:
-    cells: Sequence[ScannedCell] = scan.cells
-    corrupt = [] if len(cells) == scan.rows else list(_ambiguous(cells))
+async def _page(table: BigtableTable, cells: Sequence[ScannedCell], rows: int, next_start: bytes | None) -> RedirectPage:
+    """Makes a page of the cells of so many rows."""
+    corrupt = [] if len(cells) == rows else list(_ambiguous(cells))
     if legacy := {cell[0] for cell in cells if cell[2] == METADATA}:
         inline = await _with_payload(table, legacy)
         cells = [cell for cell in cells if cell[2] != METADATA or cell[0] not in inline]

@@ -97,7 +97,20 @@ from tiered.metadata import (
     whole_ms,
 )
 from tiered.object_id import blob_name
-from tiered.protocol.backends import CorruptRow, Inline, Only, RedirectPage, Row, RowPage, RowState, ScannedRow, Still, Tombstone, Vacant
+from tiered.protocol.backends import (
+    CorruptRow,
+    Inline,
+    Only,
+    RedirectColumns,
+    RedirectPage,
+    Row,
+    RowPage,
+    RowState,
+    ScannedRow,
+    Still,
+    Tombstone,
+    Vacant,
+)
 from tiered.protocol.row_keys import corrupt_row, is_text
 
 _WON, _REFUSED, _RESERVED = "w:", "r:", b"x"
@@ -208,6 +221,9 @@ class BigtableRows:
 
     async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
         return await redirects.redirects(self._table, start, end, limit)
+
+    async def redirect_columns(self, start: bytes, end: bytes | None, limit: int) -> RedirectColumns:
+        return await redirects.redirect_columns(self._table, start, end, limit)
 
     async def redirects_at(self, keys: Sequence[bytes]) -> RedirectPage:
         return await redirects.redirects_at(self._table, keys)

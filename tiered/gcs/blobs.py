@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from email.utils import parsedate_to_datetime
@@ -90,6 +91,7 @@ BATCH_ANSWERS = 6
 """A request with many calls may take as long as so many answers: the service carries them out one by one."""
 
 _REMOVALS = {200: Removal.DELETED, 204: Removal.DELETED, 412: Removal.REPLACED}
+_NAME = attrgetter("name")
 _JSON = {"Content-Type": "application/json; charset=UTF-8"}
 
 
@@ -292,16 +294,16 @@ class GcsBlobs:
         # The service gets no NUL. So a `start` that ends in one becomes the name before it, which is left out of the
         # result again. An `end` that ends in one becomes a slightly later name.
         first, stop = start.removesuffix("\0"), None if end is None else end.removesuffix("\0") + " " * end.endswith("\0")
-        query = {"fields": LISTED_FIELDS, "maxResults": str(min(limit, PAGE_MAX))}
+        # Without line breaks and indentation, a name has 40 bytes less to be sent and decoded.
+        query = {"fields": LISTED_FIELDS, "maxResults": str(min(limit, PAGE_MAX)), "prettyPrint": "false"}
         query |= ({"startOffset": first} if first else {}) | ({} if stop is None else {"endOffset": stop})
         blobs: list[BlobInfo] = []
         oddities: list[Oddity] = []
         while True:
             page = await self._listing(query)
-            if (first, stop) == (start, end):
-                blobs.extend(page.blobs)
-            else:
-                blobs += [blob for blob in page.blobs if start <= blob.name and (end is None or blob.name < end)]
+            # They come in the order of their names, so what the request asked too much is at either end.
+            until = len(page.blobs) if stop == end or end is None else bisect_left(page.blobs, end, key=_NAME)
+            blobs += page.blobs[0 if first == start else bisect_left(page.blobs, start, key=_NAME) : until]
             oddities += [odd for odd in page.oddities if not odd.is_blob or (start <= odd.name and (end is None or odd.name < end))]
             if page.token is None:
                 return BlobPage(blobs, oddities, None)

@@ -150,6 +150,21 @@ class RedirectPage:
     next_start: bytes | None
 
 
+@dataclass(frozen=True, slots=True)
+class RedirectColumns:
+    """A page of tombstones, most of them in two columns: the key of each row, and the blob that it names.
+
+    `paths` and `targets` are of equal length, in the order of the keys. `deadlines_ns`: when those of them expire that
+    do (nanoseconds since 1970), by key. `others`: the rest of the page: what is damaged or has an unusual form. Its
+    `next_start` is that of the page. Every row of the page is either in the columns or in `others`.
+    """
+
+    paths: Sequence[str]
+    targets: Sequence[str]
+    deadlines_ns: Mapping[str, int]
+    others: RedirectPage
+
+
 class HighVolumeBackend(Protocol):
     async def read(self, path: str, *, marks: ChangeId | bool = False) -> Row:
         """Reads the row's content and, if asked for, its marks, all from one consistent read.
@@ -220,6 +235,17 @@ class HighVolumeBackend(Protocol):
 
     async def boundaries(self, count: int) -> Sequence[str]:
         """Keys, in order, that cut the table into about `count` parts of equal size, or into fewer."""
+
+
+@runtime_checkable
+class TellsColumns(Protocol):
+    """A high-volume tier that reads tombstones in columns for less than one by one.
+
+    What wraps a tier and changes `redirects` must change this, too, or hide it (`redirect_columns = None`).
+    """
+
+    async def redirect_columns(self, start: bytes, end: bytes | None, limit: int) -> RedirectColumns:
+        """The page that `redirects` returns, with the same rows."""
 
 
 # --- long-term tier ------------------------------------------------------------------------------

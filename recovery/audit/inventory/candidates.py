@@ -139,6 +139,9 @@ class _Blobs:
 class _Rows:
     """A high-volume tier that scans only the rows in question. Everything else is done by the real one."""
 
+    redirect_columns = None
+    """Hides that of the real one, which would scan all rows (`TellsColumns`)."""
+
     def __init__(self, rows: HighVolumeBackend, suspects: Sequence[SuspectRow]) -> None:
         self._rows = rows
         self._asked = {(row.key, row.target) for row in suspects}

@@ -31,6 +31,7 @@ from pyspark.sql import functions as f
 
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime, SystemRuntime
+from recovery.audit.arrow import line_batch
 from recovery.audit.cluster import explained, open_spark
 from recovery.audit.finding import OTHERS, Count, Summary
 from recovery.audit.inventory import join
@@ -142,17 +143,10 @@ def open_inventory(
 
 def _judge_each(job: Job, batches: Iterable[Any]) -> Iterator[Any]:
     """Judges the ranges of one partition. Their candidates come in order, range by range."""
-    answer: Any = None
-
-    def candidates() -> Iterator[dict[str, Any]]:
-        nonlocal answer
-        for batch in batches:
-            answer = batch
-            yield from batch.to_pylist()
-
-    for number, group in groupby(candidates(), key=itemgetter("range")):
+    candidates = (candidate for batch in batches for candidate in batch.to_pylist())
+    for number, group in groupby(candidates, key=itemgetter("range")):
         outcome = _judge_range(job, number, group)
-        yield answer.from_pydict({"outcome": [json.dumps(asdict(outcome))]})
+        yield line_batch("outcome", json.dumps(asdict(outcome)))
 
 
 def _judge_range(job: Job, number: int, candidates: Iterator[dict[str, Any]]) -> Outcome:

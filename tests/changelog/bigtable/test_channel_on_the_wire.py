@@ -14,7 +14,16 @@ from google.cloud.bigtable_v2.types import MutateRowResponse, MutateRowsResponse
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
-from changelog.bigtable.channel import SERVER_TIME, BigtableTable, KeySpan, column_is, insecure_channel, set_cell
+from changelog.bigtable.channel import (
+    SERVER_TIME,
+    BigtableTable,
+    KeySpan,
+    column_is,
+    insecure_blocking_channel,
+    insecure_channel,
+    set_cell,
+)
+from changelog.bigtable.column_scan import ColumnScan
 from changelog.bigtable.row_merge import Cell, CellRow
 from changelog.change import ChangeId
 from tiered.bigtable.rows import BigtableRows
@@ -113,6 +122,10 @@ async def test_a_task_that_asyncio_itself_cancels_is_cancelled(server: Any, tabl
 # --- many rows in one call ---------------------------------------------------------------------------
 
 
+FAILURES_OF_COLUMNS = {
+    grpc.StatusCode.UNAVAILABLE: UnavailableError, grpc.StatusCode.RESOURCE_EXHAUSTED: UnavailableError,
+    grpc.StatusCode.PERMISSION_DENIED: ConfigurationError, grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
+}  # fmt: skip
 ROWS = [(b"row %d" % number, [set_cell("fc", b"c", b"value")]) for number in range(4)]
 
 
@@ -245,6 +258,97 @@ async def test_an_error_after_whole_rows_is_no_shorter_answer(server: Any, fails
     server.scripts["ReadRows"] = [message(WHOLE), fails(code)]
     with pytest.raises(UnavailableError, match=code.name):
         await table.scan([KeySpan(b"a", b"z")], column_is("fm", b"p"), 10)
+
+
+# --- columns, in a thread ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def blocking(server: Any, table: BigtableTable) -> AsyncIterator[BigtableTable]:
+    """A table whose columns are read on a blocking channel. `table`: its other calls."""
+    with insecure_blocking_channel(server.host) as channel, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table, "_blocking", lambda: channel)
+        yield table
+
+
+SPANS = [KeySpan(b"a", b"z")]
+TOMBSTONE = {"row_key": b"k", "f": "fm", "c": b"r", "value": b"x", "timestamp_micros": 1000, "commit_row": True}
+
+
+def columns() -> ColumnScan:
+    return ColumnScan(b"r", "fm", "fg")
+
+
+IN_A_THREAD = pytest.mark.parametrize("in_a_thread", [True, False], ids=["in a thread", "on the loop"])
+
+
+@IN_A_THREAD
+async def test_columns_are_read_to_the_end_of_the_stream(
+    server: Any, blocking: BigtableTable, monkeypatch: pytest.MonkeyPatch, in_a_thread: bool
+) -> None:
+    if not in_a_thread:
+        monkeypatch.setattr(blocking, "_blocking", None)
+    server.scripts["ReadRows"] = [message(TOMBSTONE, TOMBSTONE | {"row_key": b"l", "f": "fg"}), message(WHOLE | {"row_key": b"m"})]
+    scan = columns()
+    assert await blocking.read_columns(scan, SPANS, column_is("fm", b"r"), 10)
+    assert (scan.keys, scan.values, scan.stamps, scan.rows) == (["k", "l"], ["x", "x"], {"l": 1000}, 3)
+    assert [cell[0] for cell in scan.cells] == [b"m"]
+    [sent] = server.arrived
+    assert sent.request.rows_limit == 10 and sent.request.table_name == NAME and sent.time_left_s is not None
+
+
+@IN_A_THREAD
+async def test_columns_end_at_the_limit_or_where_the_time_was_up(
+    server: Any, fails: Any, blocking: BigtableTable, monkeypatch: pytest.MonkeyPatch, in_a_thread: bool
+) -> None:
+    if not in_a_thread:
+        monkeypatch.setattr(blocking, "_blocking", None)
+    server.scripts["ReadRows"] = [message(TOMBSTONE)]
+    assert not await blocking.read_columns(columns(), SPANS, column_is("fm", b"r"), 1)
+    server.scripts["ReadRows"] = [message(TOMBSTONE), fails(grpc.StatusCode.DEADLINE_EXCEEDED)]
+    scan = columns()
+    assert not await blocking.read_columns(scan, SPANS, column_is("fm", b"r"), 10)
+    assert scan.last_key == b"k"
+
+
+@pytest.mark.parametrize("begun", [[], [message(TOMBSTONE)]], ids=["no row", "a row"])
+@pytest.mark.parametrize("code", FAILURES_OF_COLUMNS)
+async def test_columns_that_fail_say_why(
+    server: Any, fails: Any, blocking: BigtableTable, begun: list[Any], code: grpc.StatusCode
+) -> None:
+    server.scripts["ReadRows"] = [*begun, fails(code, "said by the server")]
+    with pytest.raises(TieredError, match="said by the server") as caught:
+        await blocking.read_columns(columns(), SPANS, column_is("fm", b"r"), 10)
+    assert type(caught.value) is FAILURES_OF_COLUMNS[code]
+
+
+async def test_columns_end_in_the_middle_of_a_row_with_an_error(server: Any, blocking: BigtableTable) -> None:
+    server.scripts["ReadRows"] = [message(TOMBSTONE), message(HALF | {"row_key": b"l"})]
+    with pytest.raises(UnavailableError, match="in the middle of a row"):
+        await blocking.read_columns(columns(), SPANS, column_is("fm", b"r"), 10)
+
+
+async def test_reading_columns_ends_when_its_scope_is_cancelled(server: Any, blocking: BigtableTable) -> None:
+    server.scripts["ReadRows"] = [message(TOMBSTONE), asyncio.Event()]
+    scope = anyio.CancelScope()
+
+    async def cancel() -> None:
+        await server.until(1)
+        scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(cancel)
+        with scope:
+            await blocking.read_columns(columns(), SPANS, column_is("fm", b"r"), 10)
+    assert scope.cancelled_caught
+    await server.comes_true(lambda: len(server.cancelled) == 1)
+    await server.comes_true(lambda: blocking._threads.borrowed_tokens == 0)
+
+
+async def test_columns_of_a_closed_channel_are_unavailable(server: Any, blocking: BigtableTable) -> None:
+    blocking._blocking().close()  # type: ignore[misc]  # the fixture has set it
+    with pytest.raises(UnavailableError, match="closed"):
+        await blocking.read_columns(columns(), SPANS, column_is("fm", b"r"), 10)
 
 
 # --- what fails --------------------------------------------------------------------------------------

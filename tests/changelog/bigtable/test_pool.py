@@ -58,6 +58,10 @@ def runtime() -> HandRuntime:
     return HandRuntime()
 
 
+def nothing_blocks() -> grpc.Channel:
+    pytest.fail("a blocking connection was opened")
+
+
 async def comes_true(check: Callable[[], object]) -> None:
     for _ in range(10_000):
         if check():
@@ -134,7 +138,7 @@ async def test_a_call_counts_until_it_ends_however_it_does(
 
 async def test_a_connection_that_cannot_be_reached_takes_no_calls_while_another_can(server: Any, runtime: HandRuntime) -> None:
     channels = [insecure_channel("127.0.0.1:1"), insecure_channel(server.host)]
-    pool = ChannelPool(lambda: channels.pop(0), INSTANCE, "", runtime, 2)
+    pool = ChannelPool(lambda: channels.pop(0), nothing_blocks, INSTANCE, "", runtime, 2)
     async with pool:
         for _ in range(5):
             await write(pool)
@@ -172,7 +176,7 @@ async def test_a_mistake_in_the_settings_is_told_at_once(server: Any, fails: Any
         return opened[-1]
 
     with pytest.raises(ConfigurationError, match=r"projects/p/instances/i.*roles/bigtable.user"):
-        async with ChannelPool(opens, INSTANCE, "", runtime, 2):
+        async with ChannelPool(opens, nothing_blocks, INSTANCE, "", runtime, 2):
             pytest.fail("opened")
     assert [channel.get_state() for channel in opened] == [grpc.ChannelConnectivity.SHUTDOWN] * 2 and not runtime.asleep
 
@@ -184,6 +188,19 @@ async def test_no_connections_are_a_mistake(runtime: HandRuntime, channels: int)
             pytest.fail("opened")
 
 
+# --- for calls that block ----------------------------------------------------------------------------
+
+
+async def test_a_connection_for_calls_that_block_is_opened_when_it_is_asked_for_and_closed_with_the_pool(
+    server: Any, runtime: HandRuntime
+) -> None:
+    async with connect(INSTANCE, runtime, emulator_host=server.host, channels=2) as pool:
+        blocking = pool.blocking()
+        assert pool.blocking() is blocking and len(server.arrived) == 2
+    with pytest.raises(ValueError, match="closed channel"):
+        blocking.unary_stream(*READ)(ReadRowsRequest.pb()())
+
+
 # --- replaced ----------------------------------------------------------------------------------------
 
 
@@ -193,7 +210,7 @@ class Opened:
     def __init__(self, server: Any, runtime: HandRuntime) -> None:
         self.channels: list[grpc.aio.Channel] = []
         self._server = server
-        self.pool = ChannelPool(self._open, INSTANCE, "", runtime, 2)
+        self.pool = ChannelPool(self._open, nothing_blocks, INSTANCE, "", runtime, 2)
 
     def _open(self) -> grpc.aio.Channel:
         self.channels.append(insecure_channel(self._server.host))

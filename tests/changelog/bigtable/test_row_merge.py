@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from changelog.base.errors import UnavailableError
 from changelog.bigtable.channel import after_prefix
+from changelog.bigtable.column_scan import ColumnScan
 from changelog.bigtable.row_merge import Cell, CellRow, RowMerge
 from changelog.bigtable.row_scan import RowScan, ScannedCell
 
@@ -52,7 +53,28 @@ def scanned(*messages: list[Any]) -> list[ScannedCell]:
         scan.add(ReadRowsResponse.pb()(chunks=message).SerializeToString())
     scan.end()
     assert scan.rows == sum(chunk.commit_row for message in messages for chunk in message)
+    assert in_columns(*messages) == sorted(map(_without_server_time, scan.cells))
     return scan.cells
+
+
+def in_columns(*messages: list[Any]) -> list[ScannedCell]:
+    """The same with the cells of `r` in columns, as far as they can be. A timestamp in `fm` is not told."""
+    scan = ColumnScan(b"r", "fm", "fg")
+    for message in messages:
+        scan.add(ReadRowsResponse.pb()(chunks=message).SerializeToString())
+    scan.end()
+    assert scan.rows == sum(chunk.commit_row for message in messages for chunk in message)
+    assert scan.stamps.keys() <= set(scan.keys) and scan.keys == sorted(scan.keys)
+    columns = [
+        (key.encode(), "fg" if key in scan.stamps else "fm", b"r", scan.stamps.get(key, 0), value.encode())
+        for key, value in zip(scan.keys, scan.values, strict=True)
+    ]
+    return sorted([*columns, *map(_without_server_time, scan.cells)])
+
+
+def _without_server_time(cell: ScannedCell) -> ScannedCell:
+    key, family, column, at_us, value = cell
+    return key, family, column, 0 if (family, column) == ("fm", b"r") else at_us, value
 
 
 def test_a_row_of_one_cell_is_read() -> None:
@@ -129,22 +151,43 @@ def test_a_stream_that_breaks_the_rules_is_unavailable_and_yields_no_half_row(fa
     for messages in ([BROKEN[fault]], [[each] for each in BROKEN[fault]]):
         with pytest.raises(UnavailableError, match="ReadRows"):
             scanned(*messages)
+        with pytest.raises(UnavailableError, match="ReadRows"):
+            in_columns(*messages)
 
 
-cells = st.tuples(st.sampled_from(["fg", "fm"]), st.sampled_from([b"r", b"m", b""]))
+# Mostly the cells that go into columns.
+cells = st.tuples(
+    st.sampled_from(["fm", "fm", "fg", "ff"]), st.sampled_from([b"r", b"r", b"r", b"m", b""]),
+    st.sampled_from([b"value", "né".encode(), b"value", b"", b"\xff"]),
+)
 
 
-@given(st.lists(st.lists(cells, min_size=1, max_size=3), max_size=9), st.data())
+@given(st.lists(st.lists(cells, min_size=1, max_size=2), max_size=9), st.sampled_from([b"%02d", b"\xc3\xa9%02d", b"\xff%02d"]), st.data())
 def test_rows_of_one_chunk_and_others_in_any_messages_are_the_same_in_bulk(
-    rows: list[list[tuple[str, bytes]]], data: st.DataObject
+    rows: list[list[tuple[str, bytes, bytes]]], keys: bytes, data: st.DataObject
 ) -> None:
     chunks = []
     for number, cells in enumerate(rows):
-        for last, (family, column) in enumerate(cells, 1 - len(cells)):
-            chunks.append(chunk(b"%02d" % number, family, column, b"value", 1000 * number, commit=last == 0))
+        for last, (family, column, value) in enumerate(cells, 1 - len(cells)):
+            chunks.append(chunk(keys % number, family, column, value, 1000 * number, commit=last == 0))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(chunks)), max_size=4)))
     messages = [chunks[first:last] for first, last in pairwise([0, *cuts, len(chunks)])]
     assert [len(row.cells) for row in merged(*messages)] == [len(cells) for cells in rows]
+
+
+def test_rows_of_one_cell_are_put_into_columns() -> None:
+    scan = ColumnScan(b"r", "fm", "fg")
+    made = [chunk(b"a", "fm", b"r", b"x", 7000, commit=True), chunk(b"b", "fg", b"r", b"y", 8000, commit=True)]
+    scan.add(ReadRowsResponse.pb()(chunks=made).SerializeToString())
+    assert (scan.keys, scan.values, scan.stamps, scan.cells, scan.rows, scan.last_key) == (["a", "b"], ["x", "y"], {"b": 8000}, [], 2, b"b")
+
+
+def test_chunks_that_leave_out_as_many_keys_as_others_leave_out_values_are_not_taken_for_whole_ones() -> None:
+    """Two chunks make one row. Each column has one entry fewer than there are chunks."""
+    scan = ColumnScan(b"r", "fm", "fg")
+    scan.add(ReadRowsResponse.pb()(chunks=[chunk(b"a", "fm", b"r", b"x", 7000), chunk(commit=True)]).SerializeToString())
+    assert (scan.keys, scan.rows) == ([], 1)
+    assert scan.cells == [(b"a", "fm", b"r", 7000, b"x"), (b"a", "fm", b"r", 0, b"")]
 
 
 def test_a_scan_in_bulk_tells_how_far_it_has_come() -> None:

@@ -60,7 +60,7 @@ def test_workers_look_for_garbage_seldom_and_this_process_as_before(job: Job) ->
 
 def test_workers_do_without_pandas(job: Job) -> None:
     assert find_spec("pandas") is not None, "else this shows nothing"
-    assert by_range(LocalEngine(1, works.make_a_table).run(job, [0])) == {0: Outcome(0, names=1, findings=0)}
+    assert by_range(LocalEngine(1, works.write_a_finding).run(job, [0])) == {0: Outcome(0, names=1, findings=0)}
 
 
 def test_killed_worker_costs_its_range_a_second_try_and_the_others_nothing(job: Job) -> None:

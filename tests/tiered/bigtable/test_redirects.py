@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -21,7 +22,7 @@ from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.redirects import KEYS_BYTES_MAX
 from tiered.bigtable.rows import BigtableRows
-from tiered.protocol.backends import Redirect, RedirectPage
+from tiered.protocol.backends import Redirect, RedirectColumns, RedirectPage
 from tiered.provision.schema import FAMILIES
 
 pytestmark = pytest.mark.anyio
@@ -75,11 +76,31 @@ async def plant(table: BigtableTable, key: bytes, *cells: Cell, at_us: int = PAS
 
 
 async def both_ways(table: BigtableTable, *keys: bytes) -> RedirectPage:
-    """A scan of everything and a reading of these keys agree."""
+    """A scan of everything, the same in columns, and a reading of these keys agree."""
     rows = BigtableRows(table, RUNTIME)
     page = await rows.redirects(b"", None, 1000)
     assert await rows.redirects_at(keys) == page
+    assert in_order(whole(await rows.redirect_columns(b"", None, 1000))) == in_order(page)
     return page
+
+
+def whole(columns: RedirectColumns) -> RedirectPage:
+    """The page with the rows of the columns after the others."""
+    rows = [Redirect(path, target, columns.deadlines_ns.get(path)) for path, target in zip(columns.paths, columns.targets, strict=True)]
+    assert columns.deadlines_ns.keys() <= set(columns.paths)
+    return replace(columns.others, redirects=[*columns.others.redirects, *rows])
+
+
+def in_order(page: RedirectPage) -> RedirectPage:
+    return replace(page, redirects=sorted(page.redirects, key=lambda each: (each.path, each.target)))
+
+
+async def test_the_usual_rows_are_in_the_columns_and_the_rest_is_not() -> None:
+    table, _ = memory()
+    await plant(table, b"a", ("fm", b"r", b"a/1"))
+    columns = await BigtableRows(table, RUNTIME).redirect_columns(b"", None, 10)
+    assert columns == RedirectColumns(["a"], ["a/1"], {}, RedirectPage([], [], None))
+    assert await BigtableRows(table, RUNTIME).redirect_columns(b"~", b"~z", 10) == RedirectColumns([], [], {}, RedirectPage([], [], None))
 
 
 async def test_both_families_are_read_and_the_deadline_is_that_of_the_cell_expired_or_not(table: BigtableTable) -> None:
@@ -151,6 +172,7 @@ async def test_keys_that_begin_with_a_tilde_are_no_objects_and_uploads_are_read(
     paged, start = [], b""
     while True:
         page = await rows.redirects(start, None, 1)
+        assert whole(await rows.redirect_columns(start, None, 1)) == page
         paged += [each.path for each in page.redirects]
         if page.next_start is None:
             break
@@ -233,6 +255,7 @@ async def test_a_page_whose_time_is_up_ends_where_the_service_had_come_to() -> N
     passed = ReadRowsResponse.pb()(last_scanned_row_key=b"m")
     page = await rows_of(row(b"a", b"a/1"), row(b"b", b"b/1")).redirects(b"", None, 1000)
     assert page == RedirectPage([Redirect("a", "a/1", None), Redirect("b", "b/1", None)], [], b"b\0")
+    assert whole(await rows_of(row(b"a", b"a/1"), row(b"b", b"b/1")).redirect_columns(b"", None, 1000)) == page
     assert await rows_of(row(b"a", b"a/1"), passed).redirects(b"", None, 1000) == RedirectPage([Redirect("a", "a/1", None)], [], b"m\0")
     assert await rows_of(passed).redirects(b"", None, 1000) == RedirectPage([], [], b"m\0")
     with pytest.raises(UnavailableError, match="DEADLINE_EXCEEDED"):

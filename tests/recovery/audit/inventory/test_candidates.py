@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from typing import cast
 
 import pytest
 
@@ -18,7 +19,7 @@ from recovery.audit.inventory.candidates import Suspect, SuspectRow, judge
 from recovery.audit.verdicts import Kind
 from tests.given.audit_grounds import SimulatedGround, embedded_ground
 from tests.given.planted_world import CUTOFF, Planted, plant
-from tiered.protocol.backends import Redirect
+from tiered.protocol.backends import HighVolumeBackend, Redirect, RedirectColumns, TellsColumns
 
 pytestmark = pytest.mark.anyio
 
@@ -162,3 +163,14 @@ async def test_a_damaged_row_that_the_scan_saw_is_told_as_it_said(world: Planted
     judged = await Judged().judge(world, [], [SuspectRow(b"\\xff/", None, "the key is no text")])
     [found] = judged.findings
     assert (found.kind, found.name, found.detail) == (Kind.CORRUPT_ROW, "\\xff/", "the key is no text")
+
+
+def test_the_rows_of_an_export_are_not_scanned_in_columns() -> None:
+    """The columns of the tier behind them would be of all rows."""
+
+    class InColumns:
+        async def redirect_columns(self, start: bytes, end: bytes | None, limit: int) -> RedirectColumns:
+            raise NotImplementedError
+
+    assert isinstance(InColumns(), TellsColumns)
+    assert not isinstance(candidates._Rows(cast(HighVolumeBackend, InColumns()), []), TellsColumns)

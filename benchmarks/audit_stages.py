@@ -1,0 +1,183 @@
+"""Where the CPU of an audit goes: `python -m benchmarks.audit_stages` prints a table; `--docs` puts it in place.
+
+Each stage is run alone in one process, as often as there are rounds, over the same world as in `benchmarks.audit`, and
+so is the whole audit of it. A stage's cost is the least of its rounds. CPU is that of all threads of the process, those
+of gRPC too. What the stages leave of the whole is `the rest`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+
+import anyio
+import grpc.aio
+from google.cloud.bigtable_v2.types import bigtable
+
+from benchmarks.audit_side import GRACE_S, Asked
+from benchmarks.audit_world import World
+from benchmarks.figures import Figures, tell
+from benchmarks.servers import INSTANCE, PROJECT, started
+from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import SERVICE, insecure_blocking_channel, insecure_channel
+from changelog.bigtable.column_scan import ColumnScan
+from changelog.bigtable.row_scan import RowScan
+from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.merge import NameMerge
+from recovery.audit.sweep import audit_range
+from recovery.audit.work import collect_less
+from tiered.bigtable.cells import EXPIRING, MANUAL, TARGET
+from tiered.gcs.format import LISTED_FIELDS, decode_listing
+from tiered.open import Backends, open_backends
+
+NAMES = 200_000
+ROUNDS = 7
+RUNTIME = SystemRuntime()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage: what it is, whose code most of it is, and how to run it. `part`: it is a part of the whole audit.
+
+    `number`: of how many things it takes the cost.
+    """
+
+    what: str
+    whose: str
+    run: Callable[[], Awaitable[object]]
+    number: int
+    part: bool = True
+
+
+async def stages(asked: Asked, backends: Backends, blocking: grpc.Channel, aio: grpc.aio.Channel) -> list[Stage]:
+    blobs, names = backends.tiers.long_term, asked.names
+    bodies = await _bodies(asked, backends)
+    request = bigtable.ReadRowsRequest.pb()(table_name=f"projects/{PROJECT}/instances/{INSTANCE}/tables/{asked.world}")
+    method = (f"{SERVICE}ReadRows", bigtable.ReadRowsRequest.pb().SerializeToString, None)
+    messages = await anyio.to_thread.run_sync(lambda: list(blocking.unary_stream(*method)(request)))
+    scan = _columns(messages)
+    ordered = sorted(each.name for body in bodies if (page := decode_listing(body)) is not None for each in page.blobs)
+    some = ordered[:: max(1, len(ordered) // 100)][:100]
+    cutoff = Cutoff(as_of_ns=await blobs.now_ns(), grace_s=GRACE_S)
+
+    async def receive_on_the_loop() -> None:
+        async for _ in aio.unary_stream(*method)(request):
+            pass
+
+    async def look_one_by_one() -> None:
+        for name in some:
+            await blobs.head(name)
+
+    async def read_log() -> None:
+        for _ in range(10):
+            await backends.log.entries("", 1000)
+
+    def one_by_one() -> None:
+        old = RowScan()
+        for message in messages:
+            old.add(message)
+
+    found: list[object] = []
+    everything = Bounds(start="", end=None)
+    return [
+        Stage("the whole audit", "", lambda: audit_range(backends.tiers, backends.log, everything, cutoff, RUNTIME, found.append), names),
+        Stage("receive the listing's pages", "aiohttp, the kernel", lambda: _list(asked, backends), names),
+        Stage("decode them", "msgspec", lambda: _in_this_thread(lambda: [decode_listing(body) for body in bodies]), names),
+        Stage(
+            "receive the rows, in a thread", "gRPC, the kernel",
+            lambda: anyio.to_thread.run_sync(lambda: [None for _ in blocking.unary_stream(*method)(request)]), names,
+        ),
+        Stage("decode them into columns", "protobuf, Python's text", lambda: _in_this_thread(lambda: _columns(messages)), names),
+        Stage("compare names and targets", "ours", lambda: _in_this_thread(lambda: _compare(ordered, scan)), names),
+        Stage("receive the rows with `grpc.aio` instead", "gRPC, asyncio", receive_on_the_loop, names, part=False),
+        Stage("decode them cell by cell instead", "protobuf, ours", lambda: _in_this_thread(one_by_one), names, part=False),
+        Stage("look at one blob again", "aiohttp, asyncio", look_one_by_one, len(some), part=False),
+        Stage("read the changelog once", "gRPC, asyncio", read_log, 10, part=False),
+    ]  # fmt: skip
+
+
+async def _bodies(asked: Asked, backends: Backends) -> list[bytes]:
+    """Returns the pages of the listing as they came."""
+    bodies: list[bytes] = []
+    await _list(asked, backends, bodies)
+    return bodies
+
+
+async def _list(asked: Asked, backends: Backends, bodies: list[bytes] | None = None) -> None:
+    http = backends.tiers.long_term._http  # type: ignore[attr-defined]  # the same connections as the audit's
+    for number in range(0, asked.names, 1000):
+        query = {"fields": LISTED_FIELDS, "maxResults": "1000", "pageToken": str(number), "prettyPrint": "false"}
+        answer = await http.call("GET", http.objects_url(**query), "listing")
+        if bodies is not None:
+            bodies.append(answer.body)
+
+
+def _columns(messages: Sequence[bytes]) -> ColumnScan:
+    scan = ColumnScan(TARGET, MANUAL, EXPIRING)
+    for message in messages:
+        scan.add(message)
+    return scan
+
+
+def _compare(names: list[str], scan: ColumnScan) -> None:
+    merge = NameMerge(names)
+    assert all(map(str.startswith, scan.values, map(str.__add__, scan.keys, repeat("/"))))
+    merge.take(scan.values)
+
+
+async def _in_this_thread(work: Callable[[], object]) -> None:
+    work()
+
+
+async def figures(size: float, rounds: int = ROUNDS) -> Figures:
+    collect_less()
+    names = max(10_000, round(NAMES * size))
+    async with started("benchmarks.audit_gcs") as url, started("benchmarks.audit_bigtable") as host:
+        asked = Asked(names, host.strip(), url.strip(), "")
+        async with open_backends(asked.settings, RUNTIME) as backends, insecure_channel(host.strip()) as aio:
+            with insecure_blocking_channel(host.strip()) as blocking:
+                compared = await stages(asked, backends, blocking, aio)
+                least: dict[str, float] = {}
+                for _ in range(rounds):
+                    for stage in compared:
+                        began = time.process_time()
+                        await stage.run()
+                        taken = (time.process_time() - began) / stage.number * 1e6
+                        least[stage.what] = min(taken, least.get(stage.what, taken))
+    return table(World(names), compared, least)
+
+
+def table(world: World, compared: Sequence[Stage], least: Mapping[str, float]) -> Figures:
+    whole, *parts = [stage for stage in compared if stage.part]
+    again = (world.orphans + world.dangling) / world.names * least["look at one blob again"]
+    rest = least[whole.what] - sum(least[stage.what] for stage in parts) - again
+    rows = [[whole.what, "", f"{least[whole.what]:.2f}"]]
+    rows += [[f"- {stage.what}", stage.whose, f"{least[stage.what]:.2f}"] for stage in parts]
+    rows += [
+        ["- look again at what seems to be an orphan or dangling", "aiohttp, asyncio", f"{again:.2f}"],
+        ["- the rest: windows, requests, the changelog, rows read again", "", f"{rest:.2f}"],
+    ]
+    rows += [[stage.what, stage.whose, f"{least[stage.what]:,.2f}"] for stage in compared if not stage.part]
+    return Figures(
+        f"CPU of an audit of {world.names:,} blobs, by stage", ["stage", "whose code most of it is", "µs"], rows,
+        [
+            "Microseconds a blob, the least of the rounds; each stage ran alone. In the last two lines: microseconds a call. The stages"
+            " that stand for the whole add up to it; the lines after `the rest` are no part of it."
+        ],
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser("python -m benchmarks.audit_stages", description="Where the CPU of an audit goes.")
+    parser.add_argument("--size", type=float, default=1.0, help="1: 200,000 names, half a minute")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--docs", type=Path, help="a page with a place for the figures, such as docs/benchmarks.md")
+    chosen = parser.parse_args()
+    load = os.getloadavg()[0]
+    shown = anyio.run(figures, chosen.size, chosen.rounds)
+    tell("audit_stages", [shown], chosen.size, load, chosen.docs)
