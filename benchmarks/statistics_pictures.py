@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import anyio
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+import recovery.loop
 from changelog.change import Change, ChangeId
 from emulators.world.runtime import SimulatedRuntime, run_world
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
@@ -102,7 +104,9 @@ def play(scene: Scene) -> list[Moment]:
             tasks.cancel_scope.cancel()
         return moments
 
-    return run_world(live, seed=1)
+    # How many claims wait at once is a bound, too. So it must be lifted to show a first pass without any.
+    with patch.object(recovery.loop, "CLAIMS_AT_ONCE", scene.at_once):
+        return run_world(live, seed=1)
 
 
 async def _arrive(log: SimulatedChangeLog, runtime: SimulatedRuntime, count: int) -> None:

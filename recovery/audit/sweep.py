@@ -137,7 +137,7 @@ AHEAD_NS = 3600 * NS_PER_S
 
 async def audit_range(
     tiers: Tiers, log: ChangeLog, bounds: Bounds, cutoff: Cutoff, runtime: Runtime, found: Sink, *, window_names: int = WINDOW_NAMES,
-    verify: Verify | None = None, references: FeedReferences | None = None,
+    verify: Verify | None = None, references: FeedReferences | None = None, suspects_only: bool = False,
 ) -> Summary:  # fmt: skip
     """Audits the blobs of these names, and the rows that name one of them.
 
@@ -145,26 +145,28 @@ async def audit_range(
 
     If several ranges together hold every name, they hold every row. `window_names`: how many names a window holds.
     `verify`: which payloads are read; None: none. `references`: the feed that tells the references; None: the rows are
-    scanned.
+    scanned. `suspects_only`: a scan of these tiers shows not all rows, but a row that is read by its key is that of the
+    table.
 
     Raises `TieredError` if the range cannot be read to its end. What was found until then is no evidence.
     """
     summary, _ = await audit_until(
-        tiers, log, bounds, cutoff, runtime, found, lambda _: False, window_names=window_names, verify=verify, references=references
-    )
+        tiers, log, bounds, cutoff, runtime, found, lambda _: False, window_names=window_names, verify=verify, references=references,
+        suspects_only=suspects_only,
+    )  # fmt: skip
     return summary
 
 
 async def audit_until(
     tiers: Tiers, log: ChangeLog, bounds: Bounds, cutoff: Cutoff, runtime: Runtime, found: Sink, enough: Callable[[Summary], bool], *,
-    window_names: int = WINDOW_NAMES, verify: Verify | None = None, references: FeedReferences | None = None,
+    window_names: int = WINDOW_NAMES, verify: Verify | None = None, references: FeedReferences | None = None, suspects_only: bool = False,
 ) -> tuple[Summary, str | None]:  # fmt: skip
     """Does the same, but ends after the first window at whose end `enough` of the summary is true.
 
     Returns the summary, and the name where the rest begins: everything before it was audited. None: there is no rest.
     """
     index = None if references is None else FeedIndex(log, references)
-    sweep = _Sweep(tiers, log, bounds, cutoff, runtime, found, window_names, verify, index)
+    sweep = _Sweep(tiers, log, bounds, cutoff, runtime, found, window_names, verify, index, suspects_only)
     await sweep.ask_the_time()
     start: str | None = bounds.start
     while start is not None:
@@ -254,10 +256,11 @@ class _Told:
 class _Sweep:
     def __init__(
         self, tiers: Tiers, log: ChangeLog, bounds: Bounds, cutoff: Cutoff, runtime: Runtime, found: Sink, window_names: int,
-        verify: Verify | None, index: FeedIndex | None = None,
+        verify: Verify | None, index: FeedIndex | None, suspects_only: bool,
     ) -> None:  # fmt: skip
         self.summary = Summary()
         self._index = index
+        self._suspects_only = suspects_only
         self._rows = tiers.high_volume
         self._blobs = tiers.long_term
         self._log = log
@@ -677,9 +680,12 @@ class _Sweep:
         self._accuse(window, accused, confirmed_ns)
 
     async def _rows_again(self, window: _Window, paths: Set[str]) -> tuple[dict[str, Redirect], set[str]]:
-        """As `_rows_now`. If the window has fewer rows than there are keys, it scans them all: that is cheaper."""
+        """As `_rows_now`. If the window has fewer rows than there are keys, it scans them all: that is cheaper.
+
+        It never does if a scan shows only suspects, because here every row counts that names one of the blobs.
+        """
         within = sorted(path for path in paths if window.holds(path))
-        if window.rows is None or window.rows >= len(within):
+        if self._suspects_only or window.rows is None or window.rows >= len(within):
             return await self._rows_now(paths)
         found, corrupt = await self._rows_now(path for path in paths if not window.holds(path))
         start: bytes | None = within[0].encode()

@@ -83,7 +83,7 @@ async def judge(
     narrow = Tiers(
         cast(HighVolumeBackend, _Rows(tiers.high_volume, rows)), cast(LongTermBackend, _Blobs(tiers.long_term, suspects, runtime))
     )
-    return await audit_range(narrow, log, EVERYTHING, cutoff, runtime, found, window_names=max(1, len(suspects)))
+    return await audit_range(narrow, log, EVERYTHING, cutoff, runtime, found, window_names=max(1, len(suspects)), suspects_only=True)
 
 
 class _Blobs:
