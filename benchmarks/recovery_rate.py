@@ -8,25 +8,28 @@ cancels the session, deletes a blob that never existed, and forgets the entry: t
 with others, and two to GCS. The daemons are the product's own (`tiered recover`) with its own settings, but without a
 limit on their rate. They share the machine with both emulators.
 
-The last table says where the CPU of an entry goes: by turns, in one process, the loop recovers entries, and the same
+The other tables say where the CPU of an entry goes: by turns, in one process, the loop recovers entries, and the same
 calls are made bare, without a store or a loop (`benchmarks.bare`).
 """
 
 from __future__ import annotations
 
+import cProfile
 import json
 import os
+import pstats
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import aiohttp
@@ -71,6 +74,11 @@ how many entries there are.
 SERVERS = {"Bigtable": "cbtemulator", "GCS": "benchmarks.gcs_server", "relay": "benchmarks.relay", "daemons": "recovery.cli.main"}
 
 WORK_ENTRIES, WORK_ROUNDS = 1_000, 5
+OWNERS = {
+    "aiohttp, yarl, multidict": ("/aiohttp/", "/yarl/", "/multidict/"), "grpc.aio": ("/grpc/",), "asyncio": ("/asyncio/", "/selectors.py"),
+    "anyio": ("/anyio/",), "this project": (f"{ROOT}/changelog/", f"{ROOT}/tiered/", f"{ROOT}/recovery/"),
+}
+"""Whose code a file is, by a part of its path."""
 FORGET = "forget: its share of a MutateRows (grpc.aio)"
 DEAD_FOR_S = 600
 LOADED_AT_ONCE = 64
@@ -111,7 +119,7 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
         " daemons together.",
     ]
     settled = Figures("Recovery: entries settled by several daemons", columns, rows, notes, named_by=("answers", "daemons"))
-    return [settled, await _work(servers, size)]
+    return [settled, *await _work(servers, size)]
 
 
 async def _run(servers: Servers, asked: Servers, daemons: int, entries: int) -> Run:
@@ -213,8 +221,8 @@ async def _fill(rows: BigtableTable, backends: Backends, entries: int) -> list[E
 # --- where the CPU goes ----------------------------------------------------------------------------
 
 
-async def _work(servers: Servers, size: float) -> Figures:
-    """The CPU of an entry in the loop, beside that of the same calls made bare."""
+async def _work(servers: Servers, size: float) -> list[Figures]:
+    """The CPU of an entry in the loop, beside that of the same calls made bare, and whose code takes it."""
     entries = max(4, round(WORK_ENTRIES * size))
     table = await servers.new_table()
     settings = servers.settings(table, "bigtable", recovery=RecoverySettings(rate_per_s=1e6))
@@ -225,11 +233,12 @@ async def _work(servers: Servers, size: float) -> Figures:
         rows = BigtableTable(channel, servers.full_name(table))
         in_flight = settings.recovery.concurrency_max
 
-        async def recovered() -> dict[str, float]:
+        async def recovered(profile: AbstractContextManager[object] | None = None) -> dict[str, float]:
             await _fill(rows, backends, entries)
             loop = RecoveryLoop(backends.tiers, backends.log, RUNTIME, settings)
             began = time.process_time()
-            report = await loop.run_once()
+            with profile or nullcontext():
+                report = await loop.run_once()
             if report.recovered != entries:
                 raise AssertionError(f"not all of {entries} entries were recovered: {report}")
             return {"whole": time.process_time() - began}
@@ -248,6 +257,8 @@ async def _work(servers: Servers, size: float) -> Figures:
             return taken | {FORGET: time.process_time() - began}
 
         whole, made_bare = await take_turns([recovered, bare], WORK_ROUNDS)
+        profile = cProfile.Profile()
+        await recovered(profile)
     per_entry = {name: median(each[name] for each in made_bare) / entries * 1e6 for name in made_bare[0]}
     total, ours = sum(per_entry.values()), median(each["whole"] for each in whole) / entries * 1e6
     rest = ("the rest: loop, protocol and adapters", ours - total)
@@ -256,9 +267,24 @@ async def _work(servers: Servers, size: float) -> Figures:
         f"{entries:,} entries in a round, medians of {WORK_ROUNDS} rounds, {in_flight} in flight. The CPU is the client's, that of"
         " all threads."
     ]
-    return Figures("Recovery: CPU of an entry, beside bare calls", ["", "µs", "share"], [
-        [name, f"{us:,.0f}", f"{us / ours:.0%}"] for name, us in cells
-    ], notes)
+    return [
+        Figures("Recovery: CPU of an entry, beside bare calls", ["", "µs", "share"], [
+            [name, f"{us:,.0f}", f"{us / ours:.0%}"] for name, us in cells
+        ], notes),
+        Figures("Recovery: whose code runs in the loop", ["", "share"], _shares(profile), [
+            "One round under cProfile, which makes Python code look dearer than C code. A function of C counts as its caller."
+        ]),
+    ]
+
+
+def _shares(profile: cProfile.Profile) -> list[list[str]]:
+    """The share of the time inside the functions of each package, the largest first, and that of all others."""
+    taken: Counter[str] = Counter()
+    for (file, _, _), (_, _, own_s, _, callers) in cast(Any, pstats.Stats(profile)).stats.items():
+        of_c = {caller[0]: told[2] for caller, told in callers.items()} if file == "~" else {file: own_s}
+        for path, seconds in of_c.items():
+            taken[next((owner for owner, parts in OWNERS.items() if any(part in path for part in parts)), "others")] += seconds
+    return [[owner, f"{seconds / taken.total():.0%}"] for owner, seconds in taken.most_common()]
 
 
 def _bare_calls(

@@ -57,7 +57,7 @@ _NOT_ANSWERED = (UnavailableError, UnconfirmedError, ConfigurationError)
 PRESENT_TIMES = 2
 """An instance counts as present until it was silent for so many times `backoff_max_s`, the longest wait for a pass."""
 
-CLAIMS_AT_ONCE = 16
+CLAIMS_AT_ONCE = 8
 """How many claims wait for their answers at once. Where two instances meet, each loses about so many before it knows.
 """
 

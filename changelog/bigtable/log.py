@@ -131,6 +131,7 @@ class BigTableChangeLog:
         self._table = table
         self._runtime = runtime
         self._writes = GroupCommit(table)
+        self._forgets = GroupCommit(table, groups_in_flight=1)  # nobody waits for them, so they go in larger groups
         self._sent = WeakSet[Change]()
 
     async def record(self, change: Change, owner: str) -> Entry:
@@ -162,7 +163,7 @@ class BigTableChangeLog:
         return renewals
 
     async def forget(self, entry: Entry) -> None:
-        await self._writes.mutate(entry.key.encode(), DELETE_ROW)
+        await self._forgets.mutate(entry.key.encode(), DELETE_ROW)
 
     async def release(self, entry: Entry, cleanup_after_ms: int | None = None) -> bool:
         return await self._compare_and_mutate(entry, _replacing(entry.released(cleanup_after_ms)))

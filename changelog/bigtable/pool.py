@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from operator import attrgetter
 from typing import Any, Self
 from urllib.parse import urlencode
 
@@ -54,6 +55,7 @@ AGE_MIN_S, AGE_MAX_S = 35 * 60.0, 45 * 60.0
 
 _KEEPALIVE = [("grpc.keepalive_time_ms", 30_000), ("grpc.keepalive_timeout_ms", 10_000)]
 
+_CALLS = attrgetter("calls")
 Opens = Callable[[], grpc.aio.Channel]
 OpensBlocking = Callable[[], grpc.Channel]
 
@@ -88,9 +90,8 @@ class Connection:
         self._methods: dict[Any, Any] = {}
 
     @property
-    def standing(self) -> tuple[bool, int]:
-        """The smaller, the better for the next call."""
-        return self._channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE, self.calls
+    def fails(self) -> bool:
+        return self._channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
     def begin(self, method: tuple[str, str, Any, Any], request: Any, options: dict[str, Any]) -> Any:
         """Begins the call. It counts until it has ended, however it ends."""
@@ -187,7 +188,10 @@ class ChannelPool:
         connections = self._connections
 
         def call(request: Any, **options: Any) -> Any:
-            return min(connections, key=_standing).begin(method, request, options)
+            best = min(connections, key=_CALLS)
+            if best.fails:  # each call pays for this question, so only one connection is asked
+                best = min(connections, key=lambda connection: (connection.fails, connection.calls))
+            return best.begin(method, request, options)
 
         return call
 
@@ -235,10 +239,6 @@ class ChannelPool:
                 await connection.close()
         if self._blocking is not None:
             self._blocking.close()
-
-
-def _standing(connection: Connection) -> tuple[bool, int]:
-    return connection.standing
 
 
 # --- one gRPC channel --------------------------------------------------------------------------------
