@@ -158,6 +158,7 @@ def scatter(random: Random, messages: list[Message], directory: Path, files: int
     return mangled
 
 
+@pytest.mark.sim
 def test_files_in_any_order_and_form_are_read_as_by_the_reader(spark: SparkSession, tmp_path: Path) -> None:
     random = Random(5)
     whole, lossy = history(random, 60, 20), history(random, 60, 20)
