@@ -86,6 +86,7 @@ def test_the_embedded_benchmark_shows_every_pair(
         assert abs(sum(each) - total) <= len(each), "rounded"
 
 
+@pytest.mark.sim
 def test_the_benchmark_of_many_embedded_rows_lists_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded_rows, "ROUNDS", 1)
     monkeypatch.setattr(embedded_rows, "ROWS", 200_000)
@@ -127,7 +128,8 @@ NO_RATIO = {"memory", "small_parts", "large_parts", "recovery_scan", "recovery_g
 
 
 @pytest.mark.parametrize(("part", "tables", "lines"), [
-    ("calls", 2, 3), ("small_parts", 1, 10), pytest.param("latency", 2, 8, marks=pytest.mark.sim),
+    ("calls", 2, 3), pytest.param("small_parts", 1, 10, marks=pytest.mark.sim),
+    pytest.param("latency", 2, 8, marks=pytest.mark.sim),
     pytest.param("shared_reads", 1, 2, marks=pytest.mark.sim),
     pytest.param("objects", 2, 18, marks=[pytest.mark.sim, pytest.mark.skipif(not objects.is_installed(), reason=objects.NOT_INSTALLED)]),
     ("deletions", 2, 5), pytest.param("feed_writer", 5, 13, marks=pytest.mark.sim),
@@ -137,7 +139,7 @@ NO_RATIO = {"memory", "small_parts", "large_parts", "recovery_scan", "recovery_g
         "event_loop", 1, 3, marks=[pytest.mark.sim, pytest.mark.skipif(not event_loop.is_installed(), reason=event_loop.NOT_INSTALLED)]
     ),
     pytest.param("memory", 1, 2, marks=pytest.mark.sim), pytest.param("recovery_rate", 3, 15, marks=pytest.mark.sim),
-    ("recovery_scan", 2, 9), pytest.param("recovery_growth", 1, 6, marks=pytest.mark.sim),
+    pytest.param("recovery_scan", 2, 9, marks=pytest.mark.sim), pytest.param("recovery_growth", 1, 6, marks=pytest.mark.sim),
 ])  # fmt: skip
 def test_a_production_benchmark_has_a_line_for_everything_it_compares(
     bigtable_host: str, monkeypatch: pytest.MonkeyPatch, part: str, tables: int, lines: int
