@@ -12,14 +12,11 @@ Sides take turns. Each must find exactly what was planted.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
@@ -29,7 +26,7 @@ from benchmarks.audit_duckdb import export
 from benchmarks.audit_side import Asked
 from benchmarks.audit_world import World
 from benchmarks.billion import Paper
-from benchmarks.figures import Cell, Figures, tell
+from benchmarks.figures import Cell, Figures, options, tell
 from benchmarks.metered import Taken
 from benchmarks.rounds import Ratio, take_turns
 from benchmarks.servers import started
@@ -178,16 +175,13 @@ async def growth_alone(size: float) -> Figures:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser("python -m benchmarks.audit", description="The audit beside what a user would write instead.")
-    parser.add_argument("--size", type=float, default=1.0, help="millions of names (1: some minutes)")
-    parser.add_argument("--docs", type=Path, help="a page with places for the figures, such as docs/benchmarks.md")
+    parser = options("audit", "The audit beside what a user would write instead.", "millions of names (1: some minutes)")
     parser.add_argument("--growth", action="store_true", help="only how our own costs grow, in one round")
     arguments = parser.parse_args()
-    load = os.getloadavg()[0]
     if arguments.growth:
         grown = anyio.run(growth_alone, arguments.size)
-        tell("audit_growth", [grown], arguments.size, load, arguments.docs)
+        tell("audit_growth", [grown], arguments.size, arguments.load, arguments.docs)
         raise SystemExit
     measured, on_paper = anyio.run(figures, arguments.size)
-    tell("audit", measured, arguments.size, load, arguments.docs)
-    tell("billion", [on_paper], arguments.size, load, arguments.docs)
+    tell("audit", measured, arguments.size, arguments.load, arguments.docs)
+    tell("billion", [on_paper], arguments.size, arguments.load, arguments.docs)

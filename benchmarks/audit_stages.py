@@ -7,13 +7,10 @@ of gRPC too. What the stages leave of the whole is `the rest`.
 
 from __future__ import annotations
 
-import argparse
-import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from pathlib import Path
 
 import anyio
 import grpc.aio
@@ -21,7 +18,7 @@ from google.cloud.bigtable_v2.types import bigtable
 
 from benchmarks.audit_side import GRACE_S, Asked
 from benchmarks.audit_world import World
-from benchmarks.figures import Figures, tell
+from benchmarks.figures import Figures, options, tell
 from benchmarks.servers import INSTANCE, PROJECT, started
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import SERVICE, insecure_blocking_channel, insecure_channel
@@ -173,11 +170,8 @@ def table(world: World, compared: Sequence[Stage], least: Mapping[str, float]) -
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser("python -m benchmarks.audit_stages", description="Where the CPU of an audit goes.")
-    parser.add_argument("--size", type=float, default=1.0, help="1: 200,000 names, half a minute")
+    parser = options("audit_stages", "Where the CPU of an audit goes.", "1: 200,000 names, half a minute")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--docs", type=Path, help="a page with a place for the figures, such as docs/benchmarks.md")
     chosen = parser.parse_args()
-    load = os.getloadavg()[0]
     shown = anyio.run(figures, chosen.size, chosen.rounds)
-    tell("audit_stages", [shown], chosen.size, load, chosen.docs)
+    tell("audit_stages", [shown], chosen.size, chosen.load, chosen.docs)

@@ -14,7 +14,6 @@ nothing, so all of the time is CPU. `embedded_profile.py` says where that CPU go
 
 from __future__ import annotations
 
-import argparse
 import os
 import sqlite3
 import time
@@ -31,7 +30,7 @@ import anyio
 from anyio import to_thread
 
 from benchmarks import embedded_profile
-from benchmarks.figures import Cell, Figures, tell
+from benchmarks.figures import Cell, Figures, options, tell
 from benchmarks.rounds import Ratio, run_in_flight, take_turns, timed
 from tiered import ObjectId, Settings, TieredStorage, open_storage
 
@@ -186,16 +185,16 @@ async def figures(disk: Path, memory: Path, size: float) -> list[Figures]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser("python -m benchmarks.embedded", description="What the embedded store costs beside the bare system.")
-    parser.add_argument("--size", type=float, default=1.0, help="scales the number of puts per round (1: some 40 seconds)")
+    parser = options(
+        "embedded", "What the embedded store costs beside the bare system.",
+        "scales the number of puts per round (1: some 40 seconds)",
+    )  # fmt: skip
     parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="where the disk to measure is mounted (/var/tmp)")
     parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="where a memory disk is mounted (/dev/shm)")
-    parser.add_argument("--docs", type=Path, help="a page with a place for the figures, such as docs/benchmarks.md")
     arguments = parser.parse_args()
-    load = os.getloadavg()[0]
     with (
         TemporaryDirectory(prefix="tiered-bench-", dir=arguments.directory) as on_disk,
         TemporaryDirectory(prefix="tiered-bench-", dir=arguments.memory) as in_memory,
     ):
         tables = anyio.run(figures, Path(on_disk), Path(in_memory), arguments.size)
-    tell("embedded", tables, arguments.size, load, arguments.docs)
+    tell("embedded", tables, arguments.size, arguments.load, arguments.docs)

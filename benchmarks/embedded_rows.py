@@ -9,7 +9,6 @@ show what grows with the number of rows. It runs in a memory disk: then the time
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -20,7 +19,8 @@ from typing import Any, TypeVar
 import anyio
 
 from benchmarks.command import TIERED, run
-from benchmarks.figures import Figures, tell
+from benchmarks.figures import Figures, options, tell
+from benchmarks.processes import resident_bytes
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from changelog.sqlite.database import Database, Run
@@ -109,10 +109,6 @@ async def listed(entries: AsyncIterator[object]) -> list[str]:
     return [f"{number:,}", f"{took / number * 1e6:.1f}", f"{used / number * 1e6:.1f}", f"{slowest * 1000:.0f}", f"{largest / MIB:.1f}"]
 
 
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 async def listings(stores: Sequence[Path]) -> Figures:
     rows = []
     for directory in stores:
@@ -166,12 +162,9 @@ async def figures(directory: Path, size: float) -> list[Figures]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser("python -m benchmarks.embedded_rows", description="What many rows cost an embedded store.")
-    parser.add_argument("--size", type=float, default=1.0, help="scales the number of rows (1: a million, some 80 seconds)")
+    parser = options("embedded_rows", "What many rows cost an embedded store.", "scales the number of rows (1: a million, some 80 seconds)")
     parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="where a memory disk is mounted (/dev/shm)")
-    parser.add_argument("--docs", type=Path, help="a page with a place for the figures, such as docs/benchmarks.md")
     arguments = parser.parse_args()
-    load = os.getloadavg()[0]
     with TemporaryDirectory(prefix="tiered-bench-", dir=arguments.memory) as temporary:
         tables = anyio.run(figures, Path(temporary), arguments.size)
-    tell("embedded_rows", tables, arguments.size, load, arguments.docs)
+    tell("embedded_rows", tables, arguments.size, arguments.load, arguments.docs)

@@ -8,7 +8,6 @@ nothing is left but the calls themselves. Rounds alternate. Trust the ratios, an
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
@@ -23,7 +22,7 @@ import anyio
 from anyio import to_thread
 
 import tiered.sync
-from benchmarks.figures import Cell, Figures, tell
+from benchmarks.figures import Cell, Figures, options, tell
 from benchmarks.rounds import Ratio, take_turns, timed
 from tiered import ObjectId, Settings, TieredStorage, open_storage
 from tiered.filesystem.tree import TieredFileSystem
@@ -145,11 +144,10 @@ async def measure(root: Path, size: float) -> Figures:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser("python -m benchmarks.facade", description="What the blocking API and the file system cost.")
-    parser.add_argument("--size", type=float, default=1.0, help="scales the number of operations per round (1: some 30 seconds)")
-    parser.add_argument("--docs", type=Path, help="a page with a place for the figures, such as docs/benchmarks.md")
-    arguments = parser.parse_args()
-    load = os.getloadavg()[0]
+    arguments = options(
+        "facade", "What the blocking API and the file system cost.",
+        "scales the number of operations per round (1: some 30 seconds)",
+    ).parse_args()  # fmt: skip
     with TemporaryDirectory(prefix="tiered-bench-") as temporary:
         tables = [anyio.run(measure, Path(temporary), arguments.size)]
-    tell("facade", tables, arguments.size, load, arguments.docs)
+    tell("facade", tables, arguments.size, arguments.load, arguments.docs)

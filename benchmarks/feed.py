@@ -11,9 +11,7 @@ at the end. The sides (`feed_side`) take turns, each in a process of its own. Ea
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +24,7 @@ from tempfile import TemporaryDirectory
 
 import anyio
 
-from benchmarks.figures import Cell, Figures, tell
+from benchmarks.figures import Cell, Figures, options, tell
 from benchmarks.metered import Taken
 from benchmarks.rounds import Ratio, take_turns
 from benchmarks.servers import started
@@ -181,17 +179,17 @@ async def figures(size: float, rounds: int = ROUNDS, only: Sequence[str] = ()) -
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser("python -m benchmarks.feed", description="The readers of the change feed beside plain ones.")
-    parser.add_argument("--size", type=float, default=1.0, help="millions of updates (1: some minutes; 10: the full size)")
+    parser = options(
+        "feed", "The readers of the change feed beside plain ones.",
+        "millions of updates (1: some minutes; 10: the full size)",
+    )  # fmt: skip
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--only", nargs="*", default=[], help="the sides to measure, such as spark-avro; by default all")
     parser.add_argument("--large", action="store_true", help="only the sides on Spark, in one round")
-    parser.add_argument("--docs", type=Path, help="a page with a place for the figures, such as docs/benchmarks.md")
     arguments = parser.parse_args()
-    load = os.getloadavg()[0]
     if arguments.large:
         names = [side.name for side in ON_SPARK]
-        tell("feed_large", anyio.run(figures, arguments.size, 1, names), arguments.size, load, arguments.docs)
+        tell("feed_large", anyio.run(figures, arguments.size, 1, names), arguments.size, arguments.load, arguments.docs)
         raise SystemExit
     measured = anyio.run(figures, arguments.size, arguments.rounds, arguments.only)
-    tell("feed", measured, arguments.size, load, arguments.docs)
+    tell("feed", measured, arguments.size, arguments.load, arguments.docs)

@@ -27,6 +27,7 @@ from pyspark.sql import functions as f
 
 from benchmarks.audit_join import open_session
 from benchmarks.audit_side import Asked
+from benchmarks.processes import resident_bytes
 from recovery.feed import Updates
 from recovery.feed.files import read_all
 from recovery.feed.reader import CdcReader
@@ -72,16 +73,11 @@ def avro(directory: Path) -> Found:
 
 
 def held(directory: Path) -> Found:
-    reading, before = CdcReader(), _resident()
+    reading, before = CdcReader(), resident_bytes()
     for located in read_all(files_of(directory / "json")):
         if isinstance(located.message, Updates):
             reading.feed(located.message)
-    return reading.held.updates, _resident() - before
-
-
-def _resident() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096
+    return reading.held.updates, resident_bytes() - before
 
 
 # --- Spark -----------------------------------------------------------------------------------------

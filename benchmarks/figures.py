@@ -8,6 +8,7 @@ What is kept (`build/figures/NAME.json`) is compared with the last release by `b
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import re
@@ -122,6 +123,18 @@ def dumped(figures: Sequence[Figures]) -> str:
 
 def loaded(text: str) -> list[Figures]:
     return FIGURES.validate_json(text)
+
+
+def options(benchmark: str, description: str, size: str) -> argparse.ArgumentParser:
+    """Returns a parser with `--size` and `--docs`. What it reads also has `load`, the load of the machine now.
+
+    `size`: what the size scales, and how long 1 takes.
+    """
+    parser = argparse.ArgumentParser(f"python -m benchmarks.{benchmark}", description=description)
+    parser.add_argument("--size", type=float, default=1.0, help=size)
+    parser.add_argument("--docs", type=Path, help="a page with places for the figures, such as docs/benchmarks.md")
+    parser.set_defaults(load=os.getloadavg()[0])
+    return parser
 
 
 def tell(name: str, figures: Sequence[Figures], size: float, load: float, docs: Path | None) -> None:

@@ -9,7 +9,6 @@ at a time. Both file systems keep no listings. Rounds alternate. If gcsfs is not
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -24,7 +23,7 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
-from benchmarks.figures import Cell, Figures, tell
+from benchmarks.figures import Cell, Figures, options, tell
 from benchmarks.rounds import Ratio, take_turns
 from benchmarks.servers import BUCKET, PROJECT, started_servers
 from tiered.filesystem.tree import TieredFileSystem
@@ -150,8 +149,7 @@ def _with(names: list[str], work: Work, side: Side) -> None:
     work(side, names)
 
 
-async def main(size: float, docs: Path | None) -> None:
-    load = os.getloadavg()[0]
+async def main(size: float, load: float, docs: Path | None) -> None:
     async with started_servers() as servers:
         settings = servers.settings(await servers.new_table(), "bigtable")
         ours = Side(TieredFileSystem(settings=settings, skip_instance_cache=True), "bench/objects")
@@ -163,11 +161,8 @@ async def main(size: float, docs: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser("python -m benchmarks.files", description="Our file system beside gcsfs.")
-    parser.add_argument("--size", type=float, default=1.0, help="scales the number of files per round (1: some two minutes)")
-    parser.add_argument("--docs", type=Path, help="a page with a place for the figures, such as docs/benchmarks.md")
-    arguments = parser.parse_args()
+    arguments = options("files", "Our file system beside gcsfs.", "scales the number of files per round (1: some two minutes)").parse_args()
     if is_installed():
-        anyio.run(main, arguments.size, arguments.docs)
+        anyio.run(main, arguments.size, arguments.load, arguments.docs)
     else:
         sys.stderr.write(f"{NOT_INSTALLED}\n")

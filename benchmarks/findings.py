@@ -12,7 +12,6 @@ until it has found all orphans. Sides take turns. pyiceberg has no search for or
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -33,7 +32,7 @@ import pyarrow as pa
 
 from benchmarks.audit_side import Asked
 from benchmarks.audit_world import ORPHANS, name
-from benchmarks.figures import Cell, Figures, tell
+from benchmarks.figures import Cell, Figures, options, tell
 from benchmarks.findings_side import settings_of
 from benchmarks.metered import Taken
 from benchmarks.rounds import Ratio, take_turns
@@ -191,10 +190,9 @@ async def figures(size: float) -> list[Figures]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser("python -m benchmarks.findings", description="What an orphan costs, in a directory and in a bucket.")
-    parser.add_argument("--size", type=float, default=1.0, help="times 50,000 names (1: a minute)")
-    parser.add_argument("--docs", type=Path, help="a page with a place for the figures, such as docs/benchmarks.md")
-    arguments = parser.parse_args()
-    load = os.getloadavg()[0]
+    arguments = options(
+        "findings", "What an orphan costs, in a directory and in a bucket.",
+        "times 50,000 names (1: a minute)",
+    ).parse_args()  # fmt: skip
     measured = anyio.run(figures, arguments.size)
-    tell("findings", measured, arguments.size, load, arguments.docs)
+    tell("findings", measured, arguments.size, arguments.load, arguments.docs)

@@ -19,9 +19,7 @@ import anyio
 import google_crc32c
 from aiohttp import web
 
-from benchmarks.servers import left_alone
-
-SECONDS_TO_STOP = 1.0
+from benchmarks.servers import serve_http
 
 
 @dataclass
@@ -67,14 +65,5 @@ class Sink:
         return content_range == "bytes 0-*/*" or total[1] == str(size)
 
 
-async def main() -> None:
-    runner = web.ServerRunner(web.Server(Sink().serve), shutdown_timeout=SECONDS_TO_STOP)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(f"http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
-    await left_alone()
-    await runner.cleanup()
-
-
 if __name__ == "__main__":
-    anyio.run(main)
+    anyio.run(serve_http, Sink().serve)

@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape
 import anyio
 from aiohttp import web
 
-from benchmarks.servers import left_alone
+from benchmarks.servers import serve_http
 
 PAGE_NAMES = 1000
 WRITTEN = "Sun, 22 Nov 2026 00:00:00 GMT"
@@ -46,14 +46,5 @@ class XmlObjects:
         return web.Response(text=f"<ListBucketResult>{contents}{following}</ListBucketResult>", content_type="application/xml")
 
 
-async def main() -> None:
-    runner = web.ServerRunner(web.Server(XmlObjects().serve))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(f"http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
-    await left_alone()
-    await runner.cleanup()
-
-
 if __name__ == "__main__":
-    anyio.run(main)
+    anyio.run(serve_http, XmlObjects().serve)

@@ -9,9 +9,7 @@ turns, each in a process of its own that is metered with all that it starts. Eac
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +25,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from benchmarks.audit_world import NAME_BYTES, PATH_BYTES, PER_PROJECT, Bytes, Numbers, World, blobs_among, names_of, rows_among
-from benchmarks.figures import Cell, Figures, tell
+from benchmarks.figures import Cell, Figures, options, tell
 from benchmarks.inventory_side import BUCKET
 from benchmarks.metered import Taken
 from benchmarks.rounds import Ratio, take_turns
@@ -164,11 +162,11 @@ async def figures(size: float, sides: Sequence[Side] = SIDES, rounds: int = ROUN
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser("python -m benchmarks.inventory", description="The inventory join beside what a user would write.")
-    parser.add_argument("--size", type=float, default=1.0, help="millions of names (1: some minutes; 10: the full size)")
+    parser = options(
+        "inventory", "The inventory join beside what a user would write.",
+        "millions of names (1: some minutes; 10: the full size)",
+    )  # fmt: skip
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--docs", type=Path, help="a page with a place for the figures, such as docs/benchmarks.md")
     arguments = parser.parse_args()
-    load = os.getloadavg()[0]
     measured = anyio.run(partial(figures, rounds=arguments.rounds), arguments.size)
-    tell("inventory", [measured], arguments.size, load, arguments.docs)
+    tell("inventory", [measured], arguments.size, arguments.load, arguments.docs)

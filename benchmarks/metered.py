@@ -30,10 +30,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from benchmarks.processes import TICKS_PER_S, processes_below
+
 SUBREAPER = 36  # prctl's PR_SET_CHILD_SUBREAPER
 LOOK_EVERY_S = 0.1
 SHELLS = ("sh", "bash", "dash")
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
@@ -100,25 +101,14 @@ def _look(main: int, ticks: dict[int, int], kinds: dict[int, str], peaks_kib: di
 
     `ticks` keeps the CPU of each process, and `kinds` what it is.
     """
-    stats: dict[int, tuple[int, int, str]] = {}  # parent, ticks, name
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with suppress(OSError):  # it has ended
-                _, _, named = (entry / "stat").read_text().partition("(")
-                name, _, rest = named.rpartition(")")
-                fields = rest.split()
-                stats[int(entry.name)] = int(fields[1]), sum(map(int, fields[11:13])), name
-    ours = {os.getpid()}
-    while found := {pid for pid, (parent, _, _) in stats.items() if parent in ours}:
-        ours = found
-        for pid in found:
-            _, ticks[pid], name = stats.pop(pid)
-            # When a thread of Java starts a program, its child has for a moment the thread's name and Java's size.
-            kind = "main" if pid == main else "worker" if name.startswith("python") else "java"
-            kinds[pid] = kind
-            if kind == "java" and name in SHELLS:
-                continue
-            peaks_kib[kind] = max(peaks_kib.get(kind, 0), _peak_kib(pid))
+    for pid, (name, taken) in processes_below().items():
+        ticks[pid] = taken
+        # When a thread of Java starts a program, its child has for a moment the thread's name and Java's size.
+        kind = "main" if pid == main else "worker" if name.startswith("python") else "java"
+        kinds[pid] = kind
+        if kind == "java" and name in SHELLS:
+            continue
+        peaks_kib[kind] = max(peaks_kib.get(kind, 0), _peak_kib(pid))
     return sum(ticks.values()) / TICKS_PER_S
 
 

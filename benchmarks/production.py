@@ -11,7 +11,6 @@ others go on.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import anyio
 
-from benchmarks.figures import Figures, dumped, loaded, tell
+from benchmarks.figures import Figures, dumped, loaded, options, tell
 from benchmarks.servers import Servers, started, started_servers, unless_left_alone
 
 PARTS = (
@@ -51,9 +50,9 @@ async def take_apart(part: str, size: float) -> list[Figures] | None:
     return None
 
 
-async def main(parts: list[str], size: float, docs: Path | None) -> int:
+async def main(parts: list[str], size: float, load: float, docs: Path | None) -> int:
     """Shows each part's figures as soon as they are there. Returns 1 if a part failed, else 0."""
-    failures, load = 0, os.getloadavg()[0]
+    failures = 0
     for part in parts:
         figures = await take_apart(part, size)
         if figures is None:
@@ -64,13 +63,12 @@ async def main(parts: list[str], size: float, docs: Path | None) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser("python -m benchmarks.production", description="Figures of a store on Bigtable and GCS, on emulators.")
-    parser.add_argument("--size", type=float, default=1.0, help="scales how much each part does (1: some five minutes)")
+    size = "scales how much each part does (1: some ten minutes)"
+    parser = options("production", "Figures of a store on Bigtable and GCS, on emulators.", size)
     parser.add_argument("--only", choices=PARTS, action="append", help="this part (repeatable)")
-    parser.add_argument("--docs", type=Path, help="a page with places for the figures, such as docs/benchmarks.md")
     parser.add_argument(PART_OPTION, choices=PARTS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.part:
         print(dumped(anyio.run(unless_left_alone, partial(run_part, arguments.part, arguments.size))), flush=True)
     else:
-        sys.exit(anyio.run(main, arguments.only or list(PARTS), arguments.size, arguments.docs))
+        sys.exit(anyio.run(main, arguments.only or list(PARTS), arguments.size, arguments.load, arguments.docs))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import anyio
+from aiohttp import web
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
@@ -32,6 +33,7 @@ ROOT = Path(__file__).parent.parent
 PROJECT, INSTANCE, BUCKET = "bench-project", "bench", "bench-bucket"
 START_S = 20.0
 STOP_S = 5.0
+CONNECTIONS_END_S = 1.0
 LINE_BYTES_MAX = 1 << 20
 
 
@@ -90,6 +92,16 @@ async def started(module: str, *arguments: str, within_s: float = START_S) -> As
         yield ready.decode()
     finally:
         await stop(running, within_s=STOP_S)
+
+
+async def serve_http(answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+    """Serves on the loopback, prints the address, and ends when stdin does."""
+    runner = web.ServerRunner(web.Server(answer), shutdown_timeout=CONNECTIONS_END_S)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    print(f"http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
+    await left_alone()
+    await runner.cleanup()
 
 
 async def left_alone() -> None:

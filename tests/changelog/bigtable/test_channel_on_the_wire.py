@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -51,6 +52,10 @@ async def table(server: Any) -> AsyncIterator[BigtableTable]:
 @pytest.mark.parametrize("verb", ["mutate", "read"])
 async def test_a_call_that_its_scope_cancels_ends_with_the_scope(server: Any, table: BigtableTable, verb: str) -> None:
     server.scripts["MutateRow"] = server.scripts["ReadRows"] = [asyncio.Event()]
+    await ends_with_its_scope(server, partial(getattr(table, verb), b"k"))
+
+
+async def ends_with_its_scope(server: Any, call: Callable[[], Awaitable[object]]) -> None:
     scope = anyio.CancelScope()
 
     async def cancel() -> None:
@@ -60,7 +65,7 @@ async def test_a_call_that_its_scope_cancels_ends_with_the_scope(server: Any, ta
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(cancel)
         with scope:
-            await getattr(table, verb)(b"k")
+            await call()
     assert scope.cancelled_caught
     await server.comes_true(lambda: len(server.cancelled) == 1)
 
@@ -330,18 +335,7 @@ async def test_columns_end_in_the_middle_of_a_row_with_an_error(server: Any, blo
 
 async def test_reading_columns_ends_when_its_scope_is_cancelled(server: Any, blocking: BigtableTable) -> None:
     server.scripts["ReadRows"] = [message(TOMBSTONE), asyncio.Event()]
-    scope = anyio.CancelScope()
-
-    async def cancel() -> None:
-        await server.until(1)
-        scope.cancel()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(cancel)
-        with scope:
-            await blocking.read_columns(columns(), SPANS, column_is("fm", b"r"), 10)
-    assert scope.cancelled_caught
-    await server.comes_true(lambda: len(server.cancelled) == 1)
+    await ends_with_its_scope(server, lambda: blocking.read_columns(columns(), SPANS, column_is("fm", b"r"), 10))
     await server.comes_true(lambda: blocking._threads.borrowed_tokens == 0)
 
 

@@ -340,6 +340,11 @@ async def test_all_but_the_end_is_sent_before_finalise_and_nothing_is_visible(
     upload = await blobs.open_upload(NAME, Metadata(), size)
     await write(upload, LARGE)
     await until(lambda: server.calls[-1] == ("upload.multipart" if size else "upload.put"))
+    await is_there_from_its_end_on(upload, server, bucket, size)
+
+
+async def is_there_from_its_end_on(upload: GcsUpload, server: GcsEmulator, bucket: Bucket, size: int | None) -> None:
+    """`LARGE` was written: all but its end arrives, and nothing is visible before `finalise`."""
     if size is None:
         [session] = server.sessions.values()
         await until(lambda: len(session.arrived) == len(LARGE) - 256 * KIB)
@@ -413,12 +418,7 @@ async def test_a_piece_of_any_size_is_sent_but_for_its_end(
     await upload.write(piece)
     if kind is bytearray:
         piece[:] = bytes(len(LARGE))  # what was written counts
-    if size is None:
-        [session] = server.sessions.values()
-        await until(lambda: len(session.arrived) == len(LARGE) - 256 * KIB)
-    assert not bucket.objects
-    await upload.finalise()
-    assert bucket.objects[NAME].payload == LARGE
+    await is_there_from_its_end_on(upload, server, bucket, size)
 
 
 async def test_of_a_write_that_is_cancelled_nothing_more_is_taken() -> None:
