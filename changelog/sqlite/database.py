@@ -220,7 +220,10 @@ class Database:
                 del first  # its payload must not stay in memory while this waits for the next
                 if taken:
                     self._commit(taken)
-                    from_thread.run_sync(_tell, taken, token=loop)
+                    try:
+                        from_thread.run_sync(_tell, taken, token=loop)
+                    except RuntimeError:  # the event loop has ended, so nobody waits
+                        return
                     taken = []
         finally:
             # If it ends in another way, nobody may wait for an answer any more.
@@ -253,7 +256,10 @@ class Database:
         return taken
 
     def _commit(self, group: list[_Write[Any]]) -> None:
-        """Commits all of them in one transaction. Leaves a result or an error in each, and raises nothing."""
+        """Commits all of them in one transaction. Leaves a result or an error in each.
+
+        It raises only what ends the thread, such as `SystemExit`. Then the transaction is undone.
+        """
         with self._writing:
             growing = [write for write in group if write.grows]
             try:
@@ -282,9 +288,11 @@ class Database:
             committing = True
             self._writer.execute("COMMIT")
             self._present = present
-        except Exception as error:  # noqa: BLE001 each of the callers raises it
+        except BaseException as error:
             with suppress(sqlite3.Error):  # after most errors SQLite has rolled back already
                 self._writer.execute("ROLLBACK")
+            if not isinstance(error, Exception):  # an open transaction would hold up all other processes
+                raise
             if self._is_full(error):
                 if len(group) > 1:
                     for write in group:  # one that is too large must not make the others fail
