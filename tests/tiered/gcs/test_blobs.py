@@ -453,7 +453,7 @@ async def test_a_write_whose_upload_is_aborted_meanwhile_says_so() -> None:
         await asyncio.sleep(3600)  # takes nothing more
 
     async def wait(upload: GcsUpload) -> None:
-        with pytest.raises(UnavailableError, match="was given up$"):
+        with pytest.raises(UnavailableError, match=r"was given up$"):
             await upload.write(bytes(SINGLE_BYTES_MAX))
 
     async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url) as client:
@@ -471,7 +471,7 @@ async def test_an_end_whose_upload_is_aborted_before_it_is_taken_is_not_unconfir
             return {}
 
     async def end(upload: GcsUpload) -> None:
-        with pytest.raises(UnavailableError, match="was given up$"):
+        with pytest.raises(UnavailableError, match=r"was given up$"):
             await upload.finalise()
 
     async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, authorize=Slow()) as client:
