@@ -152,8 +152,9 @@ class Database:
         If `run` raises, only its own writes are undone. It may run twice, if the first run was undone. `grows`: it
         brings a payload, so it is refused on a full disk, where other writes may use the reserve. `UnavailableError`:
         nothing was written. `UnconfirmedError`: it may have been written. If the task is cancelled, the write was not
-        begun, or it is complete.
+        begun, or it is complete. `ConfigurationError`: this process was forked while the file was open.
         """
+        refuse_inherited(self.path, self._noted)  # the thread that writes is the parent's
         write = _Write(run, grows)
         with self._deciding:
             if self._is_closed:
@@ -172,7 +173,11 @@ class Database:
         return cast(T, write.result)
 
     async def read(self, run: Run[T]) -> T:
-        """Runs `run`, which must not write, on one snapshot of the file, in a thread. Returns its result."""
+        """Runs `run`, which must not write, on one snapshot of the file, in a thread. Returns its result.
+
+        `ConfigurationError`: this process was forked while the file was open, so it has none of SQLite's locks.
+        """
+        refuse_inherited(self.path, self._noted)
         try:
             return await in_thread(partial(self._on_snapshot, run), self._reader_threads)
         except _SchemaMissingError:

@@ -477,6 +477,19 @@ async def test_a_write_that_ends_the_thread_holds_up_no_other_process(
     assert await notes(database) == ["of another"]
 
 
+async def test_a_child_that_was_forked_while_the_file_was_open_is_refused_and_does_not_wait(
+    path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = path.stat()
+    with monkeypatch.context() as child, anyio.fail_after(30):  # it has no thread that writes, and none of SQLite's locks
+        child.setattr("changelog.sqlite.forks._inherited", {(found.st_dev, found.st_ino)})
+        with pytest.raises(ConfigurationError, match="open the store in each process after the fork"):
+            await database.write(note("of the child"))
+        with pytest.raises(ConfigurationError, match="open the store in each process after the fork"):
+            await notes(database)
+    assert await notes(database) == []
+
+
 def test_where_the_event_loop_has_ended_the_thread_ends_and_reports_no_defect(
     path: Path, runtime: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
