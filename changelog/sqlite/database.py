@@ -152,8 +152,9 @@ class Database:
         If `run` raises, only its own writes are undone. It may run twice, if the first run was undone. `grows`: it
         brings a payload, so it is refused on a full disk, where other writes may use the reserve. `UnavailableError`:
         nothing was written. `UnconfirmedError`: it may have been written. If the task is cancelled, the write was not
-        begun, or it is complete.
+        begun, or it is complete. `ConfigurationError`: this process was forked while the file was open.
         """
+        refuse_inherited(self.path, self._noted)  # the thread that writes is the parent's
         write = _Write(run, grows)
         with self._deciding:
             if self._is_closed:
@@ -172,7 +173,11 @@ class Database:
         return cast(T, write.result)
 
     async def read(self, run: Run[T]) -> T:
-        """Runs `run`, which must not write, on one snapshot of the file, in a thread. Returns its result."""
+        """Runs `run`, which must not write, on one snapshot of the file, in a thread. Returns its result.
+
+        `ConfigurationError`: this process was forked while the file was open, so it has none of SQLite's locks.
+        """
+        refuse_inherited(self.path, self._noted)
         try:
             return await in_thread(partial(self._on_snapshot, run), self._reader_threads)
         except _SchemaMissingError:
@@ -220,7 +225,10 @@ class Database:
                 del first  # its payload must not stay in memory while this waits for the next
                 if taken:
                     self._commit(taken)
-                    from_thread.run_sync(_tell, taken, token=loop)
+                    try:
+                        from_thread.run_sync(_tell, taken, token=loop)
+                    except RuntimeError:  # the event loop has ended, so nobody waits
+                        return
                     taken = []
         finally:
             # If it ends in another way, nobody may wait for an answer any more.
@@ -253,7 +261,10 @@ class Database:
         return taken
 
     def _commit(self, group: list[_Write[Any]]) -> None:
-        """Commits all of them in one transaction. Leaves a result or an error in each, and raises nothing."""
+        """Commits all of them in one transaction. Leaves a result or an error in each.
+
+        It raises only what ends the thread, such as `SystemExit`. Then the transaction is undone.
+        """
         with self._writing:
             growing = [write for write in group if write.grows]
             try:
@@ -282,9 +293,11 @@ class Database:
             committing = True
             self._writer.execute("COMMIT")
             self._present = present
-        except Exception as error:  # noqa: BLE001 each of the callers raises it
+        except BaseException as error:
             with suppress(sqlite3.Error):  # after most errors SQLite has rolled back already
                 self._writer.execute("ROLLBACK")
+            if not isinstance(error, Exception):  # an open transaction would hold up all other processes
+                raise
             if self._is_full(error):
                 if len(group) > 1:
                     for write in group:  # one that is too large must not make the others fail

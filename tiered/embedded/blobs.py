@@ -294,9 +294,14 @@ class FileUpload:
         self._gathered: list[bytearray | memoryview] = []
         self._gathered_bytes = 0
         self._size = 0
+        self._is_whole = True
 
     async def write(self, piece: bytes | memoryview) -> None:
-        """Takes one piece. After an error of the disk the upload has ended, and its file is removed."""
+        """Takes one piece. After an error of the disk the upload has ended, and its file is removed.
+
+        After any other error or a cancellation it has ended, too, and `abort` removes its file.
+        """
+        self._refuse_if_ended()
         view = memoryview(piece).cast("B")
         self._size += view.nbytes
         if self._declared is not None and self._size > self._declared:
@@ -304,7 +309,9 @@ class FileUpload:
         self._gather(view)
         if self._gathered_bytes > GATHERED_BYTES:
             gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+            self._is_whole = False  # unless the file has them: they are no longer here
             await self._disk.run(f"write blob {self._name!r}", self._file.append, gathered)
+            self._is_whole = True
 
     def _gather(self, piece: memoryview) -> None:
         """Keeps the piece. It is copied if it is small, or if the caller may change it: only `bytes` stay as they are.
@@ -324,6 +331,7 @@ class FileUpload:
 
         After an error of the disk or a wrong size the upload has ended, and its file is removed.
         """
+        self._refuse_if_ended()
         if self._declared is not None and self._size != self._declared:
             await self.abort()
             raise self._wrong_size("not")
@@ -333,6 +341,11 @@ class FileUpload:
     async def abort(self) -> None:
         with CancelScope(shield=True):
             await self._disk.run(f"abort the upload of {self._name!r}", self._file.discard)
+
+    def _refuse_if_ended(self) -> None:
+        """Raises if a write failed or was cancelled: a part of the payload may be missing in the file."""
+        if not self._is_whole:
+            raise InvalidRequestError(f"the upload of {self._name!r} has ended already; begin another")
 
     def _wrong_size(self, relation: str) -> InvalidRequestError:
         return InvalidRequestError(f"the payload of {self._name!r} has {self._size} bytes, {relation} the declared {self._declared}")

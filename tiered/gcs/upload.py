@@ -219,12 +219,12 @@ class GcsUpload(ABC):
                 self._begin(self._size if last else self._declared)
             self._pipe.add(parts, last=last)
             while self._pipe.waiting > ahead:
-                if self._done.is_set():
-                    raise self._end(self._early())
+                if self._pipe.closed:
+                    raise self._end(None if self._ended else self._early())
                 before = self._pipe.waiting
                 with move_on_after(self._http.answer_timeout_s):
                     await self._pipe.wait_taken(ahead)
-                if self._pipe.waiting == before and not self._done.is_set():
+                if self._pipe.waiting == before and not self._pipe.closed:
                     raise self._end(self._untaken(last=last))
         except get_cancelled_exc_class():
             self._end()
@@ -384,7 +384,7 @@ class _Pipe:
 
     def __init__(self) -> None:
         self._parts: deque[tuple[Piece, bool]] = deque()
-        self._closed = False
+        self.closed = False
         self._ahead = 0
         self._added: Event | None = None
         self._taken: Event | None = None
@@ -402,10 +402,10 @@ class _Pipe:
 
     async def take(self) -> tuple[Piece, bool]:
         """Returns the next part, and whether it is the last one. Raises `BrokenPipeError` if the pipe is closed."""
-        while not self._parts and not self._closed:
+        while not self._parts and not self.closed:
             self._added = Event()
             await self._added.wait()
-        if self._closed:
+        if self.closed:
             raise BrokenPipeError("the upload has ended")
         taken = self._parts.popleft()
         if self._taken is not None and len(self._parts) <= self._ahead:
@@ -414,13 +414,13 @@ class _Pipe:
 
     async def wait_taken(self, ahead: int) -> None:
         """Waits until at most `ahead` parts are left, or until the pipe is closed."""
-        if len(self._parts) > ahead and not self._closed:
+        if len(self._parts) > ahead and not self.closed:
             self._ahead, self._taken = ahead, Event()
             await self._taken.wait()
 
     def close(self) -> None:
         """From now on, nothing is taken. Safe to repeat."""
-        self._closed = True
+        self.closed = True
         for waited_for in (self._added, self._taken):
             if waited_for is not None:
                 waited_for.set()

@@ -161,7 +161,8 @@ class _Buffer(Pieces):
         size = self._view_bytes if isinstance(whole, bytes) and self._progress is None else self._piece_bytes
         piece, self._rest = self._rest[:size], self._rest[size:]
         if isinstance(whole, bytes):
-            part: Piece = whole if len(piece) == len(whole) else piece
+            # A class of its own may tell another length, so its bytes come as a view.
+            part: Piece = whole if type(whole) is bytes and len(piece) == len(whole) else piece
         else:
             # The caller may change any other buffer meanwhile, and the stored bytes must be those that the checksum was
             # made of.

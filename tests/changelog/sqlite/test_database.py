@@ -20,7 +20,7 @@ from changelog.base.errors import ClockBehindError, ConfigurationError, CorruptR
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId, Unreadable
 from changelog.log import Collects
-from changelog.sqlite.database import APPLICATION_ID, FORMAT_VERSION, GROUP_MAX, READERS, SPARE_PAGES
+from changelog.sqlite.database import APPLICATION_ID, FORMAT_VERSION, GROUP_MAX, READERS, SPARE_PAGES, _Write
 from changelog.sqlite.log import Database, SqliteChangeLog
 from tests.given.repository import ROOT
 from tiered.embedded.rows import SqliteRows
@@ -459,6 +459,65 @@ async def test_a_thread_that_ends_by_an_error_of_ours_leaves_nobody_waiting(
                 await database.write(note("unknown"))
             with pytest.raises(UnavailableError, match="is closed"):
                 await database.write(note("refused"))
+
+
+async def test_a_write_that_ends_the_thread_holds_up_no_other_process(
+    path: Path, runtime: Clock, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exits(connection: sqlite3.Connection) -> None:
+        note("undone")(connection)
+        raise SystemExit
+
+    monkeypatch.setattr("threading.excepthook", lambda _: None)
+    async with Database.open(path, runtime, busy_timeout_s=0.05) as ended:
+        ended.require(NOTES)
+        with pytest.raises(UnconfirmedError, match="was given up"):
+            await ended.write(exits)
+        await database.write(note("of another"))
+    assert await notes(database) == ["of another"]
+
+
+async def test_a_child_that_was_forked_while_the_file_was_open_is_refused_and_does_not_wait(
+    path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = path.stat()
+    with monkeypatch.context() as child, anyio.fail_after(30):  # it has no thread that writes, and none of SQLite's locks
+        child.setattr("changelog.sqlite.forks._inherited", {(found.st_dev, found.st_ino)})
+        with pytest.raises(ConfigurationError, match="open the store in each process after the fork"):
+            await database.write(note("of the child"))
+        with pytest.raises(ConfigurationError, match="open the store in each process after the fork"):
+            await notes(database)
+    assert await notes(database) == []
+
+
+def test_where_the_event_loop_has_ended_the_thread_ends_and_reports_no_defect(
+    path: Path, runtime: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[object] = []
+    begun, may_end = threading.Event(), threading.Event()
+
+    def run(connection: sqlite3.Connection) -> None:
+        begun.set()
+        may_end.wait(30)
+
+    async def leave_behind() -> tuple[Database, object]:
+        opening = Database.open(path, runtime)
+        database = await opening.__aenter__()
+        database._waiting.put(_Write(run, grows=False))  # `write` would leave a task behind, too
+        return database, opening
+
+    monkeypatch.setattr("threading.excepthook", reported.append)
+    threads = set(threading.enumerate())
+    loop = asyncio.new_event_loop()
+    database, _opening = loop.run_until_complete(leave_behind())
+    (writer,) = (thread for thread in set(threading.enumerate()) - threads if thread.name == "tiered database")
+    assert begun.wait(30)
+    loop.close()
+    may_end.set()
+    writer.join(30)
+    database._close()
+    assert not writer.is_alive()
+    assert reported == []
 
 
 async def test_a_runtime_error_of_the_callers_own_comes_out_as_it_is(database: Database) -> None:

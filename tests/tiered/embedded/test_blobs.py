@@ -18,6 +18,7 @@ import time
 import zlib
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -257,6 +258,18 @@ async def test_a_cancelled_task_can_still_abort_and_leaves_nothing(blobs: FileBl
             await upload.abort()
     assert scope.cancelled_caught
     assert uploads(root) == []
+    assert await names(blobs) == []
+
+
+async def test_a_write_that_is_cancelled_ends_the_upload_so_that_no_byte_is_left_out(blobs: FileBlobs) -> None:
+    upload = await begin(blobs, NAME)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await upload.write(bytes(GATHERED_BYTES + 1))
+    for call in (partial(upload.write, b"more"), upload.finalise):
+        with pytest.raises(InvalidRequestError, match="has ended already"):
+            await call()
+    await upload.abort()
     assert await names(blobs) == []
 
 

@@ -444,6 +444,45 @@ async def test_of_a_write_that_is_cancelled_nothing_more_is_taken() -> None:
         assert len(arrived) < size
 
 
+async def test_a_write_whose_upload_is_aborted_meanwhile_says_so() -> None:
+    stalled = anyio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        stalled.set()
+        await asyncio.sleep(3600)  # takes nothing more
+
+    async def wait(upload: GcsUpload) -> None:
+        with pytest.raises(UnavailableError, match=r"was given up$"):
+            await upload.write(bytes(SINGLE_BYTES_MAX))
+
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url) as client:
+        upload = await client.open_upload(NAME, Metadata(), SINGLE_BYTES_MAX)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait, upload)
+            await stalled.wait()
+            await upload.abort()
+
+
+async def test_an_end_whose_upload_is_aborted_before_it_is_taken_is_not_unconfirmed(server: GcsEmulator) -> None:
+    class Slow(Proof):
+        async def __call__(self) -> Mapping[str, str]:
+            await anyio.sleep(3600)
+            return {}
+
+    async def end(upload: GcsUpload) -> None:
+        with pytest.raises(UnavailableError, match=r"was given up$"):
+            await upload.finalise()
+
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, authorize=Slow()) as client:
+        upload = await client.open_upload(NAME, Metadata(), 4)
+        await upload.write(b"tiny")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(end, upload)
+            await anyio.sleep(0.05)
+            await upload.abort()
+
+
 async def test_a_service_that_takes_a_part_now_and_then_is_waited_for() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

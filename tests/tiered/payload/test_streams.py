@@ -863,3 +863,11 @@ async def test_a_buffer_that_can_change_is_not_taken_in_large_views() -> None:
     got = [piece async for piece in pieces(payload, views=VIEW_BYTES)]
     assert [len(piece) for piece in got] == 3 * [PIECE_BYTES]
     assert all(isinstance(piece, bytes) for piece in got)
+
+
+async def test_a_kind_of_bytes_that_tells_another_length_is_stored_as_its_buffer_is() -> None:
+    class Odd(bytes):
+        def __len__(self) -> int:
+            return 10
+
+    assert b"".join(await gathered(Odd(BYTES), size=10)) == BYTES
