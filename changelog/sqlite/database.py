@@ -54,11 +54,19 @@ NO_SPACE_BYTES = 64 << 10
 
 It is also more than one write changes besides its payload.
 """
+LOG_PAGES = 1000
+"""SQLite's log is copied into the file when it has so many pages."""
 WAL_BYTES_MAX = 8 << 20
 SPARE_PAGES = 256
 """Free pages that stay in the file for the next writes."""
 SHRINK_PAGES = 2048
 """Pages that are given back in one transaction, during which nobody else can write."""
+
+HAS_THE_BUG = not (
+    sqlite3.sqlite_version_info >= (3, 51, 3) or (3, 50, 7) <= sqlite3.sqlite_version_info < (3, 51)
+    or (3, 44, 6) <= sqlite3.sqlite_version_info < (3, 45)
+)  # fmt: skip
+"""Whether the SQLite that runs loses commits if the log begins anew during a checkpoint: see `Database._copy_log`."""
 
 T = TypeVar("T")
 Run = Callable[[sqlite3.Connection], T]
@@ -106,6 +114,8 @@ class Database:
         self._readers: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
         self._connections: list[sqlite3.Connection] = []
         self._writer: sqlite3.Connection
+        self._copier: sqlite3.Connection
+        self._log: int | None = None  # a descriptor of SQLite's log, on which SQLite has no locks
 
     @classmethod
     @asynccontextmanager
@@ -281,6 +291,7 @@ class Database:
         committing = False
         try:
             self._refuse_if_gone()
+            self._shorten_log()
             self._writer.execute("BEGIN IMMEDIATE")
             present = self._require(self._writer)
             for write in group:
@@ -323,12 +334,35 @@ class Database:
         self._empty_log("TRUNCATE" if write.grows else "PASSIVE")
         return True
 
+    def _shorten_log(self) -> None:
+        """Copies the log into the file if it is long. Then the next commit begins it anew, unless somebody reads it.
+
+        The write lock is held meanwhile, so nobody adds to the log, and all of it is copied.
+        """
+        if self._log is not None and _has_pages(self._log, LOG_PAGES, self._page_bytes):
+            self._writer.execute("BEGIN IMMEDIATE")
+            self._copy_log("PASSIVE")
+            self._writer.execute("ROLLBACK")
+
     def _empty_log(self, how: str) -> None:
-        """Moves the log's content into the file, as far as nobody uses it at this moment."""
+        """Copies the log into the file, as far as nobody uses it at this moment. TRUNCATE also gives its space back."""
+        for step in ("PASSIVE", "TRUNCATE")[: 2 if how == "TRUNCATE" else 1]:
+            with suppress(sqlite3.Error):
+                self._writer.execute("BEGIN")
+                self._writer.execute("SELECT count(*) FROM sqlite_schema").fetchall()  # the transaction begins with its first read
+                self._copy_log(step)
+            with suppress(sqlite3.Error):
+                self._writer.execute("ROLLBACK")
+
+    def _copy_log(self, how: str) -> None:
+        """The only checkpoint of this software. Call it while `_writer` is in a transaction.
+
+        Before 3.51.3, SQLite loses commits if another connection begins the log anew during a checkpoint. Nobody can
+        while a transaction is open: it reads from the log, and then the log cannot begin anew, or it reads from the
+        file alone, and then nobody may copy into the file. TRUNCATE begins the log anew itself, under all of SQLite's locks.
+        """
         with suppress(sqlite3.Error):
-            self._writer.execute("PRAGMA busy_timeout=0")
-            self._writer.execute(f"PRAGMA wal_checkpoint({how})").fetchall()
-            self._writer.execute(f"PRAGMA busy_timeout={round(self._busy_timeout_s * 1000)}")
+            self._copier.execute(f"PRAGMA wal_checkpoint({how})").fetchall()
 
     def _refuse_what_cannot_be_moved(self, writes: int) -> None:
         """Refuses a write whose content would fit into the log, but could not be moved from there into the file.
@@ -459,6 +493,7 @@ class Database:
         # Some systems' SQLite overwrites what is deleted, which needs space.
         self._writer.execute("PRAGMA secure_delete=FAST")
         self._writer.execute(f"PRAGMA journal_size_limit={WAL_BYTES_MAX}")
+        self._writer.execute("PRAGMA wal_autocheckpoint=0")  # see `_copy_log`
         if self._signed() == FORMAT_VERSION:
             return
         self._writer.execute("BEGIN IMMEDIATE")
@@ -522,6 +557,8 @@ class Database:
         return True
 
     def _connect_readers(self) -> None:
+        self._copier = self._connection()
+        self._copier.execute("PRAGMA busy_timeout=0")
         readers = [self._connection("?mode=ro") for _ in range(READERS)]
         # This finds out now whether the file can be read at all. And only a connection that has read keeps SQLite's log
         # and locks, see `_close`.
@@ -529,6 +566,8 @@ class Database:
         for reader in readers:
             self._readers.put(reader)
         (self._page_bytes,), = self._writer.execute("PRAGMA page_size")  # no statement changes it in the WAL mode
+        with suppress(FileNotFoundError):  # an immutable file has none
+            self._log = os.open(self.path.with_name(f"{self.path.name}-wal"), os.O_RDONLY)
         self._file = _identity(self.path)
 
     def _connection(self, options: str = "") -> sqlite3.Connection:
@@ -550,10 +589,13 @@ class Database:
             readers = [self._readers.get() for _ in range(READERS)] if self._file else []
             # The writer is closed first. If a reader is the last one to close, the empty log and the file of locks
             # stay. So they need not be made again on a full or read-only disk.
-            if self._connections:
+            if self._file:
                 self._empty_log("TRUNCATE")
             for connection in self._connections:
                 connection.close()
+            log, self._log = self._log, None
+            if log is not None:
+                os.close(log)
             for connection in readers:
                 self._readers.put(connection)
             noted, self._noted = self._noted, None
@@ -710,6 +752,15 @@ def _free_bytes(directory: Path) -> int:
 def _is_read_only(directory: Path) -> bool:
     """Whether the file system is read-only for everybody."""
     return bool(os.statvfs(directory).f_flag & os.ST_RDONLY)
+
+
+def _has_pages(log: int, pages: int, page_bytes: int) -> bool:
+    """Whether so many pages were written into the log since it began anew.
+
+    Its file does not tell by its length, because it is written over. But every page in it repeats the salt of its beginning.
+    """
+    salt = os.pread(log, 8, 16)
+    return len(salt) == 8 and os.pread(log, 8, 32 + (pages - 1) * (24 + page_bytes) + 8) == salt
 
 
 def _any_file(directory: Path) -> Path | None:
