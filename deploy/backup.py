@@ -108,7 +108,9 @@ def writers_wait(store: Path) -> Iterator[float]:
 
 def mirror(source: Path, target: Path) -> None:
     """Makes `target` hold a hard link to each file in `source`, and nothing else. What is there already stays."""
-    target.mkdir(exist_ok=True)
+    target.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileNotFoundError):  # no blob was written yet
+        shutil.copymode(source, target)
     linked, found = set(os.listdir(target)), set()
     for entry in _entries(source):
         found.add(entry.name)

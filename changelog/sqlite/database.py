@@ -62,11 +62,8 @@ SPARE_PAGES = 256
 SHRINK_PAGES = 2048
 """Pages that are given back in one transaction, during which nobody else can write."""
 
-HAS_THE_BUG = not (
-    sqlite3.sqlite_version_info >= (3, 51, 3) or (3, 50, 7) <= sqlite3.sqlite_version_info < (3, 51)
-    or (3, 44, 6) <= sqlite3.sqlite_version_info < (3, 45)
-)  # fmt: skip
-"""Whether the SQLite that runs loses commits if the log begins anew during a checkpoint: see `Database._copy_log`."""
+SQLITE_VERSION = sqlite3.sqlite_version_info
+"""Of the library that runs, such as (3, 40, 1)."""
 
 T = TypeVar("T")
 Run = Callable[[sqlite3.Connection], T]
@@ -97,7 +94,7 @@ class Database:
     def __init__(self, path: Path, busy_timeout_s: float) -> None:
         self.path = path
         self._busy_timeout_s = busy_timeout_s
-        self._reserve = _Reserve(path.with_name(f"{path.name}-reserve"))
+        self._reserve = _Reserve(path)
         self._required: list[str | Run[None]] = []
         self._present = 0  # how many of these were seen in the file
         self._options = ""
@@ -478,6 +475,10 @@ class Database:
         """
         _make_directory(self.path.parent)
         refuse_inherited(self.path, _identity(self.path))
+        # SQLite would make it by the umask. It gives its other files the mode of this one. Opening and closing it here
+        # could release this process's locks. Where this fails, SQLite says why, or can make it.
+        with suppress(OSError):
+            os.mknod(self.path, 0o600)
         self._writer = self._connection()
         signed = self._signed()
         if self._noted is None and (noted := _identity(self.path)) is not None:
@@ -630,6 +631,11 @@ class Database:
         return code == sqlite3.SQLITE_FULL or (code in _VAGUE and _free_bytes(self.path.parent) < NO_SPACE_BYTES)
 
 
+def has_reset_bug(version: tuple[int, int, int]) -> bool:
+    """Whether this SQLite can lose commits if its log begins anew during a checkpoint: see `Database._copy_log`."""
+    return not (version >= (3, 51, 3) or (3, 50, 7) <= version < (3, 51) or (3, 44, 6) <= version < (3, 45))
+
+
 def _tell(writes: Sequence[_Write[Any]]) -> None:
     for write in writes:
         write.told.set()
@@ -645,8 +651,9 @@ class _Reserve:
     Every process may make and remove it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, database: Path) -> None:
+        self._database = database
+        self._path = database.with_name(f"{database.name}-reserve")
 
     def restore(self) -> None:
         """Makes the file again. Raises `OSError` if there is no space for it."""
@@ -654,7 +661,9 @@ class _Reserve:
             if os.stat(self._path).st_size == RESERVE_BYTES:
                 return
         try:
-            self._path.write_bytes(bytes(RESERVE_BYTES))
+            mode = os.stat(self._database).st_mode & 0o666  # whoever may write the database may write this, too
+            with open(self._path, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+                file.write(bytes(RESERVE_BYTES))
         except OSError:
             self.release()
             raise
@@ -768,7 +777,7 @@ def _any_file(directory: Path) -> Path | None:
 
 
 def _make_directory(directory: Path) -> None:
-    """Makes the directory and its parents. Each is durable before anything is put into it.
+    """Makes the directory, for this user alone, and its parents. Each is durable before anything is put into it.
 
     If one cannot be made, those that were made before it are removed again.
     """
@@ -779,7 +788,7 @@ def _make_directory(directory: Path) -> None:
     try:
         for each in reversed(missing):
             try:
-                each.mkdir()
+                each.mkdir(mode=0o700 if each == directory else 0o777)
                 made.append(each)
             except FileExistsError:
                 if not each.is_dir():  # otherwise another process was faster

@@ -111,8 +111,11 @@ class Files:
         return PurePosixPath(self.path).parts[0] if self.filesystem.type_name in ("gcs", "s3") else None
 
     def make(self, name: str) -> None:
-        """Creates a subdirectory, and the directory itself."""
+        """Creates a subdirectory, and the directory itself. If that is on this machine, only this user may use it."""
         with self.explained("be made"):
+            if self.local is not None and not self.local.exists():
+                self.local.parent.mkdir(parents=True, exist_ok=True)
+                self.local.mkdir(mode=0o700, exist_ok=True)
             self.filesystem.create_dir(f"{self.path}/{name}".rstrip("/"), recursive=True)
 
     def list(self, name: str = "") -> list[FileSeen]:

@@ -42,6 +42,9 @@ from tiered.metadata import Metadata
 from tiered.protocol.backends import BlobHead, ByteRange, NotCopied, Removal
 
 _TO_LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+PRIVATE = 0o700
+"""The mode of a new store's directories."""
+
 _CRCS_AT_ONCE = 4096
 """How many blocks' checksums are read at once: those of a GiB."""
 
@@ -64,8 +67,7 @@ class UploadFile:
         self._path = path
         self._target = target
         self._root = root
-        for directory in (root, path.parent):
-            _make_directory(directory, [])
+        _make_both(root, path.parent, [])
         _refuse_if_apart(path.parent, target, root)
         self._file = _create_locked(path)
         self._lock = Lock()
@@ -135,8 +137,9 @@ A service may collect beside its own writes, and would meet its own new files of
 
 
 def _create_locked(path: Path) -> io.FileIO:
+    mode = mode_of(path.parent) & 0o666
     with BEGINNING:
-        file = io.FileIO(path, "xb")
+        file = io.FileIO(path, "xb", opener=lambda name, flags: os.open(name, flags, mode))
         try:
             # Between its creation and its lock the file looks abandoned, so another process may have collected it.
             if not lock(file) or not _is_at(file, path):
@@ -390,8 +393,9 @@ def prepare(blobs: Path, uploads: Path, first: ChangeId, second: ChangeId) -> No
     made: list[Path] = []
     missing = [directory for directory in blobs.parents if not directory.exists()]
     try:
-        for directory in (*reversed(missing), blobs, uploads):
-            _make_directory(directory, made)
+        for directory in reversed(missing):
+            _make_directory(directory, made, PRIVATE if directory == blobs.parent else 0o777)
+        _make_both(blobs, uploads, made)
         _try_out(uploads / first, blobs / second)
     except (OSError, ConfigurationError):
         for directory in reversed(made):
@@ -400,11 +404,24 @@ def prepare(blobs: Path, uploads: Path, first: ChangeId, second: ChangeId) -> No
         raise
 
 
-def _make_directory(directory: Path, made: list[Path]) -> None:
+def _make_both(blobs: Path, uploads: Path, made: list[Path]) -> None:
+    """Makes what is missing of the two. One that is there says who may use the store, and a new store is private."""
+    there = [directory for directory in (blobs, uploads) if directory.is_dir()]
+    mode = mode_of(there[0]) if there else PRIVATE
+    for directory in (blobs, uploads):
+        _make_directory(directory, made, mode)
+
+
+def mode_of(directory: Path) -> int:
+    """Who may use the directory, and therefore what is made in it. The umask may still take something away."""
+    return os.stat(directory).st_mode & 0o777
+
+
+def _make_directory(directory: Path, made: list[Path], mode: int) -> None:
     if directory.is_dir():
         return
     try:
-        directory.mkdir()
+        directory.mkdir(mode)
         made.append(directory)
     except FileExistsError:
         if not directory.is_dir():  # otherwise another process was faster
@@ -474,7 +491,7 @@ def _make_parents(directory: Path, root: Path) -> None:
         return
     _make_parents(directory.parent, root)
     with suppress(FileExistsError):
-        directory.mkdir()
+        directory.mkdir(mode_of(directory.parent))
     if not stat.S_ISDIR(os.lstat(directory).st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
 

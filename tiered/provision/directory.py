@@ -12,7 +12,7 @@ from pathlib import Path
 
 from changelog.base.errors import TieredError
 from changelog.base.runtime import Runtime
-from changelog.sqlite.database import Database
+from changelog.sqlite.database import SQLITE_VERSION, Database, has_reset_bug
 from tiered.embedded.blobs import FileBlobs
 from tiered.embedded.rows import SqliteRows
 from tiered.provision.findings import Finding, Kind, no_changelog
@@ -41,14 +41,43 @@ async def inspect_directory(directory: Path, database: str, changelog: str | Non
                 findings.append(Finding(Kind.PROBLEM, f"{directory / database} is damaged: restore it from a backup ({first})"))
     except TieredError as error:
         findings.append(Finding(Kind.PROBLEM, str(error)))
+    findings.append(_of_sqlite(directory / database))
     try:
         await FileBlobs.open_directory(directory, runtime, verify=True)
         findings.append(Finding(Kind.OK, f"{directory} can hold blobs"))
     except TieredError as error:
         findings.append(Finding(Kind.PROBLEM, str(error)))
+    findings += _who_else(directory, directory / database)
     if changelog != "sqlite":
         findings.append(no_changelog("sqlite"))
     return findings
+
+
+def _of_sqlite(path: Path) -> Finding:
+    name = f"SQLite {'.'.join(map(str, SQLITE_VERSION))}"
+    if not has_reset_bug(SQLITE_VERSION):
+        return Finding(Kind.OK, f"{name} runs, which does not have the WAL-reset bug")
+    return Finding(Kind.NOTE, (
+        f"{name} runs, which has the WAL-reset bug (cured in 3.51.3): this software loses nothing by it, but a commit can be lost if "
+        f"another program writes to {path}, or a version of this software that does not print this line"
+    ))  # fmt: skip
+
+
+def _who_else(directory: Path, database: Path) -> list[Finding]:
+    """A note, if the modes let other users of this machine read the store."""
+    try:
+        outer = directory.stat().st_mode
+        inner = database.stat().st_mode | (directory / "blobs").stat().st_mode
+    except OSError:  # the other findings say what is missing
+        return []
+    # To look into a directory one needs the right to execute it. To read a file, that to read.
+    others = [who for who, enter, read in (("its group", 0o010, 0o040), ("everybody", 0o001, 0o004)) if outer & enter and inner & read]
+    if not others:
+        return []
+    return [Finding(Kind.NOTE, (
+        f"the modes of {directory} let {' and '.join(others)} read the store, as far as the directories above do: "
+        f"if nobody shares it, run chmod -R go= {directory}"
+    ))]  # fmt: skip
 
 
 async def _inspect_rows(path: Path, rows: SqliteRows) -> list[Finding]:

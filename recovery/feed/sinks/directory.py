@@ -109,7 +109,7 @@ class DirectorySink:
         else:
             if not self.root.parent.exists():
                 raise ConfigurationError(f"there is no directory {self.root.parent}: make it, or give another path than {self.root}")
-            self.root.mkdir(exist_ok=True)
+            self.root.mkdir(mode=0o700, exist_ok=True)
             _flush(self.root.parent)
         folder.mkdir(exist_ok=True)
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from changelog.sqlite.database import has_reset_bug
 from tests.given.command_line import Command
 
 NOWHERE = {"BIGTABLE_EMULATOR_HOST": "127.0.0.1:1", "STORAGE_EMULATOR_HOST": "http://127.0.0.1:1"}
 PRODUCTION = "changelog: bigtable\nbigtable: {project: project, instance: i}\ngcs: {bucket: blobs}\n"
+OF_SQLITE = "note" if has_reset_bug(sqlite3.sqlite_version_info) else "ok"
 WITHOUT_GOOGLE = "import sys; sys.modules['google'] = None; from recovery.cli.main import main; main()"
 
 
@@ -30,13 +32,15 @@ def stored(tiered: Command) -> Command:
 
 
 def test_a_store_that_is_well_is_said_to_be_so(stored: Command) -> None:
-    assert stored("-d", "store", "check").splitlines() == [
+    first, second, sqlite, last = stored("-d", "store", "check").splitlines()
+    assert (first, second, last) == (
         "ok      store/tiered.db can be written, and SQLite finds it whole",
         "ok      all 1 rows in it match their checksums; blobs are verified when they are read",
         "ok      store can hold blobs",
-    ]
+    )
+    assert sqlite.startswith(f"{OF_SQLITE:8}SQLite {sqlite3.sqlite_version} runs, which ")
     found = json.loads(stored("-d", "store", "check", "--json"))
-    assert found["ok"] is True and [each["kind"] for each in found["findings"]] == ["ok", "ok", "ok"]
+    assert found["ok"] is True and [each["kind"] for each in found["findings"]] == ["ok", "ok", OF_SQLITE, "ok"]
 
 
 def test_a_store_that_is_not_there_is_not_made(tiered: Command) -> None:
@@ -54,7 +58,7 @@ def test_a_damaged_database_is_a_problem(stored: Command, start: int, stop: int 
         file.seek(start)
         file.write(b"\xff" * ((stop or size) - start))
     said = stored("-d", "store", "check", code=3)
-    [problem, blobs] = said.splitlines()
+    [problem, _, blobs] = said.splitlines()
     assert problem.startswith("problem store/tiered.db is damaged: restore it from a backup (") and blobs.startswith("ok ")
     assert "must be mended" in stored.errors
 
@@ -66,8 +70,8 @@ def test_a_file_where_blobs_should_be_is_a_problem_and_the_database_is_looked_at
         (stored.store / part).rmdir()
         (stored.store / part).write_text("in the way")
     found = json.loads(stored("-d", "store", "check", "--json", code=3))
-    assert [each["kind"] for each in found["findings"]] == ["ok", "ok", "problem"] and found["ok"] is False
-    assert "cannot hold blobs" in found["findings"][2]["sentence"]
+    assert [each["kind"] for each in found["findings"]] == ["ok", "ok", OF_SQLITE, "problem"] and found["ok"] is False
+    assert "cannot hold blobs" in found["findings"][3]["sentence"]
 
 
 def test_bit_rot_in_a_row_is_a_problem_that_names_the_object_and_is_not_read(stored: Command) -> None:
@@ -104,7 +108,7 @@ def test_a_lost_database_beside_blobs_is_refused_by_every_command_and_nothing_is
 
 def test_a_store_without_a_changelog_gets_a_note(stored: Command) -> None:
     (stored.directory / "tiered.yaml").write_text("directory: store\nchangelog: noop\n")
-    assert stored("-c", "tiered.yaml", "check").splitlines()[3].startswith("note    no changelog is kept")
+    assert stored("-c", "tiered.yaml", "check").splitlines()[4].startswith("note    no changelog is kept")
 
 
 def test_provisioning_an_embedded_store_says_that_nothing_is_needed_and_makes_nothing(tiered: Command) -> None:
