@@ -6,7 +6,8 @@
 Each module that keeps tables here brings its own `CREATE TABLE IF NOT EXISTS` (`require`). The file itself knows only
 whose it is (`application_id`) and which format it has (`user_version`). Opening writes only what is missing, so the
 file can also be read on a full or read-only disk. Each commit is an fsync (`synchronous=FULL`), so writes that wait at
-the same time share one. SQLite's locks work between processes, and end with a process that is killed. On a full disk,
+the same time share one. SQLite's locks work between processes, and end with a process that is killed. SQLite's log is
+copied into the file only as `Database._copy_log` says, because SQLite before 3.51.3 may lose commits. On a full disk,
 writes that bring no payload use up a reserve (`FILE-reserve`). So deleting is possible, and the other writes fail until
 there is space for the reserve again.
 
@@ -352,11 +353,12 @@ class Database:
                 self._writer.execute("ROLLBACK")
 
     def _copy_log(self, how: str) -> None:
-        """The only checkpoint of this software. Call it while `_writer` is in a transaction.
+        """The only checkpoint of this software. Call it while `_writer` is in a transaction that has read.
 
-        Before 3.51.3, SQLite loses commits if another connection begins the log anew during a checkpoint. Nobody can
-        while a transaction is open: it reads from the log, and then the log cannot begin anew, or it reads from the
-        file alone, and then nobody may copy into the file. TRUNCATE begins the log anew itself, under all of SQLite's locks.
+        Before 3.51.3, SQLite loses commits if another connection begins the log anew during a checkpoint. While a
+        transaction is open, this does no harm. Either it reads from the log, and then nobody can begin the log anew. Or
+        it reads from the file alone, and then no checkpoint can copy anything. TRUNCATE begins the log anew itself, and
+        for that it has all of SQLite's locks. If it cannot copy all, it copies what it can, and leaves the log.
         """
         with suppress(sqlite3.Error):
             self._copier.execute(f"PRAGMA wal_checkpoint({how})").fetchall()
@@ -766,7 +768,8 @@ def _is_read_only(directory: Path) -> bool:
 def _has_pages(log: int, pages: int, page_bytes: int) -> bool:
     """Whether so many pages were written into the log since it began anew.
 
-    Its file does not tell by its length, because it is written over. But every page in it repeats the salt of its beginning.
+    The length of its file does not tell, because it is written over. But each page in it repeats the log's salt, a
+    number that every beginning changes.
     """
     salt = os.pread(log, 8, 16)
     return len(salt) == 8 and os.pread(log, 8, 32 + (pages - 1) * (24 + page_bytes) + 8) == salt

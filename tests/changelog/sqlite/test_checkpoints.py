@@ -220,6 +220,8 @@ async def test_a_reader_that_holds_the_log_up_delays_no_write_and_the_log_is_sho
         assert log_bytes(path) <= WAL_BYTES_MAX and await kept(database, 4 * LOG_PAGES + 3)
 
 
-@pytest.mark.parametrize(("bad", "cured"), [((3, 51, 2), (3, 51, 3)), ((3, 50, 6), (3, 50, 7)), ((3, 44, 5), (3, 44, 6)), ((3, 45, 0), (3, 53, 2))])
+@pytest.mark.parametrize(
+    ("bad", "cured"), [((3, 51, 2), (3, 51, 3)), ((3, 50, 6), (3, 50, 7)), ((3, 44, 5), (3, 44, 6)), ((3, 45, 0), (3, 53, 2))]
+)
 def test_the_versions_that_lose_commits_are_told_apart(bad: tuple[int, int, int], cured: tuple[int, int, int]) -> None:
     assert has_reset_bug(bad) and not has_reset_bug(cured)
