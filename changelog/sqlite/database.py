@@ -289,8 +289,7 @@ class Database:
         committing = False
         try:
             self._refuse_if_gone()
-            self._shorten_log()
-            self._writer.execute("BEGIN IMMEDIATE")
+            self._begin()
             present = self._require(self._writer)
             for write in group:
                 if len(group) > 1:
@@ -332,15 +331,17 @@ class Database:
         self._empty_log("TRUNCATE" if write.grows else "PASSIVE")
         return True
 
-    def _shorten_log(self) -> None:
-        """Copies the log into the file if it is long. Then the next commit begins it anew, unless somebody reads it.
+    def _begin(self) -> None:
+        """Begins a write transaction. If the log is long, it is copied into the file first.
 
-        The write lock is held meanwhile, so nobody adds to the log, and all of it is copied.
+        All of it is copied, unless somebody reads it, because nobody can add to it meanwhile. Then a commit of the next
+        transaction, whoever's it is, begins the log anew.
         """
+        self._writer.execute("BEGIN IMMEDIATE")
         if self._log is not None and _has_pages(self._log, LOG_PAGES, self._page_bytes):
-            self._writer.execute("BEGIN IMMEDIATE")
             self._copy_log("PASSIVE")
             self._writer.execute("ROLLBACK")
+            self._writer.execute("BEGIN IMMEDIATE")
 
     def _empty_log(self, how: str) -> None:
         """Copies the log into the file, as far as nobody uses it at this moment. TRUNCATE also gives its space back."""
@@ -569,8 +570,12 @@ class Database:
         for reader in readers:
             self._readers.put(reader)
         (self._page_bytes,), = self._writer.execute("PRAGMA page_size")  # no statement changes it in the WAL mode
-        with suppress(FileNotFoundError):  # an immutable file has none
+        try:
             self._log = os.open(self.path.with_name(f"{self.path.name}-wal"), os.O_RDONLY)
+        except FileNotFoundError:  # an immutable file has none
+            self._log = None
+        except OSError as error:
+            raise self._translated(error) from error
         self._file = _identity(self.path)
 
     def _connection(self, options: str = "") -> sqlite3.Connection:
@@ -592,13 +597,13 @@ class Database:
             readers = [self._readers.get() for _ in range(READERS)] if self._file else []
             # The writer is closed first. If a reader is the last one to close, the empty log and the file of locks
             # stay. So they need not be made again on a full or read-only disk.
-            if self._file:
-                self._empty_log("TRUNCATE")
-            for connection in self._connections:
-                connection.close()
             log, self._log = self._log, None
             if log is not None:
+                if os.fstat(log).st_size:
+                    self._empty_log("TRUNCATE")
                 os.close(log)
+            for connection in self._connections:
+                connection.close()
             for connection in readers:
                 self._readers.put(connection)
             noted, self._noted = self._noted, None

@@ -152,6 +152,24 @@ async def test_a_backup_holds_what_was_there_and_nothing_of_later(tmp_path: Path
         assert stored is not None and await stored.read() == b"first" * 1000
 
 
+@pytest.mark.parametrize("mode", [0o700, 0o770])
+@pytest.mark.anyio
+async def test_directories_of_a_backup_had_the_modes_of_the_umask(tmp_path: Path, mode: int) -> None:
+    """Those inside have the modes of the store, so that a store which a group shares is restored as one."""
+    async with open_storage(settings(tmp_path / "store")) as storage:
+        await storage.put(OBJECT, b"first" * 1000)
+    for path in (tmp_path / "store").rglob("*"):
+        path.chmod(mode if path.is_dir() else mode & 0o666)
+    before = os.umask(0)
+    try:
+        back_up(tmp_path / "store", tmp_path / "backup")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "backup").stat().st_mode & 0o777 == 0o700
+    found = list((tmp_path / "backup").rglob("*"))
+    assert len(found) > 2 and {path.stat().st_mode & 0o777 for path in found} == {mode, mode & 0o666}
+
+
 async def rows_first(store: Path, into: Path, between: Callable[[], Awaitable[None]]) -> None:
     with closing(sqlite3.connect(store / DATABASE)) as source:
         copy_database(source, into / DATABASE)

@@ -38,6 +38,19 @@ def left_over(directory: RunDirectory) -> list[str]:
     return [path.name for path in Path(directory.uri).rglob("_*")]
 
 
+@pytest.mark.parametrize(("given", "mode"), [(None, 0o700), (0o755, 0o755)])
+def test_names_of_objects_in_a_run_could_be_read_by_every_user(tmp_path: Path, given: int | None, mode: int) -> None:
+    """A directory that was there keeps its mode: executors may run as another user."""
+    before = os.umask(0o022)
+    try:
+        if given is not None:
+            (tmp_path / "runs" / "1").mkdir(given, parents=True)
+        RunDirectory.open(str(tmp_path / "runs" / "1")).begin(manifest())
+        assert (tmp_path / "runs" / "1").stat().st_mode & 0o777 == mode
+    finally:
+        os.umask(before)
+
+
 # --- ranges ----------------------------------------------------------------------------------------
 
 

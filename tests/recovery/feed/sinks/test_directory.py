@@ -35,6 +35,19 @@ async def test_the_directory_and_the_folder_are_made_and_other_readers_take_them
     assert everything(tmp_path / "feed" / FIRST.folder) == {FIRST.name}
 
 
+@pytest.mark.parametrize(("given", "mode"), [(None, 0o700), (0o755, 0o755)])
+async def test_the_names_of_all_objects_could_be_read_by_every_user(tmp_path: Path, given: int | None, mode: int) -> None:
+    """A directory that was there keeps its mode: others may be meant to read it."""
+    before = os.umask(0o022)
+    try:
+        if given is not None:
+            (tmp_path / "feed").mkdir(given)
+        await sink(tmp_path / "feed").deliver(FIRST)
+        assert (tmp_path / "feed").stat().st_mode & 0o777 == mode
+    finally:
+        os.umask(before)
+
+
 async def test_a_relative_path_stays_the_same_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     relative = sink(Path("feed"))
