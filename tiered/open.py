@@ -132,7 +132,11 @@ async def open_backends(
 @asynccontextmanager
 async def _open_embedded(settings: Settings, runtime: Runtime, writes: bool) -> AsyncIterator[tuple[Tiers, ChangeLog]]:
     assert settings.directory is not None
-    if not writes and not (settings.directory / DATABASE_NAME).exists():
+    try:
+        found = (settings.directory / DATABASE_NAME).exists()
+    except OSError as error:
+        raise ConfigurationError(f"{settings.directory} cannot be looked into: {error.strerror}") from error
+    if not writes and not found:
         raise ConfigurationError(f"there is no store in {settings.directory}, and whoever only reads makes none: check the directory")
     async with Database.open(settings.directory / DATABASE_NAME, runtime, beside=settings.directory / "blobs") as database:
         # A reader creates no directory and does not need to test whether blobs can be written.

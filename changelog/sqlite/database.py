@@ -441,6 +441,10 @@ class Database:
                 await self._open_connections(runtime, beside)
         except sqlite3.Error as error:
             raise self._translated(error, opening=True) from error
+        except PermissionError as error:
+            raise ConfigurationError(
+                f"this user may not use or make the directory {self.path.parent}: run as the user whose store it is, or let this one in"
+            ) from error
         except OSError as error:
             raise ConfigurationError(f"the directory {self.path.parent} cannot be made: {error.strerror}; choose another") from error
 

@@ -42,7 +42,7 @@ from tiered.metadata import Metadata
 from tiered.protocol.backends import BlobHead, ByteRange, NotCopied, Removal
 
 _TO_LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-PRIVATE = 0o700
+_PRIVATE = 0o700
 """The mode of a new store's directories."""
 
 _CRCS_AT_ONCE = 4096
@@ -137,7 +137,7 @@ A service may collect beside its own writes, and would meet its own new files of
 
 
 def _create_locked(path: Path) -> io.FileIO:
-    mode = mode_of(path.parent) & 0o666
+    mode = _mode_of(path.parent) & 0o666
     with BEGINNING:
         file = io.FileIO(path, "xb", opener=lambda name, flags: os.open(name, flags, mode))
         try:
@@ -394,7 +394,7 @@ def prepare(blobs: Path, uploads: Path, first: ChangeId, second: ChangeId) -> No
     missing = [directory for directory in blobs.parents if not directory.exists()]
     try:
         for directory in reversed(missing):
-            _make_directory(directory, made, PRIVATE if directory == blobs.parent else 0o777)
+            _make_directory(directory, made, _PRIVATE if directory == blobs.parent else 0o777)
         _make_both(blobs, uploads, made)
         _try_out(uploads / first, blobs / second)
     except (OSError, ConfigurationError):
@@ -407,12 +407,13 @@ def prepare(blobs: Path, uploads: Path, first: ChangeId, second: ChangeId) -> No
 def _make_both(blobs: Path, uploads: Path, made: list[Path]) -> None:
     """Makes what is missing of the two. One that is there says who may use the store, and a new store is private."""
     there = [directory for directory in (blobs, uploads) if directory.is_dir()]
-    mode = mode_of(there[0]) if there else PRIVATE
-    for directory in (blobs, uploads):
-        _make_directory(directory, made, mode)
+    if len(there) < 2:
+        mode = _mode_of(there[0]) if there else _PRIVATE
+        for directory in (blobs, uploads):
+            _make_directory(directory, made, mode)
 
 
-def mode_of(directory: Path) -> int:
+def _mode_of(directory: Path) -> int:
     """Who may use the directory, and therefore what is made in it. The umask may still take something away."""
     return os.stat(directory).st_mode & 0o777
 
@@ -491,7 +492,7 @@ def _make_parents(directory: Path, root: Path) -> None:
         return
     _make_parents(directory.parent, root)
     with suppress(FileExistsError):
-        directory.mkdir(mode_of(directory.parent))
+        directory.mkdir(_mode_of(directory.parent))
     if not stat.S_ISDIR(os.lstat(directory).st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
 

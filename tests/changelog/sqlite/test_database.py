@@ -171,6 +171,13 @@ async def test_a_directory_that_may_not_be_written_is_named(unprivileged: Path, 
     assert "let this user write" in await refused(path, runtime)
 
 
+async def test_another_users_store_was_said_to_be_a_directory_that_cannot_be_made(unprivileged: Path, runtime: Clock) -> None:
+    path = unprivileged / "store" / "tiered.db"
+    path.parent.mkdir()
+    path.parent.chmod(0)
+    assert "run as the user whose store it is, or let this one in" in await refused(path, runtime)
+
+
 async def test_a_store_in_a_directory_that_may_not_be_written_is_read_and_takes_no_payload(
     unprivileged: Path, runtime: Clock
 ) -> None:

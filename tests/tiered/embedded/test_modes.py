@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tiered import ObjectId, Settings, open_storage
+from tiered import ConfigurationError, ObjectId, Settings, open_storage
+from tiered.open import open_backends
 from tiered.provision.directory import inspect_directory
 from tiered.provision.findings import Kind
 from tiered.testing.clock import Clock
@@ -97,3 +98,11 @@ async def test_the_log_of_a_store_has_the_mode_of_its_database(tmp_path: Path) -
         with closing(sqlite3.connect(tmp_path / "store" / "tiered.db")) as other:
             other.execute("SELECT count(*) FROM sqlite_schema").fetchall()
         assert wider(tmp_path / "store", 0o700, 0o600) == {} and (tmp_path / "store" / "tiered.db-wal").stat().st_size > 0
+
+
+@pytest.mark.parametrize("writes", [True, False])
+async def test_another_users_store_is_refused_in_a_sentence(unprivileged: Path, runtime: Clock, writes: bool) -> None:
+    (unprivileged / "store").mkdir(mode=0)
+    with pytest.raises(ConfigurationError, match="store cannot be looked into: Permission denied"):
+        async with open_backends(Settings(directory=unprivileged / "store"), runtime, writes=writes):
+            pass
