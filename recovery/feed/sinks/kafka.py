@@ -2,13 +2,14 @@
 
     key       0001795000000000/0001795000000012345    generation/time: all of a parcel goes to one partition
     value     the message: a line of JSON, or bare Avro, as the parcel's file has it
-    headers   generation, time, part (1/3), sha256 of the parcel, content-type
+    headers   generation, time, part (1/3), sha256 of the parcel, content-type, feed (whose it is)
 
 Updates that would make a record larger than `RECORD_BYTES_MAX` are cut into several, always in the same way. How
 updates are cut means nothing to a reader. A parcel is acknowledged when the brokers have confirmed every record of it
 (acks=all). The producer is idempotent, so its own repetitions do not double a record.
 
-A topic has no names, so nothing here can refuse other bytes under the same name. A parcel that is delivered again is
+A topic has no names, so nothing here can refuse other bytes under the same name, and nothing tells what is there: two
+feeds in one topic are not noticed. The header `feed` tells them apart. A parcel that is delivered again is
 there twice. Readers of CDC v2 ignore that. A parcel of which only a part arrived has no progress message yet, because
 that comes last. So readers do not see it.
 
@@ -30,7 +31,7 @@ from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from recovery.feed.messages import Message, Updates
-from recovery.feed.sinks.sink import CONTENT_TYPES, Parcel
+from recovery.feed.sinks.sink import CONTENT_TYPES, Owner, Parcel
 from recovery.feed.spelling import to_line
 from recovery.visible import visible
 
@@ -68,6 +69,7 @@ class KafkaSink:
         self._turn = anyio.Lock()
         self._producer: Producer | None = None
         self._heard: KafkaError | None = None
+        self._owner: Owner | None = None
         self._settings: dict[str, Any] = {
             **(options or {}), "bootstrap.servers": brokers, "client.id": "tiered-feed", "enable.idempotence": True, "acks": "all",
             "linger.ms": 5, "message.timeout.ms": int(timeout_s * 1000), "message.max.bytes": 64 * 2**20,
@@ -75,7 +77,7 @@ class KafkaSink:
 
     async def deliver(self, parcel: Parcel) -> None:
         async with self._turn:
-            delivery, confirmed = _Delivery(parcel), False
+            delivery, confirmed = _Delivery(parcel, self._owner), False
             began_s = self._runtime.monotonic()
             try:
                 await self._call(partial(self._hand_over, delivery))
@@ -89,6 +91,14 @@ class KafkaSink:
             finally:
                 if not confirmed:  # so that nothing of it is sent later, behind the next parcel
                     await self.aclose()
+
+    async def look(self, generation: int, since: int) -> None:
+        """Returns None: who may write to a topic need not be allowed to read it."""
+
+    async def claim(self, owner: Owner) -> bool:
+        """Remembers the owner, for the header of each record. A topic takes no mark."""
+        self._owner = owner
+        return False
 
     async def aclose(self) -> None:
         producer, self._producer = self._producer, None
@@ -136,8 +146,9 @@ class KafkaSink:
 class _Delivery:
     """One parcel under way. `waiting`: how many records are not confirmed yet. `refused`: the first error."""
 
-    def __init__(self, parcel: Parcel) -> None:
+    def __init__(self, parcel: Parcel, owner: Owner | None = None) -> None:
         self.parcel = parcel
+        self._owner = owner
         self.key = f"{parcel.generation:016d}/{parcel.time:019d}".encode()
         self.waiting = 0
         self.refused: KafkaError | None = None
@@ -150,6 +161,8 @@ class _Delivery:
             "generation": str(parcel.generation), "time": str(parcel.time), "sha256": parcel.sha256,
             "content-type": "application/json" if parcel.suffix == "json" else CONTENT_TYPES[parcel.suffix],
         }  # fmt: skip
+        if self._owner is not None:
+            told["feed"] = self._owner.feed
         for number, value in enumerate(values, start=1):
             yield value, [(name, text.encode()) for name, text in (told | {"part": f"{number}/{len(values)}"}).items()]
 

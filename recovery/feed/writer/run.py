@@ -26,9 +26,11 @@ from recovery.feed.sinks.sink import Sink
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, store_of
 from recovery.feed.writer.cleaning import Cleaning
 from recovery.feed.writer.delivery import Delivery
+from recovery.feed.writer.owner import owner_of
 from recovery.feed.writer.source import Counts, FeedSource
-from recovery.feed.writer.writer import FeedWriter, FencedError, Step
+from recovery.feed.writer.writer import CALL_BUDGET_S, FeedWriter, FencedError, Step
 from tiered.open import Backends
+from tiered.protocol.retry import persist
 from tiered.settings import Settings
 
 ONCE_LOOK_S = 0.05
@@ -157,7 +159,8 @@ class FeedRun:
         """Opens, writes until it is stopped, and closes. Raises what ended it before."""
         await self.writer.open(new_generation=self._new_generation)
         self._new_generation = False
-        deliveries = [Delivery(name, sink, self.writer, self._log, self._runtime) for name, sink in self._sinks.items()]
+        owner = await persist(lambda: owner_of(self._log, self._runtime, self._settings), self._runtime, CALL_BUDGET_S)
+        deliveries = [Delivery(name, sink, self.writer, self._log, self._runtime, owner) for name, sink in self._sinks.items()]
         for delivery in deliveries:
             await delivery.begin()
         cleaning = Cleaning(self.writer, self._backends, self._runtime, self._settings)
@@ -176,6 +179,8 @@ class FeedRun:
                 beside.start_soon(each)
             try:
                 while not self._stopping.is_set() and self.writer.checkpoint.generation == generation:
+                    if await self._begins_anew(deliveries):
+                        break
                     step = await self.writer.step()
                     self._last = self.writer.checkpoint
                     await self.writer.trim(min(delivery.acknowledged for delivery in deliveries))
@@ -189,13 +194,25 @@ class FeedRun:
         if failure is not None:
             raise failure
 
+    async def _begins_anew(self, deliveries: Sequence[Delivery]) -> bool:
+        """Begins a new generation if a sink shows that the changelog went back in time. Returns whether it did."""
+        if not (newest := [each.went_back for each in deliveries if each.went_back is not None]):
+            return False
+        await self.writer.begin_after(max(newest))
+        return True
+
     async def _finish_once(self, time: int, hints: set[str], deliveries: Sequence[Delivery], cleaning: Cleaning) -> None:
         """Waits until each sink has the file of this time, and the clean-up after each of these hints was tried. Stops.
 
         What comes meanwhile is left to the next run, so that a busy store does not keep this one for ever. Raises the
         error of a sink that refuses, or that fails for `ONCE_PATIENCE_S`.
         """
-        while not self.stopping and (any(each.acknowledged < time for each in deliveries) or not cleaning.has_tried(hints)):
+        def is_behind(each: Delivery) -> bool:
+            return not each.has_looked or each.acknowledged < time
+
+        while not self.stopping and (any(map(is_behind, deliveries)) or not cleaning.has_tried(hints)):
+            if any(each.went_back is not None for each in deliveries):
+                return
             for each in deliveries:
                 if (error := each.error_after(ONCE_PATIENCE_S)) is not None:
                     self._gave_up = True

@@ -17,7 +17,7 @@ from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.feed.writer.delivery import Delivery
 from recovery.feed.writer.positions import note_name
 from recovery.feed.writer.writer import Step
-from tests.given.fed_store import FedStore, ListSink, fed_store, object_id
+from tests.given.fed_store import OWNER, FedStore, ListSink, fed_store, object_id
 from tiered.protocol.backends import Tombstone
 from tiered.testing.log import MemoryChangeLog, Stored
 
@@ -162,7 +162,7 @@ async def test_a_sink_that_was_left_out_for_a_while_is_told_that_it_cannot_go_on
     async with fed_store(SimulatedRuntime(seed=7)) as store:
         await store.put("a")
         await store.run_once()
-        left_out, store.sink = store.sink, ListSink("memory://feed")
+        left_out, store.sink = store.sink, ListSink("memory://feed", list(store.sink.parcels))
         settings = store.settings
         other = ListSink("memory://other", list(left_out.parcels))
         store.log.notes[note_name(other.name)] = store.log.notes[note_name(left_out.name)].replace(b"memory://feed", b"memory://other")
@@ -215,7 +215,7 @@ async def test_a_sink_that_fails_keeps_since_when_and_says_the_latest_reason() -
 
         async def note_after_a_failure(error: Exception) -> dict[str, object]:
             sink.error = error
-            delivery = Delivery(sink.name, sink, run.writer, store.log, store.runtime)
+            delivery = Delivery(sink.name, sink, run.writer, store.log, store.runtime, OWNER)
             await delivery.begin()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(delivery.run)
@@ -239,7 +239,7 @@ async def test_a_sink_that_never_returns_is_given_up_and_told() -> None:
         store.sink = sink = Hanging()
         run = store.run()
         await run.writer.open()
-        delivery = Delivery(sink.name, sink, run.writer, store.log, store.runtime)
+        delivery = Delivery(sink.name, sink, run.writer, store.log, store.runtime, OWNER)
         await delivery.begin()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(delivery.run)
