@@ -10,7 +10,8 @@ taken. Then the folder is flushed. So a file is there as a whole or not at all, 
 that is there already is read and compared before it is believed, and flushed: nobody knows whether the process that
 wrote it came that far.
 
-*Crash* leaves at most partial files, which the next process removes. *Failure*: see `Sink`. A full disk and a directory
+*Crash* leaves at most partial files, which the next process removes; one of a mark stays, as another process may be at
+work on it. *Failure*: see `Sink`. A full disk and a directory
 that vanished are `UnavailableError`: it goes on by itself once they are well again. Only the first parcel of a
 generation makes its folder. So a disk that is not mounted is an error, and not an empty directory that fills up.
 """
@@ -34,7 +35,6 @@ from recovery.feed.files import is_left_out
 from recovery.feed.sinks.sink import MARK, MARK_BYTES_MAX, Held, Owner, Parcel, folder_of, generation_of, time_of
 
 _PARTIAL = re.compile(r"\.[0-9]{19}\.[a-z]+\.[0-9a-f]{16}\.partial")
-_PARTIAL_MARK = re.compile(rf"\.{re.escape(MARK)}\.[0-9a-f]{{16}}\.partial")
 _OWN_OF_THE_DISK = "lost+found"
 """A directory that some file systems have at their root."""
 
@@ -113,9 +113,6 @@ class DirectorySink:
     def _claim(self, owner: Owner, beside: str) -> None:
         with self._explained(f"take the mark {MARK}"):
             self._make_root()
-            for name in os.listdir(self.root):
-                if _PARTIAL_MARK.fullmatch(name):
-                    (self.root / name).unlink(missing_ok=True)
             if self._mark() is None:
                 _link(self.root / MARK, owner.to_bytes(), self.root / beside)
             _flush(self.root)
