@@ -129,12 +129,15 @@ async def _heed_signals(feed: FeedRun, *, task_status: TaskStatus[None]) -> None
 def _show(written: Written) -> None:
     value = {
         "generation": written.generation, "frontier": written.frontier, "updates": written.updates, "hints": written.hints,
-        "left": written.left,
+        "left": written.left, "other": written.other,
     }  # fmt: skip
     if written.generation is None:
         show(value, "it was stopped before its turn came", choice.json)
         return
     until = "" if written.frontier is None or written.frontier <= 1 else f"; complete up to {iso_of_ms(written.frontier)}"
+    if written.other is not None:
+        show(value, f"generation {written.generation}: another writer, {written.other}, has published what was there{until}", choice.json)
+        return
     told = f"generation {written.generation}: {written.updates:,} updates of {written.hints:,} finished changes and of passes{until}"
     if written.left:
         told += f"; the clean-up after {written.left:,} of them is left to the next run"

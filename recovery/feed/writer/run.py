@@ -18,15 +18,18 @@ from dataclasses import dataclass
 
 import anyio
 
-from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
+from changelog.change import LOG_PREFIX, Unreadable
+from changelog.log import CLOCK, LOG_END, KeyRange
 from recovery.feed.sinks.sink import Sink
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, store_of
 from recovery.feed.writer.cleaning import Cleaning
 from recovery.feed.writer.delivery import Delivery
 from recovery.feed.writer.owner import owner_of
+from recovery.feed.writer.positions import Position, read
 from recovery.feed.writer.source import Counts, FeedSource
 from recovery.feed.writer.writer import CALL_BUDGET_S, FeedWriter, FencedError, Step
 from tiered.open import Backends
@@ -35,7 +38,7 @@ from tiered.settings import Settings
 
 ONCE_LOOK_S = 0.05
 ONCE_PATIENCE_S = 60.0
-"""For so many seconds a run with `once` goes on to try a sink that fails."""
+"""For so many seconds a run with `once` goes on to try a sink that fails, or waits for another writer."""
 
 LAST_BUDGET_S = 10.0
 """For so many seconds the end of a writer is tried to be committed."""
@@ -45,7 +48,8 @@ LAST_BUDGET_S = 10.0
 class Written:
     """What a run did. `frontier`: up to this time (exclusive, ms since 1970) the feed is committed; None: unknown.
 
-    `left`: hints whose clean-up `once` has tried and not finished; they are tried again.
+    `left`: hints whose clean-up `once` has tried and not finished; they are tried again. `other`: another writer, which
+    has done what this run with `once` was to do; None: this run did it.
     """
 
     generation: int | None
@@ -53,11 +57,13 @@ class Written:
     updates: int
     hints: int
     left: int
+    other: str | None = None
 
 
 class FeedRun:
     """Call `run`. `stop` ends it in good order. `once`: it ends when all that it found is published, acknowledged and
-    cleaned up, or with the error of a sink.
+    cleaned up, or with the error of a sink. If another writer lives, that one does it, and this run waits for it, but
+    no longer than `ONCE_PATIENCE_S`.
 
     `sinks`: by the names under which their positions are kept (`sink_name`). `on_standby` is called when another writer
     may be at work, so this one waits.
@@ -82,12 +88,13 @@ class FeedRun:
         self._stopping = anyio.Event()
         self._source = FeedSource(self._log, runtime, settings, self.writer.name, self.counts)
         self._last: Checkpoint | None = None
+        self._other: str | None = None
 
     @property
     def written(self) -> Written:
         """What it did until now."""
         generation, frontier = (None, None) if self._last is None else (self._last.generation, self._last.frontier)
-        return Written(generation, frontier, self.counts.committed, self.counts.hints, self.left)
+        return Written(generation, frontier, self.counts.committed, self.counts.hints, self.left, self._other)
 
     @property
     def stopping(self) -> bool:
@@ -98,7 +105,10 @@ class FeedRun:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Runs until `stop`. Raises `ConfigurationError` and `CorruptRecordError`: somebody must change something."""
+        """Runs until `stop`. Raises `ConfigurationError` and `CorruptRecordError`: somebody must change something.
+
+        With `once` also `UnavailableError`: a sink fails, or another writer lives and is not through.
+        """
         failures = 0
         while not self._stopping.is_set():
             try:
@@ -124,7 +134,7 @@ class FeedRun:
     async def _my_turn(self) -> bool:
         """Waits until no other writer is at work. False: it was stopped meanwhile."""
         seen: tuple[int, int] | None = None
-        since = -math.inf
+        since, asked_ms = -math.inf, 0
         while not self._stopping.is_set():
             raw = await self._log.read_note(NOTE)
             if raw is None:
@@ -142,11 +152,59 @@ class FeedRun:
                 if seen is None:
                     events.info("feed_stands_by", "another writer may be at work", writer=found.writer)
                     self._on_standby()
+                    asked_ms = await self._log.announce(CLOCK) if self._once else 0
+                elif self._once:
+                    await self._wait_for_other(found.writer, asked_ms)
                 seen, since = (found.epoch, found.seq), now
             elif now - since >= self._settings.feed.takeover_s:
                 return True
             await self.rest(min(self._settings.feed.poll_s, self._settings.feed.takeover_s / 10))
         return False
+
+    async def _wait_for_other(self, writer: str, asked_ms: int) -> None:
+        """A run with `once` waits until another writer, which lives, has done what it was to do. Then it stops.
+
+        Returns also if the other writer has ended. `asked_ms`: when this run began, by the log's clock.
+        """
+        if self._new_generation:
+            raise ConfigurationError(f"another writer of the feed, {writer}, is at work: stop it before you begin a new generation")
+        ends_at = self._runtime.monotonic() + ONCE_PATIENCE_S
+        through: tuple[int, int] | None = None
+        waits_for = ""
+        while not self._stopping.is_set():
+            raw = await self._log.read_note(NOTE)
+            if raw is None or (found := Checkpoint.from_bytes(raw)).closed:
+                return
+            if through is None or through[0] != found.generation:
+                waits_for = await self._unpublished(found, asked_ms)
+                through = None if waits_for else (found.generation, found.timestamp)
+            if through is not None:
+                known = await read(self._log, self._sinks)
+                behind = [name for name in self._sinks if name not in known or _reached(known[name]) < through]
+                if not behind:
+                    self._last, self._other = found, found.writer
+                    self._stopping.set()
+                    return
+                waits_for = f"the sink {behind[0]} does not have all of it"
+            if self._runtime.monotonic() >= ends_at:
+                self._gave_up = True
+                raise UnavailableError(
+                    f"another writer of the feed, {found.writer}, has given signs of life, and is not through after {ONCE_PATIENCE_S:g} s: {waits_for}."
+                    " This run has published nothing"
+                )
+            await self.rest(min(self._settings.feed.poll_s, ONCE_PATIENCE_S / 10))
+
+    async def _unpublished(self, found: Checkpoint, asked_ms: int) -> str:
+        """Returns why not all that was there at this time is published and cleaned up, as a clause. Empty: it is."""
+        if found.gap or found.scan is not None:
+            return "it reads all rows"
+        start: str | None = LOG_PREFIX
+        while start is not None:
+            page = await self._log.kept(KeyRange(start, LOG_END), self._settings.feed.batch_max)
+            if any(isinstance(each, Unreadable) or each.kept_ms is None or each.kept_ms <= asked_ms for each in page.entries):
+                return "finished changes wait for it, or for their clean-up"
+            start = page.next_start
+        return ""
 
     async def rest(self, seconds: float) -> None:
         """Waits, or until it is stopped."""
@@ -230,6 +288,10 @@ class FeedRun:
                 await self._source.report(left=True)
             except TieredError as error:
                 events.info("feed_not_closed", error, writer=self.writer.name)
+
+
+def _reached(position: Position) -> tuple[int, int]:
+    return position.generation, -1 if position.acknowledged is None else position.acknowledged
 
 
 async def run_beside(feed: FeedRun, stopped: Callable[[], Awaitable[None]], runtime: Runtime, wait_s: float) -> None:
