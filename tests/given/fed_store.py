@@ -38,7 +38,7 @@ INLINE_BYTES_MAX = 16
 class ListSink:
     """Keeps what it is given, in the order in which it came, also what came twice."""
 
-    name: str = "memory://feed"
+    name: str = "https://memory/feed"
     parcels: list[Parcel] = field(default_factory=list)
     is_away: bool = False
     owner: Owner | None = None
@@ -99,7 +99,7 @@ class FedStore:
         self.runtime = runtime
         self.settings = Settings(
             directory=Path("memory"), inline_bytes_max=INLINE_BYTES_MAX,
-            feed={"enabled": True, "to": ("memory://feed",), "takeover_s": 120, **feed},
+            feed={"enabled": True, "to": ("https://memory/feed",), "takeover_s": 120, **feed},
             recovery={"late_upload_grace_s": 5.0},
         )  # fmt: skip
         self.rows, self.blobs, self.log = MemoryRows(runtime), MemoryBlobs(runtime, sessions=sessions), MemoryChangeLog(runtime)

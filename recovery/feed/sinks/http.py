@@ -21,7 +21,6 @@ in the URL are sent as basic authentication, and never shown. Runs on asyncio an
 from __future__ import annotations
 
 import json
-import re
 import ssl
 from base64 import b64encode
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ import httpx
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from recovery.feed.sinks.sink import CONTENT_TYPES, MARK, MARK_BYTES_MAX, MARK_TYPE, Held, Owner, Parcel, folder_of, generation_of, time_of
 from recovery.visible import visible
+from tiered.places import Place
 
 ANSWER_TIMEOUT_S = 30.0
 BYTES_PER_S_MIN = 128 * 1024
@@ -169,8 +169,7 @@ class HttpSink:
         if status >= 500 or status in _LATER:
             return UnavailableError(f"{what}{told}").coded(str(status))
         if 300 <= status < 400:
-            where = f" to {_shown_url(answer.location)}" if answer.location else ""
-            return ConfigurationError(f"{what}, a redirection{where}: give the address that takes the feed itself").coded(str(status))
+            return ConfigurationError(f"{what}, a redirection{_shown_location(answer.location)}: give the address that takes the feed itself").coded(str(status))
         return ConfigurationError(f"{what}: {_ADVICE.get(status, 'it does not take the parcel')}{told}").coded(str(status))
 
 
@@ -211,22 +210,23 @@ async def _beginning(response: httpx.Response, bytes_max: int) -> bytes:
 
 def _taken_apart(text: str) -> tuple[httpx.URL, httpx.BasicAuth | None]:
     """Returns the URL without the user and the password, and these."""
-    shown = _shown_url(text)
+    place = Place.parse(text)
+    if place.scheme not in ("http", "https"):
+        raise ConfigurationError(f"{visible(place.shown)} is no address of a receiver: give a URL such as https://host/feed")
     try:
         url = httpx.URL(text)
-        if url.scheme not in ("http", "https") or not url.host:
-            raise ConfigurationError(f"{shown} is no address of a receiver: give a URL such as https://host/feed")
-        if url.query or url.fragment or "?" in text:
-            raise ConfigurationError(f"{shown} has a query or a fragment, and the names of files come after the URL: leave it out")
         auth = httpx.BasicAuth(url.username, url.password) if url.userinfo else None
         return url.copy_with(username=None, password=None, path=url.path.rstrip("/") or "/"), auth
     except httpx.InvalidURL as error:
-        raise ConfigurationError(f"{shown} is no URL: {visible(str(error))}") from None
+        raise ConfigurationError(f"{visible(place.shown)} is no URL: {type(error).__name__}") from None
 
 
-def _shown_url(text: str) -> str:
-    """The URL without what may be secret: the user, the password and the query."""
-    return visible(re.sub(r"//[^/?#]*@", "//…@", text).partition("?")[0])
+def _shown_location(text: str) -> str:
+    """Where a redirection leads, without what may be secret. Empty: nobody can tell what of it is."""
+    try:
+        return f" to {visible(Place.parse(text.partition('?')[0]).shown)}"
+    except ConfigurationError:
+        return ""
 
 
 def _untrusted(error: BaseException | None) -> str | None:

@@ -20,6 +20,7 @@ thread and last at most `POLL_S`, so that a cancellation does not wait for a bro
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -46,6 +47,7 @@ _FOR_PEOPLE = {
     KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE, KafkaError._SSL,
 }  # fmt: skip
 """Errors that no repetition cures before somebody changes something."""
+_NOT_SECRET = ("security.protocol", "sasl.mechanism")
 _silent = logging.getLogger("tiered.kafka")
 """The library would print its log on stderr. What went wrong is in the errors here."""
 _silent.propagate = False
@@ -70,8 +72,9 @@ class KafkaSink:
         self._producer: Producer | None = None
         self._heard: KafkaError | None = None
         self._owner: Owner | None = None
+        self._options = dict(options or {})
         self._settings: dict[str, Any] = {
-            **(options or {}), "bootstrap.servers": brokers, "client.id": "tiered-feed", "enable.idempotence": True, "acks": "all",
+            **self._options, "bootstrap.servers": brokers, "client.id": "tiered-feed", "enable.idempotence": True, "acks": "all",
             "linger.ms": 5, "message.timeout.ms": int(timeout_s * 1000), "message.max.bytes": 64 * 2**20,
         }  # fmt: skip
 
@@ -117,13 +120,13 @@ class KafkaSink:
             try:
                 self._producer = Producer({**self._settings, "error_cb": self._hear, "logger": _silent})
             except (KafkaException, ValueError, TypeError) as error:
-                raise ConfigurationError(f"{self.name} cannot be used: {_said(error)}") from None
+                raise ConfigurationError(f"{self.name} cannot be used: {self._said(error)}") from None
         for value, headers in delivery.records():
             delivery.waiting += 1
             try:
                 self._producer.produce(self._topic, value, delivery.key, headers=headers, on_delivery=delivery.reported)
             except (BufferError, KafkaException) as error:
-                raise UnavailableError(f"{self.name} cannot take {delivery.parcel.path} of the feed: {_said(error)}") from None
+                raise UnavailableError(f"{self.name} cannot take {delivery.parcel.path} of the feed: {self._said(error)}") from None
 
     def _poll(self) -> None:
         assert self._producer is not None
@@ -140,7 +143,16 @@ class KafkaSink:
         if error is None:
             return UnavailableError(f"{what} within {self._timeout_s:g} s")
         kind = ConfigurationError if error.code() in _FOR_PEOPLE else UnavailableError
-        return kind(f"{what}: {_said(error)}").coded(error.name())
+        return kind(f"{what}: {self._said(error)}").coded(error.name())
+
+
+    def _said(self, error: Exception | KafkaError) -> str:
+        """What the library says. It may quote an option, and most of them are secret."""
+        text = _said(error)
+        for name, value in self._options.items():
+            if value and not name.startswith(_NOT_SECRET):
+                text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", "…", text)
+        return text
 
 
 class _Delivery:

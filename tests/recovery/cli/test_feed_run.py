@@ -24,10 +24,10 @@ def tiered(tmp_path: Path) -> Command:
 
 @pytest.mark.parametrize(("to", "said"), [
     (["store"], "is in the directory of the store"), (["store/blobs/feed"], "is in the directory of the store"),
-    (["link/feed"], "is in the directory of the store"), ([""], "the place of the feed is ''"),
+    (["link/feed"], "is in the directory of the store"), ([""], "the place of the feed is empty"),
     (["out", "./out/"], "are the same place"), (["file"], "a file is where a directory should be"),
     (["no/such/out"], "there is no directory"), (["ftp://host/out"], "is no place for a feed"),
-    (["https://u:hush@host/a?token=hush"], "host"), (["kafka://u:hush@host:9092/a"], "names no topic"),
+    (["https://u:hush@host/a?token=hush"], "has no query"), (["kafka://u:hush@host:9092/a"], "names a user"),
 ])  # fmt: skip
 def test_a_place_that_is_none_is_one_sentence(tiered: Command, to: Sequence[str], said: str) -> None:
     (tiered.directory / "file").write_bytes(b"x")

@@ -23,7 +23,7 @@ class Failing:
     """A sink that raises the errors of a list, one each time, and the last one for ever. An empty list: it takes all.
     """
 
-    name = "memory://feed"
+    name = "https://memory/feed"
 
     def __init__(self, *errors: TieredError) -> None:
         self.errors = list(errors)

@@ -53,7 +53,7 @@ async def test_once_beside_a_living_writer_whose_sink_is_away_ends_with_an_error
     async with fed_store(SimulatedRuntime(seed=7)) as store:
         await store.put("a")
         store.sink.is_away = True
-        with pytest.raises(UnavailableError, match=r"another writer of the feed, feed-.*the sink memory://feed does not have all of it"):
+        with pytest.raises(UnavailableError, match=r"another writer of the feed, feed-.*the sink https://memory/feed does not have all of it"):
             await beside(store, store.run(once=True))
 
 
