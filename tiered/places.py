@@ -84,7 +84,9 @@ class Place:
         if at and scheme == "kafka":
             raise ConfigurationError("kafka://… names a user: a user and a password are options after a ?, such as ?sasl.username=u")
         if scheme == "kafka" and not _BROKERS.fullmatch(authority):
-            raise ConfigurationError("kafka://… names no topic: give kafka://broker:9092/topic; a user and a password are options after a ?")
+            raise ConfigurationError(
+                "kafka://… names no topic: give kafka://broker:9092/topic; a user and a password are options after a ?"
+            )
         if scheme == "gs" and (at or not authority):
             raise ConfigurationError("gs://… names no bucket: give gs:// and its name, such as gs://my-bucket/feed")
         if scheme != "kafka" and not _HOST.fullmatch(authority):

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from changelog.base.errors import ConfigurationError
+from changelog.base.runtime import SystemRuntime
+from recovery.feed.sinks.open import open_sink
 from tests.given.command_line import Command
 from tiered import Settings
 from tiered.places import Place
@@ -20,7 +22,8 @@ UNCLEAR = [
     "https://user:hush hush@host/feed", "https://user:hush@[host/feed", "https://user:hush@host:port/feed", "https://user:hush@",
     "http:/user:hush@host/feed", "https:user:hush@host/feed", "https//user:hush@host/feed", "https;//user:hush@host/feed",
     "htps://user:hush@host/feed", "://user:hush@host/feed", "//user:hush@host/feed", "user:hush@host/feed", "hush@host/feed",
-    "~user:hush@host/feed", "/x/https://user:hush@host/feed", " https://user:hush@host/feed", "gs://user:hush@bucket/feed", "gs:hush@bucket",
+    "~user:hush@host/feed", "/x/https://user:hush@host/feed", " https://user:hush@host/feed", "gs://user:hush@bucket/feed",
+    "gs:hush@bucket",
     "gs://bucket:12/hush@x", "kafka://user:hush@broker:9092/topic", "kafka://user:12/x?hush@broker:9092/topic", "kafka://user:12/hush@b:9092/t",
     "kafka://user:hush/hush@b:9092/t", "kafka://b:9092/t?sasl.password=hush#hush", "kafka:/b:9092/t?sasl.password=hush",
     "b:9092/t?sasl.password=hush", "https://host/feed?password=hush", "wss://hush@host", "https://user:" + "hush" * 100 + "/@host/",
@@ -38,9 +41,6 @@ def test_a_place_that_nobody_can_take_apart_is_refused_and_not_shown(text: str, 
         with pytest.raises(Exception, match=r"place|URL|path|option|names") as caught:
             make()  # type: ignore[operator]
         assert "hush" not in f"{caught.value}{caught.value!r}{caught.value.__cause__}"
-
-    from changelog.base.runtime import SystemRuntime
-    from recovery.feed.sinks.open import open_sink
 
     refused(lambda: open_sink(text, SystemRuntime()))
     if text.startswith("kafka://user:12/x?"):

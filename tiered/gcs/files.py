@@ -7,7 +7,7 @@ bytes that were damaged on their way. *Failure*: see `tiered.gcs.http`.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Self
 
@@ -81,7 +81,7 @@ class GcsFiles:
         answer = await self._http.call("GET", self._http.object_url(name, alt="media"), doing, accept=(200, 404))
         return None if answer.status == 404 else answer.body
 
-    async def names(self, prefix: str, start: str) -> AsyncIterator[str]:
+    async def names(self, prefix: str, start: str) -> AsyncGenerator[str, None]:
         """Yields the names that begin like this and are not before `start`, in order, page by page."""
         doing = f"listing files whose names begin with {prefix!r}"
         query = {"prefix": prefix, "startOffset": start, "fields": "items(name),nextPageToken"}

@@ -5,7 +5,7 @@
     Repr-Digest: sha-256=:…:                 RFC 9530: what the receiver must have at the end
     If-None-Match: *                         nothing may be overwritten
 
-    GET {url}/                               what is there, as `recovery.http.receiver` tells it; another receiver need not
+    GET {url}/                               what is there, as `recovery.http.receiver` tells it. Others need not
     GET, PUT {url}/_feed.json                the mark, where the receiver tells what is there
 
     2xx            acknowledged: the receiver has it durably
@@ -124,7 +124,7 @@ class HttpSink:
         `UnavailableError`: it does not answer now, or the list breaks off.
         """
         answer = await self._ask("GET", path, {}, b"", LIST_BYTES_MAX + 1, LIST_BYTES)
-        if answer.status in _LATER or answer.status >= 500 and answer.status != 501:
+        if answer.status in _LATER or (answer.status >= 500 and answer.status != 501):
             raise self._refusal("GET", path or "/", answer)
         if answer.status != 200 or answer.content_type.partition(";")[0].strip() != LINES:
             return None
@@ -142,7 +142,10 @@ class HttpSink:
             await client.aclose()
 
     async def _ask(self, method: str, path: str, headers: dict[str, str], body: bytes, bytes_max: int, size: int = 0) -> _Answer:
-        """Sends one request. Returns the answer with at most so many bytes of its body. `size`: of what is sent or read."""
+        """Sends one request. Returns the answer with at most so many bytes of its body.
+
+        `size`: it may take the time of so many bytes.
+        """
         timeout_s = self._timeout_s + size / BYTES_PER_S_MIN
         if self._client is None:
             self._client = httpx.AsyncClient(
@@ -154,7 +157,8 @@ class HttpSink:
                 url = self._url.copy_with(path=f"{self._url.path.rstrip('/')}/{path}")
                 async with self._client.stream(method, url, headers=headers, content=body, auth=self._auth) as response:
                     body = await _beginning(response, bytes_max)
-                    return _Answer(response.status_code, response.headers.get("Location", ""), response.headers.get("Content-Type", ""), body)
+                    told = response.headers
+                    return _Answer(response.status_code, told.get("Location", ""), told.get("Content-Type", ""), body)
         except TimeoutError:
             raise UnavailableError(f"{self.name} gave no answer within {timeout_s:g} s") from None
         except (httpx.RequestError, httpx.StreamError, ssl.SSLError, OSError) as error:
@@ -169,7 +173,8 @@ class HttpSink:
         if status >= 500 or status in _LATER:
             return UnavailableError(f"{what}{told}").coded(str(status))
         if 300 <= status < 400:
-            return ConfigurationError(f"{what}, a redirection{_shown_location(answer.location)}: give the address that takes the feed itself").coded(str(status))
+            where = _shown_location(answer.location)
+            return ConfigurationError(f"{what}, a redirection{where}: give the address that takes the feed itself").coded(str(status))
         return ConfigurationError(f"{what}: {_ADVICE.get(status, 'it does not take the parcel')}{told}").coded(str(status))
 
 

@@ -189,8 +189,8 @@ class FeedRun:
             if self._runtime.monotonic() >= ends_at:
                 self._gave_up = True
                 raise UnavailableError(
-                    f"another writer of the feed, {found.writer}, has given signs of life, and is not through after {ONCE_PATIENCE_S:g} s: {waits_for}."
-                    " This run has published nothing"
+                    f"another writer of the feed, {found.writer}, has given signs of life, and is not through after"
+                    f" {ONCE_PATIENCE_S:g} s: {waits_for}. This run has published nothing"
                 )
             await self.rest(min(self._settings.feed.poll_s, ONCE_PATIENCE_S / 10))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
+from trio.testing import MockClock
 
 from emulators.world.runtime import SimulatedRuntime
 from recovery.feed.writer.run import FeedRun
@@ -32,8 +33,6 @@ async def beside(store: FedStore, once: FeedRun) -> None:
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, object]]:
-    from trio.testing import MockClock
-
     return "trio", {"clock": MockClock(autojump_threshold=0)}
 
 
@@ -42,7 +41,7 @@ async def test_once_beside_a_living_writer_ends_when_that_one_has_published_what
         await store.put("a")
         once = store.run(once=True)
         await beside(store, once)
-        view, frontier = store.sink.view()
+        view, _ = store.sink.view()
         assert view == await store.references() and len(view) == 1
         assert once.written.other is not None and once.written.other != once.writer.name
         assert (once.written.frontier or 0) > 1 and once.written.updates == 0
@@ -53,7 +52,7 @@ async def test_once_beside_a_living_writer_whose_sink_is_away_ends_with_an_error
     async with fed_store(SimulatedRuntime(seed=7)) as store:
         await store.put("a")
         store.sink.is_away = True
-        with pytest.raises(UnavailableError, match=r"another writer of the feed, feed-.*the sink https://memory/feed does not have all of it"):
+        with pytest.raises(UnavailableError, match=r"another writer .*: the sink https://memory/feed does not have all of it"):
             await beside(store, store.run(once=True))
 
 
