@@ -9,11 +9,13 @@ Before the first delivery, and now and then afterwards, the sink is looked at:
 
     it is marked as the place of another feed, or has      refused: two stores must not deliver to one place
       files, no mark, and this feed never delivered there
-    it has a file of this generation that is later than    the changelog went back in time (a backup was restored):
-      the last commit                                        the run begins a new generation (`went_back`)
-    it has a later generation, and none of this one's      refused: a copy of this store, or a restored one, has gone
-      files is later than the last commit                    on there. Two copies never take turns: one of them stops
+    it has a file of this generation after the last one    the changelog went back in time (a backup was restored):
+      that it acknowledged, and the journal does not         the run begins a new generation (`went_back`)
+    it has a later generation, and knows all files of      refused: a copy of this store, or a restored one, has gone
+      this one                                               on there. Two copies never take turns: one of them stops
     what it acknowledged last is gone                      `UnavailableError`, until the files are back
+
+The time of the last commit would not do instead: a writer that was restored may commit before it gets an answer.
 
 A later writer of this store leaves the same signs. It has changed the epoch of the checkpoint before, so the checkpoint
 is read once more before anything is believed.
@@ -168,14 +170,15 @@ class Delivery:
         checkpoint, newest = self._writer.committed, held.newest or 0
         if checkpoint is None:
             return  # it is fenced
-        is_later = bool(held.times) and held.times[-1] > checkpoint.timestamp
+        journaled = {each.time for each in self._writer.waiting}
+        is_unknown = any(time > self.acknowledged and time not in journaled for time in held.times)
         is_beyond = newest > self._generation
-        if not (is_later or is_beyond or self._has_lost(held)) or await self._is_fenced(checkpoint):
+        if not (is_unknown or is_beyond or self._has_lost(held)) or await self._is_fenced(checkpoint):
             return
-        if is_later or (is_beyond and not held.times):
+        if is_unknown or (is_beyond and not held.times):
             self.went_back = max(newest, self._generation)
             events.warning(
-                "feed_went_back", "the sink has later files than the changelog knows, as after a backup was restored",
+                "feed_went_back", "the sink has files that the changelog does not know, as after a backup was restored",
                 sink=self._name, generation=self._generation, newest=newest,
             )  # fmt: skip
         elif is_beyond:

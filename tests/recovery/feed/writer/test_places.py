@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
 import anyio
@@ -85,6 +86,24 @@ async def test_a_store_that_went_back_in_time_begins_a_new_generation_whatever_i
         assert {name.rpartition("/")[2] for name in view} == {"a", "b", "c"}
 
 
+async def test_a_restored_writer_that_commits_before_its_sink_answers_still_learns_that_it_went_back(store: FedStore) -> None:
+    """Its last commit is later by then than all that the sink has."""
+    await store.put("a")
+    await store.run_once()
+    kept = backup(store)
+    await store.put("b")
+    await store.run_once()
+    restore(store, kept)
+    await store.put("c")
+    killed = store.run()
+    await killed.writer.open()
+    await killed.writer.step()
+    await store.run_once()
+    view, _ = store.sink.view()
+    assert view == await store.references()
+    assert {name.rpartition("/")[2] for name in view} == {"a", "c"} and len(generations(store)) == 2
+
+
 async def test_a_store_that_went_back_in_time_while_nothing_was_delivered_goes_on(store: FedStore) -> None:
     await store.put("a")
     await store.run_once()
@@ -95,6 +114,58 @@ async def test_a_store_that_went_back_in_time_while_nothing_was_delivered_goes_o
     await store.run_once()
     assert len(generations(store)) == 1
     assert store.sink.view()[0] == await store.references()
+
+
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.sim) for seed in range(4, 40))])
+async def test_however_a_store_is_restored_its_readers_find_what_it_holds(seed: int) -> None:
+    """Random changes, writers that are killed, a sink that is away, and backups. Where a copy would have to be told
+    from a restored store, the writer says so, and a new generation is begun by hand.
+    """
+    chance = Random(seed)
+    async with fed_store(SimulatedRuntime(seed=seed), batch_max=2) as store:
+        by_hand = False
+
+        async def publish() -> None:
+            nonlocal by_hand
+            refused = None
+            try:
+                await store.run_once(new_generation=by_hand or chance.random() < 0.1)
+            except ConfigurationError as error:
+                refused = str(error)
+            if by_hand := refused is not None:
+                assert "has gone on there" in str(refused)
+                await publish()
+            view, frontier = store.sink.view()
+            assert view == await store.references() and frontier > (1,)
+
+        await publish()
+        backups = [backup(store)]
+        for _ in range(30):
+            match chance.choice(("put", "put", "delete", "publish", "kill", "away", "backup", "restore")):
+                case "put":
+                    await store.put(chance.choice("abc"))
+                case "delete":
+                    await store.delete(chance.choice("abc"))
+                case "publish":
+                    await publish()
+                case "kill":
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(store.run().run)
+                        await store.runtime.sleep(chance.choice((0.1, 1.0, 150.0)))
+                        tasks.cancel_scope.cancel()
+                case "away":
+                    store.sink.is_away = True
+                    with pytest.raises((UnavailableError, ConfigurationError)):
+                        await store.run_once()
+                    store.sink.is_away = False
+                case "backup":
+                    backups.append(backup(store))
+                case "restore":
+                    restore(store, chance.choice(backups))
+        await publish()
+        await store.runtime.sleep(10)
+        await publish()
+        assert await store.kept() == 0
 
 
 async def test_a_generation_that_somebody_else_begins_is_noticed_by_a_writer_at_work(store: FedStore) -> None:
