@@ -45,7 +45,7 @@ from recovery.feed.files import read_all
 from recovery.feed.messages import Updates
 from recovery.feed.reader import CdcReader
 from recovery.feed.sinks.directory import DirectorySink
-from recovery.feed.sinks.sink import Parcel
+from recovery.feed.sinks.sink import Owner, Parcel
 from recovery.feed.view import View
 from recovery.feed.writer.checkpoint import store_of
 from recovery.feed.writer.cleaning import Cleaning
@@ -299,6 +299,12 @@ class TimingSink:
         ]
         now = time.perf_counter()
         self.acknowledged |= dict.fromkeys(blobs, now)
+
+    async def look(self, generation: int, since: int) -> None:
+        return None
+
+    async def claim(self, owner: Owner) -> bool:
+        return False
 
     async def aclose(self) -> None:
         return None

@@ -51,7 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery": {"recovery/feed/writer", "recovery/statistics"} | LOG | STORE,
     "recovery/statistics": LOG | STORE,
     "recovery/feed": {"changelog/base", "tiered/text"},
-    "recovery/feed/sinks": {"changelog/base", "recovery/feed", "recovery/visible", "tiered/gcs", "tiered/settings"},
+    "recovery/feed/sinks": {"changelog/base", "recovery/feed", "recovery/visible", "tiered/gcs", "tiered/places", "tiered/settings"},
     "recovery/feed/writer": {"recovery/feed", "recovery/feed/sinks", "recovery/rate", "recovery/statistics"} | LOG | STORE,
     "recovery/status": {"recovery", "recovery/feed/writer", "recovery/statistics"} | LOG | STORE,
     "recovery/audit": {"recovery", "recovery/feed", "recovery/feed/writer/checkpoint", "recovery/statistics"} | LOG | STORE,

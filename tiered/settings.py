@@ -39,6 +39,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from changelog.base.errors import ConfigurationError
+from tiered.places import Place
 from tiered.protocol.backends import MARK_AGE_MAX_S
 from tiered.text import shown
 
@@ -84,7 +85,7 @@ Attempts = Annotated[int, _Number, Field(ge=1, le=1000)]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 def _matching(pattern: str, wanted: str) -> AfterValidator:
@@ -234,6 +235,13 @@ def _places(value: object) -> object:
         raise ValueError('give one place, or a JSON list such as ["/var/feed", "gs://bucket/feed"]') from None
 
 
+def _place(text: str) -> str:
+    try:
+        return Place.parse(text).text
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+
+
 class FeedSettings(_Section):
     """The change feed of live references (docs/feed.md). All services, daemons and the writer need the same `enabled`.
 
@@ -249,7 +257,10 @@ class FeedSettings(_Section):
     """
 
     enabled: bool = False
-    to: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=2000)], ...], NoDecode, BeforeValidator(_places)] = ()
+    to: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_place)], ...],
+        NoDecode, BeforeValidator(_places), Field(repr=False),
+    ] = ()  # fmt: skip
     format: Literal["json", "avro"] = "json"
     poll_s: Period = 2.0
     progress_every_s: Period = 30.0
@@ -540,10 +551,13 @@ def _sentences(model: type[BaseModel], error: ValidationError, origins: Mapping[
     for problem in found[:PROBLEMS_MAX]:
         key = ".".join(str(part) for part in problem["loc"])
         where = f" ({origins[key]})" if key in origins else ""
-        name, value = _shown(key), _shown(shown(problem["input"]))
+        name, value = _shown(key), _shown_value(problem["input"])
+        told = str(problem.get("ctx", {}).get("error", problem["msg"]))
         match problem["type"]:
             case "default_factory_not_called":
                 continue  # the value it would be computed from is wrong, and another sentence says so
+            case _ if key == "feed.to" or key.startswith("feed.to."):
+                yield f"{name}{where} is wrong, and not shown, because a place may hold a password: {told[0].lower()}{told[1:]}"
             case "value_error" if not key:
                 yield str(problem["ctx"]["error"])
             case "value_error":
@@ -553,7 +567,8 @@ def _sentences(model: type[BaseModel], error: ValidationError, origins: Mapping[
             case "extra_forbidden":
                 yield f"{name}{where} is no setting; the nearest is {_nearest(key, [*_keys(model), *model.model_fields])}"
             case "model_type":
-                yield f"{name}{where} is {value}, not a section of settings"
+                is_shown = "not" if key == "feed" else f"{value}, not"  # somebody may have put a place there, with its password
+                yield f"{name}{where} is {is_shown} a section of settings"
             case _:
                 yield f"{name}{where} is {value}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
     if len(found) > PROBLEMS_MAX:
@@ -566,6 +581,11 @@ def _nearest(word: str, known: Collection[str]) -> str:
     return get_close_matches(word[:VALUE_SHOWN_MAX], known, n=1, cutoff=0.0)[0]
 
 
+def _shown_value(value: object) -> str:
+    """A value of any type, as `_shown`. What is long is not cut before the user and the password are left out."""
+    return _shown(shown(f"…@{value.rpartition('@')[2]}" if isinstance(value, str) and "@" in value else value))
+
+
 def _shown(text: str) -> str:
     """A value, shortened to what a sentence holds. The user, the password and the options of a URL are left out."""
     _, at, host = text.rpartition("@")
@@ -576,11 +596,6 @@ def _shown(text: str) -> str:
 def _without_options(text: str) -> str:
     """A text without what follows the `?` of a URL."""
     return re.sub(r"([@/][^?\s]*\?)[^\s'\"]*", r"\1…", text)
-
-
-def _place(text: str) -> str:
-    """A place of the feed, without what may be secret: a user, a password and options."""
-    return _without_options(re.sub(r"//[^/?#]*@", "//…@", text)) if "://" in text else text
 
 
 def _keys(model: type[BaseModel]) -> Iterator[str]:
@@ -607,6 +622,6 @@ def _named(values: Mapping[str, Any]) -> Iterator[str]:
 
 def _value(values: Mapping[str, Any], key: str) -> Any:
     if key == "feed.to":
-        return [_place(to) for to in values["feed"]["to"]]
+        return [Place.parse(to).shown for to in values["feed"]["to"]]
     section, dot, name = key.partition(".")
     return _value(values[section], name) if dot else values[section]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from changelog.base.runtime import Runtime
 from emulators.world.runtime import Simulated
-from recovery.feed.sinks.sink import Parcel
+from recovery.feed.sinks.sink import Held, Owner, Parcel
 
 
 class WorldSink(Simulated):
@@ -14,6 +14,7 @@ class WorldSink(Simulated):
         super().__init__(runtime)
         self.name = name
         self.arrived: list[Parcel] = []
+        self.owner: Owner | None = None
         self.held: dict[tuple[int, int], Parcel] = {}
 
     async def deliver(self, parcel: Parcel) -> None:
@@ -21,6 +22,16 @@ class WorldSink(Simulated):
         self.arrived.append(parcel)
         self.held.setdefault((parcel.generation, parcel.time), parcel)
         self._took_effect("sink.deliver", self.name)
+
+    async def look(self, generation: int, since: int) -> Held:
+        await self._travel()
+        times = tuple(sorted(time for number, time in self.held if number == generation and time >= since))
+        return Held(self.owner, max((number for number, _ in self.held), default=None), times)
+
+    async def claim(self, owner: Owner) -> bool:
+        await self._travel()
+        self.owner = self.owner or owner
+        return True
 
     async def aclose(self) -> None:
         return None

@@ -23,6 +23,7 @@ from recovery.cli.output import iso_of_ms, show
 from recovery.cli.shared import choice, run_async, say, shared
 from recovery.logs import use_format
 from tiered.errors import ConfigurationError, TieredError
+from tiered.places import Place
 from tiered.settings import Settings
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def fed(settings: Settings, to: list[str] | tuple[str, ...] = ()) -> Settings:
             " because each of them must leave its hints; then run this again"
         )
     if to:
-        settings = settings.model_copy(update={"feed": settings.feed.model_copy(update={"to": tuple(to)})})
+        places = tuple(Place.parse(each).text for each in to)
+        settings = settings.model_copy(update={"feed": settings.feed.model_copy(update={"to": places})})
     if not settings.feed.to:
         raise ConfigurationError("the feed goes nowhere: give --to SINK, or set feed.to, such as a directory or gs://bucket/prefix")
     return settings
@@ -89,7 +91,7 @@ async def open_feed(
     for text in settings.feed.to:
         if (name := sink_name(text)) in sinks:
             raise ConfigurationError(f"two sinks of the feed are the same place, {name}: name each place once")
-        if "://" not in text and _is_inside(name, settings.directory):
+        if not Place.parse(text).scheme and _is_inside(name, settings.directory):
             raise ConfigurationError(f"{name} is in the directory of the store, whose files are its own: give a place outside for the feed")
         sinks[name] = open_sink(text, runtime, settings)
         stack.push_async_callback(sinks[name].aclose)
@@ -129,12 +131,15 @@ async def _heed_signals(feed: FeedRun, *, task_status: TaskStatus[None]) -> None
 def _show(written: Written) -> None:
     value = {
         "generation": written.generation, "frontier": written.frontier, "updates": written.updates, "hints": written.hints,
-        "left": written.left,
+        "left": written.left, "other": written.other,
     }  # fmt: skip
     if written.generation is None:
         show(value, "it was stopped before its turn came", choice.json)
         return
     until = "" if written.frontier is None or written.frontier <= 1 else f"; complete up to {iso_of_ms(written.frontier)}"
+    if written.other is not None:
+        show(value, f"generation {written.generation}: another writer, {written.other}, has published what was there{until}", choice.json)
+        return
     told = f"generation {written.generation}: {written.updates:,} updates of {written.hints:,} finished changes and of passes{until}"
     if written.left:
         told += f"; the clean-up after {written.left:,} of them is left to the next run"

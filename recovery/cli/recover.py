@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 import typer
 
+from changelog.base.events import events
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.change import Entry
 from recovery.cli.entries import Listed, open_logged, show_listed, show_nothing, standing_of
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from recovery.daemon import Beside
+    from recovery.feed.writer.overdue import Released
     from recovery.feed.writer.run import FeedRun
     from recovery.loop import RecoveryLoop, Report
     from tiered.open import Backends
@@ -63,7 +65,7 @@ def recover(
             await work(chosen, bound)
 
     async def work(chosen: Settings, bound: socket.socket | None) -> None:
-        from recovery.daemon import collect, recover_once, release_overdue_logged, run_daemon, source_of
+        from recovery.daemon import collect, recover_once, run_daemon, source_of
         from recovery.loop import RecoveryLoop
         from tiered.telemetry.telemetry import Telemetry
 
@@ -80,12 +82,12 @@ def recover(
                 collected = await collect(backends)  # before recovery, which may need the space
                 source = source_of(loop, backends.log, SystemRuntime(), settings)
                 report = await recover_once(loop, source, limit)
-                if settings.feed.enabled and limit is None:
-                    await release_overdue_logged(backends, SystemRuntime(), settings)
+                overdue, failures = await _release_overdue(backends, settings, None if limit is None else limit - report.seen)
                 stuck = await count_stuck(backends.log)
-                cut = {"more": "maybe"} if report.seen == limit else {}
-                _show_report(report, {"collected": collected.removed, "stuck": stuck} | cut)
-                _raise_unless_clean(report, stuck, collected.failures)
+                cut = {"more": "maybe"} if report.seen + overdue.looked_at == limit else {}
+                kept = {"overdue": overdue.forgotten} if overdue.looked_at else {}
+                _show_report(report, {"collected": collected.removed, "stuck": stuck} | kept | cut)
+                _raise_unless_clean(report, overdue.failed, stuck, [*collected.failures, *failures])
             else:
                 logging.getLogger("tiered").setLevel(logging.INFO)
                 runtime = SystemRuntime()
@@ -95,6 +97,18 @@ def recover(
                 _show_report(done.report, {"collected": done.collected, "stuck": done.stuck})
 
     run_async(command)
+
+
+async def _release_overdue(backends: Backends, settings: Settings, limit: int | None) -> tuple[Released, Sequence[TieredError]]:
+    """Cleans up what waited too long for a change feed, also where the feed is off. Returns what it did, and its error.
+    """
+    from recovery.feed.writer.overdue import Released, release_counted
+
+    try:
+        return await release_counted(backends, SystemRuntime(), settings, limit=limit), ()
+    except TieredError as error:
+        events.warning("overdue_not_released", error)
+        return Released(), (error,)
 
 
 def _with_port(settings: Settings, http_port: int | None) -> Settings:
@@ -172,11 +186,13 @@ def _show_report(report: Report, more: Mapping[str, Any]) -> None:
     show(value, "  ".join(f"{name} {'-' if count is None else count}" for name, count in value.items()), choice.json)
 
 
-def _raise_unless_clean(report: Report, stuck: int, failures: Iterable[TieredError]) -> None:
-    """Raises an error as long as something is left to do. `failures`: of the collection."""
+def _raise_unless_clean(report: Report, overdue: int, stuck: int, failures: Iterable[TieredError]) -> None:
+    """Raises an error as long as something is left to do. `overdue`: how many entries of the feed could not be cleaned
+    up. `failures`: of the collection, and of the clean-up as a whole.
+    """
     if stuck:
         raise CorruptRecordError(stuck_sentence(stuck))
     for failure in failures:
         raise failure
-    if report.failed:
-        raise UnavailableError(f"{report.failed} entries could not be recovered now; try again")
+    if failed := report.failed + overdue:
+        raise UnavailableError(f"{failed} entries could not be recovered now; try again")

@@ -269,6 +269,8 @@ def _show_feed(page: _Page, feed: Feed, status: Status) -> None:
         page.more(_sink_words(sink, status.at_ms))
         if sink.error is not None and sink.failing_since_ms is not None:
             page.more(sink.error)
+        if sink.unasked is not None:
+            page.more(sink.unasked)
     if (source := status.sources.get(FEED)) is not None:
         _show_source(page, FEED, source, status)
 

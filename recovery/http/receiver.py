@@ -1,6 +1,7 @@
 """A small receiver of a change feed: it takes files by PUT, keeps them in a directory, and shows them again.
 
     PUT /generation-…/TIME.json     204: kept durably; sent again with the same bytes: 204 again
+    GET, PUT /_feed.json            the mark: whose feed it is; 409: another feed's
     GET /                           a line of JSON for each generation
     GET /generation-…/              a line of JSON for each file, in the order of their times
     GET /generation-…/TIME.json     the file
@@ -41,7 +42,7 @@ from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from recovery.feed.errors import FeedError, Rule
 from recovery.feed.sinks.directory import DirectorySink
-from recovery.feed.sinks.sink import CONTENT_TYPES, Parcel, Suffix, generation_of, time_of
+from recovery.feed.sinks.sink import CONTENT_TYPES, MARK, MARK_TYPE, Owner, Parcel, Suffix, generation_of, time_of
 from recovery.http.app import Guarded
 
 BYTES_MAX = 64 * 2**20
@@ -59,6 +60,7 @@ def make_receiver(directory: str | Path, runtime: Runtime, hosts: Collection[str
     """
     receiver = _Receiver(DirectorySink(directory, runtime), bytes_max)
     routes = [
+        Route(f"/{MARK}", receiver.put_mark, methods=["PUT"]), Route(f"/{MARK}", receiver.mark),
         Route("/", receiver.generations), Route("/{folder}/", receiver.files), Route("/{folder}", receiver.files),
         Route("/{folder}/{name}", receiver.put, methods=["PUT"]), Route("/{folder}/{name}", receiver.file),
     ]  # fmt: skip
@@ -87,6 +89,29 @@ class _Receiver:
             await in_thread(partial(_read_through, parcel), self._thread)
             await self._sink.deliver(parcel)
         return Response(status_code=204)
+
+    async def put_mark(self, request: Request) -> Response:
+        """Keeps the mark of a feed, unless there is one. One of another feed stays."""
+        told = _digest_of(request.headers.get("repr-digest", ""))
+        async with self._bodies:
+            body = await self._body(request)
+        if sha256(body).hexdigest() != told:
+            raise HTTPException(400, "the body has another sha-256 than Repr-Digest says: send it again")
+        try:
+            owner = Owner.from_bytes(body, "the body")
+        except ConfigurationError as error:
+            raise HTTPException(422, str(error)) from None
+        await self._sink.claim(owner)
+        there = (await self._sink.look(0, 0)).owner
+        if there is None or there.feed != owner.feed:
+            raise HTTPException(409, "the files here are of another feed")
+        return Response(status_code=204)
+
+    async def mark(self, _: Request) -> Response:
+        owner = (await self._sink.look(0, 0)).owner
+        if owner is None:
+            raise HTTPException(404)
+        return Response(owner.to_bytes(), media_type=MARK_TYPE)
 
     async def generations(self, _: Request) -> Response:
         found = await in_thread(partial(_listed, self._sink.root, generation_of, folders=True), self._thread)

@@ -89,7 +89,7 @@ def _sink_json(sink: FeedSink, shown: Callable[[str], str]) -> dict[str, Any]:
     return {
         "name": sink.name, "known": sink.known, "acknowledged": moment(sink.acknowledged_ms), "records": sink.records,
         "behind_records": sink.behind_records, "behind_s": sink.behind_s, "failing_since": moment(sink.failing_since_ms),
-        "error": None if sink.error is None else shown(sink.error),
+        "error": None if sink.error is None else shown(sink.error), "unasked": sink.unasked,
     }
 
 

@@ -70,6 +70,15 @@ class FeedSink:
     error: str | None = None
     known: bool = True
 
+    @property
+    def unasked(self) -> str | None:
+        """Why its writer may not learn that another store delivers there, too, as a clause. None: it asks the sink."""
+        if self.name.startswith("kafka://"):
+            return "a topic does not tell whether another store delivers there, too"
+        if self.name.startswith(("http://", "https://")):
+            return "only a receiver that lists its files tells whether another store delivers there, too"
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Feed:

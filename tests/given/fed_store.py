@@ -15,7 +15,7 @@ from changelog.log import LOG_END, KeyRange
 from recovery.feed.files import Form, read
 from recovery.feed.messages import Message
 from recovery.feed.reader import CdcReader
-from recovery.feed.sinks.sink import Parcel
+from recovery.feed.sinks.sink import Held, Owner, Parcel
 from recovery.feed.writer.run import FeedRun
 from tiered.errors import UnavailableError
 from tiered.metadata import Metadata
@@ -30,6 +30,7 @@ from tiered.testing.log import MemoryChangeLog
 from tiered.testing.rows import MemoryRows
 
 LARGE = b"x" * 64
+OWNER = Owner("0" * 32, "a store in memory")
 INLINE_BYTES_MAX = 16
 
 
@@ -37,9 +38,10 @@ INLINE_BYTES_MAX = 16
 class ListSink:
     """Keeps what it is given, in the order in which it came, also what came twice."""
 
-    name: str = "memory://feed"
+    name: str = "https://memory/feed"
     parcels: list[Parcel] = field(default_factory=list)
     is_away: bool = False
+    owner: Owner | None = None
 
     async def deliver(self, parcel: Parcel) -> None:
         if self.is_away:
@@ -47,6 +49,16 @@ class ListSink:
         held = {each.name: each for each in self.parcels if each.generation == parcel.generation}
         assert held.get(parcel.name, parcel) == parcel, "the same file has the same bytes"
         self.parcels.append(parcel)
+
+    async def look(self, generation: int, since: int) -> Held:
+        if self.is_away:
+            raise UnavailableError(f"{self.name} does not answer")
+        times = {each.time for each in self.parcels if each.generation == generation and each.time >= since}
+        return Held(self.owner, max((each.generation for each in self.parcels), default=None), tuple(sorted(times)))
+
+    async def claim(self, owner: Owner) -> bool:
+        self.owner = self.owner or owner
+        return True
 
     async def aclose(self) -> None:
         return None
@@ -87,7 +99,7 @@ class FedStore:
         self.runtime = runtime
         self.settings = Settings(
             directory=Path("memory"), inline_bytes_max=INLINE_BYTES_MAX,
-            feed={"enabled": True, "to": ("memory://feed",), "takeover_s": 120, **feed},
+            feed={"enabled": True, "to": ("https://memory/feed",), "takeover_s": 120, **feed},
             recovery={"late_upload_grace_s": 5.0},
         )  # fmt: skip
         self.rows, self.blobs, self.log = MemoryRows(runtime), MemoryBlobs(runtime, sessions=sessions), MemoryChangeLog(runtime)

@@ -7,11 +7,11 @@ bytes that were damaged on their way. *Failure*: see `tiered.gcs.http`.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Self
 
-from changelog.base.errors import UnavailableError
+from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.base.runtime import Runtime
 from tiered.gcs.format import encode_crc, extend_crc
 from tiered.gcs.http import ENDPOINT, Authorize, GcsHttp
@@ -69,6 +69,29 @@ class GcsFiles:
             return False
         answer = await self._http.call("GET", self._http.object_url(name, alt="media"), doing, answers=_answers(len(content)))
         return answer.body == content
+
+    async def read(self, name: str, bytes_max: int) -> bytes | None:
+        """Returns the file, or None if there is none. `InvalidRequestError`: it has more bytes."""
+        doing = f"reading {name!r}"
+        told = await self._http.call("GET", self._http.object_url(name, fields="size"), doing, accept=(200, 404))
+        if told.status == 404:
+            return None
+        if not str(size := told.json(doing).get("size")).isdecimal() or int(str(size)) > bytes_max:
+            raise InvalidRequestError(f"{name!r} has {size} bytes, and may have {bytes_max}")
+        answer = await self._http.call("GET", self._http.object_url(name, alt="media"), doing, accept=(200, 404))
+        return None if answer.status == 404 else answer.body
+
+    async def names(self, prefix: str, start: str) -> AsyncGenerator[str, None]:
+        """Yields the names that begin like this and are not before `start`, in order, page by page."""
+        doing = f"listing files whose names begin with {prefix!r}"
+        query = {"prefix": prefix, "startOffset": start, "fields": "items(name),nextPageToken"}
+        while True:
+            page = (await self._http.call("GET", self._http.objects_url(**query), doing)).json(doing)
+            for item in page.get("items", []):
+                yield str(item["name"])
+            if not page.get("nextPageToken"):
+                return
+            query["pageToken"] = str(page["nextPageToken"])
 
     async def has_any(self, prefix: str) -> bool:
         """Returns whether a file has a name that begins like this."""

@@ -1,5 +1,6 @@
 """`BucketSink`: a bucket of Google Cloud Storage, with the same names as in a directory.
 
+    gs://bucket/prefix/_feed.json                                                     whose feed it is
     gs://bucket/prefix/generation-0001795000000000/0000000000000000000.json
 
 Objects are created, never replaced. If a name is taken, the object is read and compared. *Failure*: see `Sink`. Runs on
@@ -9,13 +10,13 @@ asyncio only, like the store's own adapter for buckets.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, aclosing, contextmanager
 
 import anyio
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
-from recovery.feed.sinks.sink import CONTENT_TYPES, Parcel
+from recovery.feed.sinks.sink import CONTENT_TYPES, MARK, MARK_BYTES_MAX, MARK_TYPE, Held, Owner, Parcel, folder_of, generation_of, time_of
 from tiered.gcs.auth import GoogleAuthorization
 from tiered.gcs.files import GcsFiles
 from tiered.settings import GcsSettings
@@ -38,7 +39,7 @@ class BucketSink:
         """The folders of which this process knows that their first file is there."""
 
     async def deliver(self, parcel: Parcel) -> None:
-        with self._explained(parcel):
+        with self._explained(parcel.path):
             files = await self._opened()
             await self._look_for_first(files, parcel)
             name = f"{self._prefix}{parcel.path}"
@@ -48,6 +49,36 @@ class BucketSink:
                     " it stays as it is; find out who wrote it, and move it away"
                 )
             self._known.add(parcel.folder)
+
+    async def look(self, generation: int, since: int) -> Held:
+        with self._explained("questions"):
+            files = await self._opened()
+            raw = await files.read(f"{self._prefix}{MARK}", MARK_BYTES_MAX)
+            owner = None if raw is None else Owner.from_bytes(raw, f"{self.name}/{MARK}")
+            folder = f"{self._prefix}{folder_of(generation)}/"
+            times = [
+                known[0] async for name in files.names(folder, f"{folder}{since:019d}")
+                if (known := time_of(name.removeprefix(folder))) is not None
+            ]  # fmt: skip
+            return Held(owner, await self._newest(files), tuple(times))
+
+    async def _newest(self, files: GcsFiles) -> int | None:
+        """Returns the latest generation of which a file is there. Each question passes the files of one by."""
+        newest, prefix = None, f"{self._prefix}generation-"
+        start = prefix
+        while True:
+            async with aclosing(files.names(prefix, start)) as names:
+                name = await anext(names, None)
+            if name is None:
+                return newest
+            folder = name.removeprefix(self._prefix).partition("/")[0]
+            newest = generation_of(folder) or newest
+            start = f"{self._prefix}{folder}0"  # the first name after all of this folder
+
+    async def claim(self, owner: Owner) -> bool:
+        with self._explained(f"the mark {MARK}"):
+            await (await self._opened()).create(f"{self._prefix}{MARK}", owner.to_bytes(), MARK_TYPE)
+            return True
 
     async def aclose(self) -> None:
         self._files = None
@@ -76,7 +107,7 @@ class BucketSink:
         self._known.add(parcel.folder)
 
     @contextmanager
-    def _explained(self, parcel: Parcel) -> Iterator[None]:
+    def _explained(self, what: str) -> Iterator[None]:
         """A parcel can be delivered again, so an unknown outcome is no more than an answer that did not come."""
         try:
             yield
@@ -85,4 +116,4 @@ class BucketSink:
         except ConfigurationError:
             raise
         except InvalidRequestError as error:
-            raise ConfigurationError(f"{self.name} does not take {parcel.path} of the feed: {error}").coded(error.code) from error
+            raise ConfigurationError(f"{self.name} does not take {what} of the feed: {error}").coded(error.code) from error

@@ -1,6 +1,7 @@
 """`DirectorySink`: a directory of this machine, with one folder for each generation and one file for each parcel.
 
-    PATH/generation-0001795000000000/0000000000000000000.json     the first parcel of the generation
+    PATH/_feed.json                                               the mark: whose feed it is
+         generation-0001795000000000/0000000000000000000.json     the first parcel of the generation
                                      0001795000000012345.json
                                      .0001795000000012345.json.….partial    what a killed process left; nobody reads it
 
@@ -9,7 +10,8 @@ taken. Then the folder is flushed. So a file is there as a whole or not at all, 
 that is there already is read and compared before it is believed, and flushed: nobody knows whether the process that
 wrote it came that far.
 
-*Crash* leaves at most partial files, which the next process removes. *Failure*: see `Sink`. A full disk and a directory
+*Crash* leaves at most partial files, which the next process removes; one of a mark stays, as another process may be at
+work on it. *Failure*: see `Sink`. A full disk and a directory
 that vanished are `UnavailableError`: it goes on by itself once they are well again. Only the first parcel of a
 generation makes its folder. So a disk that is not mounted is an error, and not an empty directory that fills up.
 """
@@ -30,7 +32,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Unavai
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from recovery.feed.files import is_left_out
-from recovery.feed.sinks.sink import Parcel, generation_of, time_of
+from recovery.feed.sinks.sink import MARK, MARK_BYTES_MAX, Held, Owner, Parcel, folder_of, generation_of, time_of
 
 _PARTIAL = re.compile(r"\.[0-9]{19}\.[a-z]+\.[0-9a-f]{16}\.partial")
 _OWN_OF_THE_DISK = "lost+found"
@@ -66,6 +68,14 @@ class DirectorySink:
         chance = self._runtime.random.getrandbits(64)
         await in_thread(partial(self._keep, parcel, f".{parcel.name}.{chance:016x}.partial"), self._thread)
 
+    async def look(self, generation: int, since: int) -> Held:
+        return await in_thread(partial(self._look, generation, since), self._thread)
+
+    async def claim(self, owner: Owner) -> bool:
+        chance = self._runtime.random.getrandbits(64)
+        await in_thread(partial(self._claim, owner, f".{MARK}.{chance:016x}.partial"), self._thread)
+        return True
+
     async def aclose(self) -> None:
         """Does nothing: no file stays open."""
 
@@ -73,7 +83,7 @@ class DirectorySink:
 
     def _keep(self, parcel: Parcel, beside: str) -> None:
         folder = self.root / parcel.folder
-        with self._explained(parcel):
+        with self._explained(f"take {parcel.path} of the feed", parcel.folder):
             if parcel.folder not in self._known:
                 self._look_into(folder, parcel)
                 self._known.add(parcel.folder)
@@ -81,12 +91,39 @@ class DirectorySink:
                 _create(folder / parcel.name, parcel, folder / beside)
             _flush(folder)
 
+    def _look(self, generation: int, since: int) -> Held:
+        with self._explained("be looked at"):
+            try:
+                names = os.listdir(self.root)
+            except FileNotFoundError:
+                return Held(None, None, ())
+            generations = [number for name in names if (number := generation_of(name)) is not None and _has_files(self.root / name)]
+            files = os.listdir(self.root / folder_of(generation)) if generation in generations else []
+            times = sorted(known[0] for name in files if (known := time_of(name)) is not None and known[0] >= since)
+            return Held(self._mark(), max(generations, default=None), tuple(times))
+
+    def _mark(self) -> Owner | None:
+        try:
+            handle = os.open(self.root / MARK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        with open(handle, "rb") as file:
+            return Owner.from_bytes(file.read(MARK_BYTES_MAX + 1), str(self.root / MARK))
+
+    def _claim(self, owner: Owner, beside: str) -> None:
+        with self._explained(f"take the mark {MARK}"):
+            self._make_root()
+            if self._mark() is None:
+                _link(self.root / MARK, owner.to_bytes(), self.root / beside)
+            _flush(self.root)
+
     def _look_into(self, folder: Path, parcel: Parcel) -> None:
         """Prepares a folder that this process has not used yet. Raises if it is not one of this feed."""
         if not folder.exists():
             if parcel.time > 0:
                 raise UnavailableError(_lost(f"there is no {folder}", parcel))
-            self._make(folder)
+            self._make_root()
+            folder.mkdir(exist_ok=True)
         names = sorted(os.listdir(folder))
         if foreign := [name for name in names if not is_left_out(name) and time_of(name) is None]:
             raise ConfigurationError(
@@ -99,7 +136,7 @@ class DirectorySink:
                 (folder / name).unlink(missing_ok=True)
         _flush(self.root)
 
-    def _make(self, folder: Path) -> None:
+    def _make_root(self) -> None:
         if self.root.exists():
             foreign = [each.name for each in sorted(self.root.iterdir()) if not _is_of_a_feed(each)]
             if foreign:
@@ -111,17 +148,16 @@ class DirectorySink:
                 raise ConfigurationError(f"there is no directory {self.root.parent}: make it, or give another path than {self.root}")
             self.root.mkdir(mode=0o700, exist_ok=True)
             _flush(self.root.parent)
-        folder.mkdir(exist_ok=True)
 
     @contextmanager
-    def _explained(self, parcel: Parcel) -> Iterator[None]:
+    def _explained(self, doing: str, folder: str = "") -> Iterator[None]:
         """Turns errors of the file system into ours."""
         try:
             yield
         except OSError as error:
-            what = f"{self.root} cannot take {parcel.path} of the feed"
+            what = f"{self.root} cannot {doing}"
             if error.errno == errno.ENOENT:
-                self._known.discard(parcel.folder)
+                self._known.discard(folder)
                 raise UnavailableError(f"{what}: the directory vanished while it was used; bring it back") from error
             if (why := _REFUSED.get(error.errno or 0)) is not None:
                 raise ConfigurationError(f"{what}: {why}") from error
@@ -150,21 +186,29 @@ def _holds(path: Path, parcel: Parcel) -> bool:
 
 
 def _create(path: Path, parcel: Parcel, beside: Path) -> None:
+    if not _link(path, parcel.data, beside):
+        _holds(path, parcel)
+
+
+def _link(path: Path, content: bytes, beside: Path) -> bool:
+    """Creates a file as a whole. Returns False if the name is taken."""
     try:
         with beside.open("xb") as file:
-            file.write(parcel.data)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         try:
             os.link(beside, path)
         except FileExistsError:
-            _holds(path, parcel)
+            return False
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            # Another process could take the name in between, but a parcel of this name has the same bytes there.
-            if not _holds(path, parcel):
-                beside.rename(path)
+            # Another process could take the name in between. A parcel of this name has the same bytes there.
+            if path.exists():
+                return False
+            beside.rename(path)
+        return True
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
@@ -176,6 +220,15 @@ def _flush(directory: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _has_files(folder: Path) -> bool:
+    """Whether a folder has a file of a feed. What is no folder has none."""
+    try:
+        with os.scandir(folder) as found:
+            return any(time_of(each.name) is not None for each in found)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _is_of_a_feed(path: Path) -> bool:

@@ -5,6 +5,9 @@
     Repr-Digest: sha-256=:…:                 RFC 9530: what the receiver must have at the end
     If-None-Match: *                         nothing may be overwritten
 
+    GET {url}/                               what is there, as `recovery.http.receiver` tells it. Others need not
+    GET, PUT {url}/_feed.json                the mark, where the receiver tells what is there
+
     2xx            acknowledged: the receiver has it durably
     409, 412       something of this name is there: it is read with GET and compared
     408, 425, 429, 5xx, no answer in time    not now: `UnavailableError`
@@ -17,17 +20,19 @@ in the URL are sent as basic authentication, and never shown. Runs on asyncio an
 
 from __future__ import annotations
 
-import re
+import json
 import ssl
 from base64 import b64encode
 from dataclasses import dataclass
+from hashlib import sha256
 
 import anyio
 import httpx
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
-from recovery.feed.sinks.sink import CONTENT_TYPES, Parcel
+from recovery.feed.sinks.sink import CONTENT_TYPES, MARK, MARK_BYTES_MAX, MARK_TYPE, Held, Owner, Parcel, folder_of, generation_of, time_of
 from recovery.visible import visible
+from tiered.places import Place
 
 ANSWER_TIMEOUT_S = 30.0
 BYTES_PER_S_MIN = 128 * 1024
@@ -35,6 +40,11 @@ BYTES_PER_S_MIN = 128 * 1024
 CONNECT_TIMEOUT_S = 10.0
 TOLD_BYTES_MAX = 300
 """So much of the receiver's own words is in an error."""
+LIST_BYTES_MAX = 64 * 2**20
+"""A longer list of files is not read: some 600,000 files."""
+LIST_BYTES = 4 * 2**20
+"""A list may take the time of so many bytes."""
+LINES = "application/jsonl"
 DROPPED_BYTES_MAX = 64 * 1024
 _LATER = (408, 425, 429)
 _TAKEN = (409, 412)
@@ -58,36 +68,85 @@ class HttpSink:
         self._transport = transport
         self._timeout_s = timeout_s
         self._client: httpx.AsyncClient | None = None
+        self._tells = False
 
     async def deliver(self, parcel: Parcel) -> None:
         headers = {
             "Content-Type": CONTENT_TYPES[parcel.suffix], "If-None-Match": "*", "Content-Length": str(len(parcel.data)),
             "Repr-Digest": digest(parcel.sha256),
         }  # fmt: skip
-        answer = await self._ask("PUT", parcel, headers, parcel.data, TOLD_BYTES_MAX)
+        answer = await self._ask("PUT", parcel.path, headers, parcel.data, TOLD_BYTES_MAX, len(parcel.data))
         if 200 <= answer.status < 300:
             return
         if answer.status not in _TAKEN:
-            raise self._refusal("PUT", parcel, answer)
-        there = await self._ask("GET", parcel, {}, b"", len(parcel.data) + 1)
+            raise self._refusal("PUT", parcel.path, answer)
+        there = await self._ask("GET", parcel.path, {}, b"", len(parcel.data) + 1, len(parcel.data))
         if there.status in (404, 410):
             raise UnavailableError(f"{self.name} has {parcel.path} by its answer {answer.status}, and has it not by {there.status}")
         if there.status != 200:
-            raise self._refusal("GET", parcel, there)
+            raise self._refusal("GET", parcel.path, there)
         if there.body != parcel.data:
             raise CorruptRecordError(
                 f"{self.name}/{parcel.path} has other bytes than the feed ({len(parcel.data)} bytes, sha256 {parcel.sha256}):"
                 " it stays as it is; find out who wrote it, and move it away"
             )
 
+    async def look(self, generation: int, since: int) -> Held | None:
+        self._tells = False
+        if (folders := await self._listed("")) is None:
+            return None
+        generations = [number for each in folders if (number := generation_of(str(each.get("folder")))) is not None]
+        files = (await self._listed(f"{folder_of(generation)}/") or []) if generation in generations else []
+        times = sorted(known[0] for each in files if (known := time_of(str(each.get("name")))) is not None and known[0] >= since)
+        mark = await self._ask("GET", MARK, {}, b"", MARK_BYTES_MAX + 1)
+        if mark.status >= 500 or mark.status in _LATER:
+            raise self._refusal("GET", MARK, mark)
+        owner = Owner.from_bytes(mark.body, f"{self.name}/{MARK}") if mark.status == 200 else None
+        self._tells = True
+        return Held(owner, max(generations, default=None), tuple(times))
+
+    async def claim(self, owner: Owner) -> bool:
+        if not self._tells:
+            return False
+        mark = owner.to_bytes()
+        headers = {
+            "Content-Type": MARK_TYPE, "If-None-Match": "*", "Content-Length": str(len(mark)),
+            "Repr-Digest": digest(sha256(mark).hexdigest()),
+        }  # fmt: skip
+        answer = await self._ask("PUT", MARK, headers, mark, TOLD_BYTES_MAX)
+        if answer.status >= 500 or answer.status in _LATER:
+            raise self._refusal("PUT", MARK, answer)
+        return 200 <= answer.status < 300 or answer.status in _TAKEN
+
+    async def _listed(self, path: str) -> list[dict[str, object]] | None:
+        """Returns the lines of a list of our own receiver. None: it gives no such list.
+
+        `UnavailableError`: it does not answer now, or the list breaks off.
+        """
+        answer = await self._ask("GET", path, {}, b"", LIST_BYTES_MAX + 1, LIST_BYTES)
+        if answer.status in _LATER or (answer.status >= 500 and answer.status != 501):
+            raise self._refusal("GET", path or "/", answer)
+        if answer.status != 200 or answer.content_type.partition(";")[0].strip() != LINES:
+            return None
+        if len(answer.body) > LIST_BYTES_MAX:
+            return None
+        try:
+            found = [json.loads(line) for line in answer.body.splitlines()]
+        except ValueError:
+            return None
+        return found if all(isinstance(each, dict) for each in found) else None
+
     async def aclose(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
 
-    async def _ask(self, method: str, parcel: Parcel, headers: dict[str, str], body: bytes, bytes_max: int) -> _Answer:
-        """Sends one request. Returns the answer with at most so many bytes of its body."""
-        timeout_s = self._timeout_s + len(parcel.data) / BYTES_PER_S_MIN
+    async def _ask(self, method: str, path: str, headers: dict[str, str], body: bytes, bytes_max: int, size: int = 0) -> _Answer:
+        """Sends one request. Returns the answer with at most so many bytes of its body.
+
+        `size`: it may take the time of so many bytes.
+        """
+        timeout_s = self._timeout_s + size / BYTES_PER_S_MIN
         if self._client is None:
             self._client = httpx.AsyncClient(
                 transport=self._transport, verify=ssl.create_default_context(), trust_env=False, follow_redirects=False,
@@ -95,9 +154,11 @@ class HttpSink:
             )  # fmt: skip
         try:
             with anyio.fail_after(timeout_s):
-                url = self._url.copy_with(path=f"{self._url.path.rstrip('/')}/{parcel.path}")
+                url = self._url.copy_with(path=f"{self._url.path.rstrip('/')}/{path}")
                 async with self._client.stream(method, url, headers=headers, content=body, auth=self._auth) as response:
-                    return _Answer(response.status_code, response.headers.get("Location", ""), await _beginning(response, bytes_max))
+                    body = await _beginning(response, bytes_max)
+                    told = response.headers
+                    return _Answer(response.status_code, told.get("Location", ""), told.get("Content-Type", ""), body)
         except TimeoutError:
             raise UnavailableError(f"{self.name} gave no answer within {timeout_s:g} s") from None
         except (httpx.RequestError, httpx.StreamError, ssl.SSLError, OSError) as error:
@@ -106,13 +167,13 @@ class HttpSink:
             # The library's own error has the request, and so the password.
             raise UnavailableError(f"{self.name} cannot be reached: {type(error).__name__} {visible(str(error))}".rstrip()) from None
 
-    def _refusal(self, method: str, parcel: Parcel, answer: _Answer) -> UnavailableError | ConfigurationError:
+    def _refusal(self, method: str, path: str, answer: _Answer) -> UnavailableError | ConfigurationError:
         status, told = answer.status, answer.told
-        what = f"{self.name} answered {method} of {parcel.path} with {status}"
+        what = f"{self.name} answered {method} of {path} with {status}"
         if status >= 500 or status in _LATER:
             return UnavailableError(f"{what}{told}").coded(str(status))
         if 300 <= status < 400:
-            where = f" to {_shown_url(answer.location)}" if answer.location else ""
+            where = _shown_location(answer.location)
             return ConfigurationError(f"{what}, a redirection{where}: give the address that takes the feed itself").coded(str(status))
         return ConfigurationError(f"{what}: {_ADVICE.get(status, 'it does not take the parcel')}{told}").coded(str(status))
 
@@ -123,6 +184,7 @@ class _Answer:
 
     status: int
     location: str
+    content_type: str
     body: bytes
 
     @property
@@ -153,22 +215,23 @@ async def _beginning(response: httpx.Response, bytes_max: int) -> bytes:
 
 def _taken_apart(text: str) -> tuple[httpx.URL, httpx.BasicAuth | None]:
     """Returns the URL without the user and the password, and these."""
-    shown = _shown_url(text)
+    place = Place.parse(text)
+    if place.scheme not in ("http", "https"):
+        raise ConfigurationError(f"{visible(place.shown)} is no address of a receiver: give a URL such as https://host/feed")
     try:
         url = httpx.URL(text)
-        if url.scheme not in ("http", "https") or not url.host:
-            raise ConfigurationError(f"{shown} is no address of a receiver: give a URL such as https://host/feed")
-        if url.query or url.fragment or "?" in text:
-            raise ConfigurationError(f"{shown} has a query or a fragment, and the names of files come after the URL: leave it out")
         auth = httpx.BasicAuth(url.username, url.password) if url.userinfo else None
         return url.copy_with(username=None, password=None, path=url.path.rstrip("/") or "/"), auth
     except httpx.InvalidURL as error:
-        raise ConfigurationError(f"{shown} is no URL: {visible(str(error))}") from None
+        raise ConfigurationError(f"{visible(place.shown)} is no URL: {type(error).__name__}") from None
 
 
-def _shown_url(text: str) -> str:
-    """The URL without what may be secret: the user, the password and the query."""
-    return visible(re.sub(r"//[^/?#]*@", "//…@", text).partition("?")[0])
+def _shown_location(text: str) -> str:
+    """Where a redirection leads, without what may be secret. Empty: nobody can tell what of it is."""
+    try:
+        return f" to {visible(Place.parse(text.partition('?')[0]).shown)}"
+    except ConfigurationError:
+        return ""
 
 
 def _untrusted(error: BaseException | None) -> str | None:

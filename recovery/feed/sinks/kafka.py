@@ -2,13 +2,14 @@
 
     key       0001795000000000/0001795000000012345    generation/time: all of a parcel goes to one partition
     value     the message: a line of JSON, or bare Avro, as the parcel's file has it
-    headers   generation, time, part (1/3), sha256 of the parcel, content-type
+    headers   generation, time, part (1/3), sha256 of the parcel, content-type, feed (whose it is)
 
 Updates that would make a record larger than `RECORD_BYTES_MAX` are cut into several, always in the same way. How
 updates are cut means nothing to a reader. A parcel is acknowledged when the brokers have confirmed every record of it
 (acks=all). The producer is idempotent, so its own repetitions do not double a record.
 
-A topic has no names, so nothing here can refuse other bytes under the same name. A parcel that is delivered again is
+A topic has no names, so nothing here can refuse other bytes under the same name, and nothing tells what is there: two
+feeds in one topic are not noticed. The header `feed` tells them apart. A parcel that is delivered again is
 there twice. Readers of CDC v2 ignore that. A parcel of which only a part arrived has no progress message yet, because
 that comes last. So readers do not see it.
 
@@ -19,6 +20,7 @@ thread and last at most `POLL_S`, so that a cancellation does not wait for a bro
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -30,7 +32,7 @@ from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from recovery.feed.messages import Message, Updates
-from recovery.feed.sinks.sink import CONTENT_TYPES, Parcel
+from recovery.feed.sinks.sink import CONTENT_TYPES, Owner, Parcel
 from recovery.feed.spelling import to_line
 from recovery.visible import visible
 
@@ -45,6 +47,7 @@ _FOR_PEOPLE = {
     KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE, KafkaError._SSL,
 }  # fmt: skip
 """Errors that no repetition cures before somebody changes something."""
+_NOT_SECRET = ("security.protocol", "sasl.mechanism")
 _silent = logging.getLogger("tiered.kafka")
 """The library would print its log on stderr. What went wrong is in the errors here."""
 _silent.propagate = False
@@ -68,14 +71,16 @@ class KafkaSink:
         self._turn = anyio.Lock()
         self._producer: Producer | None = None
         self._heard: KafkaError | None = None
+        self._owner: Owner | None = None
+        self._options = dict(options or {})
         self._settings: dict[str, Any] = {
-            **(options or {}), "bootstrap.servers": brokers, "client.id": "tiered-feed", "enable.idempotence": True, "acks": "all",
+            **self._options, "bootstrap.servers": brokers, "client.id": "tiered-feed", "enable.idempotence": True, "acks": "all",
             "linger.ms": 5, "message.timeout.ms": int(timeout_s * 1000), "message.max.bytes": 64 * 2**20,
         }  # fmt: skip
 
     async def deliver(self, parcel: Parcel) -> None:
         async with self._turn:
-            delivery, confirmed = _Delivery(parcel), False
+            delivery, confirmed = _Delivery(parcel, self._owner), False
             began_s = self._runtime.monotonic()
             try:
                 await self._call(partial(self._hand_over, delivery))
@@ -89,6 +94,14 @@ class KafkaSink:
             finally:
                 if not confirmed:  # so that nothing of it is sent later, behind the next parcel
                     await self.aclose()
+
+    async def look(self, generation: int, since: int) -> None:
+        """Returns None: who may write to a topic need not be allowed to read it."""
+
+    async def claim(self, owner: Owner) -> bool:
+        """Remembers the owner, for the header of each record. A topic takes no mark."""
+        self._owner = owner
+        return False
 
     async def aclose(self) -> None:
         producer, self._producer = self._producer, None
@@ -107,13 +120,13 @@ class KafkaSink:
             try:
                 self._producer = Producer({**self._settings, "error_cb": self._hear, "logger": _silent})
             except (KafkaException, ValueError, TypeError) as error:
-                raise ConfigurationError(f"{self.name} cannot be used: {_said(error)}") from None
+                raise ConfigurationError(f"{self.name} cannot be used: {self._said(error)}") from None
         for value, headers in delivery.records():
             delivery.waiting += 1
             try:
                 self._producer.produce(self._topic, value, delivery.key, headers=headers, on_delivery=delivery.reported)
             except (BufferError, KafkaException) as error:
-                raise UnavailableError(f"{self.name} cannot take {delivery.parcel.path} of the feed: {_said(error)}") from None
+                raise UnavailableError(f"{self.name} cannot take {delivery.parcel.path} of the feed: {self._said(error)}") from None
 
     def _poll(self) -> None:
         assert self._producer is not None
@@ -130,14 +143,24 @@ class KafkaSink:
         if error is None:
             return UnavailableError(f"{what} within {self._timeout_s:g} s")
         kind = ConfigurationError if error.code() in _FOR_PEOPLE else UnavailableError
-        return kind(f"{what}: {_said(error)}").coded(error.name())
+        return kind(f"{what}: {self._said(error)}").coded(error.name())
+
+
+    def _said(self, error: Exception | KafkaError) -> str:
+        """What the library says. It may quote an option, and most of them are secret."""
+        text = _said(error)
+        for name, value in self._options.items():
+            if value and not name.startswith(_NOT_SECRET):
+                text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", "…", text)
+        return text
 
 
 class _Delivery:
     """One parcel under way. `waiting`: how many records are not confirmed yet. `refused`: the first error."""
 
-    def __init__(self, parcel: Parcel) -> None:
+    def __init__(self, parcel: Parcel, owner: Owner | None = None) -> None:
         self.parcel = parcel
+        self._owner = owner
         self.key = f"{parcel.generation:016d}/{parcel.time:019d}".encode()
         self.waiting = 0
         self.refused: KafkaError | None = None
@@ -150,6 +173,8 @@ class _Delivery:
             "generation": str(parcel.generation), "time": str(parcel.time), "sha256": parcel.sha256,
             "content-type": "application/json" if parcel.suffix == "json" else CONTENT_TYPES[parcel.suffix],
         }  # fmt: skip
+        if self._owner is not None:
+            told["feed"] = self._owner.feed
         for number, value in enumerate(values, start=1):
             yield value, [(name, text.encode()) for name, text in (told | {"part": f"{number}/{len(values)}"}).items()]
 

@@ -13,21 +13,20 @@ packages.
 from __future__ import annotations
 
 import re
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
 from recovery.feed.sinks.directory import DirectorySink
 from recovery.feed.sinks.sink import Sink
 from recovery.visible import visible
+from tiered.places import Place
 from tiered.settings import GcsSettings, Settings
 
-_BROKER = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}"
-_BROKERS = re.compile(rf"{_BROKER}(?:,{_BROKER})*")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _OPTION = re.compile(r"(security|sasl|ssl)\.[a-z0-9.]+")
-_MISTYPED = re.compile(r"(gs|https?|kafka|file):(?!//)", re.IGNORECASE)
-_WANTED = "give the path of a directory, gs://bucket/prefix, https://host/path or kafka://broker:9092/topic"
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,60}")
+"""What may be shown as the name of an option."""
 
 
 def open_sink(text: str, runtime: Runtime, settings: Settings | None = None) -> Sink:
@@ -36,20 +35,16 @@ def open_sink(text: str, runtime: Runtime, settings: Settings | None = None) -> 
     `settings`: of the store, for a bucket; None: the defaults. Raises `ConfigurationError`: the text names no sink, or
     a package is missing.
     """
-    if not text.strip() or "\0" in text:
-        raise ConfigurationError(f"the place of the feed is {visible(text)!r}: {_WANTED}")
-    if (mistyped := _MISTYPED.match(text)) is not None:
-        raise ConfigurationError(f"{_shown(text)} is no path and no URL: a URL begins with {mistyped[1]}://, and a path with ./ or /")
-    if "://" not in text:
-        return _directory(text, runtime)
-    match urlsplit(text).scheme:
+    place = Place.parse(text)
+    match place.scheme:
+        case "":
+            return _directory(text, runtime)
         case "gs":
-            return _bucket(text, runtime, settings)
-        case "http" | "https":
-            return _http(text)
+            return _bucket(place, runtime, settings)
         case "kafka":
-            return _kafka(text, runtime)
-    raise ConfigurationError(f"{_shown(text)} is no place for a feed: {_WANTED}")
+            return _kafka(place, runtime)
+        case _:
+            return _http(place)
 
 
 def _directory(text: str, runtime: Runtime) -> Sink:
@@ -59,53 +54,44 @@ def _directory(text: str, runtime: Runtime) -> Sink:
         raise ConfigurationError(f"{visible(text)} is no path of a directory: {error}") from None
 
 
-def _bucket(text: str, runtime: Runtime, settings: Settings | None) -> Sink:
-    parts = urlsplit(text)
-    prefix = unquote(parts.path).strip("/")
-    odd = "//" in prefix or any(part in (".", "..") for part in prefix.split("/")) or prefix != visible(prefix)
-    if odd or parts.query or parts.fragment:
-        raise ConfigurationError(f"{_shown(text)} is no prefix of objects: give one such as gs://bucket/feeds/live")
+def _bucket(place: Place, runtime: Runtime, settings: Settings | None) -> Sink:
+    prefix = unquote(place.path).strip("/")
+    if "//" in prefix or any(part in (".", "..") for part in prefix.split("/")) or prefix != visible(prefix):
+        raise ConfigurationError(f"{visible(place.shown)} is no prefix of objects: give one such as gs://bucket/feeds/live")
     known = {} if settings is None or settings.gcs is None else settings.gcs.model_dump()
     try:
-        gcs = GcsSettings(**{**known, "bucket": parts.netloc})
+        gcs = GcsSettings(**{**known, "bucket": place.authority})
     except ValueError:
-        raise ConfigurationError(f"{_shown(text)} names no bucket: give gs:// and its name, such as gs://my-bucket/feed") from None
+        raise ConfigurationError(f"{visible(place.shown)} names no bucket: give gs:// and its name, such as gs://my-bucket/feed") from None
     try:
         from recovery.feed.sinks.bucket import BucketSink
     except ModuleNotFoundError as error:
-        raise _missing(text, error, "gcp") from None
+        raise _missing(place, error, "gcp") from None
     return BucketSink(gcs, prefix, runtime)
 
 
-def _http(text: str) -> Sink:
+def _http(place: Place) -> Sink:
     try:
         from recovery.feed.sinks.http import HttpSink
     except ModuleNotFoundError as error:
-        raise _missing(text, error, "feed") from None
-    return HttpSink(text)
+        raise _missing(place, error, "feed") from None
+    return HttpSink(place.text)
 
 
-def _kafka(text: str, runtime: Runtime) -> Sink:
-    parts = urlsplit(text)
-    topic = parts.path.removeprefix("/")
-    if not _BROKERS.fullmatch(parts.netloc) or not _TOPIC.fullmatch(topic) or topic in (".", "..") or parts.fragment:
-        raise ConfigurationError(
-            f"{_shown(text)} names no topic: give kafka://broker:9092/topic; a user and a password are options after a ?"
-        )
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+def _kafka(place: Place, runtime: Runtime) -> Sink:
+    topic = place.path.removeprefix("/")
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise ConfigurationError("kafka://… names no topic: give kafka://broker:9092/topic; a user and a password are options after a ?")
+    options = dict(parse_qsl(place.text.partition("?")[2], keep_blank_values=True))
     if wrong := [name for name in options if not _OPTION.fullmatch(name)]:
-        raise ConfigurationError(f"{_shown(text)} has the option {visible(wrong[0])!r}: options begin with security., sasl. or ssl.")
+        shown = f"the option {wrong[0]!r}" if _NAME.fullmatch(wrong[0]) else "an option that has no name"
+        raise ConfigurationError(f"kafka://… has {shown}: options begin with security., sasl. or ssl.")
     try:
         from recovery.feed.sinks.kafka import KafkaSink
     except ModuleNotFoundError as error:
-        raise _missing(text, error, "kafka") from None
-    return KafkaSink(parts.netloc, topic, runtime, options)
+        raise _missing(place, error, "kafka") from None
+    return KafkaSink(place.authority, topic, runtime, options)
 
 
-def _missing(text: str, error: ModuleNotFoundError, extra: str) -> ConfigurationError:
-    return ConfigurationError(f"to deliver to {_shown(text)}, {error.name} is needed: pip install 'tiered[{extra}]'")
-
-
-def _shown(text: str) -> str:
-    """The text without what may be secret: a user, a password and the options."""
-    return visible(re.sub(r"//[^/?#]*@", "//…@", text).partition("?")[0])
+def _missing(place: Place, error: ModuleNotFoundError, extra: str) -> ConfigurationError:
+    return ConfigurationError(f"to deliver to {visible(place.shown)}, {error.name} is needed: pip install 'tiered[{extra}]'")

@@ -8,24 +8,35 @@ has time 0. Parcels come in the order of their times, but a parcel may come agai
 fenced does not know it yet. So a sink may keep a parcel twice, if its readers can tell, and never keeps other bytes
 under the same name. A sink that finds nothing of a generation when a later parcel comes has lost what it acknowledged.
 It refuses the parcel: without the earlier ones, no reader would ever get past them.
+
+A place belongs to one feed. A *mark*, the file `_feed.json` beside the folders, says to which one. Readers leave it
+out. The sink only reads and creates it, and tells what is there. The writer judges that (`writer/delivery.py`).
 """
 
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Literal, Protocol, Self, cast, get_args
 
+from changelog.base.errors import ConfigurationError
 from recovery.feed.files import Form, read
 from recovery.feed.messages import Message
+from recovery.visible import visible
 
 Suffix = Literal["json", "avro"]
 
 CONTENT_TYPES: dict[Suffix, str] = {"json": "application/jsonl", "avro": "application/avro"}
 """The media type of a file, by its suffix."""
+
+MARK = "_feed.json"
+"""The name of the file that says whose feed the files of a place are."""
+MARK_BYTES_MAX = 8192
+MARK_TYPE = "application/json"
 
 _FOLDER = re.compile(r"generation-([0-9]{16})")
 _NAME = re.compile(rf"([0-9]{{19}})\.({'|'.join(get_args(Suffix))})")
@@ -54,7 +65,7 @@ class Parcel:
     @property
     def folder(self) -> str:
         """The name of the folder that holds the files of this generation."""
-        return f"generation-{self.generation:016d}"
+        return folder_of(self.generation)
 
     @property
     def name(self) -> str:
@@ -74,6 +85,46 @@ class Parcel:
         form = Form.JSON if self.suffix == "json" else Form.AVRO
         opened = cast(io.RawIOBase, io.BytesIO(self.data))
         return (located.message for located in read(self.path, form, open_file=lambda _: opened))
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose feed is in a place. `feed`: its id, by which feeds are compared. `store`: what a person calls the store."""
+
+    feed: str
+    store: str
+
+    def to_bytes(self) -> bytes:
+        """Returns the mark."""
+        return f"{json.dumps({'feed': self.feed, 'store': self.store})}\n".encode()
+
+    @classmethod
+    def from_bytes(cls, raw: bytes, where: str) -> Self:
+        """Reads a mark. `where`: its path or address. `ConfigurationError`: it is none."""
+        try:
+            found = json.loads(raw)
+            feed, store = found["feed"], found["store"]
+        except (ValueError, RecursionError, TypeError, KeyError):
+            feed = store = None
+        if len(raw) > MARK_BYTES_MAX or not isinstance(feed, str) or not isinstance(store, str) or not feed:
+            raise ConfigurationError(f"{where} does not say whose feed it is about: find out who wrote it, and move it away")
+        return cls(feed, visible(store))
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What is in a place. `owner`: whom its mark names; None: it has none. `newest`: the latest generation that has a
+    file; None: none has. `times`: those of the files that were asked for, in order.
+    """
+
+    owner: Owner | None
+    newest: int | None
+    times: tuple[int, ...]
+
+
+def folder_of(generation: int) -> str:
+    """Returns the name of the folder that holds the files of a generation."""
+    return f"generation-{generation:016d}"
 
 
 def generation_of(folder: str) -> int | None:
@@ -99,6 +150,18 @@ class Sink(Protocol):
         repetition will help before somebody changes something (no permission, no such bucket).
         `CorruptRecordError`: under this name it holds other bytes, which it leaves as they are. After a cancellation,
         the sink has the whole parcel or nothing that a reader sees.
+        """
+
+    async def look(self, generation: int, since: int) -> Held | None:
+        """Returns what is there, with the times of the files of this generation from `since` on. None: it cannot tell.
+
+        `UnavailableError` and `ConfigurationError`: as of `deliver`; also, its mark cannot be read.
+        """
+
+    async def claim(self, owner: Owner) -> bool:
+        """Marks the place as that of this feed, durably, unless it has a mark. Safe to repeat. False: it takes no mark.
+
+        Raises as `deliver`. Whoever claims looks again afterwards: another feed may have been faster.
         """
 
     async def aclose(self) -> None:

@@ -4,10 +4,26 @@ A sink has its own pace and its own position, a note that only goes forward. A s
 and no deletion; what it does not have yet waits in the journal. *Crash* after the acknowledgement and before the
 position: the file is delivered again, with the same bytes. *Failure*: it is written down with the position, for
 `tiered status`, and tried again for ever.
+
+Before the first delivery, and now and then afterwards, the sink is looked at:
+
+    it is marked as the place of another feed, or has      refused: two stores must not deliver to one place
+      files, no mark, and this feed never delivered there
+    it has a file of this generation after the last one    the changelog went back in time (a backup was restored):
+      that it acknowledged, and the journal does not         the run begins a new generation (`went_back`)
+    it has a later generation, and knows all files of      refused: a copy of this store, or a restored one, has gone
+      this one                                               on there. Two copies never take turns: one of them stops
+    what it acknowledged last is gone                      `UnavailableError`, until the files are back
+
+The time of the last commit would not do instead: a writer that was restored may commit before it gets an answer.
+
+A later writer of this store leaves the same signs. It has changed the epoch of the checkpoint before, so the checkpoint
+is read once more before anything is believed.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import anyio
@@ -17,13 +33,15 @@ from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.log import ChangeLog
-from recovery.feed.sinks.sink import Sink
+from recovery.feed.sinks.sink import Held, Owner, Sink, folder_of
+from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.feed.writer.positions import Position, advance, read, renew
 from recovery.feed.writer.stored import Journaled
 from recovery.feed.writer.writer import NEW_GENERATION, FeedWriter, FencedError
 from tiered.metadata import NS_PER_MS
 
 LOOK_EVERY_S = 0.1
+LOOK_AT_SINK_EVERY_S = 600.0
 AGAIN_FIRST_S = 0.5
 AGAIN_MAX_S = 60.0
 DELIVERY_MAX_S = 900.0
@@ -31,17 +49,24 @@ DELIVERY_MAX_S = 900.0
 
 
 class Delivery:
-    """One sink of one writer, which is open. `name`: under which its position is kept.
+    """One sink of one writer, which is open. `name`: under which its position is kept. `owner`: whose feed it is.
 
-    `acknowledged`: the time of the last file that the sink has; -1: none.
+    `acknowledged`: the time of the last file that the sink has; -1: none. `has_looked`: the sink was looked at, and
+    may be delivered to. `went_back`: the latest generation that the sink has, if the changelog went back in time;
+    then nothing more is delivered. None: it did not.
 
     Call `begin`, then run `run` beside the writer until it is cancelled.
     """
 
-    def __init__(self, name: str, sink: Sink, writer: FeedWriter, log: ChangeLog, runtime: Runtime) -> None:
+    def __init__(self, name: str, sink: Sink, writer: FeedWriter, log: ChangeLog, runtime: Runtime, owner: Owner) -> None:
         self._name = name
         self._sink = sink
+        self._owner = owner
         self.acknowledged = -1
+        self.has_looked = False
+        self.went_back: int | None = None
+        self._look_at = -math.inf
+        self._delivered_before = False
         self._error: Exception | None = None
         self._failing_at = 0.0
         self._told: str | None = None
@@ -68,6 +93,7 @@ class Delivery:
         if stored is not None and stored.generation > generation:
             raise FencedError(f"another writer has begun generation {stored.generation} of the feed; this one delivers nothing more")
         here = stored if stored is not None and stored.generation == generation else Position(self._name, generation)
+        self._delivered_before = stored is not None and stored.acknowledged is not None
         self._position, self._generation = here, generation
         self.acknowledged = -1 if here.acknowledged is None else here.acknowledged
         if (following := self._next()) is not None and following.before > self.acknowledged:
@@ -90,18 +116,99 @@ class Delivery:
     async def run(self) -> None:
         failures = 0
         while True:
-            if not self.is_behind:
+            is_due = self._runtime.monotonic() >= self._look_at
+            if self.went_back is not None or not (is_due or self.is_behind):
                 await self._runtime.sleep(LOOK_EVERY_S)
                 continue
             try:
                 with elsewhere_is_an_error(f"the delivery to {self._name} was cancelled elsewhere"):
-                    await self.deliver_next()
+                    await (self.look() if is_due else self.deliver_next())
                 failures = 0
             except Exception as error:  # noqa: BLE001 - it is this sink's: the others go on
                 failures += 1
                 await self._failed(error)
                 bound_s = min(AGAIN_MAX_S, AGAIN_FIRST_S * 2 ** min(failures - 1, 16))
                 await self._runtime.sleep(bound_s * self._runtime.random.uniform(0.5, 1.0))
+
+    async def look(self) -> None:
+        """Looks at the sink, and marks it as the place of this feed if it has no mark. See the top of this module.
+
+        `ConfigurationError`: it is the place of another feed, or of another copy of this store. `UnavailableError`: it
+        has lost what it acknowledged. Or the error of the sink or of the log.
+        """
+        with anyio.move_on_after(DELIVERY_MAX_S) as bound:
+            held = await self._sink.look(self._generation, max(0, self.acknowledged))
+            if held is None or held.owner is None:
+                held = await self._claim(held)
+            if held is not None:
+                await self._judge(held, held.owner)
+            elif not self.has_looked:
+                events.info("feed_sink_unverified", "whether another store delivers there cannot be asked", sink=self._name)
+        if bound.cancelled_caught:
+            raise self._unanswered()
+        self.has_looked, self._look_at = True, self._runtime.monotonic() + LOOK_AT_SINK_EVERY_S
+
+    async def _claim(self, held: Held | None) -> Held | None:
+        """Marks the sink, unless its files are of nobody knows whom. Returns what is there then."""
+        if held is not None and held.newest is not None and not (self._delivered_before or held.times):
+            raise ConfigurationError(
+                f"the sink {self._name} has {folder_of(held.newest)} of a feed, and this feed has never delivered there: give an empty"
+                " place, or move what is there away"
+            )
+        if held is not None and self._has_lost(held):
+            raise self._lost()
+        if not await self._sink.claim(self._owner) or held is None:
+            return held
+        return await self._sink.look(self._generation, max(0, self.acknowledged))  # another feed may have been faster
+
+    async def _judge(self, held: Held, owner: Owner | None) -> None:
+        if owner is not None and owner.feed != self._owner.feed:
+            raise ConfigurationError(
+                f"the sink {self._name} is the place of another feed, {owner.feed} of {owner.store}; this is {self._owner.feed} of"
+                f" {self._owner.store}: give each store a place of its own"
+            )
+        checkpoint, newest = self._writer.committed, held.newest or 0
+        if checkpoint is None:
+            return  # it is fenced
+        journaled = {each.time for each in self._writer.waiting}
+        is_unknown = any(time > self.acknowledged and time not in journaled for time in held.times)
+        is_beyond = newest > self._generation
+        if not (is_unknown or is_beyond or self._has_lost(held)) or await self._is_fenced(checkpoint):
+            return
+        if is_unknown or (is_beyond and not held.times):
+            self.went_back = max(newest, self._generation)
+            events.warning(
+                "feed_went_back", "the sink has files that the changelog does not know, as after a backup was restored",
+                sink=self._name, generation=self._generation, newest=newest,
+            )  # fmt: skip
+        elif is_beyond:
+            raise ConfigurationError(
+                f"the sink {self._name} has {folder_of(newest)}, and this store is at {folder_of(self._generation)}, of which nothing is"
+                " missing here: a copy of this store, or a backup that was restored, has gone on there. Stop that one, or give it a"
+                f" place of its own; then {NEW_GENERATION}"
+            )
+        else:
+            raise self._lost()
+
+    def _has_lost(self, held: Held) -> bool:
+        return self.acknowledged >= 0 and self.acknowledged not in held.times[:1] and (held.newest or 0) <= self._generation
+
+    async def _is_fenced(self, checkpoint: Checkpoint) -> bool:
+        """Whether a later writer is at work. This one learns it with its next commit."""
+        raw = await self._log.read_note(NOTE)
+        if raw is None:
+            return True
+        found = Checkpoint.from_bytes(raw)
+        return (found.epoch, found.generation) != (checkpoint.epoch, checkpoint.generation)
+
+    def _lost(self) -> UnavailableError:
+        return UnavailableError(
+            f"the sink {self._name} has lost files: the last one that it acknowledged, {self.acknowledged:019d} in"
+            f" {folder_of(self._generation)}, is not there; bring the files back, or {NEW_GENERATION}"
+        )
+
+    def _unanswered(self) -> UnavailableError:
+        return UnavailableError(f"the sink {self._name} has not answered for {DELIVERY_MAX_S:g} s")
 
     def _next(self) -> Journaled | None:
         return next((each for each in self._writer.waiting if each.time > self.acknowledged), None)
@@ -130,7 +237,7 @@ class Delivery:
         with anyio.move_on_after(DELIVERY_MAX_S) as bound:
             await self._sink.deliver(parcel)
         if bound.cancelled_caught:
-            raise UnavailableError(f"the sink {self._name} has not answered for {DELIVERY_MAX_S:g} s")
+            raise self._unanswered()
         was_failing = self._position.failing_since is not None
         self._position = await advance(self._log, Position(self._name, self._generation, journaled.time, journaled.records))
         self.acknowledged = journaled.time

@@ -17,6 +17,7 @@ live, and everything may be repeated, by the writer too. *Crash* anywhere: the e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -70,7 +71,14 @@ async def release_overdue(backends: Backends, runtime: Runtime, settings: Settin
     Raises the `TieredError` of the changelog, if it cannot be listed or the gap cannot be set. `CorruptRecordError`:
     the checkpoint is damaged. What was forgotten by then stays forgotten.
     """
-    return await _Overdue(backends, runtime, settings, {} if covered is None else covered).release()
+    return (await release_counted(backends, runtime, settings, covered)).forgotten
+
+
+async def release_counted(
+    backends: Backends, runtime: Runtime, settings: Settings, covered: Covered | None = None, limit: int | None = None
+) -> Released:
+    """Does the same, with at most `limit` entries, and counts all that became of them."""
+    return await _Overdue(backends, runtime, settings, {} if covered is None else covered, limit).release()
 
 
 async def set_gap(log: ChangeLog) -> bool:
@@ -97,32 +105,39 @@ async def set_gap(log: ChangeLog) -> bool:
 
 
 @dataclass(slots=True)
-class _Counts:
-    """Of one call. `waiting`: their upload may still arrive, so they are looked at again later."""
+class Released:
+    """What one call did with entries. `forgotten`: cleaned up. `waiting`: their upload may still arrive, so they are
+    looked at again later. `failed`: not cleaned up; the log of this process says why.
+    """
 
     forgotten: int = 0
     parked: int = 0
     waiting: int = 0
     failed: int = 0
 
+    @property
+    def looked_at(self) -> int:
+        return self.forgotten + self.parked + self.waiting + self.failed
+
 
 class _Overdue:
     """One call of `release_overdue`."""
 
-    def __init__(self, backends: Backends, runtime: Runtime, settings: Settings, covered: Covered) -> None:
+    def __init__(self, backends: Backends, runtime: Runtime, settings: Settings, covered: Covered, limit: int | None) -> None:
         self._tiers = backends.tiers
         self._log = backends.log
         self._observer = backends.observer
         self._runtime = runtime
         self._settings = settings
         self._bucket = TokenBucket(runtime, settings.recovery.rate_per_s)
-        self._counts = _Counts()
+        self._counts = Released()
+        self._left = math.inf if limit is None else limit
         self._covered = covered
         self._now_ms = 0
 
-    async def release(self) -> int:
+    async def release(self) -> Released:
         if not self._log.durable:
-            return 0
+            return self._counts
         if not self._settings.feed.enabled:
             await self._set_gap_of_a_feed_that_is_off()
         # One time for the whole call. So every entry that it finds overdue was kept before the gap was set.
@@ -131,13 +146,16 @@ class _Overdue:
         try:
             for within in self._log.ranges():
                 start: str | None = within.start
-                while start is not None:
+                while start is not None and self._left > 0:
                     page = await self._log.kept(KeyRange(start, within.end), self._settings.recovery.page_max)
-                    await self._work([entry for entry in page.entries if self._is_overdue(entry)])
+                    overdue = [entry for entry in page.entries if self._is_overdue(entry)]
+                    overdue = overdue[: int(min(self._left, len(overdue)))]
+                    self._left -= len(overdue)
+                    await self._work(overdue)
                     start = page.next_start
         finally:
             self._say(self._runtime.monotonic() - began)
-        return self._counts.forgotten
+        return self._counts
 
     async def _set_gap_of_a_feed_that_is_off(self) -> None:
         raw = await self._log.read_note(NOTE)

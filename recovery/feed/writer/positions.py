@@ -11,15 +11,14 @@ is harmless.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from urllib.parse import urlsplit
 
 from changelog.base.errors import UnavailableError, UnconfirmedError
 from changelog.log import ChangeLog
 from recovery.feed.writer.checkpoint import FIX
 from recovery.feed.writer.note_fields import NoteFields, canonical
+from tiered.places import Place
 from tiered.settings import Settings
 
 TRIES = 8
@@ -75,14 +74,8 @@ def note_name(sink: str) -> str:
 
 
 def sink_name(to: str) -> str:
-    """Returns what a person calls the sink of one setting `feed.to`: a full path, or a URL without what is secret."""
-    if "://" not in to:
-        return os.path.abspath(os.path.expanduser(to))
-    try:
-        parts = urlsplit(to)
-    except ValueError:  # it is no URL, and whoever opens it says so
-        return f"{to.partition('://')[0]}://…"
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl().rstrip("/")
+    """Returns what a person calls the sink of one setting `feed.to`. `ConfigurationError`: it is none."""
+    return Place.parse(to).name
 
 
 async def positions(log: ChangeLog, settings: Settings) -> Mapping[str, Position]:

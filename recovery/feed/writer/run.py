@@ -18,22 +18,27 @@ from dataclasses import dataclass
 
 import anyio
 
-from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
+from changelog.change import LOG_PREFIX, Unreadable
+from changelog.log import CLOCK, LOG_END, KeyRange
 from recovery.feed.sinks.sink import Sink
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, store_of
 from recovery.feed.writer.cleaning import Cleaning
 from recovery.feed.writer.delivery import Delivery
+from recovery.feed.writer.owner import owner_of
+from recovery.feed.writer.positions import Position, read
 from recovery.feed.writer.source import Counts, FeedSource
-from recovery.feed.writer.writer import FeedWriter, FencedError, Step
+from recovery.feed.writer.writer import CALL_BUDGET_S, FeedWriter, FencedError, Step
 from tiered.open import Backends
+from tiered.protocol.retry import persist
 from tiered.settings import Settings
 
 ONCE_LOOK_S = 0.05
 ONCE_PATIENCE_S = 60.0
-"""For so many seconds a run with `once` goes on to try a sink that fails."""
+"""For so many seconds a run with `once` goes on to try a sink that fails, or waits for another writer."""
 
 LAST_BUDGET_S = 10.0
 """For so many seconds the end of a writer is tried to be committed."""
@@ -43,7 +48,8 @@ LAST_BUDGET_S = 10.0
 class Written:
     """What a run did. `frontier`: up to this time (exclusive, ms since 1970) the feed is committed; None: unknown.
 
-    `left`: hints whose clean-up `once` has tried and not finished; they are tried again.
+    `left`: hints whose clean-up `once` has tried and not finished; they are tried again. `other`: another writer, which
+    has done what this run with `once` was to do; None: this run did it.
     """
 
     generation: int | None
@@ -51,11 +57,13 @@ class Written:
     updates: int
     hints: int
     left: int
+    other: str | None = None
 
 
 class FeedRun:
     """Call `run`. `stop` ends it in good order. `once`: it ends when all that it found is published, acknowledged and
-    cleaned up, or with the error of a sink.
+    cleaned up, or with the error of a sink. If another writer lives, that one does it, and this run waits for it, but
+    no longer than `ONCE_PATIENCE_S`.
 
     `sinks`: by the names under which their positions are kept (`sink_name`). `on_standby` is called when another writer
     may be at work, so this one waits.
@@ -80,12 +88,13 @@ class FeedRun:
         self._stopping = anyio.Event()
         self._source = FeedSource(self._log, runtime, settings, self.writer.name, self.counts)
         self._last: Checkpoint | None = None
+        self._other: str | None = None
 
     @property
     def written(self) -> Written:
         """What it did until now."""
         generation, frontier = (None, None) if self._last is None else (self._last.generation, self._last.frontier)
-        return Written(generation, frontier, self.counts.committed, self.counts.hints, self.left)
+        return Written(generation, frontier, self.counts.committed, self.counts.hints, self.left, self._other)
 
     @property
     def stopping(self) -> bool:
@@ -96,7 +105,10 @@ class FeedRun:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Runs until `stop`. Raises `ConfigurationError` and `CorruptRecordError`: somebody must change something."""
+        """Runs until `stop`. Raises `ConfigurationError` and `CorruptRecordError`: somebody must change something.
+
+        With `once` also `UnavailableError`: a sink fails, or another writer lives and is not through.
+        """
         failures = 0
         while not self._stopping.is_set():
             try:
@@ -122,7 +134,7 @@ class FeedRun:
     async def _my_turn(self) -> bool:
         """Waits until no other writer is at work. False: it was stopped meanwhile."""
         seen: tuple[int, int] | None = None
-        since = -math.inf
+        since, asked_ms = -math.inf, 0
         while not self._stopping.is_set():
             raw = await self._log.read_note(NOTE)
             if raw is None:
@@ -140,11 +152,59 @@ class FeedRun:
                 if seen is None:
                     events.info("feed_stands_by", "another writer may be at work", writer=found.writer)
                     self._on_standby()
+                    asked_ms = await self._log.announce(CLOCK) if self._once else 0
+                elif self._once:
+                    await self._wait_for_other(found.writer, asked_ms)
                 seen, since = (found.epoch, found.seq), now
             elif now - since >= self._settings.feed.takeover_s:
                 return True
             await self.rest(min(self._settings.feed.poll_s, self._settings.feed.takeover_s / 10))
         return False
+
+    async def _wait_for_other(self, writer: str, asked_ms: int) -> None:
+        """A run with `once` waits until another writer, which lives, has done what it was to do. Then it stops.
+
+        Returns also if the other writer has ended. `asked_ms`: when this run began, by the log's clock.
+        """
+        if self._new_generation:
+            raise ConfigurationError(f"another writer of the feed, {writer}, is at work: stop it before you begin a new generation")
+        ends_at = self._runtime.monotonic() + ONCE_PATIENCE_S
+        through: tuple[int, int] | None = None
+        waits_for = ""
+        while not self._stopping.is_set():
+            raw = await self._log.read_note(NOTE)
+            if raw is None or (found := Checkpoint.from_bytes(raw)).closed:
+                return
+            if through is None or through[0] != found.generation:
+                waits_for = await self._unpublished(found, asked_ms)
+                through = None if waits_for else (found.generation, found.timestamp)
+            if through is not None:
+                known = await read(self._log, self._sinks)
+                behind = [name for name in self._sinks if name not in known or _reached(known[name]) < through]
+                if not behind:
+                    self._last, self._other = found, found.writer
+                    self._stopping.set()
+                    return
+                waits_for = f"the sink {behind[0]} does not have all of it"
+            if self._runtime.monotonic() >= ends_at:
+                self._gave_up = True
+                raise UnavailableError(
+                    f"another writer of the feed, {found.writer}, has given signs of life, and is not through after"
+                    f" {ONCE_PATIENCE_S:g} s: {waits_for}. This run has published nothing"
+                )
+            await self.rest(min(self._settings.feed.poll_s, ONCE_PATIENCE_S / 10))
+
+    async def _unpublished(self, found: Checkpoint, asked_ms: int) -> str:
+        """Returns why not all that was there at this time is published and cleaned up, as a clause. Empty: it is."""
+        if found.gap or found.scan is not None:
+            return "it reads all rows"
+        start: str | None = LOG_PREFIX
+        while start is not None:
+            page = await self._log.kept(KeyRange(start, LOG_END), self._settings.feed.batch_max)
+            if any(isinstance(each, Unreadable) or each.kept_ms is None or each.kept_ms <= asked_ms for each in page.entries):
+                return "finished changes wait for it, or for their clean-up"
+            start = page.next_start
+        return ""
 
     async def rest(self, seconds: float) -> None:
         """Waits, or until it is stopped."""
@@ -157,7 +217,8 @@ class FeedRun:
         """Opens, writes until it is stopped, and closes. Raises what ended it before."""
         await self.writer.open(new_generation=self._new_generation)
         self._new_generation = False
-        deliveries = [Delivery(name, sink, self.writer, self._log, self._runtime) for name, sink in self._sinks.items()]
+        owner = await persist(lambda: owner_of(self._log, self._runtime, self._settings), self._runtime, CALL_BUDGET_S)
+        deliveries = [Delivery(name, sink, self.writer, self._log, self._runtime, owner) for name, sink in self._sinks.items()]
         for delivery in deliveries:
             await delivery.begin()
         cleaning = Cleaning(self.writer, self._backends, self._runtime, self._settings)
@@ -176,6 +237,8 @@ class FeedRun:
                 beside.start_soon(each)
             try:
                 while not self._stopping.is_set() and self.writer.checkpoint.generation == generation:
+                    if await self._begins_anew(deliveries):
+                        break
                     step = await self.writer.step()
                     self._last = self.writer.checkpoint
                     await self.writer.trim(min(delivery.acknowledged for delivery in deliveries))
@@ -189,13 +252,25 @@ class FeedRun:
         if failure is not None:
             raise failure
 
+    async def _begins_anew(self, deliveries: Sequence[Delivery]) -> bool:
+        """Begins a new generation if a sink shows that the changelog went back in time. Returns whether it did."""
+        if not (newest := [each.went_back for each in deliveries if each.went_back is not None]):
+            return False
+        await self.writer.begin_after(max(newest))
+        return True
+
     async def _finish_once(self, time: int, hints: set[str], deliveries: Sequence[Delivery], cleaning: Cleaning) -> None:
         """Waits until each sink has the file of this time, and the clean-up after each of these hints was tried. Stops.
 
         What comes meanwhile is left to the next run, so that a busy store does not keep this one for ever. Raises the
         error of a sink that refuses, or that fails for `ONCE_PATIENCE_S`.
         """
-        while not self.stopping and (any(each.acknowledged < time for each in deliveries) or not cleaning.has_tried(hints)):
+        def is_behind(each: Delivery) -> bool:
+            return not each.has_looked or each.acknowledged < time
+
+        while not self.stopping and (any(map(is_behind, deliveries)) or not cleaning.has_tried(hints)):
+            if any(each.went_back is not None for each in deliveries):
+                return
             for each in deliveries:
                 if (error := each.error_after(ONCE_PATIENCE_S)) is not None:
                     self._gave_up = True
@@ -213,6 +288,10 @@ class FeedRun:
                 await self._source.report(left=True)
             except TieredError as error:
                 events.info("feed_not_closed", error, writer=self.writer.name)
+
+
+def _reached(position: Position) -> tuple[int, int]:
+    return position.generation, -1 if position.acknowledged is None else position.acknowledged
 
 
 async def run_beside(feed: FeedRun, stopped: Callable[[], Awaitable[None]], runtime: Runtime, wait_s: float) -> None:

@@ -144,6 +144,11 @@ class FeedWriter:
         return self._checkpoint
 
     @property
+    def committed(self) -> Checkpoint | None:
+        """The same, or None if this writer is not open: it knows that it is fenced."""
+        return self._checkpoint
+
+    @property
     def stored(self) -> StoredFeed:
         """The values of the present generation. Only after `open`."""
         assert self._stored is not None, "open it first"
@@ -181,11 +186,15 @@ class FeedWriter:
             return await self._begin_generation(raw, before)
         return await self._go_on(raw, before)
 
-    async def _begin_generation(self, raw: bytes | None, before: Checkpoint | None) -> Checkpoint:
-        """A feed from 0, in which a progress goes out before any update."""
+    async def begin_after(self, newest: int) -> None:
+        """Begins a generation that is later than this one, because the changelog went back in time."""
+        await self._begin_generation(self._raw, self.checkpoint, newest + 1)
+
+    async def _begin_generation(self, raw: bytes | None, before: Checkpoint | None, least: int = 0) -> Checkpoint:
+        """A feed from 0, in which a progress goes out before any update. `least`: the least number that it may have."""
         now_ms = self._now_ms()
         older = await self._persist(lambda: StoredFeed.newest(self._log)) if before is None else before.generation
-        generation = now_ms if older is None else max(now_ms, older + 1)
+        generation = max(now_ms, least) if older is None else max(now_ms, least, older + 1)
         epoch = 1 if before is None else before.epoch + 1
         stored = StoredFeed(self._log, generation)
         await self._persist(lambda: stored.begin(epoch))

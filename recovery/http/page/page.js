@@ -257,6 +257,7 @@ function feedSink(sink) {
     sink.acknowledged ? `has all up to ${moment(Date.parse(sink.acknowledged))}` : "has acknowledged nothing of this generation",
     sink.behind_records === null ? null : `${plural(sink.behind_records, "update", "updates")} behind${sink.behind_s ? ` and ${long(sink.behind_s)}` : ""}`,
     failing ? `fails since ${moment(Date.parse(sink.failing_since))}` : null,
+    sink.unasked,
   ];
   return node("li", {},
     node("p", {}, node("span", { class: `dot tone${level === "ok" ? "" : " hollow"}`, "data-level": level }), node("b", {}, sink.name)),

@@ -23,7 +23,7 @@ from recovery.feed.sinks.directory import DirectorySink
 from recovery.feed.sinks.http import HttpSink
 from recovery.feed.sinks.kafka import KafkaSink
 from recovery.feed.sinks.open import open_sink
-from recovery.feed.sinks.sink import Sink, Suffix
+from recovery.feed.sinks.sink import Held, Owner, Sink, Suffix
 from recovery.http.receiver import make_receiver
 from tests.given.kafka import KafkaMock, kafka_mock
 from tests.given.parcels import GENERATION, NOW, expected, large, parcel, parcels, viewed
@@ -85,8 +85,8 @@ class Bucket(Place):
 
     def files(self) -> dict[str, bytes]:
         folder = f"live/1/{parcels()[0].folder}/"
-        assert all(name.startswith(folder) for name in self._bucket.objects)
-        return {name.removeprefix(folder): stored.payload for name, stored in self._bucket.objects.items()}
+        assert all(name.startswith((folder, "live/1/_feed.json", "live/1/generation-")) for name in self._bucket.objects)
+        return {name.removeprefix(folder): each.payload for name, each in self._bucket.objects.items() if name.startswith(folder)}
 
 
 class Topic(Place):
@@ -248,6 +248,56 @@ async def test_closing_twice_and_delivering_afterwards(place: Place) -> None:
     await sink.aclose()
     await sink.deliver(second)
     await sink.aclose()
+
+
+# --- what is there, and whose it is -----------------------------------------------------------------
+
+MINE, OTHER = Owner("1" * 32, "mine"), Owner("2" * 32, "of another")
+
+
+async def test_a_sink_tells_what_it_holds_and_whose_it_is(place: Place) -> None:
+    feed, later = parcels(), parcels(generation=GENERATION + 7)
+    async with sink_of(place) as sink:
+        if not place.by_name:
+            assert await sink.look(GENERATION, 0) is None
+            assert not await sink.claim(MINE)
+            return
+        assert await sink.look(GENERATION, 0) == Held(None, None, ())
+        assert await sink.claim(MINE)
+        assert await sink.look(GENERATION, 0) == Held(MINE, None, ())
+        for each in (*feed, later[0]):
+            await sink.deliver(each)
+        times = tuple(each.time for each in feed)
+        assert await sink.look(GENERATION, 0) == Held(MINE, GENERATION + 7, times)
+        assert await sink.look(GENERATION, NOW + 5) == Held(MINE, GENERATION + 7, times[2:])
+        assert await sink.look(GENERATION, NOW + 6) == Held(MINE, GENERATION + 7, times[3:])
+        assert await sink.look(GENERATION + 7, 0) == Held(MINE, GENERATION + 7, (0,))
+        assert await sink.look(GENERATION - 1, 0) == Held(MINE, GENERATION + 7, ())
+
+
+async def test_the_first_of_two_feeds_keeps_the_place(place: Place) -> None:
+    if not place.by_name:
+        pytest.skip("a topic takes no mark")
+    async with sink_of(place) as sink, sink_of(place) as other:
+        assert (await sink.look(GENERATION, 0), await other.look(GENERATION, 0)) == (Held(None, None, ()),) * 2
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sink.claim, MINE)
+            tasks.start_soon(other.claim, OTHER)
+        found = await sink.look(GENERATION, 0)
+        assert found == await other.look(GENERATION, 0)
+        assert found is not None and found.owner in (MINE, OTHER)
+        await other.claim(MINE if found.owner == OTHER else OTHER)
+        assert await sink.look(GENERATION, 0) == found
+
+
+async def test_a_mark_is_no_file_of_the_feed(place: Place, tmp_path: Path) -> None:
+    feed = parcels()
+    async with sink_of(place) as sink:
+        await sink.look(GENERATION, 0)
+        await sink.claim(MINE)
+        for each in feed:
+            await sink.deliver(each)
+    assert viewed(place.messages(tmp_path)) == expected(feed)
 
 
 # --- what is cut off -------------------------------------------------------------------------------

@@ -146,15 +146,16 @@ async def test_the_password_is_sent_and_never_shown(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize(("url", "told"), [
-    ("https://user:word@receiver/feed?token=word", "https://…@receiver/feed has a query"),
-    ("https://user:word@receiver/feed#part", "https://…@receiver/feed#part has a query or a fragment"),
-    ("https://user:word@/feed", "https://…@/feed is no address of a receiver"),
-    ("https://user:word@receiver:port/feed", "is no URL"),
+    ("https://user:word@receiver/feed?token=word", "has no query and no fragment"),
+    ("https://user:word@receiver/feed#part", "has no query and no fragment"),
+    ("https://user:word@/feed", "https://… names no host"),
+    ("https://user:word@receiver:port/feed", "https://… names no host"),
+    ("gs://bucket/feed", "gs://bucket/feed is no address of a receiver"),
 ])  # fmt: skip
 def test_a_url_that_will_not_do(url: str, told: str) -> None:
     with pytest.raises(ConfigurationError, match=told.replace("?", r"\?")) as caught:
         HttpSink(url)
-    assert "word" not in str(caught.value)
+    assert "word" not in str(caught.value).replace("password", "")
 
 
 # --- the network -----------------------------------------------------------------------------------

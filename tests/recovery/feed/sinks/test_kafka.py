@@ -14,6 +14,7 @@ from changelog.base.runtime import SystemRuntime
 from recovery.feed import Updates
 from recovery.feed.sinks.kafka import RECORD_BYTES_MAX, KafkaSink
 from recovery.feed.sinks.open import open_sink
+from recovery.feed.sinks.sink import Owner
 from recovery.feed.spelling import from_line
 from tests.given.kafka import KafkaMock, kafka_mock
 from tests.given.parcels import GENERATION, NOW, expected, large, parcels, viewed
@@ -138,3 +139,21 @@ async def test_an_option_that_the_library_does_not_know_is_told_without_the_pass
         await one.deliver(FIRST)
     assert "word" not in str(caught.value)
     await one.aclose()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_the_library_quotes_of_an_option_is_left_out() -> None:
+    one = open_sink("kafka://broker:9092/topic?security.protocol=SSL&ssl.ca.location=/no/such/word.pem", SystemRuntime())
+    with pytest.raises(ConfigurationError, match=r"cannot be used: .*ssl\.ca\.location") as caught:
+        await one.deliver(FIRST)
+    assert "word" not in str(caught.value)
+    await one.aclose()
+
+
+async def test_each_record_names_its_feed(kafka: KafkaMock, topic: str) -> None:
+    one = sink(kafka, topic)
+    assert not await one.claim(Owner("f" * 32, "a store"))
+    await one.deliver(FIRST)
+    await one.aclose()
+    [record] = kafka.records(topic)
+    assert dict(record.headers() or [])["feed"] == b"f" * 32

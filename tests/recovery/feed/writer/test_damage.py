@@ -17,7 +17,7 @@ from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.feed.writer.delivery import Delivery
 from recovery.feed.writer.positions import note_name
 from recovery.feed.writer.writer import Step
-from tests.given.fed_store import FedStore, ListSink, fed_store, object_id
+from tests.given.fed_store import OWNER, FedStore, ListSink, fed_store, object_id
 from tiered.protocol.backends import Tombstone
 from tiered.testing.log import MemoryChangeLog, Stored
 
@@ -119,7 +119,7 @@ async def test_a_damaged_position_ends_the_run_and_a_new_generation_mends_it() -
             await store.put("a")
             await store.run_once()
         store.log.notes[note_name(store.sink.name)] = b"garbage"
-        with pytest.raises(CorruptRecordError, match=r"position of the sink memory://feed.*--new-generation"):
+        with pytest.raises(CorruptRecordError, match=r"position of the sink https://memory/feed.*--new-generation"):
             await store.run_once()
         await store.run_once(new_generation=True)
         await is_right(store)
@@ -162,17 +162,17 @@ async def test_a_sink_that_was_left_out_for_a_while_is_told_that_it_cannot_go_on
     async with fed_store(SimulatedRuntime(seed=7)) as store:
         await store.put("a")
         await store.run_once()
-        left_out, store.sink = store.sink, ListSink("memory://feed")
+        left_out, store.sink = store.sink, ListSink("https://memory/feed", list(store.sink.parcels))
         settings = store.settings
-        other = ListSink("memory://other", list(left_out.parcels))
-        store.log.notes[note_name(other.name)] = store.log.notes[note_name(left_out.name)].replace(b"memory://feed", b"memory://other")
+        other = ListSink("https://memory/other", list(left_out.parcels))
+        store.log.notes[note_name(other.name)] = store.log.notes[note_name(left_out.name)].replace(b"https://memory/feed", b"https://memory/other")
         for name in "bcd":
             await store.put(name)
             await store.run_once()
         store.settings = settings.model_copy(update={"feed": settings.feed.model_copy(update={"to": (store.sink.name, other.name)})})
         run = store.run(once=True)
         run._sinks = {store.sink.name: store.sink, other.name: other}
-        with pytest.raises(ConfigurationError, match=r"memory://other was left out.*--new-generation"):
+        with pytest.raises(ConfigurationError, match=r"https://memory/other was left out.*--new-generation"):
             await run.run()
 
 
@@ -215,7 +215,7 @@ async def test_a_sink_that_fails_keeps_since_when_and_says_the_latest_reason() -
 
         async def note_after_a_failure(error: Exception) -> dict[str, object]:
             sink.error = error
-            delivery = Delivery(sink.name, sink, run.writer, store.log, store.runtime)
+            delivery = Delivery(sink.name, sink, run.writer, store.log, store.runtime, OWNER)
             await delivery.begin()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(delivery.run)
@@ -239,13 +239,13 @@ async def test_a_sink_that_never_returns_is_given_up_and_told() -> None:
         store.sink = sink = Hanging()
         run = store.run()
         await run.writer.open()
-        delivery = Delivery(sink.name, sink, run.writer, store.log, store.runtime)
+        delivery = Delivery(sink.name, sink, run.writer, store.log, store.runtime, OWNER)
         await delivery.begin()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(delivery.run)
             await store.runtime.sleep(1000)
             tasks.cancel_scope.cancel()
-        assert json.loads(store.log.notes[note_name(sink.name)])["error"] == "the sink memory://feed has not answered for 900 s"
+        assert json.loads(store.log.notes[note_name(sink.name)])["error"] == "the sink https://memory/feed has not answered for 900 s"
 
 
 async def test_a_kept_entry_that_is_garbage_is_parked_and_the_others_go_on() -> None:

@@ -11,9 +11,10 @@ import anyio.lowlevel
 import pytest
 
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
+from recovery.feed.sinks.sink import Owner
 from recovery.feed.writer.delivery import Delivery
 from recovery.feed.writer.positions import Position, read
-from tests.given.fed_store import FedStore, fed_store
+from tests.given.fed_store import OWNER, FedStore, fed_store
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +23,7 @@ class Failing:
     """A sink that raises the errors of a list, one each time, and the last one for ever. An empty list: it takes all.
     """
 
-    name = "memory://feed"
+    name = "https://memory/feed"
 
     def __init__(self, *errors: TieredError) -> None:
         self.errors = list(errors)
@@ -30,6 +31,12 @@ class Failing:
     async def deliver(self, parcel: Any) -> None:
         if self.errors:
             raise self.errors.pop(0) if len(self.errors) > 1 else self.errors[0]
+
+    async def look(self, generation: int, since: int) -> None:
+        return None
+
+    async def claim(self, owner: Owner) -> bool:
+        return False
 
     async def aclose(self) -> None:
         return None
@@ -43,7 +50,7 @@ async def deliver(store: FedStore, sink: Failing, until: Callable[[Position], bo
     """One writer delivers until the note is so, and is killed then."""
     run = store.run()
     await run.writer.open()
-    delivery = Delivery(sink.name, sink, run.writer, store.log, store.runtime)
+    delivery = Delivery(sink.name, sink, run.writer, store.log, store.runtime, OWNER)
     await delivery.begin()
     if not delivery.is_behind:
         await run.writer.step()

@@ -59,10 +59,10 @@ async def test_the_stored_form_is_pinned_and_is_read_back(log: Log) -> None:
 
 
 async def test_the_positions_are_those_of_the_sinks_in_the_settings(log: Log) -> None:
-    named = Position("https://host:8443/in@box", 5)
+    named = Position("https://host:8443/in%40box", 5)
     for position in (AT, named, Position("gs://bucket/of-another-feed", 5)):
         await advance(log, position)
-    settings = Settings(directory="/nowhere", feed=FeedSettings(to=(SINK, "https://me:secret@host:8443/in@box", "gs://not-yet/")))
+    settings = Settings(directory="/nowhere", feed=FeedSettings(to=(SINK, "https://me:secret@host:8443/in%40box", "gs://not-yet/")))
     assert await positions(log, settings) == {SINK: AT, named.sink: named}
 
 
@@ -70,7 +70,7 @@ async def test_the_positions_are_those_of_the_sinks_in_the_settings(log: Log) ->
     ("to", "name"),
     [
         ("/var/a@b", "/var/a@b"), ("kafka://host:9092/topic", "kafka://host:9092/topic"), ("http://u:p@h", "http://h"),
-        ("http://u:p@w@h/x", "http://h/x"),
+        ("HTTP://u:p%40w@h/x/", "http://h/x"), ("kafka://h:1/t?sasl.password=p", "kafka://h:1/t"),
     ],
 )  # fmt: skip
 def test_the_name_of_a_sink_has_no_password(to: str, name: str) -> None:

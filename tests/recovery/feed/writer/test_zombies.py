@@ -18,7 +18,7 @@ from recovery.feed.writer.delivery import Delivery
 from recovery.feed.writer.overdue import set_gap
 from recovery.feed.writer.run import FeedRun
 from recovery.feed.writer.writer import TRANSACTION_AGE_MAX_S, FencedError
-from tests.given.fed_store import FedStore, fed_store, object_id, view_of
+from tests.given.fed_store import OWNER, FedStore, fed_store, object_id, view_of
 from tiered.open import Backends
 
 pytestmark = pytest.mark.anyio
@@ -146,11 +146,11 @@ async def test_a_file_that_a_zombie_has_delivered_and_trimmed_is_not_delivered_a
         await store.put("a")
         first = store.run()
         await open_and_step(first)
-        deliveries = [Delivery(store.sink.name, store.sink, first.writer, store.log, store.runtime)]
+        deliveries = [Delivery(store.sink.name, store.sink, first.writer, store.log, store.runtime, OWNER)]
         await deliveries[0].begin()
         second = store.run()
         await second.writer.open()
-        late = Delivery(store.sink.name, store.sink, second.writer, store.log, store.runtime)
+        late = Delivery(store.sink.name, store.sink, second.writer, store.log, store.runtime, OWNER)
         await late.begin()
         assert late.is_behind
         while deliveries[0].is_behind:
@@ -177,7 +177,7 @@ async def test_a_file_is_trimmed_only_when_the_position_is_written_down() -> Non
                     raise UnavailableError("no note is written now")
                 return await store.log.swap_note(name, expected, value)
 
-        delivery = Delivery(store.sink.name, store.sink, run.writer, cast(ChangeLog, Refusing()), store.runtime)
+        delivery = Delivery(store.sink.name, store.sink, run.writer, cast(ChangeLog, Refusing()), store.runtime, OWNER)
         await delivery.begin()
         with pytest.raises(UnavailableError):
             await delivery.deliver_next()
@@ -238,7 +238,7 @@ async def test_a_zombie_that_finds_the_position_of_a_later_generation_is_fenced(
         await taken_over(store)
         await store.run_once(new_generation=True)
         with pytest.raises(FencedError):
-            await Delivery(store.sink.name, store.sink, zombie.writer, store.log, store.runtime).begin()
+            await Delivery(store.sink.name, store.sink, zombie.writer, store.log, store.runtime, OWNER).begin()
         await finished(store)
 
 
