@@ -78,7 +78,7 @@ MEANING: Mapping[Fate, str] = {
     Fate.LOGGED: "an entry of the changelog names it: it is no orphan, and stays",
     Fate.NAMED: "a row names it: it is no orphan, and stays",
     Fate.UNREADABLE: "it, or a row that may name it, cannot be read: it stays",
-    Fate.KEPT: "it cannot be set aside, because the name of its copy would be too long: it stays",
+    Fate.KEPT: "it cannot be set aside, because the name of its copy would be too long, or the copy would expire: it stays",
 }
 
 
