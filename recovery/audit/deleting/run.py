@@ -188,9 +188,9 @@ class _Run:
         except BaseExceptionGroup as errors:
             raise most_urgent(errors) from None
         finally:
+            self._report()
             with anyio.CancelScope(shield=True):
                 await self._report_statistics(left=True)
-        self._report()
         if self._interrupted:
             ended = sum(self.sums.numbers.values())
             raise AuditInterruptedError(

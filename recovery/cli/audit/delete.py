@@ -6,7 +6,7 @@ could not be completed; 130 interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -15,11 +15,12 @@ import anyio
 import typer
 
 from changelog.base.runtime import SystemRuntime
+from recovery.audit.errors import AuditInterruptedError
 from recovery.cli.audit.ending import CLEAN, FAILED, finish
 from recovery.cli.audit.engines import EngineName, Master, Parallel
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, say, shared
-from tiered.errors import InvalidRequestError
+from tiered.errors import InvalidRequestError, TieredError
 
 if TYPE_CHECKING:
     from recovery.audit.deleting.losses import Loss
@@ -62,7 +63,9 @@ def delete(
         if not yes or before.refused:
             _show_look(before, wish, choice.json)
             return FAILED if before.refused else CLEAN
-        with _opened(engine, parallel, master) as opened, showing("orphans", _place, _how_far) as progress:
+        with (
+            _opened(engine, parallel, master) as opened, showing("orphans", _place, _how_far) as shown, _kept(shown) as progress
+        ):  # fmt: skip
             after = anyio.run(delete_orphans, settings, wish, runtime, progress, opened, before)
         _show_deleted(before, after, choice.json)
         return CLEAN
@@ -94,6 +97,28 @@ def restore(run: Run, yes: Yes = False, rate: Rate = 200.0, kind: Lost = None) -
         return CLEAN
 
     finish(command)
+
+
+@contextmanager
+def _kept(show: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
+    """Yields a function that shows progress. If the deletion ends with an error, it says what was done before that."""
+    from recovery.audit import words
+
+    last: list[Progress] = []
+
+    def progress(now: Progress) -> None:
+        last[:] = [now]
+        show(now)
+
+    try:
+        yield progress
+    except AuditInterruptedError:
+        raise
+    except (TieredError, OSError):
+        for each in last:
+            done = f"{each.done:,} of {words.count(each.number, 'candidate')} are done, and {words.count(each.deleted, 'blob')} deleted"
+            say(f"{done}: the same command goes on from there; what is deleted and could not be noted is then told as gone")
+        raise
 
 
 @contextmanager
@@ -196,7 +221,7 @@ def _show_rescued(found: Rescued, done: bool, as_json: bool) -> None:
     for end, number in sorted(found.ends.items()):
         write(f"{end.value:<11}{words.count(number, 'blob')}, {words.size(found.sizes[end])}: {ENDS[end]}")
     for loss in found.losses[:LOSSES_PRINTED]:
-        write(f"  {loss.end.value:<11}{words.visible(loss.name)}{_kept(loss)}")
+        write(f"  {loss.end.value:<11}{words.visible(loss.name)}{_kept_until(loss)}")
     if found.number > LOSSES_PRINTED:
         more = f"{words.count(found.number - LOSSES_PRINTED, 'blob')} more"
         where = "the Parquet files in restored/ of the run tell of all" if done else f"--json shows the first {len(found.losses):,}"
@@ -207,7 +232,7 @@ def _show_rescued(found: Rescued, done: bool, as_json: bool) -> None:
         say("nothing was restored: give --yes to restore")
 
 
-def _kept(loss: Loss) -> str:
+def _kept_until(loss: Loss) -> str:
     from recovery.audit import words
 
     if loss.generation is None or loss.deleted_ns is None or loss.kept_until_ns is None:
