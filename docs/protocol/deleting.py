@@ -118,8 +118,8 @@ class Deletions:
                 yield label, world._replace(deletions=(*s.deletions[:number], after, *s.deletions[number + 1 :]))
         for number, restoration in enumerate(s.restorations):
             for label, world, pc in _restore(s, restoration, self.guards):
-                after = restoration._replace(pc=pc)
-                yield label, world._replace(restorations=(*s.restorations[:number], after, *s.restorations[number + 1 :]))
+                then = restoration._replace(pc=pc)
+                yield label, world._replace(restorations=(*s.restorations[:number], then, *s.restorations[number + 1 :]))
 
     def verdict(self, s: object, stuck: bool) -> str:
         assert isinstance(s, Deleted)

@@ -155,6 +155,7 @@ class EmbeddedGround(Ground):
         target = f"corrupt/objects/row/{self.clock.at(OLD_NS)}"
         await self.sql("INSERT INTO rows (path, target, policy) VALUES (CAST(X'FF2F' AS TEXT), ?, '{}')", target)
         expect(Kind.CORRUPT_ROW, "\\xff/")
+        expect(Kind.MISFILED, target)
         await self.sql("INSERT INTO rows (path, target, policy) VALUES ('corrupt/objects/target', CAST(X'FE' AS TEXT), '{}')")
         expect(Kind.CORRUPT_ROW, "corrupt/objects/target")
         blobs = self.root / "blobs"
@@ -212,6 +213,7 @@ class EmulatedGround(Ground):
         target = f"corrupt/objects/row/{self.clock.at(OLD_NS)}".encode()
         await self.table.mutate(b"\xff/", set_cell("fm", b"r", target))
         expect(Kind.CORRUPT_ROW, "\\xff/")
+        expect(Kind.MISFILED, target.decode())
         await self.table.mutate(b"corrupt/objects/target", set_cell("fm", b"r", b"\xfe"))
         expect(Kind.CORRUPT_ROW, "corrupt/objects/target")
         path, names = "corrupt/objects/twice", []

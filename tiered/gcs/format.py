@@ -58,7 +58,7 @@ SOFT_DELETED_FIELDS = "items(name,size,generation,softDeleteTime,hardDeleteTime)
 _EXPIRATION, _ORIGIN, _FILENAME, _CUSTOM = "x-sn-expiration", "x-sn-origin", "x-sn-filename", "x-snme-"
 _OLD_CREATED, _OLD_UNKNOWN, _OLD_NOT_TOLD = "x-sn-created", "x-sn-unknown", "none"
 _SET_ASIDE = "tiered-quarantined-deadline"
-"""Of a copy in quarantine: the custom time of its blob. No entry of a caller has this key: those begin with `x-snme-`."""
+"""Of a copy in quarantine: the custom time of its blob. Keys of callers' entries begin with `x-snme-`."""
 _POLICIES: dict[str, type[TimeToLive] | type[TimeToIdle]] = {"ttl": TimeToLive, "tti": TimeToIdle}
 _ENCODINGS = {"Zstd": "zstd"}
 _COMPRESSIONS = {encoding: compression for compression, encoding in _ENCODINGS.items()}

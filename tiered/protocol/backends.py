@@ -114,11 +114,13 @@ class ScannedRow:
 class CorruptRow:
     """A row that a scan or an audit cannot read.
 
-    `path`: its key; bytes that are no text are escaped. `fault`: what is wrong, in words.
+    `path`: its key; bytes that are no text are escaped. `fault`: what is wrong, in words. `target`: the blob that it
+    seems to name, whatever else is damaged; None: it tells none.
     """
 
     path: str
     fault: str
+    target: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -609,7 +611,8 @@ class LongTermBackend(Protocol):
 
         Returns the generation of the blob. What was made has a generation that the name never had before. So whoever
         goes by one that was seen earlier does nothing to it. If a blob of the same bytes is there already, its own
-        generation is returned. `EXPIRING`: the deadline had passed at `now_ns`. Never overwrites a blob. Safe to repeat.
+        generation is returned. `EXPIRING`: the deadline had passed at `now_ns`. Never overwrites a blob. It may be
+        repeated.
         """
 
     async def touch(self, name: str, deadline_ns: int) -> bool:

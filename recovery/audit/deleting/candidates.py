@@ -199,6 +199,7 @@ class Batch:
         for first in range(0, len(keys), POINT_READS):
             page = await self._ask(partial(self.tiers.high_volume.redirects_at, keys[first : first + POINT_READS]))
             named.update(redirect.target for redirect in page.redirects)
+            named.update(row.target for row in page.corrupt if row.target is not None)
             corrupt.update(row.path for row in page.corrupt)
         unreadable = {each.name for each in candidates if not corrupt.isdisjoint(rows_of(each))}
         return named, unreadable

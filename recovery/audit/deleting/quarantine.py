@@ -29,8 +29,7 @@ from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from changelog.base.runtime import Runtime
 from recovery.audit.deleting.candidates import BUDGET_S, Candidate, Fate, Pace
 from recovery.audit.deleting.journal import Copy, Entry
-from recovery.audit.names import QUARANTINE
-from tiered.protocol.backends import NotCopied, Tiers
+from tiered.protocol.backends import QUARANTINE, NotCopied, Tiers
 from tiered.protocol.retry import ask, persist
 from tiered.text import refuse_control_characters
 

@@ -6,8 +6,8 @@ After a kill the same call goes on.
 `restore_deleted` takes every copy in the journal of a run, back to its name. A blob that is back is an orphan again,
 because nothing names it. An audit calls it one when it is older than the grace. Nothing is written to the journal: a
 copy that is gone says that it was restored before, or deleted. So the call may be repeated, after a crash too. A
-deletion that was killed may have set blobs aside without a note. Their copies are looked for, and are brought back, too.
-What a deletion may still be about to delete keeps its copy (`quarantine.py`).
+deletion that was killed may have set blobs aside without a note. Their copies are looked for, and are brought back,
+too. What a deletion may still be about to delete keeps its copy (`quarantine.py`).
 """
 
 from __future__ import annotations

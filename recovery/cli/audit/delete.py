@@ -33,6 +33,7 @@ Class = Annotated[str, typer.Option("--class", help="The class of findings to de
 Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without it, nothing is changed.")]
 AtMost = Annotated[int | None, typer.Option(min=0, help="Needed for more than 10,000 blobs or 1 % of them: refuse if there are more.")]
 Insist = Annotated[bool, typer.Option("--insist", help="Delete without a changelog: a change that is under way may fail.")]
+Despite = Annotated[bool, typer.Option("--despite-corrupt-rows", help="Delete although the run found rows that cannot be read.")]
 Rate = Annotated[float, typer.Option(min=0.1, max=100_000, help="So many blobs a second at most.")]
 EngineOption = Annotated[EngineName, typer.Option(help="local: this process; or spark.")]
 Lost = Annotated[str | None, typer.Option("--class", help="dangling: blobs that are gone, and that the bucket still keeps.")]
@@ -45,8 +46,8 @@ LOSSES_PRINTED = 100
 
 @shared
 def delete(
-    run: Run, kind: Class, yes: Yes = False, at_most: AtMost = None, insist: Insist = False, rate: Rate = 200.0, quarantine: Label = None,
-    engine: EngineOption = EngineName.LOCAL, parallel: Parallel = None, master: Master = None,
+    run: Run, kind: Class, yes: Yes = False, at_most: AtMost = None, insist: Insist = False, despite_corrupt_rows: Despite = False,
+    rate: Rate = 200.0, quarantine: Label = None, engine: EngineOption = EngineName.LOCAL, parallel: Parallel = None, master: Master = None,
 ) -> None:  # fmt: skip
     """Deletes the orphans that a run found, if they still are. Looks at each again, and writes down each deletion."""
 
@@ -57,7 +58,7 @@ def delete(
         from recovery.cli.audit.console import showing
 
         check_class(kind)
-        wish = Wish(run, Asked(at_most, insist), rate, None if quarantine is None else check_label(quarantine))
+        wish = Wish(run, Asked(at_most, insist, despite_corrupt_rows), rate, None if quarantine is None else check_label(quarantine))
         settings, runtime = choice.existing(), SystemRuntime()
         before = anyio.run(look, settings, wish, runtime)
         if not yes or before.refused:
@@ -148,6 +149,8 @@ def _show_look(found: Look, wish: Wish, as_json: bool) -> None:
         write(f"orphans    {words.count(found.number, 'blob')}, {words.size(found.size)}, {words.cost(found.size, words.PRICE_DEFAULT)}")
         if found.never:
             write(f"never      {words.count(found.never, 'finding')} that cannot be deleted, because no revision or generation is known")
+        if found.misfiled:
+            write(f"misfiled   {words.count(found.misfiled, 'blob')} that a row names which cannot be read: spared")
         _show_fates(found)
         if found.left:
             write(f"time       about {words.duration(found.left / wish.rate_per_s)}, at {wish.rate_per_s:g} blobs a second")
@@ -184,7 +187,8 @@ def _show_fates(found: Look) -> None:
 
 def _look_json(found: Look, *, deleted: bool) -> str:
     return dump({
-        "run": found.evidence.manifest.run, "candidates": found.number, "size": found.size, "never": found.never, "left": found.left,
+        "run": found.evidence.manifest.run, "candidates": found.number, "size": found.size, "never": found.never,
+        "misfiled": found.misfiled, "left": found.left,
         "fates": {fate.value: {"number": number, "size": found.done.sizes[fate]} for fate, number in sorted(found.done.numbers.items())},
         "refused": list(found.refused), "quarantine": None if found.order is None else found.order.quarantine, "deleted": deleted,
     })  # fmt: skip
