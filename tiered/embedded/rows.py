@@ -136,8 +136,11 @@ class SqliteRows:
 
     async def settle(self, path: str, token: ChangeId) -> bool:
         def run(connection: sqlite3.Connection) -> bool:
+            # A row whose key was damaged so that it is no text shows what it names, though nobody finds it by its key.
             shown = connection.execute(
-                "SELECT 1 FROM rows WHERE path = ? AND (target = ? OR token = ?)", (path, f"{path}/{token}", token)
+                "SELECT 1 FROM rows WHERE path = ?1 AND (target = ?2 OR token = ?3)"
+                f" UNION ALL SELECT 1 FROM rows WHERE ({_NO_TEXT}) AND target = ?2 LIMIT 1",
+                (path, f"{path}/{token}", token),
             ).fetchone()
             if shown is None:
                 _mark(connection, path, token, "refused", self._now_ms())

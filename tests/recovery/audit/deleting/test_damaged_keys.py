@@ -1,4 +1,4 @@
-"""Rows whose keys are damaged: their blobs are no garbage, wherever such a row sorts, and nothing is deleted unasked."""
+"""Rows whose keys are damaged: their blobs are no garbage, wherever such a row sorts. Nothing is deleted unasked."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_the_blob_of_a_row_whose_key_is_damaged_was_an_orphan_that_was_del
     manifest = await run_audit(settings, options, LocalEngine(ranges), SystemRuntime(), lambda _: None)
     assert manifest.complete and manifest.totals[Kind.CORRUPT_ROW].number == 1 and len(manifest.ranges) >= ranges
     assert manifest.totals[Kind.ORPHAN].number <= ORPHANS + (ranges > 1)
-    with pytest.raises(ConfigurationError, match="the run found 1 row that cannot be read, .* with --despite-corrupt-rows"):
+    with pytest.raises(ConfigurationError, match=r"the run found 1 row that cannot be read, .* with --despite-corrupt-rows"):
         await delete_orphans(settings, Wish(run, Asked(at_most=1_000_000)), SystemRuntime(), lambda _: None)
     assert len(await blobs(settings)) == ORPHANS + OBJECTS
     seen = await look(settings, Wish(run, TOLD), SystemRuntime())
