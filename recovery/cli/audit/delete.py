@@ -20,7 +20,7 @@ from recovery.cli.audit.ending import CLEAN, FAILED, finish
 from recovery.cli.audit.engines import EngineName, Master, Parallel
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, say, shared
-from tiered.errors import InvalidRequestError, TieredError
+from tiered.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 
 if TYPE_CHECKING:
     from recovery.audit.deleting.losses import Loss
@@ -88,13 +88,17 @@ def restore(run: Run, yes: Yes = False, rate: Rate = 200.0, kind: Lost = None) -
             async def rescue() -> Rescued:
                 return await restore_lost(choice.existing(), run, SystemRuntime(), rate, lambda _: None, dry=not yes)
 
-            _show_rescued(anyio.run(rescue), yes, choice.json)
+            with _saying_what_a_repetition_does(yes):
+                rescued = anyio.run(rescue)
+            _show_rescued(rescued, yes, choice.json)
             return CLEAN
 
         async def call() -> Returned:
             return await restore_deleted(choice.existing(), run, SystemRuntime(), rate, lambda _: None, dry=not yes)
 
-        _show_returned(anyio.run(call), yes, choice.json)
+        with _saying_what_a_repetition_does(yes):
+            returned = anyio.run(call)
+        _show_returned(returned, yes, choice.json)
         return CLEAN
 
     finish(command)
@@ -119,6 +123,16 @@ def _kept(show: Callable[[Progress], None]) -> Iterator[Callable[[Progress], Non
         for each in last:
             done = f"{each.done:,} of {words.count(each.number, 'candidate')} are done, and {words.count(each.deleted, 'blob')} deleted"
             say(f"{done}: the same command goes on from there; what is deleted and could not be noted is then told as gone")
+        raise
+
+
+@contextmanager
+def _saying_what_a_repetition_does(begun: bool) -> Iterator[None]:
+    try:
+        yield
+    except (UnavailableError, UnconfirmedError, OSError):
+        if begun:
+            say("some blobs may be back: the same command goes on, and leaves them as they are")
         raise
 
 
