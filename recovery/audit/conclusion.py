@@ -88,6 +88,11 @@ def _notes(manifest: Manifest, summary: Summary, faults: Iterable[str]) -> Itera
             f"{summary.unreadable_max} entries of the changelog cannot be read; a blob that only they name may seem to be an orphan"
             " if it is not named after the entry"
         )
+    if misfiled := summary.totals().get(Kind.MISFILED):
+        yield (
+            f"{misfiled.number} blobs are named by rows that cannot be read, under keys that are not their objects'; if such a row is far"
+            " from its blob, the blob is called an orphan, too, and a deletion spares it"
+        )
     if summary.dated_ahead:
         yield f"{summary.dated_ahead} blobs are dated after the audit began: a writer's clock is ahead"
     for what, why in sorted(summary.unknown.items()):

@@ -143,8 +143,12 @@ class Files:
 
     def write(self, name: str, content: bytes) -> None:
         with self.draft(name) as draft:
-            draft.file.write(content)
+            self._fill(draft, content)
             draft.publish()
+
+    def _fill(self, draft: Draft, content: bytes) -> None:
+        with self.explained("be written", draft.name):
+            draft.file.write(content)
 
     def create(self, name: str, content: bytes) -> None:
         """Writes the file unless it exists.
@@ -156,7 +160,7 @@ class Files:
                 self.write(name, content)
             return
         with self.draft(name) as draft:
-            draft.file.write(content)
+            self._fill(draft, content)
             draft.publish(replace=False)
 
     def draft(self, name: str) -> Draft:
@@ -183,7 +187,9 @@ class Files:
                 raise ConfigurationError(
                     f"{what} cannot {verb}: {_REFUSED[error.errno]}; give another directory, or the right to write there"
                 ) from error
-            full = f"{_FULL[error.errno]}; free space and run it again" if error.errno in _FULL else _first_line(error)
+            # What goes to an object store is first put together in a file of this machine.
+            where = "" if self.local is not None or error.errno not in _FULL else f" (that of {tempfile.gettempdir()})"
+            full = f"{_FULL[error.errno]}{where}; free space and run it again" if error.errno in _FULL else _first_line(error)
             raise UnavailableError(f"{what} cannot {verb}: {full}") from error
 
 

@@ -26,14 +26,11 @@ from changelog.change import ChangeId
 from recovery.audit.finding import NO_USECASE
 from recovery.audit.verdicts import Form
 from tiered.object_id import ROW_KEY_BYTES_MAX, ObjectId
+from tiered.protocol.backends import QUARANTINE
 
 _SLASH = ord("/")
 _SUFFIX = 37
 """How many characters `/{revision}` has."""
-
-QUARANTINE = "~quarantine/"
-"""Names below it are copies of what was deleted. No row can name them, because such a key belongs to the changelog."""
-
 
 class Reading(NamedTuple):
     """A blob's name, read. `object`: the storage path, if the name has one. `revision`: only for the form `REVISION`.

@@ -198,9 +198,10 @@ class _Logged:
 class _Window:
     """The blobs with names from `start` to `end`, and which of them nothing explains yet.
 
-    `unnamed`: those that no row names, once the rows were read. `ordered`: the names of `blobs`. `broken`: those that
-    cannot be read. `broken_named`: for these, the keys of the rows that name them. `rows`: how many rows a scan of the
-    window's keys found; None: they were not scanned. Times are nanoseconds since 1970.
+    `unnamed`: those that no row names, once the rows were read. `misfiled`: what damaged rows of other keys name, also
+    blobs of other windows. `ordered`: the names of `blobs`. `broken`: those that cannot be read. `broken_named`: for
+    these, the keys of the rows that name them. `rows`: how many rows a scan of the window's keys found; None: they were
+    not scanned. Times are nanoseconds since 1970.
     """
 
     start: str
@@ -214,6 +215,7 @@ class _Window:
     named_by_expired: dict[str, BlobInfo] = field(default_factory=dict)
     broken_named: dict[str, set[str]] = field(default_factory=dict)
     rows: int | None = None
+    misfiled: set[str] = field(default_factory=set)
     ordered: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -383,6 +385,7 @@ class _Sweep:
         for first in range(0, len(before), POINT_READS):
             page = await self._ask(partial(self._rows.redirects_at, before[first : first + POINT_READS]))
             # These rows are counted, and their faults reported, where their keys are scanned.
+            window.misfiled.update(filter(None, map(_misfiled, page.corrupt)))
             await self._look_for(window, self._match(window, page.redirects))
 
     async def _columns(self, start: bytes, end: bytes | None) -> RedirectColumns:
@@ -487,6 +490,7 @@ class _Sweep:
             within = [redirect for redirect in page.redirects if window.holds(redirect.path)]
             self.summary.redirects += len(within)
             self._tell_corrupt_rows(window, RedirectPage(within, [row for row in page.corrupt if window.holds(row.path)], None))
+            window.misfiled.update(filter(None, map(_misfiled, page.corrupt)))
             await self._look_for(window, self._match(window, page.redirects))
 
     def _match(self, window: _Window, redirects: Iterable[Redirect]) -> list[Redirect]:
@@ -516,6 +520,10 @@ class _Sweep:
     def _tell_corrupt_rows(self, window: _Window, page: RedirectPage) -> None:
         for row in page.corrupt:
             self._tell_row(window, Kind.CORRUPT_ROW, row)
+            if (name := _misfiled(row)) is not None:
+                window.misfiled.add(name)
+                detail = f"the row {row.path} names it, which nobody finds by its key; {row.fault}"
+                self._tell(window, Kind.MISFILED, name, read_name(name).object, read_name(name).revision, detail=detail)
         for path, target, _ in page.redirects:
             if not target.startswith(f"{path}/") and not is_of(path, target):
                 self._tell_row(window, Kind.MISDIRECTED, CorruptRow(path, f"it names {target!r}, a blob that is not its own"))
@@ -541,7 +549,7 @@ class _Sweep:
         heads = await self._heads([redirect.target for redirect in live])
         confirmed_ns = self._runtime.wall_ns()
         doubtful = {redirect.path for redirect in live if not isinstance(heads[redirect.target], BlobHead)}
-        shown, _ = await self._rows_now(doubtful)
+        shown, _, _ = await self._rows_now(doubtful)
         for redirect in live:
             self._judge_missing(window, redirect, heads[redirect.target], shown, confirmed_ns)
 
@@ -611,29 +619,35 @@ class _Sweep:
             raise failed[0]  # raise the error itself, not an exception group
         return found
 
-    async def _rows_now(self, paths: Iterable[str]) -> tuple[dict[str, Redirect], set[str]]:
+    async def _rows_now(self, paths: Iterable[str]) -> tuple[dict[str, Redirect], set[str], set[str]]:
         """Reads these rows again.
 
-        Returns their tombstones by the blob that they name, and the keys of the rows that are corrupt.
+        Returns their tombstones by the blob that they name, the keys of the rows that are corrupt, and what those name
+        that are not at the key of their object.
         """
         keys = sorted(path.encode() for path in paths)
         found: dict[str, Redirect] = {}
         corrupt: set[str] = set()
+        misfiled: set[str] = set()
         for first in range(0, len(keys), POINT_READS):
             page = await self._ask(partial(self._rows.redirects_at, keys[first : first + POINT_READS]))
-            self._keep_rows(page, found, corrupt)
-        return found, corrupt
+            self._keep_rows(page, found, corrupt, misfiled)
+        return found, corrupt, misfiled
 
-    def _keep_rows(self, page: RedirectPage, found: dict[str, Redirect], corrupt: set[str]) -> None:
+    def _keep_rows(self, page: RedirectPage, found: dict[str, Redirect], corrupt: set[str], misfiled: set[str]) -> None:
         for redirect in page.redirects:  # if two rows name one blob, keep the tombstone that protects it
             if redirect.target not in found or not self._has_expired(redirect.deadline_ns):
                 found[redirect.target] = redirect
         corrupt.update(row.path for row in page.corrupt)
+        misfiled.update(filter(None, map(_misfiled, page.corrupt)))
 
     # --- orphans ---------------------------------------------------------------------------------
 
     async def _judge(self, window: _Window, logged: _Logged) -> None:
         """Judges the blobs that no row names, and those that only an expired tombstone names."""
+        for name in window.misfiled:
+            window.unnamed.pop(name, None)
+            window.named_by_expired.pop(name, None)
         suspects: list[_Suspect] = []
         for redirected, blobs in ((Redirected.EXPIRED, window.named_by_expired), (Redirected.NOT, window.unnamed)):
             for name, listed in blobs.items():
@@ -659,7 +673,7 @@ class _Sweep:
         there = await self._still_there(window, [suspect.blob for suspect in suspects])
         confirmed_ns = self._runtime.wall_ns()
         paths = {path for blob, reading, _ in suspects for path in (reading.object, blob.name) if path}
-        named, corrupt = await self._rows_again(window, paths)
+        named, corrupt, misfiled = await self._rows_again(window, paths)
         accused: list[tuple[BlobInfo, Reading, Kind]] = []
         for blob, reading, facts in suspects:
             name = blob.name
@@ -667,7 +681,7 @@ class _Sweep:
                 self._uncount(blob)  # it disappeared meanwhile, or it is another blob now
                 continue
             redirected = self._redirected(named.get(name))
-            if reading.object in corrupt or name in corrupt:
+            if reading.object in corrupt or name in corrupt or name in misfiled:
                 redirected = Redirected.LIVE  # nobody can say what a corrupt row names, and the row is a finding itself
             now = logged.of(name, reading.revision), redirected
             if now != (facts.logged, facts.redirected) or blob.deadline_ns is not None:
@@ -679,7 +693,7 @@ class _Sweep:
                 self._conclude(window, blob, reading, kind, confirmed_ns)
         self._accuse(window, accused, confirmed_ns)
 
-    async def _rows_again(self, window: _Window, paths: Set[str]) -> tuple[dict[str, Redirect], set[str]]:
+    async def _rows_again(self, window: _Window, paths: Set[str]) -> tuple[dict[str, Redirect], set[str], set[str]]:
         """As `_rows_now`. If the window has fewer rows than there are keys, it scans them all: that is cheaper.
 
         It never does if a scan shows only suspects, because here every row counts that names one of the blobs.
@@ -687,13 +701,13 @@ class _Sweep:
         within = sorted(path for path in paths if window.holds(path))
         if self._suspects_only or window.rows is None or window.rows >= len(within):
             return await self._rows_now(paths)
-        found, corrupt = await self._rows_now(path for path in paths if not window.holds(path))
+        found, corrupt, misfiled = await self._rows_now(path for path in paths if not window.holds(path))
         start: bytes | None = within[0].encode()
         while start is not None:
             page = await self._ask(partial(self._rows.redirects, start, after(within[-1]).encode(), ROWS_PAGE))
-            self._keep_rows(page, found, corrupt)
+            self._keep_rows(page, found, corrupt, misfiled)
             start = page.next_start
-        return found, corrupt
+        return found, corrupt, misfiled
 
     def _accuse(self, window: _Window, accused: Sequence[tuple[BlobInfo, Reading, Kind]], confirmed_ns: int) -> None:
         """Does what `_conclude` does for these blobs, and counts them together."""
@@ -728,7 +742,7 @@ class _Sweep:
         heads = await self._heads(list(window.broken), BROKEN_BUDGET_S)
         confirmed_ns = self._runtime.wall_ns()
         paths = {name: {name, *window.broken_named.get(name, ()), *_object_of(name)} for name in window.broken}
-        named, corrupt_rows = await self._rows_now(set().union(*paths.values()))
+        named, corrupt_rows, _ = await self._rows_now(set().union(*paths.values()))
         for name, oddity in window.broken.items():
             head, row = heads[name], named.get(name)
             if head is None:
@@ -786,7 +800,7 @@ class _Sweep:
             return
         confirmed_ns = self._runtime.wall_ns()
         logged = await self._read_log(window)
-        named, corrupt_rows = await self._rows_now({path for name in refused for path in (name, *_object_of(name))})
+        named, corrupt_rows, _ = await self._rows_now({path for name in refused for path in (name, *_object_of(name))})
         listed = window.names()
         for name, each in refused.items():
             row, blob = named.get(name), listed[name]
@@ -901,6 +915,16 @@ class _Sweep:
 
     async def _ask(self, read: Callable[[], Awaitable[T]]) -> T:
         return await ask(read, self._runtime, READ_BUDGET_S)
+
+
+def _misfiled(row: CorruptRow) -> str | None:
+    """Returns the blob that a damaged row names, if the row is not at the key of the blob's object.
+
+    A blob at the key of its object needs no such care: if that row is damaged, the blob is accused of nothing.
+    """
+    if row.target is None or is_of(row.path, row.target) or read_name(row.target).object is None:
+        return None
+    return row.target
 
 
 def _redirects(columns: RedirectColumns, places: Iterable[int]) -> list[Redirect]:

@@ -32,6 +32,7 @@ class Kind(StrEnum):
     DESTROYED = "destroyed"
     CORRUPT_ROW = "corrupt_row"
     MISDIRECTED = "misdirected"
+    MISFILED = "misfiled"
     CORRUPT_BLOB = "corrupt_blob"
     UNPARSEABLE = "unparseable"
     FOREIGN = "foreign"
@@ -54,6 +55,7 @@ MEANING: dict[Kind, str] = {
     Kind.DESTROYED: "a live tombstone names a blob that is there and cannot be read: data loss",
     Kind.CORRUPT_ROW: "a row breaks the format",
     Kind.MISDIRECTED: "a tombstone names a blob of another object; that blob may seem to be an orphan",
+    Kind.MISFILED: "a row that cannot be read names it, under a key that is not its object's: mend the row; never deleted",
     Kind.CORRUPT_BLOB: "a blob cannot be read, and no live tombstone names it: garbage",
     Kind.UNPARSEABLE: "its name is almost a blob's, but breaks the format",
     Kind.FOREIGN: "this software did not put it there",
@@ -62,7 +64,7 @@ MEANING: dict[Kind, str] = {
 
 FINDINGS = frozenset({
     Kind.ORPHAN, Kind.LEGACY_ORPHAN, Kind.OVERDUE, Kind.STALE_UPLOAD, Kind.DANGLING, Kind.DESTROYED, Kind.CORRUPT_ROW,
-    Kind.MISDIRECTED, Kind.CORRUPT_BLOB, Kind.UNPARSEABLE, Kind.FOREIGN, Kind.UNLISTED,
+    Kind.MISDIRECTED, Kind.MISFILED, Kind.CORRUPT_BLOB, Kind.UNPARSEABLE, Kind.FOREIGN, Kind.UNLISTED,
 })  # fmt: skip
 """What somebody should look at. The other kinds are normal in a store that is in use."""
 

@@ -225,23 +225,39 @@ def _code_of(call: Callable[[], int], failed: int | None) -> int:
         return failed or 3
     except BrokenPipeError:
         _drop_output()
+        if failed is not None:
+            say("nobody read the output to its end")
         return failed or 0
     except OSError as error:
+        code = _told(error, is_of_output=failed is None or _is_output_full())
         _drop_output()
-        return failed or _told(error)
+        return failed or code
     except KeyboardInterrupt:
         os._exit(130)  # at once: a thread may still wait for stdin
 
 
-def _told(error: OSError) -> int:
-    """Says what failed. An error that names a file comes from opening it or looking at it; one without is of stdout."""
+def _is_output_full() -> bool:
+    """Tells whether stdout is why a call failed: then it still holds what it could not write."""
+    try:
+        _flush()
+    except (OSError, ValueError):
+        return True
+    return sys.stdout is None
+
+
+def _told(error: OSError, *, is_of_output: bool) -> int:
+    """Says what failed. An error that names a file comes from opening it or looking at it.
+
+    `is_of_output`: one that names none is of stdout. Otherwise nobody knows of what it is.
+    """
     if error.filename is not None:
         say(f"{os.fsdecode(error.filename)}: {error.strerror}")
         return 3
     if error.errno == errno.ENOENT:
         say("the current directory is gone: change to another")
         return 3
-    say(f"the output cannot be written: {error.strerror}")
+    what = "the output cannot be written" if is_of_output else "the system refused a call, and did not say for which file"
+    say(f"{what}: {error.strerror or error}")
     return 4
 
 

@@ -74,7 +74,7 @@ async def read_tombstones(backends: Backends, start: str | bytes, end: str | Non
         (path, target, read_name(target).revision, usecase_of(path), us_of(deadline_ns), None)
         for path, target, deadline_ns in page.redirects
     ]
-    rows += [(row.path, None, None, usecase_of(row.path), None, row.fault) for row in page.corrupt]
+    rows += [(row.path, row.target, None, usecase_of(row.path), None, row.fault) for row in page.corrupt]
     return rows, page.next_start
 
 

@@ -144,7 +144,7 @@ async def test_a_restorer_brings_back_what_was_deleted_and_a_writer_may_not(serv
         found = await blobs.head("cat")
         assert found is not None
         grant(server, granted("blobs-restorer"))
-        copied = await blobs.copy_generation("cat", found.generation, "~quarantine/cat")
+        copied = await blobs.set_aside("cat", found.generation, "~quarantine/cat")
         assert isinstance(copied, int)
         assert await blobs.delete_generation("cat", found.generation) is Removal.DELETED
         [kept] = await blobs.soft_deleted("cat")

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from random import Random
-from typing import Protocol
+from typing import Protocol, cast
 
 import anyio.lowlevel
 
@@ -21,7 +21,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import SERVER_TIME, BigtableTable, set_cell
 from changelog.bigtable.log import FAMILY, BigTableChangeLog
 from changelog.change import Change, ChangeId
-from changelog.log import ChangeLog
+from changelog.log import ChangeLog, Collects
 from changelog.sqlite.log import Database, SqliteChangeLog
 from emulators.gcs.server import GcsEmulator
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
@@ -101,6 +101,10 @@ class Ground:
     async def raw_entry(self, key: str, value: bytes) -> None:
         raise NotImplementedError
 
+    async def collect(self) -> None:
+        """What removes expired blobs does so now."""
+        await cast(Collects, self.tiers.long_term).collect(1000)
+
     async def oddities(self, expect: Expect) -> None:
         """What only this ground can hold."""
 
@@ -151,6 +155,7 @@ class EmbeddedGround(Ground):
         target = f"corrupt/objects/row/{self.clock.at(OLD_NS)}"
         await self.sql("INSERT INTO rows (path, target, policy) VALUES (CAST(X'FF2F' AS TEXT), ?, '{}')", target)
         expect(Kind.CORRUPT_ROW, "\\xff/")
+        expect(Kind.MISFILED, target)
         await self.sql("INSERT INTO rows (path, target, policy) VALUES ('corrupt/objects/target', CAST(X'FE' AS TEXT), '{}')")
         expect(Kind.CORRUPT_ROW, "corrupt/objects/target")
         blobs = self.root / "blobs"
@@ -181,15 +186,20 @@ async def embedded_ground(root: Path) -> AsyncIterator[Ground]:
 
 # --- emulators -----------------------------------------------------------------------------------
 
+LIFECYCLE = {"rule": [{"action": {"type": "Delete"}, "condition": {"daysSinceCustomTime": 1}}]}
 LEGACY_TOMBSTONE = b'{"is_redirect_tombstone":true,"content_type":"application/octet-stream"}'
 
 
 class EmulatedGround(Ground):
     """Rows and log share a table, as they may."""
 
-    def __init__(self, clock: SetRuntime, table: BigtableTable, blobs: GcsBlobs) -> None:
+    def __init__(self, clock: SetRuntime, table: BigtableTable, blobs: GcsBlobs, server: GcsEmulator) -> None:
         super().__init__(clock, Tiers(BigtableRows(table, clock), blobs), BigTableChangeLog(table, clock))
         self.table = table
+        self._server = server
+
+    async def collect(self) -> None:
+        await self._server.apply_lifecycle()
 
     async def legacy_row(self, path: str, deadline_ns: int | None, *, empty: bool) -> None:
         family, timestamp_us = ("fm", SERVER_TIME) if deadline_ns is None else ("fg", deadline_ns // 1000)
@@ -203,6 +213,7 @@ class EmulatedGround(Ground):
         target = f"corrupt/objects/row/{self.clock.at(OLD_NS)}".encode()
         await self.table.mutate(b"\xff/", set_cell("fm", b"r", target))
         expect(Kind.CORRUPT_ROW, "\\xff/")
+        expect(Kind.MISFILED, target.decode())
         await self.table.mutate(b"corrupt/objects/target", set_cell("fm", b"r", b"\xfe"))
         expect(Kind.CORRUPT_ROW, "corrupt/objects/target")
         path, names = "corrupt/objects/twice", []
@@ -220,6 +231,6 @@ async def emulated_ground(fresh_table: Callable[[], AbstractAsyncContextManager[
     clock = SetRuntime()
     async with (
         fresh_table() as table, GcsEmulator(runtime=clock) as server,
-        GcsBlobs.connect(server.create_bucket("blobs").name, clock, endpoint=server.url) as blobs,
+        GcsBlobs.connect(server.create_bucket("blobs", {"lifecycle": LIFECYCLE}).name, clock, endpoint=server.url) as blobs,
     ):  # fmt: skip
-        yield EmulatedGround(clock, table, blobs)
+        yield EmulatedGround(clock, table, blobs, server)

@@ -92,7 +92,7 @@ def arm(point: str) -> None:
             around(Journal, "begin", after=lambda *_: True)
         case "copied":
             for blobs in (FileBlobs, GcsBlobs):
-                kill_after(blobs, "copy_generation", 3)
+                kill_after(blobs, "set_aside", 3)
         case "deleted":
             kill_after(FileBlobs, "delete_generation", 3)
             kill_in_the_middle_of_a_request()

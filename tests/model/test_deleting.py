@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from docs.protocol.deleting import GUARDS, OURS, Deletions
@@ -15,12 +17,17 @@ SCENARIOS = {
     "older object": Deletions(other="x", writers=(("a", True),)),
     "older writer": Deletions(writers=(("a", True),), older=True),
     "older writer, two deletions": Deletions(writers=(), older=True, deletions=2),
+    "quarantine": Deletions(writers=(), runs=(0, 0), restorations=(0, 0)),
+    "quarantine, a later run": Deletions(writers=(), runs=(0, 0, 1), restorations=(0, 0, 1)),
 }
 MISSED = {
     "log": ("orphan", "SPOILT"),
     "both_readings": ("older object", "DANGLING"),
     "settle": ("orphan", "UNSETTLED"),
     "generation": ("older writer", "DANGLING"),
+    "new_generation": ("quarantine", "LOST"),
+    "copy_stays": ("quarantine", "LOST"),
+    "own_copies": ("quarantine, a later run", "LOST"),
 }
 
 
@@ -33,8 +40,7 @@ def test_a_deletion_loses_nothing_and_spoils_no_change_in_any_schedule_however_w
 @pytest.mark.parametrize("guard", GUARDS)
 def test_each_guard_is_missed(guard: str) -> None:
     name, kind = MISSED[guard]
-    scenario = SCENARIOS[name]
-    found = check(Deletions(OURS.without(guard), scenario.row, scenario.other, scenario.writers, scenario.older), until=kind).found
+    found = check(replace(SCENARIOS[name], guards=OURS.without(guard)), until=kind).found
     assert kind in found
 
 
@@ -54,6 +60,10 @@ def test_without_a_changelog_only_the_settle_keeps_data() -> None:
         (SCENARIOS["two deletions"], {"deletion: deletes x", "deletion: x is gone"}),
         (SCENARIOS["older writer"], {"deletion: x is another generation"}),
         (Deletions(OURS.without("log")), {"deletion: settles a, live"}),
+        (SCENARIOS["quarantine, a later run"], {
+            "deletion of run 0: x is another generation, or gone", "restoration of run 0: leaves the copy of x",
+            "restoration of run 0: finds x", "restoration of run 1: removes its copy", "deletion: x is another generation",
+        }),
     ],
 )  # fmt: skip
 def test_what_the_model_is_about_happens(scenario: Deletions, happens: set[str]) -> None:

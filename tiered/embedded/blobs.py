@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar, TypeVarTuple
@@ -46,17 +46,17 @@ from tiered.embedded.garbage import FOREIGN, Fault, Round
 from tiered.embedded.tree import (
     BlobFile,
     UploadFile,
-    copy_generation,
     delete,
     delete_generation,
     extend,
     prepare,
     read_head,
     refuse_foreign_directories,
+    set_aside,
     unlink,
 )
 from tiered.embedded.walk import Listings, generations, list_abandoned
-from tiered.metadata import NS_PER_S, Metadata
+from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.protocol.backends import BlobHead, BlobInfo, BlobPage, ByteRange, DamagedError, NotCopied, Removal, UploadPage
 
 T = TypeVar("T")
@@ -81,6 +81,7 @@ LOGGED_MAX = 100
 EXPIRED_SLACK_NS = 3600 * NS_PER_S
 """How long a blob is kept after its deadline. A reader whose clock is behind must not find a row without its blob."""
 
+NS_PER_US = 1000
 LOCK_ATTEMPTS = 50
 LOCK_WAIT_S = 0.02
 
@@ -155,7 +156,9 @@ class FileBlobs:
     async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> FileUpload:
         """Begins an upload. Its session is the revision in the name, or a new id if the name has none."""
         revision = name.rpartition("/")[2]
-        session = ChangeId(revision) if ChangeId.matches(revision) else ChangeId.new(self._runtime)
+        return await self._begin(name, metadata, size, ChangeId(revision) if ChangeId.matches(revision) else ChangeId.new(self._runtime))
+
+    async def _begin(self, name: str, metadata: Metadata, size: int | None, session: ChangeId) -> FileUpload:
         target = self._path(name)
         begun = (self._uploads / session, target, self._root)
         file = await self._disk.run(f"begin the upload of {name!r}", UploadFile, *begun, undo=UploadFile.discard)
@@ -184,9 +187,51 @@ class FileBlobs:
     async def delete_generation(self, name: str, generation: int) -> Removal:
         return await self._unlocked(f"delete blob {name!r}", delete_generation, self._path(name), generation)
 
-    async def copy_generation(self, name: str, generation: int, target: str) -> int | NotCopied:
-        doing = f"copy blob {name!r} to {target!r}"
-        return await self._unlocked(doing, copy_generation, self._path(name), generation, self._path(target), self._root)
+    async def set_aside(self, name: str, generation: int, copy: str) -> int | NotCopied:
+        """A second link to the same file. `collect` leaves it alone."""
+        doing = f"copy blob {name!r} to {copy!r}"
+        return await self._unlocked(doing, set_aside, self._path(name), generation, self._path(copy), self._root)
+
+    async def bring_back(self, copy: str, generation: int, name: str, now_ns: int) -> int | NotCopied:
+        """A file of its own: a link would have the generation of the blob that was deleted."""
+        async with AsyncExitStack() as opened:
+            source = await self._opened(copy, opened)
+            if source is None:
+                return NotCopied.ABSENT
+            if source.generation != generation:
+                return NotCopied.REPLACED
+            if is_expired(source.metadata.time_expires_ns, now_ns):
+                return NotCopied.EXPIRING
+            there = await self._opened(name, opened)
+            if there is not None:
+                return there.generation if await self._are_same(copy, source, name, there) else NotCopied.TAKEN
+            return await self._write_anew(copy, source, name)
+
+    async def _opened(self, name: str, opened: AsyncExitStack) -> BlobFile | None:
+        file = await self._disk.look(f"open blob {name!r}", BlobFile.open, self._path(name), None, undo=_close)
+        opened.callback(_close, file)
+        return file
+
+    async def _are_same(self, copy: str, source: BlobFile, name: str, there: BlobFile) -> bool:
+        if source.size != there.size:
+            return False
+        ours, theirs = FileReader(copy, source, self._disk), FileReader(name, there, self._disk)
+        async for piece in ours:
+            if await anext(theirs) != piece:
+                return False
+        return True
+
+    async def _write_anew(self, copy: str, source: BlobFile, name: str) -> int:
+        """Writes the blob again. Its generation is above that of the copy, whatever the clock says."""
+        written_ns = max(self._runtime.wall_ns(), source.written_ns + NS_PER_US)
+        upload = await self._begin(name, source.metadata, source.size, ChangeId.new(self._runtime))
+        try:
+            async for piece in FileReader(copy, source, self._disk):
+                await upload.write(piece)
+            await upload.finalise(written_ns)
+        finally:
+            await upload.abort()
+        return microseconds(written_ns)
 
     async def touch(self, name: str, deadline_ns: int) -> bool:
         return await self._unlocked(f"touch blob {name!r}", extend, self._path(name), microseconds(deadline_ns))
@@ -326,16 +371,17 @@ class FileUpload:
         else:
             self._gathered.append(bytearray(piece))
 
-    async def finalise(self) -> None:
+    async def finalise(self, written_ns: int | None = None) -> None:
         """Makes the blob visible. `UnavailableError`: the upload was cancelled, or a blob of this name exists.
 
-        After an error of the disk or a wrong size the upload has ended, and its file is removed.
+        `written_ns`: when it was written, in nanoseconds since 1970; None: now. After an error of the disk or a wrong
+        size the upload has ended, and its file is removed.
         """
         self._refuse_if_ended()
         if self._declared is not None and self._size != self._declared:
             await self.abort()
             raise self._wrong_size("not")
-        written_ns = self._runtime.wall_ns()
+        written_ns = self._runtime.wall_ns() if written_ns is None else written_ns
         await self._disk.run(f"finalise blob {self._name!r}", self._file.publish, self._gathered, self._metadata, written_ns)
 
     async def abort(self) -> None:

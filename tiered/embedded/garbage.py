@@ -1,7 +1,7 @@
 """Finds garbage among the files of `tiered/embedded/blobs.py`: one round through all of them, in steps.
 
     uploads/   temporary files whose process is dead, which therefore nobody has locked
-    blobs/     blobs that have expired, looked at again once they are locked against a touch
+    blobs/     blobs that have expired, looked at again once they are locked against a touch; copies in quarantine stay
 
 A round meets every file that is there from its beginning to its end, in no order, and keeps none of their names. A
 fault of one file or directory is reported, and the round goes on with the others (I6). *Crash*: the next round begins
@@ -22,7 +22,7 @@ from tiered.embedded.file import DIRECTORY_SUFFIX, is_component
 from tiered.embedded.tree import BEGINNING, is_of_this_process, read_footer, unlink_if
 from tiered.embedded.walk import look_at
 from tiered.metadata import is_expired
-from tiered.protocol.backends import Oddity
+from tiered.protocol.backends import QUARANTINE, Oddity
 from tiered.protocol.row_keys import printable
 
 
@@ -100,7 +100,7 @@ class Round:
         found = look_at(text, path)
         if isinstance(found, Oddity):
             return Fault(CORRUPT if found.is_blob else FOREIGN, found.name, found.fault)
-        if found is None or not is_expired(found.deadline_ns, self._now_ns):
+        if found is None or not is_expired(found.deadline_ns, self._now_ns) or found.name.startswith(QUARANTINE):
             return False
         return _remove(path, lambda file: is_expired(read_footer(file).deadline_ns, self._now_ns))
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import takewhile
@@ -49,7 +49,7 @@ from tiered.protocol.backends import (
     Tombstone,
     Vacant,
 )
-from tiered.protocol.row_keys import corrupt_row, printable, split_points
+from tiered.protocol.row_keys import corrupt_row, is_text, printable, split_points
 from tiered.text import shown
 
 KEYS_MAX = 500
@@ -136,8 +136,11 @@ class SqliteRows:
 
     async def settle(self, path: str, token: ChangeId) -> bool:
         def run(connection: sqlite3.Connection) -> bool:
+            # A row whose key was damaged so that it is no text shows what it names, though nobody finds it by its key.
             shown = connection.execute(
-                "SELECT 1 FROM rows WHERE path = ? AND (target = ? OR token = ?)", (path, f"{path}/{token}", token)
+                "SELECT 1 FROM rows WHERE path = ?1 AND (target = ?2 OR token = ?3)"
+                f" UNION ALL SELECT 1 FROM rows WHERE ({_NO_TEXT}) AND target = ?2 LIMIT 1",
+                (path, f"{path}/{token}", token),
             ).fetchone()
             if shown is None:
                 _mark(connection, path, token, "refused", self._now_ms())
@@ -181,14 +184,17 @@ class SqliteRows:
     async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:
         before = "" if end is None else "AND path < CAST(:end AS TEXT) "
         found = await self._found(f"path >= CAST(:start AS TEXT) {before}ORDER BY path LIMIT :limit", start=start, end=end, limit=limit)
-        return _page(found, None if len(found) < limit else found[-1][0] + b"\0")
+        next_start = None if len(found) < limit else found[-1][0] + b"\0"
+        until = end if next_start is None else next_start
+        return _page(found, next_start, await self._keyless(lambda place: start <= place and (until is None or place < until)))
 
     async def redirects_at(self, keys: Sequence[bytes]) -> RedirectPage:
         found: list[_Shown] = []
         for first in range(0, len(ordered := sorted(set(keys))), KEYS_MAX):
             batch = {f"key{number}": key for number, key in enumerate(ordered[first : first + KEYS_MAX])}
             found += await self._found(f"path IN ({', '.join(f'CAST(:{name} AS TEXT)' for name in batch)}) ORDER BY path", **batch)
-        return _page(found, None)
+        wanted = set(keys)
+        return _page(found, None, await self._keyless(lambda place: place in wanted or place.rpartition(b"/")[0] in wanted))
 
     async def boundaries(self, count: int) -> Sequence[str]:
         def run(connection: sqlite3.Connection) -> Sequence[str]:
@@ -209,6 +215,18 @@ class SqliteRows:
             f" WHERE target IS NOT NULL AND typeof(path) = 'text' AND {where}"
         )
         return await self._database.read(lambda connection: connection.execute(query, parameters).fetchall())
+
+    async def _keyless(self, holds: Callable[[bytes], bool]) -> list[CorruptRow]:
+        """Returns the tombstones whose keys are damaged so that they are no text. Nobody finds them by their keys.
+
+        `holds`: whether a row is wanted whose blob has this name. If it tells none, its key counts.
+        """
+        query = f"SELECT CAST(path AS BLOB), typeof(path), CAST(target AS BLOB) FROM rows WHERE target IS NOT NULL AND ({_NO_TEXT})"
+        rows = await self._database.read(lambda connection: connection.execute(query).fetchall())
+        return [
+            CorruptRow(printable(key or b""), _KEYLESS.format(kind), target.decode() if is_text(target) else None)
+            for key, kind, target in rows if holds(target if is_text(target) else key or b"")
+        ]  # fmt: skip
 
     async def collect(self, limit: int) -> int:
         """Removes expired rows, then marks older than `MARK_AGE_MAX_S`, by this machine's wall clock.
@@ -253,7 +271,7 @@ class SqliteRows:
                 found.last = last
                 return found
             for key, kind in connection.execute("SELECT CAST(path AS BLOB), typeof(path) FROM rows WHERE typeof(path) <> 'text'"):
-                found.corrupt.append(CorruptRow(printable(key or b""), f"its key is of type {kind}, not text, so nobody finds it"))
+                found.corrupt.append(CorruptRow(printable(key or b""), _KEYLESS.format(kind)))
                 found.rows += 1
             return found
 
@@ -331,6 +349,10 @@ class Verified:
 _Shown = tuple[bytes, bytes | None, bytes, bytes | None, bytes | None, bytes | None, int | None, int | None]
 """A tombstone's path, `_COLUMNS`, deadline in ms and checksum. Damaged text may be no text, so it is read as bytes."""
 
+_KEYLESS = "its key is of type {}, not text, so nobody finds it"
+_NO_TEXT = "path >= x'' OR path < '' OR path IS NULL"
+"""A key of another type than text. In SQLite's order, numbers come before all text, and bytes after it."""
+
 _AS_BYTES = ", ".join(f"CAST({column} AS BLOB)" for column in _COLUMNS.split(", "))
 
 
@@ -367,19 +389,20 @@ def _key(path: str) -> bytes:
     return path.encode(errors="surrogateescape")
 
 
-def _page(found: Sequence[_Shown], next_start: bytes | None) -> RedirectPage:
+def _page(found: Sequence[_Shown], next_start: bytes | None, keyless: Sequence[CorruptRow]) -> RedirectPage:
     redirects: list[Redirect] = []
-    corrupt: list[CorruptRow] = []
+    corrupt: list[CorruptRow] = [*keyless]
     for path, token, target, policy, metadata, payload, deadline_ms, crc in found:
         try:
             if crc is not None and crc != _crc_of_bytes(path, (token, target, policy, metadata, payload)):
-                corrupt.append(CorruptRow(printable(path), f"the row {printable(path)} {_CHANGED}"))
+                told = target.decode() if is_text(target) else None
+                corrupt.append(CorruptRow(printable(path), f"the row {printable(path)} {_CHANGED}", told))
                 continue
             redirects.append(Redirect(path.decode(), target.decode(), _ns(deadline_ms)))
         except UnicodeDecodeError:
             corrupt.append(corrupt_row(path, target))
         except CorruptRecordError as error:
-            corrupt.append(CorruptRow(path.decode(), str(error)))
+            corrupt.append(CorruptRow(path.decode(), str(error), target.decode()))
     return RedirectPage(redirects, corrupt, next_start)
 
 

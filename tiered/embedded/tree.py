@@ -287,7 +287,7 @@ def delete_generation(path: Path, generation: int) -> Removal | None:
 
     The lock and the second look at the name make sure that the file that was read is the file that is unlinked, as far
     as others lock it, too. Nobody makes a second blob of a name that ends in a revision, except for a restoration from
-    quarantine, which finds the name taken until this has unlinked it.
+    quarantine. It finds the name taken until this has unlinked it, and makes a file with another generation.
     """
     try:
         file = open_blob(path)
@@ -314,10 +314,10 @@ def _sync_deletion(path: Path) -> None:
         _sync_directory(path.parent)
 
 
-def copy_generation(path: Path, generation: int, target: Path, root: Path) -> int | NotCopied | None:
+def set_aside(path: Path, generation: int, target: Path, root: Path) -> int | NotCopied | None:
     """Gives the blob a second name, if it has this generation: both are one file. None: another process has locked it.
 
-    The file has its checksums in it, and they are the same under both names.
+    The file has its checksums and its deadline in it, and they are the same under both names.
     """
     try:
         file = open_blob(path)

@@ -29,7 +29,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from email.utils import parsedate_to_datetime
 from operator import attrgetter
-from typing import Self
+from typing import Any, Self
 
 from anyio import create_task_group
 from anyio.abc import TaskGroup
@@ -46,6 +46,7 @@ from changelog.base.runtime import Runtime
 from changelog.base.tasks import end_tasks
 from tiered.gcs.batches import BATCH_HEADERS, decode_batch, encode_batch
 from tiered.gcs.format import (
+    EDITABLE_FIELDS,
     FIELDS,
     KEPT_FIELDS,
     LISTED_FIELDS,
@@ -59,14 +60,16 @@ from tiered.gcs.format import (
     decode_listing_by_item,
     decode_resource,
     decode_soft_deleted,
+    encode_brought_back,
     encode_crc,
     encode_resource,
+    encode_set_aside,
     encode_time,
     extend_crc,
 )
 from tiered.gcs.http import ENDPOINT, Answer, Authorize, GcsHttp, Media, NoAnswerError, lost_request
 from tiered.gcs.upload import GcsUpload, cancel_session, open_upload
-from tiered.metadata import NS_PER_S, Metadata
+from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.protocol.backends import (
     BlobHead,
     BlobInfo,
@@ -242,14 +245,46 @@ class GcsBlobs:
             return Removal.ABSENT
         return _REMOVALS[answer.status]
 
-    async def copy_generation(self, name: str, generation: int, target: str) -> int | NotCopied:
-        """The service copies the bytes itself, in one request or several. Then both checksums are compared."""
+    async def set_aside(self, name: str, generation: int, copy: str) -> int | NotCopied:
+        """The copy has no custom time, so no lifecycle rule removes it. It keeps the deadline among its metadata."""
+        found = await self._editable(name)
+        if found is None:
+            return NotCopied.ABSENT
+        copied = await self._rewrite(name, generation, copy, encode_set_aside(found))
+        if isinstance(copied, NotCopied):
+            return copied
+        return copied.generation if copied.metadata.time_expires_ns is None else NotCopied.EXPIRING
+
+    async def bring_back(self, copy: str, generation: int, name: str, now_ns: int) -> int | NotCopied:
+        found = await self._editable(copy)
+        if found is None:
+            return NotCopied.ABSENT
+        body, deadline_ns = encode_brought_back(copy, found)
+        if is_expired(deadline_ns, now_ns):
+            return NotCopied.EXPIRING
+        copied = await self._rewrite(copy, generation, name, body)
+        return copied if isinstance(copied, NotCopied) else copied.generation
+
+    async def _editable(self, name: str) -> Mapping[str, Any] | None:
+        """What whoever copies a blob may set anew. None: there is no such blob."""
+        doing = f"reading what blob {name!r} is"
+        answer = await self._http.call("GET", self._http.object_url(name, fields=EDITABLE_FIELDS), doing, accept=(200, 404))
+        if answer.status == 404:
+            await self._check_bucket(name, answer)
+            return None
+        return answer.json(doing)
+
+    async def _rewrite(self, name: str, generation: int, target: str, body: bytes) -> Resource | NotCopied:
+        """The service copies the bytes itself, in one request or several. Then both checksums are compared.
+
+        `body`: all metadata of the copy. Empty: those of the blob.
+        """
         doing = f"copying generation {generation} of blob {name!r} to {target!r}"
         query = {"ifSourceGenerationMatch": str(generation), "ifGenerationMatch": "0", "fields": "done,rewriteToken"}
+        headers = _JSON if body else {}
         while True:
             url = self._http.copy_url(name, target, **query)
-            # A body would replace the metadata. Without one they are copied.
-            answer = await self._http.call("POST", url, doing, accept=(200, 404, 412), effect=True)
+            answer = await self._http.call("POST", url, doing, accept=(200, 404, 412), headers=headers, body=body, effect=True)
             if answer.status != 200:
                 break
             told = answer.json(doing)
@@ -264,7 +299,7 @@ class GcsBlobs:
             raise UnavailableError(f"{doing} failed: the copy is not there; try again")
         if (copy.size, copy.crc32c) != (source.size, source.crc32c) or source.crc32c is None:
             return NotCopied.TAKEN
-        return copy.generation
+        return copy
 
     async def touch(self, name: str, deadline_ns: int) -> bool:
         """Extends the custom time, which never goes back. A blob without one keeps none."""

@@ -47,6 +47,9 @@ from tiered.protocol.backends import BlobInfo, ListedBlob, Oddity, SoftDeleted
 FIELDS = "name,size,generation,metageneration,timeCreated,customTime,contentType,contentEncoding,crc32c,metadata"
 """The fields of a resource that `decode_resource` reads."""
 
+EDITABLE_FIELDS = "contentType,contentEncoding,contentDisposition,contentLanguage,cacheControl,storageClass,customTime,metadata"
+"""What a copy has from its source, unless its request says something else."""
+
 LISTED_HEAD_FIELDS = f"items({FIELDS})"
 LISTED_FIELDS = "items(name,size,generation,timeCreated,customTime),nextPageToken"
 KEPT_FIELDS = "items(name,size,softDeleteTime,timeDeleted),nextPageToken"
@@ -54,6 +57,8 @@ SOFT_DELETED_FIELDS = "items(name,size,generation,softDeleteTime,hardDeleteTime)
 
 _EXPIRATION, _ORIGIN, _FILENAME, _CUSTOM = "x-sn-expiration", "x-sn-origin", "x-sn-filename", "x-snme-"
 _OLD_CREATED, _OLD_UNKNOWN, _OLD_NOT_TOLD = "x-sn-created", "x-sn-unknown", "none"
+_SET_ASIDE = "tiered-quarantined-deadline"
+"""Of a copy in quarantine: the custom time of its blob. Keys of callers' entries begin with `x-snme-`."""
 _POLICIES: dict[str, type[TimeToLive] | type[TimeToIdle]] = {"ttl": TimeToLive, "tti": TimeToIdle}
 _ENCODINGS = {"Zstd": "zstd"}
 _COMPRESSIONS = {encoding: compression for compression, encoding in _ENCODINGS.items()}
@@ -92,6 +97,24 @@ def encode_resource(name: str, metadata: Metadata) -> bytes:
         "metadata": {key: value for key, value in known.items() if value is not None},
     }
     return _dump({key: value for key, value in resource.items() if value is not None}).encode()
+
+
+def encode_set_aside(source: Mapping[str, Any]) -> bytes:
+    """The resource of a copy that no deadline removes. `source`: the blob's `EDITABLE_FIELDS`. Empty: as the blob."""
+    if "customTime" not in source:
+        return b""
+    kept = {key: value for key, value in source.items() if key != "customTime"}
+    return _dump({**kept, "metadata": {**(source.get("metadata") or {}), _SET_ASIDE: source["customTime"]}}).encode()
+
+
+def encode_brought_back(name: str, copy: Mapping[str, Any]) -> tuple[bytes, int | None]:
+    """The resource of the blob that such a copy was made of, and its deadline (nanoseconds since 1970)."""
+    metadata = dict(_Stored(name, copy).metadata())
+    told = metadata.pop(_SET_ASIDE, None)
+    if told is None:
+        return b"", _Stored(name, copy).time("customTime")
+    blob = {**copy, "customTime": told, "metadata": metadata}
+    return _dump(blob).encode(), _Stored(name, blob).time("customTime")
 
 
 def decode_resource(name: str, resource: Mapping[str, Any]) -> Resource:

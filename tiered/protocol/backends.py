@@ -114,11 +114,13 @@ class ScannedRow:
 class CorruptRow:
     """A row that a scan or an audit cannot read.
 
-    `path`: its key; bytes that are no text are escaped. `fault`: what is wrong, in words.
+    `path`: its key; bytes that are no text are escaped. `fault`: what is wrong, in words. `target`: the blob that it
+    seems to name, whatever else is damaged; None: it tells none.
     """
 
     path: str
     fault: str
+    target: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,12 +424,17 @@ class Removal(Enum):
     REPLACED = "another generation has this name, and stays"
 
 
+QUARANTINE = "~quarantine/"
+"""Names below it are copies of what an audit deleted. No row can name them: such a key belongs to the changelog."""
+
+
 class NotCopied(Enum):
     """Why a generation was not copied. Nothing was changed."""
 
     ABSENT = "there is no blob of this name"
     REPLACED = "another generation has this name"
     TAKEN = "another blob has the name of the copy, and stays"
+    EXPIRING = "the copy would be removed because of the deadline"
 
 
 @runtime_checkable
@@ -591,11 +598,21 @@ class LongTermBackend(Protocol):
         Safe to repeat: `ABSENT` also follows an attempt whose answer was lost.
         """
 
-    async def copy_generation(self, name: str, generation: int, target: str) -> int | NotCopied:
-        """Copies the blob with all its metadata to the name `target`, durably, only if it has this generation.
+    async def set_aside(self, name: str, generation: int, copy: str) -> int | NotCopied:
+        """Copies the blob to the name `copy`, which is below `QUARANTINE`, durably, only if it has this generation.
 
-        Returns the generation of the copy, whose checksum and size are those of the blob. Never overwrites a blob. Safe
-        to repeat: a copy that is there already counts as made.
+        Returns the generation of the copy, whose checksum and size are those of the blob. No deadline removes the copy,
+        and it keeps that of the blob for `bring_back`. Never overwrites a blob. Safe to repeat: a copy that is there
+        already counts as made.
+        """
+
+    async def bring_back(self, copy: str, generation: int, name: str, now_ns: int) -> int | NotCopied:
+        """Makes the blob `name` anew from a copy of this generation, with all its metadata and its deadline, durably.
+
+        Returns the generation of the blob. What was made has a generation that the name never had before. So whoever
+        goes by one that was seen earlier does nothing to it. If a blob of the same bytes is there already, its own
+        generation is returned. `EXPIRING`: the deadline had passed at `now_ns`. Never overwrites a blob. It may be
+        repeated.
         """
 
     async def touch(self, name: str, deadline_ns: int) -> bool:

@@ -20,7 +20,7 @@ def printable(raw: bytes) -> str:
 def corrupt_row(key: bytes, target: bytes) -> CorruptRow:
     """The finding for a row whose key or target is not UTF-8."""
     if not is_text(key):
-        return CorruptRow(printable(key), f"its key {key!r} is no UTF-8")
+        return CorruptRow(printable(key), f"its key {key!r} is no UTF-8", target.decode() or None if is_text(target) else None)
     return CorruptRow(printable(key), f"its target {target!r} is no UTF-8")
 
 

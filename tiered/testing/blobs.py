@@ -26,7 +26,7 @@ from math import inf
 from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from tiered.metadata import NS_PER_S, Metadata, is_expired
-from tiered.protocol.backends import BlobHead, BlobPage, ByteRange, ListedBlob, NotCopied, Removal, SoftDeleted
+from tiered.protocol.backends import QUARANTINE, BlobHead, BlobPage, ByteRange, ListedBlob, NotCopied, Removal, SoftDeleted
 from tiered.stored import PIECE_BYTES
 from tiered.testing.service import MemoryService
 
@@ -144,14 +144,24 @@ class MemoryBlobs(MemoryService):
     def _kept_until_ns(self, deleted_ns: int) -> int:
         return deleted_ns + round(self.kept_s * NS_PER_S)
 
-    async def copy_generation(self, name: str, generation: int, target: str) -> int | NotCopied:
+    async def set_aside(self, name: str, generation: int, copy: str) -> int | NotCopied:
         await self._travel()
+        return self._copy(name, generation, copy, "blobs.set_aside", -inf)
+
+    async def bring_back(self, copy: str, generation: int, name: str, now_ns: int) -> int | NotCopied:
+        await self._travel()
+        return self._copy(copy, generation, name, "blobs.bring_back", now_ns)
+
+    def _copy(self, name: str, generation: int, target: str, call: str, now_ns: float) -> int | NotCopied:
         blob, copy = self.blobs.get(name), self.blobs.get(target)
         if blob is None or blob.generation != generation:
             return NotCopied.ABSENT if blob is None else NotCopied.REPLACED
+        deadline_ns = blob.metadata.time_expires_ns
+        if deadline_ns is not None and deadline_ns <= now_ns:
+            return NotCopied.EXPIRING
         if copy is None:
             self.blobs[target] = copy = replace(blob, created_ns=self._runtime.wall_ns(), generation=self._next())
-            self._took_effect("blobs.copy_generation", target)
+            self._took_effect(call, target)
         return copy.generation if copy.payload == blob.payload else NotCopied.TAKEN
 
     async def touch(self, name: str, deadline_ns: int) -> bool:
@@ -183,7 +193,10 @@ class MemoryBlobs(MemoryService):
         """
         await self._travel()
         due_ns = self._runtime.wall_ns() - round(self.collect_after_s * NS_PER_S)
-        expired = [name for name, blob in self.blobs.items() if is_expired(blob.metadata.time_expires_ns, due_ns)]
+        expired = [
+            name for name, blob in self.blobs.items()
+            if is_expired(blob.metadata.time_expires_ns, due_ns) and not name.startswith(QUARANTINE)
+        ]  # fmt: skip
         old = [session for session, upload in self.uploads.items() if self._is_old(upload)]
         for garbage in (chosen := self._some([*expired, *old], limit)):
             if garbage in self.uploads:

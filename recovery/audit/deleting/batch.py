@@ -10,7 +10,7 @@ from anyio import to_thread
 from changelog.base.runtime import Runtime
 from recovery.audit.deleting.candidates import Batch, Pace, Told
 from recovery.audit.deleting.journal import Journal
-from recovery.audit.deleting.quarantine import Quarantine
+from recovery.audit.deleting.quarantine import Quarantine, shelf_of
 from tiered.open import Backends
 
 
@@ -27,7 +27,7 @@ async def carry_out_batch(
     if len(known) == len(entries):
         return
     candidates = [each.candidate for each in entries]
-    quarantine = None if label is None else Quarantine(backends.tiers, label, runtime)
+    quarantine = None if label is None else Quarantine(backends.tiers, shelf_of(label, journal.run), runtime)
     set_aside = None if quarantine is None else quarantine.set_aside
     for each in entries:
         if each.fate is not None:

@@ -78,7 +78,7 @@ MEANING: Mapping[Fate, str] = {
     Fate.LOGGED: "an entry of the changelog names it: it is no orphan, and stays",
     Fate.NAMED: "a row names it: it is no orphan, and stays",
     Fate.UNREADABLE: "it, or a row that may name it, cannot be read: it stays",
-    Fate.KEPT: "it cannot be set aside, because the name of its copy would be too long: it stays",
+    Fate.KEPT: "it cannot be set aside, because the name of its copy would be too long, or the copy would expire: it stays",
 }
 
 
@@ -199,6 +199,7 @@ class Batch:
         for first in range(0, len(keys), POINT_READS):
             page = await self._ask(partial(self.tiers.high_volume.redirects_at, keys[first : first + POINT_READS]))
             named.update(redirect.target for redirect in page.redirects)
+            named.update(row.target for row in page.corrupt if row.target is not None)
             corrupt.update(row.path for row in page.corrupt)
         unreadable = {each.name for each in candidates if not corrupt.isdisjoint(rows_of(each))}
         return named, unreadable

@@ -31,6 +31,7 @@ NEVER: Mapping[Kind, str] = {
     Kind.CORRUPT_ROW: "nobody can tell which blob it names",
     Kind.CORRUPT_BLOB: "it may be an object that somebody can still repair or restore",
     Kind.MISDIRECTED: "a tombstone names it",
+    Kind.MISFILED: "a row that cannot be read names it: mend the row",
     Kind.UNPARSEABLE: "this software did not give it its name",
     Kind.FOREIGN: "this software did not put it there",
     Kind.UNLISTED: "a tombstone names it",
@@ -42,11 +43,12 @@ NEVER: Mapping[Kind, str] = {
 class Asked:
     """What the person who deletes chooses. `at_most`: how many blobs may be deleted; None: not told.
 
-    `insist`: go on without a changelog.
+    `insist`: go on without a changelog. `despite_corrupt_rows`: go on although the run found rows that cannot be read.
     """
 
     at_most: int | None = None
     insist: bool = False
+    despite_corrupt_rows: bool = False
 
 
 def check_class(text: str) -> Kind:
@@ -85,6 +87,11 @@ def refusals(
         yield "the run saw not a single tombstone, so it was almost certainly the wrong table: check the settings"
     if not (log_is_durable and manifest.log_is_durable) and not asked.insist:
         yield "there is no changelog, so a deletion may fail a change that is under way: insist on it with --insist"
+    if (corrupt := manifest.totals.get(Kind.CORRUPT_ROW)) and not asked.despite_corrupt_rows:
+        yield (
+            f"the run found {count(corrupt.number, 'row')} that cannot be read, and what only such a row names may be called an orphan:"
+            " mend the rows and run the audit again, or say that it is meant with --despite-corrupt-rows"
+        )
     yield from _too_many(number, manifest.names, asked.at_most)
 
 

@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 from changelog.base.errors import CorruptRecordError
 from recovery.audit.deleting.candidates import Candidate, Fate
 from recovery.audit.directory import Files
-from recovery.audit.names import QUARANTINE
+from tiered.protocol.backends import QUARANTINE
 
 DELETED, DELETION = "deleted", "deletion.json"
 VERSION = 1
@@ -101,8 +101,8 @@ class Journal:
     """The journal of one run's deletion. All calls block."""
 
     def __init__(self, files: Files, run: str) -> None:
+        self.run = run
         self._files = files
-        self._run = run
 
     def order(self) -> Order | None:
         """Returns what is to be deleted, or None if no deletion was begun.
@@ -121,7 +121,7 @@ class Journal:
             _check_order(order)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise CorruptRecordError(f"{where} breaks the format: {error}") from None
-        if order.run != self._run:
+        if order.run != self.run:
             raise CorruptRecordError(f"{where} is of another run than the manifest beside it")
         return order
 
@@ -173,11 +173,11 @@ class Journal:
                 "name": each.candidate.name, "object": each.candidate.path, "revision": str(each.candidate.revision),
                 "size": each.candidate.size, "generation": each.candidate.generation,
                 "fate": INTENDED if each.fate is None else each.fate.value, "aside": each.copy and each.copy.name,
-                "aside_generation": each.copy and each.copy.generation, "run": self._run,
+                "aside_generation": each.copy and each.copy.generation, "run": self.run,
             }
             for each in entries
         ]  # fmt: skip
-        footer = {"schema": str(VERSION), "run": self._run, "batch": str(batch)}
+        footer = {"schema": str(VERSION), "run": self.run, "batch": str(batch)}
         schema = SCHEMA.with_metadata({f"tiered.{key}": value for key, value in footer.items()})
         written = io.BytesIO()
         pq.write_table(pa.Table.from_pylist(rows, schema), written, compression="zstd")
@@ -188,7 +188,7 @@ class Journal:
         where = f"{DELETED}/{_name(batch)}"
         table = self._table(batch)
         try:
-            entries = [_entry(row, self._run) for row in table.to_pylist()]
+            entries = [_entry(row, self.run) for row in table.to_pylist()]
             if len({each.candidate.name for each in entries}) != len(entries):
                 raise ValueError("a name is there twice")
         except ValueError as error:
@@ -231,7 +231,7 @@ class Journal:
         except (pa.ArrowException, OSError) as error:
             raise CorruptRecordError(f"{self._files.uri}/{name} is cut off, or no Parquet file ({error})") from None
         metadata = table.schema.metadata or {}
-        if (_told(metadata, "run"), _told(metadata, "batch"), _told(metadata, "schema")) != (self._run, str(batch), str(VERSION)):
+        if (_told(metadata, "run"), _told(metadata, "batch"), _told(metadata, "schema")) != (self.run, str(batch), str(VERSION)):
             raise CorruptRecordError(f"{self._files.uri}/{name} is of another run, batch or version")
         if not table.schema.equals(SCHEMA):
             raise CorruptRecordError(f"{self._files.uri}/{name} breaks the format: it has other columns")

@@ -1,11 +1,20 @@
 """Copies that are kept of what is deleted, in the same bucket or directory, and their way back.
 
-    NAME  --copy, checked-->  ~quarantine/LABEL/NAME      then NAME is deleted
-    ~quarantine/LABEL/NAME  --copy, if the copy has the generation of the journal-->  NAME      then the copy is deleted
+    NAME  --copy, checked-->  ~quarantine/LABEL/RUN/NAME      then NAME is deleted
+    ~quarantine/LABEL/RUN/NAME  --copy, if the copy has the generation of the journal-->  NAME  then the copy is deleted
 
-The audit counts names below `~quarantine/` as `quarantined`, and accuses none of them. A blob that was restored is an
-orphan again: nothing names it. An older blob of the same name is never overwritten. *Crash* anywhere: each step may be
-repeated.
+Deletions and restorations of one run may work at the same time, and stop anywhere. The blob or its copy is always
+there, because of these rules:
+
+- A deletion of the run deletes only the generation that the run has listed.
+- A restoration makes another generation (`bring_back`), and no other step of the run makes a blob of that name.
+- A restoration removes the copy only if the blob that is there has not the generation that was listed. So no deletion
+  of the run can delete it any more.
+- Each run has its own copies. A later run that deletes what was restored does not lean on a copy that is being removed.
+
+docs/protocol/deleting.py tries every interleaving of this. The audit counts names below `~quarantine/` as
+`quarantined`, and accuses none of them. No deadline removes a copy. A blob that was restored is an orphan again:
+nothing names it. An older blob of the same name is never overwritten. *Crash* anywhere: each step may be repeated.
 """
 
 from __future__ import annotations
@@ -20,9 +29,8 @@ from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from changelog.base.runtime import Runtime
 from recovery.audit.deleting.candidates import BUDGET_S, Candidate, Fate, Pace
 from recovery.audit.deleting.journal import Copy, Entry
-from recovery.audit.names import QUARANTINE
-from tiered.protocol.backends import NotCopied, Tiers
-from tiered.protocol.retry import persist
+from tiered.protocol.backends import QUARANTINE, NotCopied, Tiers
+from tiered.protocol.retry import ask, persist
 from tiered.text import refuse_control_characters
 
 T = TypeVar("T")
@@ -43,21 +51,26 @@ def check_label(label: str) -> str:
     return label
 
 
-class Quarantine:
-    """Sets blobs aside under one label. `copies`: those that it has made, by the name of the blob."""
+def shelf_of(label: str, run: str) -> str:
+    """Returns where the copies of a run are, below `QUARANTINE`."""
+    return f"{label}/{run}"
 
-    def __init__(self, tiers: Tiers, label: str, runtime: Runtime) -> None:
+
+class Quarantine:
+    """Sets blobs aside. `shelf`: where (`shelf_of`). `copies`: those that it has made, by the name of the blob."""
+
+    def __init__(self, tiers: Tiers, shelf: str, runtime: Runtime) -> None:
         self.copies: dict[str, Copy] = {}
         self._blobs = tiers.long_term
-        self._label = label
+        self._shelf = shelf
         self._runtime = runtime
 
     async def set_aside(self, candidate: Candidate) -> Fate | None:
         """Copies the blob. None: the copy is there, and was checked. Otherwise the blob stays, or is gone already."""
-        target = f"{QUARANTINE}{self._label}/{candidate.name}"
+        target = f"{QUARANTINE}{self._shelf}/{candidate.name}"
         if len(target.encode()) > NAME_BYTES_MAX:
             return Fate.KEPT
-        copied = await self._persist(partial(self._blobs.copy_generation, candidate.name, candidate.generation, target))
+        copied = await self._persist(partial(self._blobs.set_aside, candidate.name, candidate.generation, target))
         if copied is NotCopied.TAKEN:
             raise CorruptRecordError(f"{target!r} is another blob than {candidate.name!r}, so that cannot be set aside there")
         if copied is NotCopied.ABSENT:
@@ -65,6 +78,8 @@ class Quarantine:
             return Fate.GONE
         if copied is NotCopied.REPLACED:
             return Fate.REPLACED
+        if copied is NotCopied.EXPIRING:
+            return Fate.KEPT
         self.copies[candidate.name] = Copy(target, copied)
         return None
 
@@ -85,7 +100,9 @@ class Return(StrEnum):
     TAKEN = "taken"
     LOST = "lost"
     NO_COPY = "no_copy"
-    UNNOTED = "unnoted"
+    THERE = "there"
+    EXPIRED = "expired"
+    UNREADABLE = "unreadable"
 
 
 RETURNS = {
@@ -93,16 +110,18 @@ RETURNS = {
     Return.TAKEN: "another blob has the name now, so the copy stays in the quarantine",
     Return.LOST: "the copy is gone, or it is another one than was made: restored before, or deleted",
     Return.NO_COPY: "it was deleted without a copy, or it was not deleted",
-    Return.UNNOTED: "the blob is under its name; nothing was noted of its deletion, which may still be under way, so its copy stays",
+    Return.THERE: "the blob is there as the audit listed it, and a deletion may still be about to delete it, so its copy stays",
+    Return.EXPIRED: "its deadline has passed, so it would be removed as soon as it is back: its copy stays in the quarantine",
+    Return.UNREADABLE: "the copy, or what has the name now, cannot be read: nothing is done",
 }
 
 
-async def with_copy(entry: Entry, label: str, tiers: Tiers, runtime: Runtime) -> Entry:
+async def with_copy(entry: Entry, shelf: str, tiers: Tiers, runtime: Runtime) -> Entry:
     """Returns the entry with the copy that is in the quarantine, if nothing was noted of its deletion.
 
     A deletion that was killed may have set the blob aside, and deleted it, and noted nothing of that.
     """
-    target = f"{QUARANTINE}{label}/{entry.candidate.name}"
+    target = f"{QUARANTINE}{shelf}/{entry.candidate.name}"
     if entry.fate is not None or entry.copy is not None or len(target.encode()) > NAME_BYTES_MAX:
         return entry
     found = await persist(partial(tiers.long_term.head, target), runtime, BUDGET_S)
@@ -115,10 +134,17 @@ async def restore(entry: Entry, tiers: Tiers, runtime: Runtime, pace: Pace) -> R
         return Return.NO_COPY
     await pace()
     blobs, name, copy = tiers.long_term, entry.candidate.name, entry.copy
-    back = await persist(partial(blobs.copy_generation, copy.name, copy.generation, name), runtime, BUDGET_S)
+    now_ns = await ask(blobs.now_ns, runtime, BUDGET_S)
+    try:
+        back = await persist(partial(blobs.bring_back, copy.name, copy.generation, name, now_ns), runtime, BUDGET_S)
+    except CorruptRecordError:
+        return Return.UNREADABLE
     if isinstance(back, NotCopied):
-        return Return.TAKEN if back is NotCopied.TAKEN else Return.LOST
-    if entry.fate is None:
-        return Return.UNNOTED
+        return _RETURNS.get(back, Return.LOST)
+    if back == entry.candidate.generation:
+        return Return.THERE
     await persist(partial(blobs.delete_generation, copy.name, copy.generation), runtime, BUDGET_S)
     return Return.RESTORED
+
+
+_RETURNS = {NotCopied.TAKEN: Return.TAKEN, NotCopied.EXPIRING: Return.EXPIRED}

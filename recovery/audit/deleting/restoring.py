@@ -6,8 +6,8 @@ After a kill the same call goes on.
 `restore_deleted` takes every copy in the journal of a run, back to its name. A blob that is back is an orphan again,
 because nothing names it. An audit calls it one when it is older than the grace. Nothing is written to the journal: a
 copy that is gone says that it was restored before, or deleted. So the call may be repeated, after a crash too. A
-deletion that was killed may have set blobs aside without a note. Their copies are looked for, and stay in the
-quarantine, because workers of that deletion may still be at work.
+deletion that was killed may have set blobs aside without a note. Their copies are looked for, and are brought back,
+too. What a deletion may still be about to delete keeps its copy (`quarantine.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
 from recovery.audit.deleting.journal import Journal, Order
 from recovery.audit.deleting.losses import End, Loss, Losses, keeps_deleted
-from recovery.audit.deleting.quarantine import Return, restore, with_copy
+from recovery.audit.deleting.quarantine import Return, restore, shelf_of, with_copy
 from recovery.audit.deleting.restored import BATCH, RestoredFiles
 from recovery.audit.deleting.several import several
 from recovery.audit.evidence import evidence
@@ -44,7 +44,7 @@ LOSSES_SHOWN = 1000
 class Returned:
     """What a restoration did, or would do. `copies`: how many copies the journal names. `size`: their bytes.
 
-    `returns`: how many copies had which end. `quarantine`: the label.
+    `returns`: how many copies had which end. `quarantine`: where the copies are, below `~quarantine/`.
     """
 
     copies: int
@@ -66,13 +66,13 @@ async def restore_deleted(
     check_there(settings)
     settings = portable(settings)
     directory = await to_thread.run_sync(RunDirectory.open, where, runtime)
-    journal, label, order = await to_thread.run_sync(_opened, directory, settings)
-    found = Returned(0, 0, label, Counter())
+    journal, shelf, order = await to_thread.run_sync(_opened, directory, settings)
+    found = Returned(0, 0, shelf, Counter())
     bucket = TokenBucket(runtime, rate_per_s)
     async with open_backends(settings, runtime, writes=not dry) as backends:
         for batch in range(order.batches):
             noted = await to_thread.run_sync(journal.read, batch)
-            entries = [each for each in await several(noted, lambda entry: with_copy(entry, label, backends.tiers, runtime)) if each.copy]
+            entries = [each for each in await several(noted, lambda entry: with_copy(entry, shelf, backends.tiers, runtime)) if each.copy]
             found.copies += len(entries)
             found.size += sum(each.candidate.size for each in entries)
             if not dry:
@@ -174,4 +174,4 @@ def _opened(directory: RunDirectory, settings: Settings) -> tuple[Journal, str, 
         raise ConfigurationError(f"nothing of {directory.uri} can be restored: {why}; for lost blobs, give --class {Kind.DANGLING}")
     for _ in journal.entries(order):  # all of it is checked before the first copy is touched
         pass
-    return journal, order.quarantine, order
+    return journal, shelf_of(order.quarantine, order.run), order

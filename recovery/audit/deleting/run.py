@@ -67,7 +67,8 @@ class Look:
     """What a deletion would do, or what is left of one. Sizes are in bytes.
 
     `refused`: why nothing may be deleted; empty if it may. `number`, `size`: of the candidates. `never`: findings of
-    the class that cannot be deleted, because they have no revision or no generation. `order`: of a deletion that was
+    the class that cannot be deleted, because they have no revision or no generation. `misfiled`: findings of the class
+    that are spared, because a row that cannot be read names them. `order`: of a deletion that was
     begun. `done`: what became of candidates so far.
     """
 
@@ -78,6 +79,7 @@ class Look:
     never: int
     order: Order | None
     done: Sums
+    misfiled: int = 0
 
     @property
     def left(self) -> int:
@@ -136,9 +138,8 @@ async def delete_orphans(
     manifest = found.evidence.manifest
     journal = Journal(directory.files, manifest.run)
     if found.order is None:
-        order = Order(manifest.run, 0, 0, 0, wish.quarantine, runtime.wall_ns())
-        candidates = (each for each in _candidates(directory, manifest.run) if each is not None)
-        order = await to_thread.run_sync(journal.begin, order, candidates)
+        begun = Order(manifest.run, 0, 0, 0, wish.quarantine, runtime.wall_ns())
+        order = await to_thread.run_sync(lambda: journal.begin(begun, _candidates(directory, manifest.run)))
         if refused := list(_of_order(order, wish, found.number)):  # somebody else has begun meanwhile
             raise ConfigurationError("\n".join(f"nothing is deleted: {sentence}" for sentence in refused))
     else:
@@ -188,9 +189,9 @@ class _Run:
         except BaseExceptionGroup as errors:
             raise most_urgent(errors) from None
         finally:
+            self._report()
             with anyio.CancelScope(shield=True):
                 await self._report_statistics(left=True)
-        self._report()
         if self._interrupted:
             ended = sum(self.sums.numbers.values())
             raise AuditInterruptedError(
@@ -301,10 +302,13 @@ class _Run:
 def _look(directory: RunDirectory, settings: Settings, wish: Wish, now_ns: int, log_is_durable: bool) -> Look:
     found = evidence(directory, now_ns)
     run = found.manifest.run
-    number = size = never = 0
-    for candidate in _candidates(directory, run):
+    number = size = never = spared = 0
+    misfiled = _misfiled(directory, run)
+    for candidate in map(Candidate.of, directory.findings(run, {Kind.ORPHAN})):
         if candidate is None:
             never += 1
+        elif candidate.name in misfiled:
+            spared += 1
         else:
             number, size = number + 1, size + candidate.size
     journal = Journal(directory.files, run)
@@ -315,7 +319,7 @@ def _look(directory: RunDirectory, settings: Settings, wish: Wish, now_ns: int, 
         *refusals(found, inputs_of(settings), wish.asked, number, now_ns, log_is_durable=log_is_durable),
         *_of_order(order, wish, number),
     ]
-    return Look(found, tuple(refused), number, size, never, order, done)
+    return Look(found, tuple(refused), number, size, never, order, done, spared)
 
 
 def _of_order(order: Order | None, wish: Wish, number: int) -> Iterator[str]:
@@ -329,7 +333,14 @@ def _of_order(order: Order | None, wish: Wish, number: int) -> Iterator[str]:
         yield f"the deletion was begun {was}, and goes on like that only: give the same again"
 
 
-def _candidates(directory: RunDirectory, run: str) -> Iterator[Candidate | None]:
-    """Yields the candidates of a run, in one order. None: a finding of the class that is never deleted."""
-    for finding in directory.findings(run, {Kind.ORPHAN}):
-        yield Candidate.of(finding)
+def _candidates(directory: RunDirectory, run: str) -> Iterator[Candidate]:
+    """Yields the candidates of a run, in one order."""
+    misfiled = _misfiled(directory, run)
+    for candidate in map(Candidate.of, directory.findings(run, {Kind.ORPHAN})):
+        if candidate is not None and candidate.name not in misfiled:
+            yield candidate
+
+
+def _misfiled(directory: RunDirectory, run: str) -> frozenset[str]:
+    """Returns the blobs that damaged rows of other keys name. Such a row may be far from the names of its blob."""
+    return frozenset(finding.name for finding in directory.findings(run, {Kind.MISFILED}))

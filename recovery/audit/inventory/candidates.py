@@ -62,7 +62,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class SuspectRow:
-    """A row to look at. `target`: the blob that it named; None: the row could not be read.
+    """A row to look at. `target`: the blob that it named; None: it told none.
 
     `key`: bytes, because a damaged key may be no text. `fault`: what is wrong with it, as the table told in this audit.
     Empty or None: the table is asked.
@@ -145,7 +145,7 @@ class _Rows:
     def __init__(self, rows: HighVolumeBackend, suspects: Sequence[SuspectRow]) -> None:
         self._rows = rows
         self._asked = {(row.key, row.target) for row in suspects}
-        self._told = {row.key: row.fault for row in suspects if row.fault}
+        self._told = {row.key: CorruptRow(row.key.decode(), row.fault, row.target) for row in suspects if row.fault}
         self._keys = sorted({row.key for row in suspects})
 
     def __getattr__(self, name: str) -> Any:
@@ -155,6 +155,6 @@ class _Rows:
         keys = [key for key in self._keys if start <= key and (end is None or key < end)]
         page = await self._rows.redirects_at([key for key in keys[:POINT_READS] if key not in self._told])
         shown: list[Redirect] = [row for row in page.redirects if (row.path.encode(), row.target) in self._asked]
-        told = [CorruptRow(key.decode(), self._told[key]) for key in keys[:POINT_READS] if key in self._told]
+        told = [self._told[key] for key in keys[:POINT_READS] if key in self._told]
         corrupt: list[CorruptRow] = [*page.corrupt, *told]
         return RedirectPage(shown, corrupt, keys[POINT_READS] if len(keys) > POINT_READS else None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from rich.console import Console
@@ -56,6 +56,7 @@ def _lines(said: Console, unit: str, place: Callable[[P], tuple[int, int, float]
         done, number, seconds = place(progress)
         if seconds - last_s >= LINE_EVERY_S:
             last_s = seconds
-            said.print(f"{done:,} of {number:,} {unit}  {told(progress)}")
+            with suppress(OSError):  # if nobody reads stderr, or it is full, the work goes on
+                said.print(f"{done:,} of {number:,} {unit}  {told(progress)}")
 
     return show

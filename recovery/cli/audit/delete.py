@@ -6,7 +6,7 @@ could not be completed; 130 interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -15,11 +15,12 @@ import anyio
 import typer
 
 from changelog.base.runtime import SystemRuntime
+from recovery.audit.errors import AuditInterruptedError
 from recovery.cli.audit.ending import CLEAN, FAILED, finish
 from recovery.cli.audit.engines import EngineName, Master, Parallel
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, say, shared
-from tiered.errors import InvalidRequestError
+from tiered.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 
 if TYPE_CHECKING:
     from recovery.audit.deleting.losses import Loss
@@ -32,6 +33,7 @@ Class = Annotated[str, typer.Option("--class", help="The class of findings to de
 Yes = Annotated[bool, typer.Option("--yes", help="Do it. Without it, nothing is changed.")]
 AtMost = Annotated[int | None, typer.Option(min=0, help="Needed for more than 10,000 blobs or 1 % of them: refuse if there are more.")]
 Insist = Annotated[bool, typer.Option("--insist", help="Delete without a changelog: a change that is under way may fail.")]
+Despite = Annotated[bool, typer.Option("--despite-corrupt-rows", help="Delete although the run found rows that cannot be read.")]
 Rate = Annotated[float, typer.Option(min=0.1, max=100_000, help="So many blobs a second at most.")]
 EngineOption = Annotated[EngineName, typer.Option(help="local: this process; or spark.")]
 Lost = Annotated[str | None, typer.Option("--class", help="dangling: blobs that are gone, and that the bucket still keeps.")]
@@ -44,8 +46,8 @@ LOSSES_PRINTED = 100
 
 @shared
 def delete(
-    run: Run, kind: Class, yes: Yes = False, at_most: AtMost = None, insist: Insist = False, rate: Rate = 200.0, quarantine: Label = None,
-    engine: EngineOption = EngineName.LOCAL, parallel: Parallel = None, master: Master = None,
+    run: Run, kind: Class, yes: Yes = False, at_most: AtMost = None, insist: Insist = False, despite_corrupt_rows: Despite = False,
+    rate: Rate = 200.0, quarantine: Label = None, engine: EngineOption = EngineName.LOCAL, parallel: Parallel = None, master: Master = None,
 ) -> None:  # fmt: skip
     """Deletes the orphans that a run found, if they still are. Looks at each again, and writes down each deletion."""
 
@@ -56,13 +58,15 @@ def delete(
         from recovery.cli.audit.console import showing
 
         check_class(kind)
-        wish = Wish(run, Asked(at_most, insist), rate, None if quarantine is None else check_label(quarantine))
+        wish = Wish(run, Asked(at_most, insist, despite_corrupt_rows), rate, None if quarantine is None else check_label(quarantine))
         settings, runtime = choice.existing(), SystemRuntime()
         before = anyio.run(look, settings, wish, runtime)
         if not yes or before.refused:
             _show_look(before, wish, choice.json)
             return FAILED if before.refused else CLEAN
-        with _opened(engine, parallel, master) as opened, showing("orphans", _place, _how_far) as progress:
+        with (
+            _opened(engine, parallel, master) as opened, showing("orphans", _place, _how_far) as shown, _kept(shown) as progress
+        ):  # fmt: skip
             after = anyio.run(delete_orphans, settings, wish, runtime, progress, opened, before)
         _show_deleted(before, after, choice.json)
         return CLEAN
@@ -84,16 +88,52 @@ def restore(run: Run, yes: Yes = False, rate: Rate = 200.0, kind: Lost = None) -
             async def rescue() -> Rescued:
                 return await restore_lost(choice.existing(), run, SystemRuntime(), rate, lambda _: None, dry=not yes)
 
-            _show_rescued(anyio.run(rescue), yes, choice.json)
+            with _saying_what_a_repetition_does(yes):
+                rescued = anyio.run(rescue)
+            _show_rescued(rescued, yes, choice.json)
             return CLEAN
 
         async def call() -> Returned:
             return await restore_deleted(choice.existing(), run, SystemRuntime(), rate, lambda _: None, dry=not yes)
 
-        _show_returned(anyio.run(call), yes, choice.json)
+        with _saying_what_a_repetition_does(yes):
+            returned = anyio.run(call)
+        _show_returned(returned, yes, choice.json)
         return CLEAN
 
     finish(command)
+
+
+@contextmanager
+def _kept(show: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
+    """Yields a function that shows progress. If the deletion ends with an error, it says what was done before that."""
+    from recovery.audit import words
+
+    last: list[Progress] = []
+
+    def progress(now: Progress) -> None:
+        last[:] = [now]
+        show(now)
+
+    try:
+        yield progress
+    except AuditInterruptedError:
+        raise
+    except (TieredError, OSError):
+        for each in last:
+            done = f"{each.done:,} of {words.count(each.number, 'candidate')} are done, and {words.count(each.deleted, 'blob')} deleted"
+            say(f"{done}: the same command goes on from there; what is deleted and could not be noted is then told as gone")
+        raise
+
+
+@contextmanager
+def _saying_what_a_repetition_does(begun: bool) -> Iterator[None]:
+    try:
+        yield
+    except (UnavailableError, UnconfirmedError, OSError):
+        if begun:
+            say("some blobs may be back: the same command goes on, and leaves them as they are")
+        raise
 
 
 @contextmanager
@@ -123,6 +163,8 @@ def _show_look(found: Look, wish: Wish, as_json: bool) -> None:
         write(f"orphans    {words.count(found.number, 'blob')}, {words.size(found.size)}, {words.cost(found.size, words.PRICE_DEFAULT)}")
         if found.never:
             write(f"never      {words.count(found.never, 'finding')} that cannot be deleted, because no revision or generation is known")
+        if found.misfiled:
+            write(f"misfiled   {words.count(found.misfiled, 'blob')} that a row names which cannot be read: spared")
         _show_fates(found)
         if found.left:
             write(f"time       about {words.duration(found.left / wish.rate_per_s)}, at {wish.rate_per_s:g} blobs a second")
@@ -159,7 +201,8 @@ def _show_fates(found: Look) -> None:
 
 def _look_json(found: Look, *, deleted: bool) -> str:
     return dump({
-        "run": found.evidence.manifest.run, "candidates": found.number, "size": found.size, "never": found.never, "left": found.left,
+        "run": found.evidence.manifest.run, "candidates": found.number, "size": found.size, "never": found.never,
+        "misfiled": found.misfiled, "left": found.left,
         "fates": {fate.value: {"number": number, "size": found.done.sizes[fate]} for fate, number in sorted(found.done.numbers.items())},
         "refused": list(found.refused), "quarantine": None if found.order is None else found.order.quarantine, "deleted": deleted,
     })  # fmt: skip
@@ -196,7 +239,7 @@ def _show_rescued(found: Rescued, done: bool, as_json: bool) -> None:
     for end, number in sorted(found.ends.items()):
         write(f"{end.value:<11}{words.count(number, 'blob')}, {words.size(found.sizes[end])}: {ENDS[end]}")
     for loss in found.losses[:LOSSES_PRINTED]:
-        write(f"  {loss.end.value:<11}{words.visible(loss.name)}{_kept(loss)}")
+        write(f"  {loss.end.value:<11}{words.visible(loss.name)}{_kept_until(loss)}")
     if found.number > LOSSES_PRINTED:
         more = f"{words.count(found.number - LOSSES_PRINTED, 'blob')} more"
         where = "the Parquet files in restored/ of the run tell of all" if done else f"--json shows the first {len(found.losses):,}"
@@ -207,7 +250,7 @@ def _show_rescued(found: Rescued, done: bool, as_json: bool) -> None:
         say("nothing was restored: give --yes to restore")
 
 
-def _kept(loss: Loss) -> str:
+def _kept_until(loss: Loss) -> str:
     from recovery.audit import words
 
     if loss.generation is None or loss.deleted_ns is None or loss.kept_until_ns is None:

@@ -64,7 +64,8 @@ async def test_each_name_of_a_planted_world_is_called_what_the_audit_calls_it(gr
 
 def _chosen(world: Planted, ground: Ground) -> list[tuple[Kind, str]]:
     """All that has a name of its own; where that takes long, of each kind and usecase one."""
-    found = [(kind, name) for kind, name in world.expected if "\\" not in name and not name.startswith("/")]
+    # A blob that only a damaged row elsewhere names cannot be told from one that nothing names.
+    found = [each for each in world.expected if "\\" not in each[1] and not each[1].startswith("/") and each[0] is not Kind.MISFILED]
     if isinstance(ground, SimulatedGround):
         return found
     return list({(kind, name.partition("/")[0]): (kind, name) for kind, name in found}.values())

@@ -151,7 +151,22 @@ async def test_tombstones_beside_damaged_ones_reach_the_audit(store: Store, runt
             pytest.fail("it goes round")
         assert await rows.boundaries(20) == ["notes/objects/b", "notes/objects/c", "notes/objects/d", "notes/objects/e", "notes/objects/f"]
     assert found == [str(DAMAGED)]
-    assert corrupt == ["notes/objects/d", "notes/objects/e", "notes/objects/f", r"\xff"]
+    # Keys that are no text are told where the blobs are that they name.
+    assert corrupt == ["notes/objects/d", "notes/objects/e", "notes/objects/f", "\0", "", r"\xff"]
+
+
+async def test_a_settle_refused_the_blob_of_a_row_whose_key_is_no_text(store: Store, runtime: Clock) -> None:
+    """Recovery deletes what a settle does not call live. The row still names the blob."""
+    await store.storage.put(DAMAGED, b"large" * 100)
+    async with Database.open(store.directory / "tiered.db", runtime) as database:
+        rows = SqliteRows(database, runtime)
+        target = (await rows.read(str(DAMAGED))).target
+        assert target is not None
+        token = ChangeId(target.rpartition("/")[2])
+        store.run(f"UPDATE rows SET path = CAST(path AS BLOB) WHERE path = '{DAMAGED}'")
+        assert await rows.settle(str(DAMAGED), token)
+        store.run("DELETE FROM rows WHERE typeof(path) = 'blob'")
+        assert not await rows.settle(str(DAMAGED), token)
 
 
 # --- entries ---------------------------------------------------------------------------------------

@@ -545,25 +545,49 @@ async def test_a_copy_has_the_bytes_and_the_metadata_and_the_blob_stays(long_ter
     await store(long_term, name, payload, FULL_METADATA)
     head = await long_term.head(name)
     assert head is not None
-    copied = await long_term.copy_generation(name, head.generation, f"~quarantine/test/{name}")
+    copied = await long_term.set_aside(name, head.generation, f"~quarantine/test/{name}")
     copy = await long_term.head(f"~quarantine/test/{name}")
-    assert copy is not None and copied == copy.generation
-    assert (copy.metadata, copy.size) == (head.metadata, head.size)
+    assert copy is not None and isinstance(copied, int) and copied == copy.generation
+    # Where the service itself removes what has expired, the copy has no deadline.
+    assert copy.metadata in (head.metadata, replace(head.metadata, time_expires_ns=None)) and copy.size == head.size
     assert await read(long_term, f"~quarantine/test/{name}") == payload == await read(long_term, name)
+    await long_term.delete_generation(name, head.generation)
+    assert await long_term.bring_back(f"~quarantine/test/{name}", copied, name, 0) != head.generation
+    back = await long_term.head(name)
+    assert back is not None and back.metadata == head.metadata and await read(long_term, name) == payload
 
 
 async def test_copying_is_repeatable_and_the_copy_outlives_the_blob(long_term: LongTermBackend, name: str) -> None:
     await store(long_term, name, b"payload")
     head = await long_term.head(name)
     assert head is not None
-    first, second = [await long_term.copy_generation(name, head.generation, "~quarantine/a") for _ in range(2)]
+    first, second = [await long_term.set_aside(name, head.generation, "~quarantine/a") for _ in range(2)]
     assert first == second
     await long_term.delete_generation(name, head.generation)
     assert await names(long_term) == ["~quarantine/a"]
     assert await read(long_term, "~quarantine/a") == b"payload"
     assert isinstance(first, int)
-    assert isinstance(await long_term.copy_generation("~quarantine/a", first, name), int)  # and the way back
+    back, again = [await long_term.bring_back("~quarantine/a", first, name, 0) for _ in range(2)]
+    assert isinstance(back, int) and back == again and back != head.generation
+    assert await long_term.delete_generation(name, head.generation) is Removal.REPLACED
     assert await read(long_term, name) == b"payload"
+
+
+async def test_a_copy_is_not_brought_back_after_its_deadline_or_over_another_blob(long_term: LongTermBackend, name: str) -> None:
+    deadline_ns = 10**20
+    await store(long_term, name, b"payload", Metadata(TimeToLive(ns=10**20), 0, deadline_ns))
+    head = await long_term.head(name)
+    assert head is not None
+    copied = await long_term.set_aside(name, head.generation, "~quarantine/a")
+    assert isinstance(copied, int)
+    await long_term.delete_generation(name, head.generation)
+    assert await long_term.bring_back("~quarantine/a", copied, name, deadline_ns) is NotCopied.EXPIRING
+    assert await long_term.bring_back("~quarantine/a", copied + 1, name, 0) is NotCopied.REPLACED
+    assert await long_term.bring_back("~quarantine/b", copied, name, 0) is NotCopied.ABSENT
+    assert await names(long_term) == ["~quarantine/a"]
+    await store(long_term, name, b"another")
+    assert await long_term.bring_back("~quarantine/a", copied, name, 0) is NotCopied.TAKEN
+    assert await read(long_term, name) == b"another"
 
 
 async def test_a_new_blob_gets_its_bytes_from_another_and_other_metadata(long_term: LongTermBackend, name: str) -> None:
@@ -599,14 +623,14 @@ async def test_a_new_blob_gets_no_bytes_from_what_is_gone_and_overwrites_nothing
 
 
 async def test_only_the_generation_that_is_named_is_copied_and_no_blob_is_overwritten(long_term: LongTermBackend, name: str) -> None:
-    assert await long_term.copy_generation(name, 1, "~quarantine/a") is NotCopied.ABSENT
+    assert await long_term.set_aside(name, 1, "~quarantine/a") is NotCopied.ABSENT
     await store(long_term, name, b"payload")
     head = await long_term.head(name)
     assert head is not None
-    assert await long_term.copy_generation(name, head.generation + 1, "~quarantine/a") is NotCopied.REPLACED
+    assert await long_term.set_aside(name, head.generation + 1, "~quarantine/a") is NotCopied.REPLACED
     assert await names(long_term) == [name]
     await store(long_term, "~quarantine/a", b"another")
-    assert await long_term.copy_generation(name, head.generation, "~quarantine/a") is NotCopied.TAKEN
+    assert await long_term.set_aside(name, head.generation, "~quarantine/a") is NotCopied.TAKEN
     assert await read(long_term, "~quarantine/a") == b"another"
 
 

@@ -323,7 +323,7 @@ async def test_what_cannot_be_copied_is_not_deleted(ground: Ground, monkeypatch:
     async def refuse(*_: object) -> None:
         raise ConfigurationError("it may not write")
 
-    monkeypatch.setattr(ground.tiers.long_term, "copy_generation", refuse)
+    monkeypatch.setattr(ground.tiers.long_term, "set_aside", refuse)
     batch, _ = await set_aside(ground, name)
     with pytest.raises(ConfigurationError):
         await batch.run()
