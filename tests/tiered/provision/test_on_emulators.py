@@ -21,7 +21,7 @@ from changelog.change import ChangeId
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from tiered.provision.findings import Finding, Kind
 from tiered.provision.production import inspect, provision, provision_tables
-from tiered.provision.schema import FAMILIES, LIFECYCLE_RULE
+from tiered.provision.schema import FAMILIES, lifecycle_rule
 from tiered.provision.tables import open_admin, verify_on_open
 from tiered.settings import BigtableSettings, MarkSettings, Settings
 
@@ -98,14 +98,14 @@ async def test_provisioning_twice_does_nothing_the_second_time(settings: Setting
     await provision(settings, location="EU")
     gcs.calls.clear()
     assert sentences(await provision(settings), Kind.DONE, Kind.PLANNED, Kind.PROBLEM) == []
-    assert set(gcs.calls) == {"bucket.get"}
+    assert set(gcs.calls) == {"bucket.get", "object.list"}
 
 
 async def test_a_new_bucket_deletes_expired_blobs_lets_nobody_in_and_keeps_the_safety_net(settings: Settings, gcs: GcsEmulator) -> None:
     await provision(settings, location="EU")
     [made] = [bucket.settings for bucket in gcs.buckets.values()]
     assert made["location"] == "EU"
-    assert made["lifecycle"] == {"rule": [LIFECYCLE_RULE]}
+    assert made["lifecycle"] == {"rule": [lifecycle_rule()]}
     assert made["iamConfiguration"]["publicAccessPrevention"] == "enforced"
     assert made["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"] is True
     assert made["softDeletePolicy"]["retentionDurationSeconds"] == str(7 * 86_400)
@@ -188,22 +188,22 @@ async def test_an_embedded_store_needs_nothing_of_this(tmp_path: Any) -> None:
 # --- buckets as others made them -----------------------------------------------------------------
 
 OURS = {
-    "lifecycle": {"rule": [LIFECYCLE_RULE]}, "softDeletePolicy": {"retentionDurationSeconds": "0"},
+    "lifecycle": {"rule": [lifecycle_rule()]}, "softDeletePolicy": {"retentionDurationSeconds": "0"},
     "iamConfiguration": {"publicAccessPrevention": "enforced", "uniformBucketLevelAccess": {"enabled": True}},
 }
 
 
 def deleting(**condition: Any) -> dict[str, Any]:
-    return {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": condition}, LIFECYCLE_RULE]}}
+    return {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": condition}, lifecycle_rule()]}}
 
 
 async def about_bucket(settings: Settings, gcs: GcsEmulator, made: dict[str, Any]) -> list[Finding]:
     """What is found of a bucket with these settings over ours; provisioning finds the same, and leaves it as it is."""
     assert settings.gcs is not None
     gcs.create_bucket(settings.gcs.bucket, {**OURS, **made})
-    found = [finding for finding in await inspect(settings) if "bucket" in finding.sentence]
+    found = [finding for finding in await inspect(settings) if f"bucket {settings.gcs.bucket}" in finding.sentence]
     before = dict(gcs.buckets[settings.gcs.bucket].settings)
-    assert [finding for finding in await provision(settings) if "bucket" in finding.sentence] == found
+    assert [finding for finding in await provision(settings) if f"bucket {settings.gcs.bucket}" in finding.sentence] == found
     assert gcs.buckets[settings.gcs.bucket].settings == before
     return found
 
