@@ -152,7 +152,7 @@ def _by_lifecycle(bucket: Bucket, rules: Sequence[Mapping[str, Any]], prefix: st
     for rule in rules:
         if deletes_live_blobs(rule):
             of = f"the lifecycle rule of bucket {bucket.name} with the condition {rule.get('condition', {})}"
-            if concerns_some_names(rule):
+            if concerns_some_names(rule, prefix):
                 yield Finding(Kind.NOTE, f"{of} deletes live blobs: remove it if their names may match")
             else:
                 yield Finding(Kind.PROBLEM, f"{of} deletes live blobs: remove it")

@@ -138,13 +138,10 @@ def may_concern(rule: Mapping[str, Any], prefix: str) -> bool:
 
 def collects_expired(rules: Sequence[Mapping[str, Any]], prefix: str = "") -> bool:
     """Whether every blob whose name begins with `prefix` is deleted in the end, after its deadline has passed."""
-    return any(_deletes(rule) and _is_by_deadline(rule["condition"], prefix) for rule in rules)
-
-
-def _is_by_deadline(condition: Mapping[str, Any], prefix: str) -> bool:
-    more = set(condition) - {"daysSinceCustomTime"}
-    whole = not more or (more == {"matchesPrefix"} and any(prefix.startswith(each) for each in condition["matchesPrefix"]))
-    return "daysSinceCustomTime" in condition and whole
+    return any(
+        _deletes(rule) and set(rule["condition"]) - _ONLY_SOME_NAMES == {"daysSinceCustomTime"} and not concerns_some_names(rule, prefix)
+        for rule in rules
+    )
 
 
 def deletes_live_blobs(rule: Mapping[str, Any]) -> bool:
@@ -161,8 +158,11 @@ def deletes_at_deadline(rule: Mapping[str, Any]) -> bool:
     return _deletes(rule) and rule.get("condition", {}).get("daysSinceCustomTime") == 0
 
 
-def concerns_some_names(rule: Mapping[str, Any]) -> bool:
-    return bool(_ONLY_SOME_NAMES & set(rule.get("condition", {})))
+def concerns_some_names(rule: Mapping[str, Any], prefix: str = "") -> bool:
+    """Whether the rule may act on some only of the names that begin with `prefix`."""
+    condition = rule.get("condition", {})
+    chosen = _ONLY_SOME_NAMES & set(condition)
+    return bool(chosen) and not (chosen == {"matchesPrefix"} and any(prefix.startswith(each) for each in condition["matchesPrefix"]))
 
 
 def _deletes(rule: Mapping[str, Any]) -> bool:

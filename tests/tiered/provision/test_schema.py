@@ -12,12 +12,14 @@ from google.cloud.bigtable_admin_v2.types import GcRule
 from tiered.provision.schema import (
     FAMILIES,
     collects_expired,
+    concerns_some_names,
     deletes_at_deadline,
     deletes_live_blobs,
     harm,
     lifecycle_rule,
     lives_s,
     mark_age_min_s,
+    may_concern,
     tables_of,
     waste,
     words,
@@ -140,6 +142,16 @@ def test_expired_blobs_go_only_by_a_rule_that_spares_none_of_them() -> None:
     assert not collects_expired([deleting(daysSinceCustomTime=1, matchesPrefix=["a/"])])
     assert not collects_expired([{"action": {"type": "SetStorageClass"}, "condition": {"daysSinceCustomTime": 1}}])
     assert not collects_expired([])
+
+
+def test_a_lifecycle_rule_is_judged_by_what_it_does_below_the_prefix() -> None:
+    rule, other = lifecycle_rule("a/"), deleting(age=1, matchesPrefix=["b/", "a/x"])
+    assert rule == deleting(daysSinceCustomTime=1, matchesPrefix=["a/"])
+    assert [collects_expired([rule], prefix) for prefix in ("a/", "a/b/", "", "b/", "aa/")] == [True, True, False, False, False]
+    assert collects_expired([lifecycle_rule()], "a/")
+    assert not collects_expired([deleting(daysSinceCustomTime=1, matchesPrefix=["a/"], matchesSuffix=["x"])], "a/")
+    assert [may_concern(other, prefix) for prefix in ("b/", "b/c/", "a/", "", "c/")] == [True, True, True, True, False]
+    assert [concerns_some_names(other, prefix) for prefix in ("b/", "a/")] == [False, True]
 
 
 def test_only_a_rule_of_no_day_leaves_clocks_no_room() -> None:
