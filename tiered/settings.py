@@ -56,6 +56,7 @@ BIGTABLE_EMULATOR, GCS_EMULATOR = "BIGTABLE_EMULATOR_HOST", "STORAGE_EMULATOR_HO
 
 _GOOGLES = {"bigtable.emulator_host": BIGTABLE_EMULATOR, "gcs.endpoint": GCS_EMULATOR}
 
+NAME_PREFIX_MAX = 200
 INLINE_BYTES_LIMIT = 8 * 1024 * 1024
 BEATS_PER_EXPIRY_MIN = 2.5
 MARK_MARGIN_S = 3600.0
@@ -108,8 +109,8 @@ BucketName = Annotated[str, _matching(
     "the name of a bucket alone, without gs://: 3 characters or more, lower-case letters, digits, -, _ and .",
 )]  # fmt: skip
 NamePrefix = Annotated[str, _matching(
-    r"|(?=.{2,200}\Z)([A-Za-z0-9_][A-Za-z0-9_.-]*/)+",
-    "how the names begin, with a slash at the end, such as photos/: letters, digits, -, _ and ., 200 characters at most",
+    rf"|(?=.{{2,{NAME_PREFIX_MAX}}}\Z)([A-Za-z0-9_][A-Za-z0-9_.-]*/)+",
+    f"how the names begin, with a slash at the end, such as photos/: letters, digits, -, _ and ., {NAME_PREFIX_MAX} characters at most",
 )]  # fmt: skip
 Address = Annotated[str, _matching(r"[^/\s@]+:[0-9]{1,5}", "host:port, such as 127.0.0.1:8086")]
 Endpoint = Annotated[str, AfterValidator(_url), _matching(

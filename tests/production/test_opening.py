@@ -23,6 +23,7 @@ from tests.given.command_line import OWN_PROCESS, Command
 from tests.given.repository import ROOT
 from tiered import (
     ConfigurationError,
+    InvalidRequestError,
     Metadata,
     ObjectId,
     ObjectPrefix,
@@ -231,7 +232,8 @@ async def theirs(anyio_backend: str, settings: Settings) -> Settings:
     assert settings.gcs is not None
     with open_client(settings.gcs, at.project) as client:
         await anyio.to_thread.run_sync(client.create_bucket, "theirs")
-    return changed(settings, "gcs", bucket="theirs").model_copy(update={"bigtable": at, "changelog": "noop"})
+    their_bucket = settings.gcs.model_copy(update={"bucket": "theirs"})
+    return settings.model_copy(update={"bigtable": at, "gcs": their_bucket, "changelog": "noop"})
 
 
 @asynccontextmanager
@@ -308,6 +310,50 @@ async def test_where_no_changelog_is_set_commands_name_the_one_that_there_could_
     assert "set changelog: bigtable" in said and "changelog: sqlite" not in said
     if command == "check":  # it is a note like the others, so that it is in JSON, too
         assert "note    no changelog is kept" in said and "WARNING" not in said
+
+
+async def test_the_command_takes_a_bucket_by_a_word_only(settings: Settings, theirs: Settings, tmp_path: Path) -> None:
+    assert theirs.gcs is not None
+    endpoint = theirs.gcs.endpoint
+    async with GcsBlobs.connect("theirs", RUNTIME, endpoint=endpoint) as blobs:
+        upload = await blobs.open_upload(PATH, Metadata(), 3)
+        await upload.write(b"big")
+        await upload.finalise()
+    assert theirs.bigtable is not None and settings.bigtable is not None
+    config = ["--config", str(settings_file(theirs, tmp_path, changelog="noop"))]
+    out, _ = await run(tmp_path, [*config, "provision"], code=3)
+    assert "problem gs://theirs/ holds objects" in out and "--adopt-bucket" in out
+    out, _ = await run(tmp_path, [*config, "provision", "--dry-run", "--adopt-bucket"])
+    assert f"planned would give gs://theirs/ to this store, {theirs.bigtable.owner}, with what it holds" in out
+    out, _ = await run(tmp_path, [*config, "provision", "--adopt-bucket"])
+    assert f"done    gave gs://theirs/ to this store, {theirs.bigtable.owner}, with what it holds" in out
+    out, _ = await run(tmp_path, [*config, "check"])
+    assert f"ok      gs://theirs/ belongs to this store, {theirs.bigtable.owner}" in out
+
+    config = ["--config", str(settings_file(changed(settings, "gcs", bucket="theirs"), tmp_path, changelog="bigtable"))]
+    out, _ = await run(tmp_path, [*config, "check"], code=3)
+    assert f"problem gs://theirs/ belongs to the store of {theirs.bigtable.owner}, and this is " in out
+    _, said = await run(tmp_path, [*config, "rm", PATH], code=3)
+    assert f"gs://theirs/ belongs to the store of {theirs.bigtable.owner}" in said
+    _, said = await run(tmp_path, [*config, "recover", "--once"], OWN_PROCESS, code=3)
+    assert f"gs://theirs/ belongs to the store of {theirs.bigtable.owner}" in said
+    out, _ = await run(tmp_path, [*config, "provision", "--adopt-bucket-from", theirs.bigtable.owner])
+    assert f"in place of {theirs.bigtable.owner}" in out
+
+
+async def test_a_large_object_whose_path_is_too_long_for_the_prefix_is_refused_and_leaves_nothing(settings: Settings) -> None:
+    below = changed(settings, "gcs", bucket="other", prefix="photos/")
+    await provision(below)
+    long, longest = ("a/objects/" + "k" * (size - len("a/objects/")) for size in (988 - len("photos/"), 987 - len("photos/")))
+    async with open_storage(below, RUNTIME) as storage:
+        await storage.put(ObjectId.parse(long), b"small")
+        with pytest.raises(InvalidRequestError, match="GCS takes 1024"):
+            await storage.put(ObjectId.parse(long), bytes(2 * MIB))
+        stored = await storage.get(ObjectId.parse(long))
+        assert stored is not None and await stored.read() == b"small", "nothing was done"
+        await storage.put(ObjectId.parse(longest), bytes(2 * MIB))
+    names, entries = await left_over(below)
+    assert [name.rpartition("/")[0] for name in names] == [longest] and entries == 0
 
 
 async def test_a_store_clears_payloads_apart_where_the_table_has_their_families(theirs: Settings) -> None:

@@ -57,13 +57,8 @@ class OwnedBlobs:
         return self._prefix + name
 
     async def _full_to_create(self, name: str) -> str:
-        full = await self._full_to_change(name)
-        if self._prefix and (size := len(full.encode())) > NAME_BYTES_MAX:
-            raise InvalidRequestError(
-                f"the name of blob {full!r} has {size} bytes, and GCS takes {NAME_BYTES_MAX}: shorten the key or the scopes, by as much as"
-                f" gcs.prefix has ({len(self._prefix)})"
-            )
-        return full
+        check_length(name, self._prefix)
+        return await self._full_to_change(name)
 
     # --- calls that change something
 
@@ -132,6 +127,16 @@ class OwnedBlobs:
         if end is not None:
             return self._prefix + end
         return f"{self._prefix[:-1]}0" if self._prefix else None  # `0` comes after `/`
+
+
+def check_length(name: str, prefix: str) -> None:
+    """Refuses a name that is too long because of the prefix. Without one, the bound of paths keeps names short enough.
+    """
+    if prefix and (size := len(prefix) + len(name.encode())) > NAME_BYTES_MAX:
+        raise InvalidRequestError(
+            f"the name of blob {prefix + name!r} has {size} bytes, and GCS takes {NAME_BYTES_MAX}: shorten the key or the scopes by"
+            f" {size - NAME_BYTES_MAX}, or use a store without gcs.prefix"
+        )
 
 
 def _without_markers(blobs: Sequence[BlobInfo]) -> Sequence[BlobInfo]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -116,7 +117,9 @@ def test_a_store_that_changes_its_prefix_must_not_lie_in_its_own_old_one() -> No
 
 def test_a_marker_that_cannot_be_read_is_nobodys() -> None:
     metadata, _ = encode_marker("b", "", OWNER)
-    odd = [{}, {"metadata": {}}, {"metadata": "x"}, {"metadata": {**metadata, "tiered-marker": "2"}}, {"metadata": {"tiered-marker": "1"}}]
+    odd: list[dict[str, Any]] = [
+        {}, {"metadata": {}}, {"metadata": "x"}, {"metadata": {**metadata, "tiered-marker": "2"}}, {"metadata": {"tiered-marker": "1"}},
+    ]  # fmt: skip
     for item in odd:
         markers = decode_markers([{"name": marker_name(""), **item}])
         assert markers == [Marker("", None, 0)]
@@ -193,6 +196,6 @@ async def test_a_name_that_is_too_long_with_its_prefix_was_sent_and_refused_by_t
     async with owned_blobs(server, RUNTIME, prefix) as blobs:
         await store(blobs, "k" * 924)
         server.calls.clear()
-        with pytest.raises(InvalidRequestError, match="1025 bytes, and GCS takes 1024: shorten the key or the scopes"):
+        with pytest.raises(InvalidRequestError, match="1025 bytes, and GCS takes 1024: shorten the key or the scopes by 1"):
             await store(blobs, "é" * 462 + "k")
     assert server.calls == []
