@@ -23,7 +23,7 @@ import anyio
 
 from benchmarks.figures import Cell, Figures, tell
 from benchmarks.rounds import Ratio
-from benchmarks.servers import BUCKET, INSTANCE, PROJECT, ROOT, Servers, started_servers
+from benchmarks.servers import INSTANCE, PROJECT, ROOT, Servers, started_servers
 
 ROUNDS = 9
 OBJECT = "bench/objects/one"
@@ -76,7 +76,7 @@ def sides(directory: Path, servers: Servers | None, table: str, beside: Path | N
         google = {
             "TIERED_BIGTABLE__PROJECT": PROJECT, "TIERED_BIGTABLE__INSTANCE": INSTANCE, "TIERED_BIGTABLE__TABLE": table,
             "TIERED_BIGTABLE__CHANGELOG_TABLE": table, "TIERED_BIGTABLE__EMULATOR_HOST": servers.bigtable_host,
-            "TIERED_GCS__BUCKET": BUCKET, "TIERED_GCS__ENDPOINT": servers.gcs_url, "TIERED_CHANGELOG": "bigtable",
+            "TIERED_GCS__BUCKET": table, "TIERED_GCS__ENDPOINT": servers.gcs_url, "TIERED_CHANGELOG": "bigtable",
         }  # fmt: skip
         found |= {"put, Bigtable and GCS": (put, google), "get, Bigtable and GCS": (get, google)}
     if beside is not None:

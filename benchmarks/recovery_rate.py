@@ -40,7 +40,7 @@ from google.cloud.bigtable_v2.types import bigtable
 from benchmarks.figures import Cell, Figures
 from benchmarks.processes import cpu_s
 from benchmarks.rounds import Ratio, run_in_flight, take_turns
-from benchmarks.servers import BUCKET, ROOT, Servers, delayed, stop
+from benchmarks.servers import ROOT, Servers, delayed, stop
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import (
     DELETE_ROW,
@@ -245,7 +245,7 @@ async def _work(servers: Servers, size: float) -> list[Figures]:
 
         async def bare() -> dict[str, float]:
             left = await _fill(rows, backends, entries)
-            calls = _bare_calls(servers, channel, http, servers.full_name(table))
+            calls = _bare_calls(servers, channel, http, servers.full_name(table), table)
             taken = {}
             for name, call in calls.items():
                 began = time.process_time()
@@ -288,7 +288,7 @@ def _shares(profile: cProfile.Profile) -> list[list[str]]:
 
 
 def _bare_calls(
-    servers: Servers, channel: Any, http: aiohttp.ClientSession, table: str
+    servers: Servers, channel: Any, http: aiohttp.ClientSession, table: str, bucket: str
 ) -> Mapping[str, Callable[[Entry], Awaitable[object]]]:
     """The calls that one entry needs, each as the client packages make it from ready messages."""
     request, response = bigtable.CheckAndMutateRowRequest.pb(), bigtable.CheckAndMutateRowResponse.pb()
@@ -313,7 +313,7 @@ def _bare_calls(
 
     async def delete(entry: Entry) -> None:
         assert entry.change.new is not None
-        async with http.delete(f"{servers.gcs_url}/storage/v1/b/{BUCKET}/o/{quote(entry.change.new, safe='')}") as answer:
+        async with http.delete(f"{servers.gcs_url}/storage/v1/b/{bucket}/o/{quote(entry.change.new, safe='')}") as answer:
             await answer.read()
 
     return {

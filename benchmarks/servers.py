@@ -23,14 +23,17 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from emulators.bigtable.emulator import provision, start_bigtable
+from emulators.bigtable.emulator import start_bigtable
 from tiered import Settings
+from tiered.provision.findings import problems
+from tiered.provision.production import provision
 from tiered.settings import BigtableSettings, GcsSettings
 
 Result = TypeVar("Result")
 
 ROOT = Path(__file__).parent.parent
 PROJECT, INSTANCE, BUCKET = "bench-project", "bench", "bench-bucket"
+"""`BUCKET` is for what a store is compared with: a store has a bucket of its own."""
 START_S = 20.0
 STOP_S = 5.0
 CONNECTIONS_END_S = 1.0
@@ -45,9 +48,10 @@ class Servers:
     gcs_url: str
 
     async def new_table(self) -> str:
-        """Makes an empty table for objects and changelog. Returns its id."""
+        """Makes an empty table for objects and changelog, and a bucket of the same name. Returns its id."""
         name = f"bench-{ChangeId.new(SystemRuntime())}"
-        await provision(self.bigtable_host, PROJECT, INSTANCE, name, name)
+        if wrong := problems(await provision(self.settings(name, "bigtable"))):
+            raise RuntimeError("; ".join(wrong))
         return name
 
     def full_name(self, table: str) -> str:
@@ -57,7 +61,7 @@ class Servers:
         bigtable = BigtableSettings(
             project=PROJECT, instance=INSTANCE, table=table, changelog_table=table, emulator_host=self.bigtable_host
         )
-        gcs = GcsSettings(bucket=BUCKET, endpoint=self.gcs_url)
+        gcs = GcsSettings(bucket=table, endpoint=self.gcs_url)
         return Settings(bigtable=bigtable, gcs=gcs, changelog=changelog, **more)
 
 

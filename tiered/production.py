@@ -2,11 +2,12 @@
 
     one pool of connections -> BigtableTable, objects   -> BigtableRows
                             -> BigtableTable, changelog -> BigTableChangeLog
-    one HTTP session                                    -> GcsBlobs
+    one HTTP session                                    -> GcsBlobs               -> OwnedBlobs
 
 This is a module of its own so that embedded mode loads none of Google's packages. Before anything else the schema is
-verified: without its families nothing can be written, and marks that are collected too early would lose data. With
-`verify` False this was done before, and the packages for it are not loaded.
+verified: without its families nothing can be written, and marks that are collected too early would lose data. So is the
+owner of the blobs: a store would delete those of another one. With `verify` False this was done before, and the
+packages for it are not loaded; `OwnedBlobs` still asks for the owner before it changes anything.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from changelog.log import ChangeLog
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
 from tiered.gcs.blobs import GcsBlobs
+from tiered.gcs.owned import OwnedBlobs
 from tiered.protocol.backends import Tiers
 from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR, BigtableSettings, GcsSettings, Settings
 
@@ -60,12 +62,15 @@ async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, ver
         GcsBlobs.connect(
             gcs.bucket, runtime, endpoint=gcs.endpoint, authorize=authorize, connections_max=gcs.connections_max,
             answer_timeout_s=gcs.timeout_s,
-        ) as blobs,
+        ) as bucket,
     ):
+        blobs = OwnedBlobs(bucket, gcs.bucket, gcs.prefix, bigtable.owner)
         try:
-            if verify:
-                # Says now, not at the first large put, that the bucket is missing or forbidden.
-                await blobs.list("", None, 1)
+            # Says now, not at the first large put, that the bucket is missing, forbidden or another store's.
+            if verify and (ownerless := await blobs.check_owner()) is not None:
+                if writes:
+                    raise ConfigurationError(ownerless)
+                events.warning("bucket_without_owner", ownerless, bucket=gcs.bucket)
         except UnavailableError as error:  # small objects and the changelog work without the bucket
             events.warning("bucket_not_reached", error, bucket=gcs.bucket)
         rows, entries = (

@@ -57,6 +57,7 @@ BIGTABLE_EMULATOR, GCS_EMULATOR = "BIGTABLE_EMULATOR_HOST", "STORAGE_EMULATOR_HO
 
 _GOOGLES = {"bigtable.emulator_host": BIGTABLE_EMULATOR, "gcs.endpoint": GCS_EMULATOR}
 
+NAME_PREFIX_MAX = 200
 INLINE_BYTES_LIMIT = 8 * 1024 * 1024
 BEATS_PER_EXPIRY_MIN = 2.5
 MARK_MARGIN_S = 3600.0
@@ -108,6 +109,10 @@ BucketName = Annotated[str, _matching(
     r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]",
     "the name of a bucket alone, without gs://: 3 characters or more, lower-case letters, digits, -, _ and .",
 )]  # fmt: skip
+NamePrefix = Annotated[str, _matching(
+    rf"|(?=.{{2,{NAME_PREFIX_MAX}}}\Z)([A-Za-z0-9_][A-Za-z0-9_.-]*/)+",
+    f"how the names begin, with a slash at the end, such as photos/: letters, digits, -, _ and ., {NAME_PREFIX_MAX} characters at most",
+)]  # fmt: skip
 Address = Annotated[str, _matching(r"[^/\s@]+:[0-9]{1,5}", "host:port, such as 127.0.0.1:8086")]
 Endpoint = Annotated[str, AfterValidator(_url), _matching(
     r"https?://[^/\s@?#]+", "a URL without a path, a query or a user, such as http://127.0.0.1:9000"
@@ -130,15 +135,22 @@ class BigtableSettings(_Section):
     timeout_s: Seconds = 10.0
     emulator_host: Address | None = Field(default_factory=lambda: os.environ.get(BIGTABLE_EMULATOR) or None, validate_default=True)
 
+    @property
+    def owner(self) -> str:
+        """How a bucket names the store whose blobs it holds: its table of objects, by its full resource name."""
+        return f"projects/{self.project}/instances/{self.instance}/tables/{self.table}"
+
 
 class GcsSettings(_Section):
-    """The long-term tier in a bucket of GCS.
+    """The long-term tier in a bucket of GCS, or in a part of one.
 
+    `prefix`: how the names of this store's blobs begin in the bucket. Empty: the whole bucket is this store's.
     `timeout_s`: how long an answer may take, and how long sending or receiving one piece of a body may take.
     `endpoint`: by default the variable `STORAGE_EMULATOR_HOST`; if neither is set, the real service.
     """
 
     bucket: BucketName
+    prefix: NamePrefix = ""
     connections_max: Concurrency = 256
     timeout_s: Seconds = 10.0
     endpoint: Endpoint | None = Field(default_factory=lambda: os.environ.get(GCS_EMULATOR) or None, validate_default=True)

@@ -34,6 +34,7 @@ from google.cloud.bigtable.data.row_filters import (
 from emulators.bigtable.emulator import HOST_VARIABLE
 from emulators.demo.check import Content, StoredRow, content_of
 from emulators.demo.load import digest
+from tiered.gcs.owners import OWNERS
 
 CALL_S = 20.0
 NEWEST = CellsColumnLimitFilter(1)
@@ -87,7 +88,7 @@ class StoredInGoogle(AbstractContextManager["StoredInGoogle"]):
         query = {"fields": "items(name),nextPageToken"}
         while True:
             page = json.loads(self._get(f"/o?{urlencode(query)}"))
-            names += [item["name"] for item in page.get("items", [])]
+            names += [item["name"] for item in page.get("items", []) if not item["name"].startswith(OWNERS)]
             if "nextPageToken" not in page:
                 return names
             query["pageToken"] = page["nextPageToken"]

@@ -27,7 +27,8 @@ def conclude(
     """Returns the manifest with everything that was counted.
 
     `names`: the number of names in each range that is done. `failures`: the ranges that failed. `faults`: sentences
-    about files that did not count and were written again. `doubts`: what is wrong with the files that count.
+    about files that did not count and were written again. `doubts`: what is wrong with the files that count, and that
+    nobody knows whose the blobs are.
     """
     counted = manifest.model_copy(update={"indexed": summary.indexed, "looked_up": summary.looked_up})
     doubts = (*_doubts(counted, summary, failures), *doubts)

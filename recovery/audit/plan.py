@@ -36,11 +36,13 @@ from recovery.audit.work import FEED_AGE_MAX_S, GRACE_MIN_S, GRACE_S, AuditOptio
 from recovery.feed.writer.checkpoint import store_of
 from tiered.metadata import NS_PER_S
 from tiered.open import Backends, open_backends
-from tiered.protocol.backends import LongTermBackend
+from tiered.protocol.backends import HasOwner, LongTermBackend
+from tiered.protocol.retry import ask
 from tiered.settings import Settings
 
 RANGES_PER_SLOT = 6
 PROBE_NAMES = 10_000
+OWNER_BUDGET_S = 30.0
 NAMES_PER_REQUEST = 1000
 """How many names one page of GCS's listing holds."""
 
@@ -118,6 +120,7 @@ def inputs_of(settings: Settings) -> dict[str, str]:
     emulators = {"emulators": f"{bigtable.emulator_host}, {gcs.endpoint}"} if gcs.endpoint or bigtable.emulator_host else {}
     return {
         "bucket": gcs.bucket,
+        **({"prefix": gcs.prefix} if gcs.prefix else {}),
         "table": f"{instance}/{bigtable.table}",
         "changelog": f"{instance}/{bigtable.changelog_table}" if changelog == "bigtable" else changelog,
         **emulators,
@@ -125,6 +128,25 @@ def inputs_of(settings: Settings) -> dict[str, str]:
 
 
 # --- checks ----------------------------------------------------------------------------------------
+
+
+async def check_owner(backends: Backends, runtime: Runtime) -> str | None:
+    """Refuses blobs of another store: not one of them would be named by a row of this one.
+
+    Returns why nobody knows whose they are, in one sentence. None: they are this store's. Raises `ConfigurationError`
+    or `UnavailableError`.
+    """
+    blobs = backends.tiers.long_term
+    ownerless = await ask(blobs.check_owner, runtime, OWNER_BUDGET_S) if isinstance(blobs, HasOwner) else None
+    return None if ownerless is None else f"blobs of another store may be among these, because {ownerless}"
+
+
+async def check_owner_of(settings: Settings, runtime: Runtime) -> str | None:
+    """As `check_owner`, of the store that these settings name. A directory holds one store only."""
+    if settings.gcs is None:
+        return None
+    async with open_backends(settings, runtime, writes=False, verify=False) as backends:
+        return await check_owner(backends, runtime)
 
 
 def check_grace(options: AuditOptions) -> None:

@@ -54,6 +54,7 @@ from recovery.audit.plan import (
     check_feed_goes_on,
     check_grace,
     check_inventory,
+    check_owner_of,
     check_references,
     check_same,
     inputs_of,
@@ -110,6 +111,7 @@ async def run_audit(
     settings = portable(settings)
     directory = await to_thread.run_sync(RunDirectory.open, options.directory, runtime)
     check_apart(directory.files, settings)
+    ownerless = await check_owner_of(settings, runtime)
     manifest = await to_thread.run_sync(directory.read_manifest)
     if options.since is not None:
         scope, begun_ns = (options.prefix or "", None) if manifest is None else (manifest.scope, manifest.started_ns)
@@ -134,7 +136,7 @@ async def run_audit(
     async with AuditSource.open(settings, runtime, manifest.run) as source:
         verify = options.verify or manifest.verify  # the same share; the rate may be another one for this call
         job = job_of(manifest.model_copy(update={"verify": verify}), directory.uri, settings, engine.slots)
-        run = _Run(manifest, directory, engine, job, runtime, progress, options, source, planned)
+        run = _Run(manifest, directory, engine, job, runtime, progress, options, source, planned, ownerless)
         try:
             ended = await run.finish()
         finally:
@@ -210,9 +212,10 @@ class _Run:
 
     def __init__(
         self, manifest: Manifest, directory: RunDirectory, engine: Engine, job: Job, runtime: Runtime,
-        progress: Callable[[Progress], None], options: AuditOptions, source: AuditSource, planned: int | None,
+        progress: Callable[[Progress], None], options: AuditOptions, source: AuditSource, planned: int | None, ownerless: str | None,
     ) -> None:  # fmt: skip
         self._manifest = manifest
+        self._ownerless = ownerless
         self._source = source
         self._planned = planned
         self._worked = False
@@ -484,7 +487,7 @@ class _Run:
         found = conclude(
             self._manifest, self._summary, names_by_range,
             tuple(Failure(range=number, error=error) for number, error in sorted(failures.items())), faults,
-            faults_of_files(self._directory, self._manifest, self._tiling),
+            [*filter(None, [self._ownerless]), *faults_of_files(self._directory, self._manifest, self._tiling)],
         ).model_copy(update={"parts": parts_of(self._tiling)})  # fmt: skip
         if not self._worked and self._manifest.ended_ns is not None and found == self._manifest:
             return found

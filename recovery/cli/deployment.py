@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 def provision(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     location: Annotated[str | None, typer.Option(help="Where a new bucket is made for good: EU, US, europe-west1, …")] = None,
+    adopt_bucket: Annotated[bool, typer.Option(
+        "--adopt-bucket", help="Take all that lies in the bucket (below gcs.prefix) for this store's, if no store owns it yet."
+    )] = False,
+    adopt_bucket_from: Annotated[str | None, typer.Option(
+        metavar="TABLE", help="Take the blobs over from this owner, projects/…/instances/…/tables/…, which no store uses any more."
+    )] = None,
 ) -> None:
     """
     Creates what is missing in Bigtable and GCS: tables, families, GC rules, app profile, bucket. Nothing is removed.
@@ -38,7 +44,9 @@ def provision(
             return
         from tiered.provision.production import provision as provision_all
 
-        _show_findings(await provision_all(settings, dry_run=dry_run, location=location))
+        _show_findings(await provision_all(
+            settings, dry_run=dry_run, location=location, adopt=adopt_bucket, adopt_from=adopt_bucket_from
+        ))  # fmt: skip
 
     run_async(command)
 

@@ -12,7 +12,7 @@ from random import Random
 import anyio
 import pytest
 
-from benchmarks.servers import BUCKET, Servers
+from benchmarks.servers import Servers
 from changelog.base.runtime import SystemRuntime
 from emulators.demo.published import Published, generations, read_folder
 from emulators.gcs.server import GcsEmulator
@@ -25,6 +25,7 @@ from recovery.feed.writer.source import Counts
 from recovery.feed.writer.writer import FeedWriter, FencedError, Step
 from tiered import ObjectId, Settings
 from tiered.errors import UnavailableError
+from tiered.gcs.owners import OWNERS
 from tiered.open import Backends, open_backends
 from tiered.settings import FeedSettings, RecoverySettings
 from tiered.storage import TieredStorage
@@ -95,8 +96,7 @@ async def place(anyio_backend: str, bigtable_host: str, tmp_path: Path) -> Async
         poll_s=0.1, progress_every_s=0.2, takeover_s=0.7,
     )  # fmt: skip
     async with GcsEmulator() as server:
-        for bucket in (BUCKET, FEED_BUCKET):
-            server.create_bucket(bucket)
+        server.create_bucket(FEED_BUCKET)
         servers = Servers(bigtable_host, server.url)
         recovery = RecoverySettings(late_upload_grace_s=0.5)
         settings = servers.settings(await servers.new_table(), "bigtable", feed=feed, recovery=recovery, inline_bytes_max=LARGE)
@@ -152,7 +152,9 @@ async def test_the_view_is_what_the_rows_hold_after_a_kill_between_commit_and_in
         rows = await references(backends)
         kept = [entry for within in backends.log.ranges() for entry in (await backends.log.kept(within, 10)).entries]
     assert len(rows) > 5 and kept == []
-    assert set(place.server.buckets[BUCKET].objects) == set(rows.values()), "no old blob is left"
+    assert place.settings.gcs is not None
+    blobs = {name for name in place.server.buckets[place.settings.gcs.bucket].objects if not name.startswith(OWNERS)}
+    assert blobs == set(rows.values()), "no old blob is left"
     for found in place.published():
         assert found.flaws == [] and found.differences(rows) == []
         assert found.updates > 100

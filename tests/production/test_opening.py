@@ -23,6 +23,7 @@ from tests.given.command_line import OWN_PROCESS, Command
 from tests.given.repository import ROOT
 from tiered import (
     ConfigurationError,
+    InvalidRequestError,
     Metadata,
     ObjectId,
     ObjectPrefix,
@@ -34,13 +35,15 @@ from tiered import (
     open_storage,
 )
 from tiered.bigtable.cells import LEGACY_FAMILIES
+from tiered.gcs.blobs import GcsBlobs
 from tiered.open import open_backends
 from tiered.production import told_by_deletions
+from tiered.provision.bucket import open_client
 from tiered.provision.findings import Kind
-from tiered.provision.production import inspect, provision, provision_tables
+from tiered.provision.production import inspect, provision
 from tiered.provision.schema import OBJECT_FAMILIES
 from tiered.provision.tables import open_admin
-from tiered.settings import MarkSettings, StoreSettings
+from tiered.settings import StoreSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -65,7 +68,7 @@ async def settings(anyio_backend: str, bigtable_host: str, monkeypatch: pytest.M
         yield at
 
 
-def changed(settings: Settings, section: str, **values: Any) -> Settings:
+def changed(settings: Settings, section: str, **values: Any) -> Any:
     return settings.model_copy(update={section: getattr(settings, section).model_copy(update=values)})
 
 
@@ -219,14 +222,18 @@ PATH = "theirs/objects/k"
 
 
 @pytest.fixture
-def theirs(settings: Settings) -> Settings:
+async def theirs(anyio_backend: str, settings: Settings) -> Settings:
     """A table of the software that this format comes from: without marks, without a changelog, with payloads apart."""
     assert settings.bigtable is not None
     at = settings.bigtable.model_copy(update={"table": f"theirs-{settings.bigtable.table}", "changelog_table": "no-such-table"})
     with open_admin(at) as admin:
         families = Table(column_families={family: ColumnFamily() for family in ("fg", "fm", *LEGACY_FAMILIES)})
         admin.tables.create_table(parent=admin.instance, table_id=at.table, table=families, timeout=10)
-    return settings.model_copy(update={"bigtable": at, "changelog": "noop"})
+    assert settings.gcs is not None
+    with open_client(settings.gcs, at.project) as client:
+        await anyio.to_thread.run_sync(client.create_bucket, "theirs")
+    their_bucket = settings.gcs.model_copy(update={"bucket": "theirs"})
+    return settings.model_copy(update={"bigtable": at, "gcs": their_bucket, "changelog": "noop"})
 
 
 @asynccontextmanager
@@ -239,10 +246,11 @@ async def cells_of(settings: Settings) -> AsyncIterator[BigtableTable]:
 
 async def test_a_table_of_other_software_is_read_and_not_written(theirs: Settings, caplog: pytest.LogCaptureFixture) -> None:
     large = ObjectId.create("theirs", "large")
-    async with cells_of(theirs) as table, open_backends(theirs, RUNTIME, writes=False) as backends:
+    assert theirs.gcs is not None
+    async with cells_of(theirs) as table, GcsBlobs.connect("theirs", RUNTIME, endpoint=theirs.gcs.endpoint) as blobs:
         await table.mutate(PATH.encode(), set_cell("fpm", b"p", b"hello"), set_cell("fm", b"m", b'{"content_type":"text/plain"}'))
         await table.mutate(large.path.encode(), set_cell("fm", b"r", b""), set_cell("fm", b"t", b"{}"))
-        upload = await backends.tiers.long_term.open_upload(large.path, Metadata(), 3)
+        upload = await blobs.open_upload(large.path, Metadata(), 3)
         await upload.write(b"big")
         await upload.finalise()
     async with open_storage(theirs, RUNTIME, writes=False) as storage:
@@ -258,8 +266,11 @@ async def test_a_table_of_other_software_is_read_and_not_written(theirs: Setting
     assert "no family ff" in await refusal(theirs)
     assert "no-such-table" in await refusal(theirs.model_copy(update={"changelog": "bigtable"}))
     assert [said.sentence for said in await inspect(theirs) if said.kind is Kind.PROBLEM] == [
-        f"table {theirs.bigtable.table} has no family ff: run 'tiered provision'" if theirs.bigtable else ""
+        f"table {theirs.bigtable.table} has no family ff: run 'tiered provision'" if theirs.bigtable else "",
+        "gs://theirs/ holds objects, and no marker says whose: if no other store keeps its blobs there, run 'tiered provision"
+        " --adopt-bucket'; else give this store another gcs.bucket, or a gcs.prefix of its own",
     ]
+    assert "bucket_without_owner bucket=theirs: no store owns gs://theirs/ yet" in caplog.text
 
 
 @pytest.mark.parametrize("command", [f"get {PATH}", f"head {PATH}", "ls", f"audit show {PATH}", "audit run --engine local --to"])
@@ -268,8 +279,10 @@ async def test_commands_that_read_serve_a_table_of_other_software(theirs: Settin
         await table.mutate(PATH.encode(), set_cell("fm", b"p", b"hello"), set_cell("fm", b"m", b'{"content_type":"text/plain"}'))
     config = settings_file(theirs, tmp_path, changelog="noop")
     to = [str(tmp_path / "run")] if command.endswith("--to") else []
-    out, _ = await run(tmp_path, ["--config", str(config), *command.split(), *to], OWN_PROCESS if to else ())
+    # An audit that cannot know whose the blobs are is not complete.
+    out, said = await run(tmp_path, ["--config", str(config), *command.split(), *to], OWN_PROCESS if to else (), code=2 if to else 0)
     assert "hello" in out if command.startswith("get") else out
+    assert not to or "blobs of another store may be among these, because no store owns gs://theirs/ yet" in said + out
 
 
 async def run(directory: Path, arguments: Sequence[str], python: tuple[str, ...] = (), code: int = 0) -> tuple[str, str]:
@@ -299,8 +312,52 @@ async def test_where_no_changelog_is_set_commands_name_the_one_that_there_could_
         assert "note    no changelog is kept" in said and "WARNING" not in said
 
 
+async def test_the_command_takes_a_bucket_by_a_word_only(settings: Settings, theirs: Settings, tmp_path: Path) -> None:
+    assert theirs.gcs is not None
+    endpoint = theirs.gcs.endpoint
+    async with GcsBlobs.connect("theirs", RUNTIME, endpoint=endpoint) as blobs:
+        upload = await blobs.open_upload(PATH, Metadata(), 3)
+        await upload.write(b"big")
+        await upload.finalise()
+    assert theirs.bigtable is not None and settings.bigtable is not None
+    config = ["--config", str(settings_file(theirs, tmp_path, changelog="noop"))]
+    out, _ = await run(tmp_path, [*config, "provision"], code=3)
+    assert "problem gs://theirs/ holds objects" in out and "--adopt-bucket" in out
+    out, _ = await run(tmp_path, [*config, "provision", "--dry-run", "--adopt-bucket"])
+    assert f"planned would give gs://theirs/ to this store, {theirs.bigtable.owner}, with what it holds" in out
+    out, _ = await run(tmp_path, [*config, "provision", "--adopt-bucket"])
+    assert f"done    gave gs://theirs/ to this store, {theirs.bigtable.owner}, with what it holds" in out
+    out, _ = await run(tmp_path, [*config, "check"])
+    assert f"ok      gs://theirs/ belongs to this store, {theirs.bigtable.owner}" in out
+
+    config = ["--config", str(settings_file(changed(settings, "gcs", bucket="theirs"), tmp_path, changelog="bigtable"))]
+    out, _ = await run(tmp_path, [*config, "check"], code=3)
+    assert f"problem gs://theirs/ belongs to the store of {theirs.bigtable.owner}, and this is " in out
+    _, said = await run(tmp_path, [*config, "rm", PATH], code=3)
+    assert f"gs://theirs/ belongs to the store of {theirs.bigtable.owner}" in said
+    _, said = await run(tmp_path, [*config, "recover", "--once"], OWN_PROCESS, code=3)
+    assert f"gs://theirs/ belongs to the store of {theirs.bigtable.owner}" in said
+    out, _ = await run(tmp_path, [*config, "provision", "--adopt-bucket-from", theirs.bigtable.owner])
+    assert f"in place of {theirs.bigtable.owner}" in out
+
+
+async def test_a_large_object_whose_path_is_too_long_for_the_prefix_is_refused_and_leaves_nothing(settings: Settings) -> None:
+    below = changed(settings, "gcs", bucket="other", prefix="photos/")
+    await provision(below)
+    long, longest = ("a/objects/" + "k" * (size - len("a/objects/")) for size in (988 - len("photos/"), 987 - len("photos/")))
+    async with open_storage(below, RUNTIME) as storage:
+        await storage.put(ObjectId.parse(long), b"small")
+        with pytest.raises(InvalidRequestError, match="GCS takes 1024"):
+            await storage.put(ObjectId.parse(long), bytes(2 * MIB))
+        stored = await storage.get(ObjectId.parse(long))
+        assert stored is not None and await stored.read() == b"small", "nothing was done"
+        await storage.put(ObjectId.parse(longest), bytes(2 * MIB))
+    names, entries = await left_over(below)
+    assert [name.rpartition("/")[0] for name in names] == [longest] and entries == 0
+
+
 async def test_a_store_clears_payloads_apart_where_the_table_has_their_families(theirs: Settings) -> None:
-    await anyio.to_thread.run_sync(lambda: list(provision_tables(theirs.bigtable, MarkSettings(), logged=False)))  # type: ignore[arg-type]
+    await provision(theirs)
     object_id = ObjectId.parse(PATH)
     async with cells_of(theirs) as table, open_storage(theirs, RUNTIME) as storage:
         small, large = (partial(storage.put, object_id, payload) for payload in (b"x", bytes(2 * MIB)))

@@ -193,6 +193,11 @@ def test_a_changelog_that_does_not_go_with_the_store_is_refused_with_what_to_use
     ]
 
 
+@pytest.mark.parametrize(("prefix", "wrong"), [("", 0), ("a/", 0), ("_a.b-C/9/", 0), ("p" * 199 + "/", 0), ("p" * 200 + "/", 1)])
+def test_a_prefix_of_names_leaves_room_for_them(prefix: str, wrong: int) -> None:
+    assert len(in_google(gcs={"bucket": "blobs", "prefix": prefix})) == wrong
+
+
 @pytest.mark.parametrize(
     ("section", "name", "value", "fix"),
     [
@@ -203,6 +208,9 @@ def test_a_changelog_that_does_not_go_with_the_store_is_refused_with_what_to_use
         ("gcs", "bucket", "gs://blobs", "without gs://"),
         ("gcs", "bucket", "My-Blobs", "lower-case letters, digits"),
         ("gcs", "bucket", "b", "3 characters or more"),
+        *(("gcs", "prefix", prefix, "how the names begin, with a slash at the end") for prefix in (
+            "photos", "/", "/photos/", "photos//", "../", "a/./", "~owners/", "a/~b/", "é/", "a b/", "a\n/", "a/\n",
+        )),
         ("gcs", "endpoint", "http://127.0.0.1:9000/storage/v1", "a URL without a path"),
     ],
 )  # fmt: skip

@@ -1,6 +1,8 @@
 """The long-term tier in a bucket of Google Cloud Storage.
 
     blobs.py     `GcsBlobs`: begin here
+    owned.py     `OwnedBlobs`: those of one store, below its prefix
+    owners.py    whose blobs a bucket holds: the markers (pure)
     upload.py    uploads under way
     format.py    a blob's metadata as the service's JSON (pure)
     batches.py   several calls in one request (pure)

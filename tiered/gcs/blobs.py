@@ -9,6 +9,7 @@
     kept           1 for each page of up to 1,000, and 1 for the bucket
     now_ns         1
     cancel         1
+    owners         1
 
 A blob is only ever created, under a name that holds its revision. Expired blobs are removed by a lifecycle rule of the
 bucket, some time after the blob's custom time. *Crash* anywhere: a blob is there as a whole or not at all; what is left
@@ -68,6 +69,7 @@ from tiered.gcs.format import (
     extend_crc,
 )
 from tiered.gcs.http import ENDPOINT, Answer, Authorize, GcsHttp, Media, NoAnswerError, lost_request
+from tiered.gcs.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
 from tiered.gcs.upload import GcsUpload, cancel_session, open_upload
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.protocol.backends import (
@@ -406,6 +408,18 @@ class GcsBlobs:
             return int(parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()) * NS_PER_S
         except ValueError:
             raise UnavailableError(f"{doing} failed: its answer has no Date ({answer.headers.get('Date')!r})") from None
+
+    async def owners(self) -> Sequence[Marker]:
+        """The markers that say which store owns which names. One request, and one more for each page."""
+        doing = f"looking who owns the blobs of bucket {self._http.bucket!r}"
+        query = {"prefix": OWNERS, "fields": OWNER_FIELDS, "maxResults": str(PAGE_MAX)}
+        found: list[Marker] = []
+        while True:
+            page = (await self._http.call("GET", self._http.objects_url(**query), doing)).json(doing)
+            found += decode_markers(page.get("items", []))
+            if not page.get("nextPageToken"):
+                return found
+            query["pageToken"] = str(page["nextPageToken"])
 
     async def _resource(self, name: str) -> Resource | None:
         doing = f"reading what blob {name!r} is"

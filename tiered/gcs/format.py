@@ -276,6 +276,15 @@ class _Page(msgspec.Struct):
 _PAGE = msgspec.json.Decoder(_Page, strict=False)  # numbers come as text
 
 
+def renamed(blob: BlobInfo, name: str) -> BlobInfo:
+    """The blob of a listing under another name. The one that was passed is no longer used."""
+    if isinstance(blob, _Listed):
+        blob.name = name  # a copy would take as long as decoding it took
+        return blob
+    assert isinstance(blob, ListedBlob), "no other kind is made here"
+    return blob._replace(name=name)
+
+
 class Listing(NamedTuple):
     """One page as the service gave it.
 

@@ -563,6 +563,17 @@ class ShowsUploads(Protocol):
         """Up to `limit` uploads that nobody can finish and that last changed before `before_ns`. Changes nothing."""
 
 
+@runtime_checkable
+class HasOwner(Protocol):
+    """A long-term tier that may hold the blobs of several stores, and knows which of them are this store's."""
+
+    async def check_owner(self) -> str | None:
+        """None: this store owns the blobs that it sees. Else nobody owns them, and the sentence says what to run.
+
+        Raises `ConfigurationError` if another store owns them, or some of them.
+        """
+
+
 class LongTermBackend(Protocol):
     async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> Upload:
         """Begins a blob named `name`. `size`: in bytes; None: not known, and the blob ends with `finalise`.

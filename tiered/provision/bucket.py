@@ -1,12 +1,15 @@
 """Looks at the bucket of the long-term tier, and makes one for `tiered provision`.
 
     a bucket of ours     uniform access, no public access, expired blobs deleted a day after their deadline
+    its owner            a marker that says which store's blobs these are (`tiered.gcs.owners`)
     not touched          soft delete (a week, by default of the service) and versions: what they keep is a safety net,
                          and costs; a finding says how to switch it off
 
-An existing bucket is never changed. Each setting that it lacks would either delete something or lock somebody out, so
-the finding gives the command for it. Problems are settings that lose blobs (a lifecycle rule that deletes live ones) or
-that keep garbage for ever (retention, holds).
+An existing bucket gets a marker, and is not changed otherwise. Each setting that it lacks would either delete something
+or lock somebody out, so the finding gives the command for it. A marker is written at once only where nothing lies yet.
+If two write one at the same time, the service takes the first, and the second is a problem that says so. Problems are
+settings that lose blobs (a lifecycle rule that deletes live ones) or that keep garbage for ever (retention, holds), and
+another owner.
 
 *Failure*: what this identity may not look at is a note. A service that does not answer is `UnavailableError`, and
 missing credentials are `ConfigurationError`; both say it in one sentence. Every call is made once: with its own
@@ -20,21 +23,34 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
-from google.api_core.exceptions import Forbidden, GoogleAPICallError, MethodNotImplemented, NotFound
+from google.api_core.exceptions import Forbidden, GoogleAPICallError, MethodNotImplemented, NotFound, PreconditionFailed
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import GoogleAuthError
 from google.auth.transport.requests import AuthorizedSession
 from google.cloud.storage import Bucket, Client
 
 from changelog.base.errors import UnavailableError, no_credentials
+from tiered.gcs.owners import (
+    AFTER_OWNERS,
+    OWNER_FIELDS,
+    OWNERS,
+    conflict,
+    decode_markers,
+    encode_marker,
+    marker_name,
+    own_marker,
+    ownerless,
+    place,
+)
 from tiered.provision.findings import Finding, Kind, Mend, MendFailedError
 from tiered.provision.schema import (
     DAYS_AFTER_DEADLINE,
-    LIFECYCLE_RULE,
     collects_expired,
     concerns_some_names,
     deletes_at_deadline,
     deletes_live_blobs,
+    lifecycle_rule,
+    may_concern,
 )
 from tiered.settings import GcsSettings
 
@@ -66,27 +82,26 @@ def open_client(gcs: GcsSettings, project: str) -> Iterator[Client]:
         yield client
 
 
-def look_at_bucket(client: Client, gcs: GcsSettings, location: str | None) -> Iterator[Finding]:
+def look_at_bucket(client: Client, gcs: GcsSettings, owner: str, location: str | None) -> Iterator[Finding]:
     """What is wrong with the bucket, or that nothing is. `UnavailableError`: GCS does not answer.
 
-    `location`: where a missing bucket would be made; an emulator needs none.
+    `owner`: of a bucket that is made, as in `BigtableSettings`. `location`: where a missing bucket would be made; an
+    emulator needs none.
     """
     try:
         bucket = client.get_bucket(gcs.bucket, **ONCE)
     except NotFound:
-        yield _missing_bucket(client, gcs, location)
+        yield _missing_bucket(client, gcs, owner, location)
         return
     except (Forbidden, MethodNotImplemented) as error:
         yield Finding(Kind.NOTE, f"bucket {gcs.bucket} could not be verified: grant storage.buckets.get to this identity ({_said(error)})")
     except NO_ANSWER as error:
-        where = f"at {gcs.endpoint}" if gcs.endpoint else f"for bucket {gcs.bucket}"
-        cure = "start it, or correct gcs.endpoint" if gcs.endpoint else "check the network and the credentials"
-        raise UnavailableError(f"GCS does not answer {where}: {cure} ({_said(error)})") from error
+        raise _no_answer(gcs, error) from error
     else:
-        yield from _judged(bucket, list(bucket.lifecycle_rules))
+        yield from _judged(bucket, [rule for rule in bucket.lifecycle_rules if may_concern(rule, gcs.prefix)], gcs.prefix)
 
 
-def _missing_bucket(client: Client, gcs: GcsSettings, location: str | None) -> Finding:
+def _missing_bucket(client: Client, gcs: GcsSettings, owner: str, location: str | None) -> Finding:
     missing = f"there is no bucket {gcs.bucket}"
     if location is None and gcs.endpoint is None:
         return Finding(Kind.PROBLEM, f"{missing}: run 'tiered provision --location EU', or where it shall be for good")
@@ -95,23 +110,24 @@ def _missing_bucket(client: Client, gcs: GcsSettings, location: str | None) -> F
         bucket = client.bucket(gcs.bucket)
         bucket.iam_configuration.uniform_bucket_level_access_enabled = True
         bucket.iam_configuration.public_access_prevention = "enforced"
-        bucket.lifecycle_rules = [LIFECYCLE_RULE]
+        bucket.lifecycle_rules = [lifecycle_rule(gcs.prefix)]
         try:
             client.create_bucket(bucket, location=location, **ONCE)
         except NO_ANSWER as error:
             raise MendFailedError(_said(error)) from error
+        _mark(bucket, gcs, owner)
 
     where = f" in {location}" if location else ""
     what = (
         f"bucket {gcs.bucket}{where}: uniform access, no public access, expired blobs deleted {DAYS_AFTER_DEADLINE} day after their"
-        " deadline, everything deleted kept, and billed, for 7 more days by the service's default (soft delete)"
+        f" deadline, everything deleted kept, and billed, for 7 more days by the service's default (soft delete); it belongs to {owner}"
     )
     return Finding(Kind.PROBLEM, f"{missing}: run 'tiered provision', or correct gcs.bucket", Mend(("create", "created"), what, create))
 
 
-def _judged(bucket: Bucket, rules: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """What is wrong with the bucket, or that nothing is."""
-    amiss = [*_undeletable(bucket), *_by_lifecycle(bucket, rules), *_costly(bucket), *_open_to_others(bucket)]
+def _judged(bucket: Bucket, rules: Sequence[Mapping[str, Any]], prefix: str) -> Iterator[Finding]:
+    """What is wrong with the bucket, or that nothing is. `rules`: those that may concern names below the prefix."""
+    amiss = [*_undeletable(bucket), *_by_lifecycle(bucket, rules, prefix), *_costly(bucket), *_open_to_others(bucket)]
     if not amiss:
         yield Finding(Kind.OK, f"bucket {bucket.name} is as it must be")
     elif all(finding.kind is Kind.NOTE for finding in amiss):
@@ -132,11 +148,11 @@ def _undeletable(bucket: Bucket) -> Iterator[Finding]:
         )
 
 
-def _by_lifecycle(bucket: Bucket, rules: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+def _by_lifecycle(bucket: Bucket, rules: Sequence[Mapping[str, Any]], prefix: str) -> Iterator[Finding]:
     for rule in rules:
         if deletes_live_blobs(rule):
             of = f"the lifecycle rule of bucket {bucket.name} with the condition {rule.get('condition', {})}"
-            if concerns_some_names(rule):
+            if concerns_some_names(rule, prefix):
                 yield Finding(Kind.NOTE, f"{of} deletes live blobs: remove it if their names may match")
             else:
                 yield Finding(Kind.PROBLEM, f"{of} deletes live blobs: remove it")
@@ -145,10 +161,11 @@ def _by_lifecycle(bucket: Bucket, rules: Sequence[Mapping[str, Any]]) -> Iterato
                 Kind.NOTE, f"bucket {bucket.name} deletes blobs at their deadline, when a reader whose clock is behind still wants them: "
                 f"raise daysSinceCustomTime to {DAYS_AFTER_DEADLINE}"
             )
-    if not collects_expired(rules):
+    if not collects_expired(rules, prefix):
+        below = f", matchesPrefix: [{prefix}]" if prefix else ""
         yield Finding(
             Kind.NOTE, f"bucket {bucket.name} keeps expired blobs for ever: "
-            f"add the lifecycle rule {{action: Delete, condition: {{daysSinceCustomTime: {DAYS_AFTER_DEADLINE}}}}}"
+            f"add the lifecycle rule {{action: Delete, condition: {{daysSinceCustomTime: {DAYS_AFTER_DEADLINE}{below}}}}}"
         )
 
 
@@ -176,6 +193,74 @@ def _open_to_others(bucket: Bucket) -> Iterator[Finding]:
         )
 
 
+# --- the owner -----------------------------------------------------------------------------------
+
+
+def look_at_owner(
+    client: Client, gcs: GcsSettings, owner: str, *, adopt: bool = False, adopt_from: str | None = None
+) -> Iterator[Finding]:
+    """Whose blobs the bucket holds below the prefix. Nothing if there is no bucket.
+
+    `owner`: this store, as in `BigtableSettings`. `adopt`: take what lies there and has no owner for this store's.
+    `adopt_from`: the owner, by its full resource name, that this store takes the place of. `UnavailableError`: GCS does
+    not answer.
+    """
+    here = place(gcs.bucket, gcs.prefix)
+    bucket = client.bucket(gcs.bucket)
+    try:
+        listed = client.list_blobs(gcs.bucket, prefix=OWNERS, fields=OWNER_FIELDS, **ONCE)
+        markers = decode_markers({"name": each.name, "generation": each.generation, "metadata": each.metadata} for each in listed)
+        own = own_marker(markers, gcs.prefix)
+        is_taken = own is None and _holds_any(client, gcs)
+    except NotFound:
+        return
+    except (Forbidden, MethodNotImplemented) as error:
+        yield Finding(Kind.NOTE, f"nobody can tell who owns {here}: grant storage.objects.list to this identity ({_said(error)})")
+        return
+    except NO_ANSWER as error:
+        raise _no_answer(gcs, error) from error
+    others = [marker for marker in markers if marker.owner is None or (marker.prefix, marker.owner) != (gcs.prefix, adopt_from)]
+    if (wrong := conflict(others, gcs.bucket, gcs.prefix, owner)) is not None:
+        instead = "" if own is None or own.owner is None else f" (or --adopt-bucket-from {own.owner}, if no store uses that table any more)"
+        yield Finding(Kind.PROBLEM, f"{wrong}{instead}")
+    elif own is not None and own.owner == owner:
+        yield Finding(Kind.OK, f"{here} belongs to this store, {owner}")
+    elif is_taken and not adopt:
+        yield Finding(
+            Kind.PROBLEM, f"{here} holds objects, and no marker says whose: if no other store keeps its blobs there, run 'tiered provision"
+            " --adopt-bucket'; else give this store another gcs.bucket, or a gcs.prefix of its own"
+        )
+    else:
+        replaced = 0 if own is None else own.generation
+        whose = f", with what it holds{'' if own is None else f', in place of {own.owner}'}" if is_taken or own else ""
+        give = Mend(("give", "gave"), f"{_given(gcs, owner)}{whose}", lambda: _mark(bucket, gcs, owner, replaced))
+        yield Finding(Kind.PROBLEM, ownerless(gcs.bucket, gcs.prefix), give)
+
+
+def _holds_any(client: Client, gcs: GcsSettings) -> bool:
+    """Whether anything but markers lies below the prefix."""
+    wanted: list[dict[str, str]] = [{"prefix": gcs.prefix}] if gcs.prefix else [{"end_offset": OWNERS}, {"start_offset": AFTER_OWNERS}]
+    return any(
+        True for where in wanted for _ in client.list_blobs(gcs.bucket, max_results=1, fields="items(name),nextPageToken", **where, **ONCE)
+    )
+
+
+def _given(gcs: GcsSettings, owner: str) -> str:
+    return f"{place(gcs.bucket, gcs.prefix)} to this store, {owner}"
+
+
+def _mark(bucket: Bucket, gcs: GcsSettings, owner: str, replaced: int = 0) -> None:
+    """Writes the marker, if there is none meanwhile, or if it still has the generation `replaced`."""
+    marker = bucket.blob(marker_name(gcs.prefix))
+    marker.metadata, text = encode_marker(gcs.bucket, gcs.prefix, owner)
+    try:
+        marker.upload_from_string(text, "text/plain; charset=utf-8", if_generation_match=replaced, checksum="crc32c", **ONCE)
+    except PreconditionFailed:
+        raise MendFailedError("its owner was changed at the same moment: run 'tiered check'") from None
+    except NO_ANSWER as error:
+        raise MendFailedError(_said(error)) from error
+
+
 def look_at_permissions(client: Client, gcs: GcsSettings) -> Iterator[Finding]:
     """What this identity may do with blobs. Only the real service can say this; an emulator cannot."""
     try:
@@ -193,6 +278,12 @@ def look_at_permissions(client: Client, gcs: GcsSettings) -> Iterator[Finding]:
 
 def _update(bucket: Bucket, flag: str) -> str:
     return f"gcloud storage buckets update gs://{bucket.name} {flag}"
+
+
+def _no_answer(gcs: GcsSettings, error: Exception) -> UnavailableError:
+    where = f"at {gcs.endpoint}" if gcs.endpoint else f"for bucket {gcs.bucket}"
+    cure = "start it, or correct gcs.endpoint" if gcs.endpoint else "check the network and the credentials"
+    return UnavailableError(f"GCS does not answer {where}: {cure} ({_said(error)})")
 
 
 def _said(error: Exception) -> str:

@@ -18,7 +18,7 @@ from anyio import CapacityLimiter
 from changelog.base.errors import ConfigurationError, TieredError
 from changelog.base.threads import in_thread
 from tiered.provision import bucket
-from tiered.provision.bucket import look_at_bucket, open_client
+from tiered.provision.bucket import look_at_bucket, look_at_owner, open_client
 from tiered.provision.findings import Finding, Kind, carry_out, no_changelog, problems
 from tiered.provision.schema import tables_of
 from tiered.provision.tables import look_at_permissions, look_at_profile, look_at_tables, open_admin, switch_collection_on
@@ -39,7 +39,8 @@ async def inspect(settings: Settings) -> list[Finding]:
 
     def blobs() -> Iterator[Finding]:
         with open_client(gcs, bigtable.project) as client:
-            yield from look_at_bucket(client, gcs, None)
+            yield from look_at_bucket(client, gcs, bigtable.owner, None)
+            yield from look_at_owner(client, gcs, bigtable.owner)
             if gcs.endpoint is None:
                 yield from bucket.look_at_permissions(client, gcs)
 
@@ -47,17 +48,21 @@ async def inspect(settings: Settings) -> list[Finding]:
     return found if _logged(settings) else [*found, no_changelog("bigtable")]
 
 
-async def provision(settings: Settings, *, dry_run: bool = False, location: str | None = None) -> list[Finding]:
+async def provision(
+    settings: Settings, *, dry_run: bool = False, location: str | None = None, adopt: bool = False, adopt_from: str | None = None
+) -> list[Finding]:
     """Creates what is missing and mends what destroys data. Everything else stays as it is. Repeatable.
 
     `location` of a new bucket, such as EU or europe-west1; only the real service needs it. `dry_run`: the findings say
-    what would be done (`Kind.PLANNED`). Raises as `inspect`.
+    what would be done (`Kind.PLANNED`). `adopt`, `adopt_from`: as in `look_at_owner`. Raises as `inspect`.
     """
     bigtable, gcs = _both(settings)
 
     def blobs() -> Iterator[Finding]:
         with open_client(gcs, bigtable.project) as client:
-            for finding in look_at_bucket(client, gcs, location):
+            for finding in look_at_bucket(client, gcs, bigtable.owner, location):
+                yield carry_out(finding, dry_run=dry_run)
+            for finding in look_at_owner(client, gcs, bigtable.owner, adopt=adopt, adopt_from=adopt_from):
                 yield carry_out(finding, dry_run=dry_run)
 
     def rows() -> Iterator[Finding]:

@@ -44,8 +44,6 @@ With 0 the blob could go as soon as the service's clock, or its calendar day, re
 is behind would then find a row without its blob.
 """
 
-LIFECYCLE_RULE: Mapping[str, Any] = {"action": {"type": "Delete"}, "condition": {"daysSinceCustomTime": DAYS_AFTER_DEADLINE}}
-
 _SPARES_LIVE_BLOBS = {"daysSinceCustomTime", "numNewerVersions", "daysSinceNoncurrentTime", "noncurrentTimeBefore"}
 _ONLY_SOME_NAMES = {"matchesPrefix", "matchesSuffix"}
 
@@ -126,9 +124,24 @@ def _duration(seconds: float) -> str:
 # --- the bucket ----------------------------------------------------------------------------------
 
 
-def collects_expired(rules: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether every blob whose deadline has passed is deleted in the end."""
-    return any(_deletes(rule) and set(rule["condition"]) == {"daysSinceCustomTime"} for rule in rules)
+def lifecycle_rule(prefix: str = "") -> Mapping[str, Any]:
+    """The rule that deletes expired blobs of a store. `prefix`: how their names begin."""
+    below = {"matchesPrefix": [prefix]} if prefix else {}
+    return {"action": {"type": "Delete"}, "condition": {"daysSinceCustomTime": DAYS_AFTER_DEADLINE, **below}}
+
+
+def may_concern(rule: Mapping[str, Any], prefix: str) -> bool:
+    """Whether the rule may act on a name that begins with `prefix`."""
+    among = rule.get("condition", {}).get("matchesPrefix")
+    return not among or any(each.startswith(prefix) or prefix.startswith(each) for each in among)
+
+
+def collects_expired(rules: Sequence[Mapping[str, Any]], prefix: str = "") -> bool:
+    """Whether every blob whose name begins with `prefix` is deleted in the end, after its deadline has passed."""
+    return any(
+        _deletes(rule) and set(rule["condition"]) - _ONLY_SOME_NAMES == {"daysSinceCustomTime"} and not concerns_some_names(rule, prefix)
+        for rule in rules
+    )
 
 
 def deletes_live_blobs(rule: Mapping[str, Any]) -> bool:
@@ -145,8 +158,11 @@ def deletes_at_deadline(rule: Mapping[str, Any]) -> bool:
     return _deletes(rule) and rule.get("condition", {}).get("daysSinceCustomTime") == 0
 
 
-def concerns_some_names(rule: Mapping[str, Any]) -> bool:
-    return bool(_ONLY_SOME_NAMES & set(rule.get("condition", {})))
+def concerns_some_names(rule: Mapping[str, Any], prefix: str = "") -> bool:
+    """Whether the rule may act on some only of the names that begin with `prefix`."""
+    condition = rule.get("condition", {})
+    chosen = _ONLY_SOME_NAMES & set(condition)
+    return bool(chosen) and not (chosen == {"matchesPrefix"} and any(prefix.startswith(each) for each in condition["matchesPrefix"]))
 
 
 def _deletes(rule: Mapping[str, Any]) -> bool:

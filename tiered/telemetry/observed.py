@@ -18,6 +18,7 @@ from changelog.log import ChangeLog, Collects, LeftGarbageError
 from tiered.protocol.backends import (
     BlobReader,
     DeletesMany,
+    HasOwner,
     HighVolumeBackend,
     KeepsDeleted,
     ListsHeads,
@@ -51,7 +52,7 @@ def _calls_of(*protocols: type) -> frozenset[str]:
 
 METHODS: Mapping[str, frozenset[str]] = {
     HIGH_VOLUME: _calls_of(HighVolumeBackend, Collects),
-    LONG_TERM: _calls_of(LongTermBackend, Collects, SoftDeletes, DeletesMany, KeepsDeleted, ListsHeads, ShowsUploads),
+    LONG_TERM: _calls_of(LongTermBackend, Collects, SoftDeletes, DeletesMany, HasOwner, KeepsDeleted, ListsHeads, ShowsUploads),
     CHANGELOG: _calls_of(ChangeLog, Collects),
 }
 """The calls of each service. A new method of a protocol is in here by itself."""

@@ -32,7 +32,7 @@ from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.evidence import Evidence, evidence
 from recovery.audit.interrupts import heed_signals
 from recovery.audit.ledger import RunDirectory
-from recovery.audit.plan import inputs_of
+from recovery.audit.plan import check_owner, inputs_of
 from recovery.audit.verdicts import Kind
 from recovery.audit.words import count
 from recovery.audit.work import Engine, check_there, portable
@@ -105,15 +105,17 @@ class Progress:
 async def look(settings: Settings, wish: Wish, runtime: Runtime) -> Look:
     """Says what a deletion would do. It changes nothing.
 
-    Raises `ConfigurationError` or `CorruptRecordError` if there is no run, or if its files break the format, and
-    `UnavailableError` if they, or the service's clock, cannot be read now.
+    Raises `ConfigurationError` or `CorruptRecordError` if there is no run, if its files break the format, or if another
+    store owns the blobs, and `UnavailableError` if they, or the service's clock, cannot be read now.
     """
     check_there(settings)
     settings = portable(settings)
     directory = await to_thread.run_sync(RunDirectory.open, wish.directory, runtime)
     async with open_backends(settings, runtime, writes=False, verify=False) as backends:
         now_ns = await backends.tiers.long_term.now_ns()
-    return await to_thread.run_sync(_look, directory, settings, wish, now_ns, backends.log.durable)
+        ownerless = await check_owner(backends, runtime)
+    found = await to_thread.run_sync(_look, directory, settings, wish, now_ns, backends.log.durable)
+    return found if ownerless is None else replace(found, refused=(ownerless, *found.refused))
 
 
 async def delete_orphans(

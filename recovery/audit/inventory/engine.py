@@ -129,7 +129,7 @@ def open_inventory(
     """
     if settings.gcs is None:
         raise ConfigurationError("an inventory report is of a bucket, and this store is in a directory: leave --inventory out")
-    report = open_report(where, settings.gcs.bucket, runtime, insist=insist)
+    report = open_report(where, settings.gcs.bucket, runtime, prefix=settings.gcs.prefix, insist=insist)
     files = () if export is None else open_export(export, runtime)
     with open_spark(carry_out, master, slots) as spark:
         session = SparkSession.getActiveSession()

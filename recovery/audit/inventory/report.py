@@ -52,7 +52,8 @@ _FRACTION = re.compile(r"\.(\d{6})\d+")
 class Report:
     """A report that fits itself. `shards`: URIs or paths. `delimiter`: of CSV. `records`: how many rows it must have.
 
-    `columns`: those of the shards. `evidence`: what the manifest of a run keeps of it.
+    `columns`: those of the shards. `evidence`: what the manifest of a run keeps of it. `prefix`: how the names of the
+    store's blobs begin in the bucket (`gcs.prefix`).
     """
 
     shards: tuple[str, ...]
@@ -61,12 +62,13 @@ class Report:
     delimiter: str
     records: int
     evidence: Inventory
+    prefix: str = ""
 
 
-def open_report(where: str, bucket: str, runtime: Runtime, *, insist: bool = False) -> Report:
+def open_report(where: str, bucket: str, runtime: Runtime, *, prefix: str = "", insist: bool = False) -> Report:
     """Returns the report of a manifest, or the newest report of a directory.
 
-    `where`: a path or a URI. `bucket`: the bucket that is audited. `insist`: take a report that is older than
+    `where`: a path or a URI. `bucket`, `prefix`: what is audited. `insist`: take a report that is older than
     `AGE_MAX_S`.
     """
     files, name = _find(where, runtime)
@@ -83,7 +85,7 @@ def open_report(where: str, bucket: str, runtime: Runtime, *, insist: bool = Fal
     if form == "parquet":
         _check_rows(sum(_footer(files, shard).num_rows for shard in shards), records, manifest)
     evidence = Inventory(report=manifest, snapshot_ns=snapshot_ns, records=records)
-    return Report(tuple(f"{files.uri}/{shard}" for shard in shards), form, columns, delimiter, records, evidence)
+    return Report(tuple(f"{files.uri}/{shard}" for shard in shards), form, columns, delimiter, records, evidence, prefix)
 
 
 def check_rows(report: Report, rows: int) -> None:

@@ -23,6 +23,7 @@ from changelog.base.runtime import SystemRuntime
 from recovery.audit.directory import Files
 from recovery.audit.inventory.report import DELETED, Report
 from tiered.bigtable.cells import EXPIRING, LEGACY_TOMBSTONE, MANUAL, METADATA, PAYLOAD, TARGET
+from tiered.gcs.owners import OWNERS
 
 BATCH = 20_000
 _NUMBER = re.compile(r"[0-9]{1,18}")
@@ -37,11 +38,14 @@ LOOK_AGAIN = ""
 def read_report(report: Report, shard: int, chosen: Chosen | None = None) -> Iterator[tuple[Any, Any]]:
     """Yields the blobs of a shard, batch by batch: name, size, generation; and the number of each one's row.
 
-    Rows without a name that is text, and rows about deleted blobs, are left out. A number that cannot be read is null.
+    Rows without a name that is text, rows about deleted blobs, and what is none of the store's blobs are left out. The
+    names come without the store's prefix. A number that cannot be read is null.
     """
     for batch, numbers in _numbered(_rows(report, shard, ["name", "size", "generation"]), chosen):
         name = texts(batch["name"])
-        kept = pc.and_(pc.fill_null(pc.not_equal(name, ""), False), pc.invert(_is_deleted(batch)))
+        is_own = pc.starts_with(name, report.prefix) if report.prefix else pc.invert(pc.starts_with(name, OWNERS))
+        name = pc.utf8_slice_codeunits(name, len(report.prefix)) if report.prefix else name  # the prefix is ASCII
+        kept = pc.and_(pc.fill_null(pc.and_(is_own, pc.not_equal(name, "")), False), pc.invert(_is_deleted(batch)))
         blobs = pa.RecordBatch.from_pydict({
             "name": name, "size": _numbers(batch["size"]), "generation": _numbers(batch["generation"]),
         })  # fmt: skip

@@ -202,7 +202,7 @@ def store_of(settings: Settings) -> str:
     if settings.bigtable is None or settings.gcs is None:
         return "directory"
     at = settings.bigtable
-    return f"bigtable:{at.project}/{at.instance}/{at.table}+gcs:{settings.gcs.bucket}"
+    return f"bigtable:{at.project}/{at.instance}/{at.table}+gcs:{settings.gcs.bucket}{settings.gcs.prefix and f'/{settings.gcs.prefix}'}"
 
 
 _KEYS = (

@@ -19,9 +19,10 @@ from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
+from tiered.provision import bucket
 from tiered.provision.findings import Finding, Kind
 from tiered.provision.production import inspect, provision, provision_tables
-from tiered.provision.schema import FAMILIES, LIFECYCLE_RULE
+from tiered.provision.schema import FAMILIES, lifecycle_rule
 from tiered.provision.tables import open_admin, verify_on_open
 from tiered.settings import BigtableSettings, MarkSettings, Settings
 
@@ -98,14 +99,14 @@ async def test_provisioning_twice_does_nothing_the_second_time(settings: Setting
     await provision(settings, location="EU")
     gcs.calls.clear()
     assert sentences(await provision(settings), Kind.DONE, Kind.PLANNED, Kind.PROBLEM) == []
-    assert set(gcs.calls) == {"bucket.get"}
+    assert set(gcs.calls) == {"bucket.get", "object.list"}
 
 
 async def test_a_new_bucket_deletes_expired_blobs_lets_nobody_in_and_keeps_the_safety_net(settings: Settings, gcs: GcsEmulator) -> None:
     await provision(settings, location="EU")
     [made] = [bucket.settings for bucket in gcs.buckets.values()]
     assert made["location"] == "EU"
-    assert made["lifecycle"] == {"rule": [LIFECYCLE_RULE]}
+    assert made["lifecycle"] == {"rule": [lifecycle_rule()]}
     assert made["iamConfiguration"]["publicAccessPrevention"] == "enforced"
     assert made["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"] is True
     assert made["softDeletePolicy"]["retentionDurationSeconds"] == str(7 * 86_400)
@@ -188,22 +189,22 @@ async def test_an_embedded_store_needs_nothing_of_this(tmp_path: Any) -> None:
 # --- buckets as others made them -----------------------------------------------------------------
 
 OURS = {
-    "lifecycle": {"rule": [LIFECYCLE_RULE]}, "softDeletePolicy": {"retentionDurationSeconds": "0"},
+    "lifecycle": {"rule": [lifecycle_rule()]}, "softDeletePolicy": {"retentionDurationSeconds": "0"},
     "iamConfiguration": {"publicAccessPrevention": "enforced", "uniformBucketLevelAccess": {"enabled": True}},
 }
 
 
 def deleting(**condition: Any) -> dict[str, Any]:
-    return {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": condition}, LIFECYCLE_RULE]}}
+    return {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": condition}, lifecycle_rule()]}}
 
 
 async def about_bucket(settings: Settings, gcs: GcsEmulator, made: dict[str, Any]) -> list[Finding]:
     """What is found of a bucket with these settings over ours; provisioning finds the same, and leaves it as it is."""
     assert settings.gcs is not None
     gcs.create_bucket(settings.gcs.bucket, {**OURS, **made})
-    found = [finding for finding in await inspect(settings) if "bucket" in finding.sentence]
+    found = [finding for finding in await inspect(settings) if f"bucket {settings.gcs.bucket}" in finding.sentence]
     before = dict(gcs.buckets[settings.gcs.bucket].settings)
-    assert [finding for finding in await provision(settings) if "bucket" in finding.sentence] == found
+    assert [finding for finding in await provision(settings) if f"bucket {settings.gcs.bucket}" in finding.sentence] == found
     assert gcs.buckets[settings.gcs.bucket].settings == before
     return found
 
@@ -253,6 +254,100 @@ async def test_a_bucket_that_costs_more_or_is_more_open_is_a_note(
 async def test_a_bucket_that_may_not_be_looked_at_is_a_note(settings: Settings, gcs: GcsEmulator) -> None:
     gcs.faults.append(GcsFault(FaultMode.STATUS, "bucket.get", status=403))
     assert [said for said in sentences(await inspect(settings), Kind.NOTE) if "grant storage.buckets.get" in said]
+
+
+# --- whose the bucket is -------------------------------------------------------------------------
+
+
+def with_prefix(settings: Settings, prefix: str, table: str | None = None) -> Settings:
+    assert settings.gcs is not None and settings.bigtable is not None
+    bigtable = settings.bigtable if table is None else settings.bigtable.model_copy(update={"table": table})
+    return settings.model_copy(update={"gcs": settings.gcs.model_copy(update={"prefix": prefix}), "bigtable": bigtable})
+
+
+async def about_owner(settings: Settings, **more: Any) -> list[tuple[Kind, str]]:
+    assert settings.gcs is not None
+    found = await provision(settings, **more)
+    return [(each.kind, each.sentence) for each in found if f"gs://{settings.gcs.bucket}/" in each.sentence]
+
+
+async def test_a_bucket_was_given_to_every_store_that_named_it(settings: Settings, gcs: GcsEmulator) -> None:
+    at = bigtable_of(settings)
+    assert settings.gcs is not None
+    bucket = settings.gcs.bucket
+    gcs.create_bucket(bucket)
+    [(kind, problem)] = [(each.kind, each.sentence) for each in await inspect(settings) if f"owns gs://{bucket}/" in each.sentence]
+    assert kind is Kind.PROBLEM and problem.startswith(f"no store owns gs://{bucket}/ yet: run 'tiered provision'")
+    given = f"gs://{bucket}/ to this store, {at.owner}"
+    assert await about_owner(settings, dry_run=True) == [(Kind.PLANNED, f"would give {given}")]
+    assert list(gcs.buckets[bucket].objects) == []
+    assert await about_owner(settings) == [(Kind.DONE, f"gave {given}")]
+    [marker] = gcs.buckets[bucket].objects.values()
+    assert (marker.name, marker.metadata["tiered-owner"]) == ("~owners/owner", at.owner) and at.owner.encode() in marker.payload
+    assert marker.custom_time is None, "no lifecycle rule of ours deletes it"
+    assert await about_owner(settings, adopt=True) == [(Kind.OK, f"gs://{bucket}/ belongs to this store, {at.owner}")]
+    [(kind, problem)] = await about_owner(with_prefix(settings, "", "restored"), adopt=True)
+    assert kind is Kind.PROBLEM and problem.startswith(f"gs://{bucket}/ belongs to the store of {at.owner}, and this is the store of ")
+    assert gcs.buckets[bucket].objects["~owners/owner"] is marker
+
+
+async def test_what_lies_in_a_bucket_is_taken_for_this_stores_only_by_a_word(settings: Settings, gcs: GcsEmulator) -> None:
+    assert settings.gcs is not None
+    bucket = gcs.create_bucket(settings.gcs.bucket)
+    for name in ("a/x", "~quarantine/x", "é"):
+        bucket.objects.clear()
+        bucket._order.clear()
+        bucket.insert(name, b"x", {}, {}, (), 1)
+        assert [kind for kind, _ in await about_owner(settings)] == [Kind.PROBLEM] and list(bucket.objects) == [name]
+        assert [kind for kind, _ in await about_owner(with_prefix(settings, "b/"), dry_run=True)] == [Kind.PLANNED], "nothing lies there"
+    [(kind, sentence)] = await about_owner(settings, adopt=True)
+    assert kind is Kind.DONE and sentence.endswith(", with what it holds")
+
+
+async def test_an_owner_is_replaced_only_by_who_names_it(settings: Settings, gcs: GcsEmulator) -> None:
+    await provision(settings)
+    restored, owner = with_prefix(settings, "", "restored"), bigtable_of(settings).owner
+    for wrong in (None, "", f"{owner}x", bigtable_of(restored).owner):
+        assert [kind for kind, _ in await about_owner(restored, adopt=True, adopt_from=wrong)] == [Kind.PROBLEM]
+    [(kind, sentence)] = await about_owner(restored, adopt_from=owner)
+    assert kind is Kind.DONE and sentence.endswith(f"{bigtable_of(restored).owner}, with what it holds, in place of {owner}")
+    assert [kind for kind, _ in await about_owner(settings)] == [Kind.PROBLEM]
+
+
+async def test_of_two_stores_that_take_a_bucket_at_once_one_gets_it(
+    settings: Settings, gcs: GcsEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert settings.gcs is not None
+    gcs.create_bucket(settings.gcs.bucket)
+    mark = bucket._mark
+
+    def second(*args: Any) -> None:
+        monkeypatch.setattr(bucket, "_mark", mark)
+        mark(args[0], args[1], "projects/p/instances/i/tables/first")
+        mark(*args)
+
+    monkeypatch.setattr(bucket, "_mark", second)
+    [(kind, sentence)] = await about_owner(settings)
+    assert kind is Kind.PROBLEM and "its owner was changed at the same moment: run 'tiered check'" in sentence
+    [(kind, sentence)] = await about_owner(settings)
+    assert kind is Kind.PROBLEM and "belongs to the store of projects/p/instances/i/tables/first" in sentence
+
+
+async def test_whose_a_bucket_is_that_may_not_be_listed_is_not_known(settings: Settings, gcs: GcsEmulator) -> None:
+    await provision(settings)
+    gcs.faults.append(GcsFault(FaultMode.STATUS, "object.list", status=403))
+    [note] = [said for said in sentences(await inspect(settings), Kind.NOTE) if "nobody can tell who owns" in said]
+    assert "grant storage.objects.list" in note
+
+
+async def test_a_new_bucket_below_a_prefix_deletes_expired_blobs_of_its_store_only(settings: Settings, gcs: GcsEmulator) -> None:
+    await provision(with_prefix(settings, "a/"))
+    [made] = [each.settings for each in gcs.buckets.values()]
+    assert made["lifecycle"] == {"rule": [lifecycle_rule("a/")]}
+    assert not any("expired blobs" in said for said in sentences(await inspect(with_prefix(settings, "a/"))))
+    other = await provision(with_prefix(settings, "b/", "other"))
+    assert any("keeps expired blobs for ever" in said and "matchesPrefix: [b/]" in said for said in sentences(other, Kind.NOTE))
+    assert [said for said in sentences(other, Kind.PROBLEM) if "gs://" in said] == []
 
 
 async def test_a_bucket_that_cannot_be_created_is_said_and_the_tables_are_made_all_the_same(settings: Settings, gcs: GcsEmulator) -> None:

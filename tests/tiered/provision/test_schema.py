@@ -11,13 +11,15 @@ from google.cloud.bigtable_admin_v2.types import GcRule
 
 from tiered.provision.schema import (
     FAMILIES,
-    LIFECYCLE_RULE,
     collects_expired,
+    concerns_some_names,
     deletes_at_deadline,
     deletes_live_blobs,
     harm,
+    lifecycle_rule,
     lives_s,
     mark_age_min_s,
+    may_concern,
     tables_of,
     waste,
     words,
@@ -122,7 +124,7 @@ def deleting(**condition: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("rule", "deletes"),
     [
-        (LIFECYCLE_RULE, False), (deleting(age=30), True), (deleting(age=30, daysSinceCustomTime=0), False),
+        (lifecycle_rule(), False), (deleting(age=30), True), (deleting(age=30, daysSinceCustomTime=0), False),
         (deleting(isLive=False), False), (deleting(isLive=True), True), (deleting(numNewerVersions=3), False),
         (deleting(customTimeBefore="2099-01-01"), True),
         (deleting(age=1, matchesPrefix=["tmp/"]), True),
@@ -135,13 +137,23 @@ def test_a_lifecycle_rule_deletes_live_blobs_unless_a_condition_spares_them(rule
 
 
 def test_expired_blobs_go_only_by_a_rule_that_spares_none_of_them() -> None:
-    assert collects_expired([deleting(age=30), LIFECYCLE_RULE])
+    assert collects_expired([deleting(age=30), lifecycle_rule()])
     assert collects_expired([deleting(daysSinceCustomTime=30)])
     assert not collects_expired([deleting(daysSinceCustomTime=1, matchesPrefix=["a/"])])
     assert not collects_expired([{"action": {"type": "SetStorageClass"}, "condition": {"daysSinceCustomTime": 1}}])
     assert not collects_expired([])
 
 
+def test_a_lifecycle_rule_is_judged_by_what_it_does_below_the_prefix() -> None:
+    rule, other = lifecycle_rule("a/"), deleting(age=1, matchesPrefix=["b/", "a/x"])
+    assert rule == deleting(daysSinceCustomTime=1, matchesPrefix=["a/"])
+    assert [collects_expired([rule], prefix) for prefix in ("a/", "a/b/", "", "b/", "aa/")] == [True, True, False, False, False]
+    assert collects_expired([lifecycle_rule()], "a/")
+    assert not collects_expired([deleting(daysSinceCustomTime=1, matchesPrefix=["a/"], matchesSuffix=["x"])], "a/")
+    assert [may_concern(other, prefix) for prefix in ("b/", "b/c/", "a/", "", "c/")] == [True, True, True, True, False]
+    assert [concerns_some_names(other, prefix) for prefix in ("b/", "a/")] == [False, True]
+
+
 def test_only_a_rule_of_no_day_leaves_clocks_no_room() -> None:
     assert deletes_at_deadline(deleting(daysSinceCustomTime=0))
-    assert not deletes_at_deadline(LIFECYCLE_RULE) and not deletes_at_deadline(deleting(age=0))
+    assert not deletes_at_deadline(lifecycle_rule()) and not deletes_at_deadline(deleting(age=0))

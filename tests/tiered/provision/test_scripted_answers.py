@@ -296,6 +296,6 @@ def test_the_real_service_is_asked_for_no_bucket_without_a_place_for_it() -> Non
         gcs = GcsSettings(bucket="b-1", endpoint=endpoint)
         with open_client(gcs, "project") as client:
             real = gcs.model_copy(update={"endpoint": None})
-            [nowhere], [somewhere] = (list(look_at_bucket(client, real, where)) for where in (None, "EU"))
+            [nowhere], [somewhere] = (list(look_at_bucket(client, real, "owner", where)) for where in (None, "EU"))
     assert nowhere.mend is None and "run 'tiered provision --location EU'" in nowhere.sentence
     assert somewhere.mend is not None and " in EU: " in somewhere.mend.what

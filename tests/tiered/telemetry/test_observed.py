@@ -30,6 +30,7 @@ from tiered.errors import UnavailableError
 from tiered.metadata import Metadata
 from tiered.protocol.backends import (
     DeletesMany,
+    HasOwner,
     HighVolumeBackend,
     KeepsDeleted,
     ListsHeads,
@@ -82,7 +83,7 @@ def wrapped(rows: Any = None, blobs: Any = None, observer: Observer | None = Non
 # --- what they show ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", [Collects, SoftDeletes, DeletesMany, KeepsDeleted, ListsHeads, ShowsUploads])
+@pytest.mark.parametrize("protocol", [Collects, SoftDeletes, DeletesMany, HasOwner, KeepsDeleted, ListsHeads, ShowsUploads])
 def test_what_only_some_backends_do_is_seen_exactly_where_they_do_it(protocol: type) -> None:
     with_it, without = Plain(LongTermBackend, protocol), Plain(LongTermBackend)
     assert isinstance(wrapped(blobs=with_it).long_term, protocol)
@@ -99,7 +100,7 @@ def test_what_only_some_backends_do_is_seen_exactly_where_they_do_it(protocol: t
     ("service", "protocols"),
     [
         (HIGH_VOLUME, (HighVolumeBackend, Collects)),
-        (LONG_TERM, (LongTermBackend, Collects, SoftDeletes, DeletesMany, KeepsDeleted, ListsHeads, ShowsUploads)),
+        (LONG_TERM, (LongTermBackend, Collects, SoftDeletes, DeletesMany, HasOwner, KeepsDeleted, ListsHeads, ShowsUploads)),
         (CHANGELOG, (ChangeLog, Collects)),
     ],
 )

@@ -80,3 +80,11 @@ def test_an_export_with_other_columns_is_refused(tmp_path: Path) -> None:
         pq.write_table(table, tmp_path / name / "part-0.parquet")
         with pytest.raises(ConfigurationError, match=r"part-0\.parquet is no Bigtable export: it must have key \(binary\)"):
             open_export(str(tmp_path / name), SystemRuntime())
+
+
+@pytest.mark.parametrize(("prefix", "found"), [("", ["a/media/objects/k/1", "b/x", "é/y"]), ("a/", ["media/objects/k/1"]), ("é", ["/y"])])
+def test_a_report_shows_the_blobs_of_the_store_only_and_without_their_prefix(tmp_path: Path, prefix: str, found: list[str]) -> None:
+    rows = [line(name) for name in ("~owners/a/owner", "a/media/objects/k/1", "b/x", "é/y", *(["a/"] if prefix else []))]
+    manifest = write_report(tmp_path, rows, SystemRuntime().wall_ns() - 10**9, shards=1)
+    [(blobs, places)] = shards.read_report(open_report(str(manifest), "b", SystemRuntime(), prefix=prefix), 0)
+    assert sorted(set(blobs["name"].to_pylist())) == found and len(places) == len(blobs)

@@ -1,0 +1,201 @@
+"""The blobs of one store in a bucket that others use, too: names, owners, and what is refused before it is sent."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from changelog.base.errors import ConfigurationError, InvalidRequestError, UnavailableError
+from changelog.base.runtime import SystemRuntime
+from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
+from tests.given.owned_bucket import OTHER, OWNER, give, owned_blobs
+from tiered.gcs.blobs import GcsBlobs
+from tiered.gcs.owned import OwnedBlobs
+from tiered.gcs.owners import Marker, conflict, decode_markers, encode_marker, marker_name
+from tiered.metadata import Metadata
+from tiered.protocol.backends import BlobPage, HasOwner, ListedBlob, Oddity, Removal
+
+pytestmark = pytest.mark.anyio
+
+RUNTIME = SystemRuntime()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def store(blobs: OwnedBlobs, name: str, payload: bytes = b"payload") -> None:
+    upload = await blobs.open_upload(name, Metadata(), len(payload))
+    await upload.write(payload)
+    await upload.finalise()
+
+
+def names(server: GcsEmulator) -> list[str]:
+    return sorted(server.buckets["blobs"].objects)
+
+
+# --- owners --------------------------------------------------------------------------------------
+
+
+def changes(blobs: OwnedBlobs) -> list[Callable[[], Awaitable[object]]]:
+    return [
+        partial(store, blobs, "p/objects/k/new"), partial(blobs.delete, "p/objects/k/1"),
+        partial(blobs.delete_generation, "p/objects/k/1", 1), partial(blobs.delete_generations, [("p/objects/k/1", 1)]),
+        partial(blobs.copy_generation, "p/objects/k/1", 1, "~quarantine/x"),
+        partial(blobs.open_copy, "p/objects/k/1", 1, "p/objects/k/2", Metadata()), partial(blobs.touch, "p/objects/k/1", 5),
+        partial(blobs.restore, "p/objects/k/1", 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("owner", [None, OTHER])
+async def test_a_store_changed_and_deleted_blobs_that_were_not_its_own(server: GcsEmulator, owner: str | None) -> None:
+    server.buckets["blobs"].insert("p/objects/k/1", b"theirs", {}, {}, (), 1)
+    if owner is not None:
+        give(server, owner=owner)
+    before = names(server)
+    async with owned_blobs(server, RUNTIME) as blobs:
+        for change in changes(blobs):
+            server.calls.clear()
+            with pytest.raises(ConfigurationError, match="no store owns gs://blobs/ yet" if owner is None else f"belongs to .*{OTHER}"):
+                await change()
+            assert server.calls == ["object.list"], "nothing else was sent"
+        assert await blobs.head("p/objects/k/1") is not None, "reading needs no owner"
+    assert names(server) == before
+
+
+async def test_the_owner_is_asked_for_once(server: GcsEmulator) -> None:
+    give(server)
+    async with owned_blobs(server, RUNTIME) as blobs:
+        assert isinstance(blobs, HasOwner) and await blobs.check_owner() is None
+        server.calls.clear()
+        await store(blobs, "a/objects/k/1")
+        await blobs.delete("a/objects/k/1")
+    assert "object.list" not in server.calls
+
+
+async def test_an_owner_that_cannot_be_asked_for_is_asked_for_again_by_the_next_change(server: GcsEmulator) -> None:
+    give(server)
+    async with owned_blobs(server, RUNTIME) as blobs:
+        server.faults.append(GcsFault(FaultMode.STATUS, "object.list", status=503))
+        with pytest.raises(UnavailableError):
+            await store(blobs, "a/objects/k/1")
+        server.faults.clear()
+        await store(blobs, "a/objects/k/1")
+    assert "a/objects/k/1" in names(server)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "said"),
+    [
+        ("", "a/", "gs://blobs/a/ lies in gs://blobs/, which belongs to"), ("a/", "", "gs://blobs/ holds gs://blobs/a/, which belongs to"),
+        ("a/", "a/b/c/", "gs://blobs/a/b/c/ lies in gs://blobs/a/"), ("a/b/c/", "a/", "gs://blobs/a/ holds gs://blobs/a/b/c/"),
+        ("a/", "a/", "gs://blobs/a/ belongs to"), ("", "", "gs://blobs/ belongs to"), ("a/", "b/", None), ("a/", "aa/", None),
+        ("a/b/", "a/c/", None),
+    ],
+)  # fmt: skip
+async def test_prefixes_of_two_stores_must_not_lie_in_each_other(server: GcsEmulator, theirs: str, ours: str, said: str | None) -> None:
+    give(server, theirs, OTHER)
+    if theirs != ours:
+        give(server, ours)
+    async with owned_blobs(server, RUNTIME, ours) as blobs:
+        if said is None:
+            assert await blobs.check_owner() is None
+            return
+        with pytest.raises(ConfigurationError, match=said) as refused:
+            await blobs.check_owner()
+        assert OTHER in str(refused.value)
+
+
+def test_a_store_that_changes_its_prefix_must_not_lie_in_its_own_old_one() -> None:
+    assert "lies in" in str(conflict([Marker("", OWNER, 1), Marker("a/", OWNER, 2)], "b", "a/", OWNER))
+
+
+def test_a_marker_that_cannot_be_read_is_nobodys() -> None:
+    metadata, _ = encode_marker("b", "", OWNER)
+    odd: list[dict[str, Any]] = [
+        {}, {"metadata": {}}, {"metadata": "x"}, {"metadata": {**metadata, "tiered-marker": "2"}}, {"metadata": {"tiered-marker": "1"}},
+    ]  # fmt: skip
+    for item in odd:
+        markers = decode_markers([{"name": marker_name(""), **item}])
+        assert markers == [Marker("", None, 0)]
+        assert "nobody can tell who owns gs://b/: gs://b/~owners/owner is of newer software" in str(conflict(markers, "b", "a/", OWNER))
+        assert conflict([Marker("z/", None, 0)], "b", "a/", OWNER) is None, "it concerns others"
+    strange = ["~owners/", "~owners/x", "~owners/xowner", "~owners/a/", "~owners/a/owner/x"]
+    assert decode_markers([{"name": name, "metadata": dict(metadata)} for name in strange]) == []
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+def test_everything_that_the_bucket_can_do_is_given_its_prefix() -> None:
+    def calls(kind: type) -> set[str]:
+        return {name for name, member in vars(kind).items() if inspect.iscoroutinefunction(member) and not name.startswith("_")}
+
+    assert calls(GcsBlobs) - calls(OwnedBlobs) == {"owners"}
+
+
+async def test_markers_are_listed_as_no_blobs(server: GcsEmulator) -> None:
+    for prefix in ("", "a/"):
+        give(server, prefix)
+    for name in ("a/objects/k", "~quarantine/x", "é/objects/k"):
+        server.buckets["blobs"].insert(name, b"x", {}, {}, (), 1)
+    server.buckets["blobs"].insert("~owners", b"x", {}, {}, (), 1)
+    async with owned_blobs(server, RUNTIME) as blobs:
+        for start, end, limit in (("", None, 1000), ("a", None, 1), ("~", "~~", 1000), ("~owners/", None, 1000), ("~p", None, 1000)):
+            found, begin = list[str](), start
+            while True:
+                page = await blobs.list(begin, end, limit)
+                found += [blob.name for blob in page.blobs]
+                if page.next_start is None:
+                    break
+                begin = page.next_start
+            every = ["a/objects/k", "~owners", "~quarantine/x", "é/objects/k"]
+            assert found == [name for name in every if name >= start and (end is None or name < end)]
+
+
+async def test_a_store_below_a_prefix_sees_its_own_blobs_only_and_without_the_prefix(server: GcsEmulator) -> None:
+    give(server, "a/")
+    give(server, "b/", OTHER)
+    async with owned_blobs(server, RUNTIME, "a/") as ours, owned_blobs(server, RUNTIME, "b/", OTHER) as theirs:
+        for blobs in (ours, theirs):
+            for key in ("k", "é", "\x7f"):
+                await store(blobs, f"media/objects/{key}/1")
+        [first, *_] = (await ours.list("", None, 10)).blobs
+        assert first.name == "media/objects/k/1" and len((await ours.list("", None, 10)).blobs) == 3
+        assert sorted(await ours.heads(["media/objects/k/1", "media/objects/é/1"])) == ["media/objects/k/1", "media/objects/é/1"]
+        copy = await ours.copy_generation(first.name, first.generation, "~quarantine/l/media/objects/k/1")
+        assert isinstance(copy, int)
+        assert await ours.delete_generations([(first.name, first.generation)]) == [Removal.DELETED]
+        assert await ours.head(first.name) is None and await theirs.head(first.name) is not None
+        assert "a/~quarantine/l/media/objects/k/1" in names(server) and "b/media/objects/k/1" in names(server)
+
+
+async def test_a_blob_that_cannot_be_read_is_named_without_the_prefix(server: GcsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def odd(self: GcsBlobs, start: str, end: str | None, limit: int) -> BlobPage:
+        assert (start, end) == ("a/", "a0")
+        listed = ListedBlob("a/media/objects/k/2", 1, 2, None, 3)
+        oddities = [Oddity("a/media/objects/k/1", "broken", is_blob=True), Oddity("{'odd': 1}", "no name", is_blob=False)]
+        return BlobPage([listed], oddities, "a/media/objects/k/2\0")
+
+    give(server, "a/")
+    monkeypatch.setattr(GcsBlobs, "list", odd)
+    async with owned_blobs(server, RUNTIME, "a/") as blobs:
+        page = await blobs.list("", None, 10)
+    assert [odd.name for odd in page.oddities] == ["media/objects/k/1", "{'odd': 1}"]
+    assert page.blobs == [ListedBlob("media/objects/k/2", 1, 2, None, 3)] and page.next_start == "media/objects/k/2\0"
+
+
+async def test_a_name_that_is_too_long_with_its_prefix_was_sent_and_refused_by_the_service(server: GcsEmulator) -> None:
+    prefix = "p" * 99 + "/"
+    give(server, prefix)
+    async with owned_blobs(server, RUNTIME, prefix) as blobs:
+        await store(blobs, "k" * 924)
+        server.calls.clear()
+        with pytest.raises(InvalidRequestError, match="1025 bytes, and GCS takes 1024: shorten the key or the scopes by 1"):
+            await store(blobs, "é" * 462 + "k")
+    assert server.calls == []

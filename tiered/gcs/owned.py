@@ -1,0 +1,150 @@
+"""`OwnedBlobs`, the blobs of one store in a bucket: those whose names begin with its prefix, which may be empty.
+
+    the store, the audit     photos/objects/cat/REVISION
+        OwnedBlobs           adds the prefix and takes it away again; nothing else knows it
+    GcsBlobs, the service    a/photos/objects/cat/REVISION
+
+Two stores must not share names: the audit of the one would call the blobs of the other orphans. So before the first
+call that changes something, the owners of the bucket are asked (`tiered.gcs.owners`), once. Opening a store asks at
+once (`tiered.production`), unless the bucket does not answer then. A bucket that is replaced later by another one of
+the same name is noticed when the store is opened again.
+
+*Failure*: if another store owns the names, or nobody does, each call that changes something is a `ConfigurationError`,
+and nothing was sent. Reading needs no owner. Names in errors are those of the service, with the prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError
+from tiered.gcs.blobs import GcsBlobs, GcsCopy, GcsReader
+from tiered.gcs.format import renamed
+from tiered.gcs.owners import AFTER_OWNERS, OWNERS, conflict, own_marker, ownerless
+from tiered.gcs.upload import GcsUpload
+from tiered.metadata import Metadata
+from tiered.protocol.backends import BlobHead, BlobInfo, BlobPage, ByteRange, Kept, KeptPage, NotCopied, Oddity, Removal, SoftDeleted
+
+NAME_BYTES_MAX = 1024
+"""How long a name may be in GCS, in bytes of UTF-8."""
+
+
+class OwnedBlobs:
+    """Implements all that `GcsBlobs` implements, and `HasOwner`. `prefix`: empty, or ends with a slash.
+
+    `owner`: the full resource name of the table whose rows name the blobs.
+    """
+
+    def __init__(self, blobs: GcsBlobs, bucket: str, prefix: str, owner: str) -> None:
+        self._blobs = blobs
+        self._bucket = bucket
+        self._prefix = prefix
+        self._owner = owner
+        self._is_ours = False
+
+    async def check_owner(self) -> str | None:
+        markers = await self._blobs.owners()
+        if (wrong := conflict(markers, self._bucket, self._prefix, self._owner)) is not None:
+            raise ConfigurationError(wrong)
+        self._is_ours = own_marker(markers, self._prefix) is not None
+        return None if self._is_ours else ownerless(self._bucket, self._prefix)
+
+    async def _full_to_change(self, name: str) -> str:
+        """The whole name of a blob that is about to be changed."""
+        if not self._is_ours and (wrong := await self.check_owner()) is not None:
+            raise ConfigurationError(wrong)
+        return self._prefix + name
+
+    async def _full_to_create(self, name: str) -> str:
+        check_length(name, self._prefix)
+        return await self._full_to_change(name)
+
+    # --- calls that change something
+
+    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload:
+        return await self._blobs.open_upload(await self._full_to_create(name), metadata, size)
+
+    async def open_copy(self, source: str, generation: int, name: str, metadata: Metadata) -> GcsCopy:
+        return await self._blobs.open_copy(self._prefix + source, generation, await self._full_to_create(name), metadata)
+
+    async def delete(self, name: str) -> None:
+        await self._blobs.delete(await self._full_to_change(name))
+
+    async def delete_generation(self, name: str, generation: int) -> Removal:
+        return await self._blobs.delete_generation(await self._full_to_change(name), generation)
+
+    async def delete_generations(self, blobs: Sequence[tuple[str, int]]) -> Sequence[Removal | TieredError]:
+        return await self._blobs.delete_generations([(await self._full_to_change(name), generation) for name, generation in blobs])
+
+    async def copy_generation(self, name: str, generation: int, target: str) -> int | NotCopied:
+        return await self._blobs.copy_generation(self._prefix + name, generation, await self._full_to_create(target))
+
+    async def touch(self, name: str, deadline_ns: int) -> bool:
+        return await self._blobs.touch(await self._full_to_change(name), deadline_ns)
+
+    async def restore(self, name: str, generation: int) -> int | None:
+        return await self._blobs.restore(await self._full_to_change(name), generation)
+
+    async def cancel(self, session: str) -> None:
+        await self._blobs.cancel(session)
+
+    # --- calls that read
+
+    async def open(self, name: str, range: ByteRange | None = None) -> GcsReader | None:
+        return await self._blobs.open(self._prefix + name, range)
+
+    async def head(self, name: str) -> BlobHead | None:
+        return await self._blobs.head(self._prefix + name)
+
+    async def heads(self, names: Sequence[str]) -> Mapping[str, BlobHead]:
+        found = await self._blobs.heads([self._prefix + name for name in names])
+        return {name.removeprefix(self._prefix): head for name, head in found.items()}
+
+    async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
+        page = await self._blobs.list(self._prefix + start, self._end(end), limit)
+        if self._prefix:
+            own = len(self._prefix)
+            blobs = [renamed(blob, blob.name[own:]) for blob in page.blobs]
+            oddities = [_oddity_without(self._prefix, odd) for odd in page.oddities]
+            return BlobPage(blobs, oddities, None if page.next_start is None else page.next_start[own:])
+        if (end is not None and end <= OWNERS) or start >= AFTER_OWNERS:
+            return page
+        oddities = [odd for odd in page.oddities if not odd.name.startswith(OWNERS)]
+        return BlobPage(_without_markers(page.blobs), oddities, page.next_start)
+
+    async def soft_deleted(self, name: str) -> Sequence[SoftDeleted]:
+        return await self._blobs.soft_deleted(self._prefix + name)
+
+    async def kept(self, what: Kept, start: str, end: str | None, token: str) -> KeptPage:
+        return await self._blobs.kept(what, self._prefix + start, self._end(end), token)
+
+    async def now_ns(self) -> int:
+        return await self._blobs.now_ns()
+
+    def _end(self, end: str | None) -> str | None:
+        """The end of a range of whole names. Without one, it is the first name after all that have the prefix."""
+        if end is not None:
+            return self._prefix + end
+        return f"{self._prefix[:-1]}0" if self._prefix else None  # `0` comes after `/`
+
+
+def check_length(name: str, prefix: str) -> None:
+    """Refuses a name that is too long because of the prefix. Without one, the bound of paths keeps names short enough.
+    """
+    if prefix and (size := len(prefix) + len(name.encode())) > NAME_BYTES_MAX:
+        raise InvalidRequestError(
+            f"the name of blob {prefix + name!r} has {size} bytes, and GCS takes {NAME_BYTES_MAX}: shorten the key or the scopes by"
+            f" {size - NAME_BYTES_MAX}, or use a store without gcs.prefix"
+        )
+
+
+def _without_markers(blobs: Sequence[BlobInfo]) -> Sequence[BlobInfo]:
+    """They are in the order of names, so most pages are seen to hold no marker by their ends."""
+    if not blobs or blobs[-1].name < OWNERS or blobs[0].name >= AFTER_OWNERS:
+        return blobs
+    return [blob for blob in blobs if not blob.name.startswith(OWNERS)]
+
+
+def _oddity_without(prefix: str, odd: Oddity) -> Oddity:
+    return replace(odd, name=odd.name.removeprefix(prefix)) if odd.is_blob else odd

@@ -1,0 +1,89 @@
+"""Whose blobs a bucket holds: one marker for each store that owns the bucket, or a prefix of it. Pure; no I/O.
+
+    ~owners/owner        owns all names of the bucket
+    ~owners/a/b/owner    owns the names that begin with a/b/
+
+The owner is the table of objects, by its full resource name, because rows alone say which blobs live. A table that was
+restored from a backup under another name is another owner. All markers lie in one place, so one listing tells of every
+owner, and whether two of them overlap. What a marker says is in its metadata, so the listing tells that, too; its bytes
+say it to people. `tiered provision` creates markers (`tiered.provision.bucket`), and nothing else writes them. No blob
+has such a name, because no usecase and no prefix begins with `~`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+OWNERS = "~owners/"
+AFTER_OWNERS = "~owners0"
+"""The first possible name after all markers: `0` comes after `/`."""
+
+OWNER_FIELDS = "items(name,generation,metadata),nextPageToken"
+
+_LAST = "owner"
+_OWNER, _VERSION = "tiered-owner", "tiered-marker"
+_VERSION_NOW = "1"
+
+
+class Marker(NamedTuple):
+    """A marker, as it was listed. `owner`: the table; None: this software cannot read it. `generation`: of the marker.
+    """
+
+    prefix: str
+    owner: str | None
+    generation: int
+
+
+def place(bucket: str, prefix: str) -> str:
+    """How messages name the names that an owner has."""
+    return f"gs://{bucket}/{prefix}"
+
+
+def marker_name(prefix: str) -> str:
+    return f"{OWNERS}{prefix}{_LAST}"
+
+
+def encode_marker(bucket: str, prefix: str, owner: str) -> tuple[Mapping[str, str], bytes]:
+    """Returns the metadata and the bytes of a marker."""
+    said = f"All blobs of {place(bucket, prefix)} belong to the store of {owner}. Other stores refuse to use them.\n"
+    return {_OWNER: owner, _VERSION: _VERSION_NOW}, said.encode()
+
+
+def decode_markers(items: Iterable[Mapping[str, Any]]) -> Sequence[Marker]:
+    """Returns the markers among listed items. Other objects are left out, such as the placeholder of a folder."""
+    found = []
+    for item in items:
+        prefix = str(item.get("name", "")).removeprefix(OWNERS).removesuffix(_LAST)
+        if item.get("name") == marker_name(prefix) and (not prefix or prefix.endswith("/")):
+            said = item.get("metadata")
+            owner = said.get(_OWNER) if isinstance(said, Mapping) and said.get(_VERSION) == _VERSION_NOW else None
+            found.append(Marker(prefix, owner if isinstance(owner, str) else None, int(item.get("generation") or 0)))
+    return found
+
+
+def own_marker(markers: Iterable[Marker], prefix: str) -> Marker | None:
+    """The marker of exactly this prefix, whoever owns it."""
+    return next((marker for marker in markers if marker.prefix == prefix), None)
+
+
+def conflict(markers: Iterable[Marker], bucket: str, prefix: str, owner: str) -> str | None:
+    """Why this store must not use the names below `prefix`: another store owns them, or some, in one sentence."""
+    here = place(bucket, prefix)
+    cure = "give this store another gcs.bucket, or a gcs.prefix of its own"
+    for marker in markers:
+        there, whose = place(bucket, marker.prefix), f"the store of {marker.owner}"
+        if marker.owner is None and (marker.prefix.startswith(prefix) or prefix.startswith(marker.prefix)):
+            return f"nobody can tell who owns {there}: {place(bucket, marker_name(marker.prefix))} is of newer software, or was changed"
+        if marker.prefix == prefix and marker.owner != owner:
+            return f"{here} belongs to {whose}, and this is the store of {owner}: {cure}"
+        if marker.prefix != prefix and prefix.startswith(marker.prefix):
+            return f"{here} lies in {there}, which belongs to {whose}: {cure}"
+        if marker.prefix != prefix and marker.prefix.startswith(prefix):
+            return f"{here} holds {there}, which belongs to {whose}: {cure}"
+    return None
+
+
+def ownerless(bucket: str, prefix: str) -> str:
+    """That nobody owns these names yet, and what to run."""
+    return f"no store owns {place(bucket, prefix)} yet: run 'tiered provision', with --adopt-bucket if it holds this store's blobs already"
