@@ -355,16 +355,19 @@ class Bucket:
         return new
 
     def page(self, query: Mapping[str, str]) -> Page:
-        """Returns one page of the listing. Its objects and prefixes together are at most `maxResults`."""
+        """Returns one page of the listing. Its objects and prefixes together are at most `maxResults`.
+
+        With `includeTrailingDelimiter`, an object that a prefix names whole is told beside it, and not counted.
+        """
         prefix, delimiter, end = (query.get(key, "").encode() for key in ("prefix", "delimiter", "endOffset"))
         limit = parse_int(query, "maxResults") or PAGE_MAX
         if limit < 1:
             raise GcsError(400, f"Invalid maxResults {limit}")
         position = max(prefix, query.get("startOffset", "").encode(), _from_token(query.get("pageToken", "")))
         objects: list[StoredObject] = []
-        page = Page(objects, [], None)
+        page, beside = Page(objects, [], None), 0
         while (key := self._next(position, prefix, end)) is not None:
-            if len(objects) + len(page.prefixes) >= min(limit, self.page_max):
+            if len(objects) + len(page.prefixes) - beside >= min(limit, self.page_max):
                 return replace(page, next_token=base64.urlsafe_b64encode(position).decode())
             cut = key.find(delimiter, len(prefix)) if delimiter else -1
             if cut < 0:
@@ -373,6 +376,9 @@ class Bucket:
             else:
                 group = key[: cut + len(delimiter)]
                 page.prefixes.append(group.decode())
+                if group == key and is_true(query, "includeTrailingDelimiter"):
+                    objects.append(self.objects[key.decode()])
+                    beside += 1
                 position = group[:-1] + bytes([group[-1] + 1])  # behind all names that begin with it; no byte of UTF-8 is 255
         return page
 

@@ -61,7 +61,8 @@ PARAMETERS = {
     "upload": {*MATCHES, "contentEncoding", "name", "uploadType", "upload_id"}, "object": {*MATCHES, "generation"},
     "object.get": {*MATCHES, "generation", "softDeleted"},
     "object.rewrite": {*MATCHES, *OF_SOURCE, "rewriteToken"}, "object.copy": {*MATCHES, *OF_SOURCE}, "object.move": {*MATCHES, *OF_SOURCE},
-    "object.list": {"prefix", "delimiter", "startOffset", "endOffset", "maxResults", "pageToken", "softDeleted", "versions"},
+    "object.list": {"prefix", "delimiter", "startOffset", "endOffset", "maxResults", "pageToken", "softDeleted", "versions",
+                    "includeTrailingDelimiter"},
     # Nobody is refused here, whatever a new bucket says of access. gcsfs always says something.
     "bucket": set(), "bucket.create": {"predefinedAcl", "predefinedDefaultObjectAcl"}, "bucket.list": {"prefix"}, "batch": set(),
     "xml": set(), "xml.get": {"generation"}, "xml.head": {"generation"}, "xml.delete": {"generation"},
