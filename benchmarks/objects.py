@@ -2,12 +2,12 @@
 
     GCS           the store    `TieredStorage`: rows in Bigtable, large payloads in GCS, a changelog, the clean-up
                   its blobs    `GcsBlobs` alone: the same payload as one object, its checksum verified
-                  obstore      its client of GCS, on a server of ours that speaks the XML API (`gcs_xml`)
+                  obstore      its client of GCS, by the XML API
     a directory   the store    embedded: rows in SQLite, large payloads in files, all of it synced to the disk
                   obstore      `LocalStore`: a file for each object, renamed into place, and not synced
 
-obstore asks the XML API of GCS, and our emulator speaks the JSON API. So the servers differ, and only the CPU of the
-client is compared there: `time.process_time`, all threads of this process, also those of Rust.
+obstore asks the XML API of GCS, and our client the JSON API. The emulator does not take the same time for both. So only
+the CPU of the client is compared there: `time.process_time`, all threads of this process, also those of Rust.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 from benchmarks.figures import Cell, Figures
 from benchmarks.rounds import Ratio, run_in_flight, take_turns, timed
-from benchmarks.servers import BUCKET, Servers, started
+from benchmarks.servers import BUCKET, Servers
 from changelog.base.runtime import SystemRuntime
 from tiered import Metadata, ObjectId, ObjectPrefix, Settings, TieredStorage
 from tiered.gcs.blobs import GcsBlobs
@@ -42,7 +42,7 @@ SIZES = {"1 KiB": KIB, "2 MiB": 2 * KIB * KIB}
 TIMES = {"1 KiB": 100, "2 MiB": 12}
 IN_FLIGHT = (1, 16)
 LISTED = 1000
-NOT_INSTALLED = "obstore is not installed, so it is not measured; install it with: pip install -e '.[bench]' -c constraints.txt"
+NOT_INSTALLED = "obstore is not installed, so it is not measured; install it with: pip install '.[dev]' -c constraints.txt"
 
 
 class Side(Protocol):
@@ -65,10 +65,9 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
 
 async def on_gcs(servers: Servers, size: float) -> Figures:
     async with AsyncExitStack() as opened:
-        url = (await opened.enter_async_context(started("benchmarks.gcs_xml"))).strip()
         store = await opened.enter_async_context(open_storage(servers.settings(await servers.new_table(), "bigtable")))
         blobs = await opened.enter_async_context(GcsBlobs.connect(BUCKET, RUNTIME, endpoint=servers.gcs_url))
-        sides: list[Side] = [Store(store), Blobs(blobs), Obstore(obstore_on_gcs(url))]
+        sides: list[Side] = [Store(store), Blobs(blobs), Obstore(obstore_on_gcs(servers.gcs_url))]
         measured = await compare(sides, size)
     rows: list[list[Cell]] = []
     for named, rounds in measured:

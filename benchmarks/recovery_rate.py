@@ -56,7 +56,7 @@ from changelog.bigtable.channel import (
     value_is,
 )
 from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, encode
-from emulators.bigtable.emulator import WITH_WARDEN
+from emulators.go import WITH_WARDEN
 from recovery.loop import RecoveryLoop
 from tiered import Metadata, ObjectId
 from tiered.object_id import blob_name

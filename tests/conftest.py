@@ -10,9 +10,9 @@ import shutil
 import tempfile
 from asyncio import BaseEventLoop, Handle
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from anyio.from_thread import start_blocking_portal
@@ -24,6 +24,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, insecure_channel
 from changelog.change import ChangeId
 from emulators.bigtable.emulator import EmulatorNotFoundError, start_bigtable
+from emulators.gcs.fake_gcs_server import FakeGcsNotFoundError, start_fake_gcs
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.provision.schema import FAMILIES
 from tiered.settings import ENV_OTHERS, ENV_PREFIX
@@ -33,6 +34,7 @@ from tiered.settings import ENV_OTHERS, ENV_PREFIX
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
+T = TypeVar("T")
 NOBODY = 65534
 SAID_AT_THE_END = "said at the end"
 
@@ -159,22 +161,36 @@ def unprivileged(tmp_path: Path) -> Iterator[Path]:
         shutil.rmtree(directory)
 
 
-@pytest.fixture(scope="session")
-def bigtable_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Returns the `address:port` of an emulator that outlives every test's event loop.
+@contextmanager
+def server_of_others(start: Callable[[], AbstractAsyncContextManager[T]], lock: Path) -> Iterator[T]:
+    """Runs a server that others wrote. It outlives every test's event loop.
 
-    Each worker of pytest-xdist has its own. Where none can be started the test is skipped; where CI is set, it fails.
+    Each worker of pytest-xdist has its own. Where there is none, the test is skipped; where CI is set, it fails.
     """
-    with start_blocking_portal() as portal, (tmp_path_factory.getbasetemp().parent / "emulator-lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the first start on a machine builds the emulator, and one worker is enough for that
+    with start_blocking_portal() as portal, lock.open("w") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)  # the first start on a machine builds the server, and one worker is enough for that
         try:
-            with portal.wrap_async_context_manager(start_bigtable()) as emulator:
-                fcntl.flock(lock, fcntl.LOCK_UN)
-                yield emulator.host
-        except EmulatorNotFoundError as missing:
+            with portal.wrap_async_context_manager(start()) as server:
+                fcntl.flock(locked, fcntl.LOCK_UN)
+                yield server
+        except (EmulatorNotFoundError, FakeGcsNotFoundError) as missing:
             if os.environ.get("CI"):
                 pytest.fail(str(missing))
             pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def bigtable_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Returns the `address:port` of Google's emulator of Bigtable."""
+    with server_of_others(start_bigtable, tmp_path_factory.getbasetemp().parent / "emulator-lock") as emulator:
+        yield emulator.host
+
+
+@pytest.fixture(scope="session")
+def fake_gcs_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Returns the address of fake-gcs-server."""
+    with server_of_others(start_fake_gcs, tmp_path_factory.getbasetemp().parent / "fake-gcs-lock") as url:
+        yield url
 
 
 FreshTable = Callable[[], AbstractAsyncContextManager[BigtableTable]]

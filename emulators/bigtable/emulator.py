@@ -20,15 +20,11 @@ ModifyColumnFamilies, so `tiered.provision.production` always sends one to an em
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO
 
 import anyio
@@ -38,26 +34,21 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from google.api_core.exceptions import NotFound
 
 from changelog.base.errors import TieredError, UnavailableError
+from emulators.go import GoServer, NotBuiltError, running, which
 from tiered.provision.findings import Kind
 from tiered.provision.production import provision_tables
 from tiered.provision.tables import open_admin
 from tiered.settings import BIGTABLE_EMULATOR, BigtableSettings, MarkSettings
 
 HOST_VARIABLE = BIGTABLE_EMULATOR
-GO_PACKAGE, GO_VERSION = "cloud.google.com/go/bigtable/cmd/emulator", "v1.58.0"
+CBTEMULATOR = GoServer("cbtemulator", "cloud.google.com/go/bigtable/cmd/emulator", "v1.58.0")
 
 START_S = 10.0
-BUILD_S = 600.0
 CALL_S = 10.0
 LINE_BYTES_MAX = 4096
 
 # With one processor and rare collections it needs half the CPU.
 EMULATOR_ENV = {"GOMAXPROCS": "1", "GOGC": "800"}
-
-# The shell becomes the emulator and leaves a warden behind. A line on stdin tells the warden to go. The end of stdin,
-# which the death of this process brings, makes the warden kill the emulator. (A background job has no stdin of its own,
-# hence 3.)
-WITH_WARDEN = 'exec 3<&0; { read _ <&3 || kill -9 $$; } >/dev/null 2>&1 & exec "$@" </dev/null 3<&-'
 
 
 class EmulatorNotFoundError(TieredError):
@@ -118,17 +109,10 @@ async def start_bigtable(port: int = 0, *, own: bool = False, said: IO[bytes] | 
         yield BigtableEmulator(named, None)
         return
     command = [str(find_cbtemulator() or await _build()), "-host", "127.0.0.1", "-port", str(port)]
-    # It gets a session of its own. Ctrl-C then reaches only this process, which stops the emulator in order.
-    running = await anyio.open_process(
-        ["sh", "-c", WITH_WARDEN, "sh", *command], stderr=said, env={**os.environ, **EMULATOR_ENV}, start_new_session=True
-    )
-    try:
-        host = await _await_start(running, command[0])
+    async with running(command, said, EMULATOR_ENV) as process:
+        host = await _await_start(process, command[0])
         await _await_answer(host, "")
-        yield BigtableEmulator(host, running.pid)
-    finally:
-        with anyio.CancelScope(shield=True):
-            await _stop(running)
+        yield BigtableEmulator(host, process.pid)
 
 
 async def provision(host: str, project: str, instance: str, table: str, changelog_table: str) -> list[str]:
@@ -143,61 +127,30 @@ async def provision(host: str, project: str, instance: str, table: str, changelo
 
 def find_cbtemulator() -> Path | None:
     """Returns the binary of an emulator that is already on this machine, or None."""
-    if found := _which("cbtemulator"):
+    if found := CBTEMULATOR.on_path():
         return found
-    root, gcloud = os.environ.get("CLOUDSDK_ROOT_DIR"), _which("gcloud")
+    root, gcloud = os.environ.get("CLOUDSDK_ROOT_DIR"), which("gcloud")
     sdks = ([Path(root)] if root else []) + ([gcloud.resolve().parent.parent] if gcloud else [])
-    places = [*(sdk / "platform" / "bigtable-emulator" / "cbtemulator" for sdk in sdks), _cached()]
+    places = [*(sdk / "platform" / "bigtable-emulator" / "cbtemulator" for sdk in sdks), CBTEMULATOR.cached()]
     return next((place for place in places if os.access(place, os.X_OK)), None)
 
 
-# --- building ------------------------------------------------------------------------------------
-
-
 async def _build() -> Path:
-    """Builds the emulator in another directory and moves it into place in one step.
-
-    If two build at the same time, both succeed.
-    """
-    go, target = _which("go"), _cached()
-    if go is None:
-        raise EmulatorNotFoundError("none is installed, and there is no Go to build it with")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=target.parent) as aside:
-        env = {**os.environ, "GOBIN": aside, "GOFLAGS": "-mod=mod"}
-        try:
-            with anyio.fail_after(BUILD_S):
-                await anyio.run_process([str(go), "install", f"{GO_PACKAGE}@{GO_VERSION}"], env=env)
-        except subprocess.CalledProcessError as failed:
-            said = " ".join(failed.stderr.decode(errors="replace").split())[-500:]
-            raise EmulatorNotFoundError(f"none is installed, and `go install` of {GO_PACKAGE}@{GO_VERSION} says: {said}") from failed
-        except TimeoutError as failed:
-            raise EmulatorNotFoundError(f"none is installed, and building {GO_PACKAGE} took longer than {BUILD_S:.0f} s") from failed
-        (Path(aside) / GO_PACKAGE.rpartition("/")[2]).replace(target)
-    return target
-
-
-def _cached() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "tiered" / f"cbtemulator-{GO_VERSION}"
-
-
-def _which(command: str) -> Path | None:
-    """Finds a command on PATH, or beside this Python, where wheels put their commands."""
-    places = [*os.environ.get("PATH", "").split(os.pathsep), str(Path(sys.executable).parent)]
-    found = shutil.which(command, path=os.pathsep.join(place for place in places if place))
-    return Path(found) if found else None
+    try:
+        return await CBTEMULATOR.build()
+    except NotBuiltError as failed:
+        raise EmulatorNotFoundError(str(failed)) from failed
 
 
 # --- starting and stopping -----------------------------------------------------------------------
 
 
-async def _await_start(running: Process, binary: str) -> str:
+async def _await_start(process: Process, binary: str) -> str:
     """Reads the emulator's only line, `… running on 127.0.0.1:34885`. Returns the address."""
-    assert running.stdout is not None
+    assert process.stdout is not None
     try:
         with anyio.fail_after(START_S):
-            said = await BufferedByteReceiveStream(running.stdout).receive_until(b"\n", LINE_BYTES_MAX)
+            said = await BufferedByteReceiveStream(process.stdout).receive_until(b"\n", LINE_BYTES_MAX)
     except (anyio.IncompleteRead, anyio.DelimiterNotFound, TimeoutError) as failed:
         raise EmulatorFailedError(f"{binary} did not start within {START_S:.0f} s; its own words are on stderr") from failed
     return said.decode().split()[-1]
@@ -215,11 +168,3 @@ async def _await_answer(host: str, cure: str) -> None:
     except UnavailableError as failed:
         raise EmulatorFailedError(f"no Bigtable emulator answers at {host}{cure}: {failed}") from failed
 
-
-async def _stop(running: Process) -> None:
-    assert running.stdin is not None
-    with suppress(anyio.BrokenResourceError):  # the warden is gone already
-        await running.stdin.send(b"\n")
-    with suppress(ProcessLookupError):  # it died on its own
-        running.kill()
-    await running.aclose()

@@ -27,11 +27,12 @@ import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from changelog.base.errors import ConfigurationError
-from emulators.bigtable.emulator import WITH_WARDEN, EmulatorFailedError, freeze, start_bigtable
+from emulators.bigtable.emulator import EmulatorFailedError, freeze, start_bigtable
 from emulators.demo.google import StoredInGoogle
 from emulators.demo.relay import Relay
 from emulators.demo.stage import Service, Stage
 from emulators.demo.troupe import environment
+from emulators.go import WITH_WARDEN
 from tiered.provision.findings import problems
 from tiered.provision.production import provision
 from tiered.settings import Settings

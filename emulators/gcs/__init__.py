@@ -4,4 +4,5 @@
     service.py    what each call does, without I/O
     store.py, sessions.py     buckets and objects; resumable uploads
     wire.py, faults.py        requests and answers; what may go wrong between
+    fake_gcs_server.py        runs the server of this kind that others keep
 """

@@ -9,7 +9,9 @@
 It is an aiohttp server, so it runs on asyncio only. Its clients may be anything, in any process. *Failure*: a body that
 breaks off has no effect, except that a resumable upload keeps its whole granules.
 
-It does not implement versions, access control, compose, rewriting with other metadata, decompression, or the XML API.
+It does not implement versions, access control, compose, globs, keys of customers, decompression, or all of the XML API
+but single objects and listings. A call, a parameter or a field that it lacks is answered with 501 and its name, and
+never ignored. Only decompression is: bytes are sent as they are stored.
 """
 
 from __future__ import annotations
@@ -178,7 +180,7 @@ class GcsEmulator:
 
     async def _send(self, request: web.BaseRequest, answer: Answer, truncated: bool) -> web.StreamResponse:
         body = b"" if answer.status == 304 else answer.body
-        if len(body) <= PIECE_BYTES and not truncated:
+        if request.method == "HEAD" or (len(body) <= PIECE_BYTES and not truncated):
             return web.Response(status=answer.status, body=body, headers=answer.headers)
         response = web.StreamResponse(status=answer.status, headers={**answer.headers, "Content-Length": str(len(body))})
         end = len(body) // 2 if truncated else len(body)

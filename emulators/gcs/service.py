@@ -11,9 +11,34 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from changelog.base.runtime import Runtime
+from emulators.gcs.media import media
 from emulators.gcs.sessions import SESSION_AGE_MAX_NS, ContentRange, Session
-from emulators.gcs.store import WEEK_S, Bucket, StoredObject, check_name, check_preconditions, from_ns, lifecycle_rules, rfc3339
-from emulators.gcs.wire import Answer, Call, GcsError, batch_answer, batch_calls, json_object, multipart_upload, parse_fields, select
+from emulators.gcs.store import (
+    WEEK_S,
+    Bucket,
+    StoredObject,
+    bucket_of,
+    check_fields,
+    check_name,
+    check_preconditions,
+    from_ns,
+    lifecycle_rules,
+    rfc3339,
+)
+from emulators.gcs.wire import (
+    Answer,
+    Call,
+    GcsError,
+    XmlError,
+    batch_answer,
+    batch_calls,
+    is_true,
+    json_object,
+    multipart_upload,
+    parse_fields,
+    select,
+)
+from emulators.gcs.xml import xml_steps
 
 REWRITTEN_AT_ONCE = 1024 * 1024
 LATE_METADATA = "x-goog-meta-"
@@ -32,9 +57,11 @@ class GcsService:
             "upload.media": self._upload_media, "upload.multipart": self._upload_multipart, "upload.start": self._start,
             "upload.put": self._finish, "upload.status": self._finish, "upload.cancel": self._cancel,
             "object.get": self._get, "object.read": self._read, "object.delete": self._delete, "object.patch": self._patch,
-            "object.rewrite": self._rewrite, "object.restore": self._restore, "object.list": self._list, "batch": self._batch,
+            "object.update": self._update, "object.rewrite": self._rewrite, "object.copy": self._copy, "object.move": self._move,
+            "object.restore": self._restore, "object.list": self._list, "batch": self._batch,
             "bucket.create": self._create_bucket, "bucket.get": self._get_bucket, "bucket.list": self._list_buckets,
             "bucket.patch": self._patch_bucket, "bucket.delete": self._delete_bucket,
+            **xml_steps(self.buckets, runtime),
         }  # fmt: skip
 
     def answer(self, call: Call, body: bytes) -> Answer:
@@ -42,7 +69,7 @@ class GcsService:
         try:
             return self._steps[call.kind](call, body)
         except GcsError as error:
-            return error.answer()
+            return (XmlError(error) if call.kind.startswith("xml.") else error).answer()
 
     def apply_lifecycle(self) -> list[str]:
         """Does what the service does about once a day. Returns the names of what was deleted."""
@@ -141,16 +168,12 @@ class GcsService:
     # --- objects
 
     def _get(self, call: Call, body: bytes) -> Answer:
+        if is_true(call.query, "softDeleted"):
+            return _shown(self._bucket(call).get_soft_deleted(call.name, call.query, self._runtime.wall_ns()).resource(), call)
         return _shown(self._bucket(call).get(call.name, call.query, reading=True).resource(), call)
 
     def _read(self, call: Call, body: bytes) -> Answer:
-        stored = self._bucket(call).get(call.name, call.query, reading=True)
-        size, headers = len(stored.payload), _media_headers(stored)
-        span = _span(call.headers.get("Range"), size)
-        if span is None:
-            return Answer(200, stored.payload, headers)
-        start, stop = span
-        return Answer(206, stored.payload[start:stop], {**headers, "Content-Range": f"bytes {start}-{stop - 1}/{size}"})
+        return media(self._bucket(call).get(call.name, call.query, reading=True), call.headers.get("Range"))
 
     def _delete(self, call: Call, body: bytes) -> Answer:
         self._bucket(call).remove(call.name, call.query, self._runtime.wall_ns())
@@ -158,30 +181,48 @@ class GcsService:
 
     def _rewrite(self, call: Call, body: bytes) -> Answer:
         """Copies an object. A large one takes a second call, with the token that the first one returns."""
-        source_query = {"ifGenerationMatch": call.query["ifSourceGenerationMatch"]} if "ifSourceGenerationMatch" in call.query else {}
-        source = self._bucket(call).get(call.name, source_query)
-        if call.target[0] not in self.buckets:
-            raise GcsError(404, "The specified bucket does not exist.")
-        size, target = len(source.payload), self.buckets[call.target[0]]
+        source, target = self._source(call), self._target(call)
+        check_fields(resource := json_object(body))
+        size = len(source.payload)
         check_preconditions(call.query, target.objects.get(call.target[1]))
         told = {"kind": "storage#rewriteResponse", "objectSize": str(size), "totalBytesRewritten": str(size)}
         if size > REWRITTEN_AT_ONCE and call.query.get("rewriteToken") != str(source.generation):
             half = {"totalBytesRewritten": str(REWRITTEN_AT_ONCE), "done": False, "rewriteToken": str(source.generation)}
             return _shown({**told, **half}, call)
         # A body stands for all of the copy's metadata; without one they are the source's.
-        resource = {**json_object(body), "name": call.target[1]} if body else source.resource()
-        stored = target.insert(call.target[1], source.payload, resource, call.query, (), self._runtime.wall_ns())
+        stored = target.copy(source, call.target[1], resource if body else None, call.query, self._runtime.wall_ns())
         return _shown({**told, "done": True, "resource": stored.resource()}, call)
+
+    def _copy(self, call: Call, body: bytes) -> Answer:
+        """Copies an object of any size in one call. A body is as in a rewrite."""
+        resource = json_object(body) if body else None
+        stored = self._target(call).copy(self._source(call), call.target[1], resource, call.query, self._runtime.wall_ns())
+        return _shown(stored.resource(), call)
+
+    def _move(self, call: Call, body: bytes) -> Answer:
+        bucket, now_ns = self._bucket(call), self._runtime.wall_ns()
+        return _shown(bucket.move(call.name, of_source(call.query), call.target[1], call.query, now_ns).resource(), call)
+
+    def _source(self, call: Call) -> StoredObject:
+        return self._bucket(call).get(call.name, of_source(call.query))
+
+    def _target(self, call: Call) -> Bucket:
+        return bucket_of(self.buckets, call.target[0])
 
     def _restore(self, call: Call, body: bytes) -> Answer:
         return _shown(self._bucket(call).restore(call.name, call.query, self._runtime.wall_ns()).resource(), call)
+
+    def _update(self, call: Call, body: bytes) -> Answer:
+        return _shown(self._bucket(call).update(call.name, json_object(body), call.query, self._runtime.wall_ns()).resource(), call)
 
     def _patch(self, call: Call, body: bytes) -> Answer:
         return _shown(self._bucket(call).patch(call.name, json_object(body), call.query, self._runtime.wall_ns()).resource(), call)
 
     def _list(self, call: Call, body: bytes) -> Answer:
         bucket = self._bucket(call)
-        soft_deleted = call.query.get("softDeleted") == "true"
+        soft_deleted = is_true(call.query, "softDeleted")
+        if is_true(call.query, "versions") and (bucket.settings.get("versioning") or {}).get("enabled"):
+            raise GcsError.lacking("the parameter versions of a bucket that keeps versions")
         page = bucket.soft_deleted(call.query, self._runtime.wall_ns()) if soft_deleted else bucket.page(call.query)
         found = {"nextPageToken": page.next_token, "prefixes": page.prefixes, "items": [each.resource() for each in page.objects]}
         return _shown({"kind": "storage#objects", **{key: value for key, value in found.items() if value}}, call)
@@ -205,9 +246,7 @@ class GcsService:
     # --- buckets
 
     def _bucket(self, call: Call) -> Bucket:
-        if call.bucket not in self.buckets:
-            raise GcsError(404, "The specified bucket does not exist.")
-        return self.buckets[call.bucket]
+        return bucket_of(self.buckets, call.bucket)
 
     def create_bucket(self, name: str, settings: Mapping[str, Any] | None = None) -> Bucket:
         """Creates a bucket, as the call does. Raises `GcsError` if it exists or its settings are not allowed."""
@@ -250,6 +289,13 @@ class GcsService:
         return Answer(204)
 
 
+def of_source(query: Mapping[str, str]) -> dict[str, str]:
+    """Returns the preconditions and the generation of a copy's source, as those of a read are called."""
+    named = {key: value for key, value in query.items() if key.startswith("ifSource")}
+    wanted = {key.replace("ifSource", "if", 1): value for key, value in named.items()}
+    return {**wanted, **({"generation": query["sourceGeneration"]} if "sourceGeneration" in query else {})}
+
+
 def _described(resource: dict[str, Any], call: Call, content_type: str | None) -> dict[str, Any]:
     """Returns an upload's metadata, completed from the query and the headers."""
     by_query = {key: call.query[key] for key in ("name", "contentEncoding") if key in call.query}
@@ -270,35 +316,3 @@ def _shown(resource: Mapping[str, Any], call: Call) -> Answer:
     answer = Answer.of_json(select(resource, parse_fields(call.query["fields"])) if call.query.get("fields") else resource)
     etag = resource.get("etag")
     return Answer(200, answer.body, {**answer.headers, "ETag": etag}) if etag else answer
-
-
-def _media_headers(stored: StoredObject) -> dict[str, str]:
-    """Returns the headers of a download. The JSON API shows custom metadata only in the object's metadata, not here."""
-    content = {re.sub("(?<=[a-z])(?=[A-Z])", "-", key).title(): value for key, value in stored.content.items()}
-    encoding = stored.content.get("contentEncoding", "identity")
-    return {
-        **content, "ETag": stored.etag, "Accept-Ranges": "bytes", "X-Goog-Hash": f"crc32c={stored.crc32c},md5={stored.md5}",
-        "X-Goog-Generation": str(stored.generation), "X-Goog-Metageneration": str(stored.metageneration),
-        "X-Goog-Storage-Class": "STANDARD", "X-Goog-Stored-Content-Encoding": encoding,
-        "X-Goog-Stored-Content-Length": str(len(stored.payload)),
-        "Last-Modified": stored.updated.strftime("%a, %d %b %Y %H:%M:%S GMT"),
-    }  # fmt: skip
-
-
-def _span(header: str | None, size: int) -> tuple[int, int] | None:
-    """Returns start and stop of one range. None: everything, also if the header makes no sense.
-
-    Raises 416 if the range is empty.
-    """
-    found = re.fullmatch(r"bytes=(\d*)-(\d*)", header or "")
-    if not found or found.groups() == ("", ""):
-        return None
-    first, last = found.groups()
-    if first and last and int(last) < int(first):
-        return None
-    start, stop = (int(first), min(int(last) + 1, size) if last else size) if first else (max(0, size - int(last)), size)
-    if start >= size:
-        raise GcsError(416, "The requested range cannot be satisfied.", headers={"Content-Range": f"bytes */{size}"})
-    return start, stop
-
-

@@ -14,7 +14,7 @@ import binascii
 import hashlib
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 import google_crc32c
 
-from emulators.gcs.wire import GcsError
+from emulators.gcs.wire import GcsError, is_true
 
 NAME_BYTES_MAX = 1024
 METADATA_BYTES_MAX = 8192
@@ -31,6 +31,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WEEK_S = 7 * 86_400
 SOFT_DELETED_MAX, SOFT_DELETED_BYTES_MAX = 1000, 256 * 1024 * 1024
 CONTENT_KEYS = ("contentType", "contentEncoding", "contentDisposition", "contentLanguage", "cacheControl")
+FIELDS_LACKING = ("acl", "temporaryHold", "eventBasedHold", "retention", "contexts", "kmsKeyName", "customerEncryption")
 CONDITIONS = {"age", "createdBefore", "customTimeBefore", "daysSinceCustomTime", "isLive", "matchesPrefix", "matchesSuffix"}
 
 
@@ -124,6 +125,13 @@ def check_name(name: str) -> None:
         raise GcsError(400, f"The object name has {size} bytes; 1 to {NAME_BYTES_MAX} are allowed")
     if name in (".", "..") or "\r" in name or "\n" in name or name.startswith(".well-known/acme-challenge/"):
         raise GcsError(400, f"Invalid object name {name!r}")
+
+
+def check_fields(resource: Mapping[str, Any]) -> None:
+    """Raises `GcsError` 501 if a resource asks for what the emulator would not do."""
+    asked = [field for field in FIELDS_LACKING if resource.get(field)]
+    if asked or resource.get("storageClass") not in (None, "STANDARD"):
+        raise GcsError.lacking(f"{(*asked, 'storageClass')[0]} of an object")
 
 
 def check_preconditions(query: Mapping[str, str], current: StoredObject | None, *, reading: bool = False) -> None:
@@ -222,6 +230,7 @@ class Bucket:
         `told`: hashes besides those in `resource`.
         """
         check_name(name)
+        check_fields(resource)
         crc32c, md5 = hashes(payload)
         check_hashes([*told, *((key, resource[where]) for key, where in (("crc32c", "crc32c"), ("md5", "md5Hash")) if where in resource)],
                      crc32c, md5)  # fmt: skip
@@ -232,6 +241,11 @@ class Bucket:
         stored = StoredObject(self.name, name, payload, content_of(resource), metadata, custom_time, generation, now, now, crc32c, md5)
         self._put(stored, now_ns)
         return stored
+
+    def copy(self, source: StoredObject, name: str, resource: Mapping[str, Any] | None, query: Mapping[str, str],
+             now_ns: int) -> StoredObject:  # fmt: skip
+        """Copies an object into this bucket. `resource`: all of the copy's metadata; None: those of the source."""
+        return self.insert(name, source.payload, source.resource() if resource is None else resource, query, (), now_ns)
 
     def _next_generation(self, now_ns: int) -> int:
         self._last_generation = max(now_ns // 1000, self._last_generation + 1)
@@ -247,6 +261,22 @@ class Bucket:
 
     def remove(self, name: str, query: Mapping[str, str], now_ns: int) -> None:
         self._keep(self.get(name, query), now_ns)
+        self._drop(name)
+
+    def move(self, name: str, of_source: Mapping[str, str], target: str, query: Mapping[str, str], now_ns: int) -> StoredObject:
+        """Gives an object another name, in one step. The old one is not soft-deleted."""
+        check_name(target)
+        source, now = self.get(name, of_source), from_ns(now_ns)
+        if name == target:
+            raise GcsError(400, "The source and the destination of a move must have different names.")
+        check_preconditions(query, self.objects.get(target))
+        generation = self._next_generation(now_ns)
+        moved = replace(source, name=target, generation=generation, metageneration=1, created=now, updated=now)
+        self._put(moved, now_ns)
+        self._drop(name)
+        return moved
+
+    def _drop(self, name: str) -> None:
         del self.objects[name]
         del self._order[bisect_left(self._order, name.encode())]
 
@@ -264,32 +294,52 @@ class Bucket:
 
         Raises 404 if the generation is not kept, and 412 by preconditions on the live object.
         """
-        generation, now = parse_int(query, "generation"), from_ns(now_ns)
+        kept, now = self.get_soft_deleted(name, query, now_ns), from_ns(now_ns)
+        check_preconditions(query, self.objects.get(name))
+        fresh = self._next_generation(now_ns)
+        stored = replace(kept.stored, generation=fresh, metageneration=1, created=now, updated=now)
+        self._put(stored, now_ns)
+        return stored
+
+    def _kept(self, now_ns: int) -> Iterator[SoftDeletedObject]:
+        return (each for each in self._soft_deleted if each.hard_delete > from_ns(now_ns))
+
+    def get_soft_deleted(self, name: str, query: Mapping[str, str], now_ns: int) -> SoftDeletedObject:
+        """Returns a deleted generation. Raises 404 if it is not kept."""
+        generation = parse_int(query, "generation")
         if generation is None:
             raise GcsError(400, "Required parameter: generation", "required")
-        check_preconditions(query, self.objects.get(name))
-        for each in self._soft_deleted:
-            if (each.name, each.generation) == (name, generation) and each.hard_delete > now:
-                fresh = self._next_generation(now_ns)
-                stored = replace(each.stored, generation=fresh, metageneration=1, created=now, updated=now)
-                self._put(stored, now_ns)
-                return stored
+        for each in self._kept(now_ns):
+            if (each.name, each.generation) == (name, generation):
+                return each
         raise GcsError(404, f"No such object: {self.name}/{name}#{generation}")
 
     def soft_deleted(self, query: Mapping[str, str], now_ns: int) -> Page:
         """Returns one page of what was deleted, by name and generation.
 
         Its tokens are valid as long as nothing more is deleted."""
-        if query.get("versions") == "true":
+        if is_true(query, "versions"):
             raise GcsError(400, "You can't set both versions and softDeleted")
-        prefix, now = query.get("prefix", ""), from_ns(now_ns)
-        found = [each for each in self._soft_deleted if each.name.startswith(prefix) and each.hard_delete > now]
+        if query.get("delimiter"):
+            raise GcsError.lacking("a delimiter where soft-deleted objects are listed")
+        prefix, start, end = (query.get(key, "").encode() for key in ("prefix", "startOffset", "endOffset"))
+        found = [
+            each for each in self._kept(now_ns)
+            if (name := each.name.encode()).startswith(prefix) and start <= name and (not end or name < end)
+        ]  # fmt: skip
         found.sort(key=lambda each: (each.name.encode(), each.generation))
         limit = min(parse_int(query, "maxResults") or PAGE_MAX, self.page_max)
         first = parse_int(query, "pageToken") or 0
         return Page(found[first : first + limit], [], str(first + limit) if first + limit < len(found) else None)
 
+    def update(self, name: str, resource: Mapping[str, Any], query: Mapping[str, str], now_ns: int) -> StoredObject:
+        """Replaces an object's metadata. What is not in the resource is taken away."""
+        gone, metadata = dict.fromkeys(self.get(name, query).metadata), resource.get("metadata") or {}
+        replaced = {**gone, **metadata} if isinstance(metadata, dict) else metadata
+        return self.patch(name, {**dict.fromkeys((*CONTENT_KEYS, "customTime")), **resource, "metadata": replaced}, query, now_ns)
+
     def patch(self, name: str, change: Mapping[str, Any], query: Mapping[str, str], now_ns: int) -> StoredObject:
+        check_fields(change)
         old = self.get(name, query)
         custom_time = old.custom_time
         if "customTime" in change:
@@ -305,16 +355,19 @@ class Bucket:
         return new
 
     def page(self, query: Mapping[str, str]) -> Page:
-        """Returns one page of the listing. Its objects and prefixes together are at most `maxResults`."""
+        """Returns one page of the listing. Its objects and prefixes together are at most `maxResults`.
+
+        With `includeTrailingDelimiter`, an object that a prefix names whole is told beside it, and not counted.
+        """
         prefix, delimiter, end = (query.get(key, "").encode() for key in ("prefix", "delimiter", "endOffset"))
         limit = parse_int(query, "maxResults") or PAGE_MAX
         if limit < 1:
             raise GcsError(400, f"Invalid maxResults {limit}")
         position = max(prefix, query.get("startOffset", "").encode(), _from_token(query.get("pageToken", "")))
         objects: list[StoredObject] = []
-        page = Page(objects, [], None)
+        page, beside = Page(objects, [], None), 0
         while (key := self._next(position, prefix, end)) is not None:
-            if len(objects) + len(page.prefixes) >= min(limit, self.page_max):
+            if len(objects) + len(page.prefixes) - beside >= min(limit, self.page_max):
                 return replace(page, next_token=base64.urlsafe_b64encode(position).decode())
             cut = key.find(delimiter, len(prefix)) if delimiter else -1
             if cut < 0:
@@ -323,6 +376,9 @@ class Bucket:
             else:
                 group = key[: cut + len(delimiter)]
                 page.prefixes.append(group.decode())
+                if group == key and is_true(query, "includeTrailingDelimiter"):
+                    objects.append(self.objects[key.decode()])
+                    beside += 1
                 position = group[:-1] + bytes([group[-1] + 1])  # behind all names that begin with it; no byte of UTF-8 is 255
         return page
 
@@ -338,6 +394,12 @@ class Bucket:
         for name in gone:
             self.remove(name, {}, now_ns)
         return gone
+
+
+def bucket_of(buckets: Mapping[str, Bucket], name: str) -> Bucket:
+    if name not in buckets:
+        raise GcsError(404, "The specified bucket does not exist.")
+    return buckets[name]
 
 
 def _from_token(token: str) -> bytes:

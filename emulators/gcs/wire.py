@@ -19,28 +19,67 @@ from email import message_from_bytes, message_from_string
 from email.message import Message
 from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes
+from xml.sax.saxutils import escape
 
 from multidict import CIMultiDict, MultiMapping
 
+XML_CODES = {400: "InvalidArgument", 404: "NoSuchKey", 412: "PreconditionFailed", 416: "InvalidRange", 501: "NotImplemented"}
 BATCH_CALLS_MAX = 100
 HEAD_END, HEAD_BYTES_MAX = b"\r\n\r\n", 1 << 16
 
 OBJECT, OBJECTS = r"(?:/download)?/storage/v1/b/([^/]+)/o/([^/]+)", r"/storage/v1/b/([^/]+)/o"
-REWRITE = r"/storage/v1/b/([^/]+)/o/([^/]+)/rewriteTo/b/([^/]+)/o/([^/]+)"
+TO = r"/storage/v1/b/([^/]+)/o/([^/]+)/{}To/b/([^/]+)/o/([^/]+)"
+MOVE = r"/storage/v1/b/([^/]+)/o/([^/]+)/moveTo/o/([^/]+)"
 RESTORE = r"/storage/v1/b/([^/]+)/o/([^/]+)/restore"
 BUCKET, BUCKETS = r"/storage/v1/b/([^/]+)", r"/storage/v1/b"
 UPLOADS = r"(?:/resumable)?/upload/storage/v1/b/([^/]+)/o"
 
 ROUTES = [
     (UPLOADS, {"POST": "upload", "PUT": "upload.put", "DELETE": "upload.cancel"}),
-    (OBJECT, {"GET": "object.get", "DELETE": "object.delete", "PATCH": "object.patch"}),
-    (REWRITE, {"POST": "object.rewrite"}),
+    (OBJECT, {"GET": "object.get", "DELETE": "object.delete", "PATCH": "object.patch", "PUT": "object.update"}),
+    (TO.format("rewrite"), {"POST": "object.rewrite"}),
+    (TO.format("copy"), {"POST": "object.copy"}),
+    (MOVE, {"POST": "object.move"}),
     (RESTORE, {"POST": "object.restore"}),
     (OBJECTS, {"GET": "object.list"}),
-    (BUCKET, {"GET": "bucket.get", "PATCH": "bucket.patch", "DELETE": "bucket.delete"}),
+    (BUCKET, {"GET": "bucket.get", "PATCH": "bucket.patch", "DELETE": "bucket.delete", "PUT": "bucket.update"}),
     (BUCKETS, {"GET": "bucket.list", "POST": "bucket.create"}),
     (r"/batch/storage/v1", {"POST": "batch"}),
 ]
+LACKING = (
+    r"/storage/v1/b/[^/]+/o/[^/]+/(acl|iam|compose)(/.*)?|/storage/v1/projects/.*|/storage/v1/b/[^/]+/"
+    r"(acl|anywhereCaches|defaultObjectAcl|folders|iam|lockRetentionPolicy|managedFolders|notificationConfigs|operations|relocate|restore)"
+    r"(/.*)?"
+)
+"""Paths of the service that this emulator lacks."""
+OF_JSON = r"/(storage|upload|resumable|download|batch)(/.*)?"
+"""Paths of the JSON API. All others are of the XML API, whose paths begin with a bucket: `emulators.gcs.xml`."""
+
+MATCHES = frozenset(f"if{fact}{match}" for fact in ("Generation", "Metageneration") for match in ("Match", "NotMatch"))
+OF_SOURCE = frozenset({"sourceGeneration", *(f"ifSource{match[2:]}" for match in MATCHES)})
+PARAMETERS = {
+    "upload": {*MATCHES, "contentEncoding", "name", "uploadType", "upload_id"}, "object": {*MATCHES, "generation"},
+    "object.get": {*MATCHES, "generation", "softDeleted"},
+    "object.rewrite": {*MATCHES, *OF_SOURCE, "rewriteToken"}, "object.copy": {*MATCHES, *OF_SOURCE}, "object.move": {*MATCHES, *OF_SOURCE},
+    "object.list": {"prefix", "delimiter", "startOffset", "endOffset", "maxResults", "pageToken", "softDeleted", "versions",
+                    "includeTrailingDelimiter"},
+    # Nobody is refused here, whatever a new bucket says of access. gcsfs always says something.
+    "bucket": set(), "bucket.create": {"predefinedAcl", "predefinedDefaultObjectAcl"}, "bucket.list": {"prefix"}, "batch": set(),
+    "xml": set(), "xml.get": {"generation"}, "xml.head": {"generation"}, "xml.delete": {"generation"},
+    "xml.list": {"list-type", "prefix", "delimiter", "start-after", "continuation-token", "max-keys"},
+}  # fmt: skip
+"""What each kind of call, or its first word, knows. Another parameter would change what the call means."""
+HEADERS_LACKING = (
+    "x-goog-encryption-", "x-goog-copy-source-", "x-goog-acl", "x-goog-metadata-directive",
+    "if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range",
+)  # fmt: skip
+"""How headers begin that ask for what this emulator lacks."""
+MEANINGLESS = {"fields", "prettyPrint", "quotaUser", "userIp", "userProject", "key", "projection", "project", "alt"}
+"""Parameters of every call that change nothing here: who pays, how the answer looks."""
+
+UNASKED = ("", "false", "False")
+"""Values of a parameter that ask for nothing else than its absence does."""
+
 KINDS = {"media": "upload.media", "multipart": "upload.multipart", "resumable": "upload.start"}
 
 REASONS = {400: "invalid", 404: "notFound", 405: "methodNotAllowed", 409: "conflict", 410: "gone", 412: "conditionNotMet", 416: "range"}
@@ -65,6 +104,11 @@ class GcsError(Exception):
         self.status = status
         self.reason = reason or REASONS.get(status, "backendError")
         self.headers = headers or {}
+
+    @classmethod
+    def lacking(cls, what: str) -> GcsError:
+        """The service has this. To ignore it would be a wrong answer."""
+        return cls(501, f"This emulator does not implement {what}", "notImplemented")
 
     def answer(self) -> Answer:
         errors = [{"message": str(self), "domain": "global", "reason": self.reason}]
@@ -94,15 +138,60 @@ class Call:
         """
         path, _, raw_query = re.sub(r"^https?://[^/]*", "", target).partition("?")
         query = _query(raw_query)
+        if not re.fullmatch(OF_JSON, path):
+            return cls._parse_xml(method, path, query, headers)
         for pattern, methods in ROUTES:
             if found := re.fullmatch(pattern, path):
                 if method not in methods:
                     raise GcsError(405, f"{method} is not allowed on {path}")
                 bucket, name, *rewritten = [*map(_decoded, found.groups()), *[""] * 4][:4]
                 kind = _kind(methods[method], query, headers)
+                if kind == "object.move":  # within its bucket
+                    rewritten = [bucket, rewritten[0]]
                 given = query.get("name", "") if kind.startswith("upload") else ""
-                return cls(kind, bucket, name or given, query, headers, (rewritten[0], rewritten[1]))
-        raise GcsError(404, f"Not Found: {path}")
+                return cls(kind, bucket, name or given, query, headers, (rewritten[0], rewritten[1]))._known()
+        raise GcsError.lacking(path) if re.fullmatch(LACKING, path) else GcsError(404, f"Not Found: {path}")
+
+    @classmethod
+    def _parse_xml(cls, method: str, path: str, query: Mapping[str, str], headers: MultiMapping[str]) -> Call:
+        bucket, _, name = path[1:].partition("/")
+        source = _decoded(headers.get("x-goog-copy-source", "")).removeprefix("/")
+        kinds = {"GET": "get", "HEAD": "head", "PUT": "copy" if source else "put", "DELETE": "delete"} if name else {"GET": "list"}
+        try:
+            if not bucket or method not in kinds:
+                raise GcsError.lacking(f"{method} {path} {' '.join(query)}".rstrip())
+            where = (_decoded(bucket), _decoded(name))
+            at, _, copied = source.partition("/")
+            of, to = ((at, copied), where) if source else (where, ("", ""))
+            return cls(f"xml.{kinds[method]}", *of, query, headers, to)._known()
+        except GcsError as error:
+            raise XmlError(error) from None
+
+    def _known(self) -> Call:
+        """Raises 501 if a parameter or a header says something that no call of this kind knows here."""
+        if self.kind == "bucket.update":
+            raise GcsError.lacking(self.kind)
+        known = PARAMETERS.get(self.kind) or PARAMETERS.get(self.kind.partition(".")[0], set())
+        for parameter, value in self.query.items():
+            says = self.kind.startswith("xml.") or value not in UNASKED
+            if says and parameter not in known and parameter not in MEANINGLESS:
+                raise GcsError.lacking(f"the parameter {parameter} of {self.kind}")
+        for header in self.headers:
+            if header.lower().startswith(HEADERS_LACKING):
+                raise GcsError.lacking(f"the header {header}")
+        return self
+
+
+class XmlError(GcsError):
+    """The same in the form of the XML API."""
+
+    def __init__(self, error: GcsError) -> None:
+        code = "NoSuchBucket" if "bucket does not exist" in str(error) else XML_CODES.get(error.status, error.reason)
+        super().__init__(error.status, str(error), code, error.headers)
+
+    def answer(self) -> Answer:
+        body = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{self.reason}</Code><Message>{escape(str(self))}</Message></Error>"
+        return Answer(self.status, body.encode(), {"Content-Type": "application/xml; charset=UTF-8", **self.headers})
 
 
 def with_one_content_type(head: bytes) -> bytes:
@@ -118,6 +207,8 @@ def with_one_content_type(head: bytes) -> bytes:
 
 
 def _kind(kind: str, query: Mapping[str, str], headers: MultiMapping[str]) -> str:
+    if kind == "upload" and "upload_id" in query:  # gcsfs sends to its session by POST
+        kind = "upload.put"
     if kind == "upload":
         if query.get("uploadType") not in KINDS:
             raise GcsError(400, f"uploadType must be one of {', '.join(KINDS)}")
@@ -125,6 +216,10 @@ def _kind(kind: str, query: Mapping[str, str], headers: MultiMapping[str]) -> st
     if kind == "upload.put" and headers.get("Content-Range", "").startswith("bytes */"):
         return "upload.status"
     return "object.read" if kind == "object.get" and query.get("alt") == "media" else kind
+
+
+def is_true(query: Mapping[str, str], key: str) -> bool:
+    return query.get(key, "").lower() == "true"
 
 
 def _query(raw: str) -> dict[str, str]:

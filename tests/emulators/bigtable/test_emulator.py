@@ -18,7 +18,7 @@ from google.cloud.bigtable_admin_v2.types import ColumnFamily, CreateTableReques
 from google.cloud.bigtable_v2.types import MutateRowRequest, MutateRowResponse, Mutation, ReadRowsRequest, ReadRowsResponse
 
 from emulators.bigtable.emulator import (
-    GO_VERSION,
+    CBTEMULATOR,
     HOST_VARIABLE,
     BigtableEmulator,
     EmulatorFailedError,
@@ -301,7 +301,7 @@ async def test_where_there_is_none_one_sentence_says_every_way_to_get_one(bare_m
 
 async def test_each_place_is_preferred_to_the_next(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_cbtemulator() is None
-    cached = plant(Path.home() / ".cache" / "tiered" / f"cbtemulator-{GO_VERSION}")
+    cached = plant(Path.home() / ".cache" / "tiered" / f"cbtemulator-{CBTEMULATOR.version}")
     assert find_cbtemulator() == cached
     gcloud = plant(bare_machine.parent / "sdk" / "bin" / "gcloud")
     (bare_machine / "gcloud").symlink_to(gcloud)
@@ -325,18 +325,18 @@ test "$GOFLAGS" = -mod=mod || exit 3
 async def test_it_is_built_once_with_go_and_kept_in_the_cache(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(bare_machine.parent / "cache"))
     build = "echo '#!/bin/sh' >$GOBIN/emulator; echo 'echo no emulator >&2; exit 1' >>$GOBIN/emulator; /bin/chmod +x $GOBIN/emulator"
-    plant(bare_machine / "go", GO.format(version=GO_VERSION, then=build))
+    plant(bare_machine / "go", GO.format(version=CBTEMULATOR.version, then=build))
     (bare_machine / "sh").symlink_to("/bin/sh")
     with pytest.raises(EmulatorFailedError, match="did not start"):
         async with start_bigtable():
             pass
-    cached = bare_machine.parent / "cache" / "tiered" / f"cbtemulator-{GO_VERSION}"
+    cached = bare_machine.parent / "cache" / "tiered" / f"cbtemulator-{CBTEMULATOR.version}"
     assert find_cbtemulator() == cached
     assert list(cached.parent.iterdir()) == [cached], "nothing else is left of the build"
 
 
 async def test_a_failed_build_says_what_go_said_and_leaves_nothing(bare_machine: Path) -> None:
-    plant(bare_machine / "go", GO.format(version=GO_VERSION, then="echo 'no route to host' >&2; exit 1"))
+    plant(bare_machine / "go", GO.format(version=CBTEMULATOR.version, then="echo 'no route to host' >&2; exit 1"))
     with pytest.raises(EmulatorNotFoundError, match=r"`go install` of .* says: no route to host; set "):
         async with start_bigtable():
             pass

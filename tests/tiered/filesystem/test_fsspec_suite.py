@@ -1,23 +1,29 @@
-"""fsspec's own tests of file systems, on a store in memory."""
+"""fsspec's own tests of file systems, through `tiered://`: on an embedded store, whose files hold all but the smallest.
+
+Those of `mv` are none of a file system's: they are fixed to the local one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from fsspec.tests import abstract
 
 from tiered.filesystem.tree import TieredFileSystem
-from tiered.testing import blocking_memory_storage
 
 pytestmark = pytest.mark.slow
 
+
 class TieredFixtures(abstract.AbstractFixtures):  # type: ignore[misc] # fsspec has no types
     @pytest.fixture
-    def fs(self) -> Iterator[TieredFileSystem]:
-        with blocking_memory_storage() as storage:
-            yield TieredFileSystem(storage=storage, skip_instance_cache=True)
+    def fs(self, tmp_path: Path) -> Iterator[TieredFileSystem]:
+        files = fsspec.filesystem("tiered", settings={"directory": str(tmp_path / "store"), "inline_bytes_max": 4})
+        yield files
+        files.close()
 
     @pytest.fixture
     def fs_path(self) -> str:

@@ -140,6 +140,28 @@ async def test_above_eight_mebibytes_a_blob_has_a_session(blobs: GcsBlobs, serve
     assert server.buckets["blobs"].objects[NAME].payload == payload
 
 
+async def test_a_session_said_the_content_type_of_the_http_library_where_its_bytes_are_sent() -> None:
+    """Some servers take it from there, and some from the start alone."""
+    told: list[tuple[str, list[str]]] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        told.append((head.partition(" ")[0], [line.lower() for line in head.split("\r\n") if "content-type" in line.lower()]))
+        location = f"Location: {url}/upload/storage/v1/b/blobs/o?upload_id=x\r\n" if head.startswith("POST") else ""
+        writer.write(f"HTTP/1.1 200 OK\r\n{location}Content-Length: 2\r\nConnection: close\r\n\r\n{{}}".encode())
+        await writer.drain()
+
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url) as client:
+        upload = await client.open_upload(NAME, Metadata(content_type="text/csv; header=present"), None)
+        await upload.write(b"payload")
+        with pytest.raises(UnavailableError):  # this server stores nothing
+            await upload.finalise()
+    assert told == [
+        ("POST", ["content-type: application/json; charset=utf-8", "x-upload-content-type: text/csv; header=present"]),
+        ("PUT", ["content-type: text/csv; header=present"]),
+    ]
+
+
 async def test_a_size_in_the_metadata_counts_as_known(blobs: GcsBlobs, server: GcsEmulator) -> None:
     upload = await blobs.open_upload(NAME, Metadata(size=3), None)
     await upload.write(b"abc")

@@ -9,6 +9,7 @@
     changelog.py     for a `ChangeLog`: needs a fixture `changelog`, and `plant`: an async function (log, key, bytes)
                      that puts raw bytes under a key into the log
     whole_blobs.py   writes and reads whole blobs
+    examples.py      how many examples of hypothesis are tried, without a deadline
 
 Each needs a fixture `runtime`, too: a `tiered.testing.Clock`, with which the backend was made. Fixtures are
 asynchronous generators, which anyio's plugin runs on asyncio and trio. `tests/contracts/` in the checkout shows this.

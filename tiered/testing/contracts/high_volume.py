@@ -8,7 +8,7 @@ from itertools import pairwise, product
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from changelog.base.errors import ClockBehindError, UnavailableError
@@ -31,6 +31,7 @@ from tiered.protocol.backends import (
     Vacant,
 )
 from tiered.testing.clock import Clock
+from tiered.testing.contracts.examples import examples
 
 pytestmark = pytest.mark.anyio
 
@@ -742,7 +743,7 @@ async def test_a_range_of_redirects_begins_with_its_start_and_ends_before_its_en
 some_names = st.lists(st.text("\0-/0a\x7fé\uffff\U0001f642", min_size=1, max_size=4), min_size=1, max_size=8, unique=True)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25)
 @given(some_names, st.lists(st.integers(0, 7), max_size=3), st.lists(st.binary(max_size=3), max_size=2), st.integers(1, 5))
 async def test_pages_of_any_size_and_ranges_of_any_cut_are_together_the_whole(
     rows: Rows, names: list[str], at_names: list[int], between: list[bytes], limit: int
@@ -899,7 +900,7 @@ operations = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60)
 @given(history=st.lists(operations, max_size=25))
 async def test_any_history_of_calls_agrees_with_the_model(
     rows: Rows, history: list[tuple[str, ChangeId, ChangeId | str | None, str | None]]

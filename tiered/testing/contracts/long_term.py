@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from changelog.base.errors import InvalidRequestError, UnavailableError
@@ -18,6 +18,7 @@ from tiered.errors import RangeNotSatisfiableError
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import PATH_BYTES_MAX, blob_name
 from tiered.protocol.backends import BlobHead, ByteRange, DeletesMany, LongTermBackend, NotCopied, Removal, SoftDeletes, Upload
+from tiered.testing.contracts.examples import examples
 from tiered.testing.contracts.whole_blobs import begin, read, store
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +31,6 @@ FULL_METADATA = Metadata(
     content_type="text/plain; charset=utf-8", compression="Zstd", origin="203.0.113.42", filename="größe 🙂.txt",
     custom={"build_id": "a/b", "Trouble": "ü"}, unknown={"newer": {"nested": [1, None, "x"]}},
 )  # fmt: skip
-several_examples = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture
@@ -300,7 +300,7 @@ async def test_a_blob_that_is_not_there_opens_as_none(long_term: LongTermBackend
     assert await long_term.open(name, ByteRange(5)) is None
 
 
-@several_examples
+@examples(25)
 @given(size=st.integers(1, 40), start=st.integers(-50, 50), stop=st.none() | st.integers(-5, 60))
 @example(size=10, start=-3, stop=None)
 @example(size=10, start=0, stop=10)
@@ -687,7 +687,7 @@ any_names = st.lists(
 )  # fmt: skip
 
 
-@several_examples
+@examples(25)
 @given(chosen=any_names, limit=st.integers(1, 4), data=st.data())
 async def test_a_listing_is_in_byte_order_whatever_the_page_and_the_range(
     long_term: LongTermBackend, runtime: Runtime, chosen: list[str], limit: int, data: st.DataObject

@@ -1,0 +1,101 @@
+"""Servers that are written in Go: found, built once from the package of one pinned version, run and stopped.
+
+A build is kept in ~/.cache/tiered (XDG_CACHE_HOME). *Crash* of this process, even by kill -9, leaves no server behind:
+a warden process notices and kills it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO
+
+import anyio
+from anyio.abc import Process
+
+BUILD_S = 600.0
+
+# The shell becomes the server and leaves a warden behind. A line on stdin tells the warden to go. The end of stdin,
+# which the death of this process brings, makes the warden kill the server. (A background job has no stdin of its own,
+# hence 3.)
+WITH_WARDEN = 'exec 3<&0; { read _ <&3 || kill -9 $$; } >/dev/null 2>&1 & exec "$@" </dev/null 3<&-'
+
+
+class NotBuiltError(Exception):
+    """The server is not here and could not be built. The message says why."""
+
+
+@dataclass(frozen=True)
+class GoServer:
+    """A server, as its Go package. `command`: what it is called on PATH."""
+
+    command: str
+    package: str
+    version: str
+
+    def on_path(self) -> Path | None:
+        return which(self.command)
+
+    def cached(self) -> Path:
+        """Returns where the build is kept, whether or not it is there."""
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        return Path(cache) / "tiered" / f"{self.command}-{self.version}"
+
+    async def build(self) -> Path:
+        """Builds the server in another directory and moves it into place in one step.
+
+        If two build at the same time, both succeed. Raises `NotBuiltError`.
+        """
+        go, target = which("go"), self.cached()
+        if go is None:
+            raise NotBuiltError("none is installed, and there is no Go to build it with")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=target.parent) as aside:
+            env = {**os.environ, "GOBIN": aside, "GOFLAGS": "-mod=mod"}
+            try:
+                with anyio.fail_after(BUILD_S):
+                    await anyio.run_process([str(go), "install", f"{self.package}@{self.version}"], env=env)
+            except subprocess.CalledProcessError as failed:
+                said = " ".join(failed.stderr.decode(errors="replace").split())[-500:]
+                raise NotBuiltError(f"none is installed, and `go install` of {self.package}@{self.version} says: {said}") from failed
+            except TimeoutError as failed:
+                raise NotBuiltError(f"none is installed, and building {self.package} took longer than {BUILD_S:.0f} s") from failed
+            (Path(aside) / self.package.rpartition("/")[2]).replace(target)
+        return target
+
+
+def which(command: str) -> Path | None:
+    """Finds a command on PATH, or beside this Python, where wheels put their commands."""
+    places = [*os.environ.get("PATH", "").split(os.pathsep), str(Path(sys.executable).parent)]
+    found = shutil.which(command, path=os.pathsep.join(place for place in places if place))
+    return Path(found) if found else None
+
+
+@asynccontextmanager
+async def running(command: list[str], said: IO[bytes] | int | None = None, env: Mapping[str, str] | None = None) -> AsyncIterator[Process]:
+    """Runs a server until the end of the block. `said`: receives its stderr. `env`: variables besides those of here."""
+    # It gets a session of its own. Ctrl-C then reaches only this process, which stops the server in order.
+    process = await anyio.open_process(
+        ["sh", "-c", WITH_WARDEN, "sh", *command], stderr=said, env={**os.environ, **(env or {})}, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _stop(process)
+
+
+async def _stop(process: Process) -> None:
+    assert process.stdin is not None
+    with suppress(anyio.BrokenResourceError):  # the warden is gone already
+        await process.stdin.send(b"\n")
+    with suppress(ProcessLookupError):  # it died on its own
+        process.kill()
+    await process.aclose()

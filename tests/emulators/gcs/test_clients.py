@@ -1,0 +1,415 @@
+"""Clients that others wrote work on the GCS emulator, or are told what it does not do: Google's own, gcsfs, obstore."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import aiohttp
+import obstore
+import pytest
+import pytest_asyncio
+from gcsfs.core import GCSFileSystem
+from google.api_core.exceptions import BadRequest, MethodNotImplemented, NotFound, PreconditionFailed
+from google.auth.credentials import AnonymousCredentials
+from google.cloud.storage import Bucket
+from google.cloud.storage import Client as GoogleClient
+from obstore.exceptions import AlreadyExistsError
+from obstore.store import GCSStore
+
+from emulators.gcs.server import GcsEmulator
+
+pytestmark = pytest.mark.asyncio
+
+KIB = 1024
+GRANULE, MIB = 256 * KIB, KIB * KIB
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[GcsEmulator]:
+    async with GcsEmulator() as server:
+        server.create_bucket("bucket")
+        yield server
+
+
+@contextmanager
+def threads_ended() -> Iterator[None]:
+    """Waits for the threads in which Google's client looks buckets up.
+
+    They would go on asking after the server has closed.
+    """
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join()
+
+
+@pytest.fixture
+def google(server: GcsEmulator) -> Callable[[Callable[[Bucket], Any]], Awaitable[Any]]:
+    def run(work: Callable[[Bucket], Any]) -> Any:
+        nobody = AnonymousCredentials()  # type: ignore[no-untyped-call]  # the package's types leave out its constructor
+        with threads_ended(), closing(GoogleClient("project", nobody, client_options={"api_endpoint": server.url})) as client:
+            return work(client.bucket("bucket"))
+
+    return lambda work: asyncio.to_thread(run, work)
+
+
+Google = Callable[[Callable[[Bucket], Any]], Awaitable[Any]]
+
+
+# --- google-cloud-storage ------------------------------------------------------------------------
+
+
+async def test_googles_update_replaces_all_metadata_and_was_405(google: Google) -> None:
+    def work(bucket: Bucket) -> None:
+        blob = bucket.blob("a")
+        blob.metadata, blob.cache_control, blob.content_disposition = {"k": "v", "gone": "x"}, "no-store", "inline"
+        blob.upload_from_string(b"payload", "text/plain")
+        blob = bucket.get_blob("a")
+        blob.metadata, blob.cache_control = {"k": "w"}, None
+        blob.update()
+        seen = bucket.get_blob("a")
+        assert (seen.metadata, seen.cache_control, seen.content_disposition) == ({"k": "w"}, None, "inline")
+        assert (seen.content_type, seen.metageneration, seen.generation) == ("text/plain", 2, blob.generation)
+        with pytest.raises(PreconditionFailed):
+            seen.update(if_metageneration_match=1)
+        seen.custom_time = now = datetime.now(UTC).replace(microsecond=0)
+        seen.update()
+        seen.custom_time = now - timedelta(days=1)
+        with pytest.raises(BadRequest, match="custom time"):
+            seen.update()
+
+    await google(work)
+
+
+async def test_googles_copy_makes_another_object_and_was_404(google: Google) -> None:
+    def work(bucket: Bucket) -> None:
+        source = bucket.blob("a/b")
+        source.metadata = {"k": "v"}
+        source.upload_from_string(b"payload", "text/plain")
+        copy = bucket.copy_blob(source, bucket, "größe/c", if_generation_match=0)
+        assert copy.download_as_bytes() == b"payload"
+        copy.reload()
+        assert (copy.metadata, copy.content_type, copy.generation != source.generation) == ({"k": "v"}, "text/plain", True)
+        with pytest.raises(PreconditionFailed):
+            bucket.copy_blob(source, bucket, "größe/c", if_generation_match=0)
+        with pytest.raises(PreconditionFailed):
+            bucket.copy_blob(source, bucket, "d", if_source_generation_match=source.generation + 1)
+        with pytest.raises(PreconditionFailed):
+            bucket.copy_blob(source, bucket, "d", if_source_metageneration_match=7)
+        with pytest.raises(NotFound):
+            bucket.copy_blob(source, bucket, "d", source_generation=source.generation + 1)
+        assert bucket.copy_blob(source, bucket, "d", source_generation=source.generation).exists()
+
+    await google(work)
+
+
+async def test_googles_rewrite_of_a_generation_that_is_gone_copied_another_one(google: Google) -> None:
+    def work(bucket: Bucket) -> None:
+        source, target = bucket.blob("a"), bucket.blob("b")
+        source.upload_from_string(b"x" * 3 * MIB)
+        token, done, size = target.rewrite(source)
+        assert token is not None and 0 < done < size == 3 * MIB
+        assert target.rewrite(source, token=token) == (None, size, size)
+        assert target.download_as_bytes() == b"x" * 3 * MIB
+        for wrong, raised in (
+            ({"if_source_generation_not_match": source.generation}, PreconditionFailed),
+            ({"if_source_metageneration_match": 7}, PreconditionFailed),
+        ):
+            with pytest.raises(raised):
+                bucket.blob("c").rewrite(source, **wrong)
+        older = bucket.blob("a", generation=source.generation - 1)
+        with pytest.raises(NotFound):
+            bucket.blob("c").rewrite(older)
+        with pytest.raises(MethodNotImplemented, match="storageClass"):
+            bucket.get_blob("b").update_storage_class("NEARLINE")
+
+    await google(work)
+
+
+async def test_googles_move_leaves_nothing_behind(google: Google) -> None:
+    def work(bucket: Bucket) -> None:
+        source = bucket.blob("a/b")
+        source.metadata = {"k": "v"}
+        source.upload_from_string(b"payload")
+        bucket.blob("taken").upload_from_string(b"another")
+        with pytest.raises(PreconditionFailed):
+            bucket.move_blob(source, "taken", if_generation_match=0)
+        moved = bucket.move_blob(source, "c/d", if_source_generation_match=source.generation)
+        assert (moved.name, moved.metadata, moved.download_as_bytes()) == ("c/d", {"k": "v"}, b"payload")
+        assert [blob.name for blob in bucket.list_blobs()] == ["c/d", "taken"]
+        assert list(bucket.list_blobs(soft_deleted=True)) == [], "what is moved is not soft-deleted"
+        with pytest.raises(NotFound):
+            bucket.move_blob(source, "e")
+        with pytest.raises(BadRequest):
+            bucket.move_blob(moved, "c/d")
+
+    await google(work)
+
+
+async def test_soft_deleted_objects_that_google_asks_for_were_the_live_ones(google: Google) -> None:
+    def work(bucket: Bucket) -> None:
+        blob = bucket.blob("gone")
+        blob.upload_from_string(b"payload")
+        blob.delete()
+        bucket.blob("live").upload_from_string(b"payload")
+        [kept] = bucket.list_blobs(soft_deleted=True)
+        assert (kept.name, kept.generation, kept.soft_delete_time is not None) == ("gone", blob.generation, True)
+        seen = bucket.get_blob("gone", generation=kept.generation, soft_deleted=True)
+        assert seen.hard_delete_time == kept.hard_delete_time
+        assert bucket.get_blob("live", generation=bucket.get_blob("live").generation, soft_deleted=True) is None
+        assert bucket.restore_blob("gone", generation=kept.generation).download_as_bytes() == b"payload"
+        assert [blob.name for blob in bucket.list_blobs(soft_deleted=False)] == ["gone", "live"]
+
+    await google(work)
+
+
+LISTINGS: list[tuple[dict[str, Any], str]] = [
+    ({"match_glob": "*.txt"}, "matchGlob"),
+    ({"delimiter": "/", "include_folders_as_prefixes": True}, "includeFoldersAsPrefixes"),
+]
+
+
+@pytest.mark.parametrize(("asked", "named"), LISTINGS)
+async def test_a_parameter_of_a_listing_that_is_not_implemented_was_ignored(google: Google, asked: dict[str, Any], named: str) -> None:
+    def work(bucket: Bucket) -> None:
+        bucket.blob("a").upload_from_string(b"payload")
+        with pytest.raises(MethodNotImplemented, match=f"emulator does not implement the parameter {named}"):
+            list(bucket.list_blobs(**asked))
+        assert [blob.name for blob in bucket.list_blobs(**{key: "/" if key == "delimiter" else None for key in asked})] == ["a"]
+
+    await google(work)
+
+
+async def test_a_listing_of_versions_was_one_of_live_objects_where_versions_are_kept(google: Google) -> None:
+    def work(bucket: Bucket) -> None:
+        bucket.blob("a").upload_from_string(b"payload")
+        assert [blob.name for blob in bucket.list_blobs(versions=True)] == ["a"], "there are no others"
+        bucket.versioning_enabled = True
+        bucket.patch()
+        with pytest.raises(MethodNotImplemented, match="versions of a bucket that keeps versions"):
+            list(bucket.list_blobs(versions=True))
+
+    await google(work)
+
+
+async def test_objects_that_end_with_the_delimiter_were_left_out_of_a_listing_that_asks_for_them(google: Google) -> None:
+    """pyarrow's file system asks for them."""
+    def work(bucket: Bucket) -> None:
+        for name in ("a", "b/", "b/c", "d/e/"):
+            bucket.blob(name).upload_from_string(b"")
+        for size in (1, None):
+            for asked, names in ((True, ["a", "b/"]), (None, ["a"])):
+                found = bucket.list_blobs(delimiter="/", include_trailing_delimiter=asked, page_size=size)
+                assert ([blob.name for blob in found], found.prefixes) == (names, {"b/", "d/"})
+
+    await google(work)
+
+
+async def test_what_the_emulator_does_not_implement_says_so_to_google(google: Google) -> None:
+    def work(bucket: Bucket) -> None:
+        blob = bucket.blob("a")
+        blob.upload_from_string(b"payload")
+        asked: dict[str, Callable[[], object]] = {
+            "predefinedAcl": lambda: bucket.blob("b").upload_from_string(b"", predefined_acl="publicRead"),
+            "kmsKeyName": lambda: bucket.blob("b", kms_key_name="k").upload_from_string(b""),
+            "compose": lambda: bucket.blob("b").compose([blob]),
+            "o/a/acl": lambda: blob.acl.reload(),
+            "b/bucket/iam": bucket.get_iam_policy,
+            "b/bucket/notificationConfigs": lambda: list(bucket.list_notifications()),
+            "If-Match": lambda: bucket.get_blob("a", if_etag_match=blob.etag),
+            "X-Goog-Encryption-": lambda: bucket.blob("b", encryption_key=b"k" * 32).upload_from_string(b""),
+            "temporaryHold": lambda: hold(blob),
+            "softDeleted of object.read": lambda: read_deleted(bucket),
+            "bucket.update": bucket.update,
+        }  # fmt: skip
+        for named, ask in asked.items():
+            with pytest.raises(MethodNotImplemented, match=f"This emulator does not implement .*{named}"):
+                ask()
+        assert [each.name for each in bucket.list_blobs()] == ["a"]
+
+    def hold(blob: Any) -> None:
+        blob.temporary_hold = True
+        blob.patch()
+
+    def read_deleted(bucket: Any) -> None:
+        bucket.client._connection.api_request("GET", "/b/bucket/o/a", query_params={"alt": "media", "softDeleted": True})
+
+    await google(work)
+
+
+async def test_googles_batch_changes_each_object_by_itself(google: Google) -> None:
+    def work(bucket: Bucket) -> None:
+        for name in "abc":
+            bucket.blob(name).upload_from_string(name)
+        with bucket.client.batch(raise_exception=False) as batch:
+            changed = bucket.blob("a")
+            changed.metadata = {"k": "v"}
+            changed.patch()
+            bucket.copy_blob(bucket.blob("b"), bucket, "copy")
+            bucket.blob("none").delete()
+            bucket.blob("c").delete()
+        assert [answer.status_code for answer in batch._responses] == [200, 200, 404, 204]
+        assert [(blob.name, blob.metadata) for blob in bucket.list_blobs()] == [("a", {"k": "v"}), ("b", None), ("copy", None)]
+
+    await google(work)
+
+
+async def test_googles_writer_and_reader_stream(google: Google) -> None:
+    def work(bucket: Bucket) -> None:
+        payload = bytes(range(256)) * 3 * KIB + b"end"
+        with bucket.blob("a").open("wb", chunk_size=GRANULE, content_type="text/plain") as writer:
+            for start in range(0, len(payload), 100_000):
+                writer.write(payload[start : start + 100_000])
+        assert bucket.get_blob("a").content_type == "text/plain"
+        with bucket.blob("a").open("rb", chunk_size=GRANULE) as reader:
+            reader.seek(700_000)
+            assert reader.read(50) == payload[700_000:700_050]
+            reader.seek(0)
+            assert reader.read() == payload
+        into = io.BytesIO()
+        bucket.blob("a").download_to_file(into, start=10, end=19)
+        assert into.getvalue() == payload[10:20]
+
+    await google(work)
+
+
+# --- gcsfs ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gcsfs(server: GcsEmulator) -> GCSFileSystem:
+    return GCSFileSystem(endpoint_url=server.url, token="anon", project="project", skip_instance_cache=True, use_listings_cache=False)
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
+async def test_gcsfs_writes_by_a_session_and_was_400(server: GcsEmulator, gcsfs: GCSFileSystem) -> None:
+    def work() -> None:
+        payload = b"y" * 3 * GRANULE + b"end"
+        with gcsfs.open("bucket/d/session", "wb", block_size=GRANULE, content_type="text/plain") as file:
+            for start in range(0, len(payload), 100_000):
+                file.write(payload[start : start + 100_000])
+        assert gcsfs.info("bucket/d/session")["contentType"] == "text/plain"
+        assert gcsfs.cat("bucket/d/session") == payload
+        for name in ("empty", "touched"):
+            gcsfs.open(f"bucket/{name}", "wb").close() if name == "empty" else gcsfs.touch(f"bucket/{name}")
+            assert gcsfs.cat(f"bucket/{name}") == b""
+        gcsfs.pipe_file("bucket/big", b"z" * 12 * MIB, chunksize=4 * MIB)
+        assert gcsfs.info("bucket/big")["size"] == 12 * MIB
+        discarded = gcsfs.open("bucket/discarded", "wb", block_size=GRANULE)
+        discarded.write(payload)
+        discarded.discard()
+        assert not gcsfs.exists("bucket/discarded")
+        with pytest.raises(FileExistsError):
+            gcsfs.pipe_file("bucket/empty", b"", mode="create")
+
+    await asyncio.to_thread(work)
+    assert {"upload.start", "upload.put", "upload.cancel"} <= set(server.calls)
+
+
+async def test_gcsfs_lists_reads_copies_moves_and_removes(gcsfs: GCSFileSystem) -> None:
+    def work() -> None:
+        gcsfs.pipe({"bucket/d/a": b"0123456789", "bucket/d/b": b"b", "bucket/e": b"e"})
+        assert gcsfs.cat_ranges(["bucket/d/a"] * 3, [0, 5, -3], [3, 8, None]) == [b"012", b"567", b"789"]
+        assert (gcsfs.ls("bucket"), gcsfs.ls("bucket/d")) == (["bucket/d", "bucket/e"], ["bucket/d/a", "bucket/d/b"])
+        assert (gcsfs.glob("bucket/d/*"), gcsfs.du("bucket")) == (["bucket/d/a", "bucket/d/b"], 12)
+        gcsfs.setxattrs("bucket/e", content_type="text/plain", key="value")
+        gcsfs.cp_file("bucket/e", "bucket/f")
+        assert (gcsfs.getxattr("bucket/f", "key"), gcsfs.info("bucket/f")["contentType"]) == ("value", "text/plain")
+        gcsfs.mv("bucket/f", "bucket/g")
+        assert gcsfs.ls("bucket") == ["bucket/d", "bucket/e", "bucket/g"]
+        gcsfs.mv("bucket/d", "bucket/h", recursive=True)
+        assert gcsfs.find("bucket") == ["bucket/e", "bucket/g", "bucket/h/a", "bucket/h/b"]
+        gcsfs.rm("bucket/h", recursive=True)
+        gcsfs.rm("bucket/g")
+        assert gcsfs.find("bucket") == ["bucket/e"]
+        gcsfs.mkdir("other")
+        gcsfs.rmdir("other")
+
+    await asyncio.to_thread(work)
+
+
+# --- obstore -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(server: GcsEmulator) -> GCSStore:
+    # Only a service account without OAuth keeps it from asking Google for a token.
+    account = {"gcs_base_url": server.url, "disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+    return GCSStore("bucket", config={"service_account_key": json.dumps(account)}, client_options={"allow_http": True},
+                    retry_config={"max_retries": 0})  # fmt: skip
+
+
+async def test_obstore_puts_reads_lists_copies_and_deletes_by_the_xml_api(server: GcsEmulator, store: GCSStore) -> None:
+    names = ["d/a&b", "d/größe #1?", "e"]
+    for name in names:
+        put = await obstore.put_async(store, name, name.encode(), attributes={"Content-Type": "text/plain", "k": "v"})
+        assert put["version"] == str(server.buckets["bucket"].objects[name].generation)
+    stored = server.buckets["bucket"].objects["d/a&b"]
+    assert (stored.content, stored.metadata) == ({"contentType": "text/plain"}, {"k": "v"})
+    read = await obstore.get_async(store, "e")
+    assert (bytes(await read.bytes_async()), read.attributes["Content-Type"], read.attributes["k"]) == (b"e", "text/plain", "v")
+    head = await obstore.head_async(store, "d/a&b")
+    assert (head["size"], head["e_tag"], head["last_modified"]) == (5, put_tag(stored), stored.updated.replace(microsecond=0))
+    assert bytes(await obstore.get_range_async(store, "d/a&b", start=2, length=2)) == b"a&"
+    assert [bytes(each) for each in await obstore.get_ranges_async(store, "d/a&b", starts=[0, 3], ends=[1, 5])] == [b"d", b"&b"]
+    listed = [meta async for page in obstore.list(store) for meta in page]
+    assert [(meta["path"], meta["size"]) for meta in listed] == [(name, len(name.encode())) for name in names]
+    grouped = await obstore.list_with_delimiter_async(store)
+    assert (list(grouped["common_prefixes"]), [meta["path"] for meta in grouped["objects"]]) == (["d"], ["e"])
+    await obstore.copy_async(store, "d/größe #1?", "copy")
+    assert server.buckets["bucket"].objects["copy"].metadata == {"k": "v"}
+    await obstore.rename_async(store, "copy", "renamed")
+    await obstore.delete_async(store, ["d/a&b", "e"])
+    assert list(server.buckets["bucket"].objects) == ["d/größe #1?", "renamed"]
+    for ask in (obstore.get_async(store, "none"), obstore.head_async(store, "none"), obstore.copy_async(store, "none", "x")):
+        with pytest.raises(FileNotFoundError):
+            await ask
+
+
+def put_tag(stored: Any) -> str:
+    return f'"{stored.etag}"'
+
+
+async def test_obstore_puts_and_copies_only_what_is_absent_or_as_expected(store: GCSStore) -> None:
+    first = await obstore.put_async(store, "a", b"first", mode="create")
+    with pytest.raises(AlreadyExistsError):
+        await obstore.put_async(store, "a", b"second", mode="create")
+    await obstore.put_async(store, "b", b"b")
+    with pytest.raises(AlreadyExistsError):
+        await obstore.copy_async(store, "b", "a", overwrite=False)
+    await obstore.copy_async(store, "a", "c", overwrite=False)
+    await obstore.put_async(store, "a", b"second", mode={"version": first["version"]})
+    with pytest.raises(obstore.exceptions.PreconditionError):
+        await obstore.put_async(store, "a", b"third", mode={"version": first["version"]})
+    assert [bytes(await (await obstore.get_async(store, name)).bytes_async()) for name in "ac"] == [b"second", b"first"]
+
+
+async def test_obstore_lists_in_pages(server: GcsEmulator, store: GCSStore) -> None:
+    server.buckets["bucket"].page_max = 2
+    names = ["a", "b/1", "b/2", "c", "d/1"]
+    for name in names:
+        await obstore.put_async(store, name, b"")
+    assert [meta["path"] async for page in obstore.list(store) for meta in page] == names
+    assert [meta["path"] async for page in obstore.list(store, offset="b/1") for meta in page] == names[2:]
+    assert [meta["path"] async for page in obstore.list(store, "b") for meta in page] == ["b/1", "b/2"]
+    grouped = await obstore.list_with_delimiter_async(store)
+    assert (sorted(grouped["common_prefixes"]), [meta["path"] for meta in grouped["objects"]]) == (["b", "d"], ["a", "c"])
+
+
+async def test_what_the_xml_api_of_the_emulator_lacks_is_said(server: GcsEmulator, store: GCSStore) -> None:
+    with pytest.raises(obstore.exceptions.GenericError, match=r"This emulator does not implement .*uploads"):
+        await obstore.put_async(store, "a", b"x" * 6 * MIB, use_multipart=True)
+    async with aiohttp.ClientSession() as session:
+        for method, path in (("GET", "/bucket?acl"), ("PUT", "/bucket"), ("GET", "/"), ("POST", "/bucket/a")):
+            async with session.request(method, server.url + path) as answer:
+                assert answer.status == 501 and "This emulator does not implement" in await answer.text()
+        async with session.get(f"{server.url}/none/a") as answer:
+            assert answer.status == 404 and "<Code>NoSuchBucket</Code>" in await answer.text()
+    assert server.buckets["bucket"].objects == {}
