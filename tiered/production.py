@@ -24,6 +24,7 @@ from changelog.log import ChangeLog
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
 from tiered.gcs.blobs import GcsBlobs
+from tiered.gcs.http import SCOPE
 from tiered.protocol.backends import Tiers
 from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR, BigtableSettings, GcsSettings, Settings
 
@@ -50,9 +51,9 @@ async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, ver
     instance = f"projects/{bigtable.project}/instances/{bigtable.instance}"
     authorize = None
     if gcs.endpoint is None:
-        from tiered.gcs.auth import GoogleAuthorization
+        from changelog.google.tokens import Tokens
 
-        authorize = await GoogleAuthorization.default(runtime)
+        authorize = await Tokens.default(runtime, SCOPE)
     async with (
         connect(
             instance, runtime, emulator_host=bigtable.emulator_host, app_profile=bigtable.app_profile, channels=bigtable.connections
@@ -69,7 +70,9 @@ async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, ver
         except UnavailableError as error:  # small objects and the changelog work without the bucket
             events.warning("bucket_not_reached", error, bucket=gcs.bucket)
         rows, entries = (
-            BigtableTable(channel, f"{instance}/tables/{table}", bigtable.app_profile, bigtable.timeout_s, channel.blocking)
+            BigtableTable(
+                channel, f"{instance}/tables/{table}", bigtable.app_profile, bigtable.timeout_s, channel.blocking, channel.authorize
+            )
             for table in (bigtable.table, bigtable.changelog_table)
         )
         if families is None and writes:

@@ -165,7 +165,7 @@ class BigtableRows:
     ) -> bool:
         left_s = deadline_s - self._runtime.boot_time()
         if left_s <= 0:
-            raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
+            raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent").telling(heard=False)
         writes = [*self._replace, *_cells(state, token), set_cell(MARKS, f"{_WON}{token}".encode(), b"")]
         if isinstance(only, Still):
             return await self._table.check_and_mutate(path.encode(), _reserved(token), then=writes, timeout_s=left_s)
