@@ -66,6 +66,10 @@ class GcsEmulator:
         """The sessions by upload id. Those that ended stay here for a fortnight."""
         return self._service.sessions
 
+    def merge_rewrites(self) -> None:
+        """From now on, what the body of a rewrite leaves out stays as in the source, as in Google's testbench."""
+        self._service.merges_rewrites = True
+
     def create_bucket(self, name: str, settings: dict[str, Any] | None = None) -> Bucket:
         """Creates a bucket. `settings`: as in the call's JSON, such as `lifecycle`."""
         return self._service.create_bucket(name, settings)

@@ -20,10 +20,14 @@ LATE_METADATA = "x-goog-meta-"
 
 
 class GcsService:
-    """The service. Tests may read `buckets` and `sessions` (by upload id)."""
+    """The service. Tests may read `buckets` and `sessions` (by upload id).
+
+    `merges_rewrites` True: as in Google's testbench, what the body of a rewrite leaves out stays as in the source.
+    """
 
     def __init__(self, runtime: Runtime, fault_of: Callable[[Call], GcsError | None] = lambda call: None) -> None:
         """`fault_of`: the error that a call of a batch gets instead of its effect, or None."""
+        self.merges_rewrites = False
         self._fault_of = fault_of
         self.buckets: dict[str, Bucket] = {}
         self.sessions: dict[str, Session] = {}
@@ -170,6 +174,9 @@ class GcsService:
             return _shown({**told, **half}, call)
         # A body stands for all of the copy's metadata; without one they are the source's.
         resource = {**json_object(body), "name": call.target[1]} if body else source.resource()
+        if body and self.merges_rewrites:
+            both = {**source.resource(), **resource}
+            resource = {**both, "metadata": {**source.metadata, **(resource.get("metadata") or {})}}
         stored = target.insert(call.target[1], source.payload, resource, call.query, (), self._runtime.wall_ns())
         return _shown({**told, "done": True, "resource": stored.resource()}, call)
 

@@ -305,7 +305,10 @@ def _cells(state: RowState, token: ChangeId | None) -> Iterator[Message]:
         case Inline(metadata, payload):
             columns = {PAYLOAD: payload, METADATA: encode_metadata(metadata)}
         case Tombstone(target, expiration):
-            columns = {TARGET: target.encode(), POLICY: _encode_policy(expiration)} | ({CONDITIONAL: b""} if state.conditional else {})
+            columns = {TARGET: target.encode()}
+            if token is not None or expiration is not None:  # else the lifetime is the blob's, as other software writes it
+                columns[POLICY] = _encode_policy(expiration)
+            columns |= {CONDITIONAL: b""} if state.conditional else {}
     if token is not None:
         columns[TOKEN] = token.encode()
     for column, value in columns.items():
