@@ -198,7 +198,16 @@ class GcsEmulator:
 
 
 def _error_of(fault: GcsFault) -> GcsError:
+    if fault.text is not None:
+        return _BetweenError(fault.status, fault.text, headers=fault.headers)
     return GcsError(fault.status, "A fault of this emulator.", headers=fault.headers)
+
+
+class _BetweenError(GcsError):
+    """An answer that is not in the service's form. Any status may have one."""
+
+    def answer(self) -> Answer:
+        return Answer(self.status, str(self).encode(), {"Content-Type": "text/html", **self.headers})
 
 
 class _Server(web.Server):
