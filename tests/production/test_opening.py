@@ -266,7 +266,9 @@ async def test_a_table_of_other_software_is_read_and_not_written(theirs: Setting
     ]
 
 
-LIFETIMES: dict[str, tuple[type[TimeToIdle | TimeToLive], bool]] = {"a time to idle": (TimeToIdle, True), "a time to live": (TimeToLive, False)}
+LIFETIMES: dict[str, tuple[type[TimeToIdle | TimeToLive], bool]] = {
+    "a time to idle": (TimeToIdle, True), "a time to live": (TimeToLive, False),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("family", ["fg", "fm"])

@@ -409,7 +409,7 @@ class GcsBlobs:
         if answer.status == 404 and answer.is_genuine and answer.message == f"No such object: {self._http.bucket}/{name}":
             return
         if await self._check_bucket(name):
-            raise self._http.odd(answer, doing, effect=effect)
+            raise self._http.odd(answer, doing, effect=effect).telling(heard=True)  # by the listing
 
     async def _check_bucket(self, name: str) -> bool:
         """Whether the blob is listed. `ConfigurationError`: the bucket is missing, which a listing's 404 tells."""

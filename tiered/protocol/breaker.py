@@ -93,7 +93,7 @@ class Breaker:
         try:
             return await self.note(call, is_answer=is_answer)
         except UnavailableError as error:
-            if type(error) is UnavailableError and self._is_away:
+            if type(error) is UnavailableError and error.heard is None and self._is_away:
                 raise self._refusal("this call tried it again") from error  # not repeated: the next one tries
             raise
         finally:
