@@ -43,17 +43,17 @@ async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, ver
     assert bigtable is not None and gcs is not None, "settings allow one only with the other"
     if (bigtable.emulator_host is None) != (gcs.endpoint is None):
         raise ConfigurationError(_half_emulated(bigtable, gcs))
+    authorize = None
+    if gcs.endpoint is None:  # first, because it ends in time also where a metadata server hangs
+        from changelog.google.tokens import GoogleAuthorization
+
+        authorize = await GoogleAuthorization.default(runtime, SCOPE)
     families: frozenset[str] | None = None
     if verify:
         from tiered.provision.tables import verify_on_open
 
         families = await verify_on_open(bigtable, settings.marks, writes=writes, logged=settings.changelog == "bigtable")
     instance = f"projects/{bigtable.project}/instances/{bigtable.instance}"
-    authorize = None
-    if gcs.endpoint is None:
-        from changelog.google.tokens import Tokens
-
-        authorize = await Tokens.default(runtime, SCOPE)
     async with (
         connect(
             instance, runtime, emulator_host=bigtable.emulator_host, app_profile=bigtable.app_profile, channels=bigtable.connections

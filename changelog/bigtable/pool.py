@@ -73,9 +73,9 @@ async def connect(
     if channels < 1:
         raise ConfigurationError(f"channels is {channels}: Bigtable needs at least 1, and 2 in production")
     if emulator_host is None and authorize is None:
-        from changelog.google.tokens import Tokens  # noqa: PLC0415 - an emulator needs none of it
+        from changelog.google.tokens import GoogleAuthorization  # noqa: PLC0415 - an emulator needs none of it
 
-        authorize = await Tokens.default(runtime, SCOPE)
+        authorize = await GoogleAuthorization.default(runtime, SCOPE)
     opens, opens_blocking = _opens_secure() if emulator_host is None else _opens_insecure(emulator_host)
     async with ChannelPool(opens, opens_blocking, instance, app_profile, runtime, channels, authorize) as pool:
         yield pool

@@ -1,4 +1,4 @@
-"""`Tokens`: the headers that Google's services accept, from application default credentials.
+"""`GoogleAuthorization`: the headers that Google's services accept, from application default credentials.
 
     credentials                              --refresh, in a thread of its own-->   token   -->   {"Authorization": ...}
     (a file, the metadata server, workload identity)
@@ -72,7 +72,7 @@ class _Renewal:
         self.failure: BaseException | None = None
 
 
-class Tokens:
+class GoogleAuthorization:
     """An `Authorize`, for one event loop. `runtime` gives the clock by which a token expires."""
 
     def __init__(self, credentials: Credentials, runtime: Runtime) -> None:

@@ -21,7 +21,8 @@ therefore notes in `ff:x` that the object is there, and every write of content r
 `w:` sort before `x`, so a mark hides the note.
 
 Other software's rows are read, too, and the next write replaces them: a payload in `fpg` or `fpm` (one more call); `m`
-alone (an empty object); `p` alone (default metadata); no `t`; deadlines in whole seconds; a tombstone that is
+alone (an empty object); `p` alone (default metadata); no `t` (the blob has the lifetime; a touch keeps this form);
+deadlines in whole seconds; a tombstone that is
 `{"is_redirect_tombstone":true…` in `m`, or that has an empty `r` (both mean the blob named by the path itself). Rows
 under `…/uploads/…` and `~…` are no objects. If a table has `fpg` and `fpm`, every write clears them together with the
 other data. A payload there without an `m` was left by software that did not clear it, and belongs to no object.

@@ -15,7 +15,7 @@ import anyio
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
-from changelog.google.tokens import Tokens
+from changelog.google.tokens import GoogleAuthorization
 from recovery.feed.sinks.sink import CONTENT_TYPES, Parcel
 from tiered.gcs.files import GcsFiles
 from tiered.gcs.http import SCOPE
@@ -58,7 +58,7 @@ class BucketSink:
         async with self._opening:
             if self._files is None:
                 gcs = self._gcs
-                authorize = None if gcs.endpoint else await Tokens.default(self._runtime, SCOPE)
+                authorize = None if gcs.endpoint else await GoogleAuthorization.default(self._runtime, SCOPE)
                 self._files = await self._open.enter_async_context(GcsFiles.connect(
                     gcs.bucket, self._runtime, endpoint=gcs.endpoint, authorize=authorize, connections_max=CONNECTIONS,
                     answer_timeout_s=gcs.timeout_s,

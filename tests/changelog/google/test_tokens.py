@@ -1,4 +1,4 @@
-"""Tokens are kept, renewed in time and by one task at a time; what fails says what to do."""
+"""GoogleAuthorization are kept, renewed in time and by one task at a time; what fails says what to do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from google.auth.exceptions import DefaultCredentialsError, RefreshError
 from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.own_waits import OwnWaits
 from changelog.base.runtime import SystemRuntime
-from changelog.google.tokens import HUNG_AFTER_S, RENEW_EARLY_S, RENEWALS_MAX, RETRY_S, Tokens
+from changelog.google.tokens import HUNG_AFTER_S, RENEW_EARLY_S, RENEWALS_MAX, RETRY_S, GoogleAuthorization
 
 pytestmark = pytest.mark.anyio
 NOW_NS = 1_700_000_000_000_000_000
@@ -45,7 +45,7 @@ class FixedRuntime(SystemRuntime):
 
 
 class FakeCredentials:
-    """Tokens of an hour, numbered."""
+    """GoogleAuthorization of an hour, numbered."""
 
     def __init__(self, runtime: FixedRuntime) -> None:
         self.token: str | None = None
@@ -83,25 +83,27 @@ def credentials(runtime: FixedRuntime) -> FakeCredentials:
 
 
 @pytest.fixture
-def authorize(credentials: FakeCredentials, runtime: FixedRuntime) -> Tokens:
-    return Tokens(credentials, runtime)
+def authorize(credentials: FakeCredentials, runtime: FixedRuntime) -> GoogleAuthorization:
+    return GoogleAuthorization(credentials, runtime)
 
 
-async def test_a_token_is_fetched_in_another_thread_and_kept(authorize: Tokens, credentials: FakeCredentials) -> None:
+async def test_a_token_is_fetched_in_another_thread_and_kept(authorize: GoogleAuthorization, credentials: FakeCredentials) -> None:
     assert await authorize() == {"Authorization": "Bearer token-1"}
     assert await authorize() == {"Authorization": "Bearer token-1"}
     assert credentials.refreshed == 1
     assert threading.get_ident() not in credentials.threads
 
 
-async def renewed(authorize: Tokens) -> None:
+async def renewed(authorize: GoogleAuthorization) -> None:
     """Waits until no renewal is under way."""
     with anyio.fail_after(10):
         while authorize._renewals:
             await authorize._renewals[-1].ended.wait()
 
 
-async def test_a_token_is_renewed_before_it_expires_and_nobody_waits_for_that(authorize: Tokens, runtime: FixedRuntime) -> None:
+async def test_a_token_is_renewed_before_it_expires_and_nobody_waits_for_that(
+    authorize: GoogleAuthorization, runtime: FixedRuntime
+) -> None:
     await authorize()
     runtime.later(3600 - RENEW_EARLY_S - 1)
     assert await authorize() == {"Authorization": "Bearer token-1"}
@@ -113,7 +115,7 @@ async def test_a_token_is_renewed_before_it_expires_and_nobody_waits_for_that(au
 
 
 async def test_a_token_that_never_expires_is_kept(
-    authorize: Tokens, credentials: FakeCredentials, runtime: FixedRuntime
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime
 ) -> None:
     credentials.lifetime = None
     await authorize()
@@ -122,7 +124,7 @@ async def test_a_token_that_never_expires_is_kept(
 
 
 async def test_a_token_is_renewed_however_many_threads_wait_elsewhere(
-    authorize: Tokens, monkeypatch: pytest.MonkeyPatch
+    authorize: GoogleAuthorization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As payloads from pipes do, or whatever else the process reads in anyio's own threads."""
     monkeypatch.setattr(google.auth, "default", lambda scopes: (FakeCredentials(FixedRuntime()), "project"))
@@ -133,13 +135,13 @@ async def test_a_token_is_renewed_however_many_threads_wait_elsewhere(
         try:
             with anyio.fail_after(30):
                 assert await authorize() == {"Authorization": "Bearer token-1"}
-                await Tokens.default(FixedRuntime(), SCOPE)
+                await GoogleAuthorization.default(FixedRuntime(), SCOPE)
         finally:
             busy.set()
 
 
 async def test_a_thread_that_cannot_be_had_is_no_error_while_the_token_is_good(
-    authorize: Tokens, runtime: FixedRuntime, monkeypatch: pytest.MonkeyPatch
+    authorize: GoogleAuthorization, runtime: FixedRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -153,7 +155,7 @@ async def test_a_thread_that_cannot_be_had_is_no_error_while_the_token_is_good(
         await authorize()
 
 
-async def test_many_tasks_wait_for_one_renewal(authorize: Tokens, credentials: FakeCredentials) -> None:
+async def test_many_tasks_wait_for_one_renewal(authorize: GoogleAuthorization, credentials: FakeCredentials) -> None:
     async with anyio.create_task_group() as tasks:
         for _ in range(20):
             tasks.start_soon(authorize)
@@ -161,7 +163,7 @@ async def test_many_tasks_wait_for_one_renewal(authorize: Tokens, credentials: F
 
 
 async def test_a_failed_renewal_is_unavailable_and_the_next_one_is_tried(
-    authorize: Tokens, credentials: FakeCredentials
+    authorize: GoogleAuthorization, credentials: FakeCredentials
 ) -> None:
     credentials.error = RefreshError("the metadata server is away")  # type: ignore[no-untyped-call]
     with pytest.raises(UnavailableError, match=r"could not be renewed.*metadata server"):
@@ -171,7 +173,7 @@ async def test_a_failed_renewal_is_unavailable_and_the_next_one_is_tried(
 
 
 async def test_a_failed_early_renewal_is_no_error_while_the_token_is_good(
-    authorize: Tokens, credentials: FakeCredentials, runtime: FixedRuntime
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime
 ) -> None:
     await authorize()
     runtime.later(3600 - 10)
@@ -199,7 +201,7 @@ class Hanging:
 
 
 async def test_a_renewal_that_hangs_holds_up_nobody_while_the_token_is_good(
-    authorize: Tokens, credentials: FakeCredentials, runtime: FixedRuntime
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime
 ) -> None:
     await authorize()
     runtime.later(3600 - 60)
@@ -211,7 +213,9 @@ async def test_a_renewal_that_hangs_holds_up_nobody_while_the_token_is_good(
     assert hanging.begun == 1 and await authorize() == {"Authorization": "Bearer token-2"}
 
 
-async def test_a_caller_leaves_a_renewal_that_hangs_when_its_own_time_is_up(authorize: Tokens, credentials: FakeCredentials) -> None:
+async def test_a_caller_leaves_a_renewal_that_hangs_when_its_own_time_is_up(
+    authorize: GoogleAuthorization, credentials: FakeCredentials
+) -> None:
     hanging = Hanging(credentials)
     with anyio.move_on_after(0.05) as scope:
         await authorize()
@@ -225,7 +229,7 @@ async def test_a_caller_leaves_a_renewal_that_hangs_when_its_own_time_is_up(auth
 
 
 async def test_beside_a_renewal_that_hangs_for_good_others_are_tried_but_not_without_end(
-    authorize: Tokens, credentials: FakeCredentials, runtime: FixedRuntime
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime
 ) -> None:
     hanging = Hanging(credentials)
     for _ in range(3 * RENEWALS_MAX):
@@ -239,7 +243,7 @@ async def test_beside_a_renewal_that_hangs_for_good_others_are_tried_but_not_wit
 
 
 async def test_a_wait_for_a_token_is_no_silence_of_the_service(
-    authorize: Tokens, credentials: FakeCredentials, runtime: FixedRuntime
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime
 ) -> None:
     hanging = Hanging(credentials)
     with OwnWaits(runtime.monotonic) as waits:
@@ -255,7 +259,7 @@ async def test_a_wait_for_a_token_is_no_silence_of_the_service(
 
 @pytest.mark.parametrize("fails", [True, False])
 async def test_a_renewal_in_vain_is_not_repeated_by_every_call(
-    authorize: Tokens, credentials: FakeCredentials, runtime: FixedRuntime, fails: bool
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime, fails: bool
 ) -> None:
     """It fails, or a metadata server hands out the token that it has once more."""
     await authorize()
@@ -278,7 +282,7 @@ async def test_a_renewal_in_vain_is_not_repeated_by_every_call(
     assert len(tried) == 2
 
 
-async def test_a_token_that_the_service_refuses_is_not_sent_again(authorize: Tokens, credentials: FakeCredentials) -> None:
+async def test_a_token_that_the_service_refuses_is_not_sent_again(authorize: GoogleAuthorization, credentials: FakeCredentials) -> None:
     refused = await authorize()
     authorize.refused(refused)
     assert await authorize() == {"Authorization": "Bearer token-2"}
@@ -286,7 +290,7 @@ async def test_a_token_that_the_service_refuses_is_not_sent_again(authorize: Tok
     assert await authorize() == {"Authorization": "Bearer token-2"}, "a late answer is about an older one"
 
 
-async def test_a_quota_project_is_named(authorize: Tokens, credentials: FakeCredentials) -> None:
+async def test_a_quota_project_is_named(authorize: GoogleAuthorization, credentials: FakeCredentials) -> None:
     credentials.quota_project_id = "billing"
     assert await authorize() == {"Authorization": "Bearer token-1", "x-goog-user-project": "billing"}
 
@@ -299,7 +303,7 @@ async def test_default_credentials_are_asked_for_with_the_scope(monkeypatch: pyt
         return credentials, "project"
 
     monkeypatch.setattr(google.auth, "default", default)
-    authorize = await Tokens.default(FixedRuntime(), SCOPE)
+    authorize = await GoogleAuthorization.default(FixedRuntime(), SCOPE)
     assert asked == [[SCOPE]]
     assert (await authorize())["Authorization"] == "Bearer token-1"
 
@@ -310,7 +314,7 @@ async def test_no_credentials_at_all_say_where_to_put_them(monkeypatch: pytest.M
 
     monkeypatch.setattr(google.auth, "default", default)
     with pytest.raises(ConfigurationError, match=r"gcloud auth application-default login.*GOOGLE_APPLICATION_CREDENTIALS.*EMULATOR_HOST"):
-        await Tokens.default(FixedRuntime(), SCOPE)
+        await GoogleAuthorization.default(FixedRuntime(), SCOPE)
 
 
 # --- a metadata server -----------------------------------------------------------------------------------
@@ -356,8 +360,8 @@ def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[Any], thread
     server.server_close()
 
 
-def tokens() -> Tokens:
-    return Tokens(compute_engine.Credentials(scopes=[SCOPE]), SystemRuntime())  # type: ignore[no-untyped-call]
+def tokens() -> GoogleAuthorization:
+    return GoogleAuthorization(compute_engine.Credentials(scopes=[SCOPE]), SystemRuntime())  # type: ignore[no-untyped-call]
 
 
 async def test_a_metadata_server_gives_the_token(default: tuple[list[Any], threading.Event]) -> None:
@@ -403,11 +407,11 @@ async def test_a_process_ends_while_a_renewal_hangs(default: tuple[list[Any], th
 import anyio
 from google.auth import compute_engine
 from changelog.base.runtime import SystemRuntime
-from changelog.google.tokens import Tokens
+from changelog.google.tokens import GoogleAuthorization
 
 async def main():
     with anyio.move_on_after(0.2):
-        await Tokens(compute_engine.Credentials(scopes=[{SCOPE!r}]), SystemRuntime())()
+        await GoogleAuthorization(compute_engine.Credentials(scopes=[{SCOPE!r}]), SystemRuntime())()
 
 anyio.run(main)
 print("ended")
@@ -425,13 +429,13 @@ async def test_credentials_that_cannot_be_used_say_what_to_correct(monkeypatch: 
 
     monkeypatch.setattr(google.auth, "default", default)
     with pytest.raises(ConfigurationError, match=r"cannot be used: .*GOOGLE_APPLICATION_CREDENTIALS"):
-        await Tokens.default(FixedRuntime(), SCOPE)
+        await GoogleAuthorization.default(FixedRuntime(), SCOPE)
 
 
 async def test_looking_for_credentials_ends_with_the_scope_of_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
     monkeypatch.setattr(google.auth, "default", lambda scopes: go_on.wait(30))
     with anyio.move_on_after(0.05) as scope:
-        await Tokens.default(FixedRuntime(), SCOPE)
+        await GoogleAuthorization.default(FixedRuntime(), SCOPE)
     go_on.set()
     assert scope.cancelled_caught

@@ -73,7 +73,7 @@ CALLS: dict[str, Callable[[GcsBlobs], Any]] = {
 async def test_callers_who_leave_while_they_wait_for_our_own_connections_tell_nothing_of_the_service(
     blobs: GcsBlobs, breaker: Breaker, kind: str
 ) -> None:
-    await store(blobs, NAME, bytes(32 * MIB), IDLE)
+    await store(blobs, NAME, bytes(8 * MIB), IDLE)
     readers = [await blobs.open(NAME) for _ in range(2)]
     await give_up(breaker, lambda: CALLS[kind](blobs))
     upload = await blobs.open_upload(f"{NAME}-2", Metadata(), 1)
@@ -92,9 +92,9 @@ async def test_callers_who_leave_while_the_service_is_silent_still_count(blobs: 
     assert breaker.away_s is not None
 
 
-async def test_what_was_waited_for_a_connection_is_not_the_silence_of_the_service(server: GcsEmulator, breaker: Breaker) -> None:
+async def test_what_was_waited_for_a_connection_is_not_the_silence_of_the_service(blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker) -> None:
+    await store(blobs, NAME, bytes(8 * MIB))
     async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, connections_max=1, answer_timeout_s=5) as blobs:
-        await store(blobs, NAME, bytes(32 * MIB))
         server.faults.append(GcsFault(FaultMode.DROP_BEFORE, "object.list", times=None))
 
         async def ask() -> None:
@@ -110,9 +110,9 @@ async def test_what_was_waited_for_a_connection_is_not_the_silence_of_the_servic
         assert breaker._failures and breaker.away_s is None, "they all failed, after a moment of silence"
 
 
-async def test_an_answer_has_its_whole_time_after_the_wait_for_a_connection(server: GcsEmulator) -> None:
+async def test_an_answer_has_its_whole_time_after_the_wait_for_a_connection(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    await store(blobs, NAME, bytes(8 * MIB))
     async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, connections_max=1, answer_timeout_s=1) as blobs:
-        await store(blobs, NAME, bytes(32 * MIB))
         server.faults.append(GcsFault(FaultMode.DELAY, "object.get", seconds=0.7))
         media = await blobs._http.open_media(blobs._http.object_url(NAME, alt="media"), {}, "reading", (200,))
         async with anyio.create_task_group() as tasks:
@@ -169,9 +169,9 @@ async def test_a_reader_that_takes_its_time_is_no_silence(blobs: GcsBlobs, break
     await reader.aclose()
 
 
-async def test_a_full_pool_is_no_failure_either(server: GcsEmulator, breaker: Breaker) -> None:
+async def test_a_full_pool_is_no_failure_either(blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker) -> None:
+    await store(blobs, NAME, bytes(8 * MIB))
     async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, connections_max=1, answer_timeout_s=0.1) as blobs:
-        await store(blobs, NAME, bytes(32 * MIB))
         media = await blobs._http.open_media(blobs._http.object_url(NAME, alt="media"), {}, "reading", (200,))
         for _ in range(4):
             with pytest.raises(AtCapacityError):
