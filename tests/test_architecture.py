@@ -28,20 +28,21 @@ MAY_IMPORT: dict[str, set[str]] = {
     "changelog/base": set(),
     "changelog": {"changelog/base"},
     "changelog/sqlite": LOG,
-    "changelog/bigtable": LOG,
+    "changelog/google": {"changelog/base"},
+    "changelog/bigtable": {"changelog/google"} | LOG,
     "tiered/payload": {"changelog/base"} | VALUES,
     "tiered/protocol": {"tiered/payload"} | LOG | VALUES,
     # Backends know the protocol that they implement, and nothing of one another.
     "tiered/embedded": {"changelog/sqlite", "tiered/payload", "tiered/protocol"} | LOG | VALUES,
     "tiered/bigtable": {"changelog/bigtable", "tiered/protocol"} | LOG | VALUES,
-    "tiered/gcs": {"tiered/payload", "tiered/protocol"} | LOG | VALUES,
+    "tiered/gcs": {"changelog/google", "tiered/payload", "tiered/protocol"} | LOG | VALUES,
     "tiered/telemetry": {"tiered/protocol"} | LOG | VALUES,
     "tiered/provision": {
         "changelog/bigtable", "changelog/sqlite", "tiered/bigtable", "tiered/embedded", "tiered/gcs", "tiered/protocol",
     } | LOG | VALUES,
     "tiered": {
-        "changelog/bigtable", "changelog/sqlite", "tiered/bigtable", "tiered/embedded", "tiered/gcs", "tiered/provision",
-        "tiered/telemetry",
+        "changelog/bigtable", "changelog/google", "changelog/sqlite", "tiered/bigtable", "tiered/embedded", "tiered/gcs",
+        "tiered/provision", "tiered/telemetry",
     } | LOG | STORE,
     # What callers use besides: built on the store, and nothing below imports it.
     "tiered/sync": {"tiered/telemetry"} | LOG | STORE,
@@ -51,7 +52,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery": {"recovery/feed/writer", "recovery/statistics"} | LOG | STORE,
     "recovery/statistics": LOG | STORE,
     "recovery/feed": {"changelog/base", "tiered/text"},
-    "recovery/feed/sinks": {"changelog/base", "recovery/feed", "recovery/visible", "tiered/gcs", "tiered/places", "tiered/settings"},
+    "recovery/feed/sinks": {
+        "changelog/base", "changelog/google", "recovery/feed", "recovery/visible", "tiered/gcs", "tiered/places", "tiered/settings",
+    },
     "recovery/feed/writer": {"recovery/feed", "recovery/feed/sinks", "recovery/rate", "recovery/statistics"} | LOG | STORE,
     "recovery/status": {"recovery", "recovery/feed/writer", "recovery/statistics"} | LOG | STORE,
     "recovery/audit": {"recovery", "recovery/feed", "recovery/feed/writer/checkpoint", "recovery/statistics"} | LOG | STORE,
@@ -79,7 +82,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "google": (
         "changelog/bigtable/channel.py", "changelog/bigtable/pool.py", "changelog/bigtable/row_scan.py",
         "changelog/bigtable/column_scan.py", "tiered/provision/schema.py", "tiered/provision/tables.py", "tiered/provision/bucket.py",
-        "tiered/gcs/auth.py", "emulators/bigtable/*.py", "emulators/demo/google.py",
+        "changelog/google/tokens.py", "emulators/bigtable/*.py", "emulators/demo/google.py",
     ),
     "grpc": (
         "changelog/bigtable/channel.py", "changelog/bigtable/pool.py", "tiered/provision/tables.py", "emulators/bigtable/*.py",

@@ -25,6 +25,7 @@ from changelog.log import ChangeLog
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
 from tiered.gcs.blobs import GcsBlobs
+from tiered.gcs.http import SCOPE
 from tiered.gcs.owned import OwnedBlobs
 from tiered.protocol.backends import Tiers
 from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR, BigtableSettings, GcsSettings, Settings
@@ -44,17 +45,17 @@ async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, ver
     assert bigtable is not None and gcs is not None, "settings allow one only with the other"
     if (bigtable.emulator_host is None) != (gcs.endpoint is None):
         raise ConfigurationError(_half_emulated(bigtable, gcs))
+    authorize = None
+    if gcs.endpoint is None:  # first, because it ends in time also where a metadata server hangs
+        from changelog.google.tokens import GoogleAuthorization
+
+        authorize = await GoogleAuthorization.default(runtime, SCOPE)
     families: frozenset[str] | None = None
     if verify:
         from tiered.provision.tables import verify_on_open
 
         families = await verify_on_open(bigtable, settings.marks, writes=writes, logged=settings.changelog == "bigtable")
     instance = f"projects/{bigtable.project}/instances/{bigtable.instance}"
-    authorize = None
-    if gcs.endpoint is None:
-        from tiered.gcs.auth import GoogleAuthorization
-
-        authorize = await GoogleAuthorization.default(runtime)
     async with (
         connect(
             instance, runtime, emulator_host=bigtable.emulator_host, app_profile=bigtable.app_profile, channels=bigtable.connections
@@ -74,7 +75,9 @@ async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, ver
         except UnavailableError as error:  # small objects and the changelog work without the bucket
             events.warning("bucket_not_reached", error, bucket=gcs.bucket)
         rows, entries = (
-            BigtableTable(channel, f"{instance}/tables/{table}", bigtable.app_profile, bigtable.timeout_s, channel.blocking)
+            BigtableTable(
+                channel, f"{instance}/tables/{table}", bigtable.app_profile, bigtable.timeout_s, channel.blocking, channel.authorize
+            )
             for table in (bigtable.table, bigtable.changelog_table)
         )
         if families is None and writes:

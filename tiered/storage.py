@@ -43,11 +43,11 @@ from tiered.payload.content_type import content_type_of
 from tiered.payload.pieces import Pieces, split_head
 from tiered.payload.streams import VIEW_BYTES, Payload, pieces
 from tiered.protocol.admission import Admission, Share, Slot
-from tiered.protocol.backends import ByteRange, Inline, RowState, Tiers, Tombstone
+from tiered.protocol.backends import ByteRange, Tiers
 from tiered.protocol.breaker import Breakers
 from tiered.protocol.conditions import ANY_REVISION, Condition, IfRevision, checked_condition
 from tiered.protocol.listing import LIST_PAGE_MAX, Lister, Listing
-from tiered.protocol.reading import Reader
+from tiered.protocol.reading import Lifetime, Reader
 from tiered.protocol.under_way import Write, WritesUnderWay
 from tiered.protocol.writing import Body, Outcome, Writer, check_declared
 from tiered.settings import Settings
@@ -374,8 +374,8 @@ class TieredStorage:
                 found = await self._reader.open(object_id, range, count)
                 if found is None:
                     return None
-                stored, state = found
-                self._touch(object_id, state)
+                stored, lifetime = found
+                self._touch(object_id, lifetime)
                 return stored
 
     async def head(self, object_id: ObjectId) -> ObjectHead | None:
@@ -494,23 +494,23 @@ class TieredStorage:
             await anyio.lowlevel.checkpoint()  # the caller's time is up: it is cancelled here, before anything is sent
         return await admission.enter()
 
-    def _touch(self, object_id: ObjectId, state: RowState) -> None:
+    def _touch(self, object_id: ObjectId, read: Lifetime) -> None:
         """Starts to extend the deadline of an object with a time to idle. The reader does not wait for it.
 
         One touch runs at a time for each object, and a limited number in all. What is beyond that is left to the next
         read.
         """
         path = object_id.path
-        if state is None or path in self._touching or not self._reader.wants_touch(state):
+        if path in self._touching or not self._reader.wants_touch(read):
             return
         if (slot := self._touches.try_enter()) is not None:
             self._touching.add(path)
-            self._under_way.run_beside(partial(self._run_touch, object_id, state), slot)
+            self._under_way.run_beside(partial(self._run_touch, object_id, read), slot)
 
-    async def _run_touch(self, object_id: ObjectId, state: Inline | Tombstone) -> None:
+    async def _run_touch(self, object_id: ObjectId, read: Lifetime) -> None:
         try:
             with anyio.move_on_after(self._settings.store.answer_budget_s):
-                await self._reader.touch(object_id, state)
+                await self._reader.touch(object_id, read)
         except TieredError as error:
             events.warning("touch_failed", error, object=str(object_id))
         finally:

@@ -28,9 +28,18 @@ class TieredError(Exception):
 
     code: str = ""
 
-    def coded(self, code: str) -> Self:
-        """The same error, with the code of the service."""
-        self.code = code
+    heard: bool | None = None
+    """What it tells of the service. True: the service answered. False: it was asked nothing. None: it did not answer.
+    """
+
+    def coded(self, code: str, *, heard: bool | None = None) -> Self:
+        """The same error, with the code of the service, or of what was in its place."""
+        self.code, self.heard = code, heard
+        return self
+
+    def telling(self, *, heard: bool) -> Self:
+        """The same error, with what it tells of the service."""
+        self.heard = heard
         return self
 
 

@@ -5,6 +5,8 @@ pipe, nothing else that needs a thread goes on, such as the renewal of a token. 
 for its thread. But asyncio's own `Task.cancel` passes anyio's shield, and the thread would go on while others already
 clean up. So here the thread is waited for in this case, too.
 
+A call that may hang for ever (`detached`) has a thread for which nothing waits, not even the end of the process.
+
 *Failure*: if no thread can be started because the process has as many as it may, it is `UnavailableError`: nothing was
 begun.
 """
@@ -13,10 +15,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 import anyio
-from anyio import to_thread
+from anyio import from_thread, to_thread
+from anyio.lowlevel import current_token
 
 from changelog.base.errors import UnavailableError
 
@@ -38,7 +42,7 @@ async def in_thread(
     except RuntimeError as error:
         if call.begun:
             raise
-        raise UnavailableError(f"no thread could be started: let this process have more of them, or try again ({error})") from error
+        raise _no_thread(error) from error
     except anyio.get_cancelled_exc_class():
         if not abandon_on_cancel and call.goes_on():
             await _end_of(call.ended)
@@ -46,6 +50,33 @@ async def in_thread(
                 for result in call.results:
                     undo(result)
         raise
+
+
+def detached(function: Callable[[], T], then: Callable[[T | None, BaseException | None], None]) -> None:
+    """Begins `function` in a thread of its own, and returns. Later, `then` gets its result or its error.
+
+    `then` is called in the event loop; if that has ended, not at all. `UnavailableError`: no thread could be started.
+    """
+    loop = current_token()
+
+    def run() -> None:
+        result: T | None = None
+        failure: BaseException | None = None
+        try:
+            result = function()
+        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+            failure = error
+        with suppress(RuntimeError):  # the event loop has ended
+            from_thread.run_sync(then, result, failure, token=loop)
+
+    try:
+        threading.Thread(target=run, name="tiered-detached", daemon=True).start()
+    except RuntimeError as error:
+        raise _no_thread(error) from error
+
+
+def _no_thread(error: RuntimeError) -> UnavailableError:
+    return UnavailableError(f"no thread could be started: let this process have more of them, or try again ({error})").telling(heard=False)
 
 
 class _Call(Generic[T]):

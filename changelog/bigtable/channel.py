@@ -20,7 +20,8 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlencode
@@ -37,6 +38,7 @@ from changelog.base.threads import in_thread
 from changelog.bigtable.column_scan import ColumnScan
 from changelog.bigtable.row_merge import Cell, CellRow, RowMerge
 from changelog.bigtable.row_scan import RowScan
+from changelog.google.authorize import Authorize
 
 CALL_TIMEOUT_S = 10.0
 SCAN_TIMEOUT_S = 60.0
@@ -219,6 +221,25 @@ def insecure_blocking_channel(host: str) -> grpc.Channel:
     return grpc.insecure_channel(host, options=[*CHANNEL_OPTIONS, STREAMS_IN_CALLER, _WITHOUT_PROXY])
 
 
+Proof = Mapping[str, str] | None
+"""The headers that prove who calls. None: an emulator does not ask."""
+
+
+async def proven(authorize: Authorize, timeout_s: float) -> tuple[Mapping[str, str], float]:
+    """The headers that prove who calls, and what is left of `timeout_s`. `UnavailableError`: there are none in time."""
+    began_at = anyio.current_time()
+    proof = await authorize(timeout_s)
+    left_s = timeout_s - (anyio.current_time() - began_at)
+    if left_s <= 0:
+        raise UnavailableError(f"there was no Google token for {timeout_s:.3g} s, so nothing was sent; try again").telling(heard=False)
+    return proof, left_s
+
+
+def as_metadata(proof: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Headers as gRPC wants them."""
+    return tuple((key.lower(), value) for key, value in proof.items())
+
+
 class BigtableTable:
     """One table. `name`: projects/…/instances/…/tables/…. The caller closes the channel after the last call.
 
@@ -226,13 +247,16 @@ class BigtableTable:
 
     `blocking`: returns a channel for calls that block, which `read_columns` then uses in a thread; None: it uses
     `channel`.
+
+    `authorize`: gives each call its token, for which it waits within its own deadline; None: the calls carry none.
     """
 
     def __init__(
         self, channel: Channel, name: str, app_profile: str = "", timeout_s: float = CALL_TIMEOUT_S,
-        blocking: Callable[[], grpc.Channel] | None = None,
+        blocking: Callable[[], grpc.Channel] | None = None, authorize: Authorize | None = None,
     ) -> None:
         self.name = name
+        self._authorize = authorize
         self._target = {"table_name": name} | ({"app_profile_id": app_profile} if app_profile else {})
         self._routing = (("x-goog-request-params", urlencode(self._target, safe="/")),)
         self._timeout_s = timeout_s
@@ -286,18 +310,19 @@ class BigtableTable:
         told: dict[int, TieredError | None] = {}
         error: TieredError = UnconfirmedError(f"{doing} was answered, but not for this row")
         try:
-            async for response in self._begun(self._mutate_rows, request, self._timeout_s):
+            proof, left_s = await self._proof(self._timeout_s)
+            async for response in self._begun(self._mutate_rows, request, left_s, proof):
                 told.update((entry.index, _told(entry.status, doing)) for entry in response.entries)
         except (grpc.RpcError, grpc.aio.UsageError) as failure:
-            error = translated(failure, doing, sent=True)
+            error = self._translated(failure, doing, proof, sent=True)
             if told:  # that the call was begun proves nothing about the other rows
                 error = UnconfirmedError(str(error))
         except anyio.get_cancelled_exc_class() as cancelled:
             error = translated(await _closed_meanwhile(cancelled), doing, sent=True)
-        except UnavailableError as closed:
-            error = closed
+        except TieredError as unsent:
+            error = unsent
         # Each caller gets an error object of its own, because each raises it.
-        return [told[index] if index in told else type(error)(*error.args) for index in range(len(rows))]
+        return [told[index] if index in told else copy(error) for index in range(len(rows))]
 
     async def increment(self, key: bytes, family: str, column: bytes) -> Cell:
         """Increases the cell by one. Returns it, with the server's time of this write."""
@@ -363,11 +388,12 @@ class BigtableTable:
 
     async def _receive_in_thread(self, channel: grpc.Channel, request: Message, scan: ColumnScan) -> bool:
         """Does what `_receive` does, in a thread. If this task is cancelled, the call is, too, and the thread ends."""
+        proof, left_s = await self._proof(SCAN_TIMEOUT_S)
         try:
             method = channel.unary_stream(f"{SERVICE}ReadRows", bigtable.ReadRowsRequest.pb().SerializeToString, None)
-            stream = method(request, timeout=SCAN_TIMEOUT_S, metadata=self._routing)
+            stream = method(request, timeout=left_s, metadata=self._metadata(proof))
         except ValueError as error:
-            raise UnavailableError(f"{self.name} cannot be reached, the channel is closed: open the storage again ({error})") from error
+            raise self._closed(error) from error
 
         def receive() -> bool:
             try:
@@ -376,7 +402,7 @@ class BigtableTable:
             except grpc.RpcError as error:
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and scan.last_key:
                     return False
-                raise translated(error, f"reading {self.name}", sent=False) from error
+                raise self._translated(error, f"reading {self.name}", proof, sent=False) from error
             return True
 
         try:
@@ -417,14 +443,15 @@ class BigtableTable:
 
         False: the time was up, and `may_end` allowed it.
         """
-        stream = self._begun(method, request, timeout_s)
+        proof, left_s = await self._proof(timeout_s)
+        stream = self._begun(method, request, left_s, proof)
         try:
             async for message in stream:
                 take(message)
         except (grpc.RpcError, grpc.aio.UsageError) as error:
             if isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and may_end():
                 return False
-            raise translated(error, f"reading {self.name}", sent=False) from error
+            raise self._translated(error, f"reading {self.name}", proof, sent=False) from error
         except anyio.get_cancelled_exc_class() as cancelled:
             raise translated(await _closed_meanwhile(cancelled), f"reading {self.name}", sent=False) from None
         finally:
@@ -432,17 +459,36 @@ class BigtableTable:
         return True
 
     async def _write(self, method: Any, request: Message, timeout_s: float) -> Message:
-        call = self._begun(method, request, timeout_s)
+        proof, left_s = (None, timeout_s) if self._authorize is None else await self._proof(timeout_s)
+        call = self._begun(method, request, left_s, proof)
         try:
             return await answer(call)
         except grpc.RpcError as error:
-            raise translated(error, f"writing the row {request.row_key.decode(errors='replace')} of {self.name}", sent=True) from error
+            doing = f"writing the row {request.row_key.decode(errors='replace')} of {self.name}"
+            raise self._translated(error, doing, proof, sent=True) from error
 
-    def _begun(self, method: Any, request: Message, timeout_s: float) -> Any:
+    async def _proof(self, timeout_s: float) -> tuple[Proof, float]:
+        """What proves who calls, and how many seconds are left to the call. `UnavailableError`: it was not sent."""
+        return (None, timeout_s) if self._authorize is None else await proven(self._authorize, timeout_s)
+
+    def _begun(self, method: Any, request: Message, timeout_s: float, proof: Proof) -> Any:
         try:
-            return method(request, timeout=timeout_s, metadata=self._routing)
+            return method(request, timeout=timeout_s, metadata=self._metadata(proof))
         except grpc.aio.UsageError as error:
-            raise UnavailableError(f"{self.name} cannot be reached, the channel is closed: open the storage again ({error})") from error
+            raise self._closed(error) from error
+
+    def _metadata(self, proof: Proof) -> tuple[tuple[str, str], ...]:
+        return self._routing if proof is None else (*self._routing, *as_metadata(proof))
+
+    def _closed(self, error: Exception) -> UnavailableError:
+        told = f"{self.name} cannot be reached, the channel is closed: open the storage again ({error})"
+        return UnavailableError(told).telling(heard=False)
+
+    def _translated(self, error: Any, doing: str, proof: Proof, *, sent: bool) -> TieredError:
+        failure = translated(error, doing, sent=sent)
+        if failure.code == grpc.StatusCode.UNAUTHENTICATED.name and self._authorize is not None and proof is not None:
+            self._authorize.refused(proof)
+        return failure
 
 
 async def answer(call: Any) -> Message:
@@ -509,6 +555,8 @@ _ADVICE: dict[grpc.StatusCode, tuple[type[TieredError], str]] = {
     grpc.StatusCode.OUT_OF_RANGE: (InvalidRequestError, "the request breaks a limit"),
 }
 """Answers that prove that nothing was written. After any other status, a mutation may or may not have been."""
+_HEARD = {*_ADVICE, grpc.StatusCode.ABORTED, grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.DATA_LOSS}
+"""What only the service says. gRPC itself gives the other statuses also if nobody answers."""
 
 
 _CODES: dict[int, Any] = {code.value[0]: code for code in grpc.StatusCode}
@@ -517,7 +565,7 @@ _CODES: dict[int, Any] = {code.value[0]: code for code in grpc.StatusCode}
 def translated(error: Any, doing: str, *, sent: bool) -> TieredError:
     """The error in this project's terms. `sent`: the request may have had an effect."""
     if not isinstance(error, grpc.aio.AioRpcError | grpc.Call):  # only of a call whose channel was closed meanwhile
-        return _failure(grpc.StatusCode.CANCELLED, str(error), doing, sent=sent)
+        return _failure(grpc.StatusCode.CANCELLED, str(error), doing, sent=sent).telling(heard=False)
     return _failure(error.code(), error.details(), doing, sent=sent)
 
 
@@ -529,7 +577,8 @@ def _told(status: Message, doing: str) -> TieredError | None:
 def _failure(code: Any, details: str | None, doing: str, *, sent: bool) -> TieredError:
     if code in _ADVICE:
         kind, advice = _ADVICE[code]
-        return kind(f"{doing} failed with {code.name}: {advice} ({details})").coded(code.name)
+        return kind(f"{doing} failed with {code.name}: {advice} ({details})").coded(code.name, heard=True)
+    heard = True if code in _HEARD else None
     if sent:
-        return UnconfirmedError(f"{doing} was never confirmed: {code.name} ({details})").coded(code.name)
-    return UnavailableError(f"{doing} failed with {code.name}: {details}").coded(code.name)
+        return UnconfirmedError(f"{doing} was never confirmed: {code.name} ({details})").coded(code.name, heard=heard)
+    return UnavailableError(f"{doing} failed with {code.name}: {details}").coded(code.name, heard=heard)

@@ -22,21 +22,15 @@ from typing import Any, Self
 from urllib.parse import urlencode
 
 import anyio
-import google.auth
 import grpc
 import grpc.aio
 from anyio.abc import TaskGroup
-from google.auth.credentials import Credentials
-from google.auth.exceptions import DefaultCredentialsError
-from google.cloud.bigtable_v2.services.bigtable.transports.grpc import BigtableGrpcTransport
-from google.cloud.bigtable_v2.services.bigtable.transports.grpc_asyncio import BigtableGrpcAsyncIOTransport
 from google.cloud.bigtable_v2.types import bigtable
 
-from changelog.base.errors import ConfigurationError, TieredError, no_credentials
+from changelog.base.errors import ConfigurationError, TieredError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import end_tasks
-from changelog.base.threads import in_thread
 from changelog.bigtable.channel import (
     CALL_TIMEOUT_S,
     CHANNEL_OPTIONS,
@@ -44,10 +38,13 @@ from changelog.bigtable.channel import (
     SERVICE,
     STREAMS_IN_CALLER,
     answer,
+    as_metadata,
     insecure_blocking_channel,
     insecure_channel,
+    proven,
     translated,
 )
+from changelog.google.authorize import Authorize
 
 HOST = "bigtable.googleapis.com:443"
 SCOPE = "https://www.googleapis.com/auth/bigtable.data"
@@ -63,20 +60,24 @@ OpensBlocking = Callable[[], grpc.Channel]
 @asynccontextmanager
 async def connect(
     instance: str, runtime: Runtime, *, emulator_host: str | None, channels: int, app_profile: str = "",
-    credentials: Credentials | None = None,
+    authorize: Authorize | None = None,
 ) -> AsyncIterator[ChannelPool]:
     """A channel of `channels` connections to `instance` (projects/…/instances/…). All are closed at exit.
 
     Calls that are still open then are cancelled. `emulator_host`: `host:port` of an emulator, without encryption and
-    credentials; None: Google's service, with `credentials` or the application default ones. `ConfigurationError`: there
-    are no credentials, or the service says what is wrong.
+    tokens; None: Google's service, with tokens from `authorize`, or from the application default credentials. Each call
+    takes its token from `ChannelPool.authorize`: gRPC knows none, because it would wait for a renewal in a thread that
+    all calls share, and not tell it from a call that was sent. `ConfigurationError`: there are no credentials, or the
+    service says what is wrong.
     """
     if channels < 1:
         raise ConfigurationError(f"channels is {channels}: Bigtable needs at least 1, and 2 in production")
-    if emulator_host is None and credentials is None:
-        credentials = await in_thread(_default_credentials, anyio.CapacityLimiter(1))
-    opens, opens_blocking = _opens_secure(credentials) if emulator_host is None else _opens_insecure(emulator_host)
-    async with ChannelPool(opens, opens_blocking, instance, app_profile, runtime, channels) as pool:
+    if emulator_host is None and authorize is None:
+        from changelog.google.tokens import GoogleAuthorization  # noqa: PLC0415 - an emulator needs none of it
+
+        authorize = await GoogleAuthorization.default(runtime, SCOPE)
+    opens, opens_blocking = _opens_secure() if emulator_host is None else _opens_insecure(emulator_host)
+    async with ChannelPool(opens, opens_blocking, instance, app_profile, runtime, channels, authorize) as pool:
         yield pool
 
 
@@ -104,14 +105,18 @@ class Connection:
         call.add_done_callback(self._ended)
         return call
 
-    async def warm(self, instance: str, app_profile: str) -> None:
+    async def warm(self, instance: str, app_profile: str, authorize: Authorize | None) -> None:
         """Sets the connection up, on this machine and in the service. Raises as a read does."""
         target = {"name": instance} | ({"app_profile_id": app_profile} if app_profile else {})
         request, response = bigtable.PingAndWarmRequest.pb(), bigtable.PingAndWarmResponse.pb()
         method = ("unary_unary", f"{SERVICE}PingAndWarm", request.SerializeToString, response.FromString)
-        routing = (("x-goog-request-params", urlencode(target, safe="/")),)
+        metadata = [("x-goog-request-params", urlencode(target, safe="/"))]
+        left_s = CALL_TIMEOUT_S
+        if authorize is not None:
+            proof, left_s = await proven(authorize, CALL_TIMEOUT_S)
+            metadata += as_metadata(proof)
         try:
-            await answer(self.begin(method, request(**target), {"timeout": CALL_TIMEOUT_S, "metadata": routing}))
+            await answer(self.begin(method, request(**target), {"timeout": left_s, "metadata": tuple(metadata)}))
         except grpc.RpcError as error:
             raise translated(error, f"connecting to {instance}", sent=False) from error
 
@@ -137,8 +142,10 @@ class ChannelPool:
     """Implements `Channel`. Enter it with `async with`: its tasks replace the connections as they age."""
 
     def __init__(
-        self, opens: Opens, opens_blocking: OpensBlocking, instance: str, app_profile: str, runtime: Runtime, size: int
+        self, opens: Opens, opens_blocking: OpensBlocking, instance: str, app_profile: str, runtime: Runtime, size: int,
+        authorize: Authorize | None = None,
     ) -> None:
+        self.authorize = authorize
         self._opens = opens
         self._opens_blocking = opens_blocking
         self._blocking: grpc.Channel | None = None
@@ -200,7 +207,7 @@ class ChannelPool:
 
         async def warm(connection: Connection) -> None:
             try:
-                await connection.warm(self._instance, self._app_profile)
+                await connection.warm(self._instance, self._app_profile, self.authorize)
             except ConfigurationError as mistake:
                 mistakes.append(mistake)
             except TieredError as error:
@@ -219,7 +226,7 @@ class ChannelPool:
             fresh, old = Connection(self._opens()), self._connections[place]
             self._retired.add(fresh)  # until it serves
             try:
-                await fresh.warm(self._instance, self._app_profile)
+                await fresh.warm(self._instance, self._app_profile, self.authorize)
             except TieredError as error:
                 events.warning("warm_up_failed", f"its older connection stays: {error}", instance=self._instance)
                 old = fresh
@@ -248,17 +255,9 @@ def _opens_insecure(host: str) -> tuple[Opens, OpensBlocking]:
     return lambda: insecure_channel(host), lambda: insecure_blocking_channel(host)
 
 
-def _opens_secure(credentials: Credentials | None) -> tuple[Opens, OpensBlocking]:
+def _opens_secure() -> tuple[Opens, OpensBlocking]:
     options = [*CHANNEL_OPTIONS, *_KEEPALIVE]
     return (
-        lambda: BigtableGrpcAsyncIOTransport.create_channel(HOST, credentials=credentials, options=options),
-        lambda: BigtableGrpcTransport.create_channel(HOST, credentials=credentials, options=[*options, STREAMS_IN_CALLER]),
+        lambda: grpc.aio.secure_channel(HOST, grpc.ssl_channel_credentials(), options=options),
+        lambda: grpc.secure_channel(HOST, grpc.ssl_channel_credentials(), options=[*options, STREAMS_IN_CALLER]),
     )
-
-
-def _default_credentials() -> Credentials:
-    try:
-        credentials, _ = google.auth.default(scopes=[SCOPE])
-    except DefaultCredentialsError as error:
-        raise no_credentials(error) from error
-    return credentials

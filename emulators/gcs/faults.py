@@ -34,7 +34,8 @@ class GcsFault:
     It is for calls whose kind (`emulators.gcs.wire.ROUTES`) matches the pattern and whose object's name contains
     `name`.
 
-    `times`: how often it is still used; None for always. `status` and `headers` are for STATUS, `seconds` for DELAY.
+    `times`: how often it is still used; None for always. `status`, `headers` and `text` are for STATUS, `seconds` for
+    DELAY. `text`: the body, as of something between client and service; None: the service's own form of an error.
     """
 
     mode: FaultMode
@@ -43,6 +44,7 @@ class GcsFault:
     times: int | None = 1
     status: int = 503
     headers: Mapping[str, str] = field(default_factory=dict)
+    text: str | None = None
     seconds: float = 0.0
 
     def matches(self, call: Call, name: str) -> bool:

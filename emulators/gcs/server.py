@@ -68,6 +68,10 @@ class GcsEmulator:
         """The sessions by upload id. Those that ended stay here for a fortnight."""
         return self._service.sessions
 
+    def merge_rewrites(self) -> None:
+        """From now on, what the body of a rewrite leaves out stays as in the source, as in Google's testbench."""
+        self._service.merges_rewrites = True
+
     def create_bucket(self, name: str, settings: dict[str, Any] | None = None) -> Bucket:
         """Creates a bucket. `settings`: as in the call's JSON, such as `lifecycle`."""
         return self._service.create_bucket(name, settings)
@@ -196,7 +200,16 @@ class GcsEmulator:
 
 
 def _error_of(fault: GcsFault) -> GcsError:
+    if fault.text is not None:
+        return _BetweenError(fault.status, fault.text, headers=fault.headers)
     return GcsError(fault.status, "A fault of this emulator.", headers=fault.headers)
+
+
+class _BetweenError(GcsError):
+    """An answer that is not in the service's form. Any status may have one."""
+
+    def answer(self) -> Answer:
+        return Answer(self.status, str(self).encode(), {"Content-Type": "text/html", **self.headers})
 
 
 class _Server(web.Server):

@@ -45,10 +45,14 @@ LATE_METADATA = "x-goog-meta-"
 
 
 class GcsService:
-    """The service. Tests may read `buckets` and `sessions` (by upload id)."""
+    """The service. Tests may read `buckets` and `sessions` (by upload id).
+
+    `merges_rewrites` True: as in Google's testbench, what the body of a rewrite leaves out stays as in the source.
+    """
 
     def __init__(self, runtime: Runtime, fault_of: Callable[[Call], GcsError | None] = lambda call: None) -> None:
         """`fault_of`: the error that a call of a batch gets instead of its effect, or None."""
+        self.merges_rewrites = False
         self._fault_of = fault_of
         self.buckets: dict[str, Bucket] = {}
         self.sessions: dict[str, Session] = {}
@@ -190,7 +194,11 @@ class GcsService:
             half = {"totalBytesRewritten": str(REWRITTEN_AT_ONCE), "done": False, "rewriteToken": str(source.generation)}
             return _shown({**told, **half}, call)
         # A body stands for all of the copy's metadata; without one they are the source's.
-        stored = target.copy(source, call.target[1], resource if body else None, call.query, self._runtime.wall_ns())
+        resource = resource if body else None
+        if resource is not None and self.merges_rewrites:
+            both = {**source.resource(), **resource}
+            resource = {**both, "metadata": {**source.metadata, **(resource.get("metadata") or {})}}
+        stored = target.copy(source, call.target[1], resource, call.query, self._runtime.wall_ns())
         return _shown({**told, "done": True, "resource": stored.resource()}, call)
 
     def _copy(self, call: Call, body: bytes) -> Answer:

@@ -43,7 +43,7 @@ from tiered.protocol.backends import Inline, Only, Removal, Row, RowState, Still
 from tiered.protocol.concurrent import both
 from tiered.protocol.conditions import ANY_REVISION, Condition, IfRevision, checked_condition, revision_shown
 from tiered.protocol.finishing import Ending, took_effect
-from tiered.protocol.reading import Reader, Source
+from tiered.protocol.reading import Lifetime, Reader, Source
 from tiered.protocol.retry import persist
 from tiered.protocol.under_way import Write
 from tiered.protocol.writing import Body, Told, Verdict, Writer
@@ -231,9 +231,9 @@ async def _prepare_unrecorded(self: Writer, write: Write, name: str, metadata: M
     return total
 
 
-async def _touch_the_row_first(self: Reader, object_id: ObjectId, state: Inline | Tombstone) -> None:
-    expiration = state.metadata.expiration if isinstance(state, Inline) else state.expiration
-    deadline_ns = touch_deadline(expiration, state.deadline_ns, self._runtime.wall_ns())
+async def _touch_the_row_first(self: Reader, object_id: ObjectId, read: Lifetime) -> None:
+    state = read.state
+    deadline_ns = touch_deadline(read.expiration, read.deadline_ns, self._runtime.wall_ns())
     if deadline_ns is None:
         return
     await self._tiers.high_volume.touch(object_id.path, state, deadline_ns)

@@ -125,10 +125,9 @@ def _commit_of(published: Published) -> Callable[[Writer, Write, Change, Lease |
 
 async def follow_once(
     self: Reader, object_id: ObjectId, inline: Callable[[Inline], T], blob: Callable[[Tombstone], Awaitable[T | None]]
-) -> tuple[T, RowState] | None:
+) -> T | None:
     """Reads once: if the blob is gone, the object is gone."""
     state = await self._state(object_id.path)
     if state is None:
         return None
-    found = inline(state) if isinstance(state, Inline) else await blob(state)
-    return None if found is None else (found, state)
+    return inline(state) if isinstance(state, Inline) else await blob(state)

@@ -280,7 +280,7 @@ class Name:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    async def __call__(self) -> Mapping[str, str]:
+    async def __call__(self, within_s: float = 10.0) -> Mapping[str, str]:
         return {"Authorization": self._name}
 
     def refused(self, headers: Mapping[str, str]) -> None:

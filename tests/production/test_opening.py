@@ -17,6 +17,7 @@ from google.cloud.bigtable_admin_v2.types import ColumnFamily, Table
 
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, insecure_channel, set_cell
+from changelog.change import ChangeId
 from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from emulators.up import BUILT_IN, start_emulators
 from tests.given.command_line import OWN_PROCESS, Command
@@ -36,8 +37,11 @@ from tiered import (
 )
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.gcs.blobs import GcsBlobs
+from tiered.metadata import NS_PER_S, TimeToIdle, TimeToLive, whole_ms
+from tiered.object_id import blob_name
 from tiered.open import open_backends
 from tiered.production import told_by_deletions
+from tiered.protocol.backends import Tombstone
 from tiered.provision.bucket import open_client
 from tiered.provision.findings import Kind
 from tiered.provision.production import inspect, provision
@@ -271,6 +275,63 @@ async def test_a_table_of_other_software_is_read_and_not_written(theirs: Setting
         " --adopt-bucket'; else give this store another gcs.bucket, or a gcs.prefix of its own",
     ]
     assert "bucket_without_owner bucket=theirs: no store owns gs://theirs/ yet" in caplog.text
+
+
+LIFETIMES: dict[str, tuple[type[TimeToIdle | TimeToLive], bool]] = {
+    "a time to idle": (TimeToIdle, True), "a time to live": (TimeToLive, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["fg", "fm"])
+@pytest.mark.parametrize("lifetime", list(LIFETIMES))
+async def test_a_large_object_whose_row_tells_no_lifetime_does_not_expire_while_it_is_read(
+    theirs: Settings, family: str, lifetime: str
+) -> None:
+    """Other software keeps the lifetime of a large object beside its blob alone."""
+    (kind, is_renewed), object_id = LIFETIMES[lifetime], ObjectId.create("theirs", "large")
+    hour, deadline_ns = kind(ns=3600 * NS_PER_S), whole_ms(RUNTIME.wall_ns()) + 600 * NS_PER_S
+    target, stamp = blob_name(object_id.path, ChangeId.new(RUNTIME)), deadline_ns // 1000 if family == "fg" else -1
+    async with cells_of(theirs) as table, open_backends(theirs, RUNTIME, writes=False) as backends:
+        await table.mutate(object_id.path.encode(), set_cell(family, b"r", target.encode(), stamp))
+        upload = await backends.tiers.long_term.open_upload(target, Metadata(hour, time_expires_ns=deadline_ns), 3)
+        await upload.write(b"big")
+        await upload.finalise()
+        before = await table.read(object_id.path.encode())
+        async with open_storage(theirs, RUNTIME, writes=False) as storage:
+            head = await storage.head(object_id)
+            assert head is not None and (head.metadata.expiration, head.metadata.time_expires_ns) == (hour, deadline_ns)
+            stored = await storage.get(object_id)
+            assert stored is not None and await stored.read() == b"big"
+        [blob] = (await backends.tiers.long_term.list(target, None, 1)).blobs
+        after = await table.read(object_id.path.encode())
+        assert before is not None and after is not None and blob.deadline_ns is not None
+        renewed_ns = blob.deadline_ns
+        assert (renewed_ns > deadline_ns + 2000 * NS_PER_S) if is_renewed else renewed_ns == deadline_ns
+        assert [(cell.family, cell.column, cell.value) for cell in after.cells] == [(family, b"r", target.encode())], "it keeps its form"
+        if family == "fm":
+            assert after == before
+        else:
+            assert after.cells[0].timestamp_us == renewed_ns // 1000
+        async with open_storage(theirs, RUNTIME, writes=False) as storage:
+            assert await storage.get(object_id) is not None
+        assert (await backends.tiers.long_term.list(target, None, 1)).blobs[0].deadline_ns == renewed_ns, "that is soon enough"
+
+
+async def test_a_copy_of_an_object_whose_row_tells_no_lifetime_has_it(settings: Settings) -> None:
+    source, copy = (ObjectId.create("photos", key) for key in ("source", "copy"))
+    hour, deadline_ns = TimeToIdle(ns=3600 * NS_PER_S), whole_ms(RUNTIME.wall_ns()) + 3000 * NS_PER_S
+    target = blob_name(source.path, ChangeId.new(RUNTIME))
+    async with cells_of(settings) as table, open_backends(settings, RUNTIME) as backends:
+        await table.mutate(source.path.encode(), set_cell("fm", b"r", target.encode()))
+        upload = await backends.tiers.long_term.open_upload(target, Metadata(hour, time_expires_ns=deadline_ns), 3)
+        await upload.write(b"big")
+        await upload.finalise()
+        async with open_storage(settings, RUNTIME) as storage:
+            await storage.copy(source, copy)
+            head = await storage.head(copy)
+        assert head is not None and (head.metadata.expiration, head.metadata.time_expires_ns) == (hour, deadline_ns)
+        state = (await backends.tiers.high_volume.read(copy.path)).state
+        assert isinstance(state, Tombstone) and (state.expiration, state.deadline_ns) == (hour, deadline_ns)
 
 
 @pytest.mark.parametrize("command", [f"get {PATH}", f"head {PATH}", "ls", f"audit show {PATH}", "audit run --engine local --to"])

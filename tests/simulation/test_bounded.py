@@ -142,12 +142,11 @@ def test_a_deletion_without_settling_first_is_found(monkeypatch: pytest.MonkeyPa
 def test_a_reader_that_takes_a_vanished_blob_for_absence_is_found_with_one_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     async def once(
         reader: Reader, object_id: ObjectId, inline: Callable[[Inline], T], blob: Callable[[Tombstone], Awaitable[T | None]]
-    ) -> tuple[T, RowState] | None:
+    ) -> T | None:
         row = await reader._tiers.high_volume.read(object_id.path)
         if not isinstance(row.state, Tombstone):
-            return None if row.state is None else (inline(row.state), row.state)
-        found = await blob(row.state)
-        return None if found is None else (found, row.state)
+            return None if row.state is None else inline(row.state)
+        return await blob(row.state)
 
     monkeypatch.setattr(Reader, "_follow", once)
     assert str(first_violation(HEAVIEST, 1).violation).startswith("I4 honest")

@@ -21,7 +21,8 @@ therefore notes in `ff:x` that the object is there, and every write of content r
 `w:` sort before `x`, so a mark hides the note.
 
 Other software's rows are read, too, and the next write replaces them: a payload in `fpg` or `fpm` (one more call); `m`
-alone (an empty object); `p` alone (default metadata); no `t`; deadlines in whole seconds; a tombstone that is
+alone (an empty object); `p` alone (default metadata); no `t` (the blob has the lifetime; a touch keeps this form);
+deadlines in whole seconds; a tombstone that is
 `{"is_redirect_tombstone":true…` in `m`, or that has an empty `r` (both mean the blob named by the path itself). Rows
 under `…/uploads/…` and `~…` are no objects. If a table has `fpg` and `fpm`, every write clears them together with the
 other data. A payload there without an `m` was left by software that did not clear it, and belongs to no object.
@@ -165,7 +166,7 @@ class BigtableRows:
     ) -> bool:
         left_s = deadline_s - self._runtime.boot_time()
         if left_s <= 0:
-            raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
+            raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent").telling(heard=False)
         writes = [*self._replace, *_cells(state, token), set_cell(MARKS, f"{_WON}{token}".encode(), b"")]
         if isinstance(only, Still):
             return await self._table.check_and_mutate(path.encode(), _reserved(token), then=writes, timeout_s=left_s)
@@ -305,7 +306,10 @@ def _cells(state: RowState, token: ChangeId | None) -> Iterator[Message]:
         case Inline(metadata, payload):
             columns = {PAYLOAD: payload, METADATA: encode_metadata(metadata)}
         case Tombstone(target, expiration):
-            columns = {TARGET: target.encode(), POLICY: _encode_policy(expiration)} | ({CONDITIONAL: b""} if state.conditional else {})
+            columns = {TARGET: target.encode()}
+            if token is not None or expiration is not None:  # else the lifetime is the blob's, as other software writes it
+                columns[POLICY] = _encode_policy(expiration)
+            columns |= {CONDITIONAL: b""} if state.conditional else {}
     if token is not None:
         columns[TOKEN] = token.encode()
     for column, value in columns.items():

@@ -45,8 +45,10 @@ from changelog.base.errors import (
 )
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import end_tasks
+from changelog.google.authorize import Authorize
 from tiered.gcs.batches import BATCH_HEADERS, decode_batch, encode_batch
 from tiered.gcs.format import (
+    CHECKED_FIELDS,
     EDITABLE_FIELDS,
     FIELDS,
     KEPT_FIELDS,
@@ -67,10 +69,11 @@ from tiered.gcs.format import (
     encode_set_aside,
     encode_time,
     extend_crc,
+    is_earlier,
 )
-from tiered.gcs.http import ENDPOINT, Answer, Authorize, GcsHttp, Media, NoAnswerError, lost_request
+from tiered.gcs.http import BETWEEN, ENDPOINT, Answer, GcsHttp, Media, NoAnswerError, listing_of, lost_request
 from tiered.gcs.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
-from tiered.gcs.upload import GcsUpload, cancel_session, open_upload
+from tiered.gcs.upload import GcsUpload, cancel_session, check_stored, open_upload
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.protocol.backends import (
     BlobHead,
@@ -161,7 +164,8 @@ class GcsBlobs:
                 if reader is None:
                     for media in opened:
                         media.close()
-        raise UnavailableError(f"blob {name!r} was replaced {ATTEMPTS_MAX} times while it was being opened; try again")
+        told = f"blob {name!r} was replaced {ATTEMPTS_MAX} times while it was being opened, or something in between withholds its bytes"
+        raise UnavailableError(f"{told}; try again").telling(heard=True)
 
     async def _open_both(self, name: str, range: ByteRange | None, opened: list[Media]) -> Resource | None:
         """Asks what the blob is, and at the same time for its bytes, which are put into `opened`.
@@ -197,7 +201,7 @@ class GcsBlobs:
         most = str(min(2 * len(wanted), PAGE_MAX))
         query = {"startOffset": first, "endOffset": f"{last} ", "maxResults": most, "fields": LISTED_HEAD_FIELDS}
         found: dict[str, BlobHead] = {}
-        for item in (await self._http.call("GET", self._http.objects_url(**query), doing)).json(doing).get("items", []):
+        for item in (await self._listed(query, doing)).get("items", []):
             if (name := item.get("name")) in wanted:
                 with suppress(CorruptRecordError):  # whoever asks for it alone is told
                     found[name] = _head_of(decode_resource(name, item))
@@ -205,14 +209,15 @@ class GcsBlobs:
 
     async def delete(self, name: str) -> None:
         doing = f"deleting blob {name!r}"
-        answer = await self._http.call("DELETE", self._http.object_url(name), doing, accept=(200, 204, 404), effect=True)
-        if answer.status == 404:
-            await self._check_bucket(name, answer)
+        url = self._http.object_url(name)
+        answer = await self._http.call("DELETE", url, doing, accept=(200, 204, 404), effect=True, looked_into=(404,))
+        if answer.status != 204:
+            await self._check_gone(name, answer, doing)
 
     async def delete_generation(self, name: str, generation: int) -> Removal:
         doing, url = self._deletion(name, generation)
-        answer = await self._http.call("DELETE", url, doing, accept=(*_REMOVALS, 404), effect=True)
-        return await self._removal(name, answer)
+        answer = await self._http.call("DELETE", url, doing, accept=(*_REMOVALS, 404), effect=True, looked_into=(404,))
+        return await self._removal(name, answer, doing)
 
     async def delete_generations(self, blobs: Sequence[tuple[str, int]]) -> Sequence[Removal | TieredError]:
         """A JSON batch. If the endpoint takes none, it is a `ConfigurationError`, and nothing was deleted."""
@@ -232,8 +237,10 @@ class GcsBlobs:
             return UnconfirmedError(f"{doing} was never confirmed: the answer to its batch leaves it out")
         if answer.status not in _REMOVALS and answer.status != 404:
             return self._http.refusal(answer, doing, effect=True)
+        if not answer.is_genuine and answer.status != 404:
+            return self._http.odd(answer, doing, effect=True)
         try:
-            return await self._removal(name, answer)
+            return await self._removal(name, answer, doing)
         except TieredError as error:
             return error
 
@@ -241,11 +248,10 @@ class GcsBlobs:
         url = self._http.object_url(name, ifGenerationMatch=str(generation))
         return f"deleting generation {generation} of blob {name!r}", url
 
-    async def _removal(self, name: str, answer: Answer) -> Removal:
-        if answer.status == 404:
-            await self._check_bucket(name, answer)
-            return Removal.ABSENT
-        return _REMOVALS[answer.status]
+    async def _removal(self, name: str, answer: Answer, doing: str) -> Removal:
+        if answer.status in (200, 404):
+            await self._check_gone(name, answer, doing)
+        return Removal.ABSENT if answer.status == 404 else _REMOVALS[answer.status]
 
     async def set_aside(self, name: str, generation: int, copy: str) -> int | NotCopied:
         """The copy has no custom time, so no lifecycle rule removes it. It keeps the deadline among its metadata."""
@@ -270,9 +276,10 @@ class GcsBlobs:
     async def _editable(self, name: str) -> Mapping[str, Any] | None:
         """What whoever copies a blob may set anew. None: there is no such blob."""
         doing = f"reading what blob {name!r} is"
-        answer = await self._http.call("GET", self._http.object_url(name, fields=EDITABLE_FIELDS), doing, accept=(200, 404))
+        url = self._http.object_url(name, fields=EDITABLE_FIELDS)
+        answer = await self._http.call("GET", url, doing, accept=(200, 404), looked_into=(404,))
         if answer.status == 404:
-            await self._check_bucket(name, answer)
+            await self._check_gone(name, answer, doing, effect=False)
             return None
         return answer.json(doing)
 
@@ -289,7 +296,7 @@ class GcsBlobs:
             answer = await self._http.call("POST", url, doing, accept=(200, 404, 412), headers=headers, body=body, effect=True)
             if answer.status != 200:
                 break
-            told = answer.json(doing)
+            told = answer.json(doing, effect=True)
             if told.get("done") or not told.get("rewriteToken"):
                 break
             query["rewriteToken"] = str(told["rewriteToken"])
@@ -314,15 +321,20 @@ class GcsBlobs:
             if found.metadata.time_expires_ns is None or found.metadata.time_expires_ns >= deadline_ns // 1000 * 1000:
                 return True
             url = self._http.object_url(
-                name, ifGenerationMatch=str(found.generation), ifMetagenerationMatch=str(found.metageneration), fields="generation"
+                name, ifGenerationMatch=str(found.generation), ifMetagenerationMatch=str(found.metageneration), fields="customTime"
             )
-            answer = await self._http.call("PATCH", url, doing, accept=(200, 404, 412), headers=_JSON, body=body, effect=True)
+            answer = await self._http.call(
+                "PATCH", url, doing, accept=(200, 404, 412), headers=_JSON, body=body, effect=True, looked_into=(404,)
+            )
             if answer.status == 200:
+                if is_earlier(answer.json(doing, effect=True).get("customTime"), deadline_ns):
+                    raise UnavailableError(f"{doing} failed: {self._http.endpoint} took it, and left it as it was").telling(heard=True)
                 return True
             if answer.status == 404:
-                await self._check_bucket(name, answer)
+                await self._check_gone(name, answer, doing)
                 return False
-        raise UnavailableError(f"blob {name!r} was changed {ATTEMPTS_MAX} times while it was being touched; its deadline may be as it was")
+        told = f"blob {name!r} was changed {ATTEMPTS_MAX} times while it was being touched; its deadline may be as it was"
+        raise UnavailableError(told).telling(heard=True)
 
     async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
         """One request, and one more for each page that the service leaves empty."""
@@ -352,7 +364,10 @@ class GcsBlobs:
         start = f" from {query['startOffset']!r} on" if "startOffset" in query else ""
         doing = f"listing the blobs of bucket {self._http.bucket!r}{start}"
         answer = await self._http.call("GET", self._http.objects_url(**query), doing)
-        return decode_listing(answer.body) or decode_listing_by_item(answer.json(doing))
+        return decode_listing(answer.body) or decode_listing_by_item(listing_of(answer, doing))
+
+    async def _listed(self, query: Mapping[str, str], doing: str) -> Mapping[str, Any]:
+        return listing_of(await self._http.call("GET", self._http.objects_url(**query), doing), doing)
 
     async def soft_deleted(self, name: str) -> Sequence[SoftDeleted]:
         """The deleted generations that can be restored. In a bucket without soft delete: none, or an error.
@@ -363,7 +378,7 @@ class GcsBlobs:
         query = {"fields": SOFT_DELETED_FIELDS, "maxResults": str(PAGE_MAX), "prefix": name, "softDeleted": "true"}
         own: list[SoftDeleted] = []
         while True:
-            page = (await self._http.call("GET", self._http.objects_url(**query), doing)).json(doing)
+            page = await self._listed(query, doing)
             items = page.get("items", [])
             own += [decode_soft_deleted(self._http.bucket, name, item) for item in items if item.get("name") == name]
             # The listing is in the order of names: this blob's own generations come before those of longer names.
@@ -377,8 +392,8 @@ class GcsBlobs:
         url = self._http.restore_url(name, generation=str(generation), ifGenerationMatch="0", fields="generation")
         answer = await self._http.call("POST", url, doing, accept=(200, 404, 412), effect=True)
         if answer.status == 404:
-            await self._check_bucket(name, answer)
-        return decode_generation(name, answer.json(doing)) if answer.status == 200 else None
+            await self._check_bucket(name)
+        return decode_generation(name, answer.json(doing, effect=True)) if answer.status == 200 else None
 
     async def kept(self, what: Kept, start: str, end: str | None, token: str) -> KeptPage:
         """One page of the listing, with its deleted generations counted.
@@ -396,14 +411,15 @@ class GcsBlobs:
         # As in `list`: no NUL is sent. What this adds at either end is left out below.
         first, stop = start.removesuffix("\0"), None if end is None else end.removesuffix("\0") + " " * end.endswith("\0")
         query |= ({"startOffset": first} if first else {}) | ({} if stop is None else {"endOffset": stop})
-        page = (await self._http.call("GET", self._http.objects_url(**query), doing)).json(doing)
+        page = await self._listed(query, doing)
         sizes = decode_kept(page, "softDeleteTime" if what is Kept.SOFT_DELETED else "timeDeleted", start, end)
         return KeptPage(len(sizes), sum(sizes), page.get("nextPageToken"))
 
     async def now_ns(self) -> int:
         """The service's clock, in whole seconds, from the header `Date` of the smallest request there is."""
         doing = f"asking the time of {self._http.endpoint}"
-        answer = await self._http.call("GET", self._http.objects_url(fields="nextPageToken", maxResults="1"), doing)
+        answer = await self._http.call("GET", self._http.objects_url(fields="kind,nextPageToken", maxResults="1"), doing)
+        listing_of(answer, doing)
         try:
             return int(parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()) * NS_PER_S
         except ValueError:
@@ -415,7 +431,7 @@ class GcsBlobs:
         query = {"prefix": OWNERS, "fields": OWNER_FIELDS, "maxResults": str(PAGE_MAX)}
         found: list[Marker] = []
         while True:
-            page = (await self._http.call("GET", self._http.objects_url(**query), doing)).json(doing)
+            page = await self._listed(query, doing)
             found += decode_markers(page.get("items", []))
             if not page.get("nextPageToken"):
                 return found
@@ -423,20 +439,33 @@ class GcsBlobs:
 
     async def _resource(self, name: str) -> Resource | None:
         doing = f"reading what blob {name!r} is"
-        answer = await self._http.call("GET", self._http.object_url(name, fields=FIELDS), doing, accept=(200, 404))
+        url = self._http.object_url(name, fields=FIELDS)
+        answer = await self._http.call("GET", url, doing, accept=(200, 404), looked_into=(404,))
         if answer.status == 404:
-            await self._check_bucket(name, answer)
+            await self._check_gone(name, answer, doing, effect=False)
             return None
-        return decode_resource(name, answer.json(doing))
+        told = answer.json(doing)
+        if told.get("name") != name:
+            raise UnavailableError(f"{doing} was answered with what names {told.get('name')!r}; {BETWEEN}")
+        return decode_resource(name, told)
 
-    async def _check_bucket(self, name: str, absent: Answer) -> None:
-        """Returns if the blob is absent and the bucket is there. Raises if the bucket is missing.
+    async def _check_gone(self, name: str, answer: Answer, doing: str, *, effect: bool = True) -> None:
+        """Returns if the blob is certainly not there, and the bucket is. Raises if the bucket is missing.
 
-        If the 404 does not say which of the two it means, a listing is sent: its 404 can only mean the bucket.
+        Only the service's own words about this blob are evidence. After any other 404, and after a 200 to a deletion,
+        which the service does not give, the blob is looked for in a listing. If that has it, something in between
+        answered: `odd`, with this `effect`.
         """
-        if not absent.message.startswith("No such object"):
-            url = self._http.objects_url(prefix=name, maxResults="1", fields="items(name)")
-            await self._http.call("GET", url, f"finding blob {name!r}")
+        if answer.status == 404 and answer.is_genuine and answer.message == f"No such object: {self._http.bucket}/{name}":
+            return
+        if await self._check_bucket(name):
+            raise self._http.odd(answer, doing, effect=effect).telling(heard=True)  # by the listing
+
+    async def _check_bucket(self, name: str) -> bool:
+        """Whether the blob is listed. `ConfigurationError`: the bucket is missing, which a listing's 404 tells."""
+        query = {"prefix": name, "maxResults": "1", "fields": "kind,items(name)"}
+        listed = (await self._listed(query, f"finding blob {name!r}")).get("items", [])
+        return any(item.get("name") == name for item in listed)
 
 
 class GcsReader:
@@ -505,7 +534,8 @@ def _reader(name: str, resource: Resource, start: int, stop: int, opened: Sequen
     if media.status not in (200, 206) or media.headers.get("X-Goog-Generation") != str(resource.generation):
         return None
     if _first_byte(media) != start or media.headers.get("Content-Length", str(stop - start)) != str(stop - start):
-        raise UnavailableError(f"reading blob {name!r} failed: bytes {start} to {stop} were asked for, and others came")
+        others = f"bytes {start} to {stop} were asked for, and others came ({media.status} {media.headers.get('Content-Range', '')})"
+        raise UnavailableError(f"reading blob {name!r} failed: {others}; {BETWEEN}, if it knows no Range").telling(heard=True)
     return GcsReader(name, resource, media, stop - start, http)
 
 
@@ -553,15 +583,18 @@ class GcsCopy:
 
     async def finalise(self) -> None:
         doing = f"copying blob {self._source!r} to {self._name!r}"
-        query = {"ifSourceGenerationMatch": str(self._generation), "ifGenerationMatch": "0", "fields": "done,rewriteToken"}
+        fields = f"done,rewriteToken,resource({CHECKED_FIELDS})"
+        query = {"ifSourceGenerationMatch": str(self._generation), "ifGenerationMatch": "0", "fields": fields}
         body, until_s = encode_resource(self._name, self._metadata), self._runtime.boot_time() + COPY_S
         while self._runtime.boot_time() <= until_s:
             url = self._http.copy_url(self._source, self._name, **query)
             answer = await self._http.call("POST", url, doing, accept=(200, 404, 412), headers=_JSON, body=body, effect=True)
             if answer.status != 200:
-                raise UnavailableError(f"{doing} failed: the source is gone, or the name is taken ({answer.reason})")
-            told = answer.json(doing)
+                why = f"the source is gone, or the name is taken ({answer.reason})"
+                raise UnavailableError(f"{doing} failed: {why}").coded(str(answer.status), heard=True)
+            told = answer.json(doing, effect=True)
             if told.get("done"):
+                check_stored(self._http.endpoint, self._name, self._metadata, told.get("resource"))
                 return
             if not told.get("rewriteToken"):
                 raise UnconfirmedError(f"{doing} was answered as neither done nor to be continued")

@@ -13,8 +13,9 @@ from typing import Self
 
 from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.base.runtime import Runtime
+from changelog.google.authorize import Authorize
 from tiered.gcs.format import encode_crc, extend_crc
-from tiered.gcs.http import ENDPOINT, Authorize, GcsHttp
+from tiered.gcs.http import ENDPOINT, GcsHttp, listing_of
 from tiered.stored import PIECE_BYTES
 
 BYTES_PER_ANSWER = 1024 * 1024
@@ -51,11 +52,14 @@ class GcsFiles:
         )
         after = f"\r\n--{boundary}--\r\n".encode()
         size = len(before) + len(content) + len(after)
+        doing = f"creating {name!r}"
         answer = await self._http.call(
-            "POST", self._http.uploads_url(uploadType="multipart", ifGenerationMatch="0", fields="generation"), f"creating {name!r}",
+            "POST", self._http.uploads_url(uploadType="multipart", ifGenerationMatch="0", fields="generation"), doing,
             accept=(200, 201, 412), body=_pieces(before, content, after), effect=True, answers=_answers(len(content)),
             headers={"Content-Type": f"multipart/related; boundary={boundary}", "Content-Length": str(size)},
         )  # fmt: skip
+        if answer.status != 412 and "generation" not in answer.json(doing, effect=True):
+            raise self._http.odd(answer, doing, effect=True)
         return answer.status != 412
 
     async def is_equal(self, name: str, content: bytes) -> bool:
@@ -68,6 +72,8 @@ class GcsFiles:
         if told.json(doing).get("size") != str(len(content)):
             return False
         answer = await self._http.call("GET", self._http.object_url(name, alt="media"), doing, answers=_answers(len(content)))
+        if answer.body != content and "X-Goog-Generation" not in answer.headers:
+            raise self._http.odd(answer, doing, effect=False)
         return answer.body == content
 
     async def read(self, name: str, bytes_max: int) -> bytes | None:
@@ -84,9 +90,9 @@ class GcsFiles:
     async def names(self, prefix: str, start: str) -> AsyncGenerator[str, None]:
         """Yields the names that begin like this and are not before `start`, in order, page by page."""
         doing = f"listing files whose names begin with {prefix!r}"
-        query = {"prefix": prefix, "startOffset": start, "fields": "items(name),nextPageToken"}
+        query = {"prefix": prefix, "startOffset": start, "fields": "kind,items(name),nextPageToken"}
         while True:
-            page = (await self._http.call("GET", self._http.objects_url(**query), doing)).json(doing)
+            page = listing_of(await self._http.call("GET", self._http.objects_url(**query), doing), doing)
             for item in page.get("items", []):
                 yield str(item["name"])
             if not page.get("nextPageToken"):
@@ -96,9 +102,9 @@ class GcsFiles:
     async def has_any(self, prefix: str) -> bool:
         """Returns whether a file has a name that begins like this."""
         doing = f"looking for files whose names begin with {prefix!r}"
-        query = {"prefix": prefix, "maxResults": "1", "fields": "items(name),nextPageToken"}
+        query = {"prefix": prefix, "maxResults": "1", "fields": "kind,items(name),nextPageToken"}
         while True:
-            page = (await self._http.call("GET", self._http.objects_url(**query), doing)).json(doing)
+            page = listing_of(await self._http.call("GET", self._http.objects_url(**query), doing), doing)
             if page.get("items"):
                 return True
             if not page.get("nextPageToken"):

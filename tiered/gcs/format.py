@@ -33,6 +33,7 @@ from changelog.base.errors import CorruptRecordError
 from tiered.metadata import (
     CONTENT_TYPE_DEFAULT,
     DEADLINE_MAX_NS,
+    NS_PER_MS,
     NS_PER_S,
     TOLD_CREATED,
     TOLD_UNKNOWN,
@@ -50,10 +51,13 @@ FIELDS = "name,size,generation,metageneration,timeCreated,customTime,contentType
 EDITABLE_FIELDS = "contentType,contentEncoding,contentDisposition,contentLanguage,cacheControl,storageClass,customTime,metadata"
 """What a copy has from its source, unless its request says something else."""
 
-LISTED_HEAD_FIELDS = f"items({FIELDS})"
-LISTED_FIELDS = "items(name,size,generation,timeCreated,customTime),nextPageToken"
-KEPT_FIELDS = "items(name,size,softDeleteTime,timeDeleted),nextPageToken"
-SOFT_DELETED_FIELDS = "items(name,size,generation,softDeleteTime,hardDeleteTime),nextPageToken"
+CHECKED_FIELDS = "size,crc32c,customTime,contentType,contentEncoding,metadata"
+"""The fields of a new blob's resource that are compared with what was sent."""
+
+LISTED_HEAD_FIELDS = f"kind,items({FIELDS})"
+LISTED_FIELDS = "kind,items(name,size,generation,timeCreated,customTime),nextPageToken"
+KEPT_FIELDS = "kind,items(name,size,softDeleteTime,timeDeleted),nextPageToken"
+SOFT_DELETED_FIELDS = "kind,items(name,size,generation,softDeleteTime,hardDeleteTime),nextPageToken"
 
 _EXPIRATION, _ORIGIN, _FILENAME, _CUSTOM = "x-sn-expiration", "x-sn-origin", "x-sn-filename", "x-snme-"
 _OLD_CREATED, _OLD_UNKNOWN, _OLD_NOT_TOLD = "x-sn-created", "x-sn-unknown", "none"
@@ -115,6 +119,36 @@ def encode_brought_back(name: str, copy: Mapping[str, Any]) -> tuple[bytes, int 
         return b"", _Stored(name, copy).time("customTime")
     blob = {**copy, "customTime": told, "metadata": metadata}
     return _dump(blob).encode(), _Stored(name, blob).time("customTime")
+
+
+def differing(name: str, metadata: Metadata, told: Mapping[str, Any]) -> list[str]:
+    """The keys of a new blob's resource that differ from what was sent, by what the service told of it.
+
+    Times are compared by the millisecond. Of custom metadata, empty values, outer spaces and the case of a key are not:
+    none of ours depends on them, and they tell nothing of what was left over or left out.
+    """
+    sent = json.loads(encode_resource(name, metadata))
+    different = [key for key in ("contentType", "contentEncoding") if (told.get(key) or "") != sent.get(key, "")]
+    different += [] if _ms(told.get("customTime")) == _ms(sent.get("customTime")) else ["customTime"]
+    here, there = (_spelt_alike(each.get("metadata") or {}) for each in (sent, told))
+    return [*different, *sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))]
+
+
+def _spelt_alike(metadata: Mapping[str, Any]) -> dict[str, str]:
+    return {key.lower(): str(value).strip() for key, value in metadata.items() if value}
+
+
+def is_earlier(told: object, deadline_ns: int) -> bool:
+    """Whether a custom time that was told is earlier than this one, by the millisecond. If there is none, it is."""
+    time_ms = _ms(told)
+    return time_ms is None or time_ms < deadline_ns // NS_PER_MS
+
+
+def _ms(time: object) -> int | None:
+    try:
+        return decode_time(str(time)) // NS_PER_MS
+    except ValueError:
+        return None
 
 
 def decode_resource(name: str, resource: Mapping[str, Any]) -> Resource:
@@ -269,6 +303,7 @@ class _Listed(msgspec.Struct, gc=False):
 
 
 class _Page(msgspec.Struct):
+    kind: str = ""
     items: list[_Listed] = []
     next_page_token: str | None = msgspec.field(name="nextPageToken", default=None)
 
@@ -299,10 +334,12 @@ class Listing(NamedTuple):
 
 
 def decode_listing(body: bytes) -> Listing | None:
-    """Decodes a page fast. None: something on it breaks the format; `decode_listing_by_item` says what."""
+    """Decodes a page fast. None: it is no listing, or `decode_listing_by_item` says what on it breaks the format."""
     try:
         page = _PAGE.decode(body)
     except msgspec.DecodeError:
+        return None
+    if page.kind != "storage#objects":
         return None
     return Listing(page.items, (), page.items[-1].name if page.items else None, page.next_page_token)
 

@@ -9,45 +9,42 @@ path, in which all bytes but letters, digits, `-`, `_` and `~` are escaped, also
 the URL again.
 
 *Failure*: if there is no answer, or one that proves nothing (408, 5xx but 501, or a status from 400 on that is not in
-`_ADVICE` below), a request with an effect ends with `UnconfirmedError` and any other with `UnavailableError`. The other
-statuses are in `_ADVICE`. A request that gets no connection of ours is `AtCapacityError`: the service is not to blame.
-404 means here that the bucket is missing. Uploads and blobs accept it, and give it another
-meaning. Whoever knows the address of an upload session may write to it. So errors that are raised here do not contain
-it, and their causes do not, either. Runs on asyncio only. Uses no proxies from the environment and no cookies, and
-follows no redirects.
+`_ADVICE` below), a request with an effect ends with `UnconfirmedError` and any other with `UnavailableError`. So does
+one whose answer is not shaped like the service's (`Answer.is_genuine`), because something in between may have given it:
+it proves nothing of what is stored. The other statuses are in `_ADVICE`. A request that gets no connection of ours is
+`AtCapacityError`, and one that gets no token `UnavailableError`: the service is not to blame. 404 means here that the
+bucket is missing. Uploads and blobs accept it, and give it another meaning. Whoever knows the address of an upload
+session may write to it. So errors that are raised here do not contain it, and their causes do not, either. Runs on
+asyncio only. Uses no proxies from the environment and no cookies, and follows no redirects.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 from urllib.parse import quote, urlencode
 
 import aiohttp
-from anyio import fail_after
+from anyio import CancelScope, current_time, fail_after, move_on_after
 from yarl import URL
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
+from changelog.base.own_waits import own_wait
+from changelog.google.authorize import Authorize
 from tiered.errors import AtCapacityError
 from tiered.payload.pieces import Piece
 from tiered.stored import PIECE_BYTES
 
+LISTING = "storage#objects"
+"""The kind of every listing. What has another one does not come from the service."""
 ENDPOINT = "https://storage.googleapis.com"
+SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 CONNECT_TIMEOUT_S = 10.0
-
-
-class Authorize(Protocol):
-    """Gives each request the headers that prove who sends it."""
-
-    async def __call__(self) -> Mapping[str, str]:
-        """The headers to send, such as `Authorization`. Raises `UnavailableError` or `ConfigurationError`."""
-
-    def refused(self, headers: Mapping[str, str]) -> None:
-        """The service did not accept these headers. The next request must get other ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +55,34 @@ class Answer:
     headers: Mapping[str, str]
     body: bytes
 
-    def json(self, doing: str) -> Mapping[str, Any]:
-        """The body as a JSON object. `UnavailableError`: it is none. `doing`: what the request does, for messages."""
+    def json(self, doing: str, *, effect: bool = False) -> Mapping[str, Any]:
+        """The body as a JSON object. `doing`: what the request does, for messages.
+
+        If it is none, it is no answer of the service: `UnconfirmedError` after a request with an `effect`, otherwise
+        `UnavailableError`.
+        """
         try:
             value = json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            raise UnavailableError(f"{doing} was answered with what is no JSON object: {_shortened(self.body)!r}")
+            kind = UnconfirmedError if effect else UnavailableError
+            raise kind(f"{doing} was answered with what is no JSON object: {_shortened(self.body)!r}; {BETWEEN}")
         return value
+
+    @property
+    def is_genuine(self) -> bool:
+        """Whether a status that is no success is shaped like the service's own answer.
+
+        That is its JSON of an error, or the header that the service gives to every upload and download. Of 308, which
+        may also be a redirect: it leads nowhere. Nobody but the service uses 499.
+        """
+        if self.status < 300 or self.status == 499 or _OWN_HEADER in self.headers:
+            return True
+        if self.status == 308:
+            return "Location" not in self.headers
+        error = self._error()
+        return bool(error) and str(error.get("code", self.status)) == str(self.status)
 
     @property
     def message(self) -> str:
@@ -80,10 +96,18 @@ class Answer:
         first = errors[0] if isinstance(errors, list) and errors else None
         return str(first.get("reason", "")) if isinstance(first, dict) else ""
 
+    @property
+    def is_resource(self) -> bool:
+        """Whether the body is the JSON of a blob, as far as its checksum shows."""
+        try:
+            return isinstance(json.loads(self.body)["crc32c"], str)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return False
+
     def _error(self) -> Mapping[str, Any]:
         try:
             error = json.loads(self.body)["error"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return {}
         return error if isinstance(error, dict) else {}
 
@@ -97,21 +121,49 @@ class NoAnswerError(Exception):
 
 
 class Place:
-    """A request's place among the connections. `is_awaited`: it waits for its first one, so no byte of it has left.
+    """A request's place among the connections. `is_awaited`: it waits for its first one. `had_one`: it may be sent.
 
-    The library itself sends some requests again if a connection that it had kept turns out to be closed.
+    Before it has a connection, no byte of it has left. The library itself sends some requests again if a connection
+    that it had kept turns out to be closed.
     """
 
-    __slots__ = ("_had_one", "is_awaited")
+    __slots__ = ("_limit_s", "_own_wait", "_timer", "had_one", "is_awaited")
 
     def __init__(self) -> None:
-        self.is_awaited = self._had_one = False
+        self.is_awaited = self.had_one = False
+        self._own_wait: own_wait | None = None
+        self._timer: CancelScope | None = None
+        self._limit_s = math.inf
+
+    @contextmanager
+    def answered_within(self, limit_s: float) -> Iterator[None]:
+        """Raises `TimeoutError` after so long. The time runs anew when the request has its token, and its connection.
+        """
+        with move_on_after(limit_s) as self._timer:
+            self._limit_s = limit_s
+            yield
+        if self._timer.cancelled_caught:
+            raise TimeoutError
 
     def wait(self) -> None:
-        self.is_awaited = not self._had_one
+        self.is_awaited = not self.had_one
+        self._own_wait = self._own_wait or own_wait()
+        self._own_wait.begin()
 
     def get(self) -> None:
-        self.is_awaited, self._had_one = False, True
+        self.is_awaited, self.had_one = False, True
+        self.leave()
+        self.go_on()
+
+    def go_on(self) -> None:
+        """What was waited for is there: from here on the time runs anew."""
+        if self._timer is not None and not self._timer.cancel_called:
+            self._timer.deadline = current_time() + self._limit_s
+
+    def leave(self) -> None:
+        """The request waits for nothing here any more: it is under way, or it has ended."""
+        if self._own_wait is not None:
+            self._own_wait.end()
 
 
 class GcsHttp:
@@ -196,28 +248,30 @@ class GcsHttp:
     async def call(
         self, method: str, url: str, doing: str, *, accept: Collection[int] = (200,), headers: Mapping[str, str] | None = None,
         body: bytes | AsyncIterable[Piece] = b"", effect: bool = False, signed: bool = True, answers: int = 1,
+        looked_into: Collection[int] = (),
     ) -> Answer:  # fmt: skip
         """Sends one request and returns its answer. A status that is not in `accept` is raised as `refusal` says.
 
         `doing`: what the request does, for messages. `effect`: the request may change something, so without an answer
         it is `UnconfirmedError`. `signed` False: the address needs no credentials. `answers`: it may take as long as so
-        many answers.
+        many answers. `looked_into`: accepted statuses that are returned also if something in between may have given
+        them, because the caller looks in another way.
         """
-        lost: NoAnswerError | None = None
+        fault: TieredError | None = None  # raised outside of the clause, so that it is not chained to what holds the address
         place = Place()
         try:
-            with fail_after(answers * self.answer_timeout_s):
+            with place.answered_within(answers * self.answer_timeout_s):
                 answer = await self.exchange(method, url, headers or {}, body, signed=signed, place=place)
         except NoAnswerError as error:
-            lost = error
+            fault = lost_request(error, doing, effect=effect)
         except TimeoutError:
-            lost = self.unanswered(answers)
-        if lost is not None and place.is_awaited:
-            raise self.crowded_out(doing, answers)
-        if lost is not None:
-            raise lost_request(lost, doing, effect=effect)
+            fault = self.out_of_time(place, doing, effect=effect, answers=answers)
+        if fault is not None:
+            raise fault
         if answer.status not in accept:
             raise self.refusal(answer, doing, effect=effect)
+        if not answer.is_genuine and answer.status not in looked_into:
+            raise self.odd(answer, doing, effect=effect)
         return answer
 
     async def exchange(
@@ -245,26 +299,29 @@ class GcsHttp:
 
         Compressed bytes come as they are stored: with `Accept-Encoding: gzip` the service does not decompress them.
         """
-        lost: NoAnswerError | None = None
+        fault: TieredError | None = None
         place = Place()
         try:
-            with fail_after(self.answer_timeout_s):
+            with place.answered_within(self.answer_timeout_s):
                 response = await self._begin("GET", url, {"Accept-Encoding": "gzip", **headers}, b"", signed=True, place=place)
                 if response.status in accept:
                     return Media(response, self._session, self.answer_timeout_s, self.endpoint)
                 answer = Answer(response.status, response.headers, await response.read())
         except NoAnswerError as error:
-            lost = error
+            fault = lost_request(error, doing, effect=False)
+        except TimeoutError:
+            fault = self.out_of_time(place, doing, effect=False)
         except (aiohttp.ClientError, OSError) as error:
-            lost = self.unanswered() if isinstance(error, TimeoutError) else _no_answer(error, self.endpoint)
-        if lost is not None and place.is_awaited:
-            raise self.crowded_out(doing)
-        raise self.refusal(answer, doing, effect=False) if lost is None else lost_request(lost, doing, effect=False)
+            fault = lost_request(_no_answer(error, self.endpoint), doing, effect=False)
+        raise fault or self.refusal(answer, doing, effect=False)
 
     async def _begin(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[Piece], *, signed: bool, place: Place
     ) -> aiohttp.ClientResponse:
-        proof = await self._authorize() if signed and self._authorize is not None else {}
+        proof: Mapping[str, str] = {}
+        if signed and self._authorize is not None:
+            proof = await self._authorize(self.answer_timeout_s)
+            place.go_on()
         try:
             response = await self._session.request(
                 method, URL(url, encoded=True), data=body or None, headers={**headers, **proof}, allow_redirects=False,
@@ -279,26 +336,42 @@ class GcsHttp:
             if not self._session.closed:
                 raise
             fault = NoAnswerError(f"the connection is closed: open the storage again ({error})", sent=False)
+        finally:
+            place.leave()
         raise fault
 
     def unanswered(self, answers: int = 1) -> NoAnswerError:
         return NoAnswerError(f"no answer from {self.endpoint} within {answers * self.answer_timeout_s:g} s", sent=True)
 
-    def crowded_out(self, doing: str, answers: int = 1) -> AtCapacityError:
-        """The error of a request that got no connection in time, so it was not sent."""
-        taken = f"all {self._connections_max} connections to {self.endpoint} were taken for {answers * self.answer_timeout_s:g} s"
+    def out_of_time(self, place: Place, doing: str, *, effect: bool, answers: int = 1) -> TieredError:
+        """The error of a request whose time is up. If it has had no connection, it was not sent."""
+        if place.had_one:
+            return lost_request(self.unanswered(answers), doing, effect=effect)
+        waited = f"for {answers * self.answer_timeout_s:g} s"
+        if not place.is_awaited:
+            return UnavailableError(f"{doing} was not sent: there was no Google token {waited}; try again").telling(heard=False)
+        taken = f"all {self._connections_max} connections to {self.endpoint} were taken {waited}"
         return AtCapacityError(f"{doing} was not sent: {taken}; close objects that are open for reading, or raise gcs.connections_max")
 
     def refusal(self, answer: Answer, doing: str, *, effect: bool) -> TieredError:
         """The error for a status that was not accepted. `effect` is the same as in `call`."""
         status, message = answer.status, answer.message
+        if not answer.is_genuine and status in _MEANT and status not in (405, 501):
+            return self.odd(answer, doing, effect=effect)
         if status == 404:
             missing = f"there is no bucket {self.bucket!r} at {self.endpoint}"
             return ConfigurationError(f"{doing} failed: {missing}; name another, or run `tiered provision` ({message})").coded("404")
         kind, advice = _LIMITED if answer.reason in _LIMIT_REASONS else _ADVICE.get(status, _NO_SERVICE if status < 400 else _UNCLEAR)
+        heard = kind is not UnconfirmedError
         if kind is UnconfirmedError and not effect:
             kind = UnavailableError
-        return kind(f"{doing} failed with {status}: {advice} ({message})").coded(str(status))
+        return kind(f"{doing} failed with {status}: {advice} ({message})").coded(str(status), heard=heard or None)
+
+    def odd(self, answer: Answer, doing: str, *, effect: bool) -> TieredError:
+        """The error for an answer that something in between may have given. It proves nothing."""
+        kind = UnconfirmedError if effect else UnavailableError
+        told = f"{doing} was answered with {answer.status}, and not in the way of Google Cloud Storage; {BETWEEN} ({answer.message!r})"
+        return kind(told).coded(str(answer.status))
 
 
 class Media:
@@ -373,6 +446,9 @@ _ADVICE: dict[int, tuple[type[TieredError], str]] = {
 
 After any other status, a request with an effect may or may not have had it.
 """
+_MEANT = {404, *_ADVICE}
+_OWN_HEADER = "X-GUploader-UploadID"
+BETWEEN = "something in between answered: look at proxies and gateways, and at the endpoint"
 
 
 def lost_request(error: NoAnswerError, doing: str, *, effect: bool) -> TieredError:
@@ -396,6 +472,14 @@ def _shortened(body: bytes) -> str:
 
 def _scrubbed(text: str) -> str:
     return re.sub(r"upload_id=[^&\s'\"<>]*", "upload_id=(withheld)", text)
+
+
+def listing_of(answer: Answer, doing: str) -> Mapping[str, Any]:
+    """The listing that an answer holds. `UnavailableError`: it holds none, so it does not tell what is there."""
+    told = answer.json(doing)
+    if told.get("kind") != LISTING:
+        raise UnavailableError(f"{doing} was answered with what is no listing; {BETWEEN}")
+    return told
 
 
 # --- addresses ---------------------------------------------------------------------------------------

@@ -77,8 +77,11 @@ class OwnedBlobs:
     async def delete_generations(self, blobs: Sequence[tuple[str, int]]) -> Sequence[Removal | TieredError]:
         return await self._blobs.delete_generations([(await self._full_to_change(name), generation) for name, generation in blobs])
 
-    async def copy_generation(self, name: str, generation: int, target: str) -> int | NotCopied:
-        return await self._blobs.copy_generation(self._prefix + name, generation, await self._full_to_create(target))
+    async def set_aside(self, name: str, generation: int, copy: str) -> int | NotCopied:
+        return await self._blobs.set_aside(self._prefix + name, generation, await self._full_to_create(copy))
+
+    async def bring_back(self, copy: str, generation: int, name: str, now_ns: int) -> int | NotCopied:
+        return await self._blobs.bring_back(self._prefix + copy, generation, await self._full_to_create(name), now_ns)
 
     async def touch(self, name: str, deadline_ns: int) -> bool:
         return await self._blobs.touch(await self._full_to_change(name), deadline_ns)

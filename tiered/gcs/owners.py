@@ -19,7 +19,7 @@ OWNERS = "~owners/"
 AFTER_OWNERS = "~owners0"
 """The first possible name after all markers: `0` comes after `/`."""
 
-OWNER_FIELDS = "items(name,generation,metadata),nextPageToken"
+OWNER_FIELDS = "kind,items(name,generation,metadata),nextPageToken"
 
 _LAST = "owner"
 _OWNER, _VERSION = "tiered-owner", "tiered-marker"

@@ -28,7 +28,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 from anyio import CancelScope, Event, get_cancelled_exc_class, move_on_after
 from anyio.abc import TaskGroup
@@ -42,9 +42,10 @@ from changelog.base.errors import (
     UnavailableError,
     UnconfirmedError,
 )
+from changelog.base.own_waits import own_wait
 from changelog.base.runtime import Runtime
-from tiered.gcs.format import encode_crc, encode_resource, extend_crc
-from tiered.gcs.http import Answer, GcsHttp, NoAnswerError, Place, lost_request
+from tiered.gcs.format import CHECKED_FIELDS, differing, encode_crc, encode_resource, extend_crc
+from tiered.gcs.http import BETWEEN, Answer, GcsHttp, NoAnswerError, Place, lost_request
 from tiered.metadata import Metadata
 from tiered.payload.pieces import Piece
 from tiered.stored import PIECE_BYTES
@@ -56,7 +57,7 @@ PARTS_AHEAD = 2
 """With more parts in the pipe, the two tasks change places less often. With fewer, an upload takes less memory."""
 
 _CREATE_ONLY = {"ifGenerationMatch": "0"}
-_SHOWN = {"fields": "crc32c,generation"}
+_SHOWN = {"fields": CHECKED_FIELDS}
 _JSON = "application/json; charset=UTF-8"
 _GONE = (404, 410, 499)
 """The statuses of a session that was cancelled or has expired."""
@@ -67,8 +68,7 @@ async def open_upload(http: GcsHttp, tasks: TaskGroup, runtime: Runtime, name: s
     declared = metadata.size if size is None else size
     if declared is not None and declared <= SINGLE_BYTES_MAX:
         return SingleUpload(http, tasks, name, metadata, declared, f"{runtime.random.getrandbits(128):032x}")
-    session = await _start_session(http, name, metadata, declared)
-    return SessionUpload(http, tasks, name, declared, session, metadata.content_type)
+    return SessionUpload(http, tasks, name, metadata, declared, await _start_session(http, name, metadata, declared))
 
 
 async def cancel_session(http: GcsHttp, session: str) -> None:
@@ -79,7 +79,23 @@ async def cancel_session(http: GcsHttp, session: str) -> None:
     if not http.is_session(session):
         raise CorruptRecordError(f"an upload session is none of bucket {http.bucket!r} at {http.endpoint}; nothing was cancelled")
     doing = f"cancelling an upload session of bucket {http.bucket!r}"
-    await http.call("DELETE", session, doing, accept=(200, 204, *_GONE), effect=True, signed=False)
+    answer = await http.call("DELETE", session, doing, accept=(200, 204, *_GONE), effect=True, signed=False)
+    if answer.status == 200 and answer.body:  # some servers say 200 instead of 499, but none with words
+        raise http.odd(answer, doing, effect=True)
+
+
+def check_stored(endpoint: str, name: str, metadata: Metadata, told: object) -> None:
+    """Raises `ConfigurationError` if a new blob has not the metadata that were sent. It exists, and is to be deleted.
+
+    A lifetime that is left over would end an object that stays.
+    """
+    if not isinstance(told, Mapping):
+        raise UnconfirmedError(f"blob {name!r} was stored, and nobody told how; {BETWEEN}")
+    if wrong := differing(name, metadata, told):
+        raise ConfigurationError(
+            f"blob {name!r} was stored by {endpoint} with other metadata than were sent ({', '.join(wrong)}), so it is not used;"
+            " this service does not replace metadata as Google Cloud Storage does: use another, or put the object anew"
+        ).telling(heard=True)
 
 
 async def _start_session(http: GcsHttp, name: str, metadata: Metadata, declared: int | None) -> str:
@@ -90,6 +106,8 @@ async def _start_session(http: GcsHttp, name: str, metadata: Metadata, declared:
     doing = f"beginning the upload of blob {name!r}"
     answer = await http.call("POST", url, doing, headers=headers, body=encode_resource(name, metadata))
     session = answer.headers.get("Location", "")
+    if not session:
+        raise UnavailableError(f"{doing} was answered without a session; {BETWEEN}")
     if not http.is_session(session):
         raise ConfigurationError(f"{doing} was answered with a session of another address than {http.endpoint}; check the endpoint")
     return session
@@ -100,10 +118,11 @@ class GcsUpload(ABC):
 
     session: str | None = None
 
-    def __init__(self, http: GcsHttp, tasks: TaskGroup, name: str, declared: int | None) -> None:
+    def __init__(self, http: GcsHttp, tasks: TaskGroup, name: str, metadata: Metadata, declared: int | None) -> None:
         self._http = http
         self._tasks = tasks
         self._name = name
+        self._metadata = metadata
         self._declared = declared
         self._size = 0
         self._crc = 0
@@ -225,7 +244,8 @@ class GcsUpload(ABC):
                 if self._pipe.closed:
                     raise self._end(None if self._ended else self._early())
                 before = self._pipe.waiting
-                with move_on_after(self._http.answer_timeout_s):
+                is_ours = not self._place.had_one  # for a connection, or for a token
+                with own_wait() if is_ours else nullcontext(), move_on_after(self._http.answer_timeout_s):
                     await self._pipe.wait_taken(ahead)
                 if self._pipe.waiting == before and not self._pipe.closed:
                     raise self._end(self._untaken(last=last))
@@ -235,9 +255,7 @@ class GcsUpload(ABC):
 
     def _untaken(self, *, last: bool) -> TieredError:
         """The error of a request that takes no part. `last`: the last one is among those that wait."""
-        if self._place.is_awaited and not self._released:
-            return self._http.crowded_out(self._doing)
-        return lost_request(self._http.unanswered(), self._doing, effect=last)
+        return self._http.out_of_time(self._place, self._doing, effect=last)
 
     # --- the answer
 
@@ -246,7 +264,7 @@ class GcsUpload(ABC):
         result = self._result
         if isinstance(result, Exception) and not isinstance(result, NoAnswerError):
             raise result
-        if not isinstance(result, Answer) or _proves_nothing(result.status):
+        if not isinstance(result, Answer) or _proves_nothing(result):
             result = await self._found_out(result or self._http.unanswered())
         if result.status in (200, 201):
             self._compare(result)
@@ -255,7 +273,7 @@ class GcsUpload(ABC):
 
     async def _found_out(self, lost: Answer | NoAnswerError) -> Answer:
         unclear = (
-            self._http.refusal(lost, self._doing, effect=True) if isinstance(lost, Answer)
+            self._unclear(lost) if isinstance(lost, Answer)
             else lost_request(lost, self._doing, effect=self._released)
         )
         if not isinstance(unclear, UnconfirmedError):
@@ -263,14 +281,22 @@ class GcsUpload(ABC):
         again: Answer | None = None
         with suppress(TieredError):
             again = await self._asked_again(self._doing)
-        if again is None or again.status == 308:  # 308: what was sent may still be on its way
+        if again is None or again.status == 308 or _proves_nothing(again):  # 308: what was sent may still be on its way
             raise unclear
         return again
 
+    def _unclear(self, answer: Answer) -> TieredError:
+        failed = answer.status == 408 or answer.status >= 500
+        return (self._http.refusal if failed else self._http.odd)(answer, self._doing, effect=True)
+
     def _compare(self, answer: Answer) -> None:
-        told, written = answer.json(self._doing).get("crc32c"), encode_crc(self._crc)
+        resource = answer.json(self._doing, effect=True)
+        told, written = resource.get("crc32c"), encode_crc(self._crc)
         if told != written:
-            raise UnavailableError(f"blob {self._name!r} was damaged on its way: its crc32c is {told}, not {written}; delete it, try again")
+            raise UnavailableError(
+                f"blob {self._name!r} was damaged on its way: its crc32c is {told}, not {written}; delete it, try again"
+            ).telling(heard=True)
+        check_stored(self._http.endpoint, self._name, self._metadata, resource)
 
     def _early(self) -> Exception:
         """The error that ended the request before all of it was sent. Nothing is stored."""
@@ -286,12 +312,15 @@ class GcsUpload(ABC):
         return UnavailableError(f"{self._doing} was given up: the storage was closed")
 
     def _refusal(self, answer: Answer) -> TieredError:
+        if not answer.is_genuine:
+            return self._http.refusal(answer, self._doing, effect=self._released)
         if answer.status == 412:
-            return UnavailableError(f"blob {self._name!r} exists already, and nothing is overwritten").coded("412")
+            return UnavailableError(f"blob {self._name!r} exists already, and nothing is overwritten").coded("412", heard=True)
         if answer.status == 308:
-            return UnavailableError(f"{self._doing} failed: the service says that bytes are missing; try again").coded("308")
+            return UnavailableError(f"{self._doing} failed: the service says that bytes are missing; try again").coded("308", heard=True)
         if self.session is not None and answer.status in _GONE:
-            return UnavailableError(f"the upload of blob {self._name!r} was cancelled before it was finalised, or is a week old; try again")
+            gone = f"the upload of blob {self._name!r} was cancelled before it was finalised, or is a week old; try again"
+            return UnavailableError(gone).coded(str(answer.status), heard=True)
         return self._http.refusal(answer, self._doing, effect=self._released)
 
     # --- beside
@@ -326,7 +355,7 @@ class SingleUpload(GcsUpload):
     """One POST with two parts: the resource and the payload. `boundary` is random, so that neither part contains it."""
 
     def __init__(self, http: GcsHttp, tasks: TaskGroup, name: str, metadata: Metadata, declared: int, boundary: str) -> None:
-        super().__init__(http, tasks, name, declared)
+        super().__init__(http, tasks, name, metadata, declared)
         self._boundary = boundary
         self._before = (
             f"--{boundary}\r\nContent-Type: {_JSON}\r\n\r\n".encode() + encode_resource(name, metadata)
@@ -353,15 +382,14 @@ class SessionUpload(GcsUpload):
     The PUT tells the content type, as the start does: some servers of GCS's API take it from the PUT alone.
     """
 
-    def __init__(self, http: GcsHttp, tasks: TaskGroup, name: str, declared: int | None, session: str, content_type: str) -> None:
-        super().__init__(http, tasks, name, declared)
+    def __init__(self, http: GcsHttp, tasks: TaskGroup, name: str, metadata: Metadata, declared: int | None, session: str) -> None:
+        super().__init__(http, tasks, name, metadata, declared)
         self.session: str | None = session
         self._url = session
-        self._content_type = content_type
 
     def _request(self, total: int | None) -> tuple[str, str, Mapping[str, str]]:
         """If the total is unknown, the body is sent in chunks, and its end tells the total."""
-        headers = {"Content-Type": self._content_type}
+        headers = {"Content-Type": self._metadata.content_type}
         match total:
             case None:
                 headers |= {"Content-Range": "bytes 0-*/*"}
@@ -454,5 +482,8 @@ def _cut(piece: Piece) -> Iterator[Piece]:
         yield view[start : start + PIECE_BYTES]
 
 
-def _proves_nothing(status: int) -> bool:
-    return status == 408 or status >= 500
+def _proves_nothing(answer: Answer) -> bool:
+    """Whether it may be that the service did something else than the answer says, or that it did not answer at all."""
+    if answer.status in (200, 201):
+        return not answer.is_resource
+    return answer.status == 408 or answer.status >= 500 or not answer.is_genuine

@@ -44,8 +44,9 @@ class Inline:
 class Tombstone:
     """Redirects to the blob named `target`. `deadline_ns`: when it expires (nanoseconds since 1970; None: never).
 
-    `conditional`: a write with a condition made it. Whoever lost the race to it was not superseded: a write just before
-    it would have broken its condition.
+    `expiration` None: the object stays, or other software wrote it, and the policy is the blob's. `conditional`: a
+    write with a condition made it. Whoever lost the race to it was not superseded: a write just before it would have
+    broken its condition.
     """
 
     target: str

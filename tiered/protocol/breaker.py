@@ -5,8 +5,9 @@
                   (one that hangs for 5 s makes room for the next)
 
 Each service of a store, the rows, the blobs and the changelog, has a breaker of its own. It sends nothing itself: all
-that it knows is what the calls of the store tell. A refusal is an answer, too. If a service forbids something, each
-call fails at once without help from here.
+that it knows is what the calls of the store tell. A refusal is an answer, too, whatever its kind. If a service forbids
+something, each call fails at once without help from here. A call that waits for this process itself (for a connection,
+for a token) tells nothing of the service.
 
 I4: what is refused here (`ask`) was certainly not sent. So only the calls are refused with which an operation begins or
 goes on while nothing of it has taken effect: reads, the upload, the entry, a write inside a row. What finds out or
@@ -31,6 +32,7 @@ from changelog.base.errors import (
 )
 from changelog.base.events import events
 from changelog.base.observe import Event, Observer
+from changelog.base.own_waits import OwnWaits
 from changelog.base.runtime import Runtime
 from tiered.errors import RangeNotSatisfiableError, ServiceAwayError
 
@@ -43,10 +45,16 @@ TRIED_EVERY_S = 2.0
 TRY_MAX_S = 5.0
 """A try that has no answer for so long makes room for the next: what it hangs on may be one dead connection."""
 GIVEN_UP_S = 1.0
-"""A caller who gave up after at least so many seconds of silence tells as much as a call that failed."""
+"""A caller who gave up after at least so many seconds of silence tells as much as a call that failed.
+
+The time in which the call waited for this process itself is not silence of the service (`changelog.base.own_waits`).
+"""
 
 _REFUSALS = (ConfigurationError, CorruptRecordError, RangeNotSatisfiableError)
-"""Errors that only an answer leads to. So does an `InvalidRequestError` with a code of the service."""
+"""Errors that only an answer leads to. So does an `InvalidRequestError` with a code of the service.
+
+Of other errors their backend says whether the service was heard (`TieredError.heard`).
+"""
 
 _WORDS = {HIGH_VOLUME: "rows", LONG_TERM: "blobs", CHANGELOG: "changelog"}
 
@@ -85,7 +93,7 @@ class Breaker:
         try:
             return await self.note(call, is_answer=is_answer)
         except UnavailableError as error:
-            if type(error) is UnavailableError and self._is_away:
+            if type(error) is UnavailableError and error.heard is None and self._is_away:
                 raise self._refusal("this call tried it again") from error  # not repeated: the next one tries
             raise
         finally:
@@ -95,21 +103,20 @@ class Breaker:
     async def note(self, call: Callable[[], Awaitable[T]], *, is_answer: Callable[[T], bool] = lambda result: True) -> T:
         """Makes the call in any case, and notes whether the service answered."""
         began_at = self._runtime.monotonic()
-        try:
-            result = await call()
-        except TieredError as error:
-            if type(error) in (UnavailableError, UnconfirmedError):  # the kinds of them are about other things
-                self._failed(began_at, str(error))
-            elif isinstance(error, _REFUSALS) or (isinstance(error, InvalidRequestError) and error.code):
-                self._answered()
-            raise
-        except Exception:
-            raise  # a defect here tells nothing of the service
-        except BaseException:  # cancelled
-            given_up_after_s = self._runtime.monotonic() - began_at
-            if given_up_after_s >= GIVEN_UP_S:
-                self._failed(began_at, f"no answer within {given_up_after_s:.3g} s")
-            raise
+        with OwnWaits(self._runtime.monotonic) as waits:
+            try:
+                result = await call()
+            except TieredError as error:
+                self._failed_with(error, waits.over_at(began_at))
+                raise
+            except Exception:
+                raise  # a defect here tells nothing of the service
+            except BaseException:  # cancelled
+                asked_at = waits.over_at(began_at)
+                given_up_after_s = self._runtime.monotonic() - asked_at
+                if given_up_after_s >= GIVEN_UP_S:
+                    self._failed(asked_at, f"no answer within {given_up_after_s:.3g} s")
+                raise
         if is_answer(result):
             self._answered()
         return result
@@ -142,6 +149,14 @@ class Breaker:
             f" since {since:%Y-%m-%dT%H:%M:%SZ}; {done}: {self._why}",
             self._service, max(0.0, self._next_try_at - now) or TRIED_EVERY_S,
         )  # fmt: skip
+
+    def _failed_with(self, error: TieredError, asked_at: float) -> None:
+        if error.heard is False:
+            return
+        if error.heard or isinstance(error, _REFUSALS) or (isinstance(error, InvalidRequestError) and error.code):
+            self._answered()
+        elif type(error) in (UnavailableError, UnconfirmedError):  # the kinds of them are about other things
+            self._failed(asked_at, str(error))
 
     def _failed(self, began_at: float, why: str) -> None:
         now = self._runtime.monotonic()

@@ -23,7 +23,7 @@ from changelog.base.events import events
 from changelog.base.observe import SILENT, Event, Observer
 from changelog.base.runtime import Runtime
 from tiered.errors import DanglingTombstoneError, UnavailableError
-from tiered.metadata import Expiration, is_expired, touch_deadline
+from tiered.metadata import Expiration, Metadata, is_expired, touch_deadline
 from tiered.object_id import ObjectId
 from tiered.protocol.backends import BlobHead, BlobReader, ByteRange, Inline, RowState, Tiers, Tombstone
 from tiered.protocol.breaker import Breaker, Breakers
@@ -45,6 +45,26 @@ class Source:
     generation: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """What decides whether a read extends an object's deadline, and the state of the row that led to it.
+
+    Where the row tells no policy, the blob's counts: so other software writes large objects. `deadline_ns`: the earlier
+    one of the row's and the blob's. None: neither has one.
+    """
+
+    state: Inline | Tombstone
+    expiration: Expiration
+    deadline_ns: int | None
+
+    @staticmethod
+    def of(state: Inline | Tombstone, told: Metadata) -> Lifetime:
+        """`told`: the object's metadata, from its row or its blob."""
+        row = told.expiration if isinstance(state, Inline) else state.expiration
+        deadlines_ns = [ns for ns in (state.deadline_ns, told.time_expires_ns) if ns is not None]
+        return Lifetime(state, told.expiration if row is None else row, min(deadlines_ns, default=None))
+
+
 class Reader:
     """Reads objects. `dangling`: how many tombstones it has found so far whose blob is gone."""
 
@@ -59,8 +79,8 @@ class Reader:
 
     async def open(
         self, object_id: ObjectId, range: ByteRange | None, progress: ProgressCount | None = None
-    ) -> tuple[StoredObject, RowState] | None:
-        """Opens the object. Returns it with the state of the row that it was read from.
+    ) -> tuple[StoredObject, Lifetime] | None:
+        """Opens the object. Returns it with what `touch` needs.
 
         None: there is no object, or it has expired. `range`: the bytes that are wanted; None: all.
         `RangeNotSatisfiableError`: the range does not fit the object. `DanglingTombstoneError`: its blob is gone.
@@ -68,14 +88,18 @@ class Reader:
         overwritten too often meanwhile.
         """
 
-        async def open_blob(state: Tombstone) -> StoredObject | None:
+        async def open_blob(state: Tombstone) -> tuple[StoredObject, Lifetime] | None:
             blob = await self._ask(self._services.blobs, lambda: self._tiers.long_term.open(state.target, range))
             if blob is None:
                 return None
             start, stop = _extent(range, blob.size)
-            return StoredObject(head_of_blob(object_id, state, blob), blob, start, stop, progress)
+            stored = StoredObject(head_of_blob(object_id, state, blob), blob, start, stop, progress)
+            return stored, Lifetime.of(state, blob.metadata)
 
-        return await self._follow(object_id, lambda state: _open_inline(object_id, state, range, progress), open_blob)
+        def open_inline(state: Inline) -> tuple[StoredObject, Lifetime]:
+            return _open_inline(object_id, state, range, progress), Lifetime.of(state, state.metadata)
+
+        return await self._follow(object_id, open_inline, open_blob)
 
     async def head(self, object_id: ObjectId) -> ObjectHead | None:
         """All that is known of the object except its bytes. None: there is none, or it has expired. Raises as `open`.
@@ -85,8 +109,7 @@ class Reader:
             blob = await self._ask(self._services.blobs, lambda: self._tiers.long_term.head(state.target))
             return None if blob is None else head_of_blob(object_id, state, blob)
 
-        found = await self._follow(object_id, lambda state: _head_of_inline(object_id, state), look_at_blob)
-        return None if found is None else found[0]
+        return await self._follow(object_id, lambda state: _head_of_inline(object_id, state), look_at_blob)
 
     async def source(self, object_id: ObjectId) -> Source | None:
         """The object as the source of a copy. None: there is none, or it has expired. Raises as `open`."""
@@ -95,44 +118,42 @@ class Reader:
             blob = await self._ask(self._services.blobs, lambda: self._tiers.long_term.head(state.target))
             return None if blob is None else Source(head_of_blob(object_id, state, blob), None, state.target, blob.generation)
 
-        found = await self._follow(object_id, lambda state: Source(_head_of_inline(object_id, state), state.payload), source_blob)
-        return None if found is None else found[0]
+        return await self._follow(object_id, lambda state: Source(_head_of_inline(object_id, state), state.payload), source_blob)
 
     async def _follow(
         self, object_id: ObjectId, inline: Callable[[Inline], T], blob: Callable[[Tombstone], Awaitable[T | None]]
-    ) -> tuple[T, RowState] | None:
-        """What was found, in the row or behind its tombstone, and the state of the row that led to it."""
+    ) -> T | None:
+        """What was found, in the row or behind its tombstone."""
         seen: RowState = None
         for _ in itertools.repeat(None, self._attempts_max):
             state = await self._state(object_id.path)
             if state is None:
                 return None
             if isinstance(state, Inline):
-                return inline(state), state
+                return inline(state)
             found = await blob(state)
             if found is not None:
-                return found, state
+                return found
             if isinstance(seen, Tombstone) and seen.target == state.target:
                 raise self._lost(object_id, state.target)
             seen = state
         raise UnavailableError(f"{object_id} was overwritten {self._attempts_max} times while it was being read; try again")
 
-    async def touch(self, object_id: ObjectId, state: Inline | Tombstone) -> None:
+    async def touch(self, object_id: ObjectId, read: Lifetime) -> None:
         """Extends the deadline of an object with time to idle after it was read: first the blob's, then the row's.
 
         Best effort: if the blob is gone, or the row has changed, the deadline stays as it is.
         """
-        deadline_ns = touch_deadline(_expiration(state), state.deadline_ns, self._runtime.wall_ns())
+        deadline_ns, state = touch_deadline(read.expiration, read.deadline_ns, self._runtime.wall_ns()), read.state
         if deadline_ns is None:
             return
         if isinstance(state, Tombstone) and not await self._tiers.long_term.touch(state.target, deadline_ns):
             return
         await self._tiers.high_volume.touch(object_id.path, state, deadline_ns)
 
-    def wants_touch(self, state: RowState) -> bool:
-        """Whether a read should extend this state's deadline now."""
-        now_ns = self._runtime.wall_ns()
-        return state is not None and touch_deadline(_expiration(state), state.deadline_ns, now_ns) is not None
+    def wants_touch(self, read: Lifetime) -> bool:
+        """Whether what was read should live longer now."""
+        return touch_deadline(read.expiration, read.deadline_ns, self._runtime.wall_ns()) is not None
 
     async def _state(self, path: str) -> RowState:
         row = await self._ask(self._services.rows, lambda: self._tiers.high_volume.read(path))
@@ -147,10 +168,6 @@ class Reader:
         self._observer.count(Event.DANGLING)
         events.error("dangling_tombstone", object=str(object_id), blob=blob)
         return DanglingTombstoneError(f"{object_id} redirects to the blob {blob!r}, which does not exist: its data is lost")
-
-
-def _expiration(state: Inline | Tombstone) -> Expiration:
-    return state.metadata.expiration if isinstance(state, Inline) else state.expiration
 
 
 def _open_inline(object_id: ObjectId, state: Inline, range: ByteRange | None, progress: ProgressCount | None) -> StoredObject:
@@ -168,6 +185,8 @@ def _head_of_inline(object_id: ObjectId, state: Inline) -> ObjectHead:
 
 def head_of_blob(object_id: ObjectId, state: Tombstone, blob: BlobHead | BlobReader) -> ObjectHead:
     """The head of a large object, from its row and its blob."""
-    # The row's deadline counts. A touch extends the blob's first and may fail before it reaches the row.
-    metadata = blob.metadata.with_facts(time_expires_ns=state.deadline_ns)
+    # The row's deadline counts. A touch extends the blob's first and may fail before it reaches the row. A row of other
+    # software may have none although the blob, and so the object, ends some day.
+    deadline_ns = blob.metadata.time_expires_ns if state.deadline_ns is None else state.deadline_ns
+    metadata = blob.metadata.with_facts(time_expires_ns=deadline_ns)
     return ObjectHead(object_id, metadata, blob.size, Tier.LONG_TERM, revision_shown(object_id.path, state), blob.checksum)

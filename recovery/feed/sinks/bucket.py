@@ -16,9 +16,10 @@ import anyio
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
+from changelog.google.tokens import GoogleAuthorization
 from recovery.feed.sinks.sink import CONTENT_TYPES, MARK, MARK_BYTES_MAX, MARK_TYPE, Held, Owner, Parcel, folder_of, generation_of, time_of
-from tiered.gcs.auth import GoogleAuthorization
 from tiered.gcs.files import GcsFiles
+from tiered.gcs.http import SCOPE
 from tiered.settings import GcsSettings
 
 CONNECTIONS = 4
@@ -88,7 +89,7 @@ class BucketSink:
         async with self._opening:
             if self._files is None:
                 gcs = self._gcs
-                authorize = None if gcs.endpoint else await GoogleAuthorization.default(self._runtime)
+                authorize = None if gcs.endpoint else await GoogleAuthorization.default(self._runtime, SCOPE)
                 self._files = await self._open.enter_async_context(GcsFiles.connect(
                     gcs.bucket, self._runtime, endpoint=gcs.endpoint, authorize=authorize, connections_max=CONNECTIONS,
                     answer_timeout_s=gcs.timeout_s,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,12 +17,11 @@ import anyio
 import grpc
 import grpc.aio
 import pytest
-from google.auth.credentials import AnonymousCredentials
 from google.cloud.bigtable_v2.types import MutateRowRequest, MutateRowResponse, ReadRowsRequest, ReadRowsResponse
 
 from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import SystemRuntime
-from changelog.bigtable.channel import BigtableTable, answer, column_is, insecure_channel
+from changelog.bigtable.channel import DELETE_ROW, BigtableTable, answer, column_is, insecure_channel
 from changelog.bigtable.pool import AGE_MAX_S, AGE_MIN_S, ChannelPool, connect
 
 pytestmark = pytest.mark.anyio
@@ -323,6 +323,89 @@ async def test_without_credentials_one_sentence_says_where_to_get_them(
     assert "\n" not in str(caught.value)
 
 
+class Numbered:
+    """An `Authorize`: tokens with numbers, a new one after each that was refused. `held`: nobody gets one."""
+
+    def __init__(self) -> None:
+        self.number = 1
+        self.held = False
+
+    async def __call__(self, within_s: float = 10.0) -> Mapping[str, str]:
+        if self.held:
+            with anyio.move_on_after(within_s):
+                await anyio.sleep_forever()
+            raise UnavailableError("the Google token could not be renewed, so nothing was sent").telling(heard=False)
+        return {"Authorization": f"Bearer {self.number}", "x-goog-user-project": "billing"}
+
+    def refused(self, headers: Mapping[str, str]) -> None:
+        assert headers["Authorization"] == f"Bearer {self.number}"
+        self.number += 1
+
+
+CALLS: dict[str, Callable[[BigtableTable], Any]] = {
+    "CheckAndMutateRow": lambda table: table.check_and_mutate(b"k", column_is("fg", b"r")),
+    "MutateRow": lambda table: table.mutate(b"k", DELETE_ROW),
+    "ReadModifyWriteRow": lambda table: table.increment(b"k", "fc", b"c"),
+    "ReadRows": lambda table: table.read(b"k"),
+    "MutateRows": lambda table: table.mutate_rows([(b"k", [DELETE_ROW]), (b"l", [DELETE_ROW])]),
+}
+
+
+@asynccontextmanager
+async def authorised(server: Any, runtime: HandRuntime, authorize: Numbered, timeout_s: float = 5.0) -> AsyncIterator[BigtableTable]:
+    async with ChannelPool(lambda: insecure_channel(server.host), nothing_blocks, INSTANCE, "", runtime, 2, authorize) as pool:
+        yield BigtableTable(pool, f"{INSTANCE}/tables/t", timeout_s=timeout_s, authorize=pool.authorize)
+
+
+@pytest.mark.parametrize("method", list(CALLS))
+async def test_each_call_carries_its_token_and_one_that_was_refused_is_not_sent_again(
+    server: Any, fails: Any, runtime: HandRuntime, method: str
+) -> None:
+    server.scripts = {each: [fails(grpc.StatusCode.UNAUTHENTICATED)] for each in CALLS}
+    async with authorised(server, runtime, Numbered()) as table:
+        for number in (1, 2):
+            try:
+                told = await CALLS[method](table)
+            except UnavailableError as error:
+                told = [error]
+            assert [(type(error), error.code, error.heard) for error in told] == [(UnavailableError, "UNAUTHENTICATED", True)] * len(told)
+            arrived = server.arrived[-1]
+            assert (arrived.method, arrived.metadata["authorization"]) == (method, f"Bearer {number}")
+            assert (arrived.metadata["x-goog-user-project"], arrived.metadata["x-goog-request-params"]) == (
+                "billing", f"table_name={INSTANCE}/tables/t",
+            )
+    assert [call.metadata["authorization"] for call in server.arrived[:2]] == ["Bearer 1"] * 2, "also those that warm"
+
+
+@pytest.mark.parametrize("method", list(CALLS))
+async def test_a_call_that_gets_no_token_was_not_sent_and_ends_in_its_time(server: Any, runtime: HandRuntime, method: str) -> None:
+    authorize = Numbered()
+    async with authorised(server, runtime, authorize, timeout_s=0.1) as table:
+        authorize.held = True
+        try:
+            told = await CALLS[method](table)
+        except UnavailableError as error:
+            told = [error]
+        assert [(type(error), error.heard) for error in told] == [(UnavailableError, False)] * len(told)
+        with anyio.move_on_after(0.01) as scope:
+            await CALLS[method](table)
+        assert scope.cancelled_caught
+    assert [call.method for call in server.arrived] == ["PingAndWarm"] * 2
+
+
+async def test_what_is_waited_for_a_token_is_taken_from_the_time_of_the_call(server: Any, runtime: HandRuntime) -> None:
+    class Late(Numbered):
+        async def __call__(self, within_s: float = 10.0) -> Mapping[str, str]:
+            await anyio.sleep(0.3)
+            return await super().__call__(within_s)
+
+    async with authorised(server, runtime, Late(), timeout_s=5.0) as table:
+        await table.mutate(b"k", DELETE_ROW)
+        with pytest.raises(UnavailableError, match="nothing was sent"):
+            await table.send(table.to_check_and_mutate(b"k", column_is("fg", b"r")), 0.2)
+    assert server.arrived[-1].method == "MutateRow" and server.arrived[-1].time_left_s < 4.8
+
+
 async def test_the_service_is_spoken_to_over_tls_by_connections_of_their_own(
     server: Any, runtime: HandRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,7 +416,7 @@ async def test_the_service_is_spoken_to_over_tls_by_connections_of_their_own(
         return insecure_channel(server.host)
 
     monkeypatch.setattr(grpc.aio, "secure_channel", secure_channel)
-    async with connect(INSTANCE, runtime, emulator_host=None, channels=2, credentials=AnonymousCredentials()) as channel:  # type: ignore[no-untyped-call]
+    async with connect(INSTANCE, runtime, emulator_host=None, channels=2, authorize=Numbered()) as channel:
         await write(channel)
     options = {
         "grpc.max_send_message_length": -1, "grpc.max_receive_message_length": -1, "grpc.use_local_subchannel_pool": 1,

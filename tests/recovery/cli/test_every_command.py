@@ -307,7 +307,7 @@ OF_OTHER_COMMANDS = {
     "recovery.feed",
 }  # fmt: skip
 OF_STATUS = {"recovery.cli.status", "recovery.status.look", "recovery.statistics.persisted"}
-OF_GOOGLES_CLIENTS = {"google.cloud.bigtable_admin_v2", "google.cloud.bigtable.data", "google.cloud.storage", "tiered.gcs.auth"}
+OF_GOOGLES_CLIENTS = {"google.cloud.bigtable_admin_v2", "google.cloud.bigtable.data", "google.cloud.storage", "changelog.google.tokens"}
 SHOWS_MODULES = (
     "import sys; from recovery.cli.main import main\ntry: main()\nexcept SystemExit as ended: code = ended.code\n"
     "print('\\n'.join(sys.modules), file=sys.stderr); sys.exit(code)"

@@ -36,7 +36,7 @@ from tiered.errors import AtCapacityError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.format import encode_crc, extend_crc
 from tiered.gcs.http import Answer, GcsHttp, Place
-from tiered.gcs.upload import SINGLE_BYTES_MAX, GcsUpload, SingleUpload
+from tiered.gcs.upload import PARTS_AHEAD, SINGLE_BYTES_MAX, GcsUpload, SessionUpload, SingleUpload
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.protocol.backends import BlobPage, ByteRange, SoftDeletes
 from tiered.testing.contracts.whole_blobs import read
@@ -217,7 +217,7 @@ async def test_a_listing_is_one_request_for_what_the_service_gives_at_once(blobs
 async def pages(*bodies: dict[str, Any], date: str = "Tue, 14 Nov 2023 22:13:20 GMT") -> AsyncIterator[tuple[GcsBlobs, list[str]]]:
     """A service that answers one request after the other with these, and the queries that it was sent."""
     asked: list[str] = []
-    left = deque(json.dumps(body).encode() for body in bodies)
+    left = deque(json.dumps({"kind": "storage#objects", **body}).encode() for body in bodies)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -297,7 +297,7 @@ async def test_compressed_bytes_come_as_they_are_stored(blobs: GcsBlobs, server:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         seen.append(head)
-        resource = {"size": "4", "generation": "1", "metageneration": "1", "contentEncoding": "gzip", "timeCreated": "2023-11-14T22:13:20Z"}
+        resource = {**item(NAME), "size": "4", "metageneration": "1", "contentEncoding": "gzip"}
         media = "alt=media" in head
         body = b"\x1f\x8b\x08!" if media else json.dumps(resource).encode()
         encoding = "Content-Encoding: gzip\r\nX-Goog-Generation: 1\r\n" if media else ""
@@ -488,7 +488,7 @@ async def test_a_write_whose_upload_is_aborted_meanwhile_says_so() -> None:
 
 async def test_an_end_whose_upload_is_aborted_before_it_is_taken_is_not_unconfirmed(server: GcsEmulator) -> None:
     class Slow(Proof):
-        async def __call__(self) -> Mapping[str, str]:
+        async def __call__(self, within_s: float = 10.0) -> Mapping[str, str]:
             await anyio.sleep(3600)
             return {}
 
@@ -531,17 +531,34 @@ async def test_a_service_that_takes_no_more_bytes_is_given_up() -> None:
             await write(upload, bytes(SINGLE_BYTES_MAX))
 
 
-async def test_an_end_that_was_not_taken_in_time_may_have_been_at_the_last_moment(server: GcsEmulator) -> None:
+async def test_an_end_that_was_not_taken_in_time_may_have_been_at_the_last_moment() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(3600)  # and reads nothing more
+
+    async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, answer_timeout_s=0.5) as client:
+        session = f"{url}/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id=x"
+        upload = SessionUpload(client._http, client._tasks, NAME, Metadata(), None, session)
+        while upload._pipe.waiting < PARTS_AHEAD:  # until the connection holds no more
+            await upload.write(bytes(256 * KIB))
+            await anyio.sleep(0.01)
+        with pytest.raises(UnconfirmedError, match=r"no answer.*within 0\.5 s"):
+            await upload.finalise()
+
+
+@pytest.mark.parametrize("size", [4, None])
+async def test_an_upload_that_got_no_token_in_time_was_not_sent(server: GcsEmulator, size: int | None) -> None:
     class Slow(Proof):
-        async def __call__(self) -> Mapping[str, str]:
+        async def __call__(self, within_s: float = 10.0) -> Mapping[str, str]:
             await anyio.sleep(3600)
             return {}
 
     async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, authorize=Slow(), answer_timeout_s=0.1) as client:
-        upload = await client.open_upload(NAME, Metadata(), 4)
-        await upload.write(b"tiny")
-        with pytest.raises(UnconfirmedError, match=r"no answer.*within 0\.1 s"):
-            await upload.finalise()
+        with pytest.raises(UnavailableError, match=r"was not sent: there was no Google token for 0\.1 s") as caught:
+            await put(client, b"tiny", session=size is None)
+        with pytest.raises(UnavailableError, match="was not sent"):
+            await client.delete(NAME)
+    assert caught.value.heard is False and not server.calls
 
 
 @pytest.mark.parametrize(
@@ -555,7 +572,8 @@ async def test_an_end_that_was_not_taken_in_time_may_have_been_at_the_last_momen
 async def test_an_early_refusal_is_raised_by_a_write_instead_of_hanging(status: int, error: type[TieredError], told: str) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(f"HTTP/1.1 {status} No\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+        body = json.dumps({"error": {"code": status}})
+        writer.write(f"HTTP/1.1 {status} No\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
         await writer.drain()
         await asyncio.sleep(3600)  # and reads nothing more
 
@@ -611,7 +629,7 @@ async def test_the_memory_of_a_streamed_put_does_not_depend_on_its_size() -> Non
             crc = 0
             for _ in range(size // MIB if length > MIB else 0):
                 crc = extend_crc(crc, bytes(MIB))
-            body = json.dumps({"crc32c": encode_crc(crc)}).encode()
+            body = json.dumps({"crc32c": encode_crc(crc), "contentType": "application/octet-stream"}).encode()
             session = f"{url}/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id=x"
             writer.write(f"HTTP/1.1 200 OK\r\nLocation: {session}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
             await writer.drain()
@@ -1024,7 +1042,7 @@ class Proof:
         self.number = 1
         self._error = error
 
-    async def __call__(self) -> Mapping[str, str]:
+    async def __call__(self, within_s: float = 10.0) -> Mapping[str, str]:
         if self._error is not None:
             raise self._error
         return {"Authorization": f"Bearer secret-{self.number}"}
@@ -1042,7 +1060,9 @@ async def test_every_request_is_authorised_but_those_of_a_session() -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         seen[head.split(" HTTP")[0]] = "Authorization: Bearer secret-1" in head
         location = f"Location: {base}/upload/storage/v1/b/blobs/o?uploadType=resumable&upload_id=x\r\n"
-        writer.write(f"HTTP/1.1 200 OK\r\n{location}Content-Length: 2\r\nConnection: close\r\n\r\n{{}}".encode())
+        status = "204 No Content" if head.startswith("DELETE") else "200 OK"
+        body = "" if head.startswith("DELETE") else json.dumps({"kind": "storage#objects", "crc32c": "AAAAAA=="})
+        writer.write(f"HTTP/1.1 {status}\r\n{location}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode())
         await writer.drain()
 
     async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url, authorize=Proof()) as client:
@@ -1053,7 +1073,7 @@ async def test_every_request_is_authorised_but_those_of_a_session() -> None:
         assert upload.session is not None
         await client.cancel(upload.session)
         await upload.write(b"x")
-        with pytest.raises(UnavailableError, match="crc32c is None"):
+        with pytest.raises(UnavailableError, match="crc32c is AAAAAA=="):
             await upload.finalise()
     assert {request.partition("?")[0].split("/")[0] + str("upload_id" in request): told for request, told in seen.items()} == {
         "POST False": True, "DELETE False": True, "GET False": True, "DELETE True": False, "PUT True": False,

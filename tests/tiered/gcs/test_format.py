@@ -28,6 +28,7 @@ from tiered.gcs.format import (
 from tiered.metadata import METADATA_BYTES_MAX, NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.protocol.backends import BlobInfo
 
+LISTING = "storage#objects"
 NAME = "attachments/org.17/project.42/objects/abc123/018bcfe5-6800-7000-8000-000000000001"
 DAY_NS = 86_400 * NS_PER_S
 FULL = Metadata(
@@ -182,7 +183,7 @@ def test_what_breaks_the_format_is_corrupt_and_named(key: str, resource: dict[st
 
 
 def test_a_listing_tells_name_size_times_and_generation() -> None:
-    page = {"items": [stored(customTime="2023-11-14T23:13:20.123456Z"), stored()], "nextPageToken": "token"}
+    page = {"kind": LISTING, "items": [stored(customTime="2023-11-14T23:13:20.123456Z"), stored()], "nextPageToken": "token"}
     quick, slow = decode_listing(json.dumps(page).encode()), decode_listing_by_item(page)
     for listing in (quick, slow):
         assert listing is not None and (list(listing.oddities), listing.last, listing.token) == ([], NAME, "token")
@@ -194,7 +195,7 @@ def test_a_listing_tells_name_size_times_and_generation() -> None:
 @pytest.mark.parametrize("key", ["size", "generation", "timeCreated"])
 def test_a_blob_that_breaks_the_format_is_an_oddity_of_its_listing_and_costs_no_other(key: str) -> None:
     for broken in ({name: value for name, value in stored().items() if name != key}, stored(**{key: "soon"}), stored(**{key: ["x"]})):
-        page = {"items": [stored(name="a"), broken, stored(name="z")]}
+        page = {"kind": LISTING, "items": [stored(name="a"), broken, stored(name="z")]}
         assert decode_listing(json.dumps(page).encode()) is None
         listing = decode_listing_by_item(page)
         assert ([blob.name for blob in listing.blobs], listing.last, listing.token) == (["a", "z"], "z", None)
@@ -204,7 +205,7 @@ def test_a_blob_that_breaks_the_format_is_an_oddity_of_its_listing_and_costs_no_
 
 @pytest.mark.parametrize("item", [{"size": "5"}, {**TOLD, "name": 5}, "text", None])
 def test_an_item_without_a_name_is_an_oddity_that_is_no_blob(item: Any) -> None:
-    page = {"items": [stored(), item]}
+    page = {"kind": LISTING, "items": [stored(), item]}
     assert decode_listing(json.dumps(page).encode()) is None
     listing = decode_listing_by_item(page)
     assert (len(listing.blobs), listing.last) == (1, NAME)
@@ -212,13 +213,14 @@ def test_an_item_without_a_name_is_an_oddity_that_is_no_blob(item: Any) -> None:
 
 
 def test_a_page_without_items_is_empty() -> None:
-    assert decode_listing(b"{}") == decode_listing(b'{"items":[]}') == ([], (), None, None)
+    assert decode_listing(b'{"kind":"storage#objects"}') == decode_listing(b'{"kind":"storage#objects","items":[]}') == ([], (), None, None)
+    assert decode_listing(b"{}") is None, "that is no listing"
 
 
 @given(st.datetimes(timezones=st.just(UTC)))
 def test_times_of_a_listing_are_exact_to_the_microsecond(time: datetime) -> None:
     text = time.isoformat().replace("+00:00", "Z")
-    listing = decode_listing(json.dumps({"items": [stored(timeCreated=text)]}).encode())
+    listing = decode_listing(json.dumps({"kind": LISTING, "items": [stored(timeCreated=text)]}).encode())
     assert listing is not None and listing.blobs[0].created_ns == decode_time(text)
 
 

@@ -46,7 +46,7 @@ def changes(blobs: OwnedBlobs) -> list[Callable[[], Awaitable[object]]]:
     return [
         partial(store, blobs, "p/objects/k/new"), partial(blobs.delete, "p/objects/k/1"),
         partial(blobs.delete_generation, "p/objects/k/1", 1), partial(blobs.delete_generations, [("p/objects/k/1", 1)]),
-        partial(blobs.copy_generation, "p/objects/k/1", 1, "~quarantine/x"),
+        partial(blobs.set_aside, "p/objects/k/1", 1, "~quarantine/x"), partial(blobs.bring_back, "~quarantine/x", 1, "p/objects/k/1", 0),
         partial(blobs.open_copy, "p/objects/k/1", 1, "p/objects/k/2", Metadata()), partial(blobs.touch, "p/objects/k/1", 5),
         partial(blobs.restore, "p/objects/k/1", 1),
     ]  # fmt: skip
@@ -168,7 +168,7 @@ async def test_a_store_below_a_prefix_sees_its_own_blobs_only_and_without_the_pr
         [first, *_] = (await ours.list("", None, 10)).blobs
         assert first.name == "media/objects/k/1" and len((await ours.list("", None, 10)).blobs) == 3
         assert sorted(await ours.heads(["media/objects/k/1", "media/objects/é/1"])) == ["media/objects/k/1", "media/objects/é/1"]
-        copy = await ours.copy_generation(first.name, first.generation, "~quarantine/l/media/objects/k/1")
+        copy = await ours.set_aside(first.name, first.generation, "~quarantine/l/media/objects/k/1")
         assert isinstance(copy, int)
         assert await ours.delete_generations([(first.name, first.generation)]) == [Removal.DELETED]
         assert await ours.head(first.name) is None and await theirs.head(first.name) is not None

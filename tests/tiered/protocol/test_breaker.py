@@ -15,10 +15,12 @@ from changelog.base.errors import (
     CorruptRecordError,
     InvalidRequestError,
     LeaseLostError,
+    TieredError,
     UnavailableError,
     UnconfirmedError,
 )
 from changelog.base.observe import Event, Observer
+from changelog.base.own_waits import own_wait
 from emulators.world.runtime import SimulatedRuntime
 from tiered.errors import RangeNotSatisfiableError, ServiceAwayError
 from tiered.protocol.breaker import GIVEN_UP_S, HIGH_VOLUME, LONG_TERM, TRIED_EVERY_S, TRY_MAX_S, Breaker, Breakers
@@ -145,6 +147,49 @@ async def test_errors_about_something_else_tell_nothing_of_the_service(service: 
     service.error = error
     await service.fails(type(error))
     assert service.breaker.away_s is not None
+
+
+@pytest.mark.parametrize("kind", [UnavailableError, UnconfirmedError, ConfigurationError])
+async def test_an_error_with_which_the_service_was_heard_ends_an_outage(service: Service, kind: type[TieredError]) -> None:
+    await service.go_away()
+    service.error = kind("429").coded("429", heard=True)
+    with pytest.raises(TieredError):
+        await service.breaker.ask(service.call)
+    assert service.breaker.away_s is None
+
+
+@pytest.mark.parametrize("kind", [UnavailableError, UnconfirmedError, ConfigurationError])
+async def test_an_error_before_the_service_was_asked_neither_begins_nor_ends_an_outage(service: Service, kind: type[TieredError]) -> None:
+    service.error = kind("there is no token").telling(heard=False)
+    for _ in range(10):
+        with pytest.raises(kind):
+            await service.breaker.ask(service.call)
+        await anyio.sleep(AWAY_AFTER_S)
+    assert service.breaker.away_s is None
+    await service.go_away()
+    service.error = kind("there is no token").telling(heard=False)
+    with pytest.raises(TieredError):
+        await service.breaker.ask(service.call)
+    assert service.breaker.away_s is not None
+
+
+async def test_callers_who_leave_while_they_wait_for_this_process_tell_nothing(service: Service) -> None:
+    async def wait_here(then_s: float) -> None:
+        async with anyio.create_task_group() as tasks:  # a task of the call counts, too
+            tasks.start_soon(anyio.sleep, 0)
+            with own_wait():
+                await anyio.sleep(AWAY_AFTER_S)
+            await anyio.sleep(then_s)
+
+    for left_s in (AWAY_AFTER_S / 2, AWAY_AFTER_S + GIVEN_UP_S / 2):
+        for _ in range(5):
+            with anyio.move_on_after(left_s):
+                await service.breaker.ask(lambda: wait_here(1000))
+    assert service.breaker.away_s is None
+    for _ in range(10):
+        with anyio.move_on_after(AWAY_AFTER_S + 2 * GIVEN_UP_S):
+            await service.breaker.note(lambda: wait_here(1000))
+    assert service.breaker.away_s is not None, "after that wait the service was silent"
 
 
 async def test_an_answer_between_failures_begins_the_time_anew(service: Service) -> None:

@@ -1,0 +1,4 @@
+"""What all clients of Google's services need: the tokens that prove who calls. It knows no service.
+
+    tokens.py    begin here
+"""

@@ -1,0 +1,19 @@
+"""`Authorize`: what a client needs to prove to a service who calls. `tokens.py` implements it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+
+class Authorize(Protocol):
+    """Gives each request the headers that prove who sends it."""
+
+    async def __call__(self, within_s: float = ...) -> Mapping[str, str]:
+        """The headers to send, such as `Authorization`, after `within_s` seconds at most.
+
+        Raises `UnavailableError` or `ConfigurationError`: nothing was sent.
+        """
+
+    def refused(self, headers: Mapping[str, str]) -> None:
+        """The service did not accept these headers. The next request must get other ones."""

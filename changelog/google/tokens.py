@@ -1,0 +1,212 @@
+"""`GoogleAuthorization`: the headers that Google's services accept, from application default credentials.
+
+    credentials                              --refresh, in a thread of its own-->   token   -->   {"Authorization": ...}
+    (a file, the metadata server, workload identity)
+
+A token is renewed ahead: from `RENEW_EARLY_S` before it expires, a call begins a renewal and goes on with the old
+token. Only a call without any good token waits, for `WAIT_MAX_S` at most and as long as its own time allows. It can be
+cancelled. All such calls wait for one renewal. Whatever it hangs on, nothing else waits for its thread. A renewal that
+takes longer than `HUNG_AFTER_S` is not counted on any more, and another one may begin, `RENEWALS_MAX` in all.
+
+*Failure*: if a renewal fails and the old token is still good, the renewal is tried again after `RETRY_S`. If there is
+no good token, the call raises `UnavailableError`: nothing was sent, and it tells nothing of the service. So it is if
+what is answered is no token. If there are no credentials at all, it is a `ConfigurationError` that says where to put
+them. Tokens are never shown.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Protocol, Self, TypeVar
+
+import anyio
+import google.auth
+from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
+from google.auth.transport.requests import Request
+
+from changelog.base.errors import ConfigurationError, UnavailableError, no_credentials
+from changelog.base.own_waits import own_wait
+from changelog.base.runtime import Runtime
+from changelog.base.threads import detached
+
+T = TypeVar("T")
+
+RENEW_EARLY_S = 225
+"""The same as in Google's own clients. Earlier than that, a metadata server gives out the same token again."""
+RETRY_S = 10.0
+REFRESH_TIMEOUT_S = 10.0
+WAIT_MAX_S = 10.0
+HUNG_AFTER_S = 30.0
+RENEWALS_MAX = 4
+FIND_MAX_S = 60.0
+"""How long it may take to find the credentials. Google's library asks whether there is a metadata server."""
+
+_NS_PER_S = 1_000_000_000
+_TOKEN = re.compile(r"[!-~]+")
+
+
+class Credentials(Protocol):
+    """The part of `google.auth.credentials.Credentials` that is used.
+
+    `expiry`: a datetime in UTC, without a time zone; None: the token never expires.
+    """
+
+    token: Any
+    expiry: Any
+
+    @property
+    def quota_project_id(self) -> Any: ...
+    def refresh(self, request: Any) -> None: ...
+
+
+class _Renewal:
+    """One renewal. `failure`: why it brought no token."""
+
+    def __init__(self, began_at: float) -> None:
+        self.began_at = began_at
+        self.ended = anyio.Event()
+        self.failure: BaseException | None = None
+
+
+class GoogleAuthorization:
+    """An `Authorize`, for one event loop. `runtime` gives the clock by which a token expires."""
+
+    def __init__(self, credentials: Credentials, runtime: Runtime) -> None:
+        self._credentials = credentials
+        self._runtime = runtime
+        self._token: str | None = None
+        self._expires_s = math.inf
+        self._renewals: list[_Renewal] = []
+        self._in_vain_at = -math.inf
+
+    @classmethod
+    async def default(cls, runtime: Runtime, scope: str) -> Self:
+        """Finds the credentials of this machine or this user.
+
+        `ConfigurationError`: there are none, or they cannot be used. `UnavailableError`: that was not told in time.
+        """
+        try:
+            credentials, _ = await _called(partial(google.auth.default, scopes=[scope]), FIND_MAX_S)
+        except DefaultCredentialsError as error:
+            raise no_credentials(error) from error
+        except TimeoutError:
+            raise UnavailableError(
+                f"the Google credentials were not found within {FIND_MAX_S:g} s: check the metadata server (GCE_METADATA_HOST), or set "
+                "GOOGLE_APPLICATION_CREDENTIALS to the file of a key"
+            ).telling(heard=False) from None
+        except (GoogleAuthError, ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+            raise ConfigurationError(
+                f"the Google credentials cannot be used: {_told(error)}; run 'gcloud auth application-default login', or correct the file "
+                "that GOOGLE_APPLICATION_CREDENTIALS names"
+            ) from error
+        return cls(credentials, runtime)
+
+    async def __call__(self, within_s: float = WAIT_MAX_S) -> Mapping[str, str]:
+        """The headers for one request. `UnavailableError`: there is no good token, and none could be got in time."""
+        left_s = self._left_s()
+        if left_s <= RENEW_EARLY_S:
+            renewal = self._renewal(must=left_s == 0)
+            if left_s == 0 and renewal is not None:
+                waits_s = min(within_s, WAIT_MAX_S)
+                with own_wait(), anyio.move_on_after(waits_s):
+                    await renewal.ended.wait()
+                self._check_renewed(renewal, waits_s)
+        headers = {"Authorization": f"Bearer {self._token}"}
+        project = self._credentials.quota_project_id
+        return headers | {"x-goog-user-project": str(project)} if project else headers
+
+    def refused(self, headers: Mapping[str, str]) -> None:
+        """Forgets the token, if it is still the one in `headers`: it was revoked, or this machine's clock is wrong."""
+        if headers.get("Authorization") == f"Bearer {self._token}":
+            self._token = None
+
+    def _left_s(self) -> float:
+        """For how many seconds the token is still good. 0: there is none."""
+        if self._token is None:
+            return 0.0
+        return max(0.0, self._expires_s - self._runtime.wall_ns() / _NS_PER_S)
+
+    # --- renewals
+
+    def _renewal(self, *, must: bool) -> _Renewal | None:
+        """The renewal that is under way, or a new one. `must` False: no new one soon after one that was in vain."""
+        now = self._runtime.monotonic()
+        if self._renewals and (now - self._renewals[-1].began_at <= HUNG_AFTER_S or len(self._renewals) >= RENEWALS_MAX):
+            return self._renewals[-1]
+        if not must and now < self._in_vain_at + RETRY_S:
+            return None
+        renewal = _Renewal(now)
+        try:
+            detached(partial(_renewed, self._credentials), partial(self._end, renewal))
+        except UnavailableError as error:
+            self._in_vain_at = now
+            if must:
+                raise UnavailableError(f"the Google token could not be renewed: {error}").telling(heard=False) from error
+            return None
+        self._renewals.append(renewal)
+        return renewal
+
+    def _end(self, renewal: _Renewal, renewed: tuple[str, float] | None, failure: BaseException | None) -> None:
+        self._renewals.remove(renewal)
+        renewal.failure = failure
+        # One that hung may come with an older token than there is by now.
+        if renewed is not None and (self._token is None or renewed[1] >= self._expires_s):
+            self._token, self._expires_s = renewed
+        if self._left_s() <= RENEW_EARLY_S:
+            self._in_vain_at = self._runtime.monotonic()
+        renewal.ended.set()
+
+    def _check_renewed(self, renewal: _Renewal, waited_s: float) -> None:
+        if self._left_s():
+            return
+        why = (
+            f"no answer within {waited_s:.3g} s" if not renewal.ended.is_set()
+            else "it expires at once; check the clock of this machine" if renewal.failure is None
+            else _told(renewal.failure)
+        )
+        raise UnavailableError(
+            f"the Google token could not be renewed, so nothing was sent: {why}; check the network, the metadata server "
+            "(GCE_METADATA_HOST) or the file of the key, or log in again"
+        ).telling(heard=False) from renewal.failure
+
+
+def _renewed(credentials: Credentials) -> tuple[str, float]:
+    """Renews the token. Returns it, and when it expires, in seconds since 1970. `ValueError`: what came is no token."""
+    credentials.refresh(partial(Request(), timeout=REFRESH_TIMEOUT_S))
+    token, expiry = credentials.token, credentials.expiry
+    if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+        raise ValueError(f"it is {type(token).__name__}, not the text of a token")
+    if expiry is None:
+        return token, math.inf
+    if not isinstance(expiry, datetime):
+        raise ValueError(f"it expires at {expiry!r}, which is no time")
+    return token, (expiry.replace(tzinfo=UTC) if expiry.tzinfo is None else expiry).timestamp()
+
+
+def _told(error: BaseException) -> str:
+    """What Google's library says in one line. It lets errors out that only say what it did not find in the answer."""
+    if isinstance(error, GoogleAuthError):
+        return str(error).partition("\n")[0].rstrip(".")
+    return f"what was answered is no token ({type(error).__name__}: {error})"
+
+
+async def _called(function: Callable[[], T], within_s: float) -> T:
+    """Calls it in a thread that nothing waits for. `TimeoutError`: it has not returned in time."""
+    ended = anyio.Event()
+    outcome: list[tuple[T | None, BaseException | None]] = []
+
+    def end(result: T | None, failure: BaseException | None) -> None:
+        outcome.append((result, failure))
+        ended.set()
+
+    detached(function, end)
+    with anyio.fail_after(within_s):
+        await ended.wait()
+    [(result, failure)] = outcome
+    if failure is not None:
+        raise failure
+    return result  # type: ignore[return-value]  # no failure, so it is what the function returned

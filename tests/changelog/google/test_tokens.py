@@ -1,0 +1,441 @@
+"""GoogleAuthorization are kept, renewed in time and by one task at a time; what fails says what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import anyio
+import google.auth
+import pytest
+from google.auth import compute_engine
+from google.auth.compute_engine import _metadata
+from google.auth.exceptions import DefaultCredentialsError, RefreshError
+
+from changelog.base.errors import ConfigurationError, UnavailableError
+from changelog.base.own_waits import OwnWaits
+from changelog.base.runtime import SystemRuntime
+from changelog.google.tokens import HUNG_AFTER_S, RENEW_EARLY_S, RENEWALS_MAX, RETRY_S, GoogleAuthorization
+
+pytestmark = pytest.mark.anyio
+NOW_NS = 1_700_000_000_000_000_000
+SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+
+
+class FixedRuntime(SystemRuntime):
+    now_ns = NOW_NS
+    waited_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.waited_s
+
+    def wall_ns(self) -> int:
+        return self.now_ns
+
+    def later(self, seconds: float) -> None:
+        self.now_ns += round(seconds * 1e9)
+
+
+class FakeCredentials:
+    """GoogleAuthorization of an hour, numbered."""
+
+    def __init__(self, runtime: FixedRuntime) -> None:
+        self.token: str | None = None
+        self.expiry: datetime | None = None
+        self.quota_project_id: str | None = None
+        self.refreshed = 0
+        self.error: Exception | None = None
+        self.threads: set[int] = set()
+        self.lifetime: timedelta | None = timedelta(hours=1)
+        self._runtime = runtime
+
+    def refresh(self, request: Any) -> None:
+        self.threads.add(threading.get_ident())
+        if self.error is not None:
+            raise self.error
+        self.refreshed += 1
+        self.token = f"token-{self.refreshed}"
+        now = datetime.fromtimestamp(self._runtime.wall_ns() / 1e9, UTC).replace(tzinfo=None)
+        self.expiry = None if self.lifetime is None else now + self.lifetime
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def runtime() -> FixedRuntime:
+    return FixedRuntime()
+
+
+@pytest.fixture
+def credentials(runtime: FixedRuntime) -> FakeCredentials:
+    return FakeCredentials(runtime)
+
+
+@pytest.fixture
+def authorize(credentials: FakeCredentials, runtime: FixedRuntime) -> GoogleAuthorization:
+    return GoogleAuthorization(credentials, runtime)
+
+
+async def test_a_token_is_fetched_in_another_thread_and_kept(authorize: GoogleAuthorization, credentials: FakeCredentials) -> None:
+    assert await authorize() == {"Authorization": "Bearer token-1"}
+    assert await authorize() == {"Authorization": "Bearer token-1"}
+    assert credentials.refreshed == 1
+    assert threading.get_ident() not in credentials.threads
+
+
+async def renewed(authorize: GoogleAuthorization) -> None:
+    """Waits until no renewal is under way."""
+    with anyio.fail_after(10):
+        while authorize._renewals:
+            await authorize._renewals[-1].ended.wait()
+
+
+async def test_a_token_is_renewed_before_it_expires_and_nobody_waits_for_that(
+    authorize: GoogleAuthorization, runtime: FixedRuntime
+) -> None:
+    await authorize()
+    runtime.later(3600 - RENEW_EARLY_S - 1)
+    assert await authorize() == {"Authorization": "Bearer token-1"}
+    assert not authorize._renewals
+    runtime.later(1)
+    assert await authorize() == {"Authorization": "Bearer token-1"}
+    await renewed(authorize)
+    assert await authorize() == {"Authorization": "Bearer token-2"}
+
+
+async def test_a_token_that_never_expires_is_kept(
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime
+) -> None:
+    credentials.lifetime = None
+    await authorize()
+    runtime.later(1e6)
+    assert await authorize() == {"Authorization": "Bearer token-1"}
+
+
+async def test_a_token_is_renewed_however_many_threads_wait_elsewhere(
+    authorize: GoogleAuthorization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As payloads from pipes do, or whatever else the process reads in anyio's own threads."""
+    monkeypatch.setattr(google.auth, "default", lambda scopes: (FakeCredentials(FixedRuntime()), "project"))
+    busy = threading.Event()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(int(anyio.to_thread.current_default_thread_limiter().total_tokens)):
+            tasks.start_soon(partial(anyio.to_thread.run_sync, busy.wait))
+        try:
+            with anyio.fail_after(30):
+                assert await authorize() == {"Authorization": "Bearer token-1"}
+                await GoogleAuthorization.default(FixedRuntime(), SCOPE)
+        finally:
+            busy.set()
+
+
+async def test_a_thread_that_cannot_be_had_is_no_error_while_the_token_is_good(
+    authorize: GoogleAuthorization, runtime: FixedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    await authorize()
+    runtime.later(3600 - 10)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert await authorize() == {"Authorization": "Bearer token-1"}
+    runtime.later(10)
+    with pytest.raises(UnavailableError, match=r"could not be renewed: no thread could be started"):
+        await authorize()
+
+
+async def test_many_tasks_wait_for_one_renewal(authorize: GoogleAuthorization, credentials: FakeCredentials) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(authorize)
+    assert credentials.refreshed == 1
+
+
+async def test_a_failed_renewal_is_unavailable_and_the_next_one_is_tried(
+    authorize: GoogleAuthorization, credentials: FakeCredentials
+) -> None:
+    credentials.error = RefreshError("the metadata server is away")  # type: ignore[no-untyped-call]
+    with pytest.raises(UnavailableError, match=r"could not be renewed.*metadata server"):
+        await authorize()
+    credentials.error = None
+    assert await authorize() == {"Authorization": "Bearer token-1"}
+
+
+async def test_a_failed_early_renewal_is_no_error_while_the_token_is_good(
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime
+) -> None:
+    await authorize()
+    runtime.later(3600 - 10)
+    credentials.error = RefreshError("the metadata server is away")  # type: ignore[no-untyped-call]
+    assert await authorize() == {"Authorization": "Bearer token-1"}
+    await renewed(authorize)
+    runtime.later(10)
+    with pytest.raises(UnavailableError):
+        await authorize()
+
+
+class Hanging:
+    """What `refresh` does is held up until the test lets it go on."""
+
+    def __init__(self, credentials: FakeCredentials) -> None:
+        self.go_on = threading.Event()
+        self.begun = 0
+        self._refresh = credentials.refresh
+        credentials.refresh = self.refresh  # type: ignore[method-assign]
+
+    def refresh(self, request: Any) -> None:
+        self.begun += 1
+        assert self.go_on.wait(30)
+        self._refresh(request)
+
+
+async def test_a_renewal_that_hangs_holds_up_nobody_while_the_token_is_good(
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime
+) -> None:
+    await authorize()
+    runtime.later(3600 - 60)
+    hanging = Hanging(credentials)
+    with anyio.fail_after(5):
+        assert [await authorize() for _ in range(20)] == [{"Authorization": "Bearer token-1"}] * 20
+    hanging.go_on.set()
+    await renewed(authorize)
+    assert hanging.begun == 1 and await authorize() == {"Authorization": "Bearer token-2"}
+
+
+async def test_a_caller_leaves_a_renewal_that_hangs_when_its_own_time_is_up(
+    authorize: GoogleAuthorization, credentials: FakeCredentials
+) -> None:
+    hanging = Hanging(credentials)
+    with anyio.move_on_after(0.05) as scope:
+        await authorize()
+    assert scope.cancelled_caught
+    with pytest.raises(UnavailableError, match=r"nothing was sent: no answer within 0\.05 s; check.*GCE_METADATA_HOST") as caught:
+        await authorize(0.05)
+    assert caught.value.heard is False
+    hanging.go_on.set()
+    assert await authorize() == {"Authorization": "Bearer token-1"}
+    assert hanging.begun == 1
+
+
+async def test_beside_a_renewal_that_hangs_for_good_others_are_tried_but_not_without_end(
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime
+) -> None:
+    hanging = Hanging(credentials)
+    for _ in range(3 * RENEWALS_MAX):
+        with pytest.raises(UnavailableError):
+            await authorize(0.01)
+        runtime.waited_s += HUNG_AFTER_S + 1
+    assert hanging.begun == RENEWALS_MAX
+    hanging.go_on.set()
+    await renewed(authorize)
+    assert (await authorize())["Authorization"].startswith("Bearer token-")
+
+
+async def test_a_wait_for_a_token_is_no_silence_of_the_service(
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime
+) -> None:
+    hanging = Hanging(credentials)
+    with OwnWaits(runtime.monotonic) as waits:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(authorize)
+            await anyio.wait_all_tasks_blocked()
+            runtime.waited_s = 9.0
+            assert waits.over_at(0.0) == 9.0, "it goes on"
+            hanging.go_on.set()
+        runtime.waited_s = 11.0
+        assert waits.over_at(0.0) == 9.0
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_renewal_in_vain_is_not_repeated_by_every_call(
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime, fails: bool
+) -> None:
+    """It fails, or a metadata server hands out the token that it has once more."""
+    await authorize()
+    runtime.later(3600 - 60)
+    tried: list[object] = []
+
+    def refresh(request: Any) -> None:
+        tried.append(request)
+        if fails:
+            raise RefreshError("the metadata server is away")  # type: ignore[no-untyped-call]
+
+    credentials.refresh = refresh  # type: ignore[method-assign]
+    for _ in range(20):
+        assert await authorize() == {"Authorization": "Bearer token-1"}
+        await renewed(authorize)
+    assert len(tried) == 1
+    runtime.waited_s += RETRY_S
+    await authorize()
+    await renewed(authorize)
+    assert len(tried) == 2
+
+
+async def test_a_token_that_the_service_refuses_is_not_sent_again(authorize: GoogleAuthorization, credentials: FakeCredentials) -> None:
+    refused = await authorize()
+    authorize.refused(refused)
+    assert await authorize() == {"Authorization": "Bearer token-2"}
+    authorize.refused(refused)
+    assert await authorize() == {"Authorization": "Bearer token-2"}, "a late answer is about an older one"
+
+
+async def test_a_quota_project_is_named(authorize: GoogleAuthorization, credentials: FakeCredentials) -> None:
+    credentials.quota_project_id = "billing"
+    assert await authorize() == {"Authorization": "Bearer token-1", "x-goog-user-project": "billing"}
+
+
+async def test_default_credentials_are_asked_for_with_the_scope(monkeypatch: pytest.MonkeyPatch, credentials: FakeCredentials) -> None:
+    asked: list[Any] = []
+
+    def default(scopes: list[str]) -> tuple[Any, str]:
+        asked.append(scopes)
+        return credentials, "project"
+
+    monkeypatch.setattr(google.auth, "default", default)
+    authorize = await GoogleAuthorization.default(FixedRuntime(), SCOPE)
+    assert asked == [[SCOPE]]
+    assert (await authorize())["Authorization"] == "Bearer token-1"
+
+
+async def test_no_credentials_at_all_say_where_to_put_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def default(scopes: list[str]) -> tuple[Any, str]:
+        raise DefaultCredentialsError("none were found")  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(google.auth, "default", default)
+    with pytest.raises(ConfigurationError, match=r"gcloud auth application-default login.*GOOGLE_APPLICATION_CREDENTIALS.*EMULATOR_HOST"):
+        await GoogleAuthorization.default(FixedRuntime(), SCOPE)
+
+
+# --- a metadata server -----------------------------------------------------------------------------------
+
+GOOD = json.dumps({"access_token": "from-the-server", "expires_in": 3600, "token_type": "Bearer"})
+
+
+@pytest.fixture
+def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[Any], threading.Event]]:
+    """A metadata server in threads of its own: what it answers to who asks for a token, and what ends its threads."""
+    answers: list[Any] = [GOOD]
+    over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            answer = answers[0] if "/token" in self.path else json.dumps({"email": "robot@example.com", "scopes": []})
+            status, body = answer if isinstance(answer, tuple) else (200, answer)
+            if body == "hangs":
+                over.wait(30)
+                return
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Metadata-Flavor", "Google")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            trickles = body.startswith("trickles")
+            for byte in body:
+                with suppress(OSError):
+                    self.wfile.write(byte.encode())
+                if trickles and over.wait(0.05):
+                    return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
+    yield answers, over
+    over.set()
+    server.shutdown()
+    server.server_close()
+
+
+def tokens() -> GoogleAuthorization:
+    return GoogleAuthorization(compute_engine.Credentials(scopes=[SCOPE]), SystemRuntime())  # type: ignore[no-untyped-call]
+
+
+async def test_a_metadata_server_gives_the_token(default: tuple[list[Any], threading.Event]) -> None:
+    assert await tokens()() == {"Authorization": "Bearer from-the-server"}
+
+
+@pytest.mark.parametrize("how", ["hangs", "trickles" * 10_000])
+async def test_a_metadata_server_that_never_comes_to_an_end_holds_up_no_call_beyond_its_time(
+    default: tuple[list[Any], threading.Event], how: str
+) -> None:
+    answers, over = default
+    answers[0] = how
+    authorize = tokens()
+    with anyio.move_on_after(0.2) as scope:
+        await authorize()
+    assert scope.cancelled_caught
+    with pytest.raises(UnavailableError, match=r"nothing was sent: no answer within 0\.2 s"):
+        await authorize(0.2)
+    over.set()
+
+
+@pytest.mark.parametrize("answer", [
+    "{}", "[]", "null", '"text"', "not JSON", '{"access_token": 5, "expires_in": 3600}', '{"access_token": "two\\nlines", "expires_in": 1}',
+    '{"access_token": "t"}', '{"access_token": "t", "expires_in": "soon"}', '{"access_token": "t", "expires_in": 1e30}',
+    '{"access_token": "t", "expires_in": -5}', '{"access_token": "", "expires_in": 3600}', "<html>welcome</html>",
+    (404, "none"), (403, "no"),
+])  # fmt: skip
+async def test_what_is_no_token_is_unavailable_in_one_line_and_nothing_was_sent(
+    default: tuple[list[Any], threading.Event], answer: Any
+) -> None:
+    default[0][0] = answer
+    authorize = tokens()
+    with pytest.raises(UnavailableError, match=r"^the Google token could not be renewed, so nothing was sent: .*; check") as caught:
+        await authorize()
+    assert caught.value.heard is False and len(str(caught.value).splitlines()) == 1
+    default[0][0] = GOOD
+    assert await authorize() == {"Authorization": "Bearer from-the-server"}
+
+
+async def test_a_process_ends_while_a_renewal_hangs(default: tuple[list[Any], threading.Event]) -> None:
+    default[0][0] = "trickles" * 10_000
+    program = f"""
+import anyio
+from google.auth import compute_engine
+from changelog.base.runtime import SystemRuntime
+from changelog.google.tokens import GoogleAuthorization
+
+async def main():
+    with anyio.move_on_after(0.2):
+        await GoogleAuthorization(compute_engine.Credentials(scopes=[{SCOPE!r}]), SystemRuntime())()
+
+anyio.run(main)
+print("ended")
+"""
+    with anyio.fail_after(20):
+        environment = {**os.environ, "GCE_METADATA_HOST": str(_metadata._GCE_METADATA_HOST)}
+        ended = await anyio.run_process([sys.executable, "-c", program], env=environment)
+    assert ended.stdout == b"ended\n"
+
+
+@pytest.mark.parametrize("error", [KeyError("client_id"), ValueError("no JSON"), TypeError("None"), AttributeError("x"), OSError("file")])
+async def test_credentials_that_cannot_be_used_say_what_to_correct(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def default(scopes: list[str]) -> tuple[Any, str]:
+        raise error
+
+    monkeypatch.setattr(google.auth, "default", default)
+    with pytest.raises(ConfigurationError, match=r"cannot be used: .*GOOGLE_APPLICATION_CREDENTIALS"):
+        await GoogleAuthorization.default(FixedRuntime(), SCOPE)
+
+
+async def test_looking_for_credentials_ends_with_the_scope_of_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(google.auth, "default", lambda scopes: go_on.wait(30))
+    with anyio.move_on_after(0.05) as scope:
+        await GoogleAuthorization.default(FixedRuntime(), SCOPE)
+    go_on.set()
+    assert scope.cancelled_caught

@@ -1,0 +1,197 @@
+"""What says nothing of GCS, or says that it is there, never makes a store take GCS for away."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import pytest
+
+from changelog.base.errors import TieredError, UnavailableError
+from changelog.base.observe import SILENT
+from changelog.base.runtime import SystemRuntime
+from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
+from emulators.gcs.store import Bucket
+from tests.tiered.gcs.test_something_between import DEADLINE_NS, IDLE, NAME
+from tiered.errors import AtCapacityError
+from tiered.gcs.blobs import GcsBlobs
+from tiered.metadata import NS_PER_S, Metadata
+from tiered.protocol.backends import ByteRange
+from tiered.protocol.breaker import LONG_TERM, Breaker
+from tiered.testing.contracts.whole_blobs import store
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+MIB = 1024 * 1024
+HASTE = 200
+
+
+class Hasty(SystemRuntime):
+    """Its clock runs 200 times as fast."""
+
+    def monotonic(self) -> float:
+        return super().monotonic() * HASTE
+
+
+RUNTIME = Hasty()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def breaker() -> Breaker:
+    return Breaker(LONG_TERM, 10.0, RUNTIME, "store", SILENT)
+
+
+@pytest.fixture
+async def blobs(server: GcsEmulator) -> AsyncIterator[GcsBlobs]:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, connections_max=2, answer_timeout_s=5) as blobs:
+        yield blobs
+
+
+async def give_up(breaker: Breaker, call: Callable[[], Any], times: int = 6) -> None:
+    """Callers who leave after 20 s by the breaker's clock, one after the other."""
+    for _ in range(times):
+        with anyio.move_on_after(20 / HASTE):
+            await breaker.note(call)
+
+
+CALLS: dict[str, Callable[[GcsBlobs], Any]] = {
+    "object.get": lambda blobs: blobs.head(NAME),
+    "object.delete": lambda blobs: blobs.delete_generation(NAME, 1),
+    "object.patch": lambda blobs: blobs.touch(NAME, DEADLINE_NS + NS_PER_S),
+    "object.list": lambda blobs: blobs.list("", None, 1),
+}
+
+
+@pytest.mark.parametrize("kind", list(CALLS))
+async def test_callers_who_leave_while_they_wait_for_our_own_connections_tell_nothing_of_the_service(
+    blobs: GcsBlobs, breaker: Breaker, kind: str
+) -> None:
+    await store(blobs, NAME, bytes(8 * MIB), IDLE)
+    readers = [await blobs.open(NAME) for _ in range(2)]
+    await give_up(breaker, lambda: CALLS[kind](blobs))
+    upload = await blobs.open_upload(f"{NAME}-2", Metadata(), 1)
+    await upload.write(b"x")
+    with anyio.move_on_after(20 / HASTE):
+        await breaker.note(upload.finalise)
+    assert breaker.away_s is None and not breaker._failures
+    for reader in readers:
+        assert reader is not None
+        await reader.aclose()
+
+
+async def test_callers_who_leave_while_the_service_is_silent_still_count(blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker) -> None:
+    server.faults.append(GcsFault(FaultMode.STALL_BEFORE, times=None))
+    await give_up(breaker, lambda: blobs.head(NAME))
+    assert breaker.away_s is not None
+
+
+async def test_what_was_waited_for_a_connection_is_not_the_silence_of_the_service(
+    blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker
+) -> None:
+    await store(blobs, NAME, bytes(8 * MIB))
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, connections_max=1, answer_timeout_s=5) as blobs:
+        server.faults.append(GcsFault(FaultMode.DROP_BEFORE, "object.list", times=None))
+
+        async def ask() -> None:
+            with pytest.raises(UnavailableError, match="broke off"):
+                await breaker.note(lambda: blobs.list("", None, 1))
+
+        media = await blobs._http.open_media(blobs._http.object_url(NAME, alt="media"), {}, "reading", (200,))
+        async with anyio.create_task_group() as tasks:
+            for _ in range(4):
+                tasks.start_soon(ask)
+            await anyio.sleep(40 / HASTE)
+            media.close()
+        assert breaker._failures and breaker.away_s is None, "they all failed, after a moment of silence"
+
+
+async def test_an_answer_has_its_whole_time_after_the_wait_for_a_connection(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    await store(blobs, NAME, bytes(8 * MIB))
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, connections_max=1, answer_timeout_s=1) as blobs:
+        server.faults.append(GcsFault(FaultMode.DELAY, "object.get", seconds=0.7))
+        media = await blobs._http.open_media(blobs._http.object_url(NAME, alt="media"), {}, "reading", (200,))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(blobs.head, NAME)
+            await anyio.sleep(0.7)
+            media.close()
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 412, 416, 429])
+@pytest.mark.parametrize("kind", list(CALLS))
+async def test_a_service_that_refuses_everything_has_answered(
+    blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker, kind: str, status: int
+) -> None:
+    await store(blobs, NAME, b"x", IDLE)
+    server.faults.append(GcsFault(FaultMode.STATUS, kind, status=status, times=None))
+    for _ in range(6):
+        with suppress(TieredError):
+            await breaker.note(lambda: CALLS[kind](blobs))
+        await anyio.sleep(10 / HASTE)
+    assert breaker.away_s is None and not breaker._failures
+
+
+@pytest.mark.parametrize("status", [500, 503])
+async def test_a_service_that_fails_is_still_away(blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker, status: int) -> None:
+    server.faults.append(GcsFault(FaultMode.STATUS, status=status, times=None))
+    for _ in range(6):
+        with pytest.raises(UnavailableError):
+            await breaker.note(lambda: blobs.head(NAME))
+        await anyio.sleep(10 / HASTE)
+    assert breaker.away_s is not None
+
+
+async def test_what_is_in_between_and_knows_no_range_is_named_and_is_no_silence(
+    blobs: GcsBlobs, breaker: Breaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store(blobs, NAME, b"0123456789")
+    monkeypatch.setattr("emulators.gcs.service._span", lambda header, size: None)
+    for _ in range(6):
+        with pytest.raises(UnavailableError, match=r"bytes 2 to 5 were asked.* others came \(200 \); something in between.*no Range"):
+            await breaker.note(lambda: blobs.open(NAME, ByteRange(2, 5)))
+        await anyio.sleep(10 / HASTE)
+    assert breaker.away_s is None and not breaker._failures
+
+
+async def test_a_reader_that_takes_its_time_is_no_silence(blobs: GcsBlobs, breaker: Breaker) -> None:
+    await store(blobs, NAME, bytes(8 * MIB))
+    reader = await breaker.note(lambda: blobs.open(NAME))
+    assert reader is not None
+    count = 0
+    async for piece in reader.pieces():
+        count += len(piece)
+        await anyio.sleep(20 / HASTE if count < MIB else 0)
+    assert count == 8 * MIB and breaker.away_s is None and not breaker._failures
+    await reader.aclose()
+
+
+async def test_a_full_pool_is_no_failure_either(blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker) -> None:
+    await store(blobs, NAME, bytes(8 * MIB))
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, connections_max=1, answer_timeout_s=0.1) as blobs:
+        media = await blobs._http.open_media(blobs._http.object_url(NAME, alt="media"), {}, "reading", (200,))
+        for _ in range(4):
+            with pytest.raises(AtCapacityError):
+                await breaker.note(lambda: blobs.head(NAME))
+        media.close()
+        assert breaker.away_s is None and not breaker._failures
+
+
+async def test_a_blob_that_is_taken_or_damaged_on_its_way_is_an_answer(
+    blobs: GcsBlobs, breaker: Breaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store(blobs, NAME, b"x")
+    damage = Bucket.insert
+    for again in range(6):
+        upload = await blobs.open_upload(NAME if again % 2 else f"{NAME}-{again}", Metadata(), 1)
+        await upload.write(b"x")
+        monkeypatch.setattr(Bucket, "insert", lambda self, name, payload, *rest: damage(self, name, b"y", *rest))
+        with pytest.raises(UnavailableError, match=r"exists already|damaged on its way"):
+            await breaker.note(upload.finalise)
+        await anyio.sleep(10 / HASTE)
+    assert breaker.away_s is None and not breaker._failures

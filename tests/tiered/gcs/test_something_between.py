@@ -1,0 +1,338 @@
+"""What is not shaped like the service's answer is no evidence of what is stored, whatever its status says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from changelog.base.errors import TieredError, UnavailableError, UnconfirmedError
+from changelog.base.runtime import SystemRuntime
+from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
+from emulators.gcs.store import Bucket
+from tiered.errors import ConfigurationError
+from tiered.gcs.blobs import GcsBlobs
+from tiered.gcs.files import GcsFiles
+from tiered.gcs.http import Answer
+from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
+from tiered.object_id import ObjectId
+from tiered.protocol.backends import ByteRange, Removal, Tiers
+from tiered.settings import Settings
+from tiered.storage import TieredStorage
+from tiered.testing.contracts.whole_blobs import read, store
+from tiered.testing.log import MemoryChangeLog
+from tiered.testing.rows import MemoryRows
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+RUNTIME = SystemRuntime()
+NAME = "attachments/org.17/objects/abc123/018bcfe5-6800-7000-8000-000000000001"
+DEADLINE_NS = 2_000_000_000 * NS_PER_S
+IDLE = Metadata(TimeToIdle(ns=86_400 * NS_PER_S), time_expires_ns=DEADLINE_NS)
+DEEP = "[[[" * 100_000
+WORDS = pytest.mark.parametrize("text", ["", "<html>Not Found</html>", '{"error": "no route"}', '{"error": {"code": 500}}', DEEP])
+EMPTY_OR_HTML = pytest.mark.parametrize("text", ["", "<html>welcome</html>"])
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def blobs(server: GcsEmulator) -> AsyncIterator[GcsBlobs]:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, answer_timeout_s=5) as blobs:
+        yield blobs
+
+
+@pytest.fixture
+def bucket(server: GcsEmulator) -> Bucket:
+    return server.buckets["blobs"]
+
+
+def between(server: GcsEmulator, kind: str, status: int, text: str, times: int | None = 1, **headers: str) -> None:
+    server.faults.append(GcsFault(FaultMode.STATUS, kind, status=status, text=text, times=times, headers=headers))
+
+
+async def generation_of(blobs: GcsBlobs) -> int:
+    head = await blobs.head(NAME)
+    assert head is not None
+    return head.generation
+
+
+# --- reads -------------------------------------------------------------------------------------------
+
+
+@WORDS
+@pytest.mark.parametrize(
+    "call", [lambda blobs: blobs.head(NAME), lambda blobs: blobs.open(NAME), lambda blobs: blobs.open(NAME, ByteRange(-3, 2))]
+)
+async def test_an_odd_404_is_not_believed_against_our_own_listing(
+    blobs: GcsBlobs, server: GcsEmulator, text: str, call: Callable[[GcsBlobs], Any]
+) -> None:
+    await store(blobs, NAME, b"payload")
+    between(server, "object.get", 404, text)
+    with pytest.raises(UnavailableError, match=r"404, and not in the way of Google Cloud Storage; something in between.*proxies") as caught:
+        await call(blobs)
+    assert type(caught.value) is UnavailableError and len(str(caught.value)) < 1000
+    assert await read(blobs, NAME) == b"payload"
+
+
+@WORDS
+async def test_after_an_odd_404_a_listing_tells_that_a_blob_is_absent(blobs: GcsBlobs, server: GcsEmulator, text: str) -> None:
+    await store(blobs, f"{NAME}-2", b"its name begins alike")
+    between(server, "object.get", 404, text)
+    assert await blobs.head(NAME) is None
+    assert server.calls[-2:] == ["object.get", "object.list"]
+    between(server, "object.get", 404, text)
+    between(server, "object.list", 404, text)
+    with pytest.raises(UnavailableError, match="something in between"):
+        await blobs.head(NAME)
+
+
+async def test_a_404_that_names_another_blob_is_looked_into(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    await store(blobs, NAME, b"payload")
+    words = '{"error": {"code": 404, "message": "No such object: blobs/another", "errors": [{"reason": "notFound"}]}}'
+    between(server, "object.get", 404, words)
+    with pytest.raises(UnavailableError):
+        await blobs.head(NAME)
+
+
+@EMPTY_OR_HTML
+async def test_a_store_does_not_tell_an_odd_404_as_lost_data(
+    blobs: GcsBlobs, server: GcsEmulator, tmp_path: Path, text: str
+) -> None:
+    settings = Settings(directory=tmp_path, inline_bytes_max=1)
+    settings = settings.model_copy(update={"store": settings.store.model_copy(update={"answer_budget_s": 0.5})})
+    object_id = ObjectId.create("photos", "k")
+    async with TieredStorage(Tiers(MemoryRows(RUNTIME), blobs), MemoryChangeLog(RUNTIME), RUNTIME, settings) as storage:
+        await storage.put(object_id, b"large")
+        between(server, "object.get", 404, text, times=None)
+        for call in (storage.get, storage.head):
+            with pytest.raises(UnavailableError, match="something in between"):
+                await call(object_id)
+        assert storage.dangling_found == 0
+        server.faults.clear()
+        assert await storage.head(object_id) is not None
+
+
+@pytest.mark.parametrize("text", ["", "<html>welcome</html>", "{}", '{"size": "1", "name": "other"}'])
+async def test_an_odd_success_is_no_corrupt_blob_and_no_empty_listing(blobs: GcsBlobs, server: GcsEmulator, text: str) -> None:
+    await store(blobs, NAME, b"payload")
+    listing: list[Callable[[], Any]] = [
+        lambda: blobs.list("", None, 10), lambda: blobs.heads([NAME]), lambda: blobs.soft_deleted(NAME), blobs.now_ns,
+    ]
+    for kind, calls in (("object.get", [lambda: blobs.head(NAME)]), ("object.list", listing)):
+        for call in calls:
+            between(server, kind, 200, text)
+            with pytest.raises(UnavailableError, match="something in between"):
+                await call()
+    between(server, "object.get", 404, "")
+    between(server, "object.list", 200, text)
+    with pytest.raises(UnavailableError, match="something in between"):
+        await blobs.head(NAME)
+
+
+@EMPTY_OR_HTML
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 412, 416, 429])
+async def test_an_odd_refusal_is_no_mistake_of_ours_and_is_tried_again(
+    blobs: GcsBlobs, server: GcsEmulator, status: int, text: str
+) -> None:
+    between(server, "object.list", status, text)
+    with pytest.raises(UnavailableError, match=f"answered with {status}, and not in the way of") as caught:
+        await blobs.list("", None, 10)
+    assert type(caught.value) is UnavailableError and (caught.value.code, caught.value.heard) == (str(status), None)
+
+
+# --- deletions ---------------------------------------------------------------------------------------
+
+
+@WORDS
+@pytest.mark.parametrize("status", [404, 200])
+async def test_a_deletion_that_was_answered_oddly_is_not_done_while_the_blob_is_listed(
+    blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket, status: int, text: str
+) -> None:
+    await store(blobs, NAME, b"payload")
+    generation = await generation_of(blobs)
+    for call in (blobs.delete(NAME), blobs.delete_generation(NAME, generation)):
+        between(server, "object.delete", status, text)
+        with pytest.raises(UnconfirmedError, match="something in between"):
+            await call
+    assert NAME in bucket.objects
+    await blobs.delete(NAME)
+    assert not bucket.objects
+    between(server, "object.delete", 404, text)
+    await blobs.delete(NAME)
+    between(server, "object.delete", 404, text)
+    assert await blobs.delete_generation(NAME, generation) is Removal.ABSENT
+
+
+@EMPTY_OR_HTML
+async def test_an_odd_412_does_not_say_that_another_generation_is_there(blobs: GcsBlobs, server: GcsEmulator, text: str) -> None:
+    await store(blobs, NAME, b"payload")
+    generation = await generation_of(blobs)
+    between(server, "object.delete", 412, text)
+    with pytest.raises(UnconfirmedError):
+        await blobs.delete_generation(NAME, generation)
+
+
+@EMPTY_OR_HTML
+async def test_an_odd_part_of_a_batch_is_no_evidence(blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket, text: str) -> None:
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        await store(blobs, name, b"x")
+    for name, status in (("a", 404), ("b", 412), ("c", 200)):
+        server.faults.append(GcsFault(FaultMode.STATUS, "object.delete", name, status=status, text=text))
+    results = await blobs.delete_generations([(each.name, each.generation) for each in (await blobs.list("", None, 9)).blobs])
+    assert [each if isinstance(each, Removal) else type(each) for each in results] == [UnconfirmedError] * 3 + [Removal.DELETED]
+    assert set(bucket.objects) == {"a", "b", "c"}
+
+
+# --- writes ------------------------------------------------------------------------------------------
+
+
+@EMPTY_OR_HTML
+@pytest.mark.parametrize("status", [200, 201, 400, 403, 404, 409, 410, 412, 429])
+@pytest.mark.parametrize("session", [False, True])
+async def test_an_odd_answer_to_the_end_of_an_upload_proves_nothing(
+    blobs: GcsBlobs, server: GcsEmulator, session: bool, status: int, text: str
+) -> None:
+    upload = await blobs.open_upload(NAME, Metadata(), None if session else 7)
+    await upload.write(b"payload")
+    between(server, "upload.*", status, text, times=None)
+    with pytest.raises(UnconfirmedError, match="something in between"):
+        await upload.finalise()
+
+
+@EMPTY_OR_HTML
+async def test_an_odd_answer_to_the_end_of_a_session_is_asked_for_again(
+    blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket, text: str
+) -> None:
+    upload = await blobs.open_upload(NAME, Metadata(), None)
+    await upload.write(b"payload")
+    between(server, "upload.put", 308, text, Location="http://127.0.0.1:1/login")
+    await upload.finalise()
+    assert server.calls[-2:] == ["upload.put", "upload.status"] and NAME in bucket.objects
+
+
+@EMPTY_OR_HTML
+async def test_a_session_that_was_opened_by_nobody_is_unavailable(blobs: GcsBlobs, server: GcsEmulator, text: str) -> None:
+    between(server, "upload.start", 200, text)
+    with pytest.raises(UnavailableError, match="without a session; something in between"):
+        await blobs.open_upload(NAME, Metadata(), None)
+
+
+@pytest.mark.parametrize(("status", "text"), [(404, ""), (410, "<html>"), (404, "<html>"), (200, "<html>welcome</html>")])
+async def test_a_session_is_not_cancelled_because_something_in_between_says_so(
+    blobs: GcsBlobs, server: GcsEmulator, status: int, text: str
+) -> None:
+    upload = await blobs.open_upload(NAME, Metadata(), None)
+    assert upload.session is not None
+    between(server, "upload.cancel", status, text)
+    with pytest.raises(UnconfirmedError, match="something in between"):
+        await blobs.cancel(upload.session)
+    assert [session.open for session in server.sessions.values()] == [True]
+    await blobs.cancel(upload.session)
+    await blobs.cancel(upload.session)
+    assert [session.open for session in server.sessions.values()] == [False]
+
+
+@EMPTY_OR_HTML
+@pytest.mark.parametrize("status", [200, 404, 412])
+async def test_an_odd_answer_to_a_touch_or_a_copy_is_no_evidence(blobs: GcsBlobs, server: GcsEmulator, status: int, text: str) -> None:
+    await store(blobs, NAME, b"payload", IDLE)
+    between(server, "object.patch", status, text)
+    with pytest.raises(UnconfirmedError, match="something in between"):
+        await blobs.touch(NAME, DEADLINE_NS + NS_PER_S)
+    copy = await blobs.open_copy(NAME, await generation_of(blobs), f"{NAME}-2", IDLE)
+    between(server, "object.rewrite", status, text)
+    with pytest.raises(UnconfirmedError, match="something in between"):
+        await copy.finalise()
+    between(server, "object.restore", status, text)
+    with pytest.raises(TieredError, match="something in between"):
+        await blobs.restore(NAME, 1)
+
+
+@EMPTY_OR_HTML
+async def test_a_file_of_the_feed_is_not_delivered_because_something_in_between_says_so(server: GcsEmulator, text: str) -> None:
+    async with GcsFiles.connect("blobs", RUNTIME, endpoint=server.url, authorize=None, connections_max=2, answer_timeout_s=5) as files:
+        for status in (200, 201, 412):
+            between(server, "upload.multipart", status, text)
+            with pytest.raises(UnconfirmedError, match="something in between"):
+                await files.create("feed/0.json", b"{}", "application/json")
+        assert await files.create("feed/0.json", b"{}", "application/json")
+        between(server, "object.read", 200, text)
+        with pytest.raises(UnavailableError, match="not in the way"):
+            await files.is_equal("feed/0.json", b"{}")
+        between(server, "object.list", 200, text)
+        with pytest.raises(UnavailableError, match="something in between"):
+            await files.has_any("feed/")
+
+
+@pytest.mark.parametrize("status", [404, 410, 412, 499])
+def test_the_services_own_answers_are_known_by_their_form(status: int) -> None:
+    assert Answer(status, {}, b'{"error": {"code": %d, "message": "m"}}' % status).is_genuine
+    assert Answer(status, {}, b'{"error": {"errors": [{"message": "m"}]}}').is_genuine, "as Google's testbench says it"
+    assert Answer(status, {"X-GUploader-UploadID": "x"}, b"No such object: blobs/k").is_genuine, "as a download says it"
+    assert Answer(status, {}, b"No such object: blobs/k").is_genuine is (status == 499)
+
+
+# --- what was stored -----------------------------------------------------------------------------------
+
+
+async def test_a_service_that_merges_a_rewrite_leaves_no_lifetime_that_was_taken_away(
+    blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket
+) -> None:
+    """As Google's testbench does: what the body leaves out stays as in the source."""
+    server.merge_rewrites()
+    await store(blobs, NAME, b"payload", Metadata(IDLE.expiration, time_expires_ns=DEADLINE_NS, custom={"k": "v"}))
+    copy = await blobs.open_copy(NAME, await generation_of(blobs), f"{NAME}-2", Metadata(size=7))
+    with pytest.raises(ConfigurationError, match=r"with other metadata than were sent \(customTime, x-sn-expiration, x-snme-k\)") as caught:
+        await copy.finalise()
+    assert caught.value.heard
+
+
+async def test_a_store_on_a_service_that_merges_keeps_the_object_as_it_was(
+    blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket, tmp_path: Path
+) -> None:
+    server.merge_rewrites()
+    settings, object_id = Settings(directory=tmp_path, inline_bytes_max=1), ObjectId.create("photos", "k")
+    hour = Metadata(TimeToLive(ns=3600 * NS_PER_S))
+    async with TieredStorage(Tiers(MemoryRows(RUNTIME), blobs), MemoryChangeLog(RUNTIME), RUNTIME, settings) as storage:
+        put = await storage.put(object_id, b"large", hour)
+        with pytest.raises(ConfigurationError, match="does not replace metadata"):
+            await storage.set_expiry(object_id)
+        head = await storage.head(object_id)
+        assert head is not None and (head.revision, head.metadata.expiration) == (put.revision, hour.expiration)
+    assert list(bucket.objects) == [f"{object_id.path}/{put.revision}"], "what was not as wanted is cleaned up"
+
+
+@pytest.mark.parametrize("session", [False, True])
+@pytest.mark.parametrize("loses", ["customTime", "contentType", "contentEncoding", "metadata"])
+async def test_an_upload_whose_metadata_the_service_did_not_keep_is_not_used(
+    blobs: GcsBlobs, bucket: Bucket, session: bool, loses: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert = Bucket.insert
+
+    def forgetful(self: Bucket, name: str, payload: bytes, resource: dict[str, Any], *rest: Any) -> Any:
+        return insert(self, name, payload, {key: value for key, value in resource.items() if key != loses}, *rest)
+
+    monkeypatch.setattr(Bucket, "insert", forgetful)
+    metadata = Metadata(IDLE.expiration, 5, DEADLINE_NS, "text/plain", "Zstd", filename="a.txt", custom={"Key": "v", "empty": ""})
+    upload = await blobs.open_upload(NAME, metadata, None if session else 1)
+    await upload.write(b"x")
+    with pytest.raises(ConfigurationError, match=rf"\(({loses}|x-sn-expiration)"):
+        await upload.finalise()
+    monkeypatch.undo()
+    await blobs.delete(NAME)
+    await store(blobs, NAME, b"x", metadata)
+
+
+async def test_a_touch_that_the_service_took_and_did_not_do_is_an_error(blobs: GcsBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    await store(blobs, NAME, b"x", IDLE)
+    patch = Bucket.patch
+    monkeypatch.setattr(Bucket, "patch", lambda self, name, change, *rest: patch(self, name, {}, *rest))
+    with pytest.raises(UnavailableError, match="took it, and left it as it was"):
+        await blobs.touch(NAME, DEADLINE_NS + NS_PER_S)
