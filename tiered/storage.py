@@ -69,7 +69,9 @@ class TieredStorage:
     def __init__(
         self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings, *, writes: bool = True, observer: Observer = SILENT
     ) -> None:
-        """`writes` False: the backends were opened for reading only. `observer` is told of each operation."""
+        """`writes` False: the backends were opened for reading only, and reading does not count as a use that extends a
+        time to idle. `observer` is told of each operation.
+        """
         self._tiers = tiers
         self._runtime = runtime
         self._settings = settings
@@ -532,13 +534,14 @@ class TieredStorage:
         return await admission.enter()
 
     def _touch(self, object_id: ObjectId, state: RowState) -> None:
-        """Starts to extend the deadline of an object with a time to idle. The reader does not wait for it.
+        """Starts to extend the deadline of an object with a time to idle. The reader does not wait for it. A store that
+        was opened for reading writes nothing, not even this.
 
         One touch runs at a time for each object, and a limited number in all. What is beyond that is left to the next
         read.
         """
         path = object_id.path
-        if state is None or path in self._touching or not self._reader.wants_touch(state):
+        if state is None or not self._may_write or path in self._touching or not self._reader.wants_touch(state):
             return
         if (slot := self._touches.try_enter()) is not None:
             self._touching.add(path)

@@ -76,7 +76,8 @@ def get(
 ) -> None:
     """Fetches an object's payload. With --json, prints its head; the payload then needs --output FILE.
 
-    A file gets the whole payload or none of it; stdout may have got a part before an error.
+    A file gets the whole payload or none of it; stdout may have got a part before an error. Nothing is written to the
+    store: a look by hand does not extend a time to idle.
     """
 
     async def command() -> None:

@@ -103,7 +103,7 @@ def _kafka(text: str, runtime: Runtime) -> Sink:
 
 
 def _missing(text: str, error: ModuleNotFoundError, extra: str) -> ConfigurationError:
-    return ConfigurationError(f"to deliver to {_shown(text)}, {error.name} is needed: pip install 'tiered[{extra}]'")
+    return ConfigurationError(f"to deliver to {_shown(text)}, {error.name} is needed: pip install '.[{extra}]' in the checkout")
 
 
 def _shown(text: str) -> str:
