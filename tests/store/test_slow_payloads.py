@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -95,7 +96,7 @@ async def test_a_slow_function_of_the_callers_kept_out_all_other_writes(world: W
                 if waits_in == "change":
                     tasks.start_soon(storage.update_metadata, other(number), change)
                 else:
-                    tasks.start_soon(lambda number=number: storage.put(other(number), LARGE, progress=progress))
+                    tasks.start_soon(partial(storage.put, other(number), LARGE, progress=progress))
             await anyio.wait_all_tasks_blocked()
             await storage.put(OBJECT, SMALL)
             more.set()
