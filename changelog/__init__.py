@@ -10,3 +10,6 @@
 
 Nothing here knows of rows, blobs or recovery.
 """
+
+PART_OF = "tiered"
+"""Tells this package from another's of the same name (`tiered/own.py`)."""

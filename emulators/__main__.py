@@ -37,7 +37,7 @@ def main() -> int:
         if extra is None:
             raise
         what = "the demo needs" if given.command == "demo" else "the emulators need"
-        return _failed(f"{what} {error.name}; install it with: pip install 'tiered[{extra}]'")
+        return _failed(f"{what} {error.name}; install it with: pip install '.[{extra}]' in the checkout")
 
 
 def _up(given: argparse.Namespace) -> int:

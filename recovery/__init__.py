@@ -19,3 +19,6 @@
 The loop and the daemon know no backend: they are given a store's tiers and its changelog. `audit/` and `cli/` open them
 by `tiered.open`. The log and the store know nothing of this folder.
 """
+
+PART_OF = "tiered"
+"""Tells this package from another's of the same name (`tiered/own.py`)."""

@@ -5,6 +5,7 @@
     bulk.py          many operations in one call
     object_id.py, metadata.py, stored.py, errors.py, settings.py     what a caller passes and gets
     text.py          shows values in messages
+    own.py           notices another's `changelog` or `recovery`; __main__.py is the door of the command
     protocol/        how two tiers that share no transaction lose nothing
     payload/         turns what a caller passes into pieces of bytes
     embedded/, bigtable/, gcs/       the tiers
@@ -15,6 +16,8 @@
 
 Knows nothing of recovery, the audit and the command.
 """
+
+import tiered.own  # noqa: F401, I001 - first: the imports below fail strangely where `changelog` is another's
 
 from typing import TYPE_CHECKING
 

@@ -20,6 +20,7 @@ from changelog.sqlite.log import Database, SqliteChangeLog
 from tiered.embedded.blobs import FileBlobs
 from tiered.embedded.rows import SqliteRows
 from tiered.errors import ConfigurationError
+from tiered.own import own
 from tiered.protocol.backends import Tiers
 from tiered.settings import Settings, load_settings
 from tiered.storage import TieredStorage
@@ -55,8 +56,8 @@ async def open_storage(
     Raises `ConfigurationError`, which says what to change.
 
     In embedded mode the directory is created. Any number of stores and processes may have one store open at once.
-    `writes` False opens it for reading only. Then a Bigtable table that other software wrote is enough, and a put or
-    delete raises `ConfigurationError`.
+    `writes` False opens it for reading only. Then a Bigtable table that other software wrote is enough, a put or delete
+    raises `ConfigurationError`, and what is read keeps its deadline: no time to idle is extended.
 
     `recover` True also does what `tiered recover` does, beside the store and as long as it is open: it cleans up after
     processes that died, and deletes what has expired from a directory. No error of this work ends the block, and it
@@ -101,6 +102,7 @@ async def _recovery_beside(
         yield lambda: None
         return
     # Found by its name: `recovery` is built on `tiered`, and no module of `tiered` imports it.
+    own("recovery")
     beside: AbstractAsyncContextManager[_BesideStore] = import_module(INSIDE).RecoveryInside(backends, runtime, settings)
     async with beside as recovery:
         yield recovery.stop
@@ -151,6 +153,6 @@ async def _open_google(settings: Settings, runtime: Runtime, writes: bool, verif
     try:
         from tiered.production import open_google  # imported here: embedded mode works without Google's packages
     except ModuleNotFoundError as missing:
-        raise ConfigurationError(f"Bigtable and GCS need packages that are not installed: pip install 'tiered[gcp]' ({missing})") from None
+        raise ConfigurationError(f"Bigtable and GCS need {missing.name}, which is missing: pip install '.[gcp]' in the checkout") from None
     async with open_google(settings, runtime, writes=writes, verify=verify) as opened:
         yield opened

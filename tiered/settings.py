@@ -162,12 +162,18 @@ class StoreSettings(_Section):
     `bulk_concurrency_max`: how many slots of `concurrency_max` all bulk calls together may hold; by default three
     quarters of them, so that single operations always find some. `away_after_s`: a service that has answered no call
     for so long is away, and calls to it fail at once until it answers (docs/decisions/0072).
+
+    `payloads_max`: how many puts may read at once from payloads that are not in memory; by default twice
+    `concurrency_max`. `payload_idle_s`: such a payload that gives no byte for so long ends its put; None: none does
+    (docs/decisions/0151).
     """
 
     concurrency_max: Concurrency = 64
     bulk_concurrency_max: Concurrency | None = None
     queue_max: Annotated[int, _Number, Field(ge=0, le=1_000_000)] = 256
     queue_wait_s: Seconds = 5.0
+    payloads_max: Concurrency | None = None
+    payload_idle_s: Seconds | None = 60.0
     answer_budget_s: Seconds = 30.0
     away_after_s: Seconds = 10.0
     cleanup_budget_s: Seconds = 10.0
@@ -178,6 +184,16 @@ class StoreSettings(_Section):
     def bulk_max(self) -> int:
         """How many slots all bulk calls together may hold."""
         return -(-self.concurrency_max * 3 // 4) if self.bulk_concurrency_max is None else self.bulk_concurrency_max
+
+    @property
+    def open_payloads_max(self) -> int:
+        """How many payloads that are not in memory may be open at once."""
+        return 2 * self.concurrency_max if self.payloads_max is None else self.payloads_max
+
+    @property
+    def bulk_payloads_max(self) -> int:
+        """How many of them all bulk calls together may have open: the same share as of the slots."""
+        return max(1, self.open_payloads_max * self.bulk_max // self.concurrency_max)
 
 
 class LeaseSettings(_Section):

@@ -4,12 +4,15 @@ Each operation checks its arguments, takes a slot, and hands over to `protocol/r
 slot bounds what is under way. A write gives it back when its clean-up is done, after its caller was answered. `get`
 gives it back before the bytes are read. So slots do not bound how many objects are open for reading; only a service's
 connections do (`gcs.connections_max`).
+
+A put holds no slot while it waits for a payload that is not in memory: one client that sends slowly would hold it for
+ever. Such payloads have places of their own (`store.payloads_max`), from the first byte to the end of the put.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -24,7 +27,7 @@ import anyio.lowlevel
 from changelog.base.events import events
 from changelog.base.observe import SILENT, Observer
 from changelog.base.runtime import Runtime, instance_name
-from changelog.base.tasks import elsewhere_is_an_error
+from changelog.base.tasks import Patience, elsewhere_is_an_error
 from changelog.change import ChangeId
 from changelog.heartbeat import Heartbeat
 from changelog.log import ChangeLog
@@ -40,7 +43,7 @@ from tiered.errors import (
 from tiered.metadata import CONTENT_TYPE_DEFAULT, Metadata, TimeToIdle, deadline_from, expiring, no_metadata
 from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
 from tiered.payload.content_type import content_type_of
-from tiered.payload.pieces import Pieces, split_head
+from tiered.payload.pieces import Piece, Pieces, split_head
 from tiered.payload.streams import VIEW_BYTES, Payload, pieces
 from tiered.protocol.admission import Admission, Share, Slot
 from tiered.protocol.backends import ByteRange, Tiers
@@ -66,7 +69,9 @@ class TieredStorage:
     def __init__(
         self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings, *, writes: bool = True, observer: Observer = SILENT
     ) -> None:
-        """`writes` False: the backends were opened for reading only. `observer` is told of each operation."""
+        """`writes` False: the backends were opened for reading only, and reading does not count as a use that extends a
+        time to idle. `observer` is told of each operation.
+        """
         self._tiers = tiers
         self._runtime = runtime
         self._settings = settings
@@ -78,6 +83,10 @@ class TieredStorage:
             Admission(store.concurrency_max, store.queue_max, store.queue_wait_s, runtime.monotonic, bulk_max=store.bulk_max)
             for _ in range(2)
         )
+        self._payloads = Admission(
+            store.open_payloads_max, store.queue_max, store.queue_wait_s, runtime.monotonic, bulk_max=store.bulk_payloads_max,
+            whats="payloads are open", setting="store.payloads_max",
+        )  # fmt: skip
         self._touches = Admission(store.concurrency_max, 0, 0, runtime.monotonic)
         self._services = Breakers(store.away_after_s, runtime, self.instance, observer, local=tiers.local)
         heartbeat = Heartbeat(log, runtime, self.instance, settings.lease.heartbeat_interval_s, settings.lease.expiry_s)
@@ -121,9 +130,10 @@ class TieredStorage:
         return await self._under_way.drain(self._wait_idle, self._settings.store.drain_budget_s)
 
     def _sides(self) -> tuple[tuple[str, Admission], ...]:
-        return ("read", self._reads), ("write", self._writes), ("touch", self._touches)
+        return ("read", self._reads), ("write", self._writes), ("touch", self._touches), ("payload", self._payloads)
 
     async def _wait_idle(self) -> None:
+        await self._payloads.wait_idle()  # first: whoever has read its payload needs a slot for a write
         await self._writes.wait_idle()
         await self._reads.wait_idle()
         await self._touches.wait_idle()
@@ -151,7 +161,9 @@ class TieredStorage:
         The payload is bytes, a path, an open binary file, an iterator or async iterator of bytes of any length, or a
         `StoredObject`, which is closed at the end. The length of a regular file is fixed when it is opened. If
         `metadata.size` (bytes) is given, the payload must have that size. What may block is read in a thread of its
-        own; `AtCapacityError` is raised when there are too many of these (`tiered/payload/own_thread.py`).
+        own; `AtCapacityError` is raised when there are too many of these (`tiered/payload/own_thread.py`). A payload
+        that gives no byte for `store.payload_idle_s` seconds ends the put with `InvalidRequestError` (nothing was
+        stored). `AtCapacityError` may also come after a small payload was read.
 
         `if_absent`: only if there is no object, or it has expired. `if_revision`: only over the object with this
         revision, which a `PutResult` or an `ObjectHead` shows. Otherwise `ConditionFailedError` is raised (nothing was
@@ -166,42 +178,67 @@ class TieredStorage:
         raises (nothing was stored). If something that this iterator awaits is cancelled, and this task is not, the
         error is `CancelledElsewhereError` (nothing was stored).
         """
-        return await self._put(self._writes, PutRequest(object_id, payload, metadata, if_absent, if_revision, progress))
+        return await self._put(self._writes, self._payloads, PutRequest(object_id, payload, metadata, if_absent, if_revision, progress))
 
-    async def _put(self, admission: Admission | Share, request: PutRequest) -> PutResult:
+    async def _put(self, admission: Admission | Share, places: Admission | Share, request: PutRequest) -> PutResult:
         # Outside of the payload's own scopes: one may be open between two pieces, and its end is not the caller's.
         elsewhere = elsewhere_is_an_error("nothing was stored: what the payload awaited was cancelled elsewhere")
         with self._observer.operation("put"), elsewhere:
-            async with aclosing(pieces(request.payload, views=VIEW_BYTES)) as source:
-                self._check_may_write()
-                object_id = request.object_id
-                metadata = no_metadata() if request.metadata is None else request.metadata
-                _check(object_id, metadata=metadata)
-                object_id.validate()
-                condition = checked_condition(request.if_absent, request.if_revision)
-                if request.progress is not None:
-                    source.report_to(ProgressCount(request.progress), metadata.size)
-                guessed = content_type_of(source.path) if source.path is not None else CONTENT_TYPE_DEFAULT
-                content_type = guessed if metadata.content_type is CONTENT_TYPE_DEFAULT else metadata.content_type
-                if request.metadata is not None or content_type is not CONTENT_TYPE_DEFAULT:
-                    # Built and checked anew: a mapping in it may have been changed since it was made.
-                    metadata = replace(metadata, content_type=content_type)
-                return await self._put_pieces(admission, object_id, source, metadata, condition)
+            source = pieces(request.payload, views=VIEW_BYTES)
+            with self._patience(request.object_id, source):
+                async with aclosing(source):
+                    self._check_may_write()
+                    object_id = request.object_id
+                    metadata = no_metadata() if request.metadata is None else request.metadata
+                    _check(object_id, metadata=metadata)
+                    object_id.validate()
+                    condition = checked_condition(request.if_absent, request.if_revision)
+                    if request.progress is not None:
+                        source.report_to(ProgressCount(request.progress), metadata.size)
+                    guessed = content_type_of(source.path) if source.path is not None else CONTENT_TYPE_DEFAULT
+                    content_type = guessed if metadata.content_type is CONTENT_TYPE_DEFAULT else metadata.content_type
+                    if request.metadata is not None or content_type is not CONTENT_TYPE_DEFAULT:
+                        # Built and checked anew: a mapping in it may have been changed since it was made.
+                        metadata = replace(metadata, content_type=content_type)
+                    return await self._put_pieces(admission, places, object_id, source, metadata, condition)
+
+    def _patience(self, object_id: ObjectId, source: Pieces) -> AbstractContextManager[object]:
+        """Bounds each wait for the payload's next byte, if it can wait."""
+        idle_s = self._settings.store.payload_idle_s
+        if idle_s is None or not source.waits:
+            return nullcontext()
+        late = partial(_stalled, object_id, idle_s)
+        source.patience = patience = Patience(idle_s, late, scoped=not source.may_hold_scopes)
+        return patience
 
     async def _put_pieces(
-        self, admission: Admission | Share, object_id: ObjectId, source: Pieces, metadata: Metadata, condition: Condition | None
-    ) -> PutResult:
-        with await self._enter(admission) as slot:
-            write = Write.begin(object_id, self._runtime, condition)
-            stamps = metadata.stamps(write.begun_ns)
-            head, head_size, rest = await split_head(source, self._settings.inline_bytes_max)
-            if rest is not None:
-                # A blob's time of creation is the service's own, unless the caller told one.
-                beside = metadata.with_facts(time_expires_ns=stamps["time_expires_ns"])
-                size = rest.size if metadata.size is None else metadata.size
-                return await self._writer.put_large(write, beside, Body(head, rest, size), slot)
-            check_declared(metadata, head_size)
-            return await self._writer.put_small(write, metadata.with_facts(**stamps, size=head_size), b"".join(head), slot)
+        self, admission: Admission | Share, places: Admission | Share, object_id: ObjectId, source: Pieces, metadata: Metadata,
+        condition: Condition | None,
+    ) -> PutResult:  # fmt: skip
+        inline_max = self._settings.inline_bytes_max
+        if not source.waits:
+            with await self._enter(admission) as slot:
+                return await self._put_head(slot, object_id, await split_head(source, inline_max), metadata, condition)
+        admission.refuse_if_full()  # before the payload is read in vain
+        with await self._enter(places):
+            head = await split_head(source, inline_max)
+            with await admission.enter() as slot:  # also if the store is being closed: that waits for this
+                return await self._put_head(slot, object_id, head, metadata, condition)
+
+    async def _put_head(
+        self, slot: Slot, object_id: ObjectId, split: tuple[list[Piece], int, Pieces | None], metadata: Metadata,
+        condition: Condition | None,
+    ) -> PutResult:  # fmt: skip
+        head, head_size, rest = split
+        write = Write.begin(object_id, self._runtime, condition)
+        stamps = metadata.stamps(write.begun_ns)
+        if rest is not None:
+            # A blob's time of creation is the service's own, unless the caller told one.
+            beside = metadata.with_facts(time_expires_ns=stamps["time_expires_ns"])
+            size = rest.size if metadata.size is None else metadata.size
+            return await self._writer.put_large(write, beside, Body(head, rest, size), slot)
+        check_declared(metadata, head_size)
+        return await self._writer.put_small(write, metadata.with_facts(**stamps, size=head_size), b"".join(head), slot)
 
     async def delete(self, object_id: ObjectId, *, if_revision: IfRevision = ANY_REVISION) -> None:
         """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`).
@@ -340,9 +377,11 @@ class TieredStorage:
                         return None
                     if revision is None:
                         raise InvalidRequestError(f"{object_id} has no revision, because older software wrote it: put it again")
+                    slot.lend()  # the caller's function may wait for others
                     metadata = await edit(found.head.metadata)
                     if metadata == found.head.metadata:
                         return PutResult(revision, found.head.tier, found.head.size)
+                    await slot.take_back()
                     write = Write.begin(object_id, self._runtime, Condition(revision))
                     try:
                         return await self._writer.put_copy(write, metadata, found, slot)
@@ -452,10 +491,10 @@ class TieredStorage:
         `AtCapacityError`. Puts of one id keep their order. Leaving the block early cancels what is under way.
         """
         concurrency = bounded_concurrency(concurrency, self._settings.store)
-        share = Share(self._writes, concurrency)
+        share, places = Share(self._writes, concurrency), Share(self._payloads, concurrency)
 
         async def put(request: PutRequest) -> PutResult:
-            return await self._put(share, request)
+            return await self._put(share, places, request)
 
         return Bulk(requests, PutRequest, put, concurrency)
 
@@ -495,13 +534,14 @@ class TieredStorage:
         return await admission.enter()
 
     def _touch(self, object_id: ObjectId, read: Lifetime) -> None:
-        """Starts to extend the deadline of an object with a time to idle. The reader does not wait for it.
+        """Starts to extend the deadline of an object with a time to idle. The reader does not wait for it. A store that
+        was opened for reading writes nothing, not even this.
 
         One touch runs at a time for each object, and a limited number in all. What is beyond that is left to the next
         read.
         """
         path = object_id.path
-        if path in self._touching or not self._reader.wants_touch(read):
+        if not self._may_write or path in self._touching or not self._reader.wants_touch(read):
             return
         if (slot := self._touches.try_enter()) is not None:
             self._touching.add(path)
@@ -527,6 +567,13 @@ def _updated(before: Metadata, after: object, now_ns: int) -> Metadata:
     if checked.expiration != before.expiration or isinstance(checked.expiration, TimeToIdle):
         return checked.stamped(now_ns)
     return checked.with_facts(time_expires_ns=before.time_expires_ns)
+
+
+def _stalled(object_id: ObjectId, idle_s: float) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"{object_id} was not stored: its payload gave no byte for {idle_s:g} s and was ended; "
+        "send it faster, or raise store.payload_idle_s"
+    )
 
 
 def _check(object_id: object, *, metadata: object = None, range: object = None) -> None:

@@ -11,11 +11,17 @@ code of callers tells the two apart (docs/decisions/0019).
 from __future__ import annotations
 
 import asyncio  # noqa: TID251 - only asyncio knows whether this task was cancelled: anyio knows only its own scopes
+import math
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
 from changelog.base.errors import CancelledElsewhereError
+
+T = TypeVar("T")
 
 
 def is_asked_to_end() -> bool:
@@ -23,7 +29,7 @@ def is_asked_to_end() -> bool:
     """
     if anyio.get_current_task().has_pending_cancellation():
         return True
-    if anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
+    if not _on_asyncio():
         return False
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
@@ -46,6 +52,60 @@ class elsewhere_is_an_error:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None and isinstance(error, anyio.get_cancelled_exc_class()) and not is_asked_to_end():
             raise CancelledElsewhereError(self._sentence) from error
+
+
+class Patience:
+    """Bounds how long a task waits, each time, for code of a caller's that may hold cancel scopes of its own.
+
+    Enter it around all such waits; it raises `late()` for one that took longer than `seconds`. On asyncio the task
+    itself is cancelled, in no scope of ours: so it does not matter which scopes that code leaves open from one wait to
+    the next. Trio has no such thing. There one scope is open all the while, if `scoped` says that the code holds none
+    of its own between two waits. Otherwise nothing is bounded there.
+    """
+
+    __slots__ = ("_late", "_scope", "_seconds")
+
+    def __init__(self, seconds: float, late: Callable[[], Exception], *, scoped: bool) -> None:
+        self._seconds = seconds
+        self._late = late
+        self._scope = anyio.CancelScope() if scoped and not _on_asyncio() else None
+
+    def __enter__(self) -> Self:
+        if self._scope is not None:
+            self._scope.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._scope is not None:
+            self._scope.__exit__(kind, error, trace)  # it hides nothing but a cancellation of its own
+            if self._scope.cancelled_caught:
+                raise self._late() from error
+
+    async def wait(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Returns or raises what the call does. What it raises because it was ended becomes `late()`."""
+        if not _on_asyncio():
+            return await self._wait_in_scope(call)
+        limit = asyncio.timeout(self._seconds)
+        try:
+            async with limit:
+                return await call()
+        except Exception as error:
+            if limit.expired():
+                raise self._late() from error
+            raise
+
+    async def _wait_in_scope(self, call: Callable[[], Awaitable[T]]) -> T:
+        if self._scope is None:
+            return await call()
+        self._scope.deadline = anyio.current_time() + self._seconds
+        try:
+            return await call()
+        finally:
+            self._scope.deadline = math.inf
+
+
+def _on_asyncio() -> bool:
+    return anyio.get_cancelled_exc_class() is asyncio.CancelledError
 
 
 async def end_tasks(tasks: TaskGroup, error: BaseException | None) -> None:

@@ -77,7 +77,7 @@ def _audit(report: dict[str, Any], stage: Stage, said: Console) -> None:
     try:
         from emulators.demo.audit import run_demo_audit
     except ModuleNotFoundError as missing:
-        said.print(f"The audit is left out, because it needs {missing.name}: pip install 'tiered[spark]'")
+        said.print(f"The audit is left out, because it needs {missing.name}: pip install '.[spark]' in the checkout")
         return
     audited = run_demo_audit(stage, said)
     report["audit"] = audited.shown()
@@ -92,7 +92,7 @@ def _stage(backend: str, root: Path, *, with_feed: bool) -> Stage:
     try:
         from emulators.demo.emulators import EmulatorStage
     except ModuleNotFoundError as missing:
-        raise ConfigurationError(f"the demo on the emulators needs {missing.name}: pip install 'tiered[gcp]'") from missing
+        raise ConfigurationError(f"the demo on the emulators needs {missing.name}: pip install '.[gcp]' in the checkout") from missing
     return EmulatorStage(root, with_feed=with_feed)
 
 

@@ -215,7 +215,7 @@ def _superseded_by_anybody(change: Change, live: bool, row: Row) -> bool:
     return took_effect(change, live, row) or (row.target is not None and row.target != change.old)
 
 
-async def _prepare_unrecorded(self: Writer, write: Write, name: str, metadata: Metadata, body: Body) -> int:
+async def _prepare_unrecorded(self: Writer, write: Write, name: str, metadata: Metadata, body: Body, slot: Slot) -> int:
     """Like the store's own, but finalises the upload at once: only the swap waits for the record."""
 
     async def open_upload() -> Upload:
@@ -224,7 +224,7 @@ async def _prepare_unrecorded(self: Writer, write: Write, name: str, metadata: M
 
     old, upload = await both(lambda: self._present_target(write), open_upload)
     self._writes.record(write, Change(write.id, write.object_id.path, name, old, upload.session), self._record)
-    total = await tiered.protocol.writing._stream(body, write, upload)
+    total = await tiered.protocol.writing._stream(body, write, upload, slot)
     write.may_land_late = True
     await upload.finalise()
     write.may_land_late = False

@@ -80,7 +80,8 @@ def find_java() -> Java:
             old.append(f"the one of {origin}, {found.home}, is version {found.version}")
     what = "; ".join(old) if old else "there is none, neither by JAVA_HOME nor on the PATH"
     raise ConfigurationError(
-        f"Spark needs Java {VERSION_MIN} or newer, and {what}: install one, or pip install 'tiered[java]', or audit with --engine local"
+        f"Spark needs Java {VERSION_MIN} or newer, and {what}: "
+        "install one, or pip install '.[java]' in the checkout, or audit with --engine local"
     )
 
 

@@ -543,7 +543,7 @@ def _place(uri: str) -> audit.Files:
     try:
         from recovery.audit.directory import Files
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"to read {uri}, {error.name} is needed: pip install 'tiered[audit]'") from None
+        raise ConfigurationError(f"to read {uri}, {error.name} is needed: pip install '.[audit]' in the checkout") from None
     return Files.at(uri, SystemRuntime(), "the feed")
 
 

@@ -61,7 +61,9 @@ def put(
         if content_type is not None:
             metadata = replace(metadata, content_type=content_type)
         payload, revision = payloads.read_stdin() if file == "-" else Path(file), revision_of(if_revision, if_absent)
-        async with open_storage(choice.settings()) as storage:
+        settings = choice.settings()
+        patient = settings.store.model_copy(update={"payload_idle_s": None})  # nobody else waits for this stdin
+        async with open_storage(settings.model_copy(update={"store": patient})) as storage:
             result = await storage.put(ObjectId.parse(object_id), payload, metadata, if_absent=if_absent, if_revision=revision)
         show_written(object_id, result)
 
@@ -76,7 +78,8 @@ def get(
 ) -> None:
     """Fetches an object's payload. With --json, prints its head; the payload then needs --output FILE.
 
-    A file gets the whole payload or none of it; stdout may have got a part before an error.
+    A file gets the whole payload or none of it; stdout may have got a part before an error. Nothing is written to the
+    store: a look by hand does not extend a time to idle.
     """
 
     async def command() -> None:

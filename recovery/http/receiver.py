@@ -7,12 +7,14 @@
     GET /generation-…/TIME.json     the file
 
 What is kept has passed four checks: the name is one of a feed, the size is within the bound, the bytes have the
-checksum of the header `Repr-Digest`, and each message can be read. A name reaches the file system only if it has the
-form of a feed's own names, so no path leads elsewhere. `DirectorySink` keeps the files, so what was acknowledged
-survives a kill, and other bytes under a known name are refused.
+checksum of the header `Repr-Digest`, and each message can be read. Few bytes may unpack to very many. So they are read
+in a process of its own, which gets so much memory and so much time, and is ended if the client goes away. A name
+reaches the file system only if it has the form of a feed's own names, so no path leads elsewhere. `DirectorySink` keeps
+the files, so what was acknowledged survives a kill, and other bytes under a known name are refused.
 
-*Failure*: 400 wrong digest, 404 foreign name, 409 other bytes under this name, 413 too large, 422 no feed, 503 not now
-(such as a full disk), 500 somebody must look at the directory. There is no TLS and no password.
+*Failure*: 400 wrong digest, 404 foreign name, 408 too slow, 409 other bytes under this name, 413 too large, 422 no feed
+or more than can be read here, 503 not now (such as a full disk), 500 somebody must look at the directory. There is no
+TLS and no password.
 """
 
 from __future__ import annotations
@@ -22,20 +24,22 @@ import binascii
 import errno
 import json
 import os
+import resource
 import stat
-from collections.abc import Callable, Collection
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import aclosing, suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
 import anyio
+from anyio import BrokenWorkerProcess, to_process
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
 from changelog.base.runtime import Runtime
@@ -48,7 +52,15 @@ from recovery.http.app import Guarded
 BYTES_MAX = 64 * 2**20
 """A larger file is refused. The files of a store's feed have a few megabytes at most."""
 BODIES_MAX = 4
-"""So many requests with a body, or for one, are in memory at once; others wait."""
+"""So many of the largest bodies fit into memory together. A body beyond that is told to come again."""
+GRACE_S, BYTES_PER_S_MIN = 10.0, 256 * 1024
+"""A body may take so many seconds, and a second more for so many bytes that came."""
+READERS_MAX = 2
+READER_MEMORY_MAX = 2**30
+"""So many processes read files, each with so many bytes of memory."""
+READING_S_MAX = 30.0
+"""Seconds. The files of a store's feed take less than one."""
+PIECE_BYTES = 256 * 1024
 LINES = "application/jsonl"
 
 
@@ -73,8 +85,9 @@ class _Receiver:
     def __init__(self, sink: DirectorySink, bytes_max: int) -> None:
         self._sink = sink
         self._bytes_max = bytes_max
-        self._bodies = anyio.Semaphore(BODIES_MAX)
-        self._thread = anyio.CapacityLimiter(1)
+        self._bytes_free = BODIES_MAX * bytes_max
+        self._readers = anyio.CapacityLimiter(READERS_MAX)
+        self._threads = anyio.CapacityLimiter(4)
 
     async def put(self, request: Request) -> Response:
         generation, (time, suffix) = _named(request)
@@ -82,12 +95,16 @@ class _Receiver:
         declared = request.headers.get("content-length", "0")
         if not declared.isdecimal() or int(declared) > self._bytes_max:
             raise self._too_large()
-        async with self._bodies:
-            parcel = Parcel.of(generation, time, await self._body(request), suffix)
+        body = bytearray()
+        try:
+            await self._receive(request, body)
+            parcel = Parcel.of(generation, time, bytes(body), suffix)
             if parcel.sha256 != told:
                 raise HTTPException(400, "the body has another sha-256 than Repr-Digest says: send it again")
-            await in_thread(partial(_read_through, parcel), self._thread)
+            await self._check(request, parcel)
             await self._sink.deliver(parcel)
+        finally:
+            self._bytes_free += len(body)
         return Response(status_code=204)
 
     async def put_mark(self, request: Request) -> Response:
@@ -114,14 +131,14 @@ class _Receiver:
         return Response(owner.to_bytes(), media_type=MARK_TYPE)
 
     async def generations(self, _: Request) -> Response:
-        found = await in_thread(partial(_listed, self._sink.root, generation_of, folders=True), self._thread)
+        found = await in_thread(partial(_listed, self._sink.root, generation_of, folders=True), self._threads)
         return _lines([{"generation": generation_of(name), "folder": name} for name, _ in found])
 
     async def files(self, request: Request) -> Response:
         folder = request.path_params["folder"]
         if generation_of(folder) is None:
             raise HTTPException(404)
-        found = await in_thread(partial(_listed, self._sink.root / folder, time_of, folders=False), self._thread)
+        found = await in_thread(partial(_listed, self._sink.root / folder, time_of, folders=False), self._threads)
         if not found:
             raise HTTPException(404)
         return _lines([{"name": name, "time": known[0], "bytes": size} for name, size in found if (known := time_of(name))])
@@ -129,22 +146,68 @@ class _Receiver:
     async def file(self, request: Request) -> Response:
         _, (_, suffix) = _named(request)
         path = self._sink.root / request.path_params["folder"] / request.path_params["name"]
-        async with self._bodies:
-            content = await in_thread(partial(_content, path), self._thread)
-        digest = base64.b64encode(sha256(content).digest()).decode()
-        return Response(content, media_type=CONTENT_TYPES[suffix], headers={"repr-digest": f"sha-256=:{digest}:"})
+        handle = await in_thread(partial(_opened, path), self._threads, undo=os.close)
+        try:
+            digest, size = await in_thread(partial(_digest_and_size, handle, path), self._threads)
+        except BaseException:
+            os.close(handle)
+            raise
+        headers = {"repr-digest": f"sha-256=:{digest}:", "content-length": str(size)}
+        return _FileResponse(self._pieces(handle, size), handle, headers, CONTENT_TYPES[suffix])
 
-    async def _body(self, request: Request) -> bytes:
-        body = bytearray()
+    async def _pieces(self, handle: int, size: int) -> AsyncIterator[bytes]:
+        for start in range(0, size, PIECE_BYTES):
+            yield await in_thread(partial(os.pread, handle, min(PIECE_BYTES, size - start), start), self._threads)
+
+    async def _receive(self, request: Request, body: bytearray) -> None:
+        """Receives the body into `body`, whose bytes count as taken then."""
+        began = anyio.current_time()
         try:
             async with aclosing(request.stream()) as pieces:
-                async for piece in pieces:
-                    body += piece
-                    if len(body) > self._bytes_max:
+                while True:
+                    with anyio.fail_at(began + GRACE_S + len(body) / BYTES_PER_S_MIN):
+                        piece = await anext(pieces, None)
+                    if piece is None:
+                        return
+                    if len(body) + len(piece) > self._bytes_max:
                         raise self._too_large()
+                    if len(piece) > self._bytes_free:
+                        raise HTTPException(503, "too many files are being received: send it again later", {"retry-after": "5"})
+                    self._bytes_free -= len(piece)
+                    body += piece
+        except TimeoutError:
+            raise HTTPException(408, f"the body came too slowly, {len(body)} bytes of it: send it faster") from None
         except ClientDisconnect:
             raise HTTPException(400, "the connection ended before the body") from None
-        return bytes(body)
+
+    async def _check(self, request: Request, parcel: Parcel) -> None:
+        """Raises `FeedError` if the file is no feed. Gives up, and ends the process that reads it, if it takes too long
+        or the client goes away.
+        """
+        problem: Exception | None = HTTPException(400, "the connection ended before the answer")
+
+        async def read() -> None:
+            nonlocal problem
+            try:
+                with anyio.fail_after(READING_S_MAX):
+                    await to_process.run_sync(_read_through, parcel, cancellable=True, limiter=self._readers)
+                problem = None
+            except TieredError as error:
+                problem = error
+            except TimeoutError:
+                problem = FeedError(Rule.FORM, f"to read the file takes longer than {READING_S_MAX:g} s", parcel.path)
+            except (MemoryError, BrokenWorkerProcess):
+                limit = f"more than {READER_MEMORY_MAX >> 20} MiB of memory"
+                problem = FeedError(Rule.FORM, f"to read the file takes {limit}", parcel.path)
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            tasks.cancel_scope.cancel()
+        if problem is not None:
+            raise problem
 
     def _too_large(self) -> HTTPException:
         return HTTPException(413, f"a file may have {self._bytes_max} bytes here: raise --bytes-max, or set a smaller feed.batch_max")
@@ -170,7 +233,25 @@ def _digest_of(header: str) -> str:
     raise HTTPException(400, "the header Repr-Digest with sha-256 (RFC 9530) is missing or cannot be read: without it nothing is kept")
 
 
+class _FileResponse(StreamingResponse):
+    """Sends an open file piece by piece, and closes it however that ends: whoever reads slowly holds no file in memory.
+    """
+
+    def __init__(self, pieces: AsyncIterator[bytes], handle: int, headers: dict[str, str], media_type: str) -> None:
+        super().__init__(pieces, headers=headers, media_type=media_type)
+        self._handle = handle
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            os.close(self._handle)
+
+
 def _read_through(parcel: Parcel) -> None:
+    """Reads the file, in a process of its own."""
+    with suppress(ValueError, OSError):  # some systems have no such limit
+        resource.setrlimit(resource.RLIMIT_AS, (READER_MEMORY_MAX, resource.getrlimit(resource.RLIMIT_AS)[1]))
     if not sum(1 for _ in parcel.messages()):
         raise FeedError(Rule.FORM, "the file has no message", parcel.path)
 
@@ -190,15 +271,12 @@ def _listed(directory: Path, known: Callable[[str], object], *, folders: bool) -
     return sorted((name, there.st_size) for name, there in found if is_wanted(there.st_mode))
 
 
-def _content(path: Path) -> bytes:
+def _opened(path: Path) -> int:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            if stat.S_ISREG(os.fstat(handle).st_mode):
-                with open(handle, "rb", closefd=False) as file:
-                    return file.read()
-        finally:
-            os.close(handle)
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            return handle
+        os.close(handle)
     except FileNotFoundError:
         raise HTTPException(404) from None
     except OSError as error:
@@ -207,13 +285,25 @@ def _content(path: Path) -> bytes:
     raise ConfigurationError(f"{path} is no file, and a feed did not put it there: move it away")
 
 
+def _digest_and_size(handle: int, path: Path) -> tuple[str, int]:
+    """The sha-256 as the header `Repr-Digest` tells it, and how many bytes it is of. Files here never change."""
+    seen, size = sha256(), 0
+    try:
+        while piece := os.pread(handle, PIECE_BYTES, size):
+            seen.update(piece)
+            size += len(piece)
+    except OSError as error:
+        raise UnavailableError(f"{path} cannot be read: {error.strerror}") from None
+    return base64.b64encode(seen.digest()).decode(), size
+
+
 def _lines(values: list[dict[str, object]]) -> Response:
     return Response("".join(f"{json.dumps(each)}\n" for each in values), media_type=LINES)
 
 
 async def _told(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return PlainTextResponse(f"{error.detail}\n", error.status_code)
+    return PlainTextResponse(f"{error.detail}\n", error.status_code, error.headers)
 
 
 async def _refused(_: Request, error: Exception) -> Response:

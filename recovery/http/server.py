@@ -10,8 +10,10 @@ without a port needs neither.
 
 from __future__ import annotations
 
+import asyncio  # noqa: TID251 - the door to uvicorn, which runs on asyncio alone
 import errno
 import logging
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +24,8 @@ from typing import Any, cast
 import anyio
 import uvicorn
 from prometheus_client import CollectorRegistry
-from starlette.types import ASGIApp
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from changelog.base.errors import ConfigurationError
@@ -43,8 +46,18 @@ STOP_S = 1
 """Seconds that requests under way have when the server stops."""
 
 CONNECTIONS_MAX = 200
+"""Beyond it, the connection that has waited longest without a request is closed for each new one."""
+REQUESTS_MAX = 180
+"""Beyond it, only /healthz is answered. So there is always a connection without a request to close."""
+DESCRIPTORS_LEFT = 64
+"""So many descriptors are left to everything else in this process."""
+BACKLOG = 100
+OUT_OF_DESCRIPTORS_EVERY_S = 60.0
 KEEP_ALIVE_S = 5
 HEAD_BYTES_MAX = 16 * 1024
+
+OUT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""What the system says that has no descriptor, or no memory, for a connection."""
 
 CONNECTION_S = 30.0
 """A connection lives at most about so many seconds. Clients that stall would otherwise keep all others out for ever."""
@@ -128,17 +141,28 @@ class _Connection(H11Protocol):
     """A connection that ends after `connection_s` seconds, and at the latest `STOP_S` seconds later.
 
     uvicorn itself waits without an end for the first request, for the rest of one, and for a client to read its answer.
+    If there are more than `connections_max`, the oldest one without a request makes way for this one.
     """
 
     _ending: Any = None
 
-    def __init__(self, *said: Any, connection_s: float, **named: Any) -> None:
+    def __init__(self, *said: Any, connection_s: float, connections_max: int, **named: Any) -> None:
         super().__init__(*said, **named)
         self._connection_s = connection_s
+        self._connections_max = connections_max
 
     def connection_made(self, transport: Any) -> None:
+        self.since = self.loop.time()
         super().connection_made(transport)
         self._ending = self.loop.call_later(self._connection_s, self._end)
+        if len(self.connections) > self._connections_max:
+            idle = [each for each in cast(set[_Connection], self.connections) if each.is_idle and not each.transport.is_closing()]
+            min(idle, key=lambda each: each.since).transport.abort()  # there is one: this one has no request yet
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is under way."""
+        return self.cycle is None or self.cycle.response_complete
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._ending is not None:
@@ -156,23 +180,70 @@ async def run_uvicorn(app: ASGIApp, bound: socket.socket, connection_s: float = 
 
     `connection_s`: how long a connection lives at most, about.
     """
-    connection = cast(type[H11Protocol], partial(_Connection, connection_s=connection_s))
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    connections_max = max(2, min(CONNECTIONS_MAX, descriptors - DESCRIPTORS_LEFT if descriptors > 0 else CONNECTIONS_MAX))
+    requests_max = max(1, min(REQUESTS_MAX, connections_max * 9 // 10))
+    connection = cast(type[H11Protocol], partial(_Connection, connection_s=connection_s, connections_max=connections_max))
     server = _Server(uvicorn.Config(
-        app, http=connection, ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False, server_header=False,
-        proxy_headers=False, limit_concurrency=CONNECTIONS_MAX, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=STOP_S,
-        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        _Bounded(app, requests_max), http=connection, ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False,
+        server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=STOP_S,
+        h11_max_incomplete_event_size=HEAD_BYTES_MAX, backlog=BACKLOG,
     ))  # fmt: skip
 
     async def run() -> None:
         with anyio.CancelScope(shield=True):  # it stops when it is told to, and closes its connections then
             await server.serve([bound])
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(run)
+    with _quiet_without_descriptors():
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            try:
+                await anyio.sleep_forever()
+            finally:
+                server.should_exit = True
+
+
+class _Bounded:
+    """Refuses a request beyond so many that are under way, unless it asks whether the process lives."""
+
+    def __init__(self, app: ASGIApp, requests_max: int) -> None:
+        self._app = app
+        self._left = requests_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._left <= 0 and scope["path"] != "/healthz":
+            await PlainTextResponse("too many requests are under way: try again later\n", 503)(scope, receive, send)
+            return
+        self._left -= 1
         try:
-            await anyio.sleep_forever()
+            await self._app(scope, receive, send)
         finally:
-            server.should_exit = True
+            self._left += 1
+
+
+@contextmanager
+def _quiet_without_descriptors() -> Iterator[None]:
+    """Tells at most once a minute that no connection could be accepted. asyncio tells it thousands of times."""
+    loop = asyncio.get_running_loop()
+    before, told_at = loop.get_exception_handler(), -OUT_OF_DESCRIPTORS_EVERY_S
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal told_at
+        error = context.get("exception")
+        if "socket" in context and isinstance(error, OSError) and error.errno in OUT_OF:
+            if loop.time() - told_at >= OUT_OF_DESCRIPTORS_EVERY_S:
+                told_at = loop.time()
+                events.warning("http_connection_not_accepted", error)
+        elif before is None:
+            loop.default_exception_handler(context)
+        else:
+            before(loop, context)
+
+    loop.set_exception_handler(handle)
+    try:
+        yield
+    finally:
+        loop.set_exception_handler(before)
 
 
 def names_of(bound: socket.socket, host: str) -> set[str] | None:

@@ -31,7 +31,7 @@ def emulators(*arguments: str, command: tuple[str, ...] = ("-m", "emulators"), c
 def test_without_the_extra_it_says_what_to_install() -> None:
     done = emulators(command=("-c", WITHOUT_GOOGLE))
     assert (done.returncode, done.stdout) == (3, "")
-    assert re.fullmatch(r"emulators: the emulators need google\S*; install it with: pip install 'tiered\[gcp\]'\n", done.stderr)
+    assert re.fullmatch(r"emulators: the emulators need google\S*; install it with: pip install '\.\[gcp\]' in the checkout\n", done.stderr)
 
 
 def test_settings_of_a_directory_are_refused(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_the_demo_without_its_library_says_what_to_install() -> None:
     without_rich = WITHOUT_GOOGLE.replace("google", "rich").replace("up", "demo")
     done = emulators(command=("-c", without_rich))
     assert (done.returncode, done.stdout) == (3, "")
-    assert re.fullmatch(r"emulators: the demo needs rich\S*; install it with: pip install 'tiered\[daemon\]'\n", done.stderr)
+    assert re.fullmatch(r"emulators: the demo needs rich\S*; install it with: pip install '\.\[daemon\]' in the checkout\n", done.stderr)
 
 
 @pytest.mark.parametrize("arguments", [

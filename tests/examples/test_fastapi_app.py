@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import AsyncIterator
-from contextlib import nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+import uvicorn
+from anyio.abc import SocketStream
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient, Response
 from starlette.requests import ClientDisconnect
@@ -27,7 +30,9 @@ from tiered import (
     OutcomeUnknownError,
     Settings,
     UnavailableError,
+    open_storage,
 )
+from tiered.settings import StoreSettings
 
 pytestmark = pytest.mark.anyio
 LARGE = bytes(range(256)) * 6_000
@@ -192,6 +197,63 @@ def open_blobs(directory: Path) -> list[str]:
     """The files of the store's blobs that this process has open."""
     links = [os.readlink(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{each}")]
     return [each for each in links if each.startswith(str(directory / "blobs"))]
+
+
+# --- slow clients, of a real server ----------------------------------------------------------------
+
+
+@asynccontextmanager
+async def served(settings: Settings) -> AsyncIterator[int]:
+    """The port of the application under uvicorn."""
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        server = uvicorn.Server(uvicorn.Config(create_app(settings), log_config=None, timeout_graceful_shutdown=1))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve, [bound])
+            try:
+                yield bound.getsockname()[1]
+            finally:
+                server.should_exit = True
+
+
+async def stalled(port: int, key: str, body: bytes) -> SocketStream:
+    """A client that sends the head of an upload and a part of its body, and then nothing."""
+    client = await anyio.connect_tcp("127.0.0.1", port)
+    await client.send(f"PUT /photos/17/{key} HTTP/1.1\r\nHost: store\r\nContent-Length: {len(LARGE) * 2}\r\n\r\n".encode() + body)
+    return client
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [b"", b"x", LARGE])
+async def test_64_slow_uploaders_stopped_all_writes_of_the_worker(tmp_path: Path, sent: bytes) -> None:
+    async with served(Settings(directory=tmp_path)) as port, AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as healthy:
+        slow = [await stalled(port, f"slow{number}", sent) for number in range(100)]
+        for number in range(20):
+            path = f"/photos/17/healthy{number}"
+            for body in (b"a dog", LARGE):
+                assert (await healthy.put(path, content=body)).status_code == 201
+                assert (await healthy.get(path)).content == body
+        assert (await healthy.delete("/photos/17/healthy0")).status_code == 204
+        for client in slow:
+            await client.aclose()
+    async with open_storage(Settings(directory=tmp_path), writes=False) as storage:
+        assert {str(entry.object_id) async for entry in storage.list()} == {f"photos/org.17/objects/healthy{n}" for n in range(1, 20)}
+    assert not any((tmp_path / "uploads").iterdir())
+
+
+@pytest.mark.slow
+async def test_an_uploader_that_stalls_is_answered_and_leaves_its_place_to_others(tmp_path: Path) -> None:
+    settings = Settings(directory=tmp_path, store=StoreSettings(payloads_max=2, payload_idle_s=0.5, queue_wait_s=60))
+    async with served(settings) as port, AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as healthy:
+        slow = [await stalled(port, f"slow{number}", sent) for number, sent in enumerate((b"x", LARGE) * 3)]
+        assert (await healthy.put(CAT, content=LARGE)).status_code == 201
+        for client in slow:
+            answer = b""
+            with anyio.fail_after(60):
+                while b"gave no byte for 0.5 s" not in answer:
+                    answer += await client.receive()
+            assert answer.startswith(b"HTTP/1.1 400")
+            await client.aclose()
+    assert not any((tmp_path / "uploads").iterdir())
 
 
 # --- errors ----------------------------------------------------------------------------------------

@@ -63,6 +63,14 @@ class World:
         self.blobs = Tapped(SimulatedBlobs(self.runtime), self.calls)
         self.log = Tapped(SimulatedChangeLog(self.runtime).sharded(shards), self.calls)
 
+    def slow_row(self, seconds: float) -> Hook:
+        """A hook for a call to a row that takes so long: an operation holds its slot meanwhile."""
+        async def call(real: Any, *args: Any, **named: Any) -> Any:
+            await self.runtime.sleep(seconds)
+            return await real(*args, **named)
+
+        return call
+
     def settings(self, **values: Any) -> Settings:
         defaults: dict[str, Any] = {"directory": "unused", "changelog": "noop", "inline_bytes_max": INLINE_MAX}
         return Settings(**(defaults | values))

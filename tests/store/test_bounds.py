@@ -32,9 +32,10 @@ def other(number: int) -> ObjectId:
 
 
 async def test_operation_beyond_the_queue_is_refused_at_once(world: World) -> None:
+    world.rows.hooks["put_inline"] = world.slow_row(2)
     async with world.store(store={"concurrency_max": 2, "queue_max": 1}) as storage, anyio.create_task_group() as tasks:
         for number in range(3):
-            tasks.start_soon(storage.put, other(number), slow(world, 2))
+            tasks.start_soon(storage.put, other(number), SMALL)
         await world.runtime.sleep(1)
         before = world.runtime.monotonic()
         with pytest.raises(AtCapacityError, match="queue_max"):
@@ -43,8 +44,9 @@ async def test_operation_beyond_the_queue_is_refused_at_once(world: World) -> No
 
 
 async def test_operation_that_waits_too_long_is_refused(world: World) -> None:
+    world.rows.hooks["put_inline"] = world.slow_row(20)
     async with world.store(store={"concurrency_max": 1, "queue_wait_s": 5}) as storage, anyio.create_task_group() as tasks:
-        tasks.start_soon(storage.put, other(1), slow(world, 20))
+        tasks.start_soon(storage.put, other(1), SMALL)
         await world.runtime.sleep(1)
         with pytest.raises(AtCapacityError, match="5 s"):
             await storage.put(OBJECT, SMALL)

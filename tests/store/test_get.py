@@ -20,6 +20,7 @@ from tiered import (
     Metadata,
     RangeNotSatisfiableError,
     Settings,
+    TieredStorage,
     TimeToIdle,
     TimeToLive,
     UnavailableError,
@@ -212,6 +213,25 @@ async def test_reading_an_idle_object_extends_it_blob_first(world: World, payloa
         assert touches == 10 * (1 if payload == SMALL else 2)
         await world.runtime.sleep(3600)
         assert await storage.get(OBJECT) is None
+
+
+@pytest.mark.parametrize("payload", [SMALL, LARGE])
+async def test_a_store_that_was_opened_for_reading_wrote_when_it_read_an_idle_object(world: World, payload: bytes) -> None:
+    async with world.store() as storage:
+        await storage.put(OBJECT, payload, Metadata(expiration=TimeToIdle(HOUR)))
+    world.calls.clear()
+    async with TieredStorage(world.tiers, world.log, world.runtime, world.settings(), writes=False) as reader:
+        await world.runtime.sleep(1800)
+        stored = await reader.get(OBJECT)
+        assert stored is not None and await stored.read() == payload
+        async with reader.get_many([OBJECT]) as results:
+            assert [result.value is not None async for result in results] == [True]
+        await reader.head(OBJECT)
+        assert len([entry async for entry in reader.list(metadata=True)]) == 1
+        await world.runtime.sleep(1)
+        assert set(world.calls) <= {"read", "scan", "open", "head", "heads"}
+        await world.runtime.sleep(1800)
+        assert await reader.get(OBJECT) is None
 
 
 async def test_reading_again_soon_touches_nothing(world: World) -> None:

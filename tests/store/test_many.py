@@ -279,9 +279,11 @@ async def test_items_wait_where_others_are_refused(world: World) -> None:
     results: list[ItemResult[Any, Any]] = []
     settings = {"concurrency_max": 2, "queue_max": 1, "queue_wait_s": 1000}
     async with world.store(store=settings) as storage, anyio.create_task_group() as tasks:
+        world.rows.hooks["put_inline"] = world.slow_row(20)
         for number in range(3):
-            tasks.start_soon(storage.put, other(number), slow(world, 100))
+            tasks.start_soon(storage.put, other(number), SMALL)
         await world.runtime.sleep(1)
+        world.rows.hooks.clear()
         tasks.start_soon(collect_into, results, storage.put_many(puts(range(10, 20)), concurrency=2))
         await world.runtime.sleep(1)
         with pytest.raises(AtCapacityError):
@@ -294,18 +296,21 @@ async def test_items_that_wait_leave_the_queue_to_others(world: World) -> None:
     results: list[ItemResult[Any, Any]] = []
     settings = {"concurrency_max": 2, "queue_max": 1, "queue_wait_s": 1000}
     async with world.store(store=settings) as storage, anyio.create_task_group() as tasks:
+        world.rows.hooks["put_inline"] = world.slow_row(20)
         for number in range(2):
-            tasks.start_soon(storage.put, other(number), slow(world, 100))
+            tasks.start_soon(storage.put, other(number), SMALL)
         await world.runtime.sleep(1)
+        world.rows.hooks.clear()
         tasks.start_soon(collect_into, results, storage.put_many(puts(range(10, 20)), concurrency=2))
         await world.runtime.sleep(1)
         await storage.put(OBJECT, SMALL)
-        assert world.runtime.monotonic() == 100
+        assert world.runtime.monotonic() == 20
         await world.runtime.sleep(1)
         assert [result.error for result in results] == [None] * 10
 
+        world.rows.hooks["put_inline"] = world.slow_row(20)
         for number in range(3):
-            tasks.start_soon(storage.put, other(number), slow(world, 100))
+            tasks.start_soon(storage.put, other(number), SMALL)
         await world.runtime.sleep(1)
         with pytest.raises(AtCapacityError, match="queue_max"):  # the bulk call is over: the queue is as long as ever
             await storage.put(OBJECT, SMALL)
@@ -313,17 +318,13 @@ async def test_items_that_wait_leave_the_queue_to_others(world: World) -> None:
 
 @pytest.mark.parametrize("name", ["put_many", "delete_many", "get_many"])
 async def test_item_waits_longer_than_any_queue(world: World, name: str) -> None:
-    async def slow_read(real: Any, *args: Any, **named: Any) -> Any:
-        world.rows.hooks.clear()
-        await world.runtime.sleep(500)
-        return await real(*args, **named)
-
     settings = {"concurrency_max": 1, "queue_max": 0, "queue_wait_s": 5, "answer_budget_s": 1000}
     async with world.store(store=settings) as storage, anyio.create_task_group() as tasks:
-        world.rows.hooks["read"] = slow_read
+        world.rows.hooks |= dict.fromkeys(("read", "put_inline"), world.slow_row(500))
         tasks.start_soon(storage.get, OBJECT)
-        tasks.start_soon(storage.put, OBJECT, slow(world, 500))
+        tasks.start_soon(storage.put, OBJECT, SMALL)
         await world.runtime.sleep(1)
+        world.rows.hooks.clear()
         requests = puts(range(5)) if name == "put_many" else others(range(5))
         assert [result.error for result in await collect(getattr(storage, name)(requests))] == [None] * 5
         assert world.runtime.monotonic() == 500
@@ -331,8 +332,10 @@ async def test_item_waits_longer_than_any_queue(world: World, name: str) -> None
 
 async def test_items_that_were_cancelled_while_they_waited_do_not_keep_the_store_from_closing(world: World) -> None:
     async with world.store(store={"concurrency_max": 1}) as storage, anyio.create_task_group() as tasks:
-        tasks.start_soon(storage.put, OBJECT, slow(world, 20))
+        world.rows.hooks["put_inline"] = world.slow_row(20)
+        tasks.start_soon(storage.put, OBJECT, SMALL)
         await world.runtime.sleep(1)
+        world.rows.hooks.clear()
         with anyio.move_on_after(5):
             await collect(storage.put_many(puts(range(5))))
         await world.runtime.sleep(100)

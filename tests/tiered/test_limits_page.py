@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anyio
@@ -58,6 +58,16 @@ async def in_a_queue() -> None:
         await admission.enter()
 
 
+async def with_open_payloads() -> None:
+    async def payload(depth: int) -> AsyncIterator[bytes]:
+        if depth:  # another put, while this payload is read
+            await storage.put(OBJECT, payload(depth - 1))
+        yield b""
+
+    async with World().store(store={"payloads_max": 1, "queue_max": 0}) as storage:
+        await storage.put(OBJECT, payload(1))
+
+
 NUMBERS: dict[str, list[object]] = {
     "storage path of a new object": [PATH_BYTES_MAX],
     "storage path of a stored object": [ROW_KEY_BYTES_MAX],
@@ -72,6 +82,7 @@ NUMBERS: dict[str, list[object]] = {
     "bounds of a range": [SIZE_MAX],
     "operations that run": [STORE.concurrency_max],
     "operations that wait": [STORE.queue_max, STORE.queue_wait_s],
+    "payloads that are not in memory": [STORE.open_payloads_max, STORE.payload_idle_s],
     "items of one bulk call": [CONCURRENCY],
     "entries of one page": [LIST_PAGE_MAX],
     "calls for metadata": [HEADS_AT_ONCE],
@@ -103,6 +114,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "more than payload_bytes_max": lambda: anyio.run(in_a_store, "get_many"),
     "as far as 2**63": lambda: ByteRange(SIZE_MAX + 1),
     "operations are under way and": lambda: anyio.run(in_a_queue),
+    "payloads are open and": lambda: anyio.run(with_open_payloads),
     "pass a number from 1 to 48 (store.bulk_concurrency_max)": lambda: anyio.run(in_a_store, "put_many"),
     "a page has from 1 to 1000 entries": lambda: anyio.run(in_a_store, "list_page"),
 }

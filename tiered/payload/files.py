@@ -15,6 +15,7 @@ import os
 import stat
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from typing import BinaryIO, TypeVar
 
 from anyio import CapacityLimiter, wait_readable
@@ -83,7 +84,7 @@ class PlainFile(Pieces):
 
     async def _wait_readable(self) -> None:
         assert isinstance(self._file, io.FileIO), "of a caller's own, only regular files come here"
-        await wait_readable(self._file)
+        await self._patiently(partial(wait_readable, self._file))
 
     # --- in a thread
 
@@ -129,7 +130,7 @@ class _Blocking(Pieces):
         if self._thread is None:
             self._thread = await OwnThread.start()
         self._late = False
-        return await self._thread.run(self._pull, self._hurry)
+        return await self._patiently(partial(self._thread.run, self._pull, self._hurry))
 
     async def _close(self) -> None:
         """Closes what was begun, in the thread. If the thread was given up, it does this itself when its call returns.

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator
-from typing import Self
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Self, TypeVar
 
 from changelog.base.errors import InvalidRequestError
+from changelog.base.tasks import Patience
 from tiered.stored import ProgressCount
+
+T = TypeVar("T")
 
 Piece = bytes | memoryview
 
@@ -24,11 +27,16 @@ class Pieces(ABC):
 
     `size`: length of the whole payload in bytes, if it is known; look at it after the first piece. Then exactly that
     many bytes come, or an error. None: only reading it to its end tells. `path`: of the file, if the payload was given
-    as a path.
+    as a path. `waits`: reading it may wait for somebody else, and a put lends its slot meanwhile. `may_hold_scopes`: it
+    may have a cancel scope of its own open before it is read, or after. `patience`: bounds
+    each wait for somebody else; a regular file is nobody.
     """
 
     size: int | None = None
     path: str | None = None
+    waits = True
+    may_hold_scopes = False
+    patience: Patience | None = None
 
     def __init__(self, piece_bytes: int, enough: int | None = None) -> None:
         half = max(1, piece_bytes // 2)
@@ -39,8 +47,8 @@ class Pieces(ABC):
         self._declared: int | None = None
 
     def report_to(self, progress: ProgressCount | None, declared: int | None) -> None:
-        """Tells of each piece. `declared`: how many bytes the caller said there are."""
-        self._progress, self._declared = progress, declared
+        """Tells of each piece, which may wait. `declared`: how many bytes the caller said there are."""
+        self._progress, self._declared, self.waits = progress, declared, True
 
     def __aiter__(self) -> Self:
         return self
@@ -76,6 +84,10 @@ class Pieces(ABC):
         None: it is not, or it has more than `bytes_max` bytes, or each piece of it must be reported. Read it then.
         """
         return None
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Waits for somebody else, within the patience."""
+        return await (call() if self.patience is None else self.patience.wait(call))
 
     @abstractmethod
     async def _fill(self) -> bool:

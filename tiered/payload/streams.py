@@ -140,6 +140,8 @@ def _is_plain(file: BinaryIO) -> bool:
 
 
 class _Buffer(Pieces):
+    waits = False
+
     def __init__(self, buffer: bytes | bytearray | memoryview, piece_bytes: int, view_bytes: int) -> None:
         super().__init__(piece_bytes)
         self._view_bytes = view_bytes
@@ -194,6 +196,8 @@ class _BytesIO(_Buffer):
 
 
 class _InMemory(Pieces):
+    waits = False
+
     def __init__(self, parts: Iterable[object], piece_bytes: int) -> None:
         super().__init__(piece_bytes)
         self._parts = parts if isinstance(parts, Iterator) else iter(parts)
@@ -219,6 +223,8 @@ class _InTask(Pieces):
     So it may keep a cancel scope of its own open from one piece to the next.
     """
 
+    may_hold_scopes = True
+
     def __init__(self, payload: AsyncIterable[object], piece_bytes: int) -> None:
         super().__init__(piece_bytes, _JOINED_BYTES)
         self._payload = payload
@@ -229,6 +235,9 @@ class _InTask(Pieces):
             self.size = payload.length
 
     async def _fill(self) -> bool:
+        return await self._patiently(self._gather)
+
+    async def _gather(self) -> bool:
         late_at = current_time() + LATE_S
         while not self._joined.ready:
             piece = await self._next()

@@ -11,15 +11,17 @@
 So normal operations find slots that bulk work cannot take, and neither class waits for the whole line of the other.
 
 An operation keeps its slot until its clean-up is done, even after its caller was answered. So a store whose clean-up
-falls behind refuses new work, and changes do not pile up. The scope of a caller (`anyio.fail_after`) ends each wait
-here. `docs/decisions/0071` says why nothing is refused because it *might* miss its deadline.
+falls behind refuses new work, and changes do not pile up. While it waits for its caller, it *lends* the slot: a slow
+caller keeps nobody out (`docs/decisions/0151`). The scope of a caller (`anyio.fail_after`) ends each wait here.
+`docs/decisions/0071` says why nothing is refused because it *might* miss its deadline.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Self
 
 import anyio
@@ -37,11 +39,15 @@ class Admission:
     """The slots of one side of a store, such as its reads.
 
     `bulk_max`: how many slots bulk work may hold; None: all. `clock`: seconds, of a clock that never goes back.
+    `whats`, `setting`: what holds its slots, and which setting says how many there are, for messages.
     """
 
     def __init__(
-        self, concurrency_max: int, queue_max: int, queue_wait_s: float, clock: Callable[[], float], *, bulk_max: int | None = None
-    ) -> None:
+        self, concurrency_max: int, queue_max: int, queue_wait_s: float, clock: Callable[[], float], *, bulk_max: int | None = None,
+        whats: str = "operations are under way", setting: str = "store.concurrency_max",
+    ) -> None:  # fmt: skip
+        self._whats = whats
+        self._setting = setting
         self._concurrency_max = concurrency_max
         self._queue_max = queue_max
         self._queue_wait_s = queue_wait_s
@@ -76,8 +82,7 @@ class Admission:
         """Waits for a slot. Raises `AtCapacityError` when the queue is full, or after the wait limit."""
         if (slot := self.try_enter()) is not None:
             return slot  # the ordinary case pays for no machinery
-        if len(self._normal) >= self._queue_max:
-            raise self._full(f"{self._concurrency_max} operations are under way and {self._queue_max} wait", "store.queue_max")
+        self.refuse_if_full()
         self._begin()
         try:
             with anyio.fail_after(self._queue_wait_s):
@@ -86,9 +91,14 @@ class Admission:
             self._end()
             if not isinstance(error, TimeoutError):
                 raise
-            why = f"no slot of {self._concurrency_max} came to it within {self._queue_wait_s:g} s"
-            raise self._full(why, "store.concurrency_max") from None
+            why = f"{self._concurrency_max} {self._whats}, and none ended for it within {self._queue_wait_s:g} s"
+            raise self._full(why, self._setting) from None
         return self._slot()
+
+    def refuse_if_full(self) -> None:
+        """Raises `AtCapacityError` if no slot is free and the queue is full."""
+        if not self._free and len(self._normal) >= self._queue_max:
+            raise self._full(f"{self._concurrency_max} {self._whats} and {self._queue_max} wait", "store.queue_max")
 
     async def enter_share(self, share: anyio.Semaphore) -> Slot:
         """Waits without a limit: first for a place in the share, then for a slot, in the line of all bulk work."""
@@ -108,7 +118,7 @@ class Admission:
             self._bulk_free += 1
             share.release()
 
-        return self._slot(leave)
+        return self._slot(leave, partial(self.enter_share, share))
 
     async def _enter_bulk(self) -> None:
         if not (self._free and self._bulk_free and not self._bulk):
@@ -134,13 +144,22 @@ class Admission:
     @contextmanager
     def in_steps(self) -> Iterator[None]:
         """For an operation that needs another slot after its first one. It counts as under way until it leaves this."""
-        self._begin()
-        self._in_steps += 1
+        end = self.begin_steps()
         try:
             yield
         finally:
+            end()
+
+    def begin_steps(self) -> Callable[[], None]:
+        """As `in_steps`. What it returns ends it."""
+        self._begin()
+        self._in_steps += 1
+
+        def end() -> None:
             self._in_steps -= 1
             self._end()
+
+        return end
 
     async def enter_later(self) -> Slot:
         """The slot for a later step. It is waited for as long as it must: the operation has begun, so
@@ -199,8 +218,8 @@ class Admission:
             return self._normal
         return self._bulk if bulk else None
 
-    def _slot(self, leave_class: Callable[[], None] = lambda: None) -> Slot:
-        """For an operation that has its slot."""
+    def _slot(self, leave_class: Callable[[], None] = lambda: None, again: Callable[[], Awaitable[Slot]] | None = None) -> Slot:
+        """For an operation that has its slot. `again`: how it gets another one after it lent this one."""
         began_at = self._clock()
 
         def leave() -> None:
@@ -211,23 +230,28 @@ class Admission:
             self._give_back()
             self._end()
 
-        return Slot(leave)
+        return Slot(leave, self, again or self.enter_later)
 
     # --- capacity --------------------------------------------------------------------------------
 
-    def retry_after_s(self) -> float:
+    def retry_after_s(self) -> float | None:
         """In how many seconds an operation that comes then may expect a slot: an estimate, from 0.05 to 30.
 
         It is the time in which all that wait now will have got their slots, if slots are held for as long as lately (a
-        moving mean). If no slot was given back for a longer time than that, this time counts instead.
+        moving mean). If no slot was given back for a longer time than that mean, as much time again is added: who holds
+        them is slow, and nobody knows how slow. None: no slot was ever given back, so nothing was measured.
         """
-        held_s = max(self._held_s or 0.0, self._clock() - self._moved_at)
+        if self._held_s is None:
+            return None
+        still_s = self._clock() - self._moved_at
         before = len(self._normal) + min(len(self._normal) + 1, len(self._bulk))  # the two classes take turns
-        return min(max(RETRY_AFTER_MIN_S, (before + 1) * held_s / self._concurrency_max), RETRY_AFTER_MAX_S)
+        expected_s = (before + 1) * self._held_s / self._concurrency_max + (still_s if still_s > self._held_s else 0.0)
+        return min(max(RETRY_AFTER_MIN_S, expected_s), RETRY_AFTER_MAX_S)
 
     def _full(self, why: str, setting: str) -> AtCapacityError:
         after_s = self.retry_after_s()
-        return AtCapacityError(f"{why}; shed load, try again in about {after_s:.2g} s, or raise {setting}", after_s)
+        when = "later" if after_s is None else f"in about {after_s:.2g} s"
+        return AtCapacityError(f"{why}; shed load, try again {when}, or raise {setting}", after_s)
 
     def _begin(self) -> None:
         self._under_way += 1
@@ -249,12 +273,20 @@ class Share:
     async def enter(self) -> Slot:
         return await self._whole.enter_share(self._slots)
 
+    def refuse_if_full(self) -> None:
+        """Refuses nothing: bulk work waits as long as it must."""
+
 
 class Slot:
     """The right of one operation to run. Use it in a `with`, or `hand_over` and release it later."""
 
-    def __init__(self, leave: Callable[[], None]) -> None:
+    __slots__ = ("_again", "_leave", "_lent", "_of")
+
+    def __init__(self, leave: Callable[[], None], of: Admission, again: Callable[[], Awaitable[Slot]], *, lent: bool = False) -> None:
         self._leave: Callable[[], None] | None = leave
+        self._of = of
+        self._again = again
+        self._lent = lent
 
     def release(self) -> None:
         """Gives the slot back. Safe to repeat."""
@@ -262,11 +294,26 @@ class Slot:
         if leave is not None:
             leave()
 
+    def lend(self) -> None:
+        """Lets others have the slot while the operation waits for its caller. It stays under way. Safe to repeat."""
+        leave = self._leave
+        if leave is not None and not self._lent:
+            self._leave, self._lent = self._of.begin_steps(), True
+            leave()
+
+    async def take_back(self) -> None:
+        """Waits, as long as it must, for a slot again. Does nothing if it was not lent. Cancelled: it stays lent."""
+        if not self._lent or self._leave is None:
+            return
+        slot = await self._again()
+        end_steps, self._leave, self._lent = self._leave, slot._leave, False
+        end_steps()
+
     def hand_over(self) -> Slot:
-        """Moves the right into a new `Slot`. Releasing the old one then does nothing."""
+        """Moves the right into a new `Slot`, lent or not. Releasing the old one then does nothing."""
         leave, self._leave = self._leave, None
         assert leave is not None, "a slot is handed over once"
-        return Slot(leave)
+        return Slot(leave, self._of, self._again, lent=self._lent)
 
     def __enter__(self) -> Self:
         return self

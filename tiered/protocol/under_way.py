@@ -178,6 +178,7 @@ class WritesUnderWay:
     async def _run(self, write: Write, work: Callable[[], Awaitable[None]], slot: Slot) -> None:
         try:
             with elsewhere_is_an_error(f"change {write.id} was cancelled elsewhere"), _shield(write):
+                await slot.take_back()  # if the write ended while it waited for its payload
                 await work()
         except Exception as error:  # noqa: BLE001 - logged, with its traceback
             # The entry stays for recovery. A bug in one change must not cancel the caller's other work.

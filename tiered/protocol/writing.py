@@ -18,8 +18,8 @@ anywhere: the entry is left, and recovery does the rest.
 
 What callers are told is true (I4). A caller is told "no" in two cases. Either the swap was never sent. Or the token is
 refused, the row has no *won* mark of it, and the change is so young that the mark cannot have been collected. I1 and I2
-rest on the row alone, never on the lease. A write holds its slot until its clean-up is done. A payload is never held
-whole unless it is inline.
+rest on the row alone, never on the lease. A write holds its slot until its clean-up is done, except while its payload
+is waited for: then the slot is lent. A payload is never held whole unless it is inline.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class Writer:
 
         async def prepare() -> None:
             nonlocal total
-            total = await self._prepare_upload(write, name, metadata, body)
+            total = await self._prepare_upload(write, name, metadata, body, slot)
 
         state = Tombstone(name, metadata.expiration, metadata.time_expires_ns, write.id, write.condition is not None)
         await self._change(write, prepare, state, slot)
@@ -260,7 +260,7 @@ class Writer:
         old = await self._present_target(write)
         self._writes.record(write, self._change_of(write, None, old, None), self._record)
 
-    async def _prepare_upload(self, write: Write, name: str, metadata: Metadata, body: Body | Source) -> int:
+    async def _prepare_upload(self, write: Write, name: str, metadata: Metadata, body: Body | Source, slot: Slot) -> int:
         """Steps 1 and 2. Returns the payload's bytes."""
 
         async def open_upload() -> Upload:
@@ -277,7 +277,7 @@ class Writer:
         else:  # no upload is opened in vain
             old, upload = await self._present_target(write), await open_upload()
         self._writes.record(write, self._change_of(write, name, old, upload.session), self._record)
-        total = body.head.size if isinstance(body, Source) else await _stream(body, write, upload)
+        total = body.head.size if isinstance(body, Source) else await _stream(body, write, upload, slot)
         check_declared(metadata, total)
         self._check_held(await write.wait_recorded())
         write.may_land_late = True
@@ -494,17 +494,23 @@ def check_declared(metadata: Metadata, size: int) -> None:
         raise InvalidRequestError(f"metadata declares {metadata.size} bytes, but the payload has {size}")
 
 
-async def _stream(body: Body, write: Write, upload: Upload) -> int:
-    """Sends the whole payload, of which the adapter withholds the last piece. Ends early when the record has failed."""
+async def _stream(body: Body, write: Write, upload: Upload, slot: Slot) -> int:
+    """Sends the whole payload, of which the adapter withholds the last piece. Ends early when the record has failed.
+
+    The slot is lent while the payload may have to be waited for.
+    """
     total = 0
     while body.head:
         piece = body.head.pop(0)
         await upload.write(piece)
         total += len(piece)
+    if body.rest.waits:
+        slot.lend()
     async for piece in body.rest:
         write.raise_record_error()
         await upload.write(piece)
         total += len(piece)
+    await slot.take_back()
     return total
 
 

@@ -36,7 +36,7 @@ _CODE = re.compile(r"[1-5]\d\d|[A-Z][A-Z_]{1,30}")
 CALL_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 PASS_BUCKETS_S = (0.01, 0.05, 0.25, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
 
-SIDES = ("read", "write", "touch")
+SIDES = ("read", "write", "touch", "payload")
 SERVICES = (HIGH_VOLUME, LONG_TERM, CHANGELOG)
 
 

@@ -94,4 +94,6 @@ def _kafka(place: Place, runtime: Runtime) -> Sink:
 
 
 def _missing(place: Place, error: ModuleNotFoundError, extra: str) -> ConfigurationError:
-    return ConfigurationError(f"to deliver to {visible(place.shown)}, {error.name} is needed: pip install 'tiered[{extra}]'")
+    return ConfigurationError(
+        f"to deliver to {visible(place.shown)}, {error.name} is needed: pip install '.[{extra}]' in the checkout"
+    )

@@ -419,6 +419,16 @@ def test_a_process_that_cannot_write_its_output_adds_no_complaint_of_pythons_own
 
 
 @pytest.mark.slow
+def test_put_of_a_stdin_that_comes_late_waits_for_it(tiered: Command) -> None:
+    """Nobody else waits for the command's payload, so `store.payload_idle_s` is not for it."""
+    tiered("put", OBJECT, "-")
+    tiered.environment["TIERED_STORE__PAYLOAD_IDLE_S"] = "0.001"
+    done = shell(tiered, f"(sleep 0.2; printf meow) | tiered put {OBJECT} -")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert tiered("get", OBJECT) == "meow"
+
+
+@pytest.mark.slow
 def test_put_of_an_open_stdin_is_interrupted_at_once(tiered: Command) -> None:
     command = [sys.executable, "-m", "recovery.cli.main", "--directory", str(tiered.store), "put", OBJECT, "-"]
     writing = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=tiered.environment)

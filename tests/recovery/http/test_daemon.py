@@ -23,7 +23,7 @@ import httpx
 import pytest
 from anyio import to_thread
 from prometheus_client.parser import text_string_to_metric_families
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from changelog.base.errors import ConfigurationError
@@ -236,6 +236,78 @@ async def test_a_daemon_without_a_port_needs_no_asyncio(tmp_path: Path) -> None:
 
 
 # --- clients that hold connections ------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET /hangs HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+async def test_200_connections_that_wait_kept_out_whoever_asked_whether_it_lives(sent: bytes) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/hangs":
+            await anyio.sleep_forever()
+        await Response(b"alive")(scope, receive, send)
+
+    def ask(path: str) -> int:
+        return httpx.get(f"http://127.0.0.1:{port}/{path}", trust_env=False, timeout=PATIENCE_S).status_code
+
+    with listening(DaemonSettings(http_port=0)) as bound, ExitStack() as waiting:
+        port = bound.getsockname()[1]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.run_uvicorn, app, bound, 1000.0)
+            for _ in range(2 * server.CONNECTIONS_MAX):
+                client = waiting.enter_context(socket.socket())
+                await to_thread.run_sync(client.connect, ("127.0.0.1", port))
+                client.sendall(sent)
+            assert await to_thread.run_sync(ask, "healthz") == 200
+            assert await to_thread.run_sync(ask, "other") == (503 if b"hangs" in sent else 200)
+            tasks.cancel_scope.cancel()
+
+
+WITHOUT_DESCRIPTORS = """
+import resource, socket, sys
+import anyio
+resource.setrlimit(resource.RLIMIT_NOFILE, (80, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+from recovery.http import server
+from starlette.responses import Response
+from tiered.settings import DaemonSettings
+
+async def main():
+    with server.listening(DaemonSettings(http_port=0)) as bound:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.run_uvicorn, Response(b"alive"), bound)
+            print(bound.getsockname()[1], flush=True)
+            held = [open("/dev/null") for _ in range(HELD)]
+            await anyio.to_thread.run_sync(sys.stdin.readline)
+            for each in held:
+                each.close()
+            await anyio.to_thread.run_sync(sys.stdin.readline)
+            tasks.cancel_scope.cancel()
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.parametrize("held", [60, 0])
+def test_out_of_descriptors_was_told_thousands_of_times_and_is_over_when_there_are_some_again(tmp_path: Path, held: int) -> None:
+    program = WITHOUT_DESCRIPTORS.replace("HELD", str(held))
+    with (tmp_path / "errors").open("w+") as errors, subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+    ) as process, ExitStack() as clients:  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None
+        port = int(process.stdout.readline())
+        for _ in range(100):
+            client = clients.enter_context(socket.socket())
+            client.connect(("127.0.0.1", port))
+        if held:
+            wait_for(lambda: "http_connection_not_accepted" in (tmp_path / "errors").read_text())
+        process.stdin.write("\n")
+        process.stdin.flush()
+        wait_for(lambda: httpx.get(f"http://127.0.0.1:{port}/", trust_env=False, timeout=PATIENCE_S).status_code == 200)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.wait(PATIENCE_S) == 0
+        told = (tmp_path / "errors").read_text()
+    assert told.count("\n") <= 1 and "socket.accept" not in told, told[:2000]
 
 
 @pytest.mark.anyio

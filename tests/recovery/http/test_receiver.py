@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import base64
 import errno
+import gzip
 import json
 import os
+import resource
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 
 import anyio
 import httpx
 import pytest
+from anyio import to_thread
+from fastavro import schemaless_writer
+from starlette.types import ASGIApp, Message
+from trio.testing import MockClock
 
 from changelog.base.runtime import SystemRuntime
+from recovery.feed.avro import REFERENCES, ContainerWriter
 from recovery.feed.sinks.sink import Parcel
-from recovery.http.receiver import make_receiver
+from recovery.http.receiver import BODIES_MAX, make_receiver
+from tests.given.daemon_process import wait_for
 from tests.given.parcels import GENERATION, NOW, parcels
 
 pytestmark = pytest.mark.anyio
@@ -218,3 +228,150 @@ async def test_a_file_is_shown_once_it_is_whole_and_a_head_has_no_body(tmp_path:
         assert answer.headers["repr-digest"] == digest(FIRST.data)
         for path in ("/", f"/{FIRST.folder}/"):
             assert (await sender.put(path, content=b"")).status_code == 405
+
+
+# --- senders that are slow, or send little that unpacks to much -------------------------------------
+
+
+def scope_of(parcel: Parcel, body: bytes, told: str | None = None) -> dict[str, object]:
+    headers = [(b"host", b"localhost"), (b"repr-digest", (digest(body) if told is None else told).encode())]
+    return {"type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "method": "PUT", "path": f"/{parcel.path}",
+            "raw_path": f"/{parcel.path}".encode(), "query_string": b"", "headers": headers}  # fmt: skip
+
+
+def sender_to(app: ASGIApp) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
+
+
+async def send_piece_by_piece(app: ASGIApp, parcel: Parcel, body: bytes, then: anyio.Event) -> int:
+    """Sends a body but for its end, and goes away at the event. Returns the status."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": True}]
+    statuses: list[int] = []
+
+    async def receive() -> Message:
+        if messages:
+            return messages.pop()
+        await then.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    await app(scope_of(parcel, body), receive, send)
+    return statuses[0]
+
+
+async def test_four_senders_that_stopped_in_the_middle_kept_out_all_others(tmp_path: Path) -> None:
+    app, gone = make_receiver(tmp_path, SystemRuntime(), {"localhost"}, 10_000), anyio.Event()
+    statuses: list[int] = []
+
+    async def stall() -> None:
+        statuses.append(await send_piece_by_piece(app, FIRST, b"x" * 100, gone))
+
+    async with anyio.create_task_group() as tasks, sender_to(app) as sender:
+        for _ in range(50):
+            tasks.start_soon(stall)
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(60):
+            assert (await put(sender, FIRST.path, FIRST.data)).status_code == 204
+            assert (await sender.get(f"/{FIRST.path}")).content == FIRST.data
+        gone.set()
+    assert statuses == [400] * 50
+
+
+@pytest.mark.parametrize("anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})])
+async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
+    app = make_receiver(tmp_path, SystemRuntime(), {"localhost"}, 10_000)
+    assert await send_piece_by_piece(app, FIRST, b"x", anyio.Event()) == 408
+    assert anyio.current_time() < 60
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_more_bytes_than_fit_into_memory_are_told_to_come_again(tmp_path: Path) -> None:
+    app, gone = make_receiver(tmp_path, SystemRuntime(), {"localhost"}, 1000), anyio.Event()
+    async with anyio.create_task_group() as tasks, sender_to(app) as sender:
+        for _ in range(BODIES_MAX):
+            tasks.start_soon(send_piece_by_piece, app, FIRST, b"x" * 1000, gone)
+        await anyio.wait_all_tasks_blocked()
+        answer = await put(sender, FIRST.path, FIRST.data)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+        gone.set()
+    async with client(tmp_path, 1000) as sender:
+        assert (await put(sender, FIRST.path, FIRST.data)).status_code == 204
+
+
+def bombs() -> dict[str, bytes]:
+    """Files of some kilobytes that unpack to a line, or a block, that takes gigabytes of memory."""
+    updates = 20_000_000
+    block = avro_long(updates) + b"\0\0\0\0" * updates + b"\0"  # data is two empty texts; time and diff are 0
+    avro = BytesIO()
+    ContainerWriter(avro, REFERENCES).flush()
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    packed = packer.compress(b"\0" + block) + packer.flush()
+    marker = avro.getvalue()[-16:]
+    return {
+        "json": gzip.compress(b'{"array":[' + b"[]," * 20_000_000 + b"[]]}\n"),
+        "avro": avro.getvalue() + avro_long(1) + avro_long(len(packed)) + packed + marker,
+    }
+
+
+def avro_long(number: int) -> bytes:
+    to = BytesIO()
+    schemaless_writer(to, "long", number)
+    return to.getvalue()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("suffix", ["json", "avro"])
+async def test_a_small_file_that_unpacks_to_gigabytes_is_refused_in_bounded_memory(tmp_path: Path, suffix: str) -> None:
+    path = f"{FIRST.folder}/{0:019d}.{suffix}"
+    body = bombs()[suffix]
+    assert len(body) < 300_000
+    before = peak_bytes()
+    async with client(tmp_path, 1_000_000) as sender:
+        answer = await put(sender, path, body)
+        assert answer.status_code == 422, answer.text
+        assert (await put(sender, FIRST.path, FIRST.data)).status_code == 204
+    assert peak_bytes() - before < 100 * 2**20
+    assert list(kept(tmp_path)) == [FIRST.path]
+
+
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_file_whose_sender_has_gone_held_the_only_thread_until_it_was_read(tmp_path: Path) -> None:
+    app = make_receiver(tmp_path, SystemRuntime(), {"localhost"}, 10_000_000)
+    lines = gzip.compress(b'{"array":[]}\n' * 30_000_000)
+    for _ in range(4):
+        assert await leave_while_it_is_read(app, lines) == [400]
+        await to_thread.run_sync(wait_for, lambda: readers() == [])  # the process that read it was ended
+    async with sender_to(app) as sender:
+        assert (await put(sender, FIRST.path, FIRST.data)).status_code == 204
+
+
+async def leave_while_it_is_read(app: ASGIApp, body: bytes) -> list[int]:
+    """Sends a whole file, goes away when a process reads it, and returns the status that nobody gets."""
+    messages: list[Message] = [{"type": "http.disconnect"}, {"type": "http.request", "body": body, "more_body": False}]
+    statuses: list[int] = []
+
+    async def receive() -> Message:
+        if len(messages) == 1:
+            await to_thread.run_sync(wait_for, lambda: readers() != [])
+        return messages.pop()
+
+    async def send(message: Message) -> None:
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    await app(scope_of(FIRST, body), receive, send)
+    return statuses
+
+
+def readers() -> list[str]:
+    """The processes of this one that are busy."""
+    children = (Path(f"/proc/self/task/{os.getpid()}/children").read_text()).split()
+    states = [Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] for child in children]
+    return [state for state in states if state == "R"]

@@ -177,18 +177,18 @@ def test_a_bulk_call_goes_on_after_an_interruption_and_loses_no_result(storage: 
 
 
 def test_a_bulk_call_that_nobody_leaves_ends_when_nobody_refers_to_it(storage: BlockingMemoryStorage) -> None:
-    before = storage._storage._writes._bulk_free
+    before = storage._storage._payloads._bulk_free
     results = storage.put_many([PutRequest(named(number), iter([b"x"])) for number in range(9)])
     results.__enter__()
     storage.head(OBJECT)
-    assert storage._storage._writes._bulk_free < before
+    assert storage._storage._payloads._bulk_free < before
     del results
     gc.collect()
     for _ in range(200):
-        if storage._storage._writes._bulk_free == before:
+        if storage._storage._payloads._bulk_free == before:
             return
         storage.head(OBJECT)
-    pytest.fail("its slots are still held")
+    pytest.fail("its places are still held")
 
 
 @FORKING
