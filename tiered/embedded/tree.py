@@ -22,6 +22,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Self
 
+from changelog.base.directories import sync_directory
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.change import ChangeId
 from tiered.embedded.file import (
@@ -308,7 +309,7 @@ def _sync_deletion(path: Path) -> None:
     before it did this.
     """
     with _already_happened(f"{path} was unlinked"), suppress(FileNotFoundError):
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
 
 
 def copy_generation(path: Path, generation: int, target: Path, root: Path) -> int | NotCopied | None:
@@ -409,7 +410,7 @@ def _make_directory(directory: Path, made: list[Path]) -> None:
     except FileExistsError:
         if not directory.is_dir():  # otherwise another process was faster
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory)) from None
-    _sync_directory(directory.parent)
+    sync_directory(directory.parent)
 
 
 def _try_out(first: Path, second: Path) -> None:
@@ -479,20 +480,12 @@ def _make_parents(directory: Path, root: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
 
 
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _sync_upwards(directory: Path, root: Path) -> None:
     """Syncs all directories up to `root`. Another process may have made one of them and not synced it yet."""
     while directory != root:
-        _sync_directory(directory)
+        sync_directory(directory)
         directory = directory.parent
-    _sync_directory(root)
+    sync_directory(root)
 
 
 # --- garbage -------------------------------------------------------------------------------------

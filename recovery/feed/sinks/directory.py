@@ -26,6 +26,7 @@ from pathlib import Path
 
 import anyio
 
+from changelog.base.directories import sync_directory, sync_upwards
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
@@ -79,7 +80,7 @@ class DirectorySink:
                 self._known.add(parcel.folder)
             if not _holds(folder / parcel.name, parcel):
                 _create(folder / parcel.name, parcel, folder / beside)
-            _flush(folder)
+            sync_directory(folder)
 
     def _look_into(self, folder: Path, parcel: Parcel) -> None:
         """Prepares a folder that this process has not used yet. Raises if it is not one of this feed."""
@@ -97,7 +98,7 @@ class DirectorySink:
         for name in names:
             if _PARTIAL.fullmatch(name):
                 (folder / name).unlink(missing_ok=True)
-        _flush(self.root)
+        sync_upwards(folder)  # another process may have made it, or the directory, and been killed before it synced that
 
     def _make(self, folder: Path) -> None:
         if self.root.exists():
@@ -110,7 +111,6 @@ class DirectorySink:
             if not self.root.parent.exists():
                 raise ConfigurationError(f"there is no directory {self.root.parent}: make it, or give another path than {self.root}")
             self.root.mkdir(exist_ok=True)
-            _flush(self.root.parent)
         folder.mkdir(exist_ok=True)
 
     @contextmanager
@@ -168,14 +168,6 @@ def _create(path: Path, parcel: Parcel, beside: Path) -> None:
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
-
-
-def _flush(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _is_of_a_feed(path: Path) -> bool:
