@@ -118,6 +118,12 @@ class Files:
             if self.local is not None:
                 sync_upwards(self.local / name)
 
+    def settle(self, name: str) -> None:
+        """Makes the files of a subdirectory durable that others have written. One who was killed did not come so far."""
+        if self.local is not None:
+            with self.explained("be written", name):
+                sync_directory(self.local / name)
+
     def list(self, name: str = "") -> list[FileSeen]:
         """Returns the files and directories of a subdirectory, in the order of their names.
 

@@ -29,7 +29,7 @@ from recovery.audit.deleting.journal import Journal
 from recovery.audit.evidence import evidence
 from recovery.audit.ledger import RunDirectory
 from recovery.feed.sinks.directory import DirectorySink
-from tests.given.audit_and_deletion import RUN, audit_and_delete
+from tests.given.audit_and_deletion import FINDINGS_FEED, RUN, audit_and_delete
 from tests.given.deleted_store import plant_orphans
 from tests.given.repository import ROOT
 from tiered.embedded.blobs import FileBlobs
@@ -38,6 +38,7 @@ STATES = int(os.environ.get("TIERED_SIM_SEEDS", "30"))
 KNOCKED_OUT_STATES = 150
 """At most so many states are looked at until a sync that is missing is noticed."""
 BACKUP = "backups/1"
+NAMES = (Kind.LINK, Kind.RENAME, Kind.MAKE_DIRECTORY)
 
 pytestmark = pytest.mark.slow
 
@@ -87,10 +88,12 @@ class Scene:
         return None
 
     def _moments(self, chance: Random, states: int) -> Iterator[int]:
-        """Half of them anywhere, and half right after somebody was told something."""
-        told = [number for number, each in enumerate(self.operations, start=1) if each.kind is Kind.NOTE and b'"begin"' not in each.data]
+        """A third right after somebody was told something, a third right after a name changed, and the others anywhere."""
+        numbered = list(enumerate(self.operations, start=1))
+        told = [number for number, each in numbered if each.kind is Kind.NOTE and b'"begin"' not in each.data]
+        named = [found for kind in NAMES if (found := [number for number, each in numbered if each.kind is kind])]
         for number in range(states):
-            yield chance.choice(told) if number % 2 and told else chance.randint(0, len(self.operations))
+            yield chance.choice((told, chance.choice(named), range(len(self.operations) + 1))[number % 3])
 
 
 def check_whole(recording: Recording, operations: Sequence[Operation]) -> None:
@@ -198,6 +201,8 @@ class DeletionPromise:
         run, store = RunDirectory.open(str(root / RUN)), StoredFiles(root / STORE)
         places = set(store.places())
         deleted = self._orphans - places
+        if "added" in self.heard and not (root / FINDINGS_FEED / "run-000000.avro").exists():
+            raise BrokenPromiseError("the findings were added to their feed, and are not there")
         if self.heard or deleted:
             proof = evidence(run, SystemRuntime().wall_ns())
             if not proof.complete:
@@ -314,9 +319,10 @@ def test_a_directory_that_another_process_made_and_did_not_sync_survives_a_power
 def test_the_first_blob_in_a_directory_that_another_process_made_and_did_not_sync_survives_a_power_cut(
     begin: Callable[[], Recording]
 ) -> None:
-    """There is no database here, because SQLite happens to sync the directory when it begins its log."""
+    """One process made blobs/, and another one uploads/. There is no database here, because SQLite happens to sync the directory when it begins its log."""
     recording = begin()
-    recording.run(working(recording, "upload"), kill_at="D1")
+    for _ in ("blobs", "uploads"):
+        recording.run(working(recording, "upload"), kill_at="D1")
     recording.run(working(recording, "upload"))
     assert Scene(recording, BlobPromise).cut_the_power(STATES) is None
 
@@ -362,11 +368,11 @@ def test_a_deletion_survives_a_power_cut(deletion: Scene) -> None:
     assert deletion.cut_the_power(STATES) is None
 
 
-@pytest.mark.parametrize("died_at", ["D1", "R1", "L3"])
+@pytest.mark.parametrize("died_at", ["D1", "R5", "L2", "L4"])
 def test_a_run_of_an_audit_that_another_process_began_and_did_not_sync_survives_a_power_cut(
     begin: Callable[[], Recording], died_at: str
 ) -> None:
-    """The first process is killed after it made a directory, a file of findings, or the order of a deletion."""
+    """The first process is killed after it made a directory, a file of findings, of their feed, or the order of a deletion."""
     recording, promise = store_with_orphans(begin)
     recording.run(auditing(recording), kill_at=died_at)
     recording.run(auditing(recording))

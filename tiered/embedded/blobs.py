@@ -123,6 +123,7 @@ class FileBlobs:
         self._listings = Listings(self._root)
         self._runtime = runtime
         self._disk = _Disk()
+        self._is_settled = False
         self._round: _Collection | None = None
 
     @classmethod
@@ -157,8 +158,9 @@ class FileBlobs:
         revision = name.rpartition("/")[2]
         session = ChangeId(revision) if ChangeId.matches(revision) else ChangeId.new(self._runtime)
         target = self._path(name)
-        begun = (self._uploads / session, target, self._root)
+        begun = (self._uploads / session, target, self._root, not self._is_settled)
         file = await self._disk.run(f"begin the upload of {name!r}", UploadFile, *begun, undo=UploadFile.discard)
+        self._is_settled = True
         return FileUpload(name, metadata, size, session, file, self._disk, self._runtime)
 
     async def open_copy(self, source: str, generation: int, name: str, metadata: Metadata) -> FileCopy:

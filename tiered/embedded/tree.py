@@ -59,14 +59,19 @@ def _already_happened(what: str) -> Iterator[None]:
 
 
 class UploadFile:
-    """The file of one upload. A lock in this process keeps an abort from closing the file during a write."""
+    """The file of one upload. A lock in this process keeps an abort from closing the file during a write.
 
-    def __init__(self, path: Path, target: Path, root: Path) -> None:
+    `settles`: another process may have made `root` and not synced that, and no upload of this one has done so yet.
+    """
+
+    def __init__(self, path: Path, target: Path, root: Path, settles: bool) -> None:
         self._path = path
         self._target = target
         self._root = root
         for directory in (root, path.parent):
             _make_directory(directory, [])
+        if settles:
+            sync_directory(root.parent)
         _refuse_if_apart(path.parent, target, root)
         self._file = _create_locked(path)
         self._lock = Lock()
