@@ -11,13 +11,14 @@ system, because its blobs are hard links. Copy INTO to another machine afterward
     4  begin a read transaction                        this is the moment
     5  give the lock back                              writers go on
     6  copy the database out of the read transaction
+    7  sync all of it, rename it, sync the directories above
 
 Why the lock: a blob is deleted only after its revision was settled and found not live, and both the swap that replaced
 it and the settling are writes to the database. So while nobody can write there, no row changes and no blob that a row
 names can go away. Without the lock no order is safe. If the rows are copied first, a blob that they name may be deleted
 before it is copied. If the blobs are copied first, the rows may name a blob that came later.
 
-The backup is made in the directory INTO.partial, and gets its name at the end. A second backup to the same name is
+The backup is made in the directory INTO.partial. It gets its name when all of it is safe on the disk. A second backup to the same name is
 refused while the first one works.
 
 *Crash* at any moment: the locks end with the process. INTO.partial is left behind, and the next call empties it.
@@ -66,8 +67,11 @@ def back_up(store: Path, into: Path) -> float:
             waited_s = time.monotonic() - began
             copy_database(reader, partial / DATABASE)
         shutil.copymode(store / DATABASE, partial / DATABASE)
+        make_durable(partial)
         partial.rename(into)
-    os.sync()
+        for above in into.resolve().parents:
+            with suppress(PermissionError):  # of one that this user may not read
+                sync(above)
     return waited_s
 
 
@@ -128,6 +132,21 @@ def copy_database(source: sqlite3.Connection, target: Path) -> None:
     """Copies the database as `source` sees it: in a read transaction, as it was when that began."""
     with closing(sqlite3.connect(target)) as copy:
         source.backup(copy)
+
+
+def make_durable(partial: Path) -> None:
+    """Makes what was linked and copied survive a power cut, before the backup gets its name. The blobs' bytes are safe."""
+    sync(partial / DATABASE)
+    for directory, _, _ in os.walk(partial):
+        sync(Path(directory))
+
+
+def sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _entries(directory: Path) -> Iterator[os.DirEntry[str]]:

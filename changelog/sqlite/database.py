@@ -34,6 +34,7 @@ import anyio
 from anyio import from_thread
 from anyio.lowlevel import EventLoopToken, current_token
 
+from changelog.base.directories import sync_upwards
 from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import wait_out
@@ -504,6 +505,7 @@ class Database:
         self._writer.execute("PRAGMA wal_autocheckpoint=0")  # see `_copy_log`
         if self._signed() == FORMAT_VERSION:
             return
+        sync_upwards(self.path.parent)  # whoever finds a signed file relies on it, and on its directory
         self._writer.execute("BEGIN IMMEDIATE")
         if self._signed() != FORMAT_VERSION:
             _sign(self._writer)
@@ -789,7 +791,7 @@ def _any_file(directory: Path) -> Path | None:
 
 
 def _make_directory(directory: Path) -> None:
-    """Makes the directory, for this user alone, and its parents. Each is durable before anything is put into it.
+    """Makes the directory, for this user alone, and its parents. They are durable once the file is signed (`_create`).
 
     If one cannot be made, those that were made before it are removed again.
     """
@@ -805,11 +807,6 @@ def _make_directory(directory: Path) -> None:
             except FileExistsError:
                 if not each.is_dir():  # otherwise another process was faster
                     raise NotADirectoryError(errno.ENOTDIR, "it is a file", str(each)) from None
-            descriptor = os.open(each.parent, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
     except OSError:
         for each in reversed(made):
             with suppress(OSError):

@@ -31,6 +31,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.fs as arrow_fs
 
+from changelog.base.directories import sync_directory, sync_upwards
 from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import Runtime
 from recovery.visible import visible
@@ -111,12 +112,20 @@ class Files:
         return PurePosixPath(self.path).parts[0] if self.filesystem.type_name in ("gcs", "s3") else None
 
     def make(self, name: str) -> None:
-        """Creates a subdirectory, and the directory itself. If that is on this machine, only this user may use it."""
+        """Creates a subdirectory, and the directory itself, durably. If it is on this machine, only this user may use it."""
         with self.explained("be made"):
             if self.local is not None and not self.local.exists():
                 self.local.parent.mkdir(parents=True, exist_ok=True)
                 self.local.mkdir(mode=0o700, exist_ok=True)
             self.filesystem.create_dir(f"{self.path}/{name}".rstrip("/"), recursive=True)
+            if self.local is not None:
+                sync_upwards(self.local / name)
+
+    def settle(self, name: str) -> None:
+        """Makes the files of a subdirectory durable that others have written. One who was killed did not come so far."""
+        if self.local is not None:
+            with self.explained("be written", name):
+                sync_directory(self.local / name)
 
     def list(self, name: str = "") -> list[FileSeen]:
         """Returns the files and directories of a subdirectory, in the order of their names.
@@ -224,7 +233,7 @@ class Draft:
             else:
                 with suppress(FileExistsError):
                     os.link(self._temporary, self._target)
-            _sync(Path(self._target).parent)
+            sync_directory(Path(self._target).parent)
 
     def _upload(self) -> None:
         filesystem = self._files.filesystem
@@ -269,14 +278,6 @@ def _opened(where: str) -> tuple[Any, str]:
         return filesystem, unquote(parts.netloc + parts.path)
     filesystem, path = arrow_fs.FileSystem.from_uri(where)
     return filesystem, path
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _first_line(error: Exception) -> str:

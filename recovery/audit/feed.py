@@ -212,6 +212,7 @@ class FindingsFeed:
                 f"{self.files.uri}/{name} has other findings of this run than {directory.uri}: files of the run were written anew"
                 " after it was added, and what was told is never changed; add a new run"
             )
+        self.files.settle("")
         return Added(name, _time_of(manifest), len(now - view), len(view - now), len(now), before_ms, again=True)
 
     def _write(self, number: int, directory: RunDirectory, manifest: Manifest, view: set[str], before_ms: int | None) -> Added:

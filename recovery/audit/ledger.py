@@ -118,6 +118,8 @@ class RunDirectory:
         return self.read_manifest() or manifest
 
     def write_manifest(self, manifest: Manifest) -> None:
+        """Replaces the manifest. The files of findings that it may name are durable before it is."""
+        self.files.settle(FINDINGS)
         self.files.write(MANIFEST, _json(manifest))
 
     def write_report(self, html: str) -> None:

@@ -124,6 +124,7 @@ class FileBlobs:
         self._listings = Listings(self._root)
         self._runtime = runtime
         self._disk = _Disk()
+        self._is_settled = False
         self._round: _Collection | None = None
 
     @classmethod
@@ -160,8 +161,9 @@ class FileBlobs:
 
     async def _begin(self, name: str, metadata: Metadata, size: int | None, session: ChangeId) -> FileUpload:
         target = self._path(name)
-        begun = (self._uploads / session, target, self._root)
+        begun = (self._uploads / session, target, self._root, not self._is_settled)
         file = await self._disk.run(f"begin the upload of {name!r}", UploadFile, *begun, undo=UploadFile.discard)
+        self._is_settled = True
         return FileUpload(name, metadata, size, session, file, self._disk, self._runtime)
 
     async def open_copy(self, source: str, generation: int, name: str, metadata: Metadata) -> FileCopy:

@@ -22,6 +22,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Self
 
+from changelog.base.directories import sync_directory
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.change import ChangeId
 from tiered.embedded.file import (
@@ -61,13 +62,18 @@ def _already_happened(what: str) -> Iterator[None]:
 
 
 class UploadFile:
-    """The file of one upload. A lock in this process keeps an abort from closing the file during a write."""
+    """The file of one upload. A lock in this process keeps an abort from closing the file during a write.
 
-    def __init__(self, path: Path, target: Path, root: Path) -> None:
+    `settles`: another process may have made `root` and not synced that, and no upload of this one has done so yet.
+    """
+
+    def __init__(self, path: Path, target: Path, root: Path, settles: bool) -> None:
         self._path = path
         self._target = target
         self._root = root
         _make_both(root, path.parent, [])
+        if settles:
+            sync_directory(root.parent)
         _refuse_if_apart(path.parent, target, root)
         self._file = _create_locked(path)
         self._lock = Lock()
@@ -311,7 +317,7 @@ def _sync_deletion(path: Path) -> None:
     before it did this.
     """
     with _already_happened(f"{path} was unlinked"), suppress(FileNotFoundError):
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
 
 
 def set_aside(path: Path, generation: int, target: Path, root: Path) -> int | NotCopied | None:
@@ -427,7 +433,7 @@ def _make_directory(directory: Path, made: list[Path], mode: int) -> None:
     except FileExistsError:
         if not directory.is_dir():  # otherwise another process was faster
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory)) from None
-    _sync_directory(directory.parent)
+    sync_directory(directory.parent)
 
 
 def _try_out(first: Path, second: Path) -> None:
@@ -497,20 +503,12 @@ def _make_parents(directory: Path, root: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
 
 
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _sync_upwards(directory: Path, root: Path) -> None:
     """Syncs all directories up to `root`. Another process may have made one of them and not synced it yet."""
     while directory != root:
-        _sync_directory(directory)
+        sync_directory(directory)
         directory = directory.parent
-    _sync_directory(root)
+    sync_directory(root)
 
 
 # --- garbage -------------------------------------------------------------------------------------

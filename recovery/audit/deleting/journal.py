@@ -161,6 +161,10 @@ class Journal:
             )
         self.write(batch, entries)
 
+    def settle(self) -> None:
+        """Makes what others have written here durable, before anything is deleted because of it."""
+        self._files.settle(DELETED)
+
     # --- batches
 
     def write(self, batch: int, entries: Sequence[Entry]) -> None:

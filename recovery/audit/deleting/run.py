@@ -146,6 +146,7 @@ async def delete_orphans(
             raise ConfigurationError("\n".join(f"nothing is deleted: {sentence}" for sentence in refused))
     else:
         order = found.order
+        await to_thread.run_sync(journal.settle)
     async with AuditSource.open(settings, runtime, f"{manifest.run}-deletion") as source:
         run = _Run(order, journal, runtime, wish, progress, source)
         async with open_backends(settings, runtime) as backends:  # it also looks whether the tables are as they must be

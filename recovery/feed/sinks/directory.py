@@ -28,6 +28,7 @@ from pathlib import Path
 
 import anyio
 
+from changelog.base.directories import sync_directory, sync_upwards
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
@@ -89,7 +90,7 @@ class DirectorySink:
                 self._known.add(parcel.folder)
             if not _holds(folder / parcel.name, parcel):
                 _create(folder / parcel.name, parcel, folder / beside)
-            _flush(folder)
+            sync_directory(folder)
 
     def _look(self, generation: int, since: int) -> Held:
         with self._explained("be looked at"):
@@ -115,7 +116,7 @@ class DirectorySink:
             self._make_root()
             if self._mark() is None:
                 _link(self.root / MARK, owner.to_bytes(), self.root / beside)
-            _flush(self.root)
+            sync_upwards(self.root)
 
     def _look_into(self, folder: Path, parcel: Parcel) -> None:
         """Prepares a folder that this process has not used yet. Raises if it is not one of this feed."""
@@ -134,7 +135,7 @@ class DirectorySink:
         for name in names:
             if _PARTIAL.fullmatch(name):
                 (folder / name).unlink(missing_ok=True)
-        _flush(self.root)
+        sync_upwards(folder)  # another process may have made it, or the directory, and been killed before it synced that
 
     def _make_root(self) -> None:
         if self.root.exists():
@@ -147,7 +148,6 @@ class DirectorySink:
             if not self.root.parent.exists():
                 raise ConfigurationError(f"there is no directory {self.root.parent}: make it, or give another path than {self.root}")
             self.root.mkdir(mode=0o700, exist_ok=True)
-            _flush(self.root.parent)
 
     @contextmanager
     def _explained(self, doing: str, folder: str = "") -> Iterator[None]:
@@ -212,14 +212,6 @@ def _link(path: Path, content: bytes, beside: Path) -> bool:
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
-
-
-def _flush(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _has_files(folder: Path) -> bool:

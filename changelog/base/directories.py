@@ -1,0 +1,41 @@
+"""Makes it durable which names a directory has. A file that was synced can still lose its name to a power cut.
+
+A directory that is there may have been made a moment ago, by a process that was killed before it synced anything. So
+whoever relies on a directory syncs it, and the directories above it, before anybody is told that something is safe.
+All calls block. They raise `OSError`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+_CANNOT = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS)
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes the names in the directory durable, and that others are gone from it."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_upwards(directory: Path) -> None:
+    """Makes it durable that the directory is there: syncs it, and all above it up to the root of its file system.
+
+    Above it, a directory is left out that this user may not read, or that its file system cannot sync.
+    """
+    real = Path(os.path.realpath(directory))
+    sync_directory(real)
+    device = os.stat(real).st_dev
+    for above in real.parents:
+        try:
+            if os.stat(above).st_dev != device:
+                return
+            sync_directory(above)
+        except OSError as error:
+            if error.errno not in _CANNOT:
+                raise

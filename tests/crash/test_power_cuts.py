@@ -1,0 +1,392 @@
+"""Real processes write, and the power is cut: whatever a disk may leave is opened, recovered and judged.
+
+`emulators/power/` records what the processes do to their files, and models the disk. Here each scene is recorded once.
+Then the power is cut at many moments of it, and at each of them a seed chooses what the disk leaves. Knocked-out syncs
+show that the search finds what it looks for. `make sim` looks at more moments (TIERED_SIM_SEEDS of each scene).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Protocol
+
+import anyio
+import pytest
+
+from changelog.base.runtime import SystemRuntime
+from emulators.demo.files import StoredFiles
+from emulators.power.disk import Disk, Model
+from emulators.power.judge import BrokenPromiseError, Told, judge_store, settings_of
+from emulators.power.recording import Kind, Operation, RecorderMissingError, Recording, RecordingError, build, seen
+from emulators.power.work import BLOB, FEED, STORE, parcels
+from recovery.audit.deleting.journal import Journal
+from recovery.audit.evidence import evidence
+from recovery.audit.ledger import RunDirectory
+from recovery.feed.sinks.directory import DirectorySink
+from tests.given.audit_and_deletion import FINDINGS_FEED, RUN, audit_and_delete
+from tests.given.deleted_store import plant_orphans
+from tests.given.repository import ROOT
+from tiered.embedded.blobs import FileBlobs
+
+STATES = int(os.environ.get("TIERED_SIM_SEEDS", "30"))
+KNOCKED_OUT_STATES = 150
+"""At most so many states are looked at until a sync that is missing is noticed."""
+BACKUP = "backups/1"
+NAMES = (Kind.LINK, Kind.RENAME, Kind.MAKE_DIRECTORY)
+
+pytestmark = pytest.mark.slow
+
+
+class Promise(Protocol):
+    """What must be true after a power cut. `hear` is told the notes before it, and `judge` raises."""
+
+    def hear(self, text: str) -> None: ...
+
+    async def judge(self, root: Path) -> None: ...
+
+
+@dataclass
+class Scene:
+    """A record, and what it promises."""
+
+    recording: Recording
+    promise: Callable[[], Promise]
+    operations: list[Operation] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.operations = self.recording.operations()
+        check_whole(self.recording, self.operations)
+
+    def cut_the_power(self, states: int, seed: int = 0, *, without_syncs_of: Callable[[str], bool] | None = None) -> str | None:
+        """Judges so many states. Returns what is wrong with the first one that is; None: nothing.
+
+        `without_syncs_of`: the disk ignores the syncs of the paths of which this is true.
+        """
+        root, chance = self.recording.root, Random(seed)
+        missing = without_syncs_of
+        disk = Disk(self.recording.before, None if missing is None else lambda _, path: missing(path))
+        promise, applied = self.promise(), 0
+        for moment in sorted(self._moments(chance, states)):
+            for operation in self.operations[applied:moment]:
+                disk.apply(operation)
+                if operation.kind is Kind.NOTE:
+                    promise.hear(operation.data.decode())
+            applied = moment
+            model = chance.choice(list(Model))
+            shutil.rmtree(root)
+            disk.leave(root, chance, model)
+            try:
+                anyio.run(promise.judge, root)
+            except Exception as error:  # of the store, too
+                return f"the power is cut after {moment} of {len(self.operations)} operations ({model}, seed {seed}): {error!r}"
+        return None
+
+    def _moments(self, chance: Random, states: int) -> Iterator[int]:
+        """A third right after somebody was told something, a third right after a name changed, and the others anywhere."""
+        numbered = list(enumerate(self.operations, start=1))
+        told = [number for number, each in numbered if each.kind is Kind.NOTE and b'"begin"' not in each.data]
+        named = [found for kind in NAMES if (found := [number for number, each in numbered if each.kind is kind])]
+        for number in range(states):
+            yield chance.choice((told, chance.choice(named), range(len(self.operations) + 1))[number % 3])
+
+
+def check_whole(recording: Recording, operations: Sequence[Operation]) -> None:
+    """Compares a replay with the real files: a record with a gap would prove nothing."""
+    disk = Disk(recording.before)
+    for operation in operations:
+        disk.apply(operation)
+    replayed = disk.show()
+    real = {str(path.relative_to(recording.root)): path for path in recording.root.rglob("*")}
+    different = [
+        name for name in replayed.keys() | real.keys()
+        if not name.endswith("-shm") and (name not in replayed or name not in real or replayed[name] != _content(real[name]))
+    ]  # fmt: skip
+    if different:
+        raise RecordingError(f"the record does not explain {sorted(different)}")
+
+
+def _content(path: Path) -> bytes | None:
+    return None if path.is_dir() else path.read_bytes()
+
+
+# --- what is promised ----------------------------------------------------------------------------
+
+
+class StorePromise:
+    """What callers of a store were told."""
+
+    def __init__(self) -> None:
+        self.told = Told()
+
+    def hear(self, text: str) -> None:
+        self.told.hear(text)
+
+    async def judge(self, root: Path) -> None:
+        await judge_store(root / STORE, self.told)
+
+
+class BackupPromise(StorePromise):
+    """A backup has all that was acknowledged before it began. What has its name is a whole store."""
+
+    made = False
+
+    def hear(self, text: str) -> None:
+        match text:
+            case "backup begins":
+                self.told.narrows = False
+            case "backup is complete":
+                self.made = True
+            case _:
+                super().hear(text)
+
+    async def judge(self, root: Path) -> None:
+        if (root / BACKUP).exists():
+            await judge_store(root / BACKUP, self.told)
+        elif self.made:
+            raise BrokenPromiseError("the backup is gone")
+
+
+class FeedPromise:
+    """A parcel that was acknowledged stays, and what has the name of a parcel has its bytes."""
+
+    def __init__(self) -> None:
+        self.acknowledged: set[int] = set()
+
+    def hear(self, text: str) -> None:
+        self.acknowledged.add(int(text))
+
+    async def judge(self, root: Path) -> None:
+        there = {path.name: path.read_bytes() for path in (root / FEED).glob("*/0*")}
+        whole = {each.name: each.data for each in parcels()}
+        if wrong := [name for name, data in there.items() if data != whole[name]]:
+            raise BrokenPromiseError(f"these parcels have other bytes: {wrong}")
+        if gone := [each.name for each in parcels() if each.time in self.acknowledged and each.name not in there]:
+            raise BrokenPromiseError(f"these parcels are gone: {gone}")
+        sink = DirectorySink(root / FEED, SystemRuntime())
+        for each in parcels():
+            await sink.deliver(each)
+
+
+class BlobPromise:
+    """A blob that was finalised stays."""
+
+    finalised = False
+
+    def hear(self, text: str) -> None:
+        self.finalised = True
+
+    async def judge(self, root: Path) -> None:
+        blobs = await FileBlobs.open_directory(root, SystemRuntime())
+        if self.finalised and await blobs.head(BLOB) is None:
+            raise BrokenPromiseError("the blob is gone")
+
+
+class DeletionPromise:
+    """What an audit deletes was written down first, and has a copy. A run that has ended stays whole."""
+
+    def __init__(self, orphans: frozenset[str], objects: frozenset[str]) -> None:
+        self.heard: set[str] = set()
+        self._orphans, self._objects = orphans, objects
+
+    def hear(self, text: str) -> None:
+        self.heard.add(text)
+
+    async def judge(self, root: Path) -> None:
+        run, store = RunDirectory.open(str(root / RUN)), StoredFiles(root / STORE)
+        places = set(store.places())
+        deleted = self._orphans - places
+        if "added" in self.heard and not (root / FINDINGS_FEED / "run-000000.avro").exists():
+            raise BrokenPromiseError("the findings were added to their feed, and are not there")
+        if self.heard or deleted:
+            proof = evidence(run, SystemRuntime().wall_ns())
+            if not proof.complete:
+                raise BrokenPromiseError(f"the run that has ended is doubtful: {proof.doubts}")
+        noted = self._noted(run, store) if deleted or "deleted" in self.heard else {}
+        self._check_noted(deleted, places, noted)
+        await audit_and_delete(root, notes=False)
+        places = set(store.places())
+        if not self._objects <= places or self._orphans & places:
+            raise BrokenPromiseError(f"the deletion went on and left {sorted(places)}")
+        self._check_noted(self._orphans, places, self._noted(run, store))
+
+    def _noted(self, run: RunDirectory, store: StoredFiles) -> dict[str, str | None]:
+        """Where each candidate was, and where its copy is, by the journal."""
+        manifest = run.read_manifest()
+        assert manifest is not None
+        journal = Journal(run.files, manifest.run)
+        order = journal.order()
+        if order is None:
+            raise BrokenPromiseError("something was deleted, and the journal does not say what")
+        entries = [each for _, batch in journal.entries(order) for each in batch]
+        if "deleted" in self.heard and any(each.fate is None for each in entries):
+            raise BrokenPromiseError("the deletion has ended, and the journal forgot that")
+        return {store.place(each.candidate.name): store.place(f"~quarantine/kept/{each.candidate.name}") for each in entries}
+
+    @staticmethod
+    def _check_noted(deleted: set[str] | frozenset[str], places: set[str], noted: dict[str, str | None]) -> None:
+        if lost := [each for each in deleted if noted.get(each) not in places]:
+            raise BrokenPromiseError(f"deleted, and not noted or without a copy: {lost}")
+
+
+# --- scenes --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def begin(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Recording]:
+    """Begins a recording in a new directory."""
+    try:
+        library = build(tmp_path_factory.mktemp("recorder"))
+    except RecorderMissingError as missing:
+        if os.environ.get("CI"):
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))
+
+    def recording() -> Recording:
+        beside = tmp_path_factory.mktemp("recording")
+        (beside / "root" / "feeds").mkdir(parents=True)
+        (beside / "root" / "backups").mkdir()
+        return Recording(library, beside / "root", beside)
+
+    return recording
+
+
+def writing(recording: Recording, name: str, seed: int = 1) -> list[str]:
+    return ["-m", "emulators.power.work", "write", str(recording.root), name, str(seed)]
+
+
+def working(recording: Recording, work: str) -> list[str]:
+    return ["-m", "emulators.power.work", work, str(recording.root)]
+
+
+@pytest.fixture(scope="module")
+def several_writers(begin: Callable[[], Recording]) -> Scene:
+    """Three processes make the store at the same time, and write to it."""
+    recording = begin()
+    recording.run(*(writing(recording, name) for name in ("a", "b", "c")))
+    return Scene(recording, StorePromise)
+
+
+@pytest.fixture(scope="module")
+def feed(begin: Callable[[], Recording]) -> Scene:
+    recording = begin()
+    recording.run(working(recording, "deliver"))
+    return Scene(recording, FeedPromise)
+
+
+def store_with_orphans(begin: Callable[[], Recording]) -> tuple[Recording, Callable[[], Promise]]:
+    """A recording of a store that was there before, and what a deletion of its orphans promises."""
+    recording = begin()
+    settings = settings_of(recording.root / STORE)
+    anyio.run(plant_orphans, settings.model_copy(update={"inline_bytes_max": 1}))
+    store = StoredFiles(recording.root / STORE)
+    objects = frozenset(store.place(target) for target in store.targets().values())
+    orphans = frozenset(store.places()) - objects
+    recording.before = seen(recording.root)
+    return recording, lambda: DeletionPromise(orphans, objects)
+
+
+def auditing(recording: Recording) -> list[str]:
+    return ["-m", "tests.given.audit_and_deletion", str(recording.root)]
+
+
+@pytest.fixture(scope="module")
+def deletion(begin: Callable[[], Recording]) -> Scene:
+    """An audit, and a deletion of the orphans that it found."""
+    recording, promise = store_with_orphans(begin)
+    recording.run(auditing(recording))
+    return Scene(recording, promise)
+
+
+def test_what_processes_were_told_survives_a_power_cut(several_writers: Scene) -> None:
+    assert several_writers.cut_the_power(STATES) is None
+
+
+@pytest.mark.parametrize("died_at", ["D1", "D2", "D3", "D4"])
+def test_a_directory_that_another_process_made_and_did_not_sync_survives_a_power_cut(begin: Callable[[], Recording], died_at: str) -> None:
+    """The first process is killed right after it made a directory. The second one finds it, and relies on it."""
+    recording = begin()
+    recording.run(writing(recording, "a"), kill_at=died_at)
+    recording.run(writing(recording, "b"))
+    assert Scene(recording, StorePromise).cut_the_power(STATES) is None
+
+
+def test_the_first_blob_in_a_directory_that_another_process_made_and_did_not_sync_survives_a_power_cut(
+    begin: Callable[[], Recording]
+) -> None:
+    """One process made blobs/, and another one uploads/. There is no database here, because SQLite happens to sync the directory when it begins its log."""
+    recording = begin()
+    for _ in ("blobs", "uploads"):
+        recording.run(working(recording, "upload"), kill_at="D1")
+    recording.run(working(recording, "upload"))
+    assert Scene(recording, BlobPromise).cut_the_power(STATES) is None
+
+
+def test_a_recovery_survives_a_power_cut(begin: Callable[[], Recording]) -> None:
+    """Two processes are killed while they write. `tiered recover --once` cleans up after one, and a loop after both."""
+    recording = begin()
+    recording.run(writing(recording, "a"), kill_at="L7")
+    config = recording.root.parent / "tiered.yaml"
+    config.write_text(json.dumps({
+        "directory": str(recording.root / STORE), "changelog": "sqlite", "lease": {"heartbeat_interval_s": 0.02, "expiry_s": 0.05},
+    }))  # fmt: skip
+    [said] = recording.run(["-m", "recovery.cli.main", "--config", str(config), "--json", "recover", "--once"])
+    assert json.loads(said)["recovered"] > 0
+    recording.run(writing(recording, "b"), kill_at="L9")
+    recording.run(working(recording, "recover"))
+    assert Scene(recording, StorePromise).cut_the_power(STATES) is None
+
+
+def test_a_backup_survives_a_power_cut(begin: Callable[[], Recording]) -> None:
+    recording = begin()
+    recording.run(writing(recording, "a"))
+    writer = recording.start(writing(recording, "b"))
+    recording.note("backup begins")
+    recording.run([str(ROOT / "deploy" / "backup.py"), str(recording.root / STORE), str(recording.root / BACKUP)])
+    recording.note("backup is complete")
+    recording.end(writer)
+    assert Scene(recording, BackupPromise).cut_the_power(STATES) is None
+
+
+def test_a_feed_in_a_directory_survives_a_power_cut(feed: Scene) -> None:
+    assert feed.cut_the_power(STATES) is None
+
+
+def test_a_feed_in_a_directory_that_another_process_made_and_did_not_sync_survives_a_power_cut(begin: Callable[[], Recording]) -> None:
+    recording = begin()
+    recording.run(working(recording, "deliver"), kill_at="D1")
+    recording.run(working(recording, "deliver"))
+    assert Scene(recording, FeedPromise).cut_the_power(STATES) is None
+
+
+def test_a_deletion_survives_a_power_cut(deletion: Scene) -> None:
+    assert deletion.cut_the_power(STATES) is None
+
+
+@pytest.mark.parametrize("died_at", ["D1", "R5", "L2", "L4"])
+def test_a_run_of_an_audit_that_another_process_began_and_did_not_sync_survives_a_power_cut(
+    begin: Callable[[], Recording], died_at: str
+) -> None:
+    """The first process is killed after it made a directory, a file of findings, of their feed, or the order of a deletion."""
+    recording, promise = store_with_orphans(begin)
+    recording.run(auditing(recording), kill_at=died_at)
+    recording.run(auditing(recording))
+    assert Scene(recording, promise).cut_the_power(STATES) is None
+
+
+# --- the search itself ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("of", ["above", "above/store", "above/store/blobs", "above/store/uploads/", "above/store/tiered.db-wal"])
+def test_a_sync_that_a_store_leaves_out_is_noticed(several_writers: Scene, of: str) -> None:
+    found = several_writers.cut_the_power(KNOCKED_OUT_STATES, without_syncs_of=lambda path: _is(path, of))
+    assert found is not None
+
+
+def _is(path: str, of: str) -> bool:
+    return path.startswith(of) if of.endswith("/") else path == of
