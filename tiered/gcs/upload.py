@@ -99,9 +99,9 @@ def check_stored(endpoint: str, name: str, metadata: Metadata, told: object) -> 
 
 
 async def _start_session(http: GcsHttp, name: str, metadata: Metadata, declared: int | None) -> str:
-    headers = {"Content-Type": _JSON, "X-Upload-Content-Type": metadata.content_type}
-    if declared is not None:
-        headers["X-Upload-Content-Length"] = str(declared)
+    headers = {"Content-Type": _JSON} | ({} if declared is None else {"X-Upload-Content-Length": str(declared)})
+    if metadata.content_type.isascii() and metadata.content_type.isprintable():  # some servers look for it only here
+        headers["X-Upload-Content-Type"] = metadata.content_type
     url = http.uploads_url(uploadType="resumable", **_CREATE_ONLY, **_SHOWN)
     doing = f"beginning the upload of blob {name!r}"
     answer = await http.call("POST", url, doing, headers=headers, body=encode_resource(name, metadata))

@@ -103,6 +103,17 @@ async def test_a_read_that_failed_is_unavailable_unless_someone_must_mend_someth
     assert type(caught.value) is NEVER.get(code, UnavailableError)
 
 
+HEARD = {*NEVER, grpc.StatusCode.ABORTED, grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.DATA_LOSS}
+
+
+@pytest.mark.parametrize("code", FAILURES)
+@pytest.mark.parametrize("verb", ["mutate", "read"])
+async def test_an_error_tells_whether_the_service_was_heard(verb: str, code: grpc.StatusCode) -> None:
+    with pytest.raises(TieredError) as caught:
+        await call(BigtableTable(Wire(failure(code)), NAME), verb)
+    assert (caught.value.code, caught.value.heard) == (code.name, True if code in HEARD else None)
+
+
 async def test_a_profile_that_forbids_row_transactions_is_named_as_the_cause() -> None:
     with pytest.raises(ConfigurationError, match="single-row transactions"):
         await call(BigtableTable(Wire(failure(grpc.StatusCode.FAILED_PRECONDITION)), NAME), "mutate")

@@ -54,7 +54,7 @@ async def blobs(server: GcsEmulator) -> AsyncIterator[GcsBlobs]:
         yield blobs
 
 
-async def give_up(breaker: Breaker, call: Callable[[], Any], times: int = 6) -> None:
+async def give_up(breaker: Breaker, call: Callable[[], Any], times: int = 4) -> None:
     """Callers who leave after 20 s by the breaker's clock, one after the other."""
     for _ in range(times):
         with anyio.move_on_after(20 / HASTE):
@@ -130,7 +130,7 @@ async def test_a_service_that_refuses_everything_has_answered(
 ) -> None:
     await store(blobs, NAME, b"x", IDLE)
     server.faults.append(GcsFault(FaultMode.STATUS, kind, status=status, times=None))
-    for _ in range(6):
+    for _ in range(4):
         with suppress(TieredError):
             await breaker.note(lambda: CALLS[kind](blobs))
         await anyio.sleep(10 / HASTE)
@@ -140,7 +140,7 @@ async def test_a_service_that_refuses_everything_has_answered(
 @pytest.mark.parametrize("status", [500, 503])
 async def test_a_service_that_fails_is_still_away(blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker, status: int) -> None:
     server.faults.append(GcsFault(FaultMode.STATUS, status=status, times=None))
-    for _ in range(6):
+    for _ in range(4):
         with pytest.raises(UnavailableError):
             await breaker.note(lambda: blobs.head(NAME))
         await anyio.sleep(10 / HASTE)
@@ -152,7 +152,7 @@ async def test_what_is_in_between_and_knows_no_range_is_named_and_is_no_silence(
 ) -> None:
     await store(blobs, NAME, b"0123456789")
     monkeypatch.setattr("emulators.gcs.service._span", lambda header, size: None)
-    for _ in range(6):
+    for _ in range(4):
         with pytest.raises(UnavailableError, match=r"bytes 2 to 5 were asked.* others came \(200 \); something in between.*no Range"):
             await breaker.note(lambda: blobs.open(NAME, ByteRange(2, 5)))
         await anyio.sleep(10 / HASTE)
@@ -187,7 +187,7 @@ async def test_a_blob_that_is_taken_or_damaged_on_its_way_is_an_answer(
 ) -> None:
     await store(blobs, NAME, b"x")
     damage = Bucket.insert
-    for again in range(6):
+    for again in range(4):
         upload = await blobs.open_upload(NAME if again % 2 else f"{NAME}-{again}", Metadata(), 1)
         await upload.write(b"x")
         monkeypatch.setattr(Bucket, "insert", lambda self, name, payload, *rest: damage(self, name, b"y", *rest))

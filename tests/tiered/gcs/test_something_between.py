@@ -330,6 +330,24 @@ async def test_an_upload_whose_metadata_the_service_did_not_keep_is_not_used(
     await store(blobs, NAME, b"x", metadata)
 
 
+@pytest.mark.parametrize("session", [False, True])
+async def test_keys_that_a_service_adds_of_its_own_are_no_difference(
+    blobs: GcsBlobs, session: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Google's testbench does."""
+    insert = Bucket.insert
+
+    def adding(self: Bucket, name: str, payload: bytes, resource: dict[str, Any], *rest: Any) -> Any:
+        told = {**(resource.get("metadata") or {}), "x_testbench_upload": "resumable"}
+        return insert(self, name, payload, {**resource, "metadata": told}, *rest)
+
+    monkeypatch.setattr(Bucket, "insert", adding)
+    upload = await blobs.open_upload(NAME, IDLE, None if session else 1)
+    await upload.write(b"x")
+    await upload.finalise()
+    await (await blobs.open_copy(NAME, await generation_of(blobs), f"{NAME}-2", IDLE)).finalise()
+
+
 async def test_a_touch_that_the_service_took_and_did_not_do_is_an_error(blobs: GcsBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
     await store(blobs, NAME, b"x", IDLE)
     patch = Bucket.patch
