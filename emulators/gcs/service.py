@@ -194,11 +194,10 @@ class GcsService:
             half = {"totalBytesRewritten": str(REWRITTEN_AT_ONCE), "done": False, "rewriteToken": str(source.generation)}
             return _shown({**told, **half}, call)
         # A body stands for all of the copy's metadata; without one they are the source's.
-        resource = resource if body else None
-        if resource is not None and self.merges_rewrites:
-            both = {**source.resource(), **resource}
-            resource = {**both, "metadata": {**source.metadata, **(resource.get("metadata") or {})}}
-        stored = target.copy(source, call.target[1], resource, call.query, self._runtime.wall_ns())
+        if body and self.merges_rewrites:
+            metadata = {**source.metadata, **(resource.get("metadata") or {})}
+            resource = {**source.resource(), **resource, "metadata": metadata}
+        stored = target.copy(source, call.target[1], resource if body else None, call.query, self._runtime.wall_ns())
         return _shown({**told, "done": True, "resource": stored.resource()}, call)
 
     def _copy(self, call: Call, body: bytes) -> Answer:

@@ -27,7 +27,7 @@ import os
 import resource
 import stat
 from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -92,32 +92,24 @@ class _Receiver:
     async def put(self, request: Request) -> Response:
         generation, (time, suffix) = _named(request)
         told = _digest_of(request.headers.get("repr-digest", ""))
-        declared = request.headers.get("content-length", "0")
-        if not declared.isdecimal() or int(declared) > self._bytes_max:
-            raise self._too_large()
-        body = bytearray()
-        try:
-            await self._receive(request, body)
-            parcel = Parcel.of(generation, time, bytes(body), suffix)
+        async with self._body(request) as body:
+            parcel = Parcel.of(generation, time, body, suffix)
             if parcel.sha256 != told:
                 raise HTTPException(400, "the body has another sha-256 than Repr-Digest says: send it again")
             await self._check(request, parcel)
             await self._sink.deliver(parcel)
-        finally:
-            self._bytes_free += len(body)
         return Response(status_code=204)
 
     async def put_mark(self, request: Request) -> Response:
         """Keeps the mark of a feed, unless there is one. One of another feed stays."""
         told = _digest_of(request.headers.get("repr-digest", ""))
-        async with self._bodies:
-            body = await self._body(request)
-        if sha256(body).hexdigest() != told:
-            raise HTTPException(400, "the body has another sha-256 than Repr-Digest says: send it again")
-        try:
-            owner = Owner.from_bytes(body, "the body")
-        except ConfigurationError as error:
-            raise HTTPException(422, str(error)) from None
+        async with self._body(request) as body:
+            if sha256(body).hexdigest() != told:
+                raise HTTPException(400, "the body has another sha-256 than Repr-Digest says: send it again")
+            try:
+                owner = Owner.from_bytes(body, "the body")
+            except ConfigurationError as error:
+                raise HTTPException(422, str(error)) from None
         await self._sink.claim(owner)
         there = (await self._sink.look(0, 0)).owner
         if there is None or there.feed != owner.feed:
@@ -158,6 +150,19 @@ class _Receiver:
     async def _pieces(self, handle: int, size: int) -> AsyncIterator[bytes]:
         for start in range(0, size, PIECE_BYTES):
             yield await in_thread(partial(os.pread, handle, min(PIECE_BYTES, size - start), start), self._threads)
+
+    @asynccontextmanager
+    async def _body(self, request: Request) -> AsyncIterator[bytes]:
+        """The body of a request. Its bytes count as taken until the block ends."""
+        declared = request.headers.get("content-length", "0")
+        if not declared.isdecimal() or int(declared) > self._bytes_max:
+            raise self._too_large()
+        body = bytearray()
+        try:
+            await self._receive(request, body)
+            yield bytes(body)
+        finally:
+            self._bytes_free += len(body)
 
     async def _receive(self, request: Request, body: bytearray) -> None:
         """Receives the body into `body`, whose bytes count as taken then."""
