@@ -18,8 +18,8 @@ it and the settling are writes to the database. So while nobody can write there,
 names can go away. Without the lock no order is safe. If the rows are copied first, a blob that they name may be deleted
 before it is copied. If the blobs are copied first, the rows may name a blob that came later.
 
-The backup is made in the directory INTO.partial. It gets its name when all of it is safe on the disk. A second backup to the same name is
-refused while the first one works.
+The backup is made in the directory INTO.partial, and gets its name when all of it is safe on the disk. A second backup
+to the same name is refused while the first one works.
 
 *Crash* at any moment: the locks end with the process. INTO.partial is left behind, and the next call empties it.
 """
@@ -135,7 +135,7 @@ def copy_database(source: sqlite3.Connection, target: Path) -> None:
 
 
 def make_durable(partial: Path) -> None:
-    """Makes what was linked and copied survive a power cut, before the backup gets its name. The blobs' bytes are safe."""
+    """Makes what was linked and copied survive a power cut. The bytes of the blobs do already."""
     sync(partial / DATABASE)
     for directory, _, _ in os.walk(partial):
         sync(Path(directory))

@@ -7,6 +7,7 @@
     bigtable/      Google's emulator of Bigtable, one in memory, and a channel that can fail
     gcs/           an emulator of GCS
     demo/          real processes that are killed while they work (`python -m emulators demo`)
+    power/         records what real processes do to their files, and models what a power cut leaves of it
     up.py          both emulators, provisioned (`python -m emulators up`)
     adapter_world.py    the real adapters on the emulators, with faults, judged like the simulated world
 

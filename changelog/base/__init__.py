@@ -1,8 +1,9 @@
 """What every other folder rests on. Imports nothing of the project.
 
-    errors.py     begin here: what each kind of error tells a caller
-    runtime.py    clocks, sleep, ids, randomness
-    observe.py    what core code tells about its work, and to whom
-    tasks.py      tasks that run beside a block
-    threads.py    blocking calls in threads
+    errors.py         begin here: what each kind of error tells a caller
+    runtime.py        clocks, sleep, ids, randomness
+    observe.py        what core code tells about its work, and to whom
+    tasks.py          tasks that run beside a block
+    threads.py        blocking calls in threads
+    directories.py    syncs directories, so that names survive a power cut
 """

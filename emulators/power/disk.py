@@ -3,15 +3,16 @@
 An fsync of a file makes its bytes and its size safe. An fsync of a directory makes its names safe. What was not synced
 since it changed is chosen, by one of two models:
 
-    WEAKEST    what POSIX promises, and no more: each name and each sector of 512 bytes is as it was at the last sync, or
-               as any change since then made it, independent of all others. So is each size. A rename is two changes:
-               the file may be left under both names or under none. Sectors that were never written hold anything
+    WEAKEST    what POSIX promises, and no more: each name and each sector of 512 bytes is as at the last sync, or as
+               any change since then made it, independent of all others. So is each size. A rename is two changes: the
+               file may be left under both names or under none. Sectors that were never written hold anything
     EXT4       `data=ordered`: names change in their order, and each fsync makes all earlier changes of names safe. A
                file that grew has no size beyond what was written of it. Sectors that were overwritten as in WEAKEST
 
 It assumes that a sector is written as a whole or not at all, that a truncation is one change (SQLite relies on it, too,
-when it empties its log), that a disk keeps what it was told to sync, and that a directory has one name at a time. Modes, owners and times are not modelled. A `Disk` may be told to ignore syncs
-(`ignores`), to see that somebody notices.
+when it empties its log), that a disk keeps what it was told to sync, and that a directory has one name at a time.
+Modes, owners and times are not modelled. A `Disk` may be told to ignore syncs (`ignores`), to see that somebody
+notices.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -40,7 +42,7 @@ class Model(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """One change of a file. `size`: of the file after it. `cuts`: it is a truncation, and `data` the zeros that may follow."""
+    """One change of a file. `size`: of the file after it. `cuts`: a truncation, and `data` are zeros for the rest."""
 
     offset: int
     data: bytes
@@ -167,7 +169,7 @@ class Disk:
         return node
 
     def _path_of(self, node: _Node, within: _Directory | None = None, above: str = "") -> str:
-        """A path that leads to it now, below the root; of the root itself it is empty, and so it is of what has none."""
+        """A path that leads to it now, below the root. It is empty for the root itself, and for what has none."""
         for name, each in (within or self._root).now().items():
             path = f"{above}{name}"
             if each is node or (isinstance(each, _Directory) and (path := self._path_of(node, each, f"{path}/"))):
@@ -218,7 +220,7 @@ class Disk:
 
 
 class _Choice:
-    """Chooses versions. All in one manner: none or all of what was not synced is left, or all but one, or each by lot."""
+    """Chooses versions, all in one manner: what was not synced is lost, is left, mostly either of these, or by lot."""
 
     def __init__(self, chance: Random) -> None:
         self._chance = chance
@@ -298,7 +300,7 @@ def _sectors(offset: int, data: bytes) -> list[tuple[int, bytes]]:
     """The pieces of a write that lie in one sector each, with their offsets."""
     first = SECTOR - offset % SECTOR
     cuts = [0, *range(first, len(data), SECTOR), len(data)]
-    return [(offset + start, data[start:end]) for start, end in zip(cuts, cuts[1:], strict=False) if end > start]
+    return [(offset + start, data[start:end]) for start, end in pairwise(cuts) if end > start]
 
 
 def _overwrite(content: bytearray, offset: int, data: bytes) -> None:

@@ -55,10 +55,11 @@ async def _write(storage: TieredStorage, name: str, chance: Random) -> None:
         one, other = chance.sample(ids, 2)
         what = chance.choice(KINDS if held[one] is not None else PUTS)
         payload = chance.randbytes(chance.choice((10, INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1, 40_000)))
-        will = {
+        wills: dict[str, dict[ObjectId, bytes | None]] = {
             "put": {one: payload}, "streamed": {one: payload}, "many": {one: payload, other: payload[::-1]},
             "delete": {one: None}, "copy": {other: held[one]}, "rename": {other: held[one], one: None},
-        }[what]
+        }  # fmt: skip
+        will = wills[what]
         objects = {each.path: None if data is None else digest(data) for each, data in will.items()}
         note(json.dumps({"begin": f"{name}.{step}", "objects": objects, "moves": what == "rename"}))
         match what:

@@ -122,7 +122,7 @@ class Files:
                 sync_upwards(self.local / name)
 
     def settle(self, name: str) -> None:
-        """Makes the files of a subdirectory durable that others have written. One who was killed did not come so far."""
+        """Makes the files of a subdirectory durable that others wrote. Who was killed may not have come so far."""
         if self.local is not None:
             with self.explained("be written", name):
                 sync_directory(self.local / name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -298,8 +299,9 @@ def test_a_run_whose_findings_were_written_anew_is_refused(runs: Runs, feed: Fin
 def test_a_full_disk_leaves_the_feed_as_it_was(runs: Runs, feed: FindingsFeed, monkeypatch: pytest.MonkeyPatch) -> None:
     feed.add(runs.first)
 
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
+    def full(descriptor: int) -> None:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
         patched.setattr("os.fsync", full)
