@@ -49,8 +49,8 @@ class Source:
 class Lifetime:
     """What decides whether a read extends an object's deadline, and the state of the row that led to it.
 
-    Where the row tells no policy, the blob's counts: so other software writes large objects. `deadline_ns`: the earlier
-    one of the row's and the blob's. None: neither has one.
+    The row's policy and deadline count. Where it tells no policy, as other software writes large objects, the blob's
+    does, with the earlier deadline of the two. None: neither has one.
     """
 
     state: Inline | Tombstone
@@ -60,9 +60,10 @@ class Lifetime:
     @staticmethod
     def of(state: Inline | Tombstone, told: Metadata) -> Lifetime:
         """`told`: the object's metadata, from its row or its blob."""
-        row = told.expiration if isinstance(state, Inline) else state.expiration
+        if isinstance(state, Tombstone) and state.expiration is not None:
+            return Lifetime(state, state.expiration, state.deadline_ns)
         deadlines_ns = [ns for ns in (state.deadline_ns, told.time_expires_ns) if ns is not None]
-        return Lifetime(state, told.expiration if row is None else row, min(deadlines_ns, default=None))
+        return Lifetime(state, told.expiration, min(deadlines_ns, default=None))
 
 
 class Reader:
