@@ -405,7 +405,8 @@ def test_a_sync_that_a_feed_leaves_out_is_noticed(feed: Scene, of: str) -> None:
     assert feed.cut_the_power(KNOCKED_OUT_STATES, without_syncs_of=lambda path: path == of) is not None
 
 
-@pytest.mark.parametrize("of", [f"{RUN}/deleted", pytest.param(f"{RUN}/findings", marks=pytest.mark.sim)])
+@pytest.mark.sim
+@pytest.mark.parametrize("of", [f"{RUN}/deleted", f"{RUN}/findings"])
 def test_a_sync_that_an_audit_leaves_out_is_noticed(deletion: Scene, of: str) -> None:
     assert deletion.cut_the_power(KNOCKED_OUT_STATES, without_syncs_of=lambda path: path == of) is not None
 
