@@ -84,7 +84,8 @@ class Oracle:
         never ends. `result`: the type that the call returns. `condition`: the arguments that are its condition.
         """
         error = ended.error
-        may_hold, may_fail = (True, False) if not condition or write is None or verdict is Is.WRONG else self.model.judge_condition(write, condition)
+        may_hold, may_fail = (True, False) if not condition or write is None else self.model.judge_condition(write, condition)
+        may_hold = may_hold or verdict is Is.WRONG  # it is refused anyway, and it may be told either reason
         own = error is not None and (any(error is each for each in made.own) or isinstance(error, made.may_raise))
         if ended.value is not NO_VALUE:
             if verdict is Is.WRONG or made.fails or blocks:

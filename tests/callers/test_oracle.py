@@ -106,14 +106,23 @@ def test_metadata_that_is_not_what_was_given(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_condition_in_a_bulk_put_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def wrong(real: Any, storage: Any, share: Any, request: PutRequest) -> Any:
-        return await real(storage, share, replace(request, if_absent=False))
+    async def wrong(real: Any, storage: Any, share: Any, places: Any, request: PutRequest) -> Any:
+        return await real(storage, share, places, replace(request, if_absent=False))
 
     absent = values.Value("if_absent", lambda: {"if_absent": True})
     items = (Item(OBJECT, SMALL, NOTHING, condition=absent),)
     bulk = Step(3, Call.PUT_MANY, {"concurrency": NOTHING}, items=items, manner="a list, all results")
     assert kind(run(recipe(PUT, bulk))) is None
     assert planted(monkeypatch, "_put", wrong, PUT, bulk) == "taken"
+
+
+@pytest.mark.parametrize("ground", GROUNDS)
+def test_a_wrong_payload_may_be_refused_for_its_condition_too(ground: str) -> None:
+    """Seed 579037392: a large payload is read no further where the condition is false."""
+    absent = values.Value("if_absent", lambda: {"if_absent": True})
+    wrong = replace(PUT_LARGE, arguments=PUT.arguments | {"condition": absent}, payload=Payload("iterable of wrong types", 300_000, 2))
+    result = run(recipe(PUT, wrong, ground=ground))
+    assert result.violation is None, result.violation
 
 
 def test_put_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
