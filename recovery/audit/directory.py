@@ -112,7 +112,7 @@ class Files:
         return PurePosixPath(self.path).parts[0] if self.filesystem.type_name in ("gcs", "s3") else None
 
     def make(self, name: str) -> None:
-        """Creates a subdirectory, and the directory itself, durably. If it is on this machine, only this user may use it."""
+        """Creates a subdirectory, and the directory itself, durably. On this machine, only this user may use it."""
         with self.explained("be made"):
             if self.local is not None and not self.local.exists():
                 self.local.parent.mkdir(parents=True, exist_ok=True)
