@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -297,3 +297,29 @@ async def test_a_writer_that_stood_still_after_its_commit_writes_nothing_down_la
             await run.writer.step()
         store.log.swap_note = swap_note  # type: ignore[method-assign]
         await finished(store)
+
+
+async def test_what_a_zombie_writes_into_the_index_late_changes_nothing_that_a_later_writer_wrote() -> None:
+    """Its call of an old transaction arrives when the object has another blob by now. The highest version counts."""
+    async with fed_store() as store:
+        sent: list[tuple[dict[str, bytes | None], int]] = []
+        write = store.log.write_values
+
+        async def noted(values: Mapping[str, bytes | None], version: int) -> None:
+            if any("/index/" in key for key in values):
+                sent.append((dict(values), version))
+            await write(values, version)
+
+        store.log.write_values = noted  # type: ignore[method-assign]
+        await store.put("a")
+        await store.run_once()
+        store.log.write_values = write  # type: ignore[method-assign]
+        for name in "ab":  # of the last transaction the next writer would write the index again
+            await store.put(name)
+            await store.run_once()
+        assert sent
+        for values, version in sent:
+            await store.log.write_values(values, version)
+        await store.put("a")
+        await store.run_once()
+        assert store.sink.view()[0] == await store.references()
