@@ -24,7 +24,7 @@ from changelog.lease import Standing
 
 SOURCES = ("recovery", "feed", "audit")
 VERDICTS = ("healthy", "catching up", "falling behind", "stalled", "unknown")
-LEVELS = ("ok", "behind", "stuck", "unknown")
+LEVELS = ("ok", "behind", "stuck", "lost", "unknown")
 FEED_STATES = ("live", "first pass", "behind", "stalled", "ended", "no writer yet", "off", "unknown")
 LABEL_CHARACTERS_MAX = 120
 """No name of a worker is longer: it is an instance of 100 characters, `-recovery`, and `~` with a part of its run."""
@@ -59,7 +59,7 @@ class StatusMetrics(Collector):
             return
         if status is None:
             return
-        for part in (_sources, _verdicts, _entries, _daemons, _level, _feed):
+        for part in (_sources, _verdicts, _entries, _daemons, _level, _audits, _feed):
             try:
                 shown = list(part(status))
             except Exception as error:  # noqa: BLE001 - the others are good
@@ -128,6 +128,26 @@ def _level(status: Mapping[str, Any]) -> Iterator[Metric]:
     family = GaugeMetricFamily("tiered_status_level", "1 for the level that holds, 0 for the others.", labels=("level",))
     _add_states(family, (), LEVELS, status["level"])
     yield family
+
+
+def _audits(status: Mapping[str, Any]) -> Iterator[Metric]:
+    if status["audits"] is None:
+        return
+    whole = next((audit for audit in status["audits"] if audit["complete"] and not audit["scope"]), None)
+    for name, complete, text in (
+        ("tiered_audit_lost_objects", True, "Lost objects that audits found, and no later audit found mended."),
+        ("tiered_audit_suspected_objects", False, "The same, of audits whose evidence is not complete."),
+    ):
+        lost = sum(audit["lost"] for audit in status["audits"] if audit["complete"] is complete)
+        if lost or whole is not None:  # if nobody has looked, 0 would be a claim
+            yield GaugeMetricFamily(name, text, lost)
+    if whole is None:
+        return
+    yield GaugeMetricFamily("tiered_audit_age_seconds", "How long ago the last complete audit of the whole store ended.", whole["age_s"])
+    findings = GaugeMetricFamily("tiered_audit_findings", "What that audit found, by class.", labels=("class",))
+    for kind, found in whole["findings"].items():
+        findings.add_metric((kind,), found["number"])
+    yield findings
 
 
 def _feed(status: Mapping[str, Any]) -> Iterator[Metric]:

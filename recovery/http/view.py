@@ -58,8 +58,10 @@ class View:
         down = [name for name, reach in self._services() if reach.answers is False]
         refused = [name for name, outage in self._outages().items() if outage.is_refusal]
         if sampler.error is not None or sampler.stale:
-            known["level"] = Level.UNKNOWN.value
-            known["headline"] = f"It is not known whether recovery keeps up. These figures are {self._age()} old."
+            lost = known["level"] == Level.LOST  # that is known still
+            known["level"] = Level.LOST.value if lost else Level.UNKNOWN.value
+            told = f"It is not known whether recovery keeps up. These figures are {self._age()} old."
+            known["headline"] = f"DATA IS LOST. {told}" if lost else told
             known["orders"].insert(0, {"why": "The changelog cannot be read. See what is missing or out of reach.", "type": "tiered check"})
             known["problems"] = [self._failure(), *known["problems"]]
             if sampler.stale:  # as `recovery.status` judges figures that are as old

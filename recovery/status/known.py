@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from changelog.lease import Standing
 from recovery.hiding import without_names
-from recovery.last_audit import LastAudit
+from recovery.last_audit import Audits, LastAudit
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import RECOVERY
 from recovery.statistics.verdict import Kind, Verdict
@@ -37,8 +37,9 @@ NS_PER_MS = 1_000_000
 
 
 class Level(StrEnum):
-    """The answer in one word. STUCK comes before BEHIND, and BEHIND before UNKNOWN."""
+    """The answer in one word. LOST comes before STUCK, STUCK before BEHIND, and BEHIND before UNKNOWN."""
 
+    LOST = "lost"
     OK = "ok"
     BEHIND = "behind"
     STUCK = "stuck"
@@ -152,7 +153,8 @@ class Status:
     """All that is known of a store at `at_ms` (Unix ms by the service's clock).
 
     `durable`: a changelog is kept. `answers`: the changelog could be read. `daemons`: None if the presence rows could
-    not be read. `problems`: one sentence for each thing that could not be looked at, or that is wrong.
+    not be read. `audits`: None if the note could not be read, or if there is none because no changelog is kept.
+    `problems`: one sentence for each thing that could not be looked at, or that is wrong. `complete`: all was looked at.
     """
 
     at_ms: int
@@ -163,14 +165,25 @@ class Status:
     entries: Entries
     stuck: StuckEntries
     daemons: Sequence[Daemon] | None
-    last_audit: LastAudit | None
+    audits: Audits | None
     problems: tuple[str, ...]
     feed: Feed | None = None
+    complete: bool = True
 
     @property
     def alive(self) -> int | None:
         """How many daemons live. None: not known."""
         return None if self.daemons is None else sum(daemon.alive for daemon in self.daemons)
+
+    @property
+    def last_audit(self) -> LastAudit | None:
+        """The audit that ended last. None: none has, or it is not known."""
+        return None if self.audits is None else self.audits.last
+
+    @property
+    def losses(self) -> Sequence[LastAudit]:
+        """The audits that found lost data, as far as no later one that looked there has found it mended."""
+        return () if self.audits is None else self.audits.losses
 
     @property
     def nobody_works(self) -> bool:
@@ -185,11 +198,13 @@ class Status:
     @property
     def level(self) -> Level:
         kind = None if self.verdict is None else self.verdict.kind
+        if self.losses:
+            return Level.LOST
         if self.stuck.count:
             return Level.STUCK
         if self.nobody_works or kind in (Kind.FALLING_BEHIND, Kind.STALLED) or (self.feed is not None and self.feed.stands_still):
             return Level.BEHIND
-        if not self.answers or not self.durable:
+        if not self.answers or not self.durable or not self.complete or (self.audits is not None and self.audits.suspicions):
             return Level.UNKNOWN
         nothing_waits = self.entries.complete and not self.entries.due
         if self.stuck.complete and (kind in (Kind.HEALTHY, Kind.CATCHING_UP) or nothing_waits):

@@ -1,9 +1,9 @@
 """Looks at a store. It reads and writes nothing else than what it says here, and never raises a `TieredError`.
 
 It reads the service's clock; the entries, all pages, up to `COUNT_MAX` of them or `COUNT_S` seconds; the presence rows;
-the notes with the statistics, with the last audit and of the change feed; where there is a feed, the entries that wait
-for it; one row that is empty, to know whether the rows answer. A
-service that is down gives a Status with what is known.
+the notes with the statistics, with the results of audits and of the change feed; where there is a feed, the entries
+that wait for it; one row that is empty, to know whether the rows answer. A service that is down gives a Status with
+what is known.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from changelog.change import ChangeId, Entry, Unreadable
 from changelog.lease import SET_BACK_MS, Standing, standing
 from changelog.log import ChangeLog
 from recovery.entries import PAGE
-from recovery.last_audit import LastAudit, read_last
+from recovery.last_audit import Audits, read_audits
 from recovery.statistics.persisted import FEED, RECOVERY, SOURCES, Document, read_statistics
 from recovery.status.feed import Judged, SourceOfFeed, look_at_feed
 from recovery.status.known import (
@@ -87,7 +87,7 @@ class _Look:
         self._now_ms = await self._time_ms()
         entries = _Scan(self._log, self._now_ms, self._settings)
         presences: Sequence[tuple[str, int]] | None = None
-        audit: LastAudit | None = None
+        audits: Audits | None = None
         sources: dict[str, Source] = {}
         judged: Judged | None = None
 
@@ -107,8 +107,8 @@ class _Look:
             presences = await self._ask("the presence of daemons", self._log.presences)
 
         async def read_audit() -> None:
-            nonlocal audit
-            audit = await self._ask("the result of the last audit", lambda: read_last(self._log))
+            nonlocal audits
+            audits = await self._ask("the results of the audits", lambda: read_audits(self._log))
 
         async with anyio.create_task_group() as group:
             group.start_soon(self._count, entries)
@@ -124,8 +124,8 @@ class _Look:
         return Status(
             at_ms=self._now_ms, store=store_of(self._settings), durable=self._log.durable, answers=entries.answered,
             sources={name: sources[name] for name in SOURCES if name in sources}, entries=entries.entries(),
-            stuck=entries.stuck(), daemons=daemons, last_audit=audit,
-            problems=tuple(self._told()), feed=None if judged is None else judged(self._now_ms, self._of_feed(sources.get(FEED))),
+            stuck=entries.stuck(), daemons=daemons, audits=audits if self._log.durable else None,
+            problems=tuple(self._told()), complete=not self._unread, feed=None if judged is None else judged(self._now_ms, self._of_feed(sources.get(FEED))),
         )  # fmt: skip
 
     def _told(self) -> Iterator[str]:
@@ -205,8 +205,6 @@ class _Look:
                 scan.end()
                 return
             start = page.next_start
-        if not stuck_only:
-            self._problems.append(f"there are more than {seen:,} entries, and no more were counted")
 
     def _daemons(self, presences: Sequence[tuple[str, int]]) -> list[Daemon]:
         found = []

@@ -178,7 +178,7 @@ def test_damaged_entries_and_notes_are_shown_and_cannot_steer_the_terminal(tiere
     told = tiered("status", code=6)
     assert told.startswith("2 entries are stuck") and all(line.isprintable() for line in told.splitlines())
     assert "log retry --all" in told and "log retry '~changelog/00/x'" in told
-    assert "problem   the result of the last audit could not be read" in told
+    assert "problem   the results of the audits could not be read" in told
     assert len(json.loads(tiered("status", "--json", code=6))["problems"]) == 1
 
 
