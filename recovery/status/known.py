@@ -154,7 +154,7 @@ class Status:
 
     `durable`: a changelog is kept. `answers`: the changelog could be read. `daemons`: None if the presence rows could
     not be read. `audits`: None if the note could not be read, or if there is none because no changelog is kept.
-    `problems`: one sentence for each thing that could not be looked at, or that is wrong. `complete`: all was looked at.
+    `problems`: one sentence for each thing that is wrong, or could not be looked at. `complete`: all was looked at.
     """
 
     at_ms: int

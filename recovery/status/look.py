@@ -125,7 +125,8 @@ class _Look:
             at_ms=self._now_ms, store=store_of(self._settings), durable=self._log.durable, answers=entries.answered,
             sources={name: sources[name] for name in SOURCES if name in sources}, entries=entries.entries(),
             stuck=entries.stuck(), daemons=daemons, audits=audits if self._log.durable else None,
-            problems=tuple(self._told()), complete=not self._unread, feed=None if judged is None else judged(self._now_ms, self._of_feed(sources.get(FEED))),
+            problems=tuple(self._told()), complete=not self._unread,
+            feed=None if judged is None else judged(self._now_ms, self._of_feed(sources.get(FEED))),
         )  # fmt: skip
 
     def _told(self) -> Iterator[str]:
