@@ -39,6 +39,7 @@ STATUS: dict[str, Any] = {
     },
     "audits": [
         {"complete": True, "scope": "", "lost": 1, "age_s": 3600.0, "findings": {"dangling": {"number": 1, "bytes": 0}}},
+        {"complete": False, "scope": "media/", "lost": 2, "age_s": 60.0, "findings": {"dangling": {"number": 2, "bytes": 0}}},
     ],
     "problems": [], "level": "stuck",
 }  # fmt: skip
