@@ -59,7 +59,7 @@ class StatusMetrics(Collector):
             return
         if status is None:
             return
-        for part in (_sources, _verdicts, _entries, _daemons, _level, _audits, _feed):
+        for part in (_sources, _verdicts, _entries, _daemons, _level, _disk, _audits, _feed):
             try:
                 shown = list(part(status))
             except Exception as error:  # noqa: BLE001 - the others are good
@@ -128,6 +128,12 @@ def _level(status: Mapping[str, Any]) -> Iterator[Metric]:
     family = GaugeMetricFamily("tiered_status_level", "1 for the level that holds, 0 for the others.", labels=("level",))
     _add_states(family, (), LEVELS, status["level"])
     yield family
+
+
+def _disk(status: Mapping[str, Any]) -> Iterator[Metric]:
+    if (disk := status["disk"]) is not None:
+        yield GaugeMetricFamily("tiered_disk_free_bytes", "What may still be written to the disk of the store.", disk["free_bytes"])
+        yield GaugeMetricFamily("tiered_disk_size_bytes", "How large that disk is.", disk["size_bytes"])
 
 
 def _audits(status: Mapping[str, Any]) -> Iterator[Metric]:

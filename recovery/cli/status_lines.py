@@ -65,6 +65,9 @@ def status_lines(status: Status, width: int | None, tiered: str = "tiered") -> l
         page.command(order.type)
     page.gap()
     page.text("store", f"{status.store.kind}, {status.store.name}")
+    if (disk := status.disk) is not None:
+        only = ", read-only" if disk.is_read_only else ""
+        page.text("disk", f"{disk.free_bytes >> 20:,} MiB free of {disk.size_bytes >> 20:,}{only}")
     page.text("at", moment(status.at_ms) or "unknown")
     _show_source(page, RECOVERY, status.sources.get(RECOVERY), status)
     _show_entries(page, status)

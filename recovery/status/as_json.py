@@ -47,6 +47,10 @@ def as_json(status: Status, *, show_objects: bool = True) -> dict[str, Any]:
             {"instance": each.instance, "seen_s_ago": each.seen_s_ago, "alive": each.alive, "ended": each.ended} for each in status.daemons
         ],
         "audits": None if audits is None else [_audit_json(audit, status.at_ms) for audit in audits.runs],
+        "disk": None if status.disk is None else {
+            "free_bytes": status.disk.free_bytes, "size_bytes": status.disk.size_bytes, "full": status.disk.is_full,
+            "read_only": status.disk.is_read_only,
+        },
         "feed": None if status.feed is None else feed_json(status.feed, show_objects=show_objects),
         "problems": list(status.problems), "complete": status.complete,
     }  # fmt: skip

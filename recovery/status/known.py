@@ -25,6 +25,9 @@ SILENCE_MAX_S = 60.0
 """For how many seconds a daemon that works may write no presence row. It writes one with every report: every 10 s, if a
 report does not take long, and every 31 s if each takes all the time that it may take."""
 
+DISK_FULL_BYTES = 2 << 20
+"""If less is free on the disk of an embedded store, it is full: a put needs the reserve (1 MiB) and room for itself."""
+
 AGES_S = (60.0, 600.0, 3600.0, 86_400.0)
 """The bounds of the classes of age, in seconds. There is one class more than bounds."""
 
@@ -52,6 +55,20 @@ class Store:
 
     kind: str
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The file system of an embedded store. `free_bytes`: what this user may still write; 0 also if no file fits."""
+
+    free_bytes: int
+    size_bytes: int
+    is_read_only: bool = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether puts fail for want of space."""
+        return not self.is_read_only and self.free_bytes < DISK_FULL_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +171,7 @@ class Status:
 
     `durable`: a changelog is kept. `answers`: the changelog could be read. `daemons`: None if the presence rows could
     not be read. `audits`: None if the note could not be read, or if there is none because no changelog is kept.
+    `disk`: of an embedded store; None: of another one, or not known.
     `problems`: one sentence for each thing that is wrong, or could not be looked at. `complete`: all was looked at.
     """
 
@@ -169,6 +187,7 @@ class Status:
     problems: tuple[str, ...]
     feed: Feed | None = None
     complete: bool = True
+    disk: Disk | None = None
 
     @property
     def alive(self) -> int | None:
@@ -200,11 +219,13 @@ class Status:
         kind = None if self.verdict is None else self.verdict.kind
         if self.losses:
             return Level.LOST
-        if self.stuck.count:
+        if self.stuck.count or (self.disk is not None and self.disk.is_full):
             return Level.STUCK
         if self.nobody_works or kind in (Kind.FALLING_BEHIND, Kind.STALLED) or (self.feed is not None and self.feed.stands_still):
             return Level.BEHIND
-        if not self.answers or not self.durable or not self.complete or (self.audits is not None and self.audits.suspicions):
+        if not self.answers or not self.durable or not self.complete or (self.disk is not None and self.disk.is_read_only):
+            return Level.UNKNOWN
+        if self.audits is not None and self.audits.suspicions:
             return Level.UNKNOWN
         nothing_waits = self.entries.complete and not self.entries.due
         if self.stuck.complete and (kind in (Kind.HEALTHY, Kind.CATCHING_UP) or nothing_waits):

@@ -2,17 +2,19 @@
 
 It reads the service's clock; the entries, all pages, up to `COUNT_MAX` of them or `COUNT_S` seconds; the presence rows;
 the notes with the statistics, with the results of audits and of the change feed; where there is a feed, the entries
-that wait for it; one row that is empty, to know whether the rows answer. A service that is down gives a Status with
-what is known.
+that wait for it; one row that is empty, to know whether the rows answer; how full the disk is. A service that is down
+gives a Status with what is known.
 """
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import anyio
@@ -34,6 +36,7 @@ from recovery.status.known import (
     STUCK_LISTED_MAX,
     UNKNOWN,
     Daemon,
+    Disk,
     Entries,
     Source,
     Status,
@@ -125,7 +128,7 @@ class _Look:
             at_ms=self._now_ms, store=store_of(self._settings), durable=self._log.durable, answers=entries.answered,
             sources={name: sources[name] for name in SOURCES if name in sources}, entries=entries.entries(),
             stuck=entries.stuck(), daemons=daemons, audits=audits if self._log.durable else None,
-            problems=tuple(self._told()), complete=not self._unread,
+            problems=tuple(self._told()), complete=not self._unread, disk=_disk_of(self._settings.directory),
             feed=None if judged is None else judged(self._now_ms, self._of_feed(sources.get(FEED))),
         )  # fmt: skip
 
@@ -215,6 +218,18 @@ class _Look:
             alive = not ended and -SET_BACK_MS < ago_ms <= SILENCE_MAX_S * 1000
             found.append(Daemon(instance, max(0.0, ago_ms / 1000), alive, ended))
         return found
+
+
+def _disk_of(directory: Path | None) -> Disk | None:
+    """Asks the system. It blocks, for microseconds: SQLite's log needs a local disk. None: there is no directory."""
+    try:
+        found = None if directory is None else os.statvfs(directory)
+    except OSError:
+        return None
+    if found is None:
+        return None
+    free = found.f_bavail if found.f_favail or not found.f_files else 0
+    return Disk(free * found.f_frsize, found.f_blocks * found.f_frsize, bool(found.f_flag & os.ST_RDONLY))
 
 
 def store_of(settings: Settings) -> Store:

@@ -50,6 +50,10 @@ def feed_sentence(status: Status) -> str:
 
 def _headline(status: Status) -> str:
     stuck, count = status.stuck, status.stuck.count
+    if status.disk is not None and status.disk.is_full:
+        return f"The disk is full: {status.disk.free_bytes:,} bytes are free, and puts fail. {_pace(status)}"
+    if status.disk is not None and status.disk.is_read_only:
+        return f"The disk is read-only: nothing can be stored, and nothing is cleaned up. {_pace(status)}"
     if count:
         more = "" if stuck.complete else " or more"
         waits = "1 entry is stuck and waits" if count == 1 and not more else f"{count:,}{more} entries are stuck and wait"
@@ -93,6 +97,11 @@ def _orders(status: Status) -> Iterator[Order]:
         yield Order(f"An audit found live objects{where} that are lost. Read its report in {audit.where}; restore them, then audit again.")
     for audit in () if status.audits is None else status.audits.suspicions:
         yield Order(f"An audit found lost data, but its evidence is not complete. Read its report in {audit.where}, and audit again.")
+    disk = status.disk
+    if disk is not None and disk.is_full:
+        yield Order(f"The disk is full. Free some space for {status.store.name}, or delete objects: deletions still work for a while.")
+    if disk is not None and disk.is_read_only:
+        yield Order(f"The disk is read-only. Mount it for writing if {status.store.name} shall be written to.")
     if status.stuck.count:
         yield Order("Entries are stuck. Mend the cause of each, then give it back to recovery.", "tiered log list --stuck")
     if not status.answers:
@@ -100,7 +109,7 @@ def _orders(status: Status) -> Iterator[Order]:
     elif not status.durable:
         to = "sqlite" if status.store.kind == "embedded" else "bigtable"
         yield Order(f"No changelog is kept. Set 'changelog: {to}' if what a killed process leaves behind should be removed.")
-    elif status.alive == 0:
+    elif status.alive == 0 and (disk is None or not (disk.is_full or disk.is_read_only)):  # there none can say that it lives
         yield Order("No daemon lives. Start one.", "tiered recover")
     if kind is Kind.STALLED and not status.nobody_works:
         yield Order("The daemon deals with no entry. Its log says why; see whether it reaches everything.", "tiered check")

@@ -164,6 +164,7 @@ function showTiles() {
     ["Stuck entries", `${whole(stuck)}${status.stuck && !status.stuck.complete && stuck !== null ? "+" : ""}`, "", stuck ? "each waits for you" : "", stuck ? "stuck" : stuck === 0 ? "ok" : null],
     [old ? "Daemons alive then" : "Daemons alive", whole(alive), "", silent ? `${silent} silent` : "", alive === 0 ? "stuck" : null],
     auditTile(),
+    ...(status.disk ? [["Free space", ...bytes(status.disk.free_bytes).split(" "), `of ${bytes(status.disk.size_bytes)}${status.disk.read_only ? ", read-only" : ""}`, status.disk.full || status.disk.read_only ? "stuck" : null]] : []),
   ];
   show("tiles", tiles, () => tiles.map(([name, value, unit, more, tone]) => node("div", {},
     node("dt", {}, name),

@@ -66,7 +66,7 @@ def test_the_readme_shows_what_is_printed(tiered: Command) -> None:
 
 
 def varying(text: str, store: str) -> str:
-    text = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|\d{4}-\d\d-\d\dT\S+|\d+ s old", "…", text)
+    text = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|[\d,]+ MiB free of [\d,]+|\d{4}-\d\d-\d\dT\S+|\d+ s old", "…", text)
     return text.replace(store, "STORE").replace("-d STORE", "-d store")
 
 
