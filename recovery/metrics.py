@@ -8,7 +8,8 @@ seconds; if there is none, since when it is awaited. It follows no clock that so
 (null) is left out, and so is a part that cannot be read: a scrape never fails because of it.
 
 Several daemons show the same figures, because these are about the store and not about the daemon. So a query takes
-`max by (source, worker)` before it sums. docs/metrics.md has a line for each metric.
+`max by (source)`. The figures are those of a source as a whole, because a worker's begin anew at each restart.
+docs/metrics.md has a line for each metric.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ VERDICTS = ("healthy", "catching up", "falling behind", "stalled", "unknown")
 LEVELS = ("ok", "behind", "stuck", "lost", "unknown")
 FEED_STATES = ("live", "first pass", "behind", "stalled", "ended", "no writer yet", "off", "unknown")
 LABEL_CHARACTERS_MAX = 120
-"""No name of a worker is longer: it is an instance of 100 characters, `-recovery`, and `~` with a part of its run."""
+"""So much of the name of a sink is shown."""
 
 GAUGES: Mapping[str, str] = {
     "snapshot_records_known": "Size of the initial pass, in the unit of the source.",
@@ -73,11 +74,8 @@ class StatusMetrics(Collector):
 
 
 def _sources(status: Mapping[str, Any]) -> Iterator[Metric]:
-    rows = [
-        ((source, str(worker)[:LABEL_CHARACTERS_MAX]), row)
-        for source in SOURCES if source in status["sources"] for worker, row in status["sources"][source]["workers"].items()
-    ]
-    labels = ("source", "worker")
+    rows = [((source,), status["sources"][source]["total"]) for source in SOURCES if source in status["sources"]]
+    labels = ("source",)
     families: list[tuple[str, GaugeMetricFamily | CounterMetricFamily]] = [
         *((column, GaugeMetricFamily(f"tiered_source_{column}", text, labels=labels)) for column, text in GAUGES.items()),
         *((column, CounterMetricFamily(f"tiered_source_{column}", text, labels=labels)) for column, text in COUNTERS.items()),
