@@ -1,11 +1,14 @@
-"""The note `audit/last` in the changelog: when the last audit ended, and what it found. `tiered status` shows it.
+"""The note `audit/last` in the changelog: what the audits found, as far as no later one tells better.
 
-    {"v":1,"run":…,"where":…,"started_ns":…,"ended_ns":…,"complete":true,"blobs":n,"tombstones":n,
+    {"v":2,"runs":[RUN,…]}     newest first, `RUNS_MAX` of them at most
+
+    RUN = {"run":…,"where":…,"started_ns":…,"ended_ns":…,"complete":true,"blobs":n,"tombstones":n,
      "findings":{"orphan":[number,bytes],…},"ranges":n,"ranges_missing":n,"doubts":n,"scope":"media/","verified":n|null,
-     "young":n,"references":"rows" or "feed"}
+     "share":0.5|null,"young":n,"references":"rows" or "feed"}
 
-A note of older software has no `scope`, no `verified`, no `young` and no `references`. `tombstones` counts the
-references: those that a scan of the rows found, or those of the change feed.
+A run stays until another one that ended later has looked at all that it looked at (`replaces`). So an audit of one
+usecase never hides a loss elsewhere. A note of older software is one RUN with `"v":1`; it may lack all from `scope` on.
+`tombstones` counts the references: those that a scan of the rows found, or those of the change feed.
 
 The note holds figures and no object's name. `recovery.audit.run` writes it when a run has ended, complete or not.
 """
@@ -13,17 +16,21 @@ The note holds figures and no object's name. `recovery.audit.run` writes it when
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
-from changelog.log import ChangeLog
+from changelog.log import NOTE_BYTES_MAX, ChangeLog
 from tiered.text import shown
 
 NOTE = "audit/last"
-VERSION = 1
+VERSION = 2
+VERSION_OF_ONE = 1
 TRIES = 4
+RUNS_MAX = 16
+"""So many runs fit into a note. Beyond that the oldest without a loss are left out, and then the oldest."""
+
 COUNT_MAX = 2**64 - 1
 ROWS, FEED = "rows", "feed"
 DANGLING, DESTROYED = "dangling", "destroyed"
@@ -36,7 +43,8 @@ class LastAudit:
     `findings`: for each class that somebody should look at, how many there are, and their bytes. `complete`: every
     range was audited, and nothing makes the evidence doubtful. `doubts`: how many things make it doubtful.
     `scope`: only names that begin with this were looked at. `verified`: how many payloads were read; None: none was
-    meant to be read. `young`: how many blobs nothing named, and were younger than the grace. `references`: where the
+    meant to be read. `share`: the share of the payloads that was meant to be read, more than 0, up to 1; None: none.
+    `young`: how many blobs nothing named, and were younger than the grace. `references`: where the
     references came from, `ROWS` or `FEED`. `tombstones`: how many there were.
     """
 
@@ -55,6 +63,25 @@ class LastAudit:
     verified: int | None = None
     young: int = 0
     references: str = ROWS
+    share: float | None = None
+
+    def replaces(self, other: LastAudit) -> bool:
+        """Whether this run tells all that the other one told, of a later time.
+
+        It has looked at the same names at least, at the same payloads if one of them could not be read (a name's hash
+        decides which a share has), and its evidence is complete if the other one's was.
+        """
+        if self.ended_ns < other.ended_ns or not other.scope.startswith(self.scope) or (other.complete and not self.complete):
+            return False
+        return self.run == other.run or not other._number(DESTROYED) or (self.share or 0) >= (other.share or 0)
+
+    @property
+    def lost(self) -> int:
+        """How many live tombstones it found whose blobs are gone or cannot be read."""
+        return self._number(DANGLING) + self._number(DESTROYED)
+
+    def _number(self, kind: str) -> int:
+        return self.findings.get(kind, (0, 0))[0]
 
     @property
     def is_loss(self) -> bool:
@@ -62,7 +89,7 @@ class LastAudit:
 
         If it is not complete, that may be wrong.
         """
-        return any(self.findings.get(kind, (0, 0))[0] for kind in (DANGLING, DESTROYED))
+        return self.lost > 0
 
     @property
     def sentence(self) -> str:
@@ -90,26 +117,72 @@ class LastAudit:
         return f"clean: {self.blobs - self.young:,} blobs and {self.tombstones:,} {named} are accounted for by name{young}; {read}"
 
     def _losses(self) -> Iterator[str]:
-        gone, broken = (self.findings.get(kind, (0, 0))[0] for kind in (DANGLING, DESTROYED))
+        gone, broken = self._number(DANGLING), self._number(DESTROYED)
         if gone:
             yield f"{gone:,} live tombstone{' names a blob that is' if gone == 1 else 's name blobs that are'} gone"
         if broken:
             yield f"{broken:,} live tombstone{' names a blob' if broken == 1 else 's name blobs'} that cannot be read"
 
 
-def encode(audit: LastAudit) -> bytes:
-    """Returns the stored form, version 1."""
-    value = {
-        "v": VERSION, "run": audit.run, "where": audit.where, "started_ns": audit.started_ns, "ended_ns": audit.ended_ns,
-        "complete": audit.complete, "blobs": audit.blobs, "tombstones": audit.tombstones,
-        "findings": {kind: list(found) for kind, found in audit.findings.items()},
-        "ranges": audit.ranges, "ranges_missing": audit.ranges_missing, "doubts": audit.doubts,
-        "scope": audit.scope, "verified": audit.verified, "young": audit.young, "references": audit.references,
-    }  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Audits:
+    """The audits that count, the one that ended last first."""
+
+    runs: tuple[LastAudit, ...] = ()
+
+    @property
+    def last(self) -> LastAudit | None:
+        """The one that ended last."""
+        return self.runs[0] if self.runs else None
+
+    @property
+    def whole(self) -> LastAudit | None:
+        """The last complete one of the whole store."""
+        return next((audit for audit in self.runs if audit.complete and not audit.scope), None)
+
+    @property
+    def losses(self) -> tuple[LastAudit, ...]:
+        """Those that found lost data, with complete evidence."""
+        return tuple(audit for audit in self.runs if audit.complete and audit.is_loss)
+
+    @property
+    def suspicions(self) -> tuple[LastAudit, ...]:
+        """Those that found lost data, and whose evidence is not complete."""
+        return tuple(audit for audit in self.runs if not audit.complete and audit.is_loss)
+
+    def with_run(self, audit: LastAudit) -> Audits:
+        """Returns these with one more, without those that it replaces. If it is replaced itself, nothing changes."""
+        if any(other.run != audit.run and other.replaces(audit) for other in self.runs):
+            return self
+        kept = [other for other in self.runs if other.run != audit.run and not audit.replaces(other)]
+        runs = sorted([*kept, audit], key=_ended_ns, reverse=True)
+        while len(runs) > 1 and (len(runs) > RUNS_MAX or len(_encoded(runs)) > NOTE_BYTES_MAX):
+            without_loss = [run for run in runs[1:] if not run.is_loss]
+            runs.remove((without_loss or runs)[-1])
+        return Audits(tuple(runs))
+
+
+def encode(audits: Audits) -> bytes:
+    """Returns the stored form, version 2."""
+    return _encoded(audits.runs)
+
+
+def _encoded(runs: Sequence[LastAudit]) -> bytes:
+    value = {"v": VERSION, "runs": [_fields(audit) for audit in runs]}
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def decode(raw: bytes) -> LastAudit:
+def _fields(audit: LastAudit) -> dict[str, Any]:
+    return {
+        "run": audit.run, "where": audit.where, "started_ns": audit.started_ns, "ended_ns": audit.ended_ns,
+        "complete": audit.complete, "blobs": audit.blobs, "tombstones": audit.tombstones,
+        "findings": {kind: list(found) for kind, found in audit.findings.items()},
+        "ranges": audit.ranges, "ranges_missing": audit.ranges_missing, "doubts": audit.doubts,
+        "scope": audit.scope, "verified": audit.verified, "share": audit.share, "young": audit.young, "references": audit.references,
+    }  # fmt: skip
+
+
+def decode(raw: bytes) -> Audits:
     """Reads the stored form. Raises `CorruptRecordError`, which says what is wrong, and guesses nothing."""
     try:
         value = json.loads(raw)
@@ -118,16 +191,40 @@ def decode(raw: bytes) -> LastAudit:
         raise CorruptRecordError(f"the note {NOTE} is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise CorruptRecordError(f"the note {NOTE} is not a JSON object")
-    if value.get("v") != VERSION:
-        raise CorruptRecordError(f"the note {NOTE} has version {shown(value.get('v'))}; this software reads version {VERSION}")
+    version = value.get("v")
+    if version == VERSION_OF_ONE and type(version) is int:
+        return Audits((_audit(value),))
+    if version != VERSION or type(version) is not int:
+        known = f"{VERSION_OF_ONE} and {VERSION}"
+        raise CorruptRecordError(f"the note {NOTE} has version {shown(version)}; this software reads versions {known}")
+    runs = value.get("runs")
+    if not isinstance(runs, list) or not runs or not all(isinstance(run, dict) for run in runs):
+        raise CorruptRecordError(f"the note {NOTE} has {shown(runs)} for 'runs'")
+    return Audits(tuple(sorted(map(_audit, runs), key=_ended_ns, reverse=True)))
+
+
+def _audit(value: Mapping[str, Any]) -> LastAudit:
     return LastAudit(
         run=_text(value, "run"), where=_text(value, "where"), started_ns=_count(value, "started_ns"), ended_ns=_count(value, "ended_ns"),
         complete=value.get("complete") is True, blobs=_count(value, "blobs"), tombstones=_count(value, "tombstones"),
         findings=_findings(value), ranges=_count(value, "ranges"), ranges_missing=_count(value, "ranges_missing"),
         doubts=_count(value, "doubts"), scope=_text({"scope": "", **value}, "scope"),
         verified=None if value.get("verified") is None else _count(value, "verified"), young=_count({"young": 0, **value}, "young"),
-        references=_source(value),
+        references=_source(value), share=_share(value),
     )  # fmt: skip
+
+
+def _ended_ns(audit: LastAudit) -> int:
+    return audit.ended_ns
+
+
+def _share(value: Mapping[str, Any]) -> float | None:
+    found = value.get("share")
+    if found is None:
+        return None
+    if not isinstance(found, int | float) or isinstance(found, bool) or not 0 < found <= 1:
+        raise CorruptRecordError(f"the note {NOTE} has {shown(found)} for 'share'")
+    return float(found)
 
 
 def _text(value: Mapping[str, Any], name: str) -> str:
@@ -161,34 +258,40 @@ def _is_pair(value: object) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(type(each) is int and 0 <= each <= COUNT_MAX for each in value)
 
 
-async def read_last(log: ChangeLog) -> LastAudit | None:
-    """Returns what the note says. None: no audit has ended since notes are kept.
+async def read_audits(log: ChangeLog) -> Audits:
+    """Returns what the note says. Empty: no audit has ended since notes are kept.
 
     Raises `CorruptRecordError` if it is damaged, or what `ChangeLog.read_note` raises.
     """
     raw = await log.read_note(NOTE)
-    return None if raw is None else decode(raw)
+    return Audits() if raw is None else decode(raw)
 
 
-async def write_last(log: ChangeLog, audit: LastAudit) -> None:
-    """Writes the note, unless it tells of an audit that ended later. A note that is damaged is replaced.
+async def note_audit(log: ChangeLog, audit: LastAudit) -> None:
+    """Adds an audit to the note.
 
-    Raises what `ChangeLog.swap_note` raises. After `UnconfirmedError` it tries again, because that is safe.
+    A damaged note may have told of a loss, so only a complete audit of the whole store replaces it; another one raises
+    `CorruptRecordError`. Raises what `ChangeLog.swap_note` raises. After `UnconfirmedError` it tries again, which is
+    safe.
     """
     for left in reversed(range(TRIES)):
         stored = await log.read_note(NOTE)
-        if stored is not None and _ended_ns(stored) >= audit.ended_ns:
+        known = _known(stored, audit)
+        audits = known.with_run(audit)
+        if audits == known:
             return
         try:
-            if await log.swap_note(NOTE, stored, encode(audit)):
+            if await log.swap_note(NOTE, stored, encode(audits)):
                 return
         except UnconfirmedError:
             if not left:
                 raise
 
 
-def _ended_ns(raw: bytes) -> int:
+def _known(raw: bytes | None, audit: LastAudit) -> Audits:
     try:
-        return decode(raw).ended_ns
+        return Audits() if raw is None else decode(raw)
     except CorruptRecordError:
-        return -1
+        if audit.complete and not audit.scope:
+            return Audits()
+        raise

@@ -8,7 +8,8 @@ seconds; if there is none, since when it is awaited. It follows no clock that so
 (null) is left out, and so is a part that cannot be read: a scrape never fails because of it.
 
 Several daemons show the same figures, because these are about the store and not about the daemon. So a query takes
-`max by (source, worker)` before it sums. docs/metrics.md has a line for each metric.
+`max by (source)`. The figures are those of a source as a whole, because a worker's begin anew at each restart.
+docs/metrics.md has a line for each metric.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from changelog.lease import Standing
 
 SOURCES = ("recovery", "feed", "audit")
 VERDICTS = ("healthy", "catching up", "falling behind", "stalled", "unknown")
-LEVELS = ("ok", "behind", "stuck", "unknown")
+LEVELS = ("ok", "behind", "stuck", "lost", "unknown")
 FEED_STATES = ("live", "first pass", "behind", "stalled", "ended", "no writer yet", "off", "unknown")
 LABEL_CHARACTERS_MAX = 120
-"""No name of a worker is longer: it is an instance of 100 characters, `-recovery`, and `~` with a part of its run."""
+"""So much of the name of a sink is shown."""
 
 GAUGES: Mapping[str, str] = {
     "snapshot_records_known": "Size of the initial pass, in the unit of the source.",
@@ -59,7 +60,7 @@ class StatusMetrics(Collector):
             return
         if status is None:
             return
-        for part in (_sources, _verdicts, _entries, _daemons, _level, _feed):
+        for part in (_sources, _verdicts, _entries, _daemons, _level, _disk, _audits, _feed):
             try:
                 shown = list(part(status))
             except Exception as error:  # noqa: BLE001 - the others are good
@@ -73,11 +74,8 @@ class StatusMetrics(Collector):
 
 
 def _sources(status: Mapping[str, Any]) -> Iterator[Metric]:
-    rows = [
-        ((source, str(worker)[:LABEL_CHARACTERS_MAX]), row)
-        for source in SOURCES if source in status["sources"] for worker, row in status["sources"][source]["workers"].items()
-    ]
-    labels = ("source", "worker")
+    rows = [((source,), status["sources"][source]["total"]) for source in SOURCES if source in status["sources"]]
+    labels = ("source",)
     families: list[tuple[str, GaugeMetricFamily | CounterMetricFamily]] = [
         *((column, GaugeMetricFamily(f"tiered_source_{column}", text, labels=labels)) for column, text in GAUGES.items()),
         *((column, CounterMetricFamily(f"tiered_source_{column}", text, labels=labels)) for column, text in COUNTERS.items()),
@@ -128,6 +126,32 @@ def _level(status: Mapping[str, Any]) -> Iterator[Metric]:
     family = GaugeMetricFamily("tiered_status_level", "1 for the level that holds, 0 for the others.", labels=("level",))
     _add_states(family, (), LEVELS, status["level"])
     yield family
+
+
+def _disk(status: Mapping[str, Any]) -> Iterator[Metric]:
+    if (disk := status["disk"]) is not None:
+        yield GaugeMetricFamily("tiered_disk_free_bytes", "What may still be written to the disk of the store.", disk["free_bytes"])
+        yield GaugeMetricFamily("tiered_disk_size_bytes", "How large that disk is.", disk["size_bytes"])
+
+
+def _audits(status: Mapping[str, Any]) -> Iterator[Metric]:
+    if status["audits"] is None:
+        return
+    whole = next((audit for audit in status["audits"] if audit["complete"] and not audit["scope"]), None)
+    for name, complete, text in (
+        ("tiered_audit_lost_objects", True, "Lost objects that audits found, and no later audit found mended."),
+        ("tiered_audit_suspected_objects", False, "The same, of audits whose evidence is not complete."),
+    ):
+        lost = sum(audit["lost"] for audit in status["audits"] if audit["complete"] is complete)
+        if lost or whole is not None:  # if nobody has looked, 0 would be a claim
+            yield GaugeMetricFamily(name, text, lost)
+    if whole is None:
+        return
+    yield GaugeMetricFamily("tiered_audit_age_seconds", "How long ago the last complete audit of the whole store ended.", whole["age_s"])
+    findings = GaugeMetricFamily("tiered_audit_findings", "What that audit found, by class.", labels=("class",))
+    for kind, found in whole["findings"].items():
+        findings.add_metric((kind,), found["number"])
+    yield findings
 
 
 def _feed(status: Mapping[str, Any]) -> Iterator[Metric]:

@@ -68,7 +68,7 @@ from recovery.audit.tiles import Header, Piece, Tiling, tiled
 from recovery.audit.verdicts import FINDINGS, Kind
 from recovery.audit.words import PRICE_DEFAULT
 from recovery.audit.work import CANARY, AuditOptions, Engine, Job, Outcome, Progress, check_there, job_of, portable
-from recovery.last_audit import FEED, ROWS, LastAudit, write_last
+from recovery.last_audit import FEED, ROWS, LastAudit, note_audit
 from recovery.statistics.audit_source import AuditSource, Finished, estimate
 from tiered.open import open_backends
 from tiered.protocol.retry import ask
@@ -172,7 +172,7 @@ async def _note(settings: Settings, ended: Manifest, where: str, runtime: Runtim
     try:
         with anyio.fail_after(NOTE_BUDGET_S):
             async with open_backends(settings, runtime, writes=False, verify=False) as backends:
-                await write_last(backends.log, last_audit_of(ended, where))
+                await note_audit(backends.log, last_audit_of(ended, where))
     except Exception as error:  # noqa: BLE001 - whatever it is, the audit is done and its report is written
         events.warning("audit_not_noted", error, run=ended.run)
 
@@ -187,6 +187,7 @@ def last_audit_of(ended: Manifest, where: str) -> LastAudit:
         ranges=len(ended.ranges), ranges_missing=len(ended.failures), doubts=len(ended.doubts), scope=ended.scope,
         verified=None if ended.verify is None else ended.verified, young=words.total(ended, [Kind.TOO_YOUNG]).number,
         references=ROWS if ended.references is None else FEED,
+        share=None if ended.verify is None else ended.verify.share,
     )  # fmt: skip
 
 

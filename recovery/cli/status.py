@@ -4,8 +4,8 @@ It writes nothing to the store. *Failure* of a service: what is known is shown, 
 
     0    nothing is known to be wrong
     1    recovery falls behind or stands still, or entries wait and no daemon lives
-    4    the changelog does not answer
-    6    an entry is stuck
+    4    something could not be looked at, such as a changelog that does not answer
+    6    data is lost, or an entry is stuck
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WATCH_S = 5.0
 WATCH_MIN_S = 0.2
 TOP_LEFT_AND_CLEAR = "\x1b[H\x1b[2J"
 
-STYLES = {Level.OK: "bold green", Level.BEHIND: "bold yellow", Level.STUCK: "bold red", Level.UNKNOWN: "bold"}
+STYLES = {Level.LOST: "bold red", Level.OK: "bold green", Level.BEHIND: "bold yellow", Level.STUCK: "bold red", Level.UNKNOWN: "bold"}
 
 
 @shared
@@ -63,12 +63,12 @@ def status(
 def exit_code(found: Status) -> int:
     """Returns the exit code that a status means."""
     match found.level:
-        case Level.STUCK:
+        case Level.LOST | Level.STUCK:
             return 6
         case Level.BEHIND:
             return 1
         case _:
-            return 0 if found.answers else 4
+            return 0 if found.answers and found.complete else 4
 
 
 def _show(found: Status, *, watching: bool) -> None:

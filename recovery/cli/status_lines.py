@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from changelog.lease import Standing
+from recovery.last_audit import LastAudit
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import AUDIT, FEED, RECOVERY
 from recovery.status.as_json import moment
@@ -28,6 +29,9 @@ ERROR_MAX = 400
 
 BEGAN_S = 3600.0
 """If an audit took longer, the page says when it began: what it found is of that time."""
+
+AUDITS_MAX = 5
+"""So many audits are shown: the last one, and earlier ones that looked at what it did not. The others are counted."""
 
 DAEMONS_GONE_MAX = 5
 """So many daemons that are not seen any more are shown. The others are counted."""
@@ -61,6 +65,9 @@ def status_lines(status: Status, width: int | None, tiered: str = "tiered") -> l
         page.command(order.type)
     page.gap()
     page.text("store", f"{status.store.kind}, {status.store.name}")
+    if (disk := status.disk) is not None:
+        only = ", read-only" if disk.is_read_only else ""
+        page.text("disk", f"{disk.free_bytes >> 20:,} MiB free of {disk.size_bytes >> 20:,}{only}")
     page.text("at", moment(status.at_ms) or "unknown")
     _show_source(page, RECOVERY, status.sources.get(RECOVERY), status)
     _show_entries(page, status)
@@ -310,12 +317,19 @@ def _seen(daemon: Daemon) -> str:
 
 
 def _show_audit(page: _Page, status: Status) -> None:
-    audit = status.last_audit
-    if audit is None:
-        known = status.durable and status.answers and not any("last audit" in problem for problem in status.problems)
-        page.text("audit", "none has ended yet" if known else "unknown")
+    if status.audits is None or not status.durable:
+        page.text("audit", "unknown")
         return
-    ago_s = (status.at_ms * 1_000_000 - audit.ended_ns) / 1e9
+    if not status.audits.runs:
+        page.text("audit", "none has ended yet, so nobody has looked for lost data")
+    for audit in status.audits.runs[:AUDITS_MAX]:
+        _show_run(page, audit, status.at_ms)
+    if (rest := len(status.audits.runs) - AUDITS_MAX) > 0:
+        page.more(f"and {rest:,} earlier ones of other names")
+
+
+def _show_run(page: _Page, audit: LastAudit, at_ms: int) -> None:
+    ago_s = (at_ms * 1_000_000 - audit.ended_ns) / 1e9
     took_s = (audit.ended_ns - audit.started_ns) / 1e9
     began = f"began {ago(ago_s + took_s)}, " if took_s > BEGAN_S else ""  # what it says is of then
     page.text("audit", f"{audit.sentence} ({began}ended {ago(ago_s)})")

@@ -58,8 +58,10 @@ class View:
         down = [name for name, reach in self._services() if reach.answers is False]
         refused = [name for name, outage in self._outages().items() if outage.is_refusal]
         if sampler.error is not None or sampler.stale:
-            known["level"] = Level.UNKNOWN.value
-            known["headline"] = f"It is not known whether recovery keeps up. These figures are {self._age()} old."
+            lost = known["level"] == Level.LOST  # that is known still
+            known["level"] = Level.LOST.value if lost else Level.UNKNOWN.value
+            unknown = f"It is not known whether recovery keeps up. These figures are {self._age()} old."
+            known["headline"] = f"DATA IS LOST. {unknown}" if lost else unknown
             known["orders"].insert(0, {"why": "The changelog cannot be read. See what is missing or out of reach.", "type": "tiered check"})
             known["problems"] = [self._failure(), *known["problems"]]
             if sampler.stale:  # as `recovery.status` judges figures that are as old
@@ -120,6 +122,9 @@ class View:
             elif (outage := self._outages().get(name)) is not None:
                 does = "refuses what recovery asks of it" if outage.is_refusal else "does not answer recovery"
                 reasons.append(f"the {name} {does}: {self._hidden(text_of(outage.error))}")
+        disk = None if self.sampler.status is None else self.sampler.status.disk
+        if disk is not None and (disk.is_full or disk.is_read_only):
+            reasons.append(f"the disk of the store is {'full' if disk.is_full else 'read-only'}")
         silent_s = _ago(now, worker.answered_at)
         if silent_s is None:
             reasons.append("no pass has read the changelog yet")

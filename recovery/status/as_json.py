@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from recovery.hiding import HIDDEN, without_names
+from recovery.last_audit import LastAudit
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.verdict import Verdict
 from recovery.status.feed import Feed, FeedSink
@@ -24,7 +25,7 @@ def as_json(status: Status, *, show_objects: bool = True) -> dict[str, Any]:
 
     What is not known is null. `show_objects` False: the names of objects and of their blobs are replaced by "…".
     """
-    entries, stuck, audit = status.entries, status.stuck, status.last_audit
+    entries, stuck, audits = status.entries, status.stuck, status.audits
     return {
         "at": moment(status.at_ms),
         "level": status.level.value,
@@ -45,15 +46,24 @@ def as_json(status: Status, *, show_objects: bool = True) -> dict[str, Any]:
         "daemons": None if status.daemons is None else [
             {"instance": each.instance, "seen_s_ago": each.seen_s_ago, "alive": each.alive, "ended": each.ended} for each in status.daemons
         ],
-        "last_audit": None if audit is None else {
-            "run": audit.run, "where": audit.where, "started": moment(audit.started_ns // NS_PER_MS),
-            "ended": moment(audit.ended_ns // NS_PER_MS), "complete": audit.complete, "sentence": audit.sentence,
-            "blobs": audit.blobs, "tombstones": audit.tombstones, "references": audit.references, "scope": audit.scope,
-            "payloads_read": audit.verified,
-            "findings": {kind: {"number": number, "bytes": size} for kind, (number, size) in audit.findings.items()},
+        "audits": None if audits is None else [_audit_json(audit, status.at_ms) for audit in audits.runs],
+        "disk": None if status.disk is None else {
+            "free_bytes": status.disk.free_bytes, "size_bytes": status.disk.size_bytes, "full": status.disk.is_full,
+            "read_only": status.disk.is_read_only,
         },
         "feed": None if status.feed is None else feed_json(status.feed, show_objects=show_objects),
-        "problems": list(status.problems),
+        "problems": list(status.problems), "complete": status.complete,
+    }  # fmt: skip
+
+
+def _audit_json(audit: LastAudit, at_ms: int) -> dict[str, Any]:
+    return {
+        "run": audit.run, "where": audit.where, "started": moment(audit.started_ns // NS_PER_MS),
+        "ended": moment(audit.ended_ns // NS_PER_MS), "age_s": max(0, at_ms - audit.ended_ns // NS_PER_MS) / 1000,
+        "complete": audit.complete, "sentence": audit.sentence,
+        "blobs": audit.blobs, "tombstones": audit.tombstones, "references": audit.references, "scope": audit.scope,
+        "payloads_read": audit.verified, "lost": audit.lost,
+        "findings": {kind: {"number": number, "bytes": size} for kind, (number, size) in audit.findings.items()},
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from changelog.lease import Standing
 from recovery.hiding import without_names
-from recovery.last_audit import LastAudit
+from recovery.last_audit import Audits, LastAudit
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import RECOVERY
 from recovery.statistics.verdict import Kind, Verdict
@@ -25,6 +25,9 @@ SILENCE_MAX_S = 60.0
 """For how many seconds a daemon that works may write no presence row. It writes one with every report: every 10 s, if a
 report does not take long, and every 31 s if each takes all the time that it may take."""
 
+DISK_FULL_BYTES = 2 << 20
+"""If less is free on the disk of an embedded store, it is full: a put needs the reserve (1 MiB) and room for itself."""
+
 AGES_S = (60.0, 600.0, 3600.0, 86_400.0)
 """The bounds of the classes of age, in seconds. There is one class more than bounds."""
 
@@ -37,8 +40,9 @@ NS_PER_MS = 1_000_000
 
 
 class Level(StrEnum):
-    """The answer in one word. STUCK comes before BEHIND, and BEHIND before UNKNOWN."""
+    """The answer in one word. LOST comes before STUCK, STUCK before BEHIND, and BEHIND before UNKNOWN."""
 
+    LOST = "lost"
     OK = "ok"
     BEHIND = "behind"
     STUCK = "stuck"
@@ -51,6 +55,20 @@ class Store:
 
     kind: str
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The file system of an embedded store. `free_bytes`: what this user may still write; 0 also if no file fits."""
+
+    free_bytes: int
+    size_bytes: int
+    is_read_only: bool = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether puts fail for want of space."""
+        return not self.is_read_only and self.free_bytes < DISK_FULL_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +170,9 @@ class Status:
     """All that is known of a store at `at_ms` (Unix ms by the service's clock).
 
     `durable`: a changelog is kept. `answers`: the changelog could be read. `daemons`: None if the presence rows could
-    not be read. `problems`: one sentence for each thing that could not be looked at, or that is wrong.
+    not be read. `audits`: None if the note could not be read, or if there is none because no changelog is kept.
+    `disk`: of an embedded store; None: of another one, or not known.
+    `problems`: one sentence for each thing that is wrong, or could not be looked at. `complete`: all was looked at.
     """
 
     at_ms: int
@@ -163,14 +183,26 @@ class Status:
     entries: Entries
     stuck: StuckEntries
     daemons: Sequence[Daemon] | None
-    last_audit: LastAudit | None
+    audits: Audits | None
     problems: tuple[str, ...]
     feed: Feed | None = None
+    complete: bool = True
+    disk: Disk | None = None
 
     @property
     def alive(self) -> int | None:
         """How many daemons live. None: not known."""
         return None if self.daemons is None else sum(daemon.alive for daemon in self.daemons)
+
+    @property
+    def last_audit(self) -> LastAudit | None:
+        """The audit that ended last. None: none has, or it is not known."""
+        return None if self.audits is None else self.audits.last
+
+    @property
+    def losses(self) -> Sequence[LastAudit]:
+        """The audits that found lost data, as far as no later one that looked there has found it mended."""
+        return () if self.audits is None else self.audits.losses
 
     @property
     def nobody_works(self) -> bool:
@@ -185,11 +217,15 @@ class Status:
     @property
     def level(self) -> Level:
         kind = None if self.verdict is None else self.verdict.kind
-        if self.stuck.count:
+        if self.losses:
+            return Level.LOST
+        if self.stuck.count or (self.disk is not None and self.disk.is_full):
             return Level.STUCK
         if self.nobody_works or kind in (Kind.FALLING_BEHIND, Kind.STALLED) or (self.feed is not None and self.feed.stands_still):
             return Level.BEHIND
-        if not self.answers or not self.durable:
+        if not self.answers or not self.durable or not self.complete or (self.disk is not None and self.disk.is_read_only):
+            return Level.UNKNOWN
+        if self.audits is not None and self.audits.suspicions:
             return Level.UNKNOWN
         nothing_waits = self.entries.complete and not self.entries.due
         if self.stuck.complete and (kind in (Kind.HEALTHY, Kind.CATCHING_UP) or nothing_waits):

@@ -1,18 +1,20 @@
 """Looks at a store. It reads and writes nothing else than what it says here, and never raises a `TieredError`.
 
 It reads the service's clock; the entries, all pages, up to `COUNT_MAX` of them or `COUNT_S` seconds; the presence rows;
-the notes with the statistics, with the last audit and of the change feed; where there is a feed, the entries that wait
-for it; one row that is empty, to know whether the rows answer. A
-service that is down gives a Status with what is known.
+the notes with the statistics, with the results of audits and of the change feed; where there is a feed, the entries
+that wait for it; one row that is empty, to know whether the rows answer; how full the disk is. A service that is down
+gives a Status with what is known.
 """
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import anyio
@@ -23,7 +25,7 @@ from changelog.change import ChangeId, Entry, Unreadable
 from changelog.lease import SET_BACK_MS, Standing, standing
 from changelog.log import ChangeLog
 from recovery.entries import PAGE
-from recovery.last_audit import LastAudit, read_last
+from recovery.last_audit import Audits, read_audits
 from recovery.statistics.persisted import FEED, RECOVERY, SOURCES, Document, read_statistics
 from recovery.status.feed import Judged, SourceOfFeed, look_at_feed
 from recovery.status.known import (
@@ -34,6 +36,7 @@ from recovery.status.known import (
     STUCK_LISTED_MAX,
     UNKNOWN,
     Daemon,
+    Disk,
     Entries,
     Source,
     Status,
@@ -87,7 +90,7 @@ class _Look:
         self._now_ms = await self._time_ms()
         entries = _Scan(self._log, self._now_ms, self._settings)
         presences: Sequence[tuple[str, int]] | None = None
-        audit: LastAudit | None = None
+        audits: Audits | None = None
         sources: dict[str, Source] = {}
         judged: Judged | None = None
 
@@ -107,8 +110,8 @@ class _Look:
             presences = await self._ask("the presence of daemons", self._log.presences)
 
         async def read_audit() -> None:
-            nonlocal audit
-            audit = await self._ask("the result of the last audit", lambda: read_last(self._log))
+            nonlocal audits
+            audits = await self._ask("the results of the audits", lambda: read_audits(self._log))
 
         async with anyio.create_task_group() as group:
             group.start_soon(self._count, entries)
@@ -124,8 +127,9 @@ class _Look:
         return Status(
             at_ms=self._now_ms, store=store_of(self._settings), durable=self._log.durable, answers=entries.answered,
             sources={name: sources[name] for name in SOURCES if name in sources}, entries=entries.entries(),
-            stuck=entries.stuck(), daemons=daemons, last_audit=audit,
-            problems=tuple(self._told()), feed=None if judged is None else judged(self._now_ms, self._of_feed(sources.get(FEED))),
+            stuck=entries.stuck(), daemons=daemons, audits=audits if self._log.durable else None,
+            problems=tuple(self._told()), complete=not self._unread, disk=_disk_of(self._settings.directory),
+            feed=None if judged is None else judged(self._now_ms, self._of_feed(sources.get(FEED))),
         )  # fmt: skip
 
     def _told(self) -> Iterator[str]:
@@ -205,8 +209,6 @@ class _Look:
                 scan.end()
                 return
             start = page.next_start
-        if not stuck_only:
-            self._problems.append(f"there are more than {seen:,} entries, and no more were counted")
 
     def _daemons(self, presences: Sequence[tuple[str, int]]) -> list[Daemon]:
         found = []
@@ -216,6 +218,18 @@ class _Look:
             alive = not ended and -SET_BACK_MS < ago_ms <= SILENCE_MAX_S * 1000
             found.append(Daemon(instance, max(0.0, ago_ms / 1000), alive, ended))
         return found
+
+
+def _disk_of(directory: Path | None) -> Disk | None:
+    """Asks the system. It blocks, for microseconds: SQLite's log needs a local disk. None: there is no directory."""
+    try:
+        found = None if directory is None else os.statvfs(directory)
+    except OSError:
+        return None
+    if found is None:
+        return None
+    free = found.f_bavail if found.f_favail or not found.f_files else 0
+    return Disk(free * found.f_frsize, found.f_blocks * found.f_frsize, bool(found.f_flag & os.ST_RDONLY))
 
 
 def store_of(settings: Settings) -> Store:

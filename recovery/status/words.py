@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from recovery.statistics.verdict import Kind
 from recovery.status.feed import Feed, FeedState
-from recovery.status.known import UNKNOWN, Level, Status
+from recovery.status.known import UNKNOWN, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,23 @@ class Order:
 
 def headline(status: Status) -> str:
     """Returns the answer in one or two sentences: does recovery keep up, and is anything wrong?"""
-    audit = status.last_audit
-    lost = " The last audit found that data is lost." if audit is not None and audit.is_loss else ""
     feed = f" {said}" if (said := feed_sentence(status)) else ""
     problems = " See the problems, too." if status.problems and status.answers and status.durable else ""
-    return f"{_headline(status)}{feed}{lost}{problems}"
+    return f"{_lost(status)}{_headline(status)}{feed}{_suspected(status)}{problems}"
+
+
+def _lost(status: Status) -> str:
+    """Returns what is known to be lost, in a sentence and a space. Empty: nothing is known to be."""
+    if not status.losses:
+        return ""
+    lost = _count(sum(audit.lost for audit in status.losses), "object", "objects")
+    return f"DATA IS LOST: an audit found {lost} whose blob is gone or cannot be read. "
+
+
+def _suspected(status: Status) -> str:
+    if status.audits is None or not status.audits.suspicions:
+        return ""
+    return " An audit found lost data, but its evidence is not complete."
 
 
 def feed_sentence(status: Status) -> str:
@@ -38,17 +50,19 @@ def feed_sentence(status: Status) -> str:
 
 def _headline(status: Status) -> str:
     stuck, count = status.stuck, status.stuck.count
-    match status.level:
-        case Level.STUCK:
-            more = "" if stuck.complete else " or more"
-            waits = "1 entry is stuck and waits" if count == 1 and not more else f"{count:,}{more} entries are stuck and wait"
-            return f"{waits} for you. {_pace(status)}"
-        case _ if not status.answers:
-            return "The changelog does not answer, so it is not known whether recovery keeps up."
-        case _ if not status.durable:
-            return "No changelog is kept, so nobody cleans up after a process that dies. Only an audit finds what it leaves."
-        case _:
-            return _pace(status)
+    if status.disk is not None and status.disk.is_full:
+        return f"The disk is full: {status.disk.free_bytes:,} bytes are free, and puts fail. {_pace(status)}"
+    if status.disk is not None and status.disk.is_read_only:
+        return f"The disk is read-only: nothing can be stored, and nothing is cleaned up. {_pace(status)}"
+    if count:
+        more = "" if stuck.complete else " or more"
+        waits = "1 entry is stuck and waits" if count == 1 and not more else f"{count:,}{more} entries are stuck and wait"
+        return f"{waits} for you. {_pace(status)}"
+    if not status.answers:
+        return "The changelog does not answer, so it is not known whether recovery keeps up."
+    if not status.durable:
+        return "No changelog is kept, so nobody cleans up after a process that dies. Only an audit finds what it leaves."
+    return _pace(status)
 
 
 def _pace(status: Status) -> str:
@@ -78,8 +92,16 @@ def orders(status: Status) -> list[Order]:
 
 def _orders(status: Status) -> Iterator[Order]:
     kind = None if status.verdict is None else status.verdict.kind
-    if status.last_audit is not None and status.last_audit.is_loss:
-        yield Order(f"The last audit found live objects that are lost. Read its report in {status.last_audit.where}.")
+    for audit in status.losses:
+        where = f" below {audit.scope}" if audit.scope else ""
+        yield Order(f"An audit found live objects{where} that are lost. Read its report in {audit.where}; restore them, then audit again.")
+    for audit in () if status.audits is None else status.audits.suspicions:
+        yield Order(f"An audit found lost data, but its evidence is not complete. Read its report in {audit.where}, and audit again.")
+    disk = status.disk
+    if disk is not None and disk.is_full:
+        yield Order(f"The disk is full. Free some space for {status.store.name}, or delete objects: deletions still work for a while.")
+    if disk is not None and disk.is_read_only:
+        yield Order(f"The disk is read-only. Mount it for writing if {status.store.name} shall be written to.")
     if status.stuck.count:
         yield Order("Entries are stuck. Mend the cause of each, then give it back to recovery.", "tiered log list --stuck")
     if not status.answers:
@@ -87,7 +109,7 @@ def _orders(status: Status) -> Iterator[Order]:
     elif not status.durable:
         to = "sqlite" if status.store.kind == "embedded" else "bigtable"
         yield Order(f"No changelog is kept. Set 'changelog: {to}' if what a killed process leaves behind should be removed.")
-    elif status.alive == 0:
+    elif status.alive == 0 and (disk is None or not (disk.is_full or disk.is_read_only)):  # there none can say that it lives
         yield Order("No daemon lives. Start one.", "tiered recover")
     if kind is Kind.STALLED and not status.nobody_works:
         yield Order("The daemon deals with no entry. Its log says why; see whether it reaches everything.", "tiered check")

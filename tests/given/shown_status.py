@@ -18,7 +18,7 @@ from recovery.http.app import make_app
 from recovery.http.decisions import Decisions
 from recovery.http.sampler import Sampler
 from recovery.http.view import View
-from recovery.last_audit import LastAudit
+from recovery.last_audit import Audits, LastAudit
 from recovery.outages import Outages
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.verdict import Kind, Verdict
@@ -74,7 +74,9 @@ def healthy() -> Status:
         ),
         stuck=StuckEntries(0, True), daemons=[Daemon("recovery-3f9c0a1b2c3d4e5f", 1.2, True), Daemon("recovery-gone", 4000.0, False),
         Daemon("recovery-ended", 5000.0, False, True)],
-        last_audit=LastAudit("r0", "/var/audits/1", NOW_MS * 10**6 - 10**13, NOW_MS * 10**6 - 9 * 10**12, True, 4012, 4012, {}, 64, 0, 0),
+        audits=Audits((
+            LastAudit("r0", "/var/audits/1", NOW_MS * 10**6 - 10**13, NOW_MS * 10**6 - 9 * 10**12, True, 4012, 4012, {}, 64, 0, 0),
+        )),
         problems=(),
     )  # fmt: skip
 
@@ -108,7 +110,7 @@ def fed() -> Status:
 def unanswered() -> Status:
     """The changelog does not answer."""
     return replace(
-        healthy(), answers=False, sources={}, entries=Entries(), stuck=StuckEntries(), daemons=None, last_audit=None,
+        healthy(), answers=False, sources={}, entries=Entries(), stuck=StuckEntries(), daemons=None, audits=None,
         problems=("the changelog could not be read: no answer within 10 s",),
     )  # fmt: skip
 

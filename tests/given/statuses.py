@@ -37,5 +37,10 @@ STATUS: dict[str, Any] = {
         "kept": {"entries": 3, "age_s": 1.0, "hold_max_s": 86400.0},
         "sinks": [{"name": "/srv/feed", "known": True, "behind_records": 4, "behind_s": 60.0, "failing_since": "2026-11-22T08:00:00Z"}],
     },
-    "last_audit": None, "problems": [], "level": "stuck",
+    "audits": [
+        {"complete": True, "scope": "", "lost": 1, "age_s": 3600.0, "findings": {"dangling": {"number": 1, "bytes": 0}}},
+        {"complete": False, "scope": "media/", "lost": 2, "age_s": 60.0, "findings": {"dangling": {"number": 2, "bytes": 0}}},
+    ],
+    "disk": {"free_bytes": 10**9, "size_bytes": 10**10, "full": False, "read_only": False},
+    "problems": [], "level": "stuck",
 }  # fmt: skip

@@ -10,10 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from changelog.lease import Standing
-from recovery.metrics import COUNTERS, GAUGES, LABEL_CHARACTERS_MAX, StatusMetrics
+from recovery.metrics import COUNTERS, GAUGES, StatusMetrics
 from tests.given.statuses import ROW, STATUS
-
-WORKERS = ("recovery-1", "recovery-2")
 
 
 def shown(status: Mapping[str, Any] | None) -> CollectorRegistry:
@@ -22,17 +20,20 @@ def shown(status: Mapping[str, Any] | None) -> CollectorRegistry:
     return registry
 
 
-def test_the_columns_of_each_worker_are_shown() -> None:
-    registry = shown(STATUS)
+def test_the_columns_of_the_source_as_a_whole_are_shown() -> None:
+    """A worker's own begin anew at a restart, and what is processed must never fall."""
+    total = {column: value + 5 if type(value) is int else value for column, value in ROW.items()}
+    registry = shown(STATUS | {"sources": {"recovery": STATUS["sources"]["recovery"] | {"total": total}}})
     for column in (*GAUGES, *COUNTERS):
         name = f"tiered_source_{column}" + ("_total" if column in COUNTERS else "")
-        assert registry.get_sample_value(name, {"source": "recovery", "worker": WORKERS[0]}) == float(ROW[column])
+        assert registry.get_sample_value(name, {"source": "recovery"}) == float(total[column])
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    registry = shown(STATUS)
-    assert registry.get_sample_value("tiered_source_outstanding_values", {"source": "recovery", "worker": WORKERS[1]}) is None
-    assert registry.get_sample_value("tiered_source_processed_values", {"source": "recovery", "worker": WORKERS[1]}) == 70
+    recovery = STATUS["sources"]["recovery"] | {"total": ROW | {"outstanding_values": None}}
+    registry = shown(STATUS | {"sources": {"recovery": recovery}})
+    assert registry.get_sample_value("tiered_source_outstanding_values", {"source": "recovery"}) is None
+    assert registry.get_sample_value("tiered_source_processed_values", {"source": "recovery"}) == 70
     empty = shown(STATUS | {"entries": STATUS["entries"] | {"oldest_age_s": None}})
     assert empty.get_sample_value("tiered_entries_oldest_age_seconds") is None
     assert empty.get_sample_value("tiered_entries", {"standing": "held"}) == 3
@@ -62,14 +63,6 @@ def test_before_the_first_status_there_is_only_its_age() -> None:
     assert [family.name for family in shown(None).collect()] == ["tiered_status_age_seconds"]
 
 
-def test_two_daemons_with_one_long_name_are_two_series() -> None:
-    long = "x" * 100 + "-recovery"
-    recovery = STATUS["sources"]["recovery"] | {"workers": {long: ROW, f"{long}~a1b2c3": ROW}}
-    families = {family.name: family for family in shown(STATUS | {"sources": {"recovery": recovery}}).collect()}
-    samples = families["tiered_source_processed_values"].samples
-    assert len(samples) == len({sample.labels["worker"] for sample in samples}) == 2
-
-
 def broken() -> Mapping[str, Any]:
     raise OSError("no store")
 
@@ -91,8 +84,6 @@ def test_names_that_an_enemy_chose_stay_in_their_label() -> None:
     status = STATUS | {"sources": sources, "level": enemy, "entries": STATUS["entries"] | {"by_standing": {enemy: 5}}}
     families = {family.name: family for family in text_string_to_metric_families(generate_latest(shown(status)).decode())}
     assert [sample.value for sample in families["tiered_entries_stuck"].samples] == [1]
-    workers = {sample.labels["worker"] for sample in families["tiered_source_processed_values"].samples}
-    assert workers == {enemy[:LABEL_CHARACTERS_MAX]}
     labels = [sample.labels for family in families.values() for sample in family.samples]
     assert {each["source"] for each in labels if "source" in each} == {"recovery"}
     held = [sample.labels["verdict"] for sample in families["tiered_source_verdict"].samples if sample.value]

@@ -3,7 +3,7 @@
 // If the daemon gives no answer, the figures stay, greyed, and the page says since when.
 
 const STATUS_EVERY_MS = 3000, RECENT_EVERY_MS = 10000, ANSWER_MS = 8000;
-const LEVELS = { ok: "all is well", behind: "behind", stuck: "needs you", unknown: "not known" };
+const LEVELS = { ok: "nothing known to be wrong", lost: "data is lost", behind: "behind", stuck: "needs you", unknown: "not known" };
 const STANDINGS = {
   HELD: "under way", WAITING: "in the late-upload grace", CLAIMABLE: "due for recovery", EXHAUSTED: "failed too often",
   UNREADABLE: "cannot be read", PARKED: "stuck", KEPT: "over, kept for the change feed",
@@ -109,7 +109,7 @@ function showAnswer() {
   byId("level").textContent = LEVELS[answer.level] || answer.level;
   byId("headline").textContent = answer.headline;
   const stuck = status?.stuck?.count;
-  document.title = `${stuck && !lost ? `${stuck} stuck` : LEVELS[answer.level] || answer.level} · tiered recovery`;
+  document.title = `${stuck && !lost && answer.level !== "lost" ? `${stuck} stuck` : LEVELS[answer.level] || answer.level} · tiered recovery`;
   byId("problems").hidden = !answer.problems?.length;
   show("problems", answer.problems, () => (answer.problems || []).map((problem) => node("li", {}, problem)));
   show("orders", answer.orders, () => orders(answer.orders || [], answer.level));
@@ -163,12 +163,22 @@ function showTiles() {
     ["Is dealt with", rate(verdict?.drain_per_s), "per s", known ? `${whole(total.processed_values)} so far` : ""],
     ["Stuck entries", `${whole(stuck)}${status.stuck && !status.stuck.complete && stuck !== null ? "+" : ""}`, "", stuck ? "each waits for you" : "", stuck ? "stuck" : stuck === 0 ? "ok" : null],
     [old ? "Daemons alive then" : "Daemons alive", whole(alive), "", silent ? `${silent} silent` : "", alive === 0 ? "stuck" : null],
+    auditTile(),
+    ...(status.disk ? [["Free space", ...bytes(status.disk.free_bytes).split(" "), `of ${bytes(status.disk.size_bytes)}${status.disk.read_only ? ", read-only" : ""}`, status.disk.full || status.disk.read_only ? "stuck" : null]] : []),
   ];
   show("tiles", tiles, () => tiles.map(([name, value, unit, more, tone]) => node("div", {},
     node("dt", {}, name),
     node("dd", { class: `number${tone ? " tone" : ""}${name === "Pace" ? " word" : ""}`, "data-level": tone }, value, unit && value !== "–" ? node("small", {}, ` ${unit}`) : null),
     node("dd", { class: "more" }, more || ""),
   )));
+}
+
+function auditTile() {
+  const audits = status.audits, whole = audits?.find((each) => each.complete && !each.scope);
+  const lost = (audits || []).filter((each) => each.complete).reduce((sum, each) => sum + each.lost, 0);
+  if (lost) return ["Lost objects", lost.toLocaleString("en"), "", "found by audits", "stuck"];
+  if (!whole) return ["Last audit", audits ? "none" : "–", "", audits?.length ? "not of the whole store" : audits ? "nobody looked for losses" : "", null];
+  return ["Last audit", long(whole.age_s), "ago", whole.sentence.split(":")[0], null];
 }
 
 function showBars() {
@@ -339,10 +349,12 @@ function showDecisions() {
 }
 
 function showAudits() {
-  const audits = recent?.audits ?? null, last = status?.last_audit ?? null;
-  show("audits", [audits, last], () => {
+  const audits = recent?.audits ?? null, noted = status?.audits ?? [];
+  show("audits", [audits, noted.map(({ age_s: _, ...rest }) => rest)], () => {
     const shown = [];
-    if (last) shown.push(node("p", {}, node("b", {}, "The last one: "), last.sentence), node("p", { class: "muted" }, `ended ${last.ended ? moment(Date.parse(last.ended)) : "–"}, in ${last.where}`));
+    noted.forEach((each, index) => shown.push(
+      node("p", {}, node("b", {}, index ? "Before it: " : "The last one: "), each.sentence),
+      node("p", { class: "muted" }, `ended ${each.ended ? moment(Date.parse(each.ended)) : "–"}, in ${each.where}`)));
     if (audits?.problem) shown.push(node("p", { class: "error" }, audits.problem));
     if (audits?.runs.length) shown.push(node("ul", { class: "items" }, ...audits.runs.map(auditRun)));
     if (!shown.length) shown.push(node("p", { class: "muted" }, audits ? "No run yet in daemon.audit_reports." : "None is known. Set daemon.audit_reports to list the runs of a directory here."));

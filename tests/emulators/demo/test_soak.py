@@ -31,7 +31,7 @@ SOUND = Status(
     at_ms=0, store=Store("embedded", "store"), durable=True, answers=True,
     sources={"recovery": Source(SourceRow("recovery", "w", "", updates_committed=7), {}, Verdict(Kind.HEALTHY))},
     entries=Counted(counted=2, complete=True), stuck=StuckEntries(1, True, (STUCK,)), daemons=[Daemon("d", 1.0, alive=True)],
-    last_audit=None, problems=(),
+    audits=None, problems=(),
 )  # fmt: skip
 BEFORE = Entries(frozenset({"stuck", "open", "finished"}), frozenset({"stuck"}))
 AFTER = Entries(frozenset({"stuck", "open", "new"}), frozenset({"stuck"}))

@@ -16,7 +16,7 @@ from changelog.base.runtime import SystemRuntime
 from recovery.audit import run
 from recovery.audit.verdicts import Kind
 from recovery.audit.work import AuditOptions, Job, Outcome, carry_out
-from recovery.last_audit import DANGLING, LastAudit, read_last
+from recovery.last_audit import DANGLING, LastAudit, read_audits
 from recovery.status.look import gather
 from tests.given.audited_store import OBJECTS, SIZE, InThread, Store, audit, plant
 from tiered.object_id import ObjectId
@@ -38,7 +38,7 @@ async def store(tmp_path: Path) -> Settings:
 
 async def noted(store: Settings) -> LastAudit | None:
     async with open_backends(store, SystemRuntime(), writes=False) as backends:
-        return await read_last(backends.log)
+        return (await read_audits(backends.log)).last
 
 
 def fails(job: Job, number: int) -> Outcome:
@@ -141,8 +141,8 @@ async def test_of_a_store_without_a_changelog_nothing_is_noted_and_nothing_fails
 def test_the_command_line_shows_an_audit_that_lost_data(tmp_path: Path) -> None:
     tiered = Store(tmp_path)
     tiered("audit", "run", "--engine", "local", "--to", "run", "--grace", "0s", "--insist", "--parallel", "1", code=1)
-    told = tiered("status")
-    assert told.startswith("Nothing waits for recovery, and no daemon lives. The last audit found that data is lost.\n")
-    assert f"do        The last audit found live objects that are lost. Read its report in {tmp_path / 'run'}.\n" in told
+    told = tiered("status", code=6)
+    assert told.startswith("DATA IS LOST: an audit found 1 object whose blob is gone or cannot be read. Nothing waits for recovery")
+    assert f"do        An audit found live objects that are lost. Read its report in {tmp_path / 'run'}; restore" in told
     assert "audit     DATA LOSS: 1 live tombstone names a blob that is gone (ended " in told
-    assert json.loads(tiered("status", "--json"))["last_audit"]["findings"]["dangling"] == {"number": 1, "bytes": 0}
+    assert json.loads(tiered("status", "--json", code=6))["audits"][0]["findings"]["dangling"] == {"number": 1, "bytes": 0}

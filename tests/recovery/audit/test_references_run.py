@@ -21,7 +21,7 @@ from recovery.audit.manifest import Manifest
 from recovery.audit.run import run_audit
 from recovery.audit.work import AuditOptions, Engine, Job, Outcome, carry_out
 from recovery.feed.writer.checkpoint import store_of
-from recovery.last_audit import LastAudit, decode, encode, read_last
+from recovery.last_audit import Audits, LastAudit, decode, encode, read_audits
 from tests.given.audited_store import OBJECTS, PLANTED, InThread, Store, found, plant
 from tests.given.feed_index import GENERATION, publish, rows_of
 from tiered.open import open_backends
@@ -44,7 +44,7 @@ async def feed(store: Settings, **wrong: Any) -> None:
 
 async def noted(store: Settings) -> str | None:
     async with open_backends(store, RUNTIME, writes=False) as backends:
-        last = await read_last(backends.log)
+        last = (await read_audits(backends.log)).last
     return None if last is None else last.references
 
 
@@ -152,11 +152,13 @@ def test_result_that_status_shows_calls_references_of_the_feed_by_their_name() -
     by_feed = replace(by_rows, references="feed")
     assert "12 blobs and 10 tombstones are" in by_rows.sentence
     assert "12 blobs and 10 references of the change feed are" in by_feed.sentence
-    assert [decode(encode(each)) for each in (by_rows, by_feed)] == [by_rows, by_feed]
-    older = json.dumps({key: value for key, value in json.loads(encode(by_rows)).items() if key != "references"})
-    assert decode(older.encode()) == by_rows
+    audits = Audits((by_rows, by_feed))
+    assert decode(encode(audits)) == audits
+    [stored] = json.loads(encode(Audits((by_rows,))))["runs"]
+    older = {key: value for key, value in stored.items() if key != "references"}
+    assert decode(json.dumps({"v": 2, "runs": [older]}).encode()) == Audits((by_rows,))
     with pytest.raises(CorruptRecordError, match="'references'"):
-        decode(encode(by_rows).replace(b'"rows"', b'"cows"'))
+        decode(encode(audits).replace(b'"rows"', b'"cows"'))
 
 
 # --- the command ------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from recovery.audit.run import run_audit
 from recovery.audit.sweep import audit_range
 from recovery.audit.verdicts import FINDINGS, Kind
 from recovery.audit.work import AuditOptions, Job, Outcome
-from recovery.last_audit import read_last
+from recovery.last_audit import read_audits
 from tests.given.audit_grounds import SimulatedGround
 from tests.given.audited_store import InThread, Store, found, plant
 from tests.given.planted_world import CUTOFF
@@ -86,7 +86,7 @@ async def test_run_of_a_subtree_says_so_everywhere(store: Settings, tmp_path: Pa
     assert words.verdict(manifest, 0.02).sentence.endswith("Only names that begin with other/ were looked at.")
     assert "Only names that begin with other/ were looked at." in (tmp_path / "run" / "report.html").read_text()
     async with open_backends(store, SystemRuntime(), writes=False) as backends:
-        last = await read_last(backends.log)
+        last = (await read_audits(backends.log)).last
     assert last is not None and last.sentence == (
         "clean: 3 blobs and 3 tombstones are accounted for by name; no payload was read; only names that begin with other/ were looked at"
     )

@@ -66,7 +66,7 @@ def test_the_readme_shows_what_is_printed(tiered: Command) -> None:
 
 
 def varying(text: str, store: str) -> str:
-    text = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|\d{4}-\d\d-\d\dT\S+|\d+ s old", "…", text)
+    text = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|[\d,]+ MiB free of [\d,]+|\d{4}-\d\d-\d\dT\S+|\d+ s old", "…", text)
     return text.replace(store, "STORE").replace("-d STORE", "-d store")
 
 
@@ -178,7 +178,7 @@ def test_damaged_entries_and_notes_are_shown_and_cannot_steer_the_terminal(tiere
     told = tiered("status", code=6)
     assert told.startswith("2 entries are stuck") and all(line.isprintable() for line in told.splitlines())
     assert "log retry --all" in told and "log retry '~changelog/00/x'" in told
-    assert "problem   the result of the last audit could not be read" in told
+    assert "problem   the results of the audits could not be read" in told
     assert len(json.loads(tiered("status", "--json", code=6))["problems"]) == 1
 
 

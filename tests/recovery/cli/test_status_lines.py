@@ -9,7 +9,7 @@ import pytest
 
 from changelog.lease import Standing
 from recovery.cli.status_lines import AGE_WORDS, duration, rate, snapshot_bar, snapshot_words, status_lines
-from recovery.last_audit import LastAudit
+from recovery.last_audit import Audits, LastAudit
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.verdict import Kind, Verdict
 from recovery.status.as_json import COLUMNS, as_json
@@ -36,7 +36,7 @@ def status(**parts: object) -> Status:
     """Of a store that is well."""
     well = Status(
         NOW_MS, Store("embedded", "/srv/store"), True, True, {"recovery": HEALTHY}, entries(HELD=3), StuckEntries(0, True),
-        (Daemon("recovery-a", 3.2, True),), AUDIT, (),
+        (Daemon("recovery-a", 3.2, True),), Audits((AUDIT,)), (),
     )  # fmt: skip
     return replace(well, **parts)  # type: ignore[arg-type]
 
@@ -118,9 +118,10 @@ def test_many_stuck_entries_are_counted_and_not_cut_silently() -> None:
             Level.STUCK, "2 entries are stuck and wait for you. Recovery falls behind",
         ),
         (
-            {"last_audit": replace(AUDIT, findings={"dangling": (2, 0)})},
-            Level.OK, "Recovery keeps up. The last audit found that data is lost.",
+            {"audits": Audits((replace(AUDIT, findings={"dangling": (2, 0)}),))},
+            Level.LOST, "DATA IS LOST: an audit found 2 objects whose blob is gone or cannot be read. Recovery keeps up.",
         ),
+        ({"problems": ("x",), "complete": False}, Level.UNKNOWN, "Recovery keeps up. See the problems, too."),
         ({"problems": ("x",)}, Level.OK, "Recovery keeps up. See the problems, too."),
     ],
 )  # fmt: skip
@@ -132,13 +133,13 @@ def test_the_answer_stands_first(parts: dict[str, object], level: Level, answer:
 
 
 def test_lost_data_is_the_first_thing_to_look_at() -> None:
-    lost = status(last_audit=replace(AUDIT, findings={"dangling": (2, 0)}), stuck=StuckEntries(2, True), daemons=())
+    lost = status(audits=Audits((replace(AUDIT, findings={"dangling": (2, 0)}),)), stuck=StuckEntries(2, True), daemons=())
     first = next(line for line in shown(lost).splitlines() if line.startswith("do "))
-    assert first.startswith("do        The last audit found live objects that are lost.")
+    assert first.startswith("do        An audit found live objects that are lost.")
 
 
 def test_what_is_not_known_is_called_unknown_and_never_0() -> None:
-    nothing = status(answers=False, sources={}, entries=Entries(), stuck=StuckEntries(), daemons=None, last_audit=None, problems=("why",))
+    nothing = status(answers=False, sources={}, entries=Entries(), stuck=StuckEntries(), daemons=None, audits=None, problems=("why",))
     lines = shown(nothing).splitlines()
     for label in ("recovery", "entries", "stuck", "daemons", "audit"):
         [line] = [line for line in lines if line.startswith(label)]
@@ -186,7 +187,8 @@ def test_names_and_errors_cannot_steer_a_terminal() -> None:
     entry = replace(STUCK, id=evil, key=evil, object=evil, error=evil)
     found = status(
         store=Store("embedded", evil), stuck=StuckEntries(1, True, (entry,)), daemons=(Daemon(evil, 1.0, True), Daemon(evil, 1e5, False)),
-        last_audit=replace(AUDIT, where=evil, findings={evil: (1, 1)}), problems=(evil,), entries=replace(entries(HELD=1), oldest_id=evil),
+        audits=Audits((replace(AUDIT, where=evil, findings={evil: (1, 1)}),)), problems=(evil,),
+        entries=replace(entries(HELD=1), oldest_id=evil),
     )
     for width in (None, 40, 100):
         for line in status_lines(found, width, f"tiered -d {evil}"):
@@ -260,10 +262,10 @@ def test_the_page_shows_what_is_printed() -> None:
             Daemon("recovery-3f9c0d1e2b4a5968", 2.0, True), Daemon("recovery-77b0c1d2e3f4a5b6", 5.0, True),
             Daemon("recovery-0a1b2c3d4e5f6071", 10_920.0, False),
         ),
-        last_audit=LastAudit(
+        audits=Audits((LastAudit(
             "run", "gs://my-audits/2026-11-22", (at_ms - 27_000_000) * 1_000_000,
                 (at_ms - 26_040_000) * 1_000_000, True, 1_204_551, 1_198_020, {}, 100, 0, 0
-        ),
+        ),)),
         problems=(),
     )  # fmt: skip
     assert shown(found, 200, "tiered -c tiered.yaml") in PAGE
@@ -288,5 +290,5 @@ def test_the_page_has_every_state() -> None:
 
 def test_an_audit_that_took_days_says_when_it_began() -> None:
     began = replace(AUDIT, started_ns=AUDIT.ended_ns - 9 * 86_400 * 10**9)
-    shown = [line.text for line in status_lines(status(last_audit=began), None)]
+    shown = [line.text for line in status_lines(status(audits=Audits((began,))), None)]
     assert any(line.endswith("(began 9 d 1 h ago, ended 1 h ago)") for line in shown), shown

@@ -227,7 +227,7 @@ def test_all_is_well_and_what_changes_is_shown_without_a_reload_and_spoken(brows
         watched.until("#headline", "Recovery keeps up.")
         watched.until("#orders", "Nothing to do.")
         watched.until("#stuck-list", "None. Nothing waits for an operator.")
-        assert watched.page.title() == "all is well · tiered recovery"
+        assert watched.page.title() == "nothing known to be wrong · tiered recovery"
         watched.keep("well-dark-1200")
         source = made.status.sources["recovery"] if isinstance(made.status, Status) else None
         assert source is not None

@@ -16,7 +16,7 @@ from changelog.change import Change, ChangeId, Entry
 from changelog.lease import Standing
 from changelog.noop import NoopChangeLog
 from recovery.cli.status_lines import status_lines
-from recovery.last_audit import NOTE, LastAudit, decode, encode, write_last
+from recovery.last_audit import DANGLING, DESTROYED, NOTE, RUNS_MAX, Audits, LastAudit, decode, encode, note_audit, read_audits
 from recovery.statistics.columns import Offsets, SourceRow
 from recovery.statistics.persisted import RECOVERY, Document, change_statistics, note_name
 from recovery.statistics.verdict import Kind, Verdict
@@ -80,7 +80,7 @@ async def test_of_an_empty_store_nothing_waits_and_nothing_is_made_up(world: Wor
     assert (found.level, found.problems, found.answers) == (Level.OK, (), True)
     assert numbers(found) == {} and set(found.entries.by_standing) == set(Standing)
     assert (found.entries.oldest_age_s, found.entries.complete, found.stuck.count, found.daemons) == (None, True, 0, [])
-    assert found.last_audit is None and found.sources == {}
+    assert found.audits == Audits() and found.sources == {}
     assert headline(found) == "Nothing waits for recovery, and no daemon lives."
 
 
@@ -140,7 +140,7 @@ async def test_beyond_the_bound_the_count_is_flagged_and_what_is_stuck_is_counte
     assert not found.entries.complete and found.entries.counted >= 1000
     assert (found.stuck.count, found.stuck.complete, found.level) == (500, True, Level.STUCK)
     assert found.entries.by_standing[Standing.PARKED] == 500
-    assert found.problems == ("there are more than 1,000 entries, and no more were counted",)
+    assert found.problems == ()
 
 
 async def test_a_slow_log_is_counted_for_a_few_seconds(world: World) -> None:
@@ -401,7 +401,7 @@ async def test_a_service_that_is_down_gives_a_status_with_what_is_known(world: W
     assert (found.entries.by_standing, found.stuck.count, found.daemons, found.last_audit) == ({}, None, None, None)
     [problem] = found.problems
     assert problem.startswith(
-        "the changelog, the checkpoint of the feed, the presence of daemons, the result of the last audit, the statistics of audit,"
+        "the changelog, the checkpoint of the feed, the presence of daemons, the results of the audits, the statistics of audit,"
         " the statistics of feed, the statistics of recovery could not be read: "
     )
     shown = as_json(found)
@@ -413,7 +413,7 @@ async def test_a_service_that_is_down_gives_a_status_with_what_is_known(world: W
 ])  # fmt: skip
 async def test_one_thing_that_cannot_be_read_hides_nothing_else(world: World, name: str, tier: str) -> None:
     await world.log.target.announce("recovery")
-    await write_last(world.log.target, AUDIT)
+    await note_audit(world.log.target, AUDIT)
     entry = await record(world)
     await world.log.target.park(entry, "why")
     getattr(world, tier).hooks[name] = fail(UnavailableError("gone"))
@@ -423,7 +423,7 @@ async def test_one_thing_that_cannot_be_read_hides_nothing_else(world: World, na
     assert found.answers is (name != "entries")
     assert (found.stuck.count == 1) is (name != "entries")
     assert (found.daemons is None) is (name == "presences")
-    assert (found.last_audit is None) is (name == "read_note")
+    assert (found.audits is None) is (name == "read_note")
 
 
 async def test_a_page_that_does_not_come_leaves_what_came_before(world: World) -> None:
@@ -455,32 +455,36 @@ async def test_a_clock_that_is_wrong_is_told_and_ages_are_by_the_services(world:
 
 
 async def test_the_last_audit_is_shown(world: World) -> None:
-    await write_last(world.log.target, AUDIT)
+    await note_audit(world.log.target, AUDIT)
     found = await look(world)
     assert found.last_audit == AUDIT and found.problems == ()
-    shown = as_json(found)["last_audit"]
+    [shown] = as_json(found)["audits"]
     assert shown["sentence"] == "findings: 2 orphan (40 bytes)" and shown["findings"] == {"orphan": {"number": 2, "bytes": 40}}
 
 
 async def test_an_audit_that_ended_earlier_does_not_replace_a_later_one(world: World) -> None:
-    await write_last(world.log.target, AUDIT)
-    await write_last(world.log.target, replace(AUDIT, run="earlier", ended_ns=1))
+    await note_audit(world.log.target, AUDIT)
+    await note_audit(world.log.target, replace(AUDIT, run="earlier", ended_ns=1))
     assert (await look(world)).last_audit == AUDIT
-    await write_last(world.log.target, later := replace(AUDIT, run="later", ended_ns=AUDIT.ended_ns + 1))
+    await note_audit(world.log.target, later := replace(AUDIT, run="later", ended_ns=AUDIT.ended_ns + 1))
     assert (await look(world)).last_audit == later
 
 
 @pytest.mark.parametrize("raw", [
-    b"?", b"[]", b"{}", b'{"v":2}', b'{"v":1}', b"[" * 5000, b"\xff",
+    b"?", b"[]", b"{}", b'{"v":3}', b'{"v":2}', b'{"v":2,"runs":[]}', b'{"v":2,"runs":[1]}', b'{"v":true}', b'{"v":1}',
+    b"[" * 5000, b"\xff",
     b'{"v":1,"run":"r","where":"w","started_ns":1,"ended_ns":-1,"complete":true,"blobs":0,"tombstones":0,"findings":{},"ranges":1}',
 ])  # fmt: skip
 async def test_a_damaged_note_is_told_and_the_next_audit_replaces_it(world: World, raw: bytes) -> None:
     assert await world.log.target.swap_note(NOTE, None, raw)
     found = await look(world)
-    assert found.last_audit is None and found.level is Level.OK
+    assert found.audits is None and found.level is Level.UNKNOWN
     [problem] = found.problems
-    assert problem.startswith(f"the result of the last audit could not be read: the note {NOTE} ")
-    await write_last(world.log.target, AUDIT)
+    assert problem.startswith(f"the results of the audits could not be read: the note {NOTE} ")
+    for narrow in (replace(AUDIT, scope="media/"), replace(AUDIT, complete=False)):
+        with pytest.raises(CorruptRecordError):  # the note may have told of a loss elsewhere
+            await note_audit(world.log.target, narrow)
+    await note_audit(world.log.target, AUDIT)
     assert (await look(world)).last_audit == AUDIT
 
 
@@ -494,7 +498,7 @@ async def test_a_swap_that_was_not_confirmed_is_tried_again(world: World) -> Non
         return tries[-1]
 
     world.log.hooks["swap_note"] = unconfirmed
-    await write_last(world.log, AUDIT)
+    await note_audit(world.log, AUDIT)
     assert (await look(world)).last_audit == AUDIT
 
 
@@ -517,10 +521,75 @@ def test_the_worst_result_of_an_audit_is_said_first() -> None:
 
 
 def test_note_of_older_software_is_read() -> None:
-    stored = json.loads(encode(replace(AUDIT, scope="media/", verified=3)))
-    del stored["scope"], stored["verified"]
-    assert decode(json.dumps(stored).encode()) == AUDIT
-    assert decode(encode(replace(AUDIT, scope="media/", verified=3))) == replace(AUDIT, scope="media/", verified=3)
+    [stored] = json.loads(encode(Audits((replace(AUDIT, scope="media/", verified=3),))))["runs"]
+    del stored["scope"], stored["verified"], stored["share"]
+    assert decode(json.dumps({"v": 1, **stored}).encode()) == Audits((AUDIT,))
+    audits = Audits((replace(AUDIT, scope="media/", verified=3, share=0.5), AUDIT))
+    assert decode(encode(audits)) == audits
+
+
+# --- which audits count ------------------------------------------------------------------------------
+
+LOSS = replace(AUDIT, findings={DANGLING: (2, 0)})
+UNREADABLE = replace(AUDIT, findings={DESTROYED: (1, 40)}, verified=9, share=0.5)
+
+
+def later(audit: LastAudit, **parts: object) -> LastAudit:
+    return replace(audit, **{"run": "later", "ended_ns": audit.ended_ns + 1, "findings": {}, **parts})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("told", "following", "is_mended"),
+    [
+        (LOSS, later(LOSS), True),
+        (LOSS, later(LOSS, scope="other/"), False),
+        (LOSS, later(LOSS, complete=False, doubts=1), False),
+        (LOSS, later(LOSS, ended_ns=1), False),
+        (LOSS, later(LOSS, findings={DANGLING: (1, 0)}), False),
+        (replace(LOSS, scope="media/a/"), later(LOSS, scope="media/"), True),
+        (replace(LOSS, scope="media/"), later(LOSS, scope="media/a/"), False),
+        (UNREADABLE, later(UNREADABLE), True),
+        (UNREADABLE, later(UNREADABLE, verified=None, share=None), False),
+        (UNREADABLE, later(UNREADABLE, share=0.4), False),
+    ],
+)  # fmt: skip
+async def test_a_loss_stays_until_an_audit_that_looked_there_finds_it_mended(
+    world: World, told: LastAudit, following: LastAudit, is_mended: bool
+) -> None:
+    await note_audit(world.log.target, told)
+    assert (await look(world)).level is Level.LOST
+    await note_audit(world.log.target, following)
+    found = await look(world)
+    assert (found.level is not Level.LOST) is is_mended
+    assert bool(found.losses) is not is_mended
+    headline = as_json(found)["headline"]
+    assert headline.startswith("DATA IS LOST") is not is_mended
+
+
+async def test_an_incomplete_audit_that_found_losses_is_neither_a_loss_nor_well(world: World) -> None:
+    await note_audit(world.log.target, replace(LOSS, complete=False, doubts=1))
+    found = await look(world)
+    assert found.level is Level.UNKNOWN and not found.losses
+    assert "An audit found lost data, but its evidence is not complete." in as_json(found)["headline"]
+
+
+async def test_a_note_never_outgrows_its_bound_and_keeps_losses_longest(world: World) -> None:
+    await note_audit(world.log.target, replace(LOSS, scope="lost/", where="/" + "\x01" * 2000))
+    for number in range(3 * RUNS_MAX):
+        await note_audit(world.log.target, later(AUDIT, run=f"r{number}", scope=f"s{number}/", ended_ns=AUDIT.ended_ns + number))
+    audits = await read_audits(world.log.target)
+    assert len(audits.runs) <= RUNS_MAX and audits.last is not None and audits.last.run == f"r{3 * RUNS_MAX - 1}"
+    assert [audit.scope for audit in audits.losses] == ["lost/"]
+
+
+async def test_of_a_store_without_a_changelog_no_audit_is_known(world: World) -> None:
+    assert as_json(replace(await look(world), audits=None))["audits"] is None
+
+
+async def test_what_could_not_be_looked_at_is_not_well(world: World) -> None:
+    world.rows.hooks["read"] = fail(UnavailableError("gone"))
+    found = await look(world)
+    assert found.problems and not found.complete and found.level is Level.UNKNOWN
 
 
 # --- its JSON ----------------------------------------------------------------------------------------
@@ -531,7 +600,7 @@ async def test_the_json_has_the_keys_that_others_rely_on(world: World) -> None:
     await world.log.target.park(entry, "why")
     await world.log.target.announce("recovery")
     shown = as_json(await look(world))
-    assert {"at", "store", "sources", "entries", "stuck", "daemons", "last_audit", "problems", "level"} <= set(shown)
+    assert {"at", "store", "sources", "entries", "stuck", "daemons", "audits", "problems", "complete", "level"} <= set(shown)
     assert {"kind", "name"} <= set(shown["store"]) and {"by_standing", "oldest_age_s", "counted", "complete"} <= set(shown["entries"])
     [stuck] = shown["stuck"]["entries"]
     assert stuck["type"] == f"tiered log retry {entry.change.id}"
@@ -553,9 +622,9 @@ async def test_names_are_hidden_also_where_an_error_quotes_them(world: World) ->
 
 @pytest.mark.parametrize("ended_ns", [10**400, 10**30], ids=["400", "30"])
 async def test_a_result_of_an_audit_from_no_calendar_is_damaged(world: World, ended_ns: int) -> None:
-    await write_last(world.log, replace(AUDIT, ended_ns=ended_ns))
+    await note_audit(world.log, replace(AUDIT, ended_ns=ended_ns))
     found = await look(world)
-    assert found.last_audit is None and any(NOTE in problem for problem in found.problems)
+    assert found.audits is None and any(NOTE in problem for problem in found.problems)
     assert status_lines(found, 80)
 
 
@@ -565,8 +634,8 @@ async def test_text_that_no_output_can_hold_is_damage(world: World) -> None:
     name = note_name(RECOVERY)
     stored = world.log.target.notes[name]
     world.log.target.notes[name] = stored.replace(b'"workers":{"recovery-1"', b'"workers":{"\\ud800"')
-    await write_last(world.log, AUDIT)
+    await note_audit(world.log, AUDIT)
     world.log.target.notes[NOTE] = world.log.target.notes[NOTE].replace(b"/audits/1", b"/audits/\\ud800")
     found = await look(world)
-    assert found.sources == {} and found.last_audit is None and len(found.problems) == 2
+    assert found.sources == {} and found.audits is None and len(found.problems) == 2
     json.dumps(as_json(found), ensure_ascii=False).encode()

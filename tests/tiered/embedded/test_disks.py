@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import subprocess
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Tiered
 from changelog.base.runtime import SystemRuntime
 from changelog.sqlite.log import Database, SqliteChangeLog
 from recovery.daemon import collect
+from tests.given.small_disk import MIB, Mount, disk, fill, mount
 from tiered import ObjectId, open_storage
 from tiered.embedded.blobs import FileBlobs
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
@@ -30,48 +29,10 @@ from tiered.testing.contracts.whole_blobs import begin, read, store
 
 pytestmark = pytest.mark.anyio
 
+__all__ = ["disk", "mount"]  # fixtures
+
 HOUR_NS = 3600 * NS_PER_S
-MIB = 1024 * 1024
 LONG = "k" * 300
-Mount = Callable[..., None]
-
-
-@pytest.fixture
-def mount() -> Iterator[Mount]:
-    """Mounts what `mount` is told at a path, until the end of the test."""
-    mounted: list[Path] = []
-
-    def run(path: Path, *arguments: str) -> None:
-        done = subprocess.run(["mount", *arguments, str(path)], capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"this machine lets nobody mount: {done.stderr.strip()}")
-        if "remount" not in "".join(arguments):
-            mounted.append(path)
-
-    yield run
-    for path in reversed(mounted):
-        subprocess.run(["umount", "--lazy", str(path)], check=True)
-
-
-@pytest.fixture
-def disk(tmp_path: Path, mount: Mount) -> Path:
-    """One of 4 MiB."""
-    (path := tmp_path / "disk").mkdir()
-    mount(path, "-t", "tmpfs", "-o", "size=4m", "tiered-test")
-    return path
-
-
-def fill(disk: Path) -> Path:
-    """To the last byte; returns the file that did."""
-    filler = disk / "filler"
-    with filler.open("ab", buffering=0) as file:
-        for size in (MIB, 4096, 1):
-            try:
-                while file.write(bytes(size)) == size:
-                    pass
-            except OSError:
-                continue
-    return filler
 
 
 # --- full and read-only -----------------------------------------------------------------------------

@@ -1,0 +1,79 @@
+"""The disk of an embedded store, full or read-only, as every surface shows it: all of it real."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from changelog.base.errors import UnavailableError
+from recovery.status.as_json import as_json
+from recovery.status.known import Disk, Level
+from tests.given.daemon_process import running_daemon
+from tests.given.shown_status import healthy
+from tests.given.small_disk import Mount, disk, fill, mount
+from tiered import ObjectId, open_storage
+from tiered.settings import Settings
+
+__all__ = ["disk", "mount"]  # fixtures
+
+MIB = 1 << 20
+
+
+def command(store: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "recovery.cli.main", "-d", str(store), *arguments, "--json"], capture_output=True, text=True, check=False
+    )
+    return done.returncode, json.loads(done.stdout)
+
+
+async def put(store: Path, key: str, size: int) -> None:
+    async with open_storage(Settings(directory=store)) as storage:
+        await storage.put(ObjectId("a", (), key), bytes(size))
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_under_a_living_daemon_is_told_by_every_surface(disk: Path) -> None:
+    """A store that was in use has room in SQLite's log, so its daemon goes on, and looked well."""
+    anyio.run(put, disk / "store", "k", 2000)
+    with running_daemon(disk) as daemon:
+        before = daemon.until(lambda said: said["level"] == "ok")
+        assert not before["disk"]["full"] and daemon.get("readyz").status_code == 200
+        filler = fill(disk)
+        said = daemon.until(lambda said: said["level"] == "stuck")
+        assert said["headline"].startswith("The disk is full: ") and said["disk"]["full"]
+        assert said["orders"][0]["why"].startswith("The disk is full. Free some space for ")
+        assert not [order for order in said["orders"] if "Start one" in order["why"]], "beside a living daemon"
+        assert (daemon.get("readyz").status_code, "the disk of the store is full" in daemon.get("readyz").text) == (503, True)
+        assert 'tiered_status_level{level="ok"} 0.0' in daemon.get("metrics").text
+        assert f"tiered_disk_free_bytes {said['disk']['free_bytes']:.1f}" in daemon.get("metrics").text
+        code, told = command(disk / "store", "status")
+        assert (code, told["level"]) == (6, "stuck")
+        with pytest.raises(UnavailableError, match="disk is full"):
+            anyio.run(put, disk / "store", "more", 4 * MIB)
+        filler.unlink()
+        assert daemon.until(lambda said: said["level"] == "ok")["headline"].startswith(("Recovery keeps up", "Nothing waits"))
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_read_only_is_not_well(disk: Path, mount: Mount) -> None:
+    anyio.run(put, disk / "store", "k", 2000)
+    mount(disk, "-o", "remount,ro")
+    code, told = command(disk / "store", "status")
+    assert (code, told["level"]) == (0, "unknown") and told["headline"].startswith("The disk is read-only: nothing can be stored")
+    assert not [order for order in told["orders"] if "Start one" in order["why"]]
+
+
+@pytest.mark.parametrize(("disk", "level"), [
+    (Disk(2 * MIB, 10 * MIB), Level.OK), (Disk(2 * MIB - 1, 10 * MIB), Level.STUCK), (Disk(10 * MIB, 10 * MIB, True), Level.UNKNOWN),
+    (Disk(0, 10 * MIB, True), Level.UNKNOWN),
+])  # fmt: skip
+def test_what_is_free_decides(disk: Disk, level: Level) -> None:
+    found = replace(healthy(), disk=disk)
+    assert found.level is level and as_json(found)["disk"]["free_bytes"] == disk.free_bytes
