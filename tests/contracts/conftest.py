@@ -71,6 +71,7 @@ FAKE_GCS_IS_WRONG = {
     "test_a_restoration_overwrites_nothing_and_needs_a_generation_that_is_kept": KEEPS,
     "test_a_copy_has_the_bytes_and_the_metadata_and_the_blob_stays": REWRITES,
     "test_copying_is_repeatable_and_the_copy_outlives_the_blob": REWRITES,
+    "test_a_copy_is_not_brought_back_after_its_deadline_or_over_another_blob": REWRITES,
     "test_a_new_blob_gets_its_bytes_from_another_and_other_metadata": REWRITES,
     "test_a_new_blob_gets_no_bytes_from_what_is_gone_and_overwrites_nothing": REWRITES,
     "test_only_the_generation_that_is_named_is_copied_and_no_blob_is_overwritten": REWRITES,
