@@ -31,7 +31,7 @@ from emulators.world.services import SimulatedBlobs, SimulatedRows
 from recovery.loop import RecoveryLoop, Report
 from tiered.errors import ConditionFailedError, DanglingTombstoneError, OutcomeUnknownError
 from tiered.object_id import revision_of
-from tiered.protocol.backends import Inline, Row
+from tiered.protocol.backends import Row
 from tiered.protocol.breaker import Breaker
 from tiered.protocol.reading import Reader
 from tiered.protocol.writing import Verdict, Writer
@@ -195,17 +195,24 @@ def _followed(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
     """Counts where a read ended, and each time that a blob had vanished on the way."""
 
     async def counted(reader: Reader, object_id: Any, inline: Any, blob: Any) -> Any:
+        is_inline = False
+
+        def open_inline(state: Any) -> Any:
+            nonlocal is_inline
+            is_inline = True
+            return inline(state)
+
         async def open_blob(state: Any) -> Any:
             if (opened := await blob(state)) is None:
                 count("read again")
             return opened
 
         try:
-            found = await original(reader, object_id, inline, open_blob)
+            found = await original(reader, object_id, open_inline, open_blob)
         except DanglingTombstoneError:
             count("read dangling")
             raise
-        count("read nothing" if found is None else "read inline" if isinstance(found[1], Inline) else "read blob")
+        count("read nothing" if found is None else "read inline" if is_inline else "read blob")
         return found
 
     return counted

@@ -88,7 +88,7 @@ def test_every_tombstone_is_a_row_and_so_is_a_damaged_one(spark: SparkSession, w
     root, _ = world
     seen = direct(root)["rows"]
     expected = Counter((path, target, None if deadline is None else deadline // 1000, None) for path, target, deadline in seen.redirects)
-    expected.update((row.path, None, None, row.fault) for row in seen.corrupt)
+    expected.update((row.path, row.target, None, row.fault) for row in seen.corrupt)
     assert len(seen.corrupt) >= 2
     rows = read(spark, "tiered.tombstones", directory=root, parallel=3).selectExpr("*", "unix_micros(deadline) AS us").collect()
     assert Counter((row.object, row.name, row.us, row.error) for row in rows) == expected

@@ -132,7 +132,8 @@ async def test_noncurrent_generations_are_listed_only_where_the_bucket_ever_had_
                 asked.append(url)
                 answer = await call(method, url, doing, **more)
                 body = b'{"versioning":{"enabled":false}}' if url.endswith("b/blobs?fields=versioning") else (
-                    b'{"items":[{"name":"a/x","size":"5","timeDeleted":"2026-01-01T00:00:00Z"},{"name":"a/y","size":"7"}]}')  # fmt: skip
+                    b'{"kind":"storage#objects","items":[{"name":"a/x","size":"5","timeDeleted":"2026-01-01T00:00:00Z"},'
+                    b'{"name":"a/y","size":"7"}]}')  # fmt: skip
                 return type(answer)(200, answer.headers, body)
 
             http.call = answers

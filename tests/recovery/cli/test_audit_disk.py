@@ -25,6 +25,7 @@ from tests.given.deletion_process import settings_of
 
 pytestmark = pytest.mark.slow
 
+LIMITS = resource.getrlimit(resource.RLIMIT_FSIZE)
 AT_MOST = ("--class", "orphan", "--at-most", "25")
 
 
@@ -37,12 +38,11 @@ def tiered(tmp_path: Path) -> Command:
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
     """The system lets no file of this process grow beyond so many bytes, as a disk that is full."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, LIMITS[1]))
     try:
         yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    finally:  # two threads may be here at once, so what the limit was before says nothing
+        resource.setrlimit(resource.RLIMIT_FSIZE, LIMITS)
 
 
 def left(tiered: Command) -> list[str]:
