@@ -193,6 +193,19 @@ int mkdirat(int at, const char *path, mode_t mode) {
 
 int mkdir(const char *path, mode_t mode) { return mkdirat(AT_FDCWD, path, mode); }
 
+int mknodat(int at, const char *path, mode_t mode, dev_t device) {
+    char name[NAME_MAX + 1];
+    uint64_t directory = S_ISREG(mode) || !(mode & S_IFMT) ? directory_of(at, path, name) : 0;
+    if (!directory) return (int)syscall(SYS_mknodat, at, path, mode, device);
+    int result;
+    UNDER_LOCK(result, (int)syscall(SYS_mknodat, at, path, mode, device), {
+        if (!result) record(log, (struct head){.what = 'C', .inode = inode_at(at, path), .from = directory}, name, NULL, NULL, 0);
+    });
+    return result;
+}
+
+int mknod(const char *path, mode_t mode, dev_t device) { return mknodat(AT_FDCWD, path, mode, device); }
+
 int linkat(int at, const char *path, int at_new, const char *path_new, int flags) {
     char name[NAME_MAX + 1];
     uint64_t directory = directory_of(at_new, path_new, name);

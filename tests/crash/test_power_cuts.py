@@ -230,7 +230,7 @@ class DeletionPromise:
         entries = [each for _, batch in journal.entries(order) for each in batch]
         if "deleted" in self.heard and any(each.fate is None for each in entries):
             raise BrokenPromiseError("the deletion has ended, and the journal forgot that")
-        return {store.place(each.candidate.name): store.place(f"~quarantine/kept/{each.candidate.name}") for each in entries}
+        return {store.place(each.candidate.name): store.place(f"~quarantine/kept/{journal.run}/{each.candidate.name}") for each in entries}
 
     @staticmethod
     def _check_noted(deleted: set[str] | frozenset[str], places: set[str], noted: dict[str, str | None]) -> None:
