@@ -149,7 +149,12 @@ async def _rest(stage: Stage) -> None:
     await elapse(LOOKS_EVERY_S)  # what was under way when it became calm may still stop its process
     for number, (process, client) in enumerate(stage.clients):
         await _holds_nothing(stage, process, partial(held_by_store, client.storage), "store")
-        if process.alive and await client.put(OBJECTS[0], f"stayed-{number}", SMALL_BYTES) is not Answer.OK:
+        for label in (f"stayed-{number}", f"stayed-{number}-again"):
+            if not process.alive or await client.put(OBJECTS[0], label, SMALL_BYTES) is Answer.OK:
+                break
+            # A process that was stopped for minutes has heard nothing of its services, and is told when to ask again.
+            await elapse(LOOKS_EVERY_S)
+        else:
             world.watch.report("I6 drained", f"when all is calm, the store of {process.name} does not put")
 
 
