@@ -18,6 +18,7 @@ from typing import Self, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from changelog.base.errors import CancelledElsewhereError
 from changelog.base.own_waits import OwnWaits
@@ -106,6 +107,10 @@ class Patience:
         except Exception as error:
             if limit.expired():
                 raise self._late() from error
+            raise
+        except asyncio.CancelledError:
+            if limit.expired():  # a scope of anyio's was cancelled, too, and knows only what it raises itself for its own
+                await checkpoint_if_cancelled()
             raise
         finally:
             timer.cancel()

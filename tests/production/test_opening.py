@@ -277,6 +277,7 @@ async def test_a_table_of_other_software_is_read_and_not_written(theirs: Setting
     assert "bucket_without_owner bucket=theirs: no store owns gs://theirs/ yet" in caplog.text
 
 
+HOUR = TimeToIdle(ns=3600 * NS_PER_S)
 LIFETIMES: dict[str, tuple[type[TimeToIdle | TimeToLive], bool]] = {
     "a time to idle": (TimeToIdle, True), "a time to live": (TimeToLive, False),
 }  # fmt: skip
@@ -324,7 +325,7 @@ async def test_a_large_object_whose_row_tells_no_lifetime_does_not_expire_while_
 async def test_reading_brought_back_a_large_object_that_had_expired_by_its_blob_alone(settings: Settings) -> None:
     """The lifecycle rule of the bucket removes such a blob late, and then it is over."""
     object_id, deadline_ns = ObjectId.create("photos", "large"), whole_ms(RUNTIME.wall_ns()) - NS_PER_S
-    target, expired = blob_name(object_id.path, ChangeId.new(RUNTIME)), Metadata(TimeToIdle(3600 * NS_PER_S), time_expires_ns=deadline_ns)
+    target, expired = blob_name(object_id.path, ChangeId.new(RUNTIME)), Metadata(HOUR, time_expires_ns=deadline_ns)
     async with cells_of(settings) as table, open_backends(settings, RUNTIME) as backends:
         await table.mutate(object_id.path.encode(), set_cell("fm", b"r", target.encode()))
         upload = await backends.tiers.long_term.open_upload(target, expired, 3)
