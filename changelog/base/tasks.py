@@ -18,8 +18,10 @@ from typing import Self, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from changelog.base.errors import CancelledElsewhereError
+from changelog.base.own_waits import OwnWaits
 
 T = TypeVar("T")
 
@@ -60,7 +62,8 @@ class Patience:
     Enter it around all such waits; it raises `late()` for one that took longer than `seconds`. On asyncio the task
     itself is cancelled, in no scope of ours: so it does not matter which scopes that code leaves open from one wait to
     the next. Trio has no such thing. There one scope is open all the while, if `scoped` says that the code holds none
-    of its own between two waits. Otherwise nothing is bounded there.
+    of its own between two waits. Otherwise nothing is bounded there. On asyncio, no time runs while that code waits for
+    this process itself (`own_wait`).
     """
 
     __slots__ = ("_late", "_scope", "_seconds")
@@ -85,14 +88,32 @@ class Patience:
         """Returns or raises what the call does. What it raises because it was ended becomes `late()`."""
         if not _on_asyncio():
             return await self._wait_in_scope(call)
-        limit = asyncio.timeout(self._seconds)
+        loop, limit = asyncio.get_running_loop(), asyncio.timeout(None)
+        began_at = loop.time()
+
+        def look() -> None:
+            nonlocal timer
+            until = waits.over_at(began_at) + self._seconds
+            if until <= loop.time():
+                limit.reschedule(until)
+            else:
+                timer = loop.call_at(until, look)
+
+        timer = loop.call_later(self._seconds, look)
         try:
-            async with limit:
-                return await call()
+            with OwnWaits(loop.time) as waits:
+                async with limit:
+                    return await call()
         except Exception as error:
             if limit.expired():
                 raise self._late() from error
             raise
+        except asyncio.CancelledError:
+            if limit.expired():  # a scope of anyio's was cancelled, too, and knows only what it raises itself for its own
+                await checkpoint_if_cancelled()
+            raise
+        finally:
+            timer.cancel()
 
     async def _wait_in_scope(self, call: Callable[[], Awaitable[T]]) -> T:
         if self._scope is None:

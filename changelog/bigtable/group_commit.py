@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from changelog.base.errors import TieredError, UnconfirmedError
+from changelog.base.own_waits import own_wait
 from changelog.bigtable.channel import BigtableTable, Message
 
 GROUPS_IN_FLIGHT = 4
@@ -62,7 +63,8 @@ class GroupCommit:
         row = _Row(key, mutations)
         self._waiting.append(row)
         try:
-            await row.woken.wait()
+            with own_wait():  # for the callers before it, who may wait for a token: whoever sends tells of the service
+                await row.woken.wait()
         except anyio.get_cancelled_exc_class():
             if not row.taken:
                 self._waiting.remove(row)

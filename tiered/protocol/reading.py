@@ -153,8 +153,9 @@ class Reader:
         await self._tiers.high_volume.touch(object_id.path, state, deadline_ns)
 
     def wants_touch(self, read: Lifetime) -> bool:
-        """Whether what was read should live longer now."""
-        return touch_deadline(read.expiration, read.deadline_ns, self._runtime.wall_ns()) is not None
+        """Whether what was read should live longer now. What has expired, by its blob alone, is not brought back."""
+        now_ns = self._runtime.wall_ns()
+        return not is_expired(read.deadline_ns, now_ns) and touch_deadline(read.expiration, read.deadline_ns, now_ns) is not None
 
     async def _state(self, path: str) -> RowState:
         row = await self._ask(self._services.rows, lambda: self._tiers.high_volume.read(path))

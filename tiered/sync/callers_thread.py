@@ -17,6 +17,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
+from changelog.base.own_waits import own_wait
 from tiered.errors import InvalidRequestError
 from tiered.payload.own_thread import carry_out_alone, made_by
 from tiered.payload.pieces import Piece
@@ -55,9 +56,16 @@ class CallersThread:
         """Runs `call` in the caller's thread, and returns or raises what it does.
 
         Calls `late` in this task after 50 ms without a return. If this task is cancelled before the call has begun, the
-        call is not made.
+        call is not made. Until it begins, it waits for this process itself: for other jobs, or for the caller.
         """
-        return await made_by(self._jobs.put, call, self._soon, late, self._give_up, Exception)
+        turn = own_wait()
+
+        def begun() -> T:
+            self._soon(turn.end)
+            return call()
+
+        with turn:
+            return await made_by(self._jobs.put, begun, self._soon, late, self._give_up, Exception)
 
     def _give_up(self) -> None:
         self.given_up = True

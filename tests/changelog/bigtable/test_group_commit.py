@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
 from typing import Any
 
 import anyio
@@ -11,6 +13,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
+from changelog.base.own_waits import OwnWaits
 from changelog.bigtable.channel import set_cell
 from changelog.bigtable.group_commit import BYTES_MAX, ROWS_MAX, GroupCommit
 
@@ -118,6 +121,25 @@ async def test_who_comes_while_all_places_are_taken_is_sent_with_the_others_that
         await table.answer(4)
         await table.answer(5)
     assert callers.outcomes == {key: table.failures.get(key, "written") for key in (b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h", b"i")}
+
+
+async def test_who_waited_for_others_to_get_a_token_told_that_the_service_is_silent(table: Table) -> None:
+    """Only the caller that sends knows whether a call was under way at all."""
+    commit, waits = GroupCommit(table, groups_in_flight=1), OwnWaits(partial(next, count()))  # type: ignore[arg-type]
+
+    async def wait_in_line() -> None:
+        with waits:
+            await commit.mutate(b"b", set_cell("fc", b"c", b""))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(commit.mutate, b"a")
+        await settled()
+        tasks.start_soon(wait_in_line)
+        await settled()
+        assert waits.over_at(-1) < waits.over_at(-1), "it waits in line"
+        await table.answer(0)
+        assert table.sent == [[b"a"], [b"b"]] and waits.over_at(-1) == waits.over_at(-1), "it is sent, so what is silent now is the service"
+        await table.answer(1)
 
 
 async def test_a_group_has_a_bounded_number_of_rows(table: Table) -> None:

@@ -34,6 +34,7 @@ from tiered import (
     Settings,
     Tier,
 )
+from tiered.settings import StoreSettings
 
 LARGE = bytes(range(256)) * 1000
 OBJECT = ObjectId.create("notes", "key")
@@ -477,3 +478,41 @@ def test_the_interpreter_exits_with_an_open_storage_a_stalled_call_and_a_thread_
     assert time.monotonic() - began < 50
     with tiered.sync.open_storage(Settings(directory=tmp_path, inline_bytes_max=1000)) as storage:
         assert [entry.object_id for entry in storage.list()] == [OBJECT] and got(storage).read() == b"z" * 300_000
+
+
+# --- payloads that are slow, and callers that are ---------------------------------------------------
+
+
+@pytest.fixture
+def impatient(settings: Settings) -> Iterator[tiered.sync.TieredStorage]:
+    with tiered.sync.open_storage(settings.model_copy(update={"store": StoreSettings(payload_idle_s=0.2)})) as opened:
+        yield opened
+
+
+def test_the_payloads_of_a_bulk_call_were_ended_because_its_caller_was_slow(impatient: tiered.sync.TieredStorage) -> None:
+    """Only this thread reads them, and only while it waits for a result. They give bytes whenever they are asked."""
+    went_on: list[bool] = []
+
+    def until_the_caller_went_on() -> Iterator[bytes]:
+        while not went_on:
+            yield LARGE
+        yield b"end"
+
+    requests = [PutRequest(named(1), b"small"), PutRequest(named(2), until_the_caller_went_on())]
+    with impatient.put_many(requests) as results:
+        assert next(results).request is requests[0]
+        time.sleep(0.5)
+        went_on.append(True)
+        assert next(results).error is None
+    assert got(impatient, named(2)).read().endswith(b"end")
+
+
+def test_a_payload_that_gives_nothing_is_ended_in_the_callers_thread_too(impatient: tiered.sync.TieredStorage) -> None:
+    def stalled() -> Iterator[bytes]:
+        yield LARGE
+        time.sleep(0.5)
+        yield b"end"
+
+    with pytest.raises(InvalidRequestError, match=r"gave no byte for 0\.2 s"):
+        impatient.put(OBJECT, stalled())
+    assert impatient.get(OBJECT) is None
