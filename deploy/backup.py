@@ -49,7 +49,7 @@ class BackupError(Exception):
 def back_up(store: Path, into: Path) -> float:
     """Makes INTO. Returns for how many seconds writers had to wait.
 
-    Raises `BackupError`, `OSError` or `sqlite3.Error`. Then INTO was not made.
+    Raises `BackupError`, `OSError` or `sqlite3.Error`. Then INTO was not made, or a power cut may still take its name.
     """
     if not (store / DATABASE).is_file():
         raise BackupError(f"there is no store in {store}: it has no {DATABASE}")
@@ -69,9 +69,7 @@ def back_up(store: Path, into: Path) -> float:
         shutil.copymode(store / DATABASE, partial / DATABASE)
         make_durable(partial)
         partial.rename(into)
-        for above in into.resolve().parents:
-            with suppress(PermissionError):  # of one that this user may not read
-                sync(above)
+        sync_above(into)
     return waited_s
 
 
@@ -139,6 +137,23 @@ def make_durable(partial: Path) -> None:
     sync(partial / DATABASE)
     for directory, _, _ in os.walk(partial):
         sync(Path(directory))
+
+
+def sync_above(path: Path) -> None:
+    """Makes the path's name durable, up to the root of its file system. As `sync_upwards` in changelog.base.directories.
+
+    A directory is left out that this user may not read, or that its file system cannot sync.
+    """
+    above = path.resolve().parents
+    device = above[0].stat().st_dev
+    for each in above:
+        try:
+            if each.stat().st_dev != device:
+                return
+            sync(each)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS):
+                raise
 
 
 def sync(path: Path) -> None:

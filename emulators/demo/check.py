@@ -165,6 +165,11 @@ def unfinished(stored: Stored) -> tuple[int, int]:
     return sum(state is None for _, state in stored.entries()), len(stored.uploads())
 
 
+def kept_for_feed(stored: Stored) -> int:
+    """Returns how many finished entries wait at this moment for the change feed, or for the clean-up that follows it."""
+    return sum(state is not None and not is_stuck(state) for _, state in stored.entries())
+
+
 def is_stuck(state: str | None) -> bool:
     """Whether an entry of this state waits for an operator. Otherwise it is open, or kept for the change feed."""
     return state is not None and json.loads(state)["state"] != "done"

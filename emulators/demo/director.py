@@ -27,7 +27,7 @@ from typing import Any
 from rich.console import Console
 
 from changelog.base.errors import UnavailableError
-from emulators.demo.check import FLAWS, Findings, check, dangling, unfinished
+from emulators.demo.check import FLAWS, Findings, check, dangling, kept_for_feed, unfinished
 from emulators.demo.feed import FOLLOWER, ONCE, ONCE_S, RECEIVER
 from emulators.demo.journal import DIRECTOR, Answer, Journal, Tail, read_lines
 from emulators.demo.network import BACK_MAX_S, THERE_MAX_S
@@ -204,13 +204,16 @@ class Director:
         self._say()
 
     def _finish_feed(self) -> None:
-        """Ends the writers of the feed. Then another one publishes and cleans up what is left, for a limited time."""
+        """Ends the writers of the feed. Then others publish and clean up what is left, for a limited time.
+
+        One run leaves to the next what waits for an upload that may still arrive (`recovery.late_upload_grace_s`).
+        """
         assert self._feed is not None, "there is a feed"
         self._troupe.dismiss("f", LEAVE_WAIT_S)
         self._troupe.start(ONCE)
         give_up_at = time.monotonic() + ONCE_S
-        while self._troupe.is_running(ONCE) and time.monotonic() < give_up_at:
-            self._troupe.revive([each for each in self._of_feed() if not each.startswith("f")])
+        while (self._troupe.is_running(ONCE) or kept_for_feed(self._stage.stored)) and time.monotonic() < give_up_at:
+            self._troupe.revive([ONCE, *(each for each in self._of_feed() if not each.startswith("f"))])
             self._troupe.resume_due()
             self._say_each_second()
             time.sleep(TICK_S)

@@ -17,7 +17,7 @@ import anyio
 import pytest
 
 from changelog.base.runtime import SystemRuntime
-from deploy.backup import BLOBS, DATABASE, BackupError, back_up, copy_database, mirror, writers_wait
+from deploy.backup import BLOBS, DATABASE, BackupError, back_up, copy_database, mirror, sync, sync_above, writers_wait
 from recovery.loop import RecoveryLoop
 from tests.given.busy_writer import payload, settings
 from tests.given.repository import ROOT
@@ -77,6 +77,16 @@ def writers(tmp_path: Path) -> Iterator[Callable[[], None]]:
     yield replace
     for process in running:
         end(process)
+
+
+def test_a_backup_below_a_file_system_that_syncs_no_directories_was_called_failed_though_it_was_there() -> None:
+    """As squashfs below the disk of the store. On Linux, sysfs is another one that syncs no directory."""
+    refuses = Path("/sys/kernel")
+    if not refuses.is_dir():
+        pytest.skip("there is no sysfs")
+    with pytest.raises(OSError, match="Invalid argument"):
+        sync(refuses)
+    sync_above(refuses / "backup")
 
 
 @pytest.mark.slow

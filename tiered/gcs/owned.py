@@ -78,7 +78,10 @@ class OwnedBlobs:
         return await self._blobs.delete_generations([(await self._full_to_change(name), generation) for name, generation in blobs])
 
     async def set_aside(self, name: str, generation: int, copy: str) -> int | NotCopied:
-        return await self._blobs.set_aside(self._prefix + name, generation, await self._full_to_create(copy))
+        target = await self._full_to_change(copy)
+        if bytes_too_many(copy, self._prefix) > 0:
+            return NotCopied.TOO_LONG
+        return await self._blobs.set_aside(self._prefix + name, generation, target)
 
     async def bring_back(self, copy: str, generation: int, name: str, now_ns: int) -> int | NotCopied:
         return await self._blobs.bring_back(self._prefix + copy, generation, await self._full_to_create(name), now_ns)
@@ -98,7 +101,7 @@ class OwnedBlobs:
         return await self._blobs.open(self._prefix + name, range)
 
     async def head(self, name: str) -> BlobHead | None:
-        return await self._blobs.head(self._prefix + name)
+        return None if bytes_too_many(name, self._prefix) > 0 else await self._blobs.head(self._prefix + name)
 
     async def heads(self, names: Sequence[str]) -> Mapping[str, BlobHead]:
         found = await self._blobs.heads([self._prefix + name for name in names])
@@ -135,11 +138,15 @@ class OwnedBlobs:
 def check_length(name: str, prefix: str) -> None:
     """Refuses a name that is too long because of the prefix. Without one, the bound of paths keeps names short enough.
     """
-    if prefix and (size := len(prefix) + len(name.encode())) > NAME_BYTES_MAX:
+    if prefix and (many := bytes_too_many(name, prefix)) > 0:
         raise InvalidRequestError(
-            f"the name of blob {prefix + name!r} has {size} bytes, and GCS takes {NAME_BYTES_MAX}: shorten the key or the scopes by"
-            f" {size - NAME_BYTES_MAX}, or use a store without gcs.prefix"
+            f"the name of blob {prefix + name!r} has {NAME_BYTES_MAX + many} bytes, and GCS takes {NAME_BYTES_MAX}: shorten the key or the"
+            f" scopes by {many}, or use a store without gcs.prefix"
         )
+
+
+def bytes_too_many(name: str, prefix: str) -> int:
+    return len(prefix) + len(name.encode()) - NAME_BYTES_MAX
 
 
 def _without_markers(blobs: Sequence[BlobInfo]) -> Sequence[BlobInfo]:

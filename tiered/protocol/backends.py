@@ -436,6 +436,7 @@ class NotCopied(Enum):
     REPLACED = "another generation has this name"
     TAKEN = "another blob has the name of the copy, and stays"
     EXPIRING = "the copy would be removed because of the deadline"
+    TOO_LONG = "the service takes no name as long as that of the copy"
 
 
 @runtime_checkable

@@ -78,7 +78,7 @@ class Quarantine:
             return Fate.GONE
         if copied is NotCopied.REPLACED:
             return Fate.REPLACED
-        if copied is NotCopied.EXPIRING:
+        if copied in (NotCopied.EXPIRING, NotCopied.TOO_LONG):
             return Fate.KEPT
         self.copies[candidate.name] = Copy(target, copied)
         return None

@@ -164,6 +164,15 @@ async def test_a_directory_in_place_of_the_file_is_named(path: Path, runtime: Cl
     await refused(path, runtime)
 
 
+async def test_a_user_who_may_write_the_directory_and_not_the_file_was_told_to_be_let_into_the_directory(
+    unprivileged: Path, runtime: Clock
+) -> None:
+    """New stores are private, so this is what a second user of a shared directory sees."""
+    path = unprivileged / "tiered.db"
+    path.touch(mode=0)
+    assert f"the directory {unprivileged}, and the file if it is there" in await refused(path, runtime)
+
+
 async def test_a_directory_that_may_not_be_written_is_named(unprivileged: Path, runtime: Clock) -> None:
     path = unprivileged / "store" / "tiered.db"
     path.parent.mkdir()

@@ -17,7 +17,7 @@ from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.owned import OwnedBlobs
 from tiered.gcs.owners import Marker, conflict, decode_markers, encode_marker, marker_name
 from tiered.metadata import Metadata
-from tiered.protocol.backends import BlobPage, HasOwner, ListedBlob, Oddity, Removal
+from tiered.protocol.backends import BlobPage, HasOwner, ListedBlob, NotCopied, Oddity, Removal
 
 pytestmark = pytest.mark.anyio
 
@@ -173,6 +173,21 @@ async def test_a_store_below_a_prefix_sees_its_own_blobs_only_and_without_the_pr
         assert await ours.delete_generations([(first.name, first.generation)]) == [Removal.DELETED]
         assert await ours.head(first.name) is None and await theirs.head(first.name) is not None
         assert "a/~quarantine/l/media/objects/k/1" in names(server) and "b/media/objects/k/1" in names(server)
+
+
+async def test_a_blob_whose_copy_in_quarantine_would_have_too_long_a_name_ended_every_deletion_with_an_error(server: GcsEmulator) -> None:
+    give(server, "a/")
+    async with owned_blobs(server, RUNTIME, "a/") as blobs:
+        await store(blobs, "media/objects/k/1")
+        head = await blobs.head("media/objects/k/1")
+        assert head is not None
+        before = names(server)
+        fits, too_long = (f"~quarantine/{'l' * (1024 - len('a/~quarantine/') + more)}" for more in (0, 1))
+        server.calls.clear()
+        assert await blobs.set_aside("media/objects/k/1", head.generation, too_long) is NotCopied.TOO_LONG
+        assert await blobs.head(too_long) is None and names(server) == before
+        assert server.calls == [], "the service was not asked about a name that it never takes"
+        assert isinstance(await blobs.set_aside("media/objects/k/1", head.generation, fits), int)
 
 
 async def test_a_blob_that_cannot_be_read_is_named_without_the_prefix(server: GcsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
