@@ -6,8 +6,9 @@
      "findings":{"orphan":[number,bytes],…},"ranges":n,"ranges_missing":n,"doubts":n,"scope":"media/","verified":n|null,
      "share":0.5|null,"young":n,"references":"rows" or "feed"}
 
-A run stays until another one that ended later has looked at all that it looked at (`replaces`). So an audit of one
-usecase never hides a loss elsewhere. A note of older software is one RUN with `"v":1`; it may lack all from `scope` on.
+A run stays until another one that ended later has looked at all that it looked at (`replaces`); if it found lost data,
+until a complete one that began after it. So an audit of one usecase never hides a loss elsewhere. A note of older
+software is one RUN with `"v":1`; it may lack all from `scope` on.
 `tombstones` counts the references: those that a scan of the rows found, or those of the change feed.
 
 The note holds figures and no object's name. `recovery.audit.run` writes it when a run has ended, complete or not.
@@ -69,11 +70,16 @@ class LastAudit:
         """Whether this run tells all that the other one told, of a later time.
 
         It has looked at the same names at least, at the same payloads if one of them could not be read (a name's hash
-        decides which a share has), and its evidence is complete if the other one's was.
+        decides which a share has), and its evidence is complete if the other one's was, or if that one found lost data.
+        Then it also began after the other one had ended: nobody knows when a run looks at which name.
         """
         if self.ended_ns < other.ended_ns or not other.scope.startswith(self.scope) or (other.complete and not self.complete):
             return False
-        return self.run == other.run or not other._number(DESTROYED) or (self.share or 0) >= (other.share or 0)
+        if self.run == other.run or not other.is_loss:
+            return True
+        if not self.complete or self.started_ns < other.ended_ns:
+            return False
+        return not other._number(DESTROYED) or (self.share or 0) >= (other.share or 0)
 
     @property
     def lost(self) -> int:

@@ -3,8 +3,8 @@
 It writes nothing to the store. *Failure* of a service: what is known is shown, and the exit code says it. Exit codes:
 
     0    nothing is known to be wrong
-    1    recovery falls behind or stands still, or entries wait and no daemon lives
-    4    something could not be looked at, such as a changelog that does not answer
+    1    recovery or the change feed falls behind or stands still, or entries wait and no daemon lives
+    4    something is not known, such as from a changelog that does not answer or an audit whose evidence is incomplete
     6    data is lost, or an entry is stuck
 """
 
@@ -23,6 +23,7 @@ from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, guard, shared
 from recovery.cli.status_lines import Line, status_lines
 from recovery.status.as_json import as_json
+from recovery.status.feed import FeedState
 from recovery.status.known import Level, Status
 from recovery.status.look import gather
 from tiered.errors import InvalidRequestError
@@ -68,7 +69,8 @@ def exit_code(found: Status) -> int:
         case Level.BEHIND:
             return 1
         case _:
-            return 0 if found.answers and found.complete else 4
+            is_known = found.answers and found.complete and not found.suspicions
+            return 0 if is_known and (found.feed is None or found.feed.state is not FeedState.UNKNOWN) else 4
 
 
 def _show(found: Status, *, watching: bool) -> None:

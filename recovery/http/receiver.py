@@ -8,9 +8,10 @@
 
 What is kept has passed four checks: the name is one of a feed, the size is within the bound, the bytes have the
 checksum of the header `Repr-Digest`, and each message can be read. Few bytes may unpack to very many. So they are read
-in a process of its own, which gets so much memory and so much time, and is ended if the client goes away. A name
-reaches the file system only if it has the form of a feed's own names, so no path leads elsewhere. `DirectorySink` keeps
-the files, so what was acknowledged survives a kill, and other bytes under a known name are refused.
+in a process of its own, one file at a time, which gets so much memory and so much time, and is ended if the client goes
+away. A name reaches the file system only if it has the form of a feed's own names, so no path leads elsewhere.
+`DirectorySink` keeps the files, so what was acknowledged survives a kill, and other bytes under a known name are
+refused.
 
 *Failure*: 400 wrong digest, 404 foreign name, 408 too slow, 409 other bytes under this name, 413 too large, 422 no feed
 or more than can be read here, 503 not now (such as a full disk), 500 somebody must look at the directory. There is no
@@ -46,7 +47,7 @@ from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from recovery.feed.errors import FeedError, Rule
 from recovery.feed.sinks.directory import DirectorySink
-from recovery.feed.sinks.sink import CONTENT_TYPES, MARK, MARK_TYPE, Owner, Parcel, Suffix, generation_of, time_of
+from recovery.feed.sinks.sink import CONTENT_TYPES, MARK, MARK_BYTES_MAX, MARK_TYPE, Owner, Parcel, Suffix, generation_of, time_of
 from recovery.http.app import Guarded
 
 BYTES_MAX = 64 * 2**20
@@ -55,11 +56,12 @@ BODIES_MAX = 4
 """So many of the largest bodies fit into memory together. A body beyond that is told to come again."""
 GRACE_S, BYTES_PER_S_MIN = 10.0, 256 * 1024
 """A body may take so many seconds, and a second more for so many bytes that came."""
-READERS_MAX = 2
 READER_MEMORY_MAX = 2**30
-"""So many processes read files, each with so many bytes of memory."""
+"""One process reads files, with so many bytes of memory."""
 READING_S_MAX = 30.0
 """Seconds. The files of a store's feed take less than one."""
+READING_CPU_S_MAX = 60
+"""After so many seconds of work on one file the system ends a process that reads, also if the receiver was killed."""
 PIECE_BYTES = 256 * 1024
 LINES = "application/jsonl"
 
@@ -86,13 +88,13 @@ class _Receiver:
         self._sink = sink
         self._bytes_max = bytes_max
         self._bytes_free = BODIES_MAX * bytes_max
-        self._readers = anyio.CapacityLimiter(READERS_MAX)
+        self._reader = anyio.Lock()
         self._threads = anyio.CapacityLimiter(4)
 
     async def put(self, request: Request) -> Response:
         generation, (time, suffix) = _named(request)
         told = _digest_of(request.headers.get("repr-digest", ""))
-        async with self._body(request) as body:
+        async with self._body(request, self._bytes_max, "raise --bytes-max, or set a smaller feed.batch_max") as body:
             parcel = Parcel.of(generation, time, body, suffix)
             if parcel.sha256 != told:
                 raise HTTPException(400, "the body has another sha-256 than Repr-Digest says: send it again")
@@ -103,7 +105,7 @@ class _Receiver:
     async def put_mark(self, request: Request) -> Response:
         """Keeps the mark of a feed, unless there is one. One of another feed stays."""
         told = _digest_of(request.headers.get("repr-digest", ""))
-        async with self._body(request) as body:
+        async with self._body(request, MARK_BYTES_MAX, "this is no mark of a feed") as body:
             if sha256(body).hexdigest() != told:
                 raise HTTPException(400, "the body has another sha-256 than Repr-Digest says: send it again")
             try:
@@ -152,19 +154,19 @@ class _Receiver:
             yield await in_thread(partial(os.pread, handle, min(PIECE_BYTES, size - start), start), self._threads)
 
     @asynccontextmanager
-    async def _body(self, request: Request) -> AsyncIterator[bytes]:
+    async def _body(self, request: Request, bytes_max: int, advice: str) -> AsyncIterator[bytes]:
         """The body of a request. Its bytes count as taken until the block ends."""
         declared = request.headers.get("content-length", "0")
-        if not declared.isdecimal() or int(declared) > self._bytes_max:
-            raise self._too_large()
+        if not declared.isdecimal() or int(declared) > bytes_max:
+            raise _too_large(bytes_max, advice)
         body = bytearray()
         try:
-            await self._receive(request, body)
+            await self._receive(request, body, bytes_max, advice)
             yield bytes(body)
         finally:
             self._bytes_free += len(body)
 
-    async def _receive(self, request: Request, body: bytearray) -> None:
+    async def _receive(self, request: Request, body: bytearray, bytes_max: int, advice: str) -> None:
         """Receives the body into `body`, whose bytes count as taken then."""
         began = anyio.current_time()
         try:
@@ -174,8 +176,8 @@ class _Receiver:
                         piece = await anext(pieces, None)
                     if piece is None:
                         return
-                    if len(body) + len(piece) > self._bytes_max:
-                        raise self._too_large()
+                    if len(body) + len(piece) > bytes_max:
+                        raise _too_large(bytes_max, advice)
                     if len(piece) > self._bytes_free:
                         raise HTTPException(503, "too many files are being received: send it again later", {"retry-after": "5"})
                     self._bytes_free -= len(piece)
@@ -194,16 +196,20 @@ class _Receiver:
         async def read() -> None:
             nonlocal problem
             try:
-                with anyio.fail_after(READING_S_MAX):
-                    await to_process.run_sync(_read_through, parcel, cancellable=True, limiter=self._readers)
+                async with self._reader:
+                    await _begin_reader()
+                    with anyio.fail_after(READING_S_MAX):
+                        await to_process.run_sync(_read_through, parcel, cancellable=True)
                 problem = None
             except TieredError as error:
                 problem = error
             except TimeoutError:
                 problem = FeedError(Rule.FORM, f"to read the file takes longer than {READING_S_MAX:g} s", parcel.path)
-            except (MemoryError, BrokenWorkerProcess):
+            except MemoryError:
                 limit = f"more than {READER_MEMORY_MAX >> 20} MiB of memory"
                 problem = FeedError(Rule.FORM, f"to read the file takes {limit}", parcel.path)
+            except BrokenWorkerProcess:
+                problem = UnavailableError("the process that read the file ended before it was through: send it again later")
             tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
@@ -214,8 +220,9 @@ class _Receiver:
         if problem is not None:
             raise problem
 
-    def _too_large(self) -> HTTPException:
-        return HTTPException(413, f"a file may have {self._bytes_max} bytes here: raise --bytes-max, or set a smaller feed.batch_max")
+
+def _too_large(bytes_max: int, advice: str) -> HTTPException:
+    return HTTPException(413, f"a file may have {bytes_max} bytes here: {advice}")
 
 
 def _named(request: Request) -> tuple[int, tuple[int, Suffix]]:
@@ -253,12 +260,38 @@ class _FileResponse(StreamingResponse):
             os.close(self._handle)
 
 
+async def _begin_reader() -> None:
+    """Begins the process that reads files, unless it waits for work. `UnavailableError`: it cannot be begun.
+
+    It is not cancelled meanwhile: anyio would leave a process behind that is cancelled before it is begun. One that was
+    killed while it waited is noticed here, and another one is begun.
+    """
+    with anyio.CancelScope(shield=True):
+        for is_last in (False, True):
+            try:
+                await to_process.run_sync(_nothing)
+                return
+            except (BrokenWorkerProcess, OSError) as error:
+                if is_last:
+                    raise UnavailableError(f"no process can be begun here that reads the file: {error or 'it ended'}") from error
+
+
+def _nothing() -> None:
+    """Is called in the process that reads files."""
+
+
 def _read_through(parcel: Parcel) -> None:
     """Reads the file, in a process of its own."""
-    with suppress(ValueError, OSError):  # some systems have no such limit
-        resource.setrlimit(resource.RLIMIT_AS, (READER_MEMORY_MAX, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    _limit(resource.RLIMIT_AS, READER_MEMORY_MAX)
+    worked = resource.getrusage(resource.RUSAGE_SELF)
+    _limit(resource.RLIMIT_CPU, round(worked.ru_utime + worked.ru_stime) + READING_CPU_S_MAX)
     if not sum(1 for _ in parcel.messages()):
         raise FeedError(Rule.FORM, "the file has no message", parcel.path)
+
+
+def _limit(what: int, limit: int) -> None:
+    with suppress(ValueError, OSError):  # some systems have no such limit
+        resource.setrlimit(what, (limit, resource.getrlimit(what)[1]))
 
 
 def _listed(directory: Path, known: Callable[[str], object], *, folders: bool) -> list[tuple[str, int]]:

@@ -105,10 +105,9 @@ class Feed:
     ahead_s: float = 0.0
 
     @property
-    def stands_still(self) -> bool:
-        """Whether it stalls, or entries wait for a writer that nobody has started."""
-        waits = self.kept is not None and self.kept.entries > 0
-        return self.state is FeedState.STALLED or (self.state is FeedState.NO_WRITER and waits)
+    def is_late(self) -> bool:
+        """Whether it is known not to keep up: it stands still, is behind, or nobody has ever started its writer."""
+        return self.state in (FeedState.STALLED, FeedState.BEHIND, FeedState.NO_WRITER)
 
     @property
     def near_bound(self) -> bool:
@@ -226,16 +225,16 @@ def judge(feed: Feed, settings: FeedSettings, source: SourceOfFeed | None, *, un
     failing = feed.failing
     if failing and len(failing) == len(feed.sinks):
         return FeedState.STALLED, f"No sink takes anything: {_reasons(failing)}"
+    if failing:
+        return FeedState.BEHIND, f"A sink fails: {_reasons(failing)}"
     if source is not None and source.fresh and source.verdict.kind is Kind.STALLED:
-        return FeedState.STALLED, f"Updates wait, and not every sink acknowledges any{': ' + _reasons(failing) if failing else '.'}"
+        return FeedState.STALLED, "Updates wait, and not every sink acknowledges any."
     percentage = feed.pass_percentage
     far = "" if percentage is None else f", about {percentage:.0f} % are read"
     if checkpoint.passed is None:
         return FeedState.FIRST_PASS, f"It publishes no progress before it has read all rows{far}."
     if checkpoint.withheld:
         return FeedState.BEHIND, f"Recovery cleaned up entries without it, so it reads all rows again before it publishes progress{far}."
-    if failing:
-        return FeedState.BEHIND, f"A sink fails: {_reasons(failing)}"
     if source is not None and source.fresh and source.verdict.kind in (Kind.FALLING_BEHIND, Kind.CATCHING_UP):
         return FeedState.BEHIND, f"It is {source.verdict.kind.value}."
     if not _is_young(feed, settings):
@@ -256,6 +255,8 @@ def _ended(feed: Feed) -> tuple[FeedState, str]:
         if feed.frontier_age_s is None or feed.frontier_age_s > ENDED_S:
             return FeedState.STALLED, f"{why}, although a sink does not have all updates."
         return FeedState.ENDED, f"{why}. A sink does not have all updates yet."
+    if feed.checkpoint is not None and (feed.checkpoint.passed is None or feed.checkpoint.withheld):
+        return FeedState.BEHIND, f"{why}. It publishes no progress before a writer has read all rows."
     return FeedState.ENDED, f"{why}."
 
 

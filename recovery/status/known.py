@@ -13,7 +13,7 @@ from recovery.last_audit import Audits, LastAudit
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import RECOVERY
 from recovery.statistics.verdict import Kind, Verdict
-from recovery.status.feed import Feed
+from recovery.status.feed import Feed, FeedState
 
 STUCK_LISTED_MAX = 100
 """So many stuck entries are described. All are counted."""
@@ -205,6 +205,11 @@ class Status:
         return () if self.audits is None else self.audits.losses
 
     @property
+    def suspicions(self) -> Sequence[LastAudit]:
+        """The same of audits whose evidence is not complete."""
+        return () if self.audits is None else self.audits.suspicions
+
+    @property
     def nobody_works(self) -> bool:
         """Whether there is work for recovery, and surely no daemon that lives."""
         return self.alive == 0 and self.entries.due > 0
@@ -221,11 +226,11 @@ class Status:
             return Level.LOST
         if self.stuck.count or (self.disk is not None and self.disk.is_full):
             return Level.STUCK
-        if self.nobody_works or kind in (Kind.FALLING_BEHIND, Kind.STALLED) or (self.feed is not None and self.feed.stands_still):
+        if self.nobody_works or kind in (Kind.FALLING_BEHIND, Kind.STALLED) or (self.feed is not None and self.feed.is_late):
             return Level.BEHIND
         if not self.answers or not self.durable or not self.complete or (self.disk is not None and self.disk.is_read_only):
             return Level.UNKNOWN
-        if self.audits is not None and self.audits.suspicions:
+        if self.suspicions or (self.feed is not None and self.feed.state is FeedState.UNKNOWN):
             return Level.UNKNOWN
         nothing_waits = self.entries.complete and not self.entries.due
         if self.stuck.complete and (kind in (Kind.HEALTHY, Kind.CATCHING_UP) or nothing_waits):

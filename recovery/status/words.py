@@ -35,17 +35,23 @@ def _lost(status: Status) -> str:
 
 
 def _suspected(status: Status) -> str:
-    if status.audits is None or not status.audits.suspicions:
+    if not status.suspicions:
         return ""
     return " An audit found lost data, but its evidence is not complete."
 
 
 def feed_sentence(status: Status) -> str:
-    """Returns what is wrong with the change feed, in a sentence. Empty: nothing is, or there is no feed."""
-    feed = status.feed
-    if feed is None or not feed.stands_still:
-        return ""
-    return "The change feed stands still." if feed.state is FeedState.STALLED else "Nobody takes up what the change feed must publish."
+    """Returns what is wrong with the change feed, in a sentence. Empty: nothing is known to be, or there is no feed."""
+    match None if status.feed is None else status.feed.state:
+        case FeedState.STALLED:
+            return "The change feed stands still."
+        case FeedState.BEHIND:
+            return "The change feed is behind."
+        case FeedState.NO_WRITER:
+            return "Nobody takes up what the change feed must publish."
+        case FeedState.UNKNOWN:
+            return "It is not known whether the change feed keeps up."
+    return ""
 
 
 def _headline(status: Status) -> str:
@@ -95,7 +101,7 @@ def _orders(status: Status) -> Iterator[Order]:
     for audit in status.losses:
         where = f" below {audit.scope}" if audit.scope else ""
         yield Order(f"An audit found live objects{where} that are lost. Read its report in {audit.where}; restore them, then audit again.")
-    for audit in () if status.audits is None else status.audits.suspicions:
+    for audit in status.suspicions:
         yield Order(f"An audit found lost data, but its evidence is not complete. Read its report in {audit.where}, and audit again.")
     disk = status.disk
     if disk is not None and disk.is_full:
@@ -125,7 +131,7 @@ def feed_orders(feed: Feed) -> Iterator[Order]:
     failing, ended = feed.failing, feed.checkpoint is not None and feed.checkpoint.closed
     if feed.state is FeedState.NO_WRITER:
         yield Order("The change feed is configured, and no writer has ever begun it. Start one.", "tiered feed run")
-    elif feed.state is FeedState.STALLED and (not failing or ended):
+    elif (feed.state is FeedState.STALLED and not failing) or (feed.is_late and ended):
         yield Order(f"{feed.why} See the log of the writer, or start one.", "tiered feed run")
     for sink in failing:
         goes_on = "then start the writer" if ended else "the writer goes on by itself"

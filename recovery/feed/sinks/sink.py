@@ -102,11 +102,11 @@ class Owner:
     def from_bytes(cls, raw: bytes, where: str) -> Self:
         """Reads a mark. `where`: its path or address. `ConfigurationError`: it is none."""
         try:
-            found = json.loads(raw)
+            found = json.loads(raw) if len(raw) <= MARK_BYTES_MAX else None
             feed, store = found["feed"], found["store"]
         except (ValueError, RecursionError, TypeError, KeyError):
             feed = store = None
-        if len(raw) > MARK_BYTES_MAX or not isinstance(feed, str) or not isinstance(store, str) or not feed:
+        if not isinstance(feed, str) or not isinstance(store, str) or not feed:
             raise ConfigurationError(f"{where} does not say whose feed it is about: find out who wrote it, and move it away")
         return cls(feed, visible(store))
 

@@ -13,10 +13,12 @@ from prometheus_client import CollectorRegistry
 
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
+from recovery.cli.status import exit_code
 from recovery.cli.status_lines import feed_lines, status_lines
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
 from recovery.feed.writer.positions import Position, note_name
 from recovery.feed.writer.source import Kept
+from recovery.last_audit import DANGLING, Audits, LastAudit
 from recovery.metrics import StatusMetrics
 from recovery.statistics.verdict import Kind, Verdict
 from recovery.status.as_json import as_json
@@ -78,6 +80,10 @@ FIRST = replace(CHECKPOINT, lower=0, passed=None, scan=SCAN)
         (feed(sinks=(FAILING,)), WORKS, "stalled", "No sink takes anything: gs://bucket/feed: status 500"),
         (feed(sinks=(ONE, FAILING)), WORKS, "behind", "A sink fails: gs://bucket/feed: status 500"),
         (feed(), replace(WORKS, verdict=Verdict(Kind.STALLED)), "stalled", "not every sink acknowledges any."),
+        (feed(sinks=(ONE, FAILING)), replace(WORKS, verdict=Verdict(Kind.STALLED)), "behind", "A sink fails: gs://bucket/feed: status 500"),
+        (feed(FIRST, sinks=(ONE, FAILING)), WORKS, "behind", "A sink fails: gs://bucket/feed: status 500"),
+        (feed(replace(CHECKPOINT, closed=True, gap=True), sinks=(ONE,)), None, "behind", "no progress before a writer has read all rows."),
+        (feed(replace(FIRST, closed=True), sinks=(ONE,)), None, "behind", "no progress before a writer has read all rows."),
         (feed(), replace(WORKS, verdict=Verdict(Kind.FALLING_BEHIND)), "behind", "falling behind"),
         (feed(), replace(WORKS, verdict=Verdict(Kind.STALLED), fresh=False), "live", ""),
         (feed(replace(CHECKPOINT, gap=True)), WORKS, "behind", "before it publishes progress."),
@@ -133,7 +139,27 @@ def test_a_feed_that_stands_still_is_in_the_answer_with_what_to_do() -> None:
     assert [order.type for order in orders(found)] == ["tiered feed run"]
     waits = status(judged(feed(None)))
     assert (waits.level, headline(waits)) == (Level.BEHIND, "Recovery keeps up. Nobody takes up what the change feed must publish.")
-    assert status(judged(feed(None, kept=Kept(0, False, None), kept_age_s=None))).level is Level.OK
+
+
+@pytest.mark.parametrize(("feed_of", "level", "code", "said"), [
+    (judged(feed(OLD)), Level.BEHIND, 1, "The change feed is behind."),
+    (judged(feed(sinks=(ONE, FAILING))), Level.BEHIND, 1, "The change feed is behind."),
+    (judged(feed(None, kept=Kept(0, False, None), kept_age_s=None)), Level.BEHIND, 1, "Nobody takes up what the change feed must publish."),
+    (judged(feed(frontier_age_s=0.0, ahead_s=7200.0), None), Level.UNKNOWN, 4, "It is not known whether the change feed keeps up."),
+    (judged(feed(FIRST)), Level.OK, 0, ""),
+    (judged(feed(replace(CHECKPOINT, closed=True)), None), Level.OK, 0, ""),
+    (judged(feed(enabled=False)), Level.OK, 0, ""),
+])  # fmt: skip
+def test_status_was_greener_than_feed_status(feed_of: Feed, level: Level, code: int, said: str) -> None:
+    found = status(feed_of)
+    assert (found.level, exit_code(found)) == (level, code)
+    assert headline(found) == f"Recovery keeps up. {said}".strip()
+
+
+def test_an_incomplete_audit_that_found_lost_data_ended_status_with_0() -> None:
+    audit = LastAudit("r", "/a", 1, 2, False, 1, 1, {DANGLING: (1, 1)}, 2, 1, 0)
+    found = replace(healthy(), audits=Audits((audit,)))
+    assert (found.level, exit_code(found)) == (Level.UNKNOWN, 4)
 
 
 def test_a_failing_sink_and_a_near_bound_are_told() -> None:

@@ -8,8 +8,9 @@ import gzip
 import json
 import os
 import resource
+import signal
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from io import BytesIO
@@ -347,20 +348,56 @@ async def test_a_file_whose_sender_has_gone_held_the_only_thread_until_it_was_re
     app = make_receiver(tmp_path, SystemRuntime(), {"localhost"}, 10_000_000)
     lines = gzip.compress(b'{"array":[]}\n' * 30_000_000)
     for _ in range(4):
-        assert await leave_while_it_is_read(app, lines) == [400]
+        assert await leave(app, lines, lambda: readers() != []) == [400]
         await to_thread.run_sync(wait_for, lambda: readers() == [])  # the process that read it was ended
     async with sender_to(app) as sender:
         assert (await put(sender, FIRST.path, FIRST.data)).status_code == 204
 
 
-async def leave_while_it_is_read(app: ASGIApp, body: bytes) -> list[int]:
-    """Sends a whole file, goes away when a process reads it, and returns the status that nobody gets."""
+@pytest.mark.slow
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_each_sender_that_left_at_once_left_a_process_behind(tmp_path: Path) -> None:
+    app, before = make_receiver(tmp_path, SystemRuntime(), {"localhost"}, 10_000), set(children())
+    for _ in range(4):
+        assert await leave(app, FIRST.data, lambda: bool(set(children()) - before)) == [400]
+    assert len(set(children()) - before) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_good_file_was_called_too_large_to_read_because_the_idle_process_had_been_killed(tmp_path: Path) -> None:
+    async with client(tmp_path) as sender:
+        before = set(children())
+        assert (await put(sender, FIRST.path, FIRST.data)).status_code == 204
+        for child in set(children()) - before:
+            os.kill(child, signal.SIGKILL)
+        answer = await put(sender, SECOND.path, SECOND.data)
+    assert answer.status_code == 204, answer.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_process_that_reads_worked_on_for_ever_if_the_receiver_was_killed(tmp_path: Path) -> None:
+    app = make_receiver(tmp_path, SystemRuntime(), {"localhost"}, 10_000_000)
+    lines = gzip.compress(b'{"array":[]}\n' * 30_000_000)
+    assert await leave(app, lines, lambda: any(0 < resource.prlimit(each, resource.RLIMIT_CPU)[0] < 1000 for each in children())) == [400]
+
+
+async def test_a_mark_that_is_large_was_read_whole_and_kept_all_others_waiting(tmp_path: Path) -> None:
+    mark = b"[" + b"[]," * 4000 + b"[]]"
+    async with client(tmp_path, 10_000_000) as sender:
+        answer = await put(sender, "_feed.json", mark)
+    assert (answer.status_code, answer.text) == (413, "a file may have 8192 bytes here: this is no mark of a feed\n")
+
+
+async def leave(app: ASGIApp, body: bytes, when: Callable[[], bool]) -> list[int]:
+    """Sends a whole file, goes away once `when` is true, and returns the status that nobody gets."""
     messages: list[Message] = [{"type": "http.disconnect"}, {"type": "http.request", "body": body, "more_body": False}]
     statuses: list[int] = []
 
     async def receive() -> Message:
         if len(messages) == 1:
-            await to_thread.run_sync(wait_for, lambda: readers() != [])
+            await to_thread.run_sync(wait_for, when)
         return messages.pop()
 
     async def send(message: Message) -> None:
@@ -372,6 +409,10 @@ async def leave_while_it_is_read(app: ASGIApp, body: bytes) -> list[int]:
 
 def readers() -> list[str]:
     """The processes of this one that are busy."""
-    children = (Path(f"/proc/self/task/{os.getpid()}/children").read_text()).split()
-    states = [Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] for child in children]
+    states = [Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] for child in children()]
     return [state for state in states if state == "R"]
+
+
+def children() -> list[int]:
+    """The processes that this one has begun and that are there."""
+    return [int(child) for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]

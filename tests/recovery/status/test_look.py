@@ -535,7 +535,7 @@ UNREADABLE = replace(AUDIT, findings={DESTROYED: (1, 40)}, verified=9, share=0.5
 
 
 def later(audit: LastAudit, **parts: object) -> LastAudit:
-    return replace(audit, **{"run": "later", "ended_ns": audit.ended_ns + 1, "findings": {}, **parts})  # type: ignore[arg-type]
+    return replace(audit, **{"run": "later", "started_ns": audit.ended_ns, "ended_ns": audit.ended_ns + 1, "findings": {}, **parts})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -545,6 +545,8 @@ def later(audit: LastAudit, **parts: object) -> LastAudit:
         (LOSS, later(LOSS, scope="other/"), False),
         (LOSS, later(LOSS, complete=False, doubts=1), False),
         (LOSS, later(LOSS, ended_ns=1), False),
+        (LOSS, later(LOSS, started_ns=LOSS.ended_ns - 1), False),
+        (replace(LOSS, scope="media/"), later(LOSS, started_ns=LOSS.started_ns - 1), False),
         (LOSS, later(LOSS, findings={DANGLING: (1, 0)}), False),
         (replace(LOSS, scope="media/a/"), later(LOSS, scope="media/"), True),
         (replace(LOSS, scope="media/"), later(LOSS, scope="media/a/"), False),
@@ -571,6 +573,15 @@ async def test_an_incomplete_audit_that_found_losses_is_neither_a_loss_nor_well(
     found = await look(world)
     assert found.level is Level.UNKNOWN and not found.losses
     assert "An audit found lost data, but its evidence is not complete." in as_json(found)["headline"]
+
+
+async def test_an_audit_that_looked_at_next_to_nothing_hid_what_another_one_suspected(world: World) -> None:
+    await note_audit(world.log.target, replace(LOSS, complete=False, ranges=100, ranges_missing=1))
+    await note_audit(world.log.target, later(LOSS, run="vain", complete=False, ranges=100, ranges_missing=99))
+    found = await look(world)
+    assert found.level is Level.UNKNOWN and len(found.suspicions) == 1
+    await note_audit(world.log.target, later(replace(LOSS, ended_ns=LOSS.ended_ns + 1)))
+    assert not (await look(world)).suspicions
 
 
 async def test_a_note_never_outgrows_its_bound_and_keeps_losses_longest(world: World) -> None:
