@@ -102,7 +102,7 @@ class Owner:
     def from_bytes(cls, raw: bytes, where: str) -> Self:
         """Reads a mark. `where`: its path or address. `ConfigurationError`: it is none."""
         try:
-            found = json.loads(raw) if len(raw) <= MARK_BYTES_MAX else None
+            found: Any = json.loads(raw) if len(raw) <= MARK_BYTES_MAX else None
             feed, store = found["feed"], found["store"]
         except (ValueError, RecursionError, TypeError, KeyError):
             feed = store = None
