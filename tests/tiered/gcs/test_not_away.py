@@ -151,7 +151,7 @@ async def test_what_is_in_between_and_knows_no_range_is_named_and_is_no_silence(
     blobs: GcsBlobs, breaker: Breaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store(blobs, NAME, b"0123456789")
-    monkeypatch.setattr("emulators.gcs.service._span", lambda header, size: None)
+    monkeypatch.setattr("emulators.gcs.media._span", lambda header, size: None)
     for _ in range(4):
         with pytest.raises(UnavailableError, match=r"bytes 2 to 5 were asked.* others came \(200 \); something in between.*no Range"):
             await breaker.note(lambda: blobs.open(NAME, ByteRange(2, 5)))
