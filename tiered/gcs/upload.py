@@ -400,7 +400,7 @@ class SessionUpload(GcsUpload):
         return "PUT", self._url, headers
 
     async def _asked_again(self, doing: str) -> Answer | None:
-        headers = {"Content-Range": f"bytes */{self._size}"}
+        headers = {"Content-Type": self._metadata.content_type, "Content-Range": f"bytes */{self._size}"}
         return await self._http.call("PUT", self._url, doing, accept=(200, 201, 308, 412, *_GONE), headers=headers, signed=False)
 
 

@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Literal, Protocol, Self, cast, get_args
+from typing import Any, Literal, Protocol, Self, cast, get_args
 
 from changelog.base.errors import ConfigurationError
 from recovery.feed.files import Form, read
