@@ -313,9 +313,8 @@ def test_out_of_descriptors_was_told_thousands_of_times_and_is_over_when_there_a
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n"])
-async def test_clients_that_stall_give_their_connections_back(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+async def test_clients_that_stall_give_their_connections_back(sent: bytes) -> None:
     """They send nothing, half a request, or do not read the answer. The next ones are answered all the same."""
-    monkeypatch.setattr(server, "CONNECTION_S", 1.0)
 
     async def to_async(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
         for piece in pieces:
@@ -328,7 +327,7 @@ async def test_clients_that_stall_give_their_connections_back(monkeypatch: pytes
     with listening(DaemonSettings(http_port=0)) as bound, ExitStack() as stalled:
         port = bound.getsockname()[1]
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.run_uvicorn, app, bound)
+            tasks.start_soon(server.run_uvicorn, app, bound, 1.0)
             for _ in range(server.CONNECTIONS_MAX):
                 client = stalled.enter_context(socket.socket())
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
