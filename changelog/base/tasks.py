@@ -90,6 +90,7 @@ class Patience:
             return await self._wait_in_scope(call)
         loop, limit = asyncio.get_running_loop(), asyncio.timeout(None)
         began_at = loop.time()
+        timer: asyncio.TimerHandle
 
         def look() -> None:
             nonlocal timer
