@@ -714,7 +714,9 @@ _MEANING: dict[int, tuple[type[TieredError], str]] = {
     sqlite3.SQLITE_READONLY: (
         UnavailableError, "{path} is read-only: let this user write the file and its directory, or mount the disk for writing"
     ),
-    sqlite3.SQLITE_CANTOPEN: (UnavailableError, "{path} cannot be opened: let this user write the directory {directory}, and the file if it is there"),
+    sqlite3.SQLITE_CANTOPEN: (
+        UnavailableError, "{path} cannot be opened: let this user write the directory {directory}, and the file if it is there"
+    ),
     sqlite3.SQLITE_PERM: (UnavailableError, "{path} cannot be opened: let this user write the file and its directory"),
     sqlite3.SQLITE_IOERR: (UnavailableError, "{path} cannot be read or written: check its disk"),
     sqlite3.SQLITE_NOMEM: (UnavailableError, "SQLite has no memory left for {path}: give this process more"),
