@@ -140,7 +140,7 @@ def make_durable(partial: Path) -> None:
 
 
 def sync_above(path: Path) -> None:
-    """Makes the path's name durable, up to the root of its file system. As changelog.base.directories.sync_upwards.
+    """Makes the path's name durable, up to the root of its file system. As `sync_upwards` of the changelog.
 
     A directory is left out that this user may not read, or that its file system cannot sync.
     """

@@ -166,7 +166,7 @@ def unfinished(stored: Stored) -> tuple[int, int]:
 
 
 def kept_for_feed(stored: Stored) -> int:
-    """Returns how many finished entries wait now for the change feed, or for the clean-up that follows it."""
+    """Returns how many finished entries wait for the change feed, or for its clean-up, at this moment."""
     return sum(state is not None and not is_stuck(state) for _, state in stored.entries())
 
 

@@ -147,6 +147,7 @@ def _create_locked(path: Path) -> io.FileIO:
     with BEGINNING:
         file = io.FileIO(path, "xb", opener=lambda name, flags: os.open(name, flags, mode))
         try:
+            _give(file.fileno(), os.stat(path.parent))
             # Between its creation and its lock the file looks abandoned, so another process may have collected it.
             if not lock(file) or not _is_at(file, path):
                 raise UnavailableError(f"the upload {path.name} was collected before it began; try again")
@@ -416,7 +417,29 @@ def _make_both(blobs: Path, uploads: Path, made: list[Path]) -> None:
     if len(there) < 2:
         mode = _mode_of(there[0]) if there else _PRIVATE
         for directory in (blobs, uploads):
-            _make_directory(directory, made, mode)
+            if directory not in there:
+                _make_directory(directory, made, mode)
+                _give_directory(directory)
+
+
+def _give(made: int, parent: os.stat_result) -> None:
+    """Gives what root has made to the owner of the directory that it is in, as SQLite does with its files.
+
+    Otherwise the user of a private store could neither read what a command of root's stored there, nor list the store.
+    """
+    if os.geteuid() == 0 and parent.st_uid != 0:
+        with suppress(OSError):  # root may be one that the file system does not trust
+            os.fchown(made, parent.st_uid, parent.st_gid)
+
+
+def _give_directory(directory: Path) -> None:
+    """The same. The owner of the store might put a link in its place meanwhile, so it asks for the real parent."""
+    if os.geteuid() == 0:
+        made = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            _give(made, os.stat("..", dir_fd=made))
+        finally:
+            os.close(made)
 
 
 def _mode_of(directory: Path) -> int:
@@ -499,6 +522,7 @@ def _make_parents(directory: Path, root: Path) -> None:
     _make_parents(directory.parent, root)
     with suppress(FileExistsError):
         directory.mkdir(_mode_of(directory.parent))
+        _give_directory(directory)
     if not stat.S_ISDIR(os.lstat(directory).st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
 

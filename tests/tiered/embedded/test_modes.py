@@ -100,6 +100,21 @@ async def test_the_log_of_a_store_has_the_mode_of_its_database(tmp_path: Path) -
         assert wider(tmp_path / "store", 0o700, 0o600) == {} and (tmp_path / "store" / "tiered.db-wal").stat().st_size > 0
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can write into the private store of another user")
+async def test_what_root_wrote_into_the_private_store_of_a_user_shut_that_user_out_of_the_object_and_of_the_listing(tmp_path: Path) -> None:
+    """As `sudo tiered audit delete --quarantine` does: its long names make directories."""
+    store, user = tmp_path / "store", 65534
+    await put(store, "large")
+    for path in (store, *store.rglob("*")):
+        os.chown(path, user, user)
+    await put(store, "l/" * 100)
+    (store / "uploads").rmdir()
+    await put(store, "larger")
+    made = [store / "uploads", *(store / "blobs").rglob("*")]
+    assert len(made) == 6 and any(path.is_dir() for path in made[1:])
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in made} == {(user, user)}
+
+
 @pytest.mark.parametrize("writes", [True, False])
 async def test_another_users_store_is_refused_in_a_sentence(unprivileged: Path, runtime: Clock, writes: bool) -> None:
     (unprivileged / "store").mkdir(mode=0)
