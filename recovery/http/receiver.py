@@ -26,6 +26,7 @@ import errno
 import json
 import os
 import resource
+import signal
 import stat
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -269,15 +270,16 @@ async def _begin_reader() -> None:
     with anyio.CancelScope(shield=True):
         for is_last in (False, True):
             try:
-                await to_process.run_sync(_nothing)
+                await to_process.run_sync(_prepare)
                 return
             except (BrokenWorkerProcess, OSError) as error:
                 if is_last:
                     raise UnavailableError(f"no process can be begun here that reads the file: {error or 'it ended'}") from error
 
 
-def _nothing() -> None:
-    """Is called in the process that reads files."""
+def _prepare() -> None:
+    """Is called in the process that reads files. A terminal sends Ctrl-C to it, too, and the receiver ends it then."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _read_through(parcel: Parcel) -> None:

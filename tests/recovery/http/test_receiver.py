@@ -377,6 +377,17 @@ async def test_a_good_file_was_called_too_large_to_read_because_the_idle_process
 
 @pytest.mark.slow
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_an_interrupt_of_the_process_that_reads_was_raised_by_the_receiver(tmp_path: Path) -> None:
+    async with client(tmp_path) as sender:
+        before = set(children())
+        assert (await put(sender, FIRST.path, FIRST.data)).status_code == 204
+        for child in set(children()) - before:
+            os.kill(child, signal.SIGINT)  # a terminal sends it to all processes of the group
+        assert (await put(sender, SECOND.path, SECOND.data)).status_code == 204
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_process_that_reads_worked_on_for_ever_if_the_receiver_was_killed(tmp_path: Path) -> None:
     app = make_receiver(tmp_path, SystemRuntime(), {"localhost"}, 10_000_000)
     lines = gzip.compress(b'{"array":[]}\n' * 30_000_000)
