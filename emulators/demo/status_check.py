@@ -33,7 +33,7 @@ from emulators.demo.stage import Stage
 from recovery.statistics.persisted import RECOVERY
 from recovery.status.known import SILENCE_MAX_S, Level, Status
 from recovery.status.look import gather
-from tiered.errors import TieredError
+from tiered.errors import TieredError, UnavailableError
 from tiered.object_id import ObjectId
 from tiered.open import open_backends
 from tiered.settings import load_settings
@@ -164,21 +164,27 @@ class StatusCheck:
     # --- looking -----------------------------------------------------------------------------------
 
     async def _look_until_told(self) -> None:
-        runtime, settings = SystemRuntime(), load_settings(self._stage.config)
         try:
-            async with open_backends(settings, runtime, verify=False) as backends:
-                while not self._ends.is_set():
-                    due_at = time.monotonic() + EVERY_S
-                    with suppress(TieredError):  # a service fails; the next look tries it again
-                        await self._plant(backends.log)
-                    before = read(self._stage.stored)
-                    found = await gather(backends, settings, runtime)
-                    after = read(self._stage.stored)
-                    self._judge(before, found, after)
-                    self._ask()
-                    await anyio.sleep(max(0.0, due_at - time.monotonic()))
+            while not self._ends.is_set():
+                with suppress(UnavailableError):  # a service fails while the store is opened; it is opened again
+                    await self._open_and_look()
+                await anyio.sleep(EVERY_S)
         except BaseException as error:  # noqa: BLE001 - `end` tells it
             self._broke = error
+
+    async def _open_and_look(self) -> None:
+        runtime, settings = SystemRuntime(), load_settings(self._stage.config)
+        async with open_backends(settings, runtime, verify=False) as backends:
+            while not self._ends.is_set():
+                due_at = time.monotonic() + EVERY_S
+                with suppress(TieredError):  # a service fails; the next look tries it again
+                    await self._plant(backends.log)
+                before = read(self._stage.stored)
+                found = await gather(backends, settings, runtime)
+                after = read(self._stage.stored)
+                self._judge(before, found, after)
+                self._ask()
+                await anyio.sleep(max(0.0, due_at - time.monotonic()))
 
     def _judge(self, before: Entries, found: Status, after: Entries) -> None:
         self._read_logs()
