@@ -459,7 +459,7 @@ class BigtableTable:
         return True
 
     async def _write(self, method: Any, request: Message, timeout_s: float) -> Message:
-        proof, left_s = (None, timeout_s) if self._authorize is None else await self._proof(timeout_s)
+        proof, left_s = await self._proof(timeout_s)
         call = self._begun(method, request, left_s, proof)
         try:
             return await answer(call)
@@ -555,8 +555,8 @@ _ADVICE: dict[grpc.StatusCode, tuple[type[TieredError], str]] = {
     grpc.StatusCode.OUT_OF_RANGE: (InvalidRequestError, "the request breaks a limit"),
 }
 """Answers that prove that nothing was written. After any other status, a mutation may or may not have been."""
-_HEARD = {*_ADVICE, grpc.StatusCode.ABORTED, grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.DATA_LOSS}
-"""What only the service says. gRPC itself gives the other statuses also if nobody answers."""
+_HEARD = {grpc.StatusCode.ABORTED, grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.DATA_LOSS}
+"""What only the service says, besides. gRPC itself gives the other statuses also if nobody answers."""
 
 
 _CODES: dict[int, Any] = {code.value[0]: code for code in grpc.StatusCode}

@@ -167,4 +167,3 @@ async def _await_answer(host: str, cure: str) -> None:
         await anyio.to_thread.run_sync(ask)
     except UnavailableError as failed:
         raise EmulatorFailedError(f"no Bigtable emulator answers at {host}{cure}: {failed}") from failed
-

@@ -32,6 +32,7 @@ _SLASH = ord("/")
 _SUFFIX = 37
 """How many characters `/{revision}` has."""
 
+
 class Reading(NamedTuple):
     """A blob's name, read. `object`: the storage path, if the name has one. `revision`: only for the form `REVISION`.
     """

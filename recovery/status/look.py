@@ -222,11 +222,11 @@ class _Look:
 
 def _disk_of(directory: Path | None) -> Disk | None:
     """Asks the system. It blocks, for microseconds: SQLite's log needs a local disk. None: there is no directory."""
-    try:
-        found = None if directory is None else os.statvfs(directory)
-    except OSError:
+    if directory is None:
         return None
-    if found is None:
+    try:
+        found = os.statvfs(directory)
+    except OSError:
         return None
     free = found.f_bavail if found.f_favail or not found.f_files else 0
     return Disk(free * found.f_frsize, found.f_blocks * found.f_frsize, bool(found.f_flag & os.ST_RDONLY))

@@ -41,7 +41,7 @@ from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from changelog.change import ChangeId
 from changelog.log import LeftGarbageError
-from tiered.embedded.file import microseconds, path_of
+from tiered.embedded.file import NS_PER_US, microseconds, path_of
 from tiered.embedded.garbage import FOREIGN, Fault, Round
 from tiered.embedded.tree import (
     BlobFile,
@@ -81,7 +81,6 @@ LOGGED_MAX = 100
 EXPIRED_SLACK_NS = 3600 * NS_PER_S
 """How long a blob is kept after its deadline. A reader whose clock is behind must not find a row without its blob."""
 
-NS_PER_US = 1000
 LOCK_ATTEMPTS = 50
 LOCK_WAIT_S = 0.02
 

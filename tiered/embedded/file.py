@@ -43,13 +43,13 @@ from tiered.metadata import Metadata, decode_metadata, encode_metadata
 
 COMPONENT_BYTES = 199
 DIRECTORY_SUFFIX = "+"
+NS_PER_US = 1000
 
 _FOOTER = struct.Struct(">6sHqqQIII")
 _DEADLINE = struct.Struct(">q")
 _BLOCK_CRC = struct.Struct(">I")
 _MAGIC, _VERSION = b"tiered", 2
 _DEADLINE_AT = 8
-_NS_PER_US = 1000
 _ESCAPED_BYTE = re.compile(r"([^0-9a-z])")
 _PLAIN_OR_ESCAPED = re.compile(r"(?:[0-9a-z]|%[0-2][0-9a-f]|=(?:3[a-f]|[45][0-9a-f]|60)|~(?:7[b-f]|[89a-f][0-9a-f]))+")
 _ESCAPE = re.compile(r"([%=~][0-9a-f]{2})")
@@ -155,11 +155,11 @@ class Footer(NamedTuple):
 
     @property
     def deadline_ns(self) -> int | None:
-        return self.deadline_us * _NS_PER_US or None
+        return self.deadline_us * NS_PER_US or None
 
     @property
     def written_ns(self) -> int:
-        return self.written_us * _NS_PER_US
+        return self.written_us * NS_PER_US
 
     @property
     def deadline_at(self) -> int:
@@ -250,14 +250,14 @@ def decode_stored_metadata(raw: bytes, footer: Footer) -> Metadata:
     if footer.deadline_us < microseconds(written) or (written is None and footer.deadline_us):
         raise CorruptRecordError(f"its deadline {footer.deadline_us} contradicts the {written} of its metadata")
     # The footer holds microseconds only. If it was never extended, the deadline in the JSON is more exact.
-    deadline = None if written is None else max(written, footer.deadline_us * _NS_PER_US)
+    deadline = None if written is None else max(written, footer.deadline_us * NS_PER_US)
     created = footer.written_ns if metadata.time_created_ns is None else metadata.time_created_ns
     return metadata.with_facts(size=footer.size, time_expires_ns=deadline, time_created_ns=created)
 
 
 def microseconds(ns: int | None) -> int:
     """The time as the footer counts it; None is 0."""
-    value = (ns or 0) // _NS_PER_US
+    value = (ns or 0) // NS_PER_US
     if not -(1 << 63) <= value < 1 << 63:
         raise InvalidRequestError(f"the time {ns} ns since 1970 lies beyond the year 294,000, the last that a blob's file can hold")
     return value

@@ -201,7 +201,7 @@ class GcsBlobs:
         most = str(min(2 * len(wanted), PAGE_MAX))
         query = {"startOffset": first, "endOffset": f"{last} ", "maxResults": most, "fields": LISTED_HEAD_FIELDS}
         found: dict[str, BlobHead] = {}
-        for item in (await self._listed(query, doing)).get("items", []):
+        for item in (await self._http.listing(query, doing)).get("items", []):
             if (name := item.get("name")) in wanted:
                 with suppress(CorruptRecordError):  # whoever asks for it alone is told
                     found[name] = _head_of(decode_resource(name, item))
@@ -275,13 +275,7 @@ class GcsBlobs:
 
     async def _editable(self, name: str) -> Mapping[str, Any] | None:
         """What whoever copies a blob may set anew. None: there is no such blob."""
-        doing = f"reading what blob {name!r} is"
-        url = self._http.object_url(name, fields=EDITABLE_FIELDS)
-        answer = await self._http.call("GET", url, doing, accept=(200, 404), looked_into=(404,))
-        if answer.status == 404:
-            await self._check_gone(name, answer, doing, effect=False)
-            return None
-        return answer.json(doing)
+        return await self._told(name, EDITABLE_FIELDS)
 
     async def _rewrite(self, name: str, generation: int, target: str, body: bytes) -> Resource | NotCopied:
         """The service copies the bytes itself, in one request or several. Then both checksums are compared.
@@ -366,9 +360,6 @@ class GcsBlobs:
         answer = await self._http.call("GET", self._http.objects_url(**query), doing)
         return decode_listing(answer.body) or decode_listing_by_item(listing_of(answer, doing))
 
-    async def _listed(self, query: Mapping[str, str], doing: str) -> Mapping[str, Any]:
-        return listing_of(await self._http.call("GET", self._http.objects_url(**query), doing), doing)
-
     async def soft_deleted(self, name: str) -> Sequence[SoftDeleted]:
         """The deleted generations that can be restored. In a bucket without soft delete: none, or an error.
 
@@ -378,7 +369,7 @@ class GcsBlobs:
         query = {"fields": SOFT_DELETED_FIELDS, "maxResults": str(PAGE_MAX), "prefix": name, "softDeleted": "true"}
         own: list[SoftDeleted] = []
         while True:
-            page = await self._listed(query, doing)
+            page = await self._http.listing(query, doing)
             items = page.get("items", [])
             own += [decode_soft_deleted(self._http.bucket, name, item) for item in items if item.get("name") == name]
             # The listing is in the order of names: this blob's own generations come before those of longer names.
@@ -411,7 +402,7 @@ class GcsBlobs:
         # As in `list`: no NUL is sent. What this adds at either end is left out below.
         first, stop = start.removesuffix("\0"), None if end is None else end.removesuffix("\0") + " " * end.endswith("\0")
         query |= ({"startOffset": first} if first else {}) | ({} if stop is None else {"endOffset": stop})
-        page = await self._listed(query, doing)
+        page = await self._http.listing(query, doing)
         sizes = decode_kept(page, "softDeleteTime" if what is Kept.SOFT_DELETED else "timeDeleted", start, end)
         return KeptPage(len(sizes), sum(sizes), page.get("nextPageToken"))
 
@@ -431,23 +422,29 @@ class GcsBlobs:
         query = {"prefix": OWNERS, "fields": OWNER_FIELDS, "maxResults": str(PAGE_MAX)}
         found: list[Marker] = []
         while True:
-            page = await self._listed(query, doing)
+            page = await self._http.listing(query, doing)
             found += decode_markers(page.get("items", []))
             if not page.get("nextPageToken"):
                 return found
             query["pageToken"] = str(page["nextPageToken"])
 
     async def _resource(self, name: str) -> Resource | None:
+        told = await self._told(name, FIELDS)
+        if told is None:
+            return None
+        if told.get("name") != name:
+            raise UnavailableError(f"reading what blob {name!r} is was answered with what names {told.get('name')!r}; {BETWEEN}")
+        return decode_resource(name, told)
+
+    async def _told(self, name: str, fields: str) -> Mapping[str, Any] | None:
+        """What the service tells of a blob. None: there is no such blob."""
         doing = f"reading what blob {name!r} is"
-        url = self._http.object_url(name, fields=FIELDS)
+        url = self._http.object_url(name, fields=fields)
         answer = await self._http.call("GET", url, doing, accept=(200, 404), looked_into=(404,))
         if answer.status == 404:
             await self._check_gone(name, answer, doing, effect=False)
             return None
-        told = answer.json(doing)
-        if told.get("name") != name:
-            raise UnavailableError(f"{doing} was answered with what names {told.get('name')!r}; {BETWEEN}")
-        return decode_resource(name, told)
+        return answer.json(doing)
 
     async def _check_gone(self, name: str, answer: Answer, doing: str, *, effect: bool = True) -> None:
         """Returns if the blob is certainly not there, and the bucket is. Raises if the bucket is missing.
@@ -464,7 +461,7 @@ class GcsBlobs:
     async def _check_bucket(self, name: str) -> bool:
         """Whether the blob is listed. `ConfigurationError`: the bucket is missing, which a listing's 404 tells."""
         query = {"prefix": name, "maxResults": "1", "fields": "kind,items(name)"}
-        listed = (await self._listed(query, f"finding blob {name!r}")).get("items", [])
+        listed = (await self._http.listing(query, f"finding blob {name!r}")).get("items", [])
         return any(item.get("name") == name for item in listed)
 
 

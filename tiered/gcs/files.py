@@ -15,7 +15,7 @@ from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.google.authorize import Authorize
 from tiered.gcs.format import encode_crc, extend_crc
-from tiered.gcs.http import ENDPOINT, GcsHttp, listing_of
+from tiered.gcs.http import ENDPOINT, GcsHttp
 from tiered.stored import PIECE_BYTES
 
 BYTES_PER_ANSWER = 1024 * 1024
@@ -92,7 +92,7 @@ class GcsFiles:
         doing = f"listing files whose names begin with {prefix!r}"
         query = {"prefix": prefix, "startOffset": start, "fields": "kind,items(name),nextPageToken"}
         while True:
-            page = listing_of(await self._http.call("GET", self._http.objects_url(**query), doing), doing)
+            page = await self._http.listing(query, doing)
             for item in page.get("items", []):
                 yield str(item["name"])
             if not page.get("nextPageToken"):
@@ -104,7 +104,7 @@ class GcsFiles:
         doing = f"looking for files whose names begin with {prefix!r}"
         query = {"prefix": prefix, "maxResults": "1", "fields": "kind,items(name),nextPageToken"}
         while True:
-            page = listing_of(await self._http.call("GET", self._http.objects_url(**query), doing), doing)
+            page = await self._http.listing(query, doing)
             if page.get("items"):
                 return True
             if not page.get("nextPageToken"):

@@ -45,6 +45,9 @@ from tiered.metadata import (
 )
 from tiered.protocol.backends import BlobInfo, ListedBlob, Oddity, SoftDeleted
 
+LISTING = "storage#objects"
+"""The kind of every listing. What has another one does not come from the service."""
+
 FIELDS = "name,size,generation,metageneration,timeCreated,customTime,contentType,contentEncoding,crc32c,metadata"
 """The fields of a resource that `decode_resource` reads."""
 
@@ -340,7 +343,7 @@ def decode_listing(body: bytes) -> Listing | None:
         page = _PAGE.decode(body)
     except msgspec.DecodeError:
         return None
-    if page.kind != "storage#objects":
+    if page.kind != LISTING:
         return None
     return Listing(page.items, (), page.items[-1].name if page.items else None, page.next_page_token)
 

@@ -37,11 +37,10 @@ from changelog.base.errors import ConfigurationError, InvalidRequestError, Tiere
 from changelog.base.own_waits import own_wait
 from changelog.google.authorize import Authorize
 from tiered.errors import AtCapacityError
+from tiered.gcs.format import LISTING
 from tiered.payload.pieces import Piece
 from tiered.stored import PIECE_BYTES
 
-LISTING = "storage#objects"
-"""The kind of every listing. What has another one does not come from the service."""
 ENDPOINT = "https://storage.googleapis.com"
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 CONNECT_TIMEOUT_S = 10.0
@@ -274,6 +273,10 @@ class GcsHttp:
             raise self.odd(answer, doing, effect=effect)
         return answer
 
+    async def listing(self, query: Mapping[str, str], doing: str) -> Mapping[str, Any]:
+        """One page of a listing of the bucket, as the service gave it. The query asks for its `kind`."""
+        return listing_of(await self.call("GET", self.objects_url(**query), doing), doing)
+
     async def exchange(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[Piece], *, signed: bool = True,
         place: Place | None = None,
@@ -356,7 +359,7 @@ class GcsHttp:
     def refusal(self, answer: Answer, doing: str, *, effect: bool) -> TieredError:
         """The error for a status that was not accepted. `effect` is the same as in `call`."""
         status, message = answer.status, answer.message
-        if not answer.is_genuine and status in _MEANT and status not in (405, 501):
+        if not answer.is_genuine and status in _MEANT:
             return self.odd(answer, doing, effect=effect)
         if status == 404:
             missing = f"there is no bucket {self.bucket!r} at {self.endpoint}"
@@ -446,7 +449,8 @@ _ADVICE: dict[int, tuple[type[TieredError], str]] = {
 
 After any other status, a request with an effect may or may not have had it.
 """
-_MEANT = {404, *_ADVICE}
+_MEANT = {404, *_ADVICE} - {405, 501}
+"""Statuses that mean something only in the service's own words. What says 405 or 501 is no service of this kind."""
 _OWN_HEADER = "X-GUploader-UploadID"
 BETWEEN = "something in between answered: look at proxies and gateways, and at the endpoint"
 

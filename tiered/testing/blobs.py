@@ -146,18 +146,17 @@ class MemoryBlobs(MemoryService):
 
     async def set_aside(self, name: str, generation: int, copy: str) -> int | NotCopied:
         await self._travel()
-        return self._copy(name, generation, copy, "blobs.set_aside", -inf)
+        return self._copy(name, generation, copy, "blobs.set_aside", None)
 
     async def bring_back(self, copy: str, generation: int, name: str, now_ns: int) -> int | NotCopied:
         await self._travel()
         return self._copy(copy, generation, name, "blobs.bring_back", now_ns)
 
-    def _copy(self, name: str, generation: int, target: str, call: str, now_ns: float) -> int | NotCopied:
+    def _copy(self, name: str, generation: int, target: str, call: str, now_ns: int | None) -> int | NotCopied:
         blob, copy = self.blobs.get(name), self.blobs.get(target)
         if blob is None or blob.generation != generation:
             return NotCopied.ABSENT if blob is None else NotCopied.REPLACED
-        deadline_ns = blob.metadata.time_expires_ns
-        if deadline_ns is not None and deadline_ns <= now_ns:
+        if now_ns is not None and is_expired(blob.metadata.time_expires_ns, now_ns):
             return NotCopied.EXPIRING
         if copy is None:
             self.blobs[target] = copy = replace(blob, created_ns=self._runtime.wall_ns(), generation=self._next())

@@ -156,9 +156,9 @@ class HttpSink:
             with anyio.fail_after(timeout_s):
                 url = self._url.copy_with(path=f"{self._url.path.rstrip('/')}/{path}")
                 async with self._client.stream(method, url, headers=headers, content=body, auth=self._auth) as response:
-                    body = await _beginning(response, bytes_max)
+                    beginning = await _beginning(response, bytes_max)
                     told = response.headers
-                    return _Answer(response.status_code, told.get("Location", ""), told.get("Content-Type", ""), body)
+                    return _Answer(response.status_code, told.get("Location", ""), told.get("Content-Type", ""), beginning)
         except TimeoutError:
             raise UnavailableError(f"{self.name} gave no answer within {timeout_s:g} s") from None
         except (httpx.RequestError, httpx.StreamError, ssl.SSLError, OSError) as error:

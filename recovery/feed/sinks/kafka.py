@@ -145,7 +145,6 @@ class KafkaSink:
         kind = ConfigurationError if error.code() in _FOR_PEOPLE else UnavailableError
         return kind(f"{what}: {self._said(error)}").coded(error.name())
 
-
     def _said(self, error: Exception | KafkaError) -> str:
         """What the library says. It may quote an option, and most of them are secret."""
         text = _said(error)

@@ -141,7 +141,7 @@ class Delivery:
             if held is None or held.owner is None:
                 held = await self._claim(held)
             if held is not None:
-                await self._judge(held, held.owner)
+                await self._judge(held)
             elif not self.has_looked:
                 events.info("feed_sink_unverified", "whether another store delivers there cannot be asked", sink=self._name)
         if bound.cancelled_caught:
@@ -161,8 +161,8 @@ class Delivery:
             return held
         return await self._sink.look(self._generation, max(0, self.acknowledged))  # another feed may have been faster
 
-    async def _judge(self, held: Held, owner: Owner | None) -> None:
-        if owner is not None and owner.feed != self._owner.feed:
+    async def _judge(self, held: Held) -> None:
+        if (owner := held.owner) is not None and owner.feed != self._owner.feed:
             raise ConfigurationError(
                 f"the sink {self._name} is the place of another feed, {owner.feed} of {owner.store}; this is {self._owner.feed} of"
                 f" {self._owner.store}: give each store a place of its own"
