@@ -23,8 +23,9 @@ from recovery.feed.sinks.kafka import RECORD_BYTES_MAX, KafkaSink
 from recovery.feed.sinks.open import open_sink
 from recovery.feed.sinks.registry import SchemaRegistry
 from tests.given.kafka import KafkaMock, kafka_mock
+from tests.given.maven import NotFetchedError
 from tests.given.parcels import expected, large, parcels, viewed
-from tests.given.registry import RegistryNotFoundError, apicurio
+from tests.given.registry import apicurio
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
@@ -42,7 +43,7 @@ def registry() -> Iterator[str]:
     try:
         with apicurio() as url:
             yield url
-    except RegistryNotFoundError as error:
+    except NotFetchedError as error:
         pytest.skip(str(error))
 
 
