@@ -11,7 +11,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.functions import col, explode, expr, max as greatest
+from pyspark.sql.functions import col, explode, expr
+from pyspark.sql.functions import max as greatest
 
 from recovery.feed.avro import REFERENCES
 
@@ -25,16 +26,17 @@ SCHEMA = json.dumps({"type": "record", "name": "message", "fields": [{"name": "m
 def messages(topic: DataFrame, *, framed: bool) -> DataFrame:
     """Returns the updates and the progress of the latest generation. `framed`: values have Confluent's frame."""
     value = expr("substring(value, 6)") if framed else col("value")  # the frame has five bytes
-    records = topic.select(expr("substring(cast(key AS string), 1, 16)").alias("generation"), from_avro(value, SCHEMA).alias("m"))
-    latest = records.select(greatest("generation").alias("generation"))
-    return records.join(latest, "generation").select("m.message.member0", "m.message.member1").toDF("updates", "progress")
+    generation = expr("substring(cast(key AS string), 1, 16)")
+    latest = topic.select(greatest(generation)).first()
+    records = topic.where(generation == (latest[0] if latest else "")).select(from_avro(value, SCHEMA).alias("m"))
+    return records.select("m.message.member0", "m.message.member1").toDF("updates", "progress")
 # --8<-- [end:messages]
 
 
 def references(topic: DataFrame, *, framed: bool) -> DataFrame:
     """Returns frontier, object and blob. With a frontier of 1 or less, the first pass is not complete yet."""
     spark: SparkSession = topic.sparkSession
-    found = messages(topic, framed=framed)
+    found = messages(topic, framed=framed).cache()
     update = found.select(explode("updates").alias("u")).selectExpr("u.data.object", "u.data.blob", "u.time AS t", "u.diff")
     interval = found.where("progress IS NOT NULL").selectExpr("progress.lower[0] AS begins", "progress.upper[0] AS ends")
     count = found.select(explode("progress.counts").alias("c")).selectExpr("c.time AS t", "c.count AS declared")

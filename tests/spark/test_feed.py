@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from changelog.base.errors import ConfigurationError
-from examples.feed_spark import references
+from examples import feed_spark
 from recovery.feed import FeedError, Message, Progress, Rule, Update, Updates
 from recovery.feed.avro import REFERENCES, encode, frame
 from recovery.feed.files import Form, write
@@ -254,13 +254,10 @@ def test_sparks_own_avro_reader_reads_what_kafka_has(spark: SparkSession) -> Non
     spark.sql(f"ADD JAR '{jar}'")
     older, newer = (parcels("avro", generation) for generation in (GENERATION, GENERATION + 1))
     sent = [(parcel, message) for parcel in (*older, *newer[:3], older[1], newer[1]) for message in parcel.messages()]
-    for schema_id in (None, 7):
-        rows = [
-            (f"{parcel.generation:016d}/{parcel.time:019d}".encode(), bare if schema_id is None else frame(bare, schema_id))
-            for parcel, message in sent for bare in [encode(message, REFERENCES)]
-        ]  # fmt: skip
-        topic = spark.createDataFrame(rows, "key binary, value binary")
-        shown = [tuple(row) for row in references(topic, framed=schema_id is not None).collect()]
-        reader = by_messages(message for parcel in newer[:3] for message in parcel.messages())
-        assert reader is not None
-        assert shown == [(reader[0][0], "b", "b/1")] and list(reader[1]) == [canonical({"object": "b", "blob": "b/1"})]
+    bare = [(f"{parcel.generation:016d}/{parcel.time:019d}".encode(), encode(message, REFERENCES)) for parcel, message in sent]
+    framed = spark.createDataFrame([(key, frame(value, 7)) for key, value in bare], "key binary, value binary")
+    reader = by_messages(message for parcel in newer[:3] for message in parcel.messages())
+    assert reader is not None and reader[1] == {canonical({"object": "b", "blob": "b/1"}): 1}
+    assert [tuple(row) for row in feed_spark.references(framed, framed=True).collect()] == [(reader[0][0], "b", "b/1")]
+    first = feed_spark.messages(spark.createDataFrame(bare[:1], "key binary, value binary"), framed=False).collect()
+    assert [row.progress.asDict() for row in first] == [{"lower": [0], "upper": [1], "counts": []}]

@@ -17,6 +17,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
 from changelog.base.runtime import SystemRuntime
+from examples import feed_confluent
 from recovery.feed import Message, Progress, Update, Updates
 from recovery.feed.avro import REFERENCES, decode, encode, frame, schema, unframe
 from recovery.feed.sinks.kafka import RECORD_BYTES_MAX, KafkaSink
@@ -70,6 +71,12 @@ def read_by_confluent(kafka: KafkaMock, topic: str, url: str) -> list[Message]:
     ]  # fmt: skip
 
 
+async def said(registry: str, method: str, path: str, body: object = None) -> Any:
+    """What the registry answers to somebody else."""
+    async with httpx.AsyncClient() as client:
+        return (await client.request(method, f"{registry}/{path}", json=body)).raise_for_status().json()
+
+
 # --- a real registry -------------------------------------------------------------------------------
 
 
@@ -84,21 +91,20 @@ async def test_confluents_own_reader_reads_the_feed(kafka: KafkaMock, registry: 
     await again.deliver(sent[1])
     await again.aclose()
     assert viewed(read_by_confluent(kafka, topic, registry)) == expected(sent)
-    assert httpx.get(f"{registry}/subjects/{topic}-value/versions").json() == [1]
+    assert (await said(registry, "GET", f"subjects/{topic}-value/versions")) == [1]
     assert {dict(each.headers() or [])["content-type"] for each in kafka.records(topic)} == {b"application/avro; frame=confluent"}
 
 
 async def test_a_subject_with_another_schema_stops_the_sink_until_somebody_removes_it(
     kafka: KafkaMock, registry: str, topic: str
 ) -> None:
-    subject = f"{registry}/subjects/{topic}-value"
-    httpx.post(f"{subject}/versions", json={"schema": json.dumps("string")}).raise_for_status()
-    httpx.put(f"{registry}/config/{topic}-value", json={"compatibility": "BACKWARD"}).raise_for_status()
+    await said(registry, "POST", f"subjects/{topic}-value/versions", {"schema": json.dumps("string")})
+    await said(registry, "PUT", f"config/{topic}-value", {"compatibility": "BACKWARD"})
     one = opened(kafka, topic, f"schema.registry.url={registry}")
     with pytest.raises(ConfigurationError, match=rf"answered POST of subjects/{topic}-value/versions with 409: the subject has a schema"):
         await one.deliver(parcels()[0])
     assert one._producer is None, "nothing was sent"
-    httpx.delete(subject).raise_for_status()
+    await said(registry, "DELETE", f"subjects/{topic}-value")
     for each in parcels():
         await one.deliver(each)
     await one.aclose()
@@ -114,6 +120,18 @@ async def test_each_generation_has_a_topic_and_a_subject_of_its_own(kafka: Kafka
     await one.aclose()
     for name in (f"{topic}-{7:016d}", f"{topic}-{8:016d}"):
         assert viewed(read_by_confluent(kafka, name, registry)) == expected(parcels())
+
+
+async def test_the_program_of_the_guide_shows_the_latest_generation(
+    kafka: KafkaMock, registry: str, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first one has `a` and `b`, the second one `b` alone. The first one's writer repeats a part at the end."""
+    one = opened(kafka, topic, f"schema.registry.url={registry}")
+    for each in [*parcels("avro", 7)[:2], *parcels("json", 8), parcels("avro", 7)[1]]:
+        await one.deliver(each)
+    await one.aclose()
+    assert feed_confluent.consume(kafka.brokers, topic, registry, once=True).references == {"b": "b/1"}
+    assert "1 references\n" in capsys.readouterr().out
 
 
 # --- an id that somebody gives ---------------------------------------------------------------------
@@ -194,7 +212,7 @@ def _always(status: int, **content: Any) -> Callable[[httpx.Request], httpx.Resp
     (_always(409), ConfigurationError, "with 409: the subject has a schema that is not compatible"),
     (_always(422, json={"message": "READONLY"}), ConfigurationError, 'with 422: it does not take the schema ({"message":"READONLY"})'),
     (_always(418), ConfigurationError, "with 418: it does not take the request"),
-    (_always(302, headers={"Location": "https://user:hush@sso/login?hush"}), ConfigurationError, "a redirection to https://…@sso/login; give"),
+    (_always(302, headers={"Location": "https://u:hush@sso/a?hush"}), ConfigurationError, "a redirection to https://…@sso/a; give"),
     (_always(200, text="<html>"), ConfigurationError, "is no schema registry by its answer to POST of subjects/live-value: it is no JSON"),
     (_always(200, text="[" * 100_000), ConfigurationError, "it is no JSON object"),
     (_always(200, json=[7]), ConfigurationError, "it is no JSON object"),
