@@ -24,7 +24,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskStatus
 
-from changelog.base.events import events
+from changelog.base.events import events, text_of
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.log import ChangeLog, Collects, LeftGarbageError
@@ -109,6 +109,7 @@ class Recovery:
         self._backends = backends
         self._runtime = runtime
         self._settings = settings
+        self._left: dict[str, str] = {}
 
     async def run_loop(self) -> None:
         """Runs the loop until `loop.stop()`. Raises the `TieredError` that ended it: the log is damaged as a whole.
@@ -185,7 +186,7 @@ class Recovery:
         every_s = self._settings.recovery.collect_every_s
         while True:
             began = self._runtime.monotonic()
-            if removed := (await collect(self._backends)).removed:
+            if removed := (await collect(self._backends, self._left)).removed:
                 self.collected += removed
                 events.info(
                     "collected", count=removed, duration_s=round(self._runtime.monotonic() - began, 3), instance=self.loop.instance
@@ -199,14 +200,17 @@ class Recovery:
         The loop logs each entry when it parks it, but an operator who starts to watch later would not see that line.
         """
         every_s = self._settings.recovery.full_pass_every_s
-        known = 0
+        known, failed = 0, ""
         while True:
             try:
                 if (count := await count_stuck(self._backends.log)) != known:
                     events.warning("entries_stuck", stuck_sentence(count) if count else "none any more", count=count)
                     known = count
+                failed = ""
             except TieredError as error:
-                events.warning("entries_not_counted", error, instance=self.loop.instance)
+                if text_of(error) != failed:
+                    events.warning("entries_not_counted", error, instance=self.loop.instance)
+                failed = text_of(error)
             await self._runtime.sleep(every_s * self._runtime.random.uniform(0.5, 1.0))
 
     async def _release_overdue_for_ever(self) -> None:
@@ -279,17 +283,19 @@ class Collected:
     failures: Sequence[TieredError]
 
 
-async def collect(backends: Backends) -> Collected:
+async def collect(backends: Backends, told: dict[str, str] | None = None) -> Collected:
     """Deletes once what nobody else deletes in embedded mode. It may be cancelled at any time.
 
-    It returns how much it deleted, and the errors. A part that fails is logged, and the other parts go on.
+    It returns how much it deleted, and the errors. A part that fails is logged, and the other parts go on. `told`: what
+    each part failed with last. It is brought up to date, and the same failure is not logged again.
 
     Files go first. Deleting a file needs no space and frees some, and deleting rows may need that space. A reader loses
     nothing by any order: a blob is kept for an hour after its row's deadline.
     """
     removed = 0
     failures: list[TieredError] = []
-    for part in (backends.tiers.long_term, backends.tiers.high_volume, backends.log):
+    told = {} if told is None else told
+    for name, part in (("blobs", backends.tiers.long_term), ("rows", backends.tiers.high_volume), ("log", backends.log)):
         if not isinstance(part, Collects):
             continue
         try:
@@ -297,10 +303,13 @@ async def collect(backends: Backends) -> Collected:
             while page == COLLECT_PAGE:
                 page = await part.collect(COLLECT_PAGE)
                 removed += page
+            told.pop(name, None)
         except TieredError as error:
             removed += error.removed if isinstance(error, LeftGarbageError) else 0
             failures.append(error)
-            events.warning("collection_failed", error)
+            if told.get(name) != text_of(error):
+                events.warning("collection_failed", error)
+            told[name] = text_of(error)
     return Collected(removed, failures)
 
 
