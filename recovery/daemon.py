@@ -67,15 +67,18 @@ class Done:
     stuck: int | None
 
 
-async def run_daemon(backends: Backends, runtime: Runtime, settings: Settings, beside_loop: Beside | None = None) -> Done:
+async def run_daemon(
+    backends: Backends, runtime: Runtime, settings: Settings, beside_loop: Beside | None = None, tiered: str = "tiered"
+) -> Done:
     """Runs until a signal stops the loop, then returns what was done.
 
     `beside_loop`: what else to run as long as the loop runs, such as the HTTP server (`recovery.http.server`).
+    `tiered`: how commands begin that mean this store.
 
     It must run in the main thread, because only the main thread receives signals. It raises the `TieredError` that
     ended the loop.
     """
-    recovery = Recovery(backends, runtime, settings)
+    recovery = Recovery(backends, runtime, settings, tiered)
     failure: TieredError | None = None
     async with anyio.create_task_group() as beside:
         await beside.start(_heed_signals, recovery.loop)
@@ -98,10 +101,10 @@ class Recovery:
     """A recovery loop and what runs beside it, in a daemon or inside a service. It says what it will do and did.
 
     Run `run_loop` and `run_beside` in two tasks. `loop.stop()` ends the first; cancel the second. `instance`: the
-    loop's name in the changelog; by default that of the settings, or one of its own.
+    loop's name in the changelog; by default that of the settings, or one of its own. `tiered`: how commands begin.
     """
 
-    def __init__(self, backends: Backends, runtime: Runtime, settings: Settings) -> None:
+    def __init__(self, backends: Backends, runtime: Runtime, settings: Settings, tiered: str = "tiered") -> None:
         self.loop = RecoveryLoop(backends.tiers, backends.log, runtime, settings, backends.observer)
         self._source = source_of(self.loop, backends.log, runtime, settings)
         self.collected = 0
@@ -110,6 +113,7 @@ class Recovery:
         self._runtime = runtime
         self._settings = settings
         self._left: dict[str, str] = {}
+        self._tiered = tiered
 
     async def run_loop(self) -> None:
         """Runs the loop until `loop.stop()`. Raises the `TieredError` that ended it: the log is damaged as a whole.
@@ -204,7 +208,7 @@ class Recovery:
         while True:
             try:
                 if (count := await count_stuck(self._backends.log)) != known:
-                    events.warning("entries_stuck", stuck_sentence(count) if count else "none any more", count=count)
+                    events.warning("entries_stuck", stuck_sentence(count, self._tiered) if count else "none any more", count=count)
                     known = count
                 failed = ""
             except TieredError as error:

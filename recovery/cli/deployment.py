@@ -91,7 +91,7 @@ async def _stuck(settings: Settings, found: list[Finding]) -> int:
             found.append(Finding(Kind.PROBLEM, str(error)))
         return 0
     if count:
-        found.append(Finding(Kind.PROBLEM, stuck_sentence(count)))
+        found.append(Finding(Kind.PROBLEM, stuck_sentence(count, choice.typed())))
     return count
 
 
@@ -107,6 +107,6 @@ def _show_findings(findings: Sequence[Finding], stuck: int = 0) -> None:
         for each in findings:
             write(f"{each.kind.value:8}{visible(each.sentence)}")
     if stuck:
-        raise CorruptRecordError(stuck_sentence(stuck))
+        raise CorruptRecordError(stuck_sentence(stuck, choice.typed()))
     if wrong:
         raise ConfigurationError(f"{len(wrong)} of these must be mended, see: problem")

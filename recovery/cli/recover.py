@@ -93,7 +93,8 @@ def recover(
                 runtime = SystemRuntime()
                 async with AsyncExitStack() as stack:
                     writer = await open_feed(backends, runtime, settings, stack) if feed else None
-                    done = await run_daemon(backends, runtime, settings, _beside(bound, backends, runtime, settings, registry, writer))
+                    beside = _beside(bound, backends, runtime, settings, registry, writer)
+                    done = await run_daemon(backends, runtime, settings, beside, choice.typed_anywhere(settings))
                 _show_report(done.report, {"collected": done.collected, "stuck": done.stuck})
 
     run_async(command)
@@ -151,7 +152,7 @@ def _beside(
     if bound is not None and registry is not None:
         from recovery.http.server import serve
 
-        works.append(partial(serve, bound, backends, runtime, settings, registry))
+        works.append(partial(serve, bound, backends, runtime, settings, registry, tiered=choice.typed_anywhere(settings)))
     if feed is not None:
         from recovery.feed.writer.run import run_beside
 
@@ -178,7 +179,7 @@ def _nothing_yet(open_count: int) -> str:
     if not open_count:
         return "nothing to recover"
     are, each = ("entry is", "it") if open_count == 1 else ("entries are", "each")
-    return f"nothing to recover yet: {open_count:,} {are} open, and 'tiered log list' says what {each} waits for"
+    return f"nothing to recover yet: {open_count:,} {are} open, and `{choice.typed()} log list` says what {each} waits for"
 
 
 def _show_report(report: Report, more: Mapping[str, Any]) -> None:
@@ -191,7 +192,7 @@ def _raise_unless_clean(report: Report, overdue: int, stuck: int, failures: Iter
     up. `failures`: of the collection, and of the clean-up as a whole.
     """
     if stuck:
-        raise CorruptRecordError(stuck_sentence(stuck))
+        raise CorruptRecordError(stuck_sentence(stuck, choice.typed()))
     for failure in failures:
         raise failure
     if failed := report.failed + overdue:

@@ -12,6 +12,7 @@ import errno
 import inspect
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -110,6 +111,22 @@ class Choice:
             if path is not None:
                 return "tiered", option, str(path.absolute() if absolute else path)
         return ("tiered",)
+
+    def typed(self) -> str:
+        """Returns how a command begins that means the same store in this shell, quoted for it."""
+        return shlex.join(self.again())
+
+    def typed_anywhere(self, settings: Settings) -> str:
+        """Returns how a command begins that means the store of these settings in any shell, if one line can say that.
+
+        Settings in Bigtable and GCS that only the environment has cannot be said: there it is `tiered` alone.
+        """
+        named = os.environ.get(ENV_CONFIG)
+        if self.directory is None and (config := self.config or (Path(named) if named else None)) is not None:
+            words = ("tiered", "-c", str(config.absolute()))
+            is_relative = settings.directory is not None and not settings.directory.is_absolute()
+            return f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join(words)}" if is_relative else shlex.join(words)
+        return "tiered" if settings.directory is None else shlex.join(("tiered", "-d", str(settings.directory.absolute())))
 
 
 choice = Choice()

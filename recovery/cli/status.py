@@ -10,7 +10,6 @@ It writes nothing to the store. *Failure* of a service: what is known is shown, 
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import sys
 from typing import Annotated
@@ -75,13 +74,13 @@ def exit_code(found: Status) -> int:
 
 def _show(found: Status, *, watching: bool) -> None:
     if choice.json:
-        write(dump(as_json(found)))
+        write(dump(as_json(found, tiered=choice.typed())))
     elif sys.stdout is not None and sys.stdout.isatty():
         columns, rows = shutil.get_terminal_size()
-        lines = status_lines(found, columns, shlex.join(choice.again()))
+        lines = status_lines(found, columns, choice.typed())
         _draw(_cut(lines, columns, rows) if watching else lines, afresh=watching)
     else:
-        for line in status_lines(found, None, shlex.join(choice.again())):
+        for line in status_lines(found, None, choice.typed()):
             write(line.text)
         if watching:
             write("")

@@ -263,7 +263,9 @@ async def test_a_full_disk_is_told_although_every_question_is_answered() -> None
     said = (await get(shown, "/status.json")).json()
     assert said["level"] == "unknown" and said["headline"].startswith("The changelog does not answer, so recovery waits.")
     [changelog, *others] = said["services"]
-    assert changelog == {"name": "changelog", "answers": False, "for_s": 20.0, "error": "the disk is full: free some space"}
+    assert changelog == {
+        "name": "changelog", "answers": False, "for_s": 20.0, "error": "the disk is full: free some space", "calls": None, "failed": None,
+    }  # fmt: skip
     assert all(each["answers"] for each in others) and said["orders"][0]["type"] == "tiered check"
     shown.worker.outages.answered("changelog")
     assert (await get(shown, "/readyz")).status_code == 200
@@ -276,7 +278,7 @@ async def test_a_daemon_that_may_not_delete_says_why_and_names_no_object() -> No
     shown.worker.outages.suspect("long_term", refusal)
     shown.worker.outages.confirm()
     said = (await get(shown, "/status.json")).json()
-    assert said["headline"].startswith("The long-term tier refuses what recovery asks of it, so entries wait.")
+    assert said["headline"].startswith("The long-term tier refuses what is asked of it, so entries wait.")
     assert "photos" not in json.dumps(said) and said["services"][2]["error"].startswith("the bucket refuses to delete")
 
 
