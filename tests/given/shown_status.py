@@ -123,7 +123,7 @@ class Shown:
 
     def __init__(
         self, status: Status | Exception | None = None, *, runtime: SetClock | None = None, show_objects: bool = False,
-        audit_reports: Path | None = None, hosts: set[str] | None = None,
+        audit_reports: Path | None = None, hosts: set[str] | None = None, tiered: str = "tiered",
     ) -> None:  # fmt: skip
         self.status = status or healthy()
         self.down: dict[str, Exception] = {}
@@ -133,7 +133,7 @@ class Shown:
         self.registry = CollectorRegistry()
         self.sampler = Sampler(self._look, {name: self._question(name) for name in SERVICES}, self.runtime)
         settings = Settings(directory=Path("store"), daemon=DaemonSettings(show_objects=show_objects, audit_reports=audit_reports))
-        self.view = View(self.sampler, self.decisions, self.worker, self.runtime, settings)
+        self.view = View(self.sampler, self.decisions, self.worker, self.runtime, settings, tiered)
         self.app: ASGIApp = make_app(self.view, self.registry, hosts)
 
     async def sample(self) -> None:

@@ -73,7 +73,8 @@ const moment = (ms) => `${shortly(ms)} UTC`;
 // --- commands to copy -----------------------------------------------------------------------------
 
 function command(text) {
-  const code = node("code", {}, text);
+  // A word goes to the next line as a whole, and breaks only if it is longer than a line.
+  const code = node("code", {}, ...text.split(" ").flatMap((word) => [node("span", {}, word), " "]).slice(0, -1));
   const button = node("button", { type: "button", "data-copies": text, "aria-label": `Copy: ${text}` }, "Copy");
   button.addEventListener("click", () => copy(text, code, button));
   return node("div", { class: "command" }, code, button);
