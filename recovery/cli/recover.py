@@ -23,7 +23,7 @@ from changelog.change import Entry
 from recovery.cli.entries import Listed, open_logged, show_listed, show_nothing, standing_of
 from recovery.cli.feed_run import fed, open_feed
 from recovery.cli.output import show
-from recovery.cli.shared import choice, run_async, shared
+from recovery.cli.shared import choice, run_async, shared, stay
 from recovery.entries import count_open, count_stuck, stuck_sentence
 from recovery.logs import use_format
 from tiered.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
@@ -93,6 +93,7 @@ def recover(
                 runtime = SystemRuntime()
                 async with AsyncExitStack() as stack:
                     writer = await open_feed(backends, runtime, settings, stack) if feed else None
+                    stay()
                     beside = _beside(bound, backends, runtime, settings, registry, writer)
                     done = await run_daemon(backends, runtime, settings, beside, choice.typed_anywhere(settings))
                 _show_report(done.report, {"collected": done.collected, "stuck": done.stuck})

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import inspect
 import logging
 import os
@@ -193,6 +194,23 @@ def shared(call: Callable[..., None]) -> Callable[..., None]:
     with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     with_options.__annotations__ = {each.name: each.annotation for each in parameters}
     return with_options
+
+
+# --- commands that stay ------------------------------------------------------------------------------
+
+GARBAGE_OFTEN = (700, 10, 10)
+"""Python's own thresholds of the garbage collector."""
+
+
+def stay() -> None:
+    """Call it in a command that runs until it is stopped, once it has begun.
+
+    `main` lets the garbage collector run seldom, for commands that end soon. An idle daemon then kept what cycles hold
+    (errors and their frames) for an hour and longer, and grew by 0.13 MiB a minute. What is imported stays for good, so
+    it is not searched any more.
+    """
+    gc.freeze()
+    gc.set_threshold(*GARBAGE_OFTEN)
 
 
 # --- ends ------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import typer
 
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
-from recovery.cli.shared import choice, guard, shared
+from recovery.cli.shared import choice, guard, shared, stay
 from recovery.cli.status_lines import Line, status_lines
 from recovery.status.as_json import as_json
 from recovery.status.feed import FeedState
@@ -55,6 +55,7 @@ def status(
                 _show(found, watching=watch)
                 if not watch:
                     return exit_code(found)
+                stay()
                 await runtime.sleep(WATCH_S if seconds is None else seconds)
 
     raise typer.Exit(guard(lambda: anyio.run(command)))
