@@ -79,7 +79,7 @@ class Sampler:
         self._look = look
         self._questions = questions
         self._runtime = runtime
-        self._made_at = runtime.monotonic()
+        self.made_at = runtime.monotonic()
         self.odd_files = odd_files
         self._log = log
         self._exchanged_at = -math.inf
@@ -105,7 +105,7 @@ class Sampler:
     @property
     def age_s(self) -> float:
         """How old the figures are, in seconds. There are none yet: since when they are awaited."""
-        return self._runtime.monotonic() - (self._made_at if self.taken_at is None else self.taken_at)
+        return self._runtime.monotonic() - (self.made_at if self.taken_at is None else self.taken_at)
 
     @property
     def stale(self) -> bool:

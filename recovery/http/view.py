@@ -74,6 +74,11 @@ class View:
                     source["verdict"] = verdict_json(UNKNOWN)
                 if known["feed"] is not None:
                     known["feed"] |= {"state": FeedState.UNKNOWN.value, "why": "These figures are old."}
+        elif (still_s := self._still_s) is not None:  # others count it as alive, because its reports go on
+            known["level"] = Level.UNKNOWN.value if known["level"] == Level.OK else known["level"]
+            told = f"This daemon does nothing: no pass has read the changelog for {_long(still_s)}."
+            known["headline"] = f"{told} {known['headline']}"
+            known["orders"].append({"why": "This daemon makes no pass. Read its log, and restart it.", "type": None})
         return known
 
     def age_s(self) -> float:
@@ -110,7 +115,7 @@ class View:
 
     def reasons(self) -> list[str]:
         """Returns why the daemon is not ready, one sentence each. Empty: it is."""
-        worker, now = self.worker, self.runtime.monotonic()
+        worker = self.worker
         reasons = ["the daemon is stopping"] if worker.stopping else []
         for name, reach in self.sampler.services.items():
             if reach.answers is None:
@@ -123,11 +128,10 @@ class View:
         disk = None if self.sampler.status is None else self.sampler.status.disk
         if disk is not None and disk.refuses_puts:
             reasons.append(f"the disk of the store is {'full' if disk.is_full else 'read-only'}")
-        silent_s = _ago(now, worker.answered_at)
-        if silent_s is None:
+        if worker.answered_at is None:
             reasons.append("no pass has read the changelog yet")
-        elif silent_s > self._slow_s:
-            reasons.append(f"no pass has read the changelog for {silent_s:.0f} s")
+        elif (still_s := self._still_s) is not None:
+            reasons.append(f"no pass has read the changelog for {still_s:.0f} s")
         return reasons
 
     def recent(self) -> dict[str, Any]:
@@ -150,6 +154,13 @@ class View:
         """After how many seconds without a pass the loop is not at work. What it met longer ago may be over."""
         recovery = self.settings.recovery
         return recovery.attempt_budget_s + 3 * (recovery.backoff_max_s + recovery.idle_s + recovery.page_max / recovery.rate_per_s)
+
+    @property
+    def _still_s(self) -> float | None:
+        """For how many seconds the loop has read nothing. None: it is at work, or may still be."""
+        since = self.sampler.made_at if self.worker.answered_at is None else self.worker.answered_at
+        silent_s = self.runtime.monotonic() - since
+        return silent_s if silent_s > self._slow_s else None
 
     def _outages(self) -> Mapping[str, Outage]:
         """Returns what recovery itself met lately, by the name of the service.
@@ -179,15 +190,18 @@ class View:
         return f"the last look failed: {self._hidden(self.sampler.error or 'it takes too long')}"
 
     def _age(self) -> str:
-        age_s = _ago(self.runtime.monotonic(), self.sampler.taken_at) or 0.0
-        for unit, seconds in (("h", 3600), ("min", 60)):
-            if age_s >= 2 * seconds:
-                return f"{age_s / seconds:.0f} {unit}"
-        return f"{age_s:.0f} s"
+        return _long(_ago(self.runtime.monotonic(), self.sampler.taken_at) or 0.0)
 
 
 def _of(order: Iterable[str], names: Collection[str]) -> tuple[str, ...]:
     return tuple(name for name in order if name in names)
+
+
+def _long(seconds: float) -> str:
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _ago(now: float, then: float | None) -> float | None:

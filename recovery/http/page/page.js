@@ -181,7 +181,7 @@ function showTiles() {
     ["Is dealt with", rate(verdict?.drain_per_s), "per s", known ? `${whole(total.processed_values)} so far` : ""],
     ...feedTile(),
     ...contentTiles(),
-    ...(status.disk ? [["Free space", ...bytes(status.disk.free_bytes).split(" "), `of ${bytes(status.disk.size_bytes)}${status.disk.read_only ? ", read-only" : ""}`, status.disk.full || status.disk.read_only ? "stuck" : null]] : []),
+    ...(status.disk ? [["Free space", ...bytes(status.disk.free_bytes).split(" "), `of ${bytes(status.disk.size_bytes)}${status.disk.read_only ? ", read-only" : status.disk.full ? ", full: puts fail" : ""}`, status.disk.full || status.disk.read_only ? "stuck" : null]] : []),
     ...(status.daemon?.memory_bytes ? [["Memory of this daemon", ...bytes(status.daemon.memory_bytes).split(" "), "resident"]] : []),
   ];
   show("tiles", tiles, () => tiles.map(([name, value, unit, more, tone]) => node("div", {},

@@ -179,6 +179,7 @@ async def test_when_the_changelog_goes_away_the_last_figures_stay_with_their_age
     assert said["sources"]["recovery"]["total"]["processed_values"] == 1_040_000
     assert said["sample"]["age_s"] == 330.0 and said["sample"]["failing_for_s"] == 30.0 and said["sample"]["stale"]
     shown.status = healthy()
+    shown.worker.answered_at = shown.runtime.now
     await shown.sample()
     said = (await get(shown, "/status.json")).json()
     assert said["level"] == "ok" and said["sample"]["error"] is None
@@ -280,6 +281,23 @@ async def test_a_daemon_that_may_not_delete_says_why_and_names_no_object() -> No
     said = (await get(shown, "/status.json")).json()
     assert said["headline"].startswith("The long-term tier refuses what is asked of it, so entries wait.")
     assert "photos" not in json.dumps(said) and said["services"][2]["error"].startswith("the bucket refuses to delete")
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_a_daemon_that_does_nothing_is_not_green(answered: bool) -> None:
+    """Its reports go on, so it counts as alive, and nothing waits yet: `/readyz` said 503 beside a green page."""
+    shown = Shown()
+    if not answered:
+        shown.worker.answered_at = None
+    shown.runtime.now += 200
+    await shown.sample()
+    assert (shown.view.status() or {})["level"] == "ok", "it may still be in its first pass"
+    shown.runtime.now += 200
+    await shown.sample()
+    said = (await get(shown, "/status.json")).json()
+    assert said["level"] == "unknown" and said["orders"][-1]["type"] is None
+    assert said["headline"].startswith("This daemon does nothing: no pass has read the changelog for 7 min. Recovery keeps up.")
+    assert (await get(shown, "/readyz")).status_code == 503
 
 
 async def test_an_outage_that_nobody_met_again_is_over() -> None:
