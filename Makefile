@@ -57,8 +57,8 @@ ifneq ($(SEED),)
 else ifneq ($(N)$(MINUTES),)
 	$(SIMULATION) run $(if $(N),--seeds $(N)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 else
-	TIERED_SIM_SEEDS=1000 .venv/bin/python -m pytest tests/crash $(ARGS)
-	TIERED_SIM_SEEDS=1000 .venv/bin/python -m pytest -m sim --ignore=tests/crash $(ARGS)
+	TIERED_SIM_SEEDS=1000 .venv/bin/python -m pytest --timeout 0 tests/crash $(ARGS)
+	TIERED_SIM_SEEDS=1000 .venv/bin/python -m pytest --timeout 0 -m sim --ignore=tests/crash $(ARGS)
 	.venv/bin/python docs/protocol/model.py --all
 	.venv/bin/python docs/protocol/feed_model.py --all
 	$(SIMULATION).bounded
