@@ -139,7 +139,7 @@ async def test_a_file_that_another_process_signs_meanwhile_is_ours(
                 other.execute("CREATE TABLE of_another_process (id INTEGER)")
                 other.execute("COMMIT")
                 other.close()
-                return connect(":memory:").execute(f"VALUES ({', '.join(map(str, found[0]))})")
+                return super().execute(f"VALUES ({', '.join(map(str, found[0]))})")
             return rows
 
     monkeypatch.setattr(sqlite3, "connect", lambda *given, **named: connect(*given, **named, factory=Watched))
