@@ -28,6 +28,7 @@ from changelog.base.events import events, text_of
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.log import ChangeLog, Collects, LeftGarbageError
+from recovery.commands import TIERED, with_typed
 from recovery.entries import count_stuck, stuck_sentence
 from recovery.feed.writer.overdue import Covered, release_overdue
 from recovery.loop import RELEASE_BUDGET_S, RecoveryLoop, Report
@@ -68,7 +69,7 @@ class Done:
 
 
 async def run_daemon(
-    backends: Backends, runtime: Runtime, settings: Settings, beside_loop: Beside | None = None, tiered: str = "tiered"
+    backends: Backends, runtime: Runtime, settings: Settings, beside_loop: Beside | None = None, tiered: str = TIERED
 ) -> Done:
     """Runs until a signal stops the loop, then returns what was done.
 
@@ -104,7 +105,7 @@ class Recovery:
     loop's name in the changelog; by default that of the settings, or one of its own. `tiered`: how commands begin.
     """
 
-    def __init__(self, backends: Backends, runtime: Runtime, settings: Settings, tiered: str = "tiered") -> None:
+    def __init__(self, backends: Backends, runtime: Runtime, settings: Settings, tiered: str = TIERED) -> None:
         self.loop = RecoveryLoop(backends.tiers, backends.log, runtime, settings, backends.observer)
         self._source = source_of(self.loop, backends.log, runtime, settings)
         self.collected = 0
@@ -208,7 +209,8 @@ class Recovery:
         while True:
             try:
                 if (count := await count_stuck(self._backends.log)) != known:
-                    events.warning("entries_stuck", stuck_sentence(count, self._tiered) if count else "none any more", count=count)
+                    told = with_typed(stuck_sentence(count), self._tiered) if count else "none any more"
+                    events.warning("entries_stuck", told, count=count)
                     known = count
                 failed = ""
             except TieredError as error:

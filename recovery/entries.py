@@ -36,7 +36,6 @@ async def count_stuck(log: ChangeLog) -> int:
     return len([None async for _ in all_entries(log, stuck_only=True)])
 
 
-def stuck_sentence(count: int, tiered: str = "tiered") -> str:
-    """`tiered`: how commands begin that mean this store."""
+def stuck_sentence(count: int) -> str:
     are = "entry is" if count == 1 else "entries are"
-    return f"{count} {are} stuck: `{tiered} log list --stuck` says why; `{tiered} log retry ID` gives one back once its cause is mended"
+    return f"{count} {are} stuck: 'tiered log list --stuck' says why; 'tiered log retry ID' gives one back once its cause is mended"

@@ -10,6 +10,7 @@ import typer
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, run_async, shared
+from recovery.commands import with_typed
 from recovery.entries import count_stuck, stuck_sentence
 from recovery.visible import visible
 from tiered.errors import ConfigurationError, CorruptRecordError, TieredError
@@ -91,7 +92,7 @@ async def _stuck(settings: Settings, found: list[Finding]) -> int:
             found.append(Finding(Kind.PROBLEM, str(error)))
         return 0
     if count:
-        found.append(Finding(Kind.PROBLEM, stuck_sentence(count, choice.typed())))
+        found.append(Finding(Kind.PROBLEM, stuck_sentence(count)))
     return count
 
 
@@ -101,12 +102,13 @@ def _show_findings(findings: Sequence[Finding], stuck: int = 0) -> None:
     Then raises `CorruptRecordError` if entries are stuck, else `ConfigurationError` if there is a problem.
     """
     wrong = [finding for finding in findings if finding.kind.value == "problem"]
+    told = [(finding.kind.value, with_typed(finding.sentence, choice.typed())) for finding in findings]
     if choice.json:
-        write(dump({"ok": not wrong, "findings": [{"kind": each.kind.value, "sentence": each.sentence} for each in findings]}))
+        write(dump({"ok": not wrong, "findings": [{"kind": kind, "sentence": sentence} for kind, sentence in told]}))
     else:
-        for each in findings:
-            write(f"{each.kind.value:8}{visible(each.sentence)}")
+        for kind, sentence in told:
+            write(f"{kind:8}{visible(sentence)}")
     if stuck:
-        raise CorruptRecordError(stuck_sentence(stuck, choice.typed()))
+        raise CorruptRecordError(stuck_sentence(stuck))
     if wrong:
         raise ConfigurationError(f"{len(wrong)} of these must be mended, see: problem")

@@ -24,6 +24,7 @@ from recovery.cli.entries import Listed, open_logged, show_listed, show_nothing,
 from recovery.cli.feed_run import fed, open_feed
 from recovery.cli.output import show
 from recovery.cli.shared import choice, run_async, shared, stay
+from recovery.commands import with_typed
 from recovery.entries import count_open, count_stuck, stuck_sentence
 from recovery.logs import use_format
 from tiered.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
@@ -77,7 +78,7 @@ def recover(
             loop = RecoveryLoop(backends.tiers, backends.log, SystemRuntime(), settings, backends.observer)
             if dry_run:
                 if not await show_listed(loop.survey(), ("key", "standing", "object"), _cells, limit, choice.json):
-                    show_nothing(_nothing_yet(await count_open(backends.log)), choice.json)
+                    show_nothing(with_typed(_nothing_yet(await count_open(backends.log)), choice.typed()), choice.json)
             elif once:
                 collected = await collect(backends)  # before recovery, which may need the space
                 source = source_of(loop, backends.log, SystemRuntime(), settings)
@@ -180,7 +181,7 @@ def _nothing_yet(open_count: int) -> str:
     if not open_count:
         return "nothing to recover"
     are, each = ("entry is", "it") if open_count == 1 else ("entries are", "each")
-    return f"nothing to recover yet: {open_count:,} {are} open, and `{choice.typed()} log list` says what {each} waits for"
+    return f"nothing to recover yet: {open_count:,} {are} open, and 'tiered log list' says what {each} waits for"
 
 
 def _show_report(report: Report, more: Mapping[str, Any]) -> None:
@@ -193,7 +194,7 @@ def _raise_unless_clean(report: Report, overdue: int, stuck: int, failures: Iter
     up. `failures`: of the collection, and of the clean-up as a whole.
     """
     if stuck:
-        raise CorruptRecordError(stuck_sentence(stuck, choice.typed()))
+        raise CorruptRecordError(stuck_sentence(stuck))
     for failure in failures:
         raise failure
     if failed := report.failed + overdue:

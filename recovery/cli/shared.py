@@ -27,6 +27,7 @@ import typer
 
 from changelog.base.events import events
 from recovery.cli.output import dump, write
+from recovery.commands import with_typed
 from recovery.logs import is_json
 from recovery.visible import visible
 from tiered.errors import (
@@ -311,8 +312,9 @@ def _drop_output() -> None:
 def say(sentence: str) -> None:
     """Prints a sentence on stderr. If that fails, nothing happens: the exit code stays as it is.
 
-    Where stderr has JSON lines, the sentence is one, too.
+    Where stderr has JSON lines, the sentence is one, too. Quoted commands are shown as they are typed for this store.
     """
+    sentence = with_typed(sentence, choice.typed())
     if is_json():
         events.error("command_ended", sentence)
         return

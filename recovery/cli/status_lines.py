@@ -13,13 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from changelog.lease import Standing
+from recovery.commands import TIERED, typed
 from recovery.last_audit import LastAudit
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import AUDIT, FEED, RECOVERY
 from recovery.status.as_json import moment
 from recovery.status.feed import Feed, FeedSink
 from recovery.status.known import AGES_S, DUE, NS_PER_MS, REPORT_AGE_MAX_S, SILENCE_MAX_S, Daemon, Level, Source, Status, StuckEntry
-from recovery.status.words import TIERED, advice, feed_orders, headline, orders, typed
+from recovery.status.words import advice, feed_orders, headline, orders
 from recovery.visible import visible
 
 LABEL = 10

@@ -31,6 +31,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from changelog.base.errors import ConfigurationError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
+from recovery.commands import TIERED
 from recovery.http.app import make_app
 from recovery.http.decisions import Decisions
 from recovery.http.own import Calls, Made
@@ -39,7 +40,6 @@ from recovery.http.view import View, Worker
 from recovery.metrics import StatusMetrics
 from recovery.status.known import SERVICES
 from recovery.status.look import gather
-from recovery.status.words import TIERED
 from tiered.open import Backends
 from tiered.settings import DaemonSettings, Settings
 from tiered.telemetry.metrics import metrics_of

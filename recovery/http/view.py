@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from changelog.base.events import text_of
 from changelog.base.runtime import Runtime
+from recovery.commands import TIERED, typed
 from recovery.hiding import without_names
 from recovery.http.decisions import Decisions
 from recovery.http.own import memory_bytes
@@ -20,7 +21,7 @@ from recovery.outages import Outage, Outages
 from recovery.status.as_json import as_json, verdict_json
 from recovery.status.feed import FeedState
 from recovery.status.known import SERVICES, UNKNOWN, Level
-from recovery.status.words import TIERED, away_sentence, typed
+from recovery.status.words import away_sentence
 from tiered.settings import Settings
 
 

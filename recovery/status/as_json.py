@@ -6,13 +6,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from recovery.commands import TIERED, typed
 from recovery.hiding import HIDDEN, without_names
 from recovery.last_audit import LastAudit
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.verdict import Verdict
 from recovery.status.feed import Feed, FeedSink
 from recovery.status.known import AGES_S, NS_PER_MS, Source, Status, StuckEntry
-from recovery.status.words import TIERED, advice, headline, orders, typed
+from recovery.status.words import advice, headline, orders
 
 COLUMNS = (
     "snapshot_records_known", "snapshot_known_estimated", "snapshot_progress", "snapshot_committed", "outstanding_values",

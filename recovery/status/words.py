@@ -10,14 +10,6 @@ from recovery.statistics.verdict import Kind
 from recovery.status.feed import Feed, FeedState
 from recovery.status.known import UNKNOWN, Status
 
-TIERED = "tiered"
-"""How every command begins that an order names."""
-
-
-def typed(command: str | None, tiered: str) -> str | None:
-    """Returns the command as it is typed. `tiered`: how commands begin that mean this store, quoted for a shell."""
-    return None if command is None else f"{tiered}{command.removeprefix(TIERED)}"
-
 
 @dataclass(frozen=True, slots=True)
 class Order:
