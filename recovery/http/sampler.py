@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 
 from changelog.base.errors import CorruptRecordError, TieredError, UnavailableError
-from changelog.base.events import events, text_of
+from changelog.base.events import Once, events, text_of
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import ChangeId
@@ -83,6 +83,7 @@ class Sampler:
         self.odd_files = odd_files
         self._log = log
         self._exchanged_at = -math.inf
+        self._told = Once()
 
     async def run(self) -> None:
         """Looks for ever."""
@@ -137,7 +138,7 @@ class Sampler:
         error, past = await _tried(partial(exchange, self._log, own, unix_s), ASK_BUDGET_S)
         if error is None:
             self.history.recall(past, unix_s, now)
-        else:
+        elif self._told.is_new(text_of(error)):
             _log_unforeseen(error)
 
     async def _ask(self, name: str) -> None:
