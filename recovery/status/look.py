@@ -58,7 +58,7 @@ ANSWER_S = 10.0
 """Seconds within which a service must answer one question."""
 
 A_ROW, THE_CLOCK = "a row", "the service's clock"
-SERVICE_OF = {A_ROW: HIGH_VOLUME, THE_CLOCK: LONG_TERM}
+SERVICE_OF = {A_ROW: HIGH_VOLUME, "a blob": LONG_TERM, THE_CLOCK: LONG_TERM}
 """Which service is asked for what. All else is asked of the changelog."""
 
 NO_OBJECT = "~status"
