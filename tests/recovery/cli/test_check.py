@@ -130,3 +130,19 @@ def test_where_nobody_listens_both_addresses_are_named_and_the_exit_code_is_3(ti
 def test_without_the_extra_it_says_what_to_install(tiered: Command, command: str) -> None:
     assert tiered("-c", "production.yaml", command, code=3, python=("-c", WITHOUT_GOOGLE)) == ""
     assert "install it with: pip install '.[gcp]'" in tiered.errors and tiered.errors.count("\n") == 1
+
+
+def test_an_index_without_a_row_was_whole(stored: Command) -> None:
+    """SQLite's quick check compares no index with its table. A key that its index lacks is not found."""
+    with sqlite3.connect(stored.store / "tiered.db") as connection:
+        connection.execute("PRAGMA writable_schema = 1")
+        index = connection.execute("SELECT * FROM sqlite_schema WHERE name = 'rows_by_deadline'").fetchone()
+        connection.execute("DELETE FROM sqlite_schema WHERE name = 'rows_by_deadline'")
+    connection.close()
+    with sqlite3.connect(stored.store / "tiered.db") as connection:
+        connection.execute("UPDATE rows SET deadline_ms = 1")
+        connection.execute("PRAGMA writable_schema = 1")
+        connection.execute("INSERT INTO sqlite_schema VALUES (?, ?, ?, ?, ?)", index)
+    connection.close()
+    [problem, *_] = stored("-d", "store", "check", code=3).splitlines()
+    assert "missing from index rows_by_deadline" in problem
