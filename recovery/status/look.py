@@ -2,8 +2,8 @@
 
 It reads the service's clock; the entries, all pages, up to `COUNT_MAX` of them or `COUNT_S` seconds; the presence rows;
 the notes with the statistics, with the results of audits and of the change feed; where there is a feed, the entries
-that wait for it; one row and one blob that do not exist, to know whether the tiers answer; how full the disk is. A service that is down
-gives a Status with what is known.
+that wait for it; one row and one blob that do not exist, to know whether the tiers answer; how full the disk is. A
+service that is down gives a Status with what is known.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ what the surfaces that should tell it say. `test_faults.py` plants each one and 
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import subprocess
 from collections.abc import Awaitable, Callable
@@ -18,6 +19,8 @@ from unittest.mock import patch
 import anyio
 
 from changelog.base.runtime import SystemRuntime
+from recovery.audit.run import run_audit
+from recovery.audit.work import AuditOptions
 from recovery.statistics.recovery_source import Counts, RecoverySource
 from recovery.status.known import Level
 from tests.given.audited_store import InThread
@@ -90,9 +93,6 @@ class Ground(Command):
 
     def audit(self, *, scope: str = "", grace_s: int = 0) -> None:
         """An audit that ends now. A blob is never too young for it."""
-        from recovery.audit.run import run_audit
-        from recovery.audit.work import AuditOptions
-
         to = self.directory / f"audit-{len(list(self.directory.glob('audit-*')))}"
         options = AuditOptions(str(to), grace_s=grace_s, insist=True, prefix=scope)
         anyio.run(run_audit, self.settings, options, InThread(), SystemRuntime(), lambda _: None)
@@ -109,8 +109,8 @@ class Ground(Command):
         anyio.run(opened)
 
     def report(self, arriving: int, done: int) -> None:
-        """A daemon reports three times, the last one now. Before each, so many entries came, and it dealt with so many."""
-
+        """A daemon reports three times, the last one now. Before each, so many entries came, and so many were dealt with.
+        """
         async def three() -> None:
             runtime, counts = ClockBehind(44), Counts(passed=True)
             async with open_backends(self.settings, runtime) as backends:
@@ -197,8 +197,6 @@ def audited_long_ago(ground: Ground) -> None:
 
 
 def _shifted(ground: Ground, by_ns: int) -> str:
-    import json
-
     with closing(sqlite3.connect(ground.store / "tiered.db")) as database:
         [(raw,)] = database.execute("SELECT value FROM notes WHERE name = 'audit/last'")
     value = json.loads(raw)
@@ -380,7 +378,13 @@ def feed_of_the_store_restored_and_run(ground: Ground) -> None:
 LOST, STUCK, BEHIND, UNKNOWN = Level.LOST, Level.STUCK, Level.BEHIND, Level.UNKNOWN
 NOBODY_LOOKED = "none has ended yet, so nobody has looked for lost data"
 
-FAULTS: dict[str, Fault] = {each.plant.__name__ if not isinstance(each.plant, partial) else f"note_damaged_{each.plant.keywords['name']}": each for each in (
+
+
+def _name(plant: Callable[[Ground], None]) -> str:
+    return plant.__name__ if not isinstance(plant, partial) else f"{plant.func.__name__}:{plant.keywords['name']}"
+
+
+FAULTS = {_name(each.plant): each for each in (
     Fault(nothing, says={"headline": "Nothing waits for recovery", "text": NOBODY_LOOKED}),
     Fault(lost_unseen, says={"text": NOBODY_LOOKED, "check": "blobs are verified when they are read"}),
     Fault(lost_since_a_clean_audit, says={"text": "no payload was read (ended 0 s ago)"}),
@@ -402,7 +406,7 @@ FAULTS: dict[str, Fault] = {each.plant.__name__ if not isinstance(each.plant, pa
     Fault(no_daemon, BEHIND, 1, {"headline": "Nobody works on 1 entry"}),
     Fault(daemons_do_nothing, BEHIND, 1, {"headline": "Recovery stands still"}),
     Fault(backlog_grows, BEHIND, 1, {"headline": "Recovery falls behind"}),
-    Fault(stuck, STUCK, 6, {"headline": "1 entry is stuck and waits for you", "check": "stuck"}, check=6, metrics={"tiered_entries_stuck": 1}),
+    Fault(stuck, STUCK, 6, {"headline": "1 entry is stuck and waits", "check": "stuck"}, check=6, metrics={"tiered_entries_stuck": 1}),
     Fault(entry_damaged, BEHIND, 1, {"headline": "Nobody works on 1 entry"}),
     Fault(clock_ahead, BEHIND, 1, {"headline": "Nobody works on 1 entry"}),
     *(Fault(partial(note_damaged, name=name), UNKNOWN, 4, {"text": "could not be read"}) for name in ("audit/last", "statistics/recovery")),

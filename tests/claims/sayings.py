@@ -31,14 +31,14 @@ ENUMS = {
 }  # fmt: skip
 
 WORDS_MIN = 5
-"""A text of so many words is a sentence, and one of three that begins and ends as a sentence does."""
+"""A text of so many words and values is a sentence, and one of three that begins as a sentence does."""
 
 _EXIT_CODE = re.compile(r"^    (\d+)  +\w")
 _WELL = {"OK", "DONE"}
 
 
 def sayings() -> set[str]:
-    return {*_sentences(), *_members(), *_exit_codes(), *_alerts()}
+    return {*_sentences(), *_members(), *_exit_codes(), *_alerts(), *_page()}
 
 
 def _sentences() -> Iterator[str]:
@@ -74,8 +74,11 @@ def sentences(tree: ast.AST) -> Iterator[str]:
 
 
 def _is_sentence(text: str) -> bool:
-    words = len(re.findall(r"[A-Za-z]{2,}", text.replace("{}", " ")))
-    return words >= WORDS_MIN or (words >= 3 and text[0].isupper() and text.rstrip()[-1] in ".:")
+    words = re.findall(r"[A-Za-z]{2,}|\{\}", text)
+    if len(words) - words.count("{}") < 2:
+        return False
+    begins = text.strip()[0].isupper() or text.startswith("{}")
+    return len(words) >= WORDS_MIN or (len(words) >= 3 and begins and not text.endswith("}"))
 
 
 def _is_call(node: ast.AST, *names: str) -> bool:
@@ -112,6 +115,13 @@ def _exit_codes() -> Iterator[str]:
 def _alerts() -> Iterator[str]:
     for group in yaml.safe_load((ROOT / "deploy" / "prometheus" / "rules.yaml").read_text())["groups"]:
         yield from (f"alert: {rule['alert']}" for rule in group["rules"] if "alert" in rule)
+
+
+def _page() -> Iterator[str]:
+    """The page's own words for each level. Its other sentences are the status's, or figures."""
+    source = (ROOT / "recovery" / "http" / "page" / "page.js").read_text()
+    [levels] = re.findall(r"^const LEVELS = \{(.*?)\};", source, re.MULTILINE | re.DOTALL)
+    yield from (f"page.js: {level}" for level, _ in re.findall(r"(\w+): (\"[^\"]*\")", levels))
 
 
 def _parsed(file: str) -> ast.Module:

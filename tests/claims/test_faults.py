@@ -16,9 +16,12 @@ __all__ = ["mount"]  # a fixture
 GREENEST_FIRST = (Level.OK, Level.UNKNOWN, Level.BEHIND, Level.STUCK, Level.LOST)
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=fault.pending)] if fault.pending else []) for name, fault in FAULTS.items()
-])
+def _marked(name: str) -> object:
+    pending = FAULTS[name].pending
+    return pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=pending)] if pending else [])
+
+
+@pytest.mark.parametrize("name", map(_marked, FAULTS))
 def test_no_surface_is_greener_than_the_truth(name: str, tmp_path: Path, mount: Mount) -> None:
     fault = FAULTS[name]
     ground = Ground(tmp_path, mount)

@@ -56,7 +56,7 @@ class Surfaces:
 
 
 def ask(store: Command, settings: Settings) -> Surfaces:
-    """Asks every surface. The server is that of a daemon that has read the changelog just now, and did nothing since."""
+    """Asks every surface. The server is that of a daemon that has read the changelog just now, and no more."""
     said: dict[str, tuple[str, int]] = {}
     for command in ("status", "status --json", "feed status", "check"):
         out = store(*command.split(), code=ANY_CODE)
