@@ -109,8 +109,8 @@ class Ground(Command):
         anyio.run(opened)
 
     def report(self, arriving: int, done: int) -> None:
-        """A daemon reports three times, the last one now. Before each, so many entries came, and so many were dealt with.
-        """
+        """A daemon reports three times, at last now. Before each, so many entries came, and so many were dealt with."""
+
         async def three() -> None:
             runtime, counts = ClockBehind(44), Counts(passed=True)
             async with open_backends(self.settings, runtime) as backends:
@@ -131,7 +131,9 @@ class Ground(Command):
 
 @dataclass(frozen=True)
 class Fault:
-    """`plant`: plants it. `level`: the greenest level that is true. `code`: of `tiered status`.
+    """`plant`: plants it. `level`: the greenest level that is true. `code`, `feed`, `check`, `show`: the exit codes of
+    `tiered status`, `feed status`, `check`, and `audit show` of the object that the fault hits (None: not asked,
+    because it would try again for long).
 
     `says`: parts of what must be said: by `status` and the page alike ("headline"), by `tiered status` ("text"), by
     `/readyz` ("ready"; not ready at all if it is there), by `feed status` ("feed") and by `check` ("check").
@@ -144,6 +146,7 @@ class Fault:
     says: dict[str, str] = field(default_factory=dict)
     feed: int = 0
     check: int = 0
+    show: int | None = 0
     metrics: dict[str, float] = field(default_factory=dict)
     pending: str = ""
 
@@ -386,20 +389,20 @@ def _name(plant: Callable[[Ground], None]) -> str:
 
 FAULTS = {_name(each.plant): each for each in (
     Fault(nothing, says={"headline": "Nothing waits for recovery", "text": NOBODY_LOOKED}),
-    Fault(lost_unseen, says={"text": NOBODY_LOOKED, "check": "blobs are verified when they are read"}),
-    Fault(lost_since_a_clean_audit, says={"text": "no payload was read (ended 0 s ago)"}),
-    Fault(lost_and_read, LOST, 6, {"headline": "DATA IS LOST"}, pending="what a reader found missing is not kept in the store"),
-    Fault(lost_and_audited, LOST, 6, {"headline": "DATA IS LOST: an audit found 1 object"}, metrics={"tiered_audit_lost_objects": 1}),
-    Fault(lost_beside_a_narrow_clean_audit, LOST, 6, {"headline": "DATA IS LOST"}, metrics={"tiered_audit_lost_objects": 1}),
-    Fault(audited_narrowly, says={"text": "only names that begin with media/objects/day/04 were looked at"}),
-    Fault(audited_with_a_mistyped_scope, says={"text": NOBODY_LOOKED}, pending="a scope in which nothing is counts as clean"),
+    Fault(lost_unseen, says={"text": NOBODY_LOOKED, "check": "blobs are verified when they are read"}, show=1),
+    Fault(lost_since_a_clean_audit, says={"text": "no payload was read (ended 0 s ago)"}, show=1),
+    Fault(lost_and_read, LOST, 6, {"headline": "DATA IS LOST"}, pending="what a reader found missing is not kept in the store", check=6, show=1),
+    Fault(lost_and_audited, LOST, 6, {"headline": "DATA IS LOST: an audit found 1 object"}, metrics={"tiered_audit_lost_objects": 1}, check=6, show=1),
+    Fault(lost_beside_a_narrow_clean_audit, LOST, 6, {"headline": "DATA IS LOST"}, metrics={"tiered_audit_lost_objects": 1}, check=6, show=1),
+    Fault(audited_narrowly, says={"text": "only names that begin with media/objects/day/04 were looked at"}, show=1),
+    Fault(audited_with_a_mistyped_scope, says={"text": NOBODY_LOOKED}, pending="a scope in which nothing is counts as clean", show=1),
     Fault(audited_long_ago, says={"text": "ended 30 d ago"}, metrics={"tiered_audit_age_seconds": 9 * 86_400 + 1}),
-    Fault(payload_rotten, says={"text": "no payload was read"}),
-    Fault(row_damaged, says={"text": NOBODY_LOOKED, "check": "cannot be read"}, check=3),
-    Fault(row_damaged_and_audited, says={"text": "findings: 1 corrupt_row"}, check=3),
-    Fault(blobs_away, UNKNOWN, 4, {"text": "its directory is gone", "ready": "long-term tier", "check": "problem"}, check=3),
-    Fault(restored_from_a_backup, says={"text": NOBODY_LOOKED}),
-    Fault(restored_from_a_backup_and_audited, LOST, 6, {"headline": "DATA IS LOST"}),
+    Fault(payload_rotten, says={"text": "no payload was read"}, show=None),
+    Fault(row_damaged, says={"text": NOBODY_LOOKED, "check": "cannot be read"}, check=3, show=1),
+    Fault(row_damaged_and_audited, says={"text": "findings: 1 corrupt_row"}, check=3, show=1),
+    Fault(blobs_away, UNKNOWN, 4, {"text": "its directory is gone", "ready": "long-term tier", "check": "problem"}, check=3, show=None),
+    Fault(restored_from_a_backup, says={"text": NOBODY_LOOKED}, show=1),
+    Fault(restored_from_a_backup_and_audited, LOST, 6, {"headline": "DATA IS LOST"}, check=6, show=1),
     Fault(disk_full_in_use, STUCK, 6, {"headline": "The disk is full", "ready": "full", "check": "full"}, check=3),
     Fault(disk_full_at_rest, STUCK, 6, {"headline": "The disk is full", "ready": "full", "check": "full"}, check=3),
     Fault(disk_read_only, UNKNOWN, 4, {"headline": "The disk is read-only", "ready": "read-only", "check": "read-only"}, check=3),
@@ -409,7 +412,8 @@ FAULTS = {_name(each.plant): each for each in (
     Fault(stuck, STUCK, 6, {"headline": "1 entry is stuck and waits", "check": "stuck"}, check=6, metrics={"tiered_entries_stuck": 1}),
     Fault(entry_damaged, BEHIND, 1, {"headline": "Nobody works on 1 entry"}),
     Fault(clock_ahead, BEHIND, 1, {"headline": "Nobody works on 1 entry"}),
-    *(Fault(partial(note_damaged, name=name), UNKNOWN, 4, {"text": "could not be read"}) for name in ("audit/last", "statistics/recovery")),
+    Fault(partial(note_damaged, name="audit/last"), UNKNOWN, 4, {"text": "could not be read", "check": "audit/last"}, check=3),
+    Fault(partial(note_damaged, name="statistics/recovery"), UNKNOWN, 4, {"text": "could not be read"}),
     Fault(no_writer, BEHIND, 1, {"headline": "Nobody takes up", "feed": "no writer yet"}, feed=1),
     Fault(sink_fails, BEHIND, 1, {"headline": "The change feed stands still", "feed": "a sink fails"}, feed=1),
     Fault(sink_with_a_hole, BEHIND, 1, {"headline": "The change feed"}, feed=1, pending="only the last file of a sink is looked for"),

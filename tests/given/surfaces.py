@@ -31,7 +31,7 @@ ANY_CODE = range(8)
 class Surfaces:
     """`text`, `status`: of `tiered status`, and of it with --json. `page`: `/status.json`. `reasons`: of `/readyz`.
 
-    `metrics`: the lines of `/metrics`. `feed`, `check`: what the commands `feed status` and `check` print.
+    `metrics`: the lines of `/metrics`. `feed`, `check`, `shown`: what the commands `feed status`, `check` and `audit show` print.
     """
 
     text: str
@@ -44,6 +44,8 @@ class Surfaces:
     feed_code: int
     check: str
     check_code: int
+    shown: str
+    shown_code: int | None
 
     def gauge(self, name: str) -> float | None:
         """The value of a line of `/metrics`. `name`: with its labels."""
@@ -52,19 +54,22 @@ class Surfaces:
     @property
     def all_text(self) -> str:
         """What every surface says, in one text."""
-        return "\n".join([self.text, json.dumps(self.status), json.dumps(self.page), *self.reasons, self.feed, self.check])
+        return "\n".join([self.text, json.dumps(self.status), json.dumps(self.page), *self.reasons, self.feed, self.check, self.shown])
 
 
-def ask(store: Command, settings: Settings) -> Surfaces:
-    """Asks every surface. The server is that of a daemon that has read the changelog just now, and no more."""
-    said: dict[str, tuple[str, int]] = {}
-    for command in ("status", "status --json", "feed status", "check"):
-        out = store(*command.split(), code=ANY_CODE)
-        said[command] = f"{out}{store.errors}" if command == "check" else out, store.ended
+def ask(store: Command, settings: Settings, name: str | None) -> Surfaces:
+    """Asks every surface. The server is that of a daemon that has read the changelog just now, and no more.
+
+    `name`: of the object that `audit show` is asked for; None: it is not asked.
+    """
+    said: dict[str, tuple[str, int | None]] = {"audit show": ("", None)}
+    for command in ("status", "status --json", "feed status", "check", *(["audit show"] if name else [])):
+        out = store(*command.split(), *([name] if name and command == "audit show" else []), code=ANY_CODE)
+        said[command] = f"{out}{store.errors}" if command in ("check", "audit show") else out, store.ended
     page, reasons, metrics = anyio.run(_server, settings)
     return Surfaces(
         said["status"][0], json.loads(said["status --json"][0]), said["status"][1], page, reasons, metrics, *said["feed status"],
-        *said["check"],
+        *said["check"], *said["audit show"],
     )  # fmt: skip
 
 

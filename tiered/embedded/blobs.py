@@ -196,7 +196,7 @@ class FileBlobs:
     async def _there(
         self, doing: str, function: Callable[[*Ts], T | None], *args: *Ts, undo: Callable[[T | None], None] | None = None
     ) -> T | None:
-        """Looks for something, as `_Disk.look`. If the whole directory is gone, nothing is known of what is not found."""
+        """Looks for something, as `_Disk.look`. If the whole directory is gone, nobody knows what is not found."""
 
         def look() -> T | None:
             if (found := function(*args)) is None:
