@@ -19,6 +19,7 @@ SPEAKERS = (
     "recovery/status/words.py", "recovery/status/feed.py", "recovery/http/view.py", "recovery/last_audit.py",
     "recovery/audit/words.py", "recovery/audit/verdicts.py", "recovery/audit/conclusion.py",
     "recovery/cli/status_lines.py", "recovery/cli/feed_status.py", "recovery/cli/audit/delete.py",
+    "recovery/audit/show.py",
 )  # fmt: skip
 """Every sentence of them is a saying."""
 

@@ -17,7 +17,7 @@ VIEW, NOTE, PACE, NO_FEED = (f"recovery/{name}.py" for name in ("http/view", "la
 AUDIT, KINDS, DOUBTS, DELETE = (f"recovery/{name}.py" for name in ("audit/words", "audit/verdicts", "audit/conclusion", "cli/audit/delete"))
 STATUS, COMMANDS, FEEDS = (f"recovery/cli/{name}.py" for name in ("status", "app", "feed"))
 BUCKET, DIRECTORY, TABLES, FINDINGS = (f"tiered/provision/{name}.py" for name in ("bucket", "directory", "tables", "findings"))
-ALERTS = "alert"
+SHOW, ALERTS = "recovery/audit/show.py", "alert"
 
 Says = Mapping[str, tuple[str, ...]]
 
@@ -454,6 +454,32 @@ CLAIMS = (
         (
             f"{OF_AUDIT}destroyed.py::test_flipped_byte_is_found_only_where_bytes_are_read",
             f"{OF_AUDIT}scope.py::test_run_of_a_subtree_says_so_everywhere",
+        ),
+    ),
+    Claim(
+        "audit show: no fault, or what is left of a lost blob",
+        "the row, the entries, the payload up to 64 MiB, and what the bucket keeps",
+        {
+            SHOW: (
+                "; a blob that nothing",
+                "; there are more",
+                "it went while",
+                "its bytes are damaged",
+                "no fault was found",
+                "nothing keeps",
+                "the bucket keeps no",
+                "there is nothing",
+                "whether the bucket",
+                "restore generation",
+                "gcloud storage restore",
+                "deleted {}",
+            )
+        },
+        ("lost_unseen", "lost_since_a_clean_audit", "audited_narrowly", "row_damaged", "restored_from_a_backup"),
+        (
+            f"{OF_AUDIT}show.py::test_nothing_to_restore_is_told_and_so_is_not_knowing",
+            f"{OF_AUDIT}show.py::test_live_blob_behind_more_blobs_than_are_shown_is_read_and_the_others_are_not_called_good",
+            f"{CLI}audit_show.py::test_dangling_tombstone_is_a_finding_without_a_copy_to_restore",
         ),
     ),
     Claim(

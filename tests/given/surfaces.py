@@ -31,7 +31,8 @@ ANY_CODE = range(8)
 class Surfaces:
     """`text`, `status`: of `tiered status`, and of it with --json. `page`: `/status.json`. `reasons`: of `/readyz`.
 
-    `metrics`: the lines of `/metrics`. `feed`, `check`, `shown`: what the commands `feed status`, `check` and `audit show` print.
+    `metrics`: the lines of `/metrics`. `feed`, `check`, `shown`: what the commands `feed status`, `check`
+    and `audit show` print.
     """
 
     text: str
@@ -62,14 +63,14 @@ def ask(store: Command, settings: Settings, name: str | None) -> Surfaces:
 
     `name`: of the object that `audit show` is asked for; None: it is not asked.
     """
-    said: dict[str, tuple[str, int | None]] = {"audit show": ("", None)}
+    said: dict[str, tuple[str, int]] = {}
     for command in ("status", "status --json", "feed status", "check", *(["audit show"] if name else [])):
         out = store(*command.split(), *([name] if name and command == "audit show" else []), code=ANY_CODE)
         said[command] = f"{out}{store.errors}" if command in ("check", "audit show") else out, store.ended
     page, reasons, metrics = anyio.run(_server, settings)
     return Surfaces(
         said["status"][0], json.loads(said["status --json"][0]), said["status"][1], page, reasons, metrics, *said["feed status"],
-        *said["check"], *said["audit show"],
+        *said["check"], *said.get("audit show", ("", None)),
     )  # fmt: skip
 
 
