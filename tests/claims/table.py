@@ -621,8 +621,8 @@ def page() -> str:
     """The text of `docs/claims.md`."""
     rows = []
     for each in CLAIMS:
-        tests = [f"`{test.removeprefix('tests/')}`" for test in each.tests]
-        rows.append(f"| {each.claim} | {each.rests_on} | {', '.join([*(f'`{fault}`' for fault in each.faults), *tests])} |\n")
+        named = ", ".join(f"`{name}`" for name in (*each.faults, *each.tests))
+        rows.append(f"| {each.claim} | {each.rests_on} | {named} |\n")
     return HEAD + "".join(rows)
 
 
