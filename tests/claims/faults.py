@@ -402,7 +402,7 @@ FAULTS = {_name(each.plant): each for each in (
     Fault(payload_rotten, says={"text": "no payload was read"}, show=None),
     Fault(row_damaged, says={"text": NOBODY_LOOKED, "check": "cannot be read"}, check=3, show=1),
     Fault(row_damaged_and_audited, says={"text": "findings: 1 corrupt_row"}, check=3, show=1),
-    Fault(blobs_away, UNKNOWN, 4, {"text": "its directory is gone", "ready": "long-term tier", "check": "problem"}, check=3, show=None),
+    Fault(blobs_away, UNKNOWN, 4, {"text": "blobs is gone", "ready": "long-term tier", "check": "blobs is gone"}, check=3, show=2),
     Fault(restored_from_a_backup, says={"text": NOBODY_LOOKED}, show=1),
     Fault(restored_from_a_backup_and_audited, LOST, 6, LOSS, check=6, show=1),
     Fault(disk_full_in_use, STUCK, 6, {"headline": "The disk is full", "ready": "full", "check": "full"}, check=3),

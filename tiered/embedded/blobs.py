@@ -199,8 +199,8 @@ class FileBlobs:
         """Looks for something, as `_Disk.look`. If the whole directory is gone, nobody knows what is not found."""
 
         def look() -> T | None:
-            if (found := function(*args)) is None:
-                os.stat(self._root)
+            if (found := function(*args)) is None and not self._root.is_dir():
+                raise ConfigurationError(f"cannot {doing}: {self._root} is gone: put it back, or mount it")
             return found
 
         return await self._disk.look(doing, look, undo=undo)

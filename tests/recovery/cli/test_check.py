@@ -146,3 +146,24 @@ def test_an_index_without_a_row_was_whole(stored: Command) -> None:
     connection.close()
     [problem, *_] = stored("-d", "store", "check", code=3).splitlines()
     assert "missing from index rows_by_deadline" in problem
+
+
+def test_blobs_that_are_not_mounted_were_lost_for_readers_and_made_anew_by_the_next_writer(stored: Command) -> None:
+    stored("-d", "store", "put", "a/objects/large", "-", stdin=bytes(2 << 20))
+    blobs, elsewhere = stored.store / "blobs", stored.directory / "elsewhere"
+    blobs.rename(elsewhere)
+    for command, code, says in (
+        (("get", "a/objects/large"), 3, "store/blobs is gone: put it back, or mount it"),
+        (("head", "a/objects/large"), 3, "store/blobs is gone: put it back, or mount it"),
+        (("put", "a/objects/k", "-"), 3, "store/blobs is gone, and rows of the store name blobs in it: put it back, or mount it"),
+        (("recover", "--once"), 3, "store/blobs is gone"),
+        (("check",), 3, "store/blobs is gone"),
+    ):
+        said = stored("-d", "store", *command, code=code)
+        assert says in said + stored.errors and "is lost" not in said + stored.errors and not blobs.exists()
+    assert stored("-d", "store", "get", "a/objects/k") == "payload", "a row needs no blob"
+    blobs.mkdir()
+    assert "store/blobs is empty" in stored("-d", "store", "check", code=3)
+    blobs.rmdir()
+    elsewhere.rename(blobs)
+    assert stored("-d", "store", "check") and stored("-d", "store", "get", "a/objects/large")
