@@ -605,12 +605,12 @@ CLAIMS = (
 
 HEAD = """# Claims
 
-What the product says of a store is a claim. Each line has what a claim rests on, and what makes it false: a fault that
-`tests/claims/` plants in a real store, or a test elsewhere. After each fault, all surfaces are asked, and none may be
-greener than the truth: `tiered status` with its exit code, the page, `/readyz`, `/metrics`, `feed status` and `check`.
+What the product says of a store is a claim. Each line has what it rests on, and what makes it false: a fault that
+`tests/claims/faults.py` plants in a real store, or a test elsewhere. After each fault, all surfaces are asked, and none
+may be greener than the truth: `status`, `feed status`, `check`, `audit show`, the page, `/readyz`, `/metrics`.
 
-`tests/claims/table.py` is the source of this page. It holds the sentences themselves, too. A sentence, level, exit code
-or alert that is new fails a test until it has a line with a fault ([why](decisions/0156-a-claim-has-a-fault.md)).
+The source of this page is `tests/claims/table.py`, with the sentences themselves. A new sentence, level, exit code or
+alert fails a test until it has a fault ([why](decisions/0156-a-claim-has-a-fault.md)).
 
 | claim | rests on | made false by |
 |---|---|---|
