@@ -176,7 +176,7 @@ class _Look:
         self._tell_twins(found)
         self._ended |= {**found.departed, **{worker: each.at_ms for worker, each in found.workers.items() if each.left}}
         present = {worker: each.row for worker, each in found.workers.items() if not each.left}
-        return Source(found.total(), present, found.verdict() if fresh else UNKNOWN, found.at_ms, found.regressions)
+        return Source(found.total(), present, found.verdict() if fresh and present else UNKNOWN, found.at_ms, found.regressions)
 
     def _of_feed(self, source: Source | None) -> SourceOfFeed | None:
         if source is None or source.reported_ms is None:

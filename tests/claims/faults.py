@@ -421,7 +421,7 @@ FAULTS = {_name(each.plant): each for each in (
     Fault(sink_with_a_hole, BEHIND, 1, {"headline": "The change feed"}, feed=1, pending="only the last file of a sink is looked for"),
     Fault(sink_restored_from_a_backup, BEHIND, 1, {"headline": "The change feed"}, feed=1),
     Fault(feed_off_and_on, BEHIND, 1, {"headline": "The change feed"}, feed=1, pending="what changes while the feed is off makes no gap"),
-    Fault(sink_of_two_stores, BEHIND, 1, {"headline": "The change feed"}, feed=1),
+    Fault(sink_of_two_stores, BEHIND, 1, {"headline": "The change feed", "feed": "updates   unknown"}, feed=1),
     Fault(feed_of_the_store_restored, says={"feed": "waiting   1 entry"}),
     Fault(feed_of_the_store_restored_and_run, says={"feed": "3 updates committed, 3 live references"}),
 )}  # fmt: skip
