@@ -13,12 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from changelog.lease import Standing
+from recovery.commands import TIERED, typed
 from recovery.last_audit import LastAudit
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import AUDIT, FEED, RECOVERY
 from recovery.status.as_json import moment
 from recovery.status.feed import Feed, FeedSink
-from recovery.status.known import AGES_S, DUE, REPORT_AGE_MAX_S, SILENCE_MAX_S, Daemon, Level, Source, Status, StuckEntry
+from recovery.status.known import AGES_S, DUE, NS_PER_MS, REPORT_AGE_MAX_S, SILENCE_MAX_S, Daemon, Level, Source, Status, StuckEntry
 from recovery.status.words import advice, feed_orders, headline, orders
 from recovery.visible import visible
 
@@ -56,7 +57,7 @@ class Line:
     level: Level | None = None
 
 
-def status_lines(status: Status, width: int | None, tiered: str = "tiered") -> list[Line]:
+def status_lines(status: Status, width: int | None, tiered: str = TIERED) -> list[Line]:
     """Returns the lines. `width`: columns of the terminal; None: no line is wrapped. `tiered`: how commands begin."""
     page = _Page(width, tiered)
     page.answer(headline(status), status.level)
@@ -67,7 +68,9 @@ def status_lines(status: Status, width: int | None, tiered: str = "tiered") -> l
     page.text("store", f"{status.store.kind}, {status.store.name}")
     if (disk := status.disk) is not None:
         only = ", read-only" if disk.is_read_only else ""
-        page.text("disk", f"{disk.free_bytes >> 20:,} MiB free of {disk.size_bytes >> 20:,}{only}")
+        page.text("disk", f"{size(disk.free_bytes)} free of {size(disk.size_bytes)}{only}")
+    if status.audits is not None and status.audits.whole is not None:
+        page.text("contents", _contents(status.audits.whole, status.at_ms))
     page.text("at", moment(status.at_ms) or "unknown")
     _show_source(page, RECOVERY, status.sources.get(RECOVERY), status)
     _show_entries(page, status)
@@ -83,7 +86,7 @@ def status_lines(status: Status, width: int | None, tiered: str = "tiered") -> l
     return page.lines
 
 
-def feed_lines(status: Status, feed: Feed, width: int | None, tiered: str = "tiered") -> list[Line]:
+def feed_lines(status: Status, feed: Feed, width: int | None, tiered: str = TIERED) -> list[Line]:
     """Returns the lines about the change feed alone, as `tiered feed status` shows them. See `status_lines`."""
     page = _Page(width, tiered)
     for order in feed_orders(feed):
@@ -125,7 +128,7 @@ class _Page:
     def command(self, command: str | None) -> None:
         """Adds a command on a line of its own. It is not wrapped, because somebody will copy it."""
         if command is not None:
-            self.lines.append(Line(visible(f"{' ' * LABEL}$ {self._tiered}{command.removeprefix('tiered')}")))
+            self.lines.append(Line(visible(f"{' ' * LABEL}$ {typed(command, self._tiered)}")))
 
     def _wrapped(self, text: str, first: str, others: str) -> list[str]:
         if self.width is None:
@@ -316,6 +319,14 @@ def _seen(daemon: Daemon) -> str:
     return f"{daemon.instance}, seen {duration(daemon.seen_s_ago)} ago"
 
 
+def _contents(whole: LastAudit, at_ms: int) -> str:
+    """What the store held when it was last audited as a whole."""
+    live = "" if whole.live is None else f"{count(whole.live[0], 'object')} with a blob, {size(whole.live[1])}; "
+    of = "" if whole.size is None else f", {size(whole.size)}"
+    when = ago((at_ms * NS_PER_MS - whole.ended_ns) / 1e9)
+    return f"{live}{count(whole.blobs, 'blob')} in all{of}, by the audit that ended {when} (small objects are not counted)"
+
+
 def _show_audit(page: _Page, status: Status) -> None:
     if status.audits is None or not status.durable:
         page.text("audit", "unknown")
@@ -350,6 +361,15 @@ def duration(seconds: float) -> str:
 def ago(seconds: float) -> str:
     """Returns how long ago something was. A time that has not come yet was written before a clock was set back."""
     return f"{duration(max(0.0, seconds))} ago" if seconds >= -REPORT_AGE_MAX_S else f"{duration(-seconds)} ahead of the clock"
+
+
+def size(number: float) -> str:
+    """Returns a number of bytes in its largest unit, such as `1.2 GB`. Units are powers of 1000, as on the page."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if number < 1000:
+            return f"{number:.0f} B" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:,.1f} PB"
 
 
 def rate(per_s: float) -> str:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from changelog.lease import Standing
 from recovery.hiding import without_names
 from recovery.last_audit import Audits, LastAudit
+from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import RECOVERY
 from recovery.statistics.verdict import Kind, Verdict
@@ -37,6 +38,9 @@ DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 UNKNOWN = Verdict(Kind.UNKNOWN)
 
 NS_PER_MS = 1_000_000
+
+SERVICES = {CHANGELOG: "changelog", HIGH_VOLUME: "high-volume tier", LONG_TERM: "long-term tier"}
+"""What people call the services of a store."""
 
 
 class Level(StrEnum):
@@ -69,6 +73,10 @@ class Disk:
     def is_full(self) -> bool:
         """Whether puts fail for want of space."""
         return not self.is_read_only and self.free_bytes < DISK_FULL_BYTES
+
+    @property
+    def refuses_puts(self) -> bool:
+        return self.is_full or self.is_read_only
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +179,8 @@ class Status:
 
     `durable`: a changelog is kept. `answers`: the changelog could be read. `daemons`: None if the presence rows could
     not be read. `audits`: None if the note could not be read, or if there is none because no changelog is kept.
-    `disk`: of an embedded store; None: of another one, or not known.
+    `disk`: of an embedded store; None: of another one, or not known. `away`, `refusing`: the services that did not
+    answer, and those that refuse what they are asked (`SERVICES`).
     `problems`: one sentence for each thing that is wrong, or could not be looked at. `complete`: all was looked at.
     """
 
@@ -188,6 +197,8 @@ class Status:
     feed: Feed | None = None
     complete: bool = True
     disk: Disk | None = None
+    away: tuple[str, ...] = ()
+    refusing: tuple[str, ...] = ()
 
     @property
     def alive(self) -> int | None:
@@ -229,6 +240,8 @@ class Status:
         if self.nobody_works or kind in (Kind.FALLING_BEHIND, Kind.STALLED) or (self.feed is not None and self.feed.is_late):
             return Level.BEHIND
         if not self.answers or not self.durable or not self.complete or (self.disk is not None and self.disk.is_read_only):
+            return Level.UNKNOWN
+        if self.away or self.refusing:
             return Level.UNKNOWN
         if self.suspicions or (self.feed is not None and self.feed.state is FeedState.UNKNOWN):
             return Level.UNKNOWN

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,19 +19,21 @@ from typing import TypeVar
 
 import anyio
 
-from changelog.base.errors import TieredError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId, Entry, Unreadable
 from changelog.lease import Standing, standing
 from changelog.log import ChangeLog
 from recovery.entries import PAGE
 from recovery.last_audit import Audits, read_audits
+from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM
 from recovery.statistics.persisted import FEED, RECOVERY, SOURCES, Document, read_statistics
 from recovery.status.feed import Judged, SourceOfFeed, look_at_feed
 from recovery.status.known import (
     AGES_S,
     NS_PER_MS,
     REPORT_AGE_MAX_S,
+    SERVICES,
     SILENCE_MAX_S,
     STUCK_LISTED_MAX,
     UNKNOWN,
@@ -54,6 +56,10 @@ COUNT_S = 5.0
 
 ANSWER_S = 10.0
 """Seconds within which a service must answer one question."""
+
+A_ROW, THE_CLOCK = "a row", "the service's clock"
+SERVICE_OF = {A_ROW: HIGH_VOLUME, "a blob": LONG_TERM, THE_CLOCK: LONG_TERM}
+"""Which service is asked for what. All else is asked of the changelog."""
 
 NO_OBJECT = "~status"
 """A path that no object has."""
@@ -83,6 +89,8 @@ class _Look:
         self._runtime = runtime
         self._problems: list[str] = []
         self._unread: dict[str, list[str]] = {}
+        self._away: set[str] = set()
+        self._refusing: set[str] = set()
         self._now_ms = 0
         self._ended: dict[str, int] = {}
 
@@ -103,7 +111,7 @@ class _Look:
                 sources[name] = found
 
         async def read_a_row() -> None:
-            await self._ask("a row", partial(self._tiers.high_volume.read, NO_OBJECT))
+            await self._ask(A_ROW, partial(self._tiers.high_volume.read, NO_OBJECT))
 
         async def read_a_blob() -> None:
             await self._ask("a blob", partial(self._tiers.long_term.head, NO_OBJECT))
@@ -133,6 +141,7 @@ class _Look:
             sources={name: sources[name] for name in SOURCES if name in sources}, entries=entries.entries(),
             stuck=entries.stuck(), daemons=daemons, audits=audits if self._log.durable else None,
             problems=tuple(self._told()), complete=not self._unread, disk=_disk_of(self._settings.directory),
+            away=_named(self._away), refusing=_named(self._refusing - self._away),
             feed=None if judged is None else judged(self._now_ms, self._of_feed(sources.get(FEED))),
         )  # fmt: skip
 
@@ -145,19 +154,23 @@ class _Look:
 
     async def _ask(self, what: str, call: Callable[[], Awaitable[Answer]]) -> Answer | None:
         """Asks, for `ANSWER_S` seconds at most. None: there was no answer, and the problem is noted."""
+        service = SERVICE_OF.get(what, CHANGELOG)
         try:
             with anyio.fail_after(ANSWER_S):
                 return await call()
         except TimeoutError:
             self._unread.setdefault(f"no answer within {ANSWER_S:g} s", []).append(what)
+            self._away.add(service)
         except TieredError as error:
+            if not isinstance(error, CorruptRecordError):
+                (self._refusing if isinstance(error, ConfigurationError) else self._away).add(service)
             self._unread.setdefault("; ".join(str(error).splitlines()), []).append(what)
         return None
 
     async def _time_ms(self) -> int:
         """Returns the service's time (Unix ms). If it does not answer, this machine's, and that is noted."""
         here_ns = self._runtime.wall_ns()
-        there_ns = await self._ask("the service's clock", self._tiers.long_term.now_ns)
+        there_ns = await self._ask(THE_CLOCK, self._tiers.long_term.now_ns)
         if there_ns is None:
             self._problems.append("ages are by this machine's clock")
             return here_ns // NS_PER_MS
@@ -222,6 +235,10 @@ class _Look:
             alive = not ended and abs(ago_ms) <= SILENCE_MAX_S * 1000  # what lies ahead was written before a clock was set back
             found.append(Daemon(instance, max(0.0, ago_ms / 1000), alive, ended))
         return found
+
+
+def _named(services: Collection[str]) -> tuple[str, ...]:
+    return tuple(name for service, name in SERVICES.items() if service in services)
 
 
 def _disk_of(directory: Path | None) -> Disk | None:

@@ -78,6 +78,7 @@ CLAIMS = (
         {
             KNOWN: ("Level lost",),
             WORDS: ("DATA IS LOST", "An audit found live objects"),
+            VIEW: ("DATA IS LOST",),
             STATUS: ("exit code 6",),
         },
         ("lost_and_read", "lost_and_audited", "lost_beside_a_narrow_clean_audit", "restored_from_a_backup_and_audited"),
@@ -149,7 +150,7 @@ CLAIMS = (
     Claim(
         "the disk is full",
         "what the file system says is free",
-        {WORDS: ("The disk is full",), VIEW: ("the disk of the store",), LINES: ("{} MiB free",)},
+        {WORDS: ("The disk is full",), VIEW: ("the disk of the store",), LINES: ("{} free of",)},
         ("disk_full_in_use", "disk_full_at_rest"),
     ),
     Claim("the disk is read-only; exit code 4", "how the file system is mounted", {WORDS: ("The disk is read-only",)}, ("disk_read_only",)),
@@ -160,7 +161,14 @@ CLAIMS = (
             KNOWN: ("Level unknown",),
             PACE: ("Kind unknown",),
             STATUS: ("exit code 4",),
-            WORDS: ("It is not known whether recovery", "The changelog does not answer", " See the problems"),
+            WORDS: (
+                "It is not known whether recovery",
+                "{}t is not known whether recovery",
+                "The changelog cannot be read",
+                "The {} refuses",
+                "The {} {} not",
+                " See the problems",
+            ),
         },
         ("blobs_away", "note_damaged:audit/last", "note_damaged:statistics/recovery"),
         (
@@ -224,9 +232,21 @@ CLAIMS = (
     Claim(
         "the page: a service does not answer, or refuses",
         "its questions, and what recovery met lately",
-        {VIEW: ("A service does not", "See what is missing", "The {} refuses", "The {} {} not answer", "refuses what recovery")},
+        {VIEW: ("See what is missing", "refuses what recovery")},
         ("blobs_away",),
         (f"{PAGE}a_tier_that_is_down_is_told_first", f"{PAGE}a_daemon_that_may_not_delete_says_why_and_names_no_object"),
+    ),
+    Claim(
+        "the page: this daemon does nothing",
+        "passes that read the changelog",
+        {VIEW: ("This daemon does nothing", "This daemon makes no pass")},
+        tests=(f"{PAGE}a_daemon_that_does_nothing_is_not_green",),
+    ),
+    Claim(
+        "what the store held, and when",
+        "the note of the last complete audit of the whole store",
+        {LINES: ("{} with a blob", "{}{} in all{}, by the audit")},
+        tests=(f"{OF_AUDIT}noted.py::test_what_an_audit_found_is_noted",),
     ),
     Claim(
         "the page: its word for the level; nothing to do",

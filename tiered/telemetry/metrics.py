@@ -139,6 +139,15 @@ class Metrics(Collector):
         if error is not None:
             self._call_errors.labels(service, method, kind_of(error), code_of(error)).inc()
 
+    def calls_made(self) -> Mapping[str, tuple[int, int]]:
+        """By service, how many calls have ended, and how many of them failed."""
+        ended, failed = dict.fromkeys(SERVICES, 0), dict.fromkeys(SERVICES, 0)
+        for family, suffix, into in ((self._call_s, "_count", ended), (self._call_errors, "_total", failed)):
+            for sample in (each for metric in family.collect() for each in metric.samples):
+                if sample.name.endswith(suffix) and sample.labels["service"] in into:
+                    into[sample.labels["service"]] += round(sample.value)
+        return {service: (ended[service], failed[service]) for service in SERVICES}
+
     def count(self, event: Event, kind: str, amount: int) -> None:
         child = self._children.get((event, kind)) or self._children[event, OTHER]
         child.inc(amount)

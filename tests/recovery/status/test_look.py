@@ -11,7 +11,7 @@ import anyio
 import pytest
 from trio.testing import MockClock
 
-from changelog.base.errors import CorruptRecordError, UnavailableError, UnconfirmedError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError, UnconfirmedError
 from changelog.change import Change, ChangeId, Entry
 from changelog.lease import Standing
 from changelog.noop import NoopChangeLog
@@ -389,8 +389,10 @@ async def test_without_a_changelog_nothing_is_claimed(world: World) -> None:
     assert headline(found).startswith("No changelog is kept")
 
 
-@pytest.mark.parametrize("failing", [*(fail(kind("gone")) for kind in (UnavailableError, UnconfirmedError, CorruptRecordError)), hang])
-async def test_a_service_that_is_down_gives_a_status_with_what_is_known(world: World, failing: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(("failing", "is_away"), [
+    (fail(UnavailableError("gone")), True), (fail(UnconfirmedError("gone")), True), (fail(CorruptRecordError("gone")), False), (hang, True),
+])  # fmt: skip
+async def test_a_service_that_is_down_gives_a_status_with_what_is_known(world: World, failing: Callable[..., Any], is_away: bool) -> None:
     await record(world)
     for name in ("entries", "presences", "read_note"):
         world.log.hooks[name] = failing
@@ -398,6 +400,8 @@ async def test_a_service_that_is_down_gives_a_status_with_what_is_known(world: W
     found = await look(world)
     assert world.runtime.monotonic() - began < 30
     assert not found.answers and found.level is Level.UNKNOWN
+    assert found.away == (("changelog",) if is_away else ()) and found.refusing == ()
+    assert headline(found).startswith("The changelog does not answer. It is" if is_away else "The changelog cannot be read, so it is")
     assert (found.entries.by_standing, found.stuck.count, found.daemons, found.last_audit) == ({}, None, None, None)
     [problem] = found.problems
     assert problem.startswith(
@@ -424,6 +428,13 @@ async def test_one_thing_that_cannot_be_read_hides_nothing_else(world: World, na
     assert (found.stuck.count == 1) is (name != "entries")
     assert (found.daemons is None) is (name == "presences")
     assert (found.audits is None) is (name == "read_note")
+    service = {"log": "changelog", "rows": "high-volume tier", "blobs": "long-term tier"}[tier]
+    assert (found.away, found.refusing) == ((service,), ())
+    assert headline(found).startswith(f"The {service} does not answer")
+    getattr(world, tier).hooks[name] = fail(ConfigurationError("grant roles/x"))
+    found = await look(world)
+    assert (found.away, found.refusing) == ((), (service,)) and found.level in (Level.UNKNOWN, Level.STUCK)
+    assert headline(found).startswith(f"The {service} refuses what is asked of it, so entries wait.")
 
 
 async def test_a_page_that_does_not_come_leaves_what_came_before(world: World) -> None:
