@@ -269,7 +269,9 @@ def _show_feed(page: _Page, feed: Feed, status: Status) -> None:
         page.text("waiting", "unknown")
     else:
         since = "" if feed.kept_age_s is None else f", the oldest for {duration(feed.kept_age_s)}"
-        number = f"{'about ' if kept.estimated else ''}{count(kept.entries, 'entry', 'entries')}"
+        number = "too many entries to count"
+        if kept.entries is not None:
+            number = f"{'about ' if kept.estimated else ''}{count(kept.entries, 'entry', 'entries')}"
         page.text("waiting", f"{number}{since}; at most {duration(feed.hold_max_s)}, then recovery cleans up without the feed")
     for sink in feed.sinks:
         page.whole("sink", sink.name)
