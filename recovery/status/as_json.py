@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from recovery.dangling import LostReads
 from recovery.hiding import HIDDEN, without_names
 from recovery.last_audit import LastAudit
 from recovery.statistics.columns import SourceRow
@@ -47,6 +48,7 @@ def as_json(status: Status, *, show_objects: bool = True) -> dict[str, Any]:
             {"instance": each.instance, "seen_s_ago": each.seen_s_ago, "alive": each.alive, "ended": each.ended} for each in status.daemons
         ],
         "audits": None if audits is None else [_audit_json(audit, status.at_ms) for audit in audits.runs],
+        "lost_reads": None if status.lost_reads is None else _lost_reads_json(status.lost_reads, show_objects),
         "disk": None if status.disk is None else {
             "free_bytes": status.disk.free_bytes, "size_bytes": status.disk.size_bytes, "full": status.disk.is_full,
             "read_only": status.disk.is_read_only,
@@ -64,6 +66,16 @@ def _audit_json(audit: LastAudit, at_ms: int) -> dict[str, Any]:
         "blobs": audit.blobs, "tombstones": audit.tombstones, "references": audit.references, "scope": audit.scope,
         "payloads_read": audit.verified, "lost": audit.lost,
         "findings": {kind: {"number": number, "bytes": size} for kind, (number, size) in audit.findings.items()},
+    }  # fmt: skip
+
+
+def _lost_reads_json(lost: LostReads, show_objects: bool) -> dict[str, Any]:
+    return {
+        "objects": [
+            {"object": each.path if show_objects else HIDDEN, "blob": each.blob if show_objects else HIDDEN, "found": moment(each.found_ms)}
+            for each in lost.objects
+        ],
+        "not_looked_at": lost.not_looked_at, "more": lost.more,
     }  # fmt: skip
 
 

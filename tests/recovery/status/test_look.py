@@ -402,7 +402,7 @@ async def test_a_service_that_is_down_gives_a_status_with_what_is_known(world: W
     [problem] = found.problems
     assert problem.startswith(
         "the changelog, the checkpoint of the feed, the presence of daemons, the results of the audits, the statistics of audit,"
-        " the statistics of feed, the statistics of recovery could not be read: "
+        " the statistics of feed, the statistics of recovery, what readers found lost could not be read: "
     )
     shown = as_json(found)
     assert shown["stuck"]["count"] is None and shown["daemons"] is None and shown["entries"]["by_standing"] == {}
