@@ -60,6 +60,8 @@ def feed_sentence(status: Status) -> str:
             return "The change feed is behind."
         case FeedState.NO_WRITER:
             return "Nobody takes up what the change feed must publish."
+        case FeedState.ENDED:
+            return "The writer of the change feed has ended, and no other one works now."
         case FeedState.UNKNOWN:
             return "It is not known whether the change feed keeps up."
     return ""
