@@ -144,13 +144,16 @@ def test_a_feed_that_stands_still_is_in_the_answer_with_what_to_do() -> None:
     assert (waits.level, headline(waits)) == (Level.BEHIND, "Recovery keeps up. Nobody takes up what the change feed must publish.")
 
 
+HAS_ENDED = "The writer of the change feed has ended, and no other one works now."
+
+
 @pytest.mark.parametrize(("feed_of", "level", "code", "said"), [
     (judged(feed(OLD)), Level.BEHIND, 1, "The change feed is behind."),
     (judged(feed(sinks=(ONE, FAILING))), Level.BEHIND, 1, "The change feed is behind."),
     (judged(feed(None, kept=Kept(0, False, None), kept_age_s=None)), Level.BEHIND, 1, "Nobody takes up what the change feed must publish."),
     (judged(feed(frontier_age_s=0.0, ahead_s=7200.0), None), Level.UNKNOWN, 4, "It is not known whether the change feed keeps up."),
     (judged(feed(FIRST)), Level.OK, 0, ""),
-    (judged(feed(replace(CHECKPOINT, closed=True)), None), Level.OK, 0, "The writer of the change feed has ended, and no other one works now."),
+    (judged(feed(replace(CHECKPOINT, closed=True)), None), Level.OK, 0, HAS_ENDED),
     (judged(feed(enabled=False)), Level.OK, 0, ""),
 ])  # fmt: skip
 def test_status_was_greener_than_feed_status(feed_of: Feed, level: Level, code: int, said: str) -> None:
