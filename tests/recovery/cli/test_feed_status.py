@@ -109,6 +109,16 @@ def test_each_state_has_its_reason(found: Feed, source: SourceOfFeed | None, sta
     assert why in now.why and bool(why) == bool(now.why)
 
 
+@pytest.mark.parametrize(("age_s", "every_s", "young"), [
+    (30.0, 2.0, True), (31.0, 2.0, False), (90.0, 30.0, True), (91.0, 30.0, False), (None, 30.0, False),
+])  # fmt: skip
+def test_how_old_a_young_frontier_is(age_s: float | None, every_s: float, young: bool) -> None:
+    settings = SETTINGS.model_copy(update={"progress_every_s": every_s})
+    found = feed(frontier_age_s=age_s)
+    assert judge(found, settings, None)[0] is (FeedState.LIVE if young else FeedState.STALLED)
+    assert judge(found, settings, WORKS)[0] is (FeedState.LIVE if young else FeedState.BEHIND)
+
+
 def test_a_checkpoint_that_cannot_be_read_is_said_to_be_so() -> None:
     assert judge(feed(None), SETTINGS, WORKS, unread=True) == (FeedState.UNKNOWN, "Its checkpoint could not be read.")
 

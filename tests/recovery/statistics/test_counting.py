@@ -107,6 +107,18 @@ async def test_an_estimate_has_no_bias_where_one_range_has_most_entries(world: W
     assert len(set(found)) > 1 and mean(found) == sum(sizes.values())
 
 
+async def test_an_estimate_is_never_below_what_was_seen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = Entry(Change(ChangeId.new(world.runtime), "n/objects/a"), "key", "")
+
+    async def read(within: KeyRange, limit: int) -> Page:
+        await world.runtime.sleep(1)
+        endless = within.end != shard_ranges()[0].end
+        return Page((entry,) * (500 if endless else 2), f"{within.start}0" if endless else None)
+
+    monkeypatch.setattr(world.runtime.random, "randrange", lambda number: 0)
+    assert await count_entries(read, shard_ranges(), lambda each: True, world.runtime, 5) == Count(2 + 3 * 500, True)
+
+
 async def test_a_short_log_costs_one_call_and_an_endless_one_ends_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     bursts(world, 400)
     assert await backlog(world) == Count(400) and world.calls.count("entries") == 1

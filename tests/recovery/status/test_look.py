@@ -16,6 +16,9 @@ from changelog.change import Change, ChangeId, Entry
 from changelog.lease import Standing
 from changelog.noop import NoopChangeLog
 from recovery.cli.status_lines import status_lines
+from recovery.feed.writer.checkpoint import NOTE as FEED_NOTE
+from recovery.feed.writer.checkpoint import Checkpoint
+from recovery.feed.writer.checkpoint import store_of as feed_store_of
 from recovery.last_audit import DANGLING, DESTROYED, NOTE, RUNS_MAX, Audits, LastAudit, decode, encode, note_audit, read_audits
 from recovery.statistics.columns import Offsets, SourceRow
 from recovery.statistics.persisted import RECOVERY, Document, change_statistics, note_name
@@ -408,6 +411,27 @@ async def test_a_service_that_is_down_gives_a_status_with_what_is_known(world: W
     assert shown["stuck"]["count"] is None and shown["daemons"] is None and shown["entries"]["by_standing"] == {}
 
 
+@pytest.mark.parametrize(("ago_s", "left", "state"), [
+    (0, False, "behind"), (59, False, "behind"), (61, False, "stalled"), (-59, False, "behind"), (-61, False, "stalled"),
+    (0, True, "stalled"),
+])  # fmt: skip
+async def test_a_report_within_the_last_minute_is_a_sign_of_life_of_a_feeds_writer(
+    world: World, ago_s: float, left: bool, state: str
+) -> None:
+    values: dict[str, Any] = {"changelog": "sqlite", "feed": {"enabled": True, "to": ("/var/feed",)}}
+    now_ms = world.runtime.wall_ns() // 1_000_000
+    checkpoint = Checkpoint.begin(now_ms - 900_000, feed_store_of(world.settings(**values)), "w")
+    at = now_ms - 600_000
+    begun = replace(checkpoint, timestamp=at, next=at + 1, lower=at + 1, bindings=((at, 0),), passed=at)
+    world.log.target.notes[FEED_NOTE] = begun.to_bytes()
+    row = SourceRow("feed", "w", "r", None, False, None, True, 0, 0)
+    await change_statistics(world.log.target, "feed", lambda document: document.with_report(
+        row, "r", now_ms - round(ago_s * 1000), 10**9, snapshot="generation", probe=Offsets(0, 0), alone=True, left=left,
+    ))  # fmt: skip
+    found = await look(world, **values)
+    assert found.feed is not None and found.feed.state == state, found.feed
+
+
 @pytest.mark.parametrize(("name", "tier"), [
     ("entries", "log"), ("presences", "log"), ("read_note", "log"), ("now_ns", "blobs"), ("read", "rows"),
 ])  # fmt: skip
@@ -438,6 +462,21 @@ async def test_a_page_that_does_not_come_leaves_what_came_before(world: World) -
     found = await look(world)
     assert found.answers and (found.entries.counted, found.entries.complete) == (3, False)
     assert found.level is Level.UNKNOWN and found.problems == ("the changelog could not be read: gone",)
+
+
+@pytest.mark.parametrize(("there_s", "said"), [
+    (0, ""), (60, ""), (-60, ""), (61, "this machine's clock is 61 s behind the service's"),
+    (-61, "this machine's clock is 61 s ahead of the service's"),
+])  # fmt: skip
+async def test_a_minute_is_no_wrong_clock(world: World, there_s: int, said: str) -> None:
+    here_ns = world.runtime.wall_ns()
+
+    async def other(now_ns: Callable[..., Any]) -> int:
+        return here_ns + there_s * 10**9
+
+    world.blobs.hooks["now_ns"] = other
+    world.runtime.wall_ns = lambda: here_ns  # type: ignore[method-assign]
+    assert "".join((await look(world)).problems).removesuffix(", by which ages are shown") == said
 
 
 async def test_a_clock_that_is_wrong_is_told_and_ages_are_by_the_services(world: World) -> None:
