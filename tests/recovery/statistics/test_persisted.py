@@ -344,8 +344,10 @@ async def test_a_swap_without_an_answer_is_repeated_without_counting_twice(anyio
 @pytest.mark.anyio
 def test_the_stored_form_is_the_one_that_was_released() -> None:
     """Daemons of two versions work beside each other. A form that changes is a new version."""
-    columns = '"incarnation":"r","snapshot_records_known":9,"snapshot_known_estimated":true,"snapshot_progress":4,"snapshot_committed":false'
-    columns += ',"outstanding_values":7,"processed_values":3,"messages_received":5,"bytes_received":50,"updates_staged":2,"updates_committed":1'
+    columns = (
+        '"incarnation":"r","snapshot_records_known":9,"snapshot_known_estimated":true,"snapshot_progress":4,"snapshot_committed":false,'
+        '"outstanding_values":7,"processed_values":3,"messages_received":5,"bytes_received":50,"updates_staged":2,"updates_committed":1'
+    )
     raw = (
         '{"v":1,"source":"recovery","incarnation":"r","snapshot":"first pass","committed":false,"base":{"processed_values":2,'
         '"messages_received":2,"bytes_received":2,"updates_staged":2,"updates_committed":2},"folded":{"old":[1,1,1,1,1]},'
@@ -354,7 +356,8 @@ def test_the_stored_form_is_the_one_that_was_released() -> None:
     ).encode()
     found = decode("recovery", raw)
     assert encode(found) == raw
-    assert (found.offsets, found.elsewhere, found.regressions, found.departed, found.samples) == (Offsets(9, 5), 4, 6, {"z": 8}, ((1000, 9, 5),))
+    assert (found.offsets, found.elsewhere, found.regressions) == (Offsets(9, 5), 4, 6)
+    assert (found.departed, found.samples) == ({"z": 8}, ((1000, 9, 5),))
     assert (found.total().lag, found.total().messages_received, found.total().snapshot_percentage) == (4, 7, pytest.approx(44.4, abs=0.1))
 
 
