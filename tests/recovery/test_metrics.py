@@ -59,7 +59,7 @@ def test_the_rest_of_the_status_is_shown(name: str, labels: dict[str, str], valu
     ({"lost_reads": None}, "tiered_read_lost_objects"), ({"disk": None}, "tiered_disk_read_only"), ({"daemons": None}, "tiered_daemons"),
     ({"store": {"kind": "embedded", "name": "s", "durable": False}}, "tiered_daemons"),
 ])  # fmt: skip
-def test_of_what_nobody_can_know_there_is_no_metric(part: Mapping[str, Any], name: str) -> None:
+def test_of_what_nobody_can_know_there_is_no_metric(part: dict[str, Any], name: str) -> None:
     """Where no changelog is kept, no daemon can show itself: 0 of them was an alarm for ever."""
     assert shown(STATUS).get_sample_value(name) is not None
     assert shown(STATUS | part).get_sample_value(name) is None

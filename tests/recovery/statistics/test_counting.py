@@ -155,3 +155,16 @@ async def test_no_verdict_and_no_regression_rests_on_an_estimate(world: World, m
     del world.log.hooks["entries"]
     await source.report()
     assert ((await stored(world)).total().lag, (await stored(world)).regressions) == (1_500, 0)
+
+
+async def test_how_much_there_is_is_not_known_before_a_range_was_read_to_its_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "COUNT_PAGE", 10)
+    bursts(world, 1_500)
+    slow(world, 2)
+    counts = Counts(progress=7)
+    await RecoverySource(world.log, world.runtime, world.settings(), "me", counts).report()
+    total = (await stored(world)).total()
+    assert (total.snapshot_records_known, total.snapshot_known_estimated, total.snapshot_progress) == (None, False, 7)
+    counts.passed = True
+    await RecoverySource(world.log, world.runtime, world.settings(), "you", counts).report()
+    assert (await stored(world)).rows()["you"].snapshot_records_known == 0, "it is not responsible"

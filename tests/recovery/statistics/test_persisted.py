@@ -358,7 +358,7 @@ def test_the_stored_form_is_the_one_that_was_released() -> None:
     assert encode(found) == raw
     assert (found.offsets, found.elsewhere, found.regressions) == (Offsets(9, 5), 4, 6)
     assert (found.departed, found.samples) == ({"z": 8}, ((1000, 9, 5),))
-    assert (found.total().lag, found.total().messages_received, found.total().snapshot_percentage) == (4, 7, pytest.approx(44.4, abs=0.1))
+    assert (found.total().lag, found.total().messages_received) == (4, 7)
 
 
 async def test_a_log_that_keeps_nothing_has_no_statistics(anyio_backend: str) -> None:
