@@ -10,7 +10,6 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -21,17 +20,6 @@ from changelog.change import ChangeId
 from tests.given.command_line import OBJECT, OWN_PROCESS, Command, plant, shell, unwritable
 from tiered.embedded.blobs import FileBlobs
 from tiered.metadata import Metadata, TimeToLive
-
-
-@pytest.fixture(autouse=True)
-def _interruptible() -> Iterator[None]:
-    """Processes that a test starts can be interrupted.
-
-    They inherit this, also where the tests run in a shell's background, in which SIGINT is ignored.
-    """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

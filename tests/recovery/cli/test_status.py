@@ -13,7 +13,6 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +36,6 @@ def tiered(tmp_path: Path) -> Command:
     command = Command(tmp_path)
     command("put", OBJECT, "-", stdin=b"payload")
     return command
-
-
-@pytest.fixture
-def anew() -> Iterator[None]:
-    """What a test starts can be interrupted, also where the tests run in a shell's background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def announce(store: Path, instance: str) -> None:
@@ -192,7 +183,6 @@ def test_an_output_that_cannot_be_written(tiered: Command, how: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("anew")
 @pytest.mark.parametrize("as_json", [False, True])
 def test_in_a_pipe_watch_prints_a_block_each_tick_until_it_is_interrupted(tiered: Command, as_json: bool) -> None:
     command = [sys.executable, *OWN_PROCESS, "-d", str(tiered.store), "status", "--watch", "0.2", *["--json"][:as_json]]
@@ -210,7 +200,6 @@ def test_in_a_pipe_watch_prints_a_block_each_tick_until_it_is_interrupted(tiered
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("anew")
 def test_on_a_narrow_terminal_watch_draws_again_and_keeps_the_answer_in_sight(tiered: Command) -> None:
     main, side = os.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 8, 40, 0, 0))
@@ -260,7 +249,6 @@ def told_by_a_process(tiered: Command) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("anew")
 def test_a_writer_is_killed_a_daemon_recovers_it_and_status_says_each_step(tiered: Command) -> None:
     quick = {"TIERED_LEASE__HEARTBEAT_INTERVAL_S": "0.2", "TIERED_LEASE__EXPIRY_S": "0.5", "TIERED_RECOVERY__IDLE_S": "0.1"}
     tiered.environment |= quick
