@@ -19,12 +19,15 @@ from recovery.cli.status_lines import status_lines
 from recovery.feed.writer.checkpoint import NOTE as FEED_NOTE
 from recovery.feed.writer.checkpoint import Checkpoint
 from recovery.feed.writer.checkpoint import store_of as feed_store_of
+from recovery.feed.writer.positions import Position
+from recovery.feed.writer.positions import note_name as position_note
 from recovery.last_audit import DANGLING, DESTROYED, NOTE, RUNS_MAX, Audits, LastAudit, decode, encode, note_audit, read_audits
 from recovery.statistics.columns import Offsets, SourceRow
 from recovery.statistics.persisted import RECOVERY, Document, change_statistics, note_name
 from recovery.statistics.verdict import Kind, Verdict
 from recovery.status import look as module
 from recovery.status.as_json import COLUMNS, as_json
+from recovery.status.feed import FeedSink
 from recovery.status.known import Daemon, Level, Status
 from recovery.status.look import gather
 from recovery.status.words import ADVICE, DAMAGED, MEND, advice, headline
@@ -409,6 +412,36 @@ async def test_a_service_that_is_down_gives_a_status_with_what_is_known(world: W
     )
     shown = as_json(found)
     assert shown["stuck"]["count"] is None and shown["daemons"] is None and shown["entries"]["by_standing"] == {}
+
+
+async def test_how_far_each_sink_is(world: World) -> None:
+    places = ("/srv/none", "/srv/here", "/srv/before", "/srv/fails", "/srv/damaged", "/srv/ahead")
+    values: dict[str, Any] = {"changelog": "sqlite", "feed": {"enabled": True, "to": places}}
+    at = world.runtime.wall_ns() // 1_000_000 - 60_000
+    began = Checkpoint.begin(at - 900_000, feed_store_of(world.settings(**values)), "w")
+    begun = replace(began, timestamp=at, next=at + 1, lower=at + 1, bindings=((at, 9),), passed=at)
+    for position in (
+        Position("/srv/here", begun.generation, at - 5000, 7), Position("/srv/before", begun.generation - 1, at, 9),
+        Position("/srv/fails", begun.generation, at, 9, at - 1000, "full"), Position("/srv/ahead", begun.generation, at + 1, 10),
+    ):
+        world.log.target.notes[position_note(position.sink)] = position.to_bytes()
+    world.log.target.notes[position_note("/srv/damaged")] = b"?"
+
+    async def sinks() -> list[FeedSink]:
+        found = (await look(world, **values)).feed
+        assert found is not None
+        return list(found.sinks)
+
+    world.log.target.notes[FEED_NOTE] = begun.to_bytes()
+    assert await sinks() == [
+        FeedSink("/srv/none", None, 0, 9, None), FeedSink("/srv/here", at - 5000, 7, 2, 5.0), FeedSink("/srv/before", None, 0, 9, None),
+        FeedSink("/srv/fails", at, 9, 0, 0.0, at - 1000, "full"), FeedSink("/srv/damaged", known=False),
+        FeedSink("/srv/ahead", at + 1, 10, 0, 0.0),
+    ]  # fmt: skip
+    del world.log.target.notes[FEED_NOTE]
+    assert (await sinks())[1:4] == [
+        FeedSink("/srv/here"), FeedSink("/srv/before"), FeedSink("/srv/fails", failing_since_ms=at - 1000, error="full")
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("ago_s", "left", "state"), [
