@@ -22,6 +22,7 @@ from changelog.base.errors import TieredError, UnavailableError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
+from recovery.hiding import without_names
 from recovery.last_audit import Audits, read_audits
 from tiered.metadata import is_expired
 from tiered.protocol.backends import Tiers, Tombstone
@@ -95,7 +96,8 @@ async def look_at_all(tiers: Tiers, runtime: Runtime, listed: Sequence[Dangling]
             except TimeoutError:
                 found[index] = Found.NOT_KNOWN, f"no answer within {LOOK_S:g} s"
             except TieredError as error:
-                found[index] = Found.NOT_KNOWN, "; ".join(str(error).splitlines())
+                # A problem of a status is shown also where no object may be named.
+                found[index] = Found.NOT_KNOWN, without_names("; ".join(str(error).splitlines()), (each.path, each.blob))
 
     async with anyio.create_task_group() as tasks:
         for index, each in enumerate(listed):
