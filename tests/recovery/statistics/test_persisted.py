@@ -150,13 +150,14 @@ def test_what_vanishes_beside_another_worker_is_counted_once_it_has_reported() -
 
 
 def test_what_is_missing_waits_until_every_other_worker_has_reported() -> None:
-    document = reported(reported(reported(new(), "a", 0, backlog=10), "b", 0, 1), "c", 0, 1)
+    document = reported(reported(reported(new(), "a", 0, backlog=14), "b", 4, 1), "c", 0, 1)
+    document = reported(document, "a", 0, 5, backlog=10)
     for at_s in (10, 20):
         document = reported(document, "a", 0, at_s, backlog=5)
         assert (document.regressions, document.elsewhere) == (0, 0) and document.missing is not None, "b may have done it"
     document = reported(reported(document, "c", 0, 25), "a", 0, 30, backlog=5)
     assert document.regressions == 0 and document.missing is not None
-    document = reported(reported(document, "b", 3, 35), "a", 0, 40, backlog=5)
+    document = reported(reported(document, "b", 7, 35), "a", 0, 40, backlog=5)
     assert (document.regressions, document.elsewhere, document.missing) == (2, 2, None), "the other two were not theirs"
 
 
