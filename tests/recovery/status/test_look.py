@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -365,14 +366,14 @@ async def test_figures_of_a_daemon_that_is_silent_say_nothing_of_the_present(wor
     assert (await look(world)).level is Level.BEHIND, "an entry waits, and nobody lives"
 
 
-async def test_two_daemons_with_one_name_are_told(world: World) -> None:
+async def test_two_daemons_with_one_name_are_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await report(world, 10, 10)
     await report(world, 10, 10, run="another")
     [problem] = (await look(world)).problems
     assert problem.startswith("two workers call themselves recovery-1: ")
     now_ms = world.runtime.wall_ns() // 1_000_000
     for after_ms, told in ((59_000, 1), (61_000, 0)):
-        world.runtime.wall_ns = lambda after_ms=after_ms: (now_ms + after_ms) * 1_000_000  # type: ignore[method-assign]
+        monkeypatch.setattr(world.runtime, "wall_ns", partial(int, (now_ms + after_ms) * 1_000_000))
         assert len((await look(world)).problems) == told, "one of them may have been restarted"
     await world.runtime.sleep(30)
     await report(world, 10, 10, run="another")
