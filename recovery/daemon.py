@@ -29,6 +29,7 @@ from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.log import ChangeLog, Collects, LeftGarbageError
 from recovery.commands import TIERED, with_typed
+from recovery.dangling import forget_mended
 from recovery.entries import count_stuck, stuck_sentence
 from recovery.feed.writer.overdue import Covered, release_overdue
 from recovery.loop import RELEASE_BUDGET_S, RecoveryLoop, Report
@@ -135,14 +136,15 @@ class Recovery:
                 raise failure
 
     async def run_beside(self) -> None:
-        """Collects, counts what is stuck, cleans up what the change feed takes up too late, and says now and then that
-        the loop is alive. Ends only when cancelled.
+        """Collects, counts what is stuck, cleans up what the change feed takes up too late, looks again at what readers
+        found lost, and says now and then that the loop is alive. Ends only when cancelled.
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._collect_for_ever)
             tasks.start_soon(self._source.run)
             tasks.start_soon(self._warn_of_stuck)
             tasks.start_soon(self._release_overdue_for_ever)
+            tasks.start_soon(self._forget_mended_for_ever)
             tasks.start_soon(self._say_alive)
 
     def say_start(self) -> None:
@@ -227,6 +229,13 @@ class Recovery:
         while True:
             await self._runtime.sleep(every_s * self._runtime.random.uniform(0.5, 1.0))
             await release_overdue_logged(self._backends, self._runtime, self._settings, covered)
+
+    async def _forget_mended_for_ever(self) -> None:
+        """Takes what is not lost any more out of the note of what readers found lost."""
+        every_s = self._settings.recovery.full_pass_every_s
+        while True:
+            await self._runtime.sleep(every_s * self._runtime.random.uniform(0.5, 1.0))
+            await forget_mended(self._backends.tiers, self._backends.log, self._runtime)
 
     async def _say_alive(self) -> None:
         """Logs at a fixed rate that the loop is alive. An idle loop would log nothing else."""

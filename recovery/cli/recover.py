@@ -67,6 +67,7 @@ def recover(
 
     async def work(chosen: Settings, bound: socket.socket | None) -> None:
         from recovery.daemon import collect, recover_once, run_daemon, source_of
+        from recovery.dangling import forget_mended
         from recovery.loop import RecoveryLoop
         from tiered.telemetry.telemetry import Telemetry
 
@@ -84,6 +85,7 @@ def recover(
                 source = source_of(loop, backends.log, SystemRuntime(), settings)
                 report = await recover_once(loop, source, limit)
                 overdue, failures = await _release_overdue(backends, settings, None if limit is None else limit - report.seen)
+                await forget_mended(backends.tiers, backends.log, SystemRuntime())
                 stuck = await count_stuck(backends.log)
                 cut = {"more": "maybe"} if report.seen + overdue.looked_at == limit else {}
                 kept = {"overdue": overdue.forgotten} if overdue.looked_at else {}

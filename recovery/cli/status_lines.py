@@ -40,6 +40,9 @@ DAEMONS_GONE_MAX = 5
 STUCK_SHOWN_MAX = 10
 """So many stuck entries are shown. The others are counted."""
 
+LOST_SHOWN_MAX = 10
+"""So many objects that readers found lost are shown. The others are counted."""
+
 WORKERS_SHOWN_MAX = 10
 """So many workers of a source are shown. The others are counted."""
 
@@ -79,6 +82,7 @@ def status_lines(status: Status, width: int | None, tiered: str = TIERED) -> lis
     if status.feed is not None:
         _show_feed(page, status.feed, status)
     _show_audit(page, status)
+    _show_lost_reads(page, status)
     if (audit := status.sources.get(AUDIT)) is not None and not audit.total.snapshot_committed:
         _show_source(page, AUDIT, audit, status)
     for problem in status.problems:
@@ -272,7 +276,9 @@ def _show_feed(page: _Page, feed: Feed, status: Status) -> None:
         page.text("waiting", "unknown")
     else:
         since = "" if feed.kept_age_s is None else f", the oldest for {duration(feed.kept_age_s)}"
-        number = f"{'about ' if kept.estimated else ''}{count(kept.entries, 'entry', 'entries')}"
+        number = "too many entries to count"
+        if kept.entries is not None:
+            number = f"{'about ' if kept.estimated else ''}{count(kept.entries, 'entry', 'entries')}"
         page.text("waiting", f"{number}{since}; at most {duration(feed.hold_max_s)}, then recovery cleans up without the feed")
     for sink in feed.sinks:
         page.whole("sink", sink.name)
@@ -295,7 +301,20 @@ def _sink_words(sink: FeedSink, now_ms: int) -> str:
     return f"{has}{behind}{late}{fails}"
 
 
-# --- daemons, audit --------------------------------------------------------------------------------
+# --- daemons, losses, audit --------------------------------------------------------------------------------
+
+
+def _show_lost_reads(page: _Page, status: Status) -> None:
+    if (lost := status.lost_reads) is None or not lost.is_loss:
+        return
+    page.text("lost", "readers found these, and their blobs are gone:" if lost.objects else "readers found objects whose blobs are gone")
+    for each in lost.objects[:LOST_SHOWN_MAX]:
+        page.whole("-", each.path)
+        page.more(f"first found {ago((status.at_ms - each.found_ms) / 1000)}; it named {each.blob}")
+    if (rest := len(lost.objects) - LOST_SHOWN_MAX) > 0:
+        page.more(f"and {rest:,} more in 'tiered status --json'")
+    if lost.more:
+        page.more("and others, for which there was no place in the note: audit the whole store")
 
 
 def _show_daemons(page: _Page, status: Status) -> None:

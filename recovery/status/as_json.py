@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from recovery.commands import TIERED, typed
+from recovery.dangling import LostReads
 from recovery.hiding import HIDDEN, without_names
 from recovery.last_audit import LastAudit
 from recovery.statistics.columns import SourceRow
@@ -53,6 +54,7 @@ def as_json(status: Status, *, show_objects: bool = True, tiered: str = TIERED) 
         ],
         "audits": None if audits is None else [_audit_json(audit, status.at_ms) for audit in audits.runs],
         "contents": None if whole is None else _contents_json(whole, status.at_ms),
+        "lost_reads": None if status.lost_reads is None else _lost_reads_json(status.lost_reads, show_objects),
         "disk": None if status.disk is None else {
             "free_bytes": status.disk.free_bytes, "size_bytes": status.disk.size_bytes, "full": status.disk.is_full,
             "read_only": status.disk.is_read_only,
@@ -82,6 +84,16 @@ def _audit_json(audit: LastAudit, at_ms: int) -> dict[str, Any]:
         "blobs": audit.blobs, "tombstones": audit.tombstones, "references": audit.references, "scope": audit.scope,
         "payloads_read": audit.verified, "lost": audit.lost,
         "findings": {kind: {"number": number, "bytes": size} for kind, (number, size) in audit.findings.items()},
+    }  # fmt: skip
+
+
+def _lost_reads_json(lost: LostReads, show_objects: bool) -> dict[str, Any]:
+    return {
+        "objects": [
+            {"object": each.path if show_objects else HIDDEN, "blob": each.blob if show_objects else HIDDEN, "found": moment(each.found_ms)}
+            for each in lost.objects
+        ],
+        "not_looked_at": lost.not_looked_at, "more": lost.more,
     }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from changelog.lease import Standing
+from recovery.dangling import LostReads
 from recovery.hiding import without_names
 from recovery.last_audit import Audits, LastAudit
 from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM
@@ -178,7 +179,7 @@ class Status:
     """All that is known of a store at `at_ms` (Unix ms by the service's clock).
 
     `durable`: a changelog is kept. `answers`: the changelog could be read. `daemons`: None if the presence rows could
-    not be read. `audits`: None if the note could not be read, or if there is none because no changelog is kept.
+    not be read. `audits` and `lost_reads`: None if the note could not be read, or if no changelog is kept.
     `disk`: of an embedded store; None: of another one, or not known. `away`, `refusing`: the services that did not
     answer, and those that refuse what they are asked (`SERVICES`).
     `problems`: one sentence for each thing that is wrong, or could not be looked at. `complete`: all was looked at.
@@ -199,6 +200,7 @@ class Status:
     disk: Disk | None = None
     away: tuple[str, ...] = ()
     refusing: tuple[str, ...] = ()
+    lost_reads: LostReads | None = None
 
     @property
     def alive(self) -> int | None:
@@ -214,6 +216,11 @@ class Status:
     def losses(self) -> Sequence[LastAudit]:
         """The audits that found lost data, as far as no later one that looked there has found it mended."""
         return () if self.audits is None else self.audits.losses
+
+    @property
+    def readers_lost(self) -> bool:
+        """Whether readers found lost data that are not mended."""
+        return self.lost_reads is not None and self.lost_reads.is_loss
 
     @property
     def suspicions(self) -> Sequence[LastAudit]:
@@ -233,7 +240,7 @@ class Status:
     @property
     def level(self) -> Level:
         kind = None if self.verdict is None else self.verdict.kind
-        if self.losses:
+        if self.losses or self.readers_lost:
             return Level.LOST
         if self.stuck.count or (self.disk is not None and self.disk.is_full):
             return Level.STUCK

@@ -2,8 +2,9 @@
 
 It reads the service's clock; the entries, all pages, up to `COUNT_MAX` of them or `COUNT_S` seconds; the presence rows;
 the notes with the statistics, with the results of audits and of the change feed; where there is a feed, the entries
-that wait for it; one row and one blob that do not exist, to know whether the tiers answer; how full the disk is. A
-service that is down gives a Status with what is known.
+that wait for it; the note of what readers found lost, and the row and the blob of each; one row and one blob that do
+not exist, to know whether the tiers answer; how full the disk is. A service that is down gives a Status with what is
+known.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from changelog.base.runtime import Runtime
 from changelog.change import ChangeId, Entry, Unreadable
 from changelog.lease import Standing, standing
 from changelog.log import ChangeLog
+from recovery.dangling import LostReads, look_at_lost_reads
 from recovery.entries import PAGE
 from recovery.last_audit import Audits, read_audits
 from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM
@@ -64,6 +66,8 @@ SERVICE_OF = {A_ROW: HIGH_VOLUME, "a blob": LONG_TERM, THE_CLOCK: LONG_TERM}
 NO_OBJECT = "~status"
 """A path that no object has."""
 
+LOST_READS = "what readers found lost"
+
 SKEW_MAX_S = 60.0
 """By how many seconds this machine's clock may differ from the service's before `problems` says so."""
 
@@ -99,6 +103,7 @@ class _Look:
         entries = _Scan(self._log, self._now_ms, self._settings)
         presences: Sequence[tuple[str, int]] | None = None
         audits: Audits | None = None
+        lost_reads: LostReads | None = None
         sources: dict[str, Source] = {}
         judged: Judged | None = None
 
@@ -124,6 +129,14 @@ class _Look:
             nonlocal audits
             audits = await self._ask("the results of the audits", lambda: read_audits(self._log))
 
+        async def read_lost() -> None:
+            nonlocal lost_reads
+            await read_audit()
+            look = partial(look_at_lost_reads, self._tiers, self._log, self._runtime, audits)
+            lost_reads = await self._ask(LOST_READS, look)
+            if lost_reads is not None and lost_reads.not_looked_at:
+                self._unread.setdefault(lost_reads.reason, []).append(LOST_READS)
+
         async with anyio.create_task_group() as group:
             group.start_soon(self._count, entries)
             group.start_soon(read_a_row)
@@ -131,7 +144,7 @@ class _Look:
             group.start_soon(read_presences)
             for name in SOURCES:
                 group.start_soon(read_source, name)
-            group.start_soon(read_audit)
+            group.start_soon(read_lost)
             group.start_soon(read_feed)
         daemons = None if presences is None else self._daemons(presences)
         if RECOVERY in sources and daemons is not None and not any(each.alive for each in daemons):
@@ -140,6 +153,7 @@ class _Look:
             at_ms=self._now_ms, store=store_of(self._settings), durable=self._log.durable, answers=entries.answered,
             sources={name: sources[name] for name in SOURCES if name in sources}, entries=entries.entries(),
             stuck=entries.stuck(), daemons=daemons, audits=audits if self._log.durable else None,
+            lost_reads=lost_reads if self._log.durable else None,
             problems=tuple(self._told()), complete=not self._unread, disk=_disk_of(self._settings.directory),
             away=_named(self._away), refusing=_named(self._refusing - self._away),
             feed=None if judged is None else judged(self._now_ms, self._of_feed(sources.get(FEED))),

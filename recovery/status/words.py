@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from recovery.dangling import LostReads
+from recovery.statistics.persisted import RECOVERY
 from recovery.statistics.verdict import Kind
 from recovery.status.feed import Feed, FeedState
 from recovery.status.known import UNKNOWN, Status
@@ -28,10 +30,19 @@ def headline(status: Status) -> str:
 
 def _lost(status: Status) -> str:
     """Returns what is known to be lost, in a sentence and a space. Empty: nothing is known to be."""
-    if not status.losses:
-        return ""
-    lost = _count(sum(audit.lost for audit in status.losses), "object", "objects")
-    return f"DATA IS LOST: an audit found {lost} whose blob is gone or cannot be read. "
+    found = []
+    if status.losses:
+        lost = _count(sum(audit.lost for audit in status.losses), "object", "objects")
+        found.append(f"an audit found {lost} whose blob is gone or cannot be read")
+    if status.lost_reads is not None and status.lost_reads.is_loss:
+        found.append(f"readers found {_lost_reads(status.lost_reads)} whose blob is gone")
+    return f"DATA IS LOST: {', and '.join(found)}. " if found else ""
+
+
+def _lost_reads(lost: LostReads) -> str:
+    if not lost.objects:
+        return "objects"
+    return f"{_count(len(lost.objects), 'object', 'objects')}{', and more,' if lost.more else ''}"
 
 
 def away_sentence(status: Status) -> str:
@@ -66,6 +77,8 @@ def feed_sentence(status: Status) -> str:
             return "The change feed is behind."
         case FeedState.NO_WRITER:
             return "Nobody takes up what the change feed must publish."
+        case FeedState.ENDED:
+            return "The writer of the change feed has ended, and no other one works now."
         case FeedState.UNKNOWN:
             return "It is not known whether the change feed keeps up."
     return ""
@@ -106,6 +119,8 @@ def _pace(status: Status) -> str:
             return "Recovery stands still: entries wait, and it deals with none."
     if status.entries.complete and not due:
         return f"Nothing waits for recovery{', and no daemon lives' if status.alive == 0 else ''}."
+    if status.alive and (source := status.sources.get(RECOVERY)) is not None and source.total.outstanding_values is None:
+        return "It is not known whether recovery keeps up: more entries wait than can be counted in time."
     return "It is not known whether recovery keeps up: that takes two reports of a daemon that lives."
 
 
@@ -119,6 +134,8 @@ def _orders(status: Status) -> Iterator[Order]:
     for audit in status.losses:
         where = f" below {audit.scope}" if audit.scope else ""
         yield Order(f"An audit found live objects{where} that are lost. Read its report in {audit.where}; restore them, then audit again.")
+    if status.readers_lost:
+        yield Order("Readers found live objects whose blob is gone. Stop whoever deletes blobs; find all that is lost.", "tiered audit run")
     for audit in status.suspicions:
         yield Order(f"An audit found lost data, but its evidence is not complete. Read its report in {audit.where}, and audit again.")
     disk = status.disk

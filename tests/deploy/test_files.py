@@ -331,7 +331,7 @@ def test_promtool_accepts_the_rules_and_their_tests_pass() -> None:
     promtool = tool("promtool")
     run(promtool, "check", "rules", DEPLOY / "prometheus/rules.yaml")
     run(promtool, "check", "config", DEPLOY / "prometheus/scrape.yaml")
-    run(promtool, "test", "rules", DEPLOY / "prometheus/rules_test.yaml")
+    run(promtool, "test", "rules", DEPLOY / "prometheus/rules_test.yaml", DEPLOY / "prometheus/rules_days_test.yaml")
 
 
 def test_promtool_accepts_the_queries_of_the_dashboard(tmp_path: Path) -> None:

@@ -292,7 +292,7 @@ function showFeed() {
       node("p", {}, node("span", { class: `dot tone${level === "ok" ? "" : " hollow"}`, "data-level": level }), node("b", {}, feed.state), feed.why ? `: ${feed.why}` : ""),
       node("p", { class: "muted" }, facts.filter(Boolean).join(" · ")),
       node("p", { class: "muted" }, kept === null ? "What waits for it is not known." :
-        `${kept.estimated ? "About " : ""}${plural(kept.entries, "entry waits", "entries wait")} for it${kept.age_s === null ? "" : `, the oldest for ${long(kept.age_s)}`}; at most ${long(kept.hold_max_s)}.`),
+        `${kept.entries === null ? "Too many entries to count wait" : `${kept.estimated ? "About " : ""}${plural(kept.entries, "entry waits", "entries wait")}`} for it${kept.age_s === null ? "" : `, the oldest for ${long(kept.age_s)}`}; at most ${long(kept.hold_max_s)}.`),
       node("ul", { class: "items" }, ...feed.sinks.map(feedSink)),
     ];
   });
