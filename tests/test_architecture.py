@@ -61,7 +61,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery/audit/deleting": {"recovery", "recovery/audit", "recovery/statistics"} | LOG | STORE,
     "recovery/audit/inventory": {"recovery/audit", "recovery/sources", "tiered/bigtable/cells", "tiered/gcs/owners"} | LOG | STORE,
     "recovery/sources": {"recovery/audit", "recovery/feed"} | LOG | STORE,
-    "recovery/http": {"recovery", "recovery/audit/manifest", "recovery/feed", "recovery/feed/sinks", "recovery/status"} | LOG | STORE,
+    "recovery/http": {"recovery", "recovery/audit/manifest", "recovery/feed", "recovery/feed/sinks", "recovery/status", "tiered/telemetry"}
+    | LOG | STORE,
     "recovery/cli": {
         "recovery", "recovery/audit/directory", "recovery/cli/audit", "recovery/feed", "recovery/feed/sinks", "recovery/feed/writer",
         "recovery/http", "recovery/statistics", "recovery/status", "tiered/provision", "tiered/telemetry",
