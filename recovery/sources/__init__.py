@@ -7,6 +7,6 @@
     findings.py    reads the findings of a run; feed.py: the files of a feed; they know nothing of Spark, either
     columns.py     the schemas with their units, and how rows become Arrow batches
 
-Everything here only reads the store. It serves notebooks and reports. The audit itself does not use it: these tables promise no
-order of reading, so a join of them proves nothing about an orphan.
+Everything here only reads the store. It serves notebooks and reports. The audit itself does not use it: these tables
+promise no order of reading, so a join of them proves nothing about an orphan.
 """

@@ -38,7 +38,7 @@ OBJECTS: Mapping[str, str] = {
     "size": LONG,          # of the payload, in bytes
     "created": TIME,
     "expires": TIME,       # null: never, if `policy` is manual
-    "expired": FLAG,       # when it was read; nobody can get it any more, and it is stored until it is collected
+    "expired": FLAG,       # when it was read: readers do not see it any more, and it is stored until it is collected
     "policy": TEXT,        # manual, time_to_live or time_to_idle
     "lifetime_s": REAL,    # of the policy, in seconds
     "content_type": TEXT,

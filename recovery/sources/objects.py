@@ -1,6 +1,6 @@
 """Reads the objects of a store as rows: what their rows tell, and of large ones what their blobs tell.
 
-    scan a page of rows  ->  ask for the blobs that they name, as many as possible in one call  ->  look again at the rest
+    scan a page of rows  ->  ask for the blobs that they name, many in one call  ->  look again at the rest
 
 Size, creation, policy and content type of a large object are its blob's. A blob never changes, so they are those of the
 revision that the row named. If a blob is not there, the row is read again. The object may have been overwritten
@@ -142,17 +142,16 @@ def _row(row: ScannedRow, head: BlobHead | None, read_ns: int, fault: str | None
     scopes, key, misnamed = _parts(row.path)
     deadline_ns, metadata, size, created_ns, target = row.deadline_ns, row.metadata, None, None, row.target
     if head is not None:
-        # As for a reader of the object: the row's deadline counts, and a row of other software may have none.
+        # A row of other software may have no deadline. Readers then see the object until its blob is gone.
         deadline_ns = head.metadata.time_expires_ns if deadline_ns is None else deadline_ns
         metadata, size, created_ns = head.metadata, head.size, head.metadata.time_created_ns or head.created_ns
     elif metadata is not None:
         size, created_ns = metadata.size, metadata.time_created_ns
-    is_told = metadata is not None or row.token is not None or deadline_ns is not None
     strange = None if target is None or is_of(row.path, target) else f"it names {target!r}, a blob that is not its own"
     policy, lifetime_s = _policy(metadata)
     return (
         row.path, usecase_of(row.path), scopes, key, (Tier.HIGH_VOLUME if target is None else Tier.LONG_TERM).value, size,
-        us_of(created_ns), us_of(deadline_ns), is_expired(deadline_ns, read_ns) if is_told else None, policy, lifetime_s,
+        us_of(created_ns), us_of(deadline_ns), is_expired(row.deadline_ns, read_ns), policy, lifetime_s,
         None if metadata is None else metadata.content_type, row.token if target is None else revision_of(row.path, target), target,
         us_of(read_ns), "; ".join(filter(None, (fault, strange, misnamed))) or None,
     )  # fmt: skip

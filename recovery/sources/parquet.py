@@ -39,7 +39,7 @@ from recovery.audit.directory import Files
 from recovery.audit.plan import check_same, inputs_of
 from recovery.audit.work import check_there
 from recovery.sources.columns import ARROW, OBJECTS, Row, batch_of
-from recovery.sources.objects import read_objects
+from recovery.sources.objects import ROWS_PAGE, read_objects
 from recovery.sources.reading import bounds_of
 from tiered.metadata import as_datetime
 from tiered.open import open_backends
@@ -128,8 +128,8 @@ async def export_objects(
 ) -> ObjectsExport:  # fmt: skip
     """Exports all objects to the directory `to`, or goes on with an export that was interrupted.
 
-    `prefix`: only those that `tiered ls PREFIX` lists. `blobs`: whether to ask for the blobs of large objects. `told` is
-    called after each part with the counts of all parts so far.
+    `prefix`: only those that `tiered ls PREFIX` lists. `blobs`: whether to ask for the blobs of large objects. `told`
+    is called after each part with the counts of all parts so far.
     """
     bounds = bounds_of(prefix)
     check_there(settings)
@@ -292,18 +292,19 @@ class _Writing:
     async def write(self, number: int, start: bytes) -> ExportPart:
         """Writes the part that begins at this key, and publishes it."""
         name, began, began_s = _name(number), _now(self._runtime), self._runtime.monotonic()
-        counts, held = ObjectCounts(), list[Row]()
+        counts, held = ObjectCounts(), list[Any]()
         following: bytes | None = start
         with self._files.draft(name) as draft:
             with self._files.explained("be written", name):
                 file = pq.ParquetWriter(draft.file, SCHEMA, compression="zstd", write_page_checksum=True)
             try:
                 while following is not None and counts.objects < PART_ROWS and self._runtime.monotonic() - began_s < PART_S:
-                    page = await read_objects(self._tiers, self._runtime, following, self._end, blobs=self._export.blobs)
+                    limit = min(ROWS_PAGE, PART_ROWS - counts.objects)
+                    page = await read_objects(self._tiers, self._runtime, following, self._end, blobs=self._export.blobs, limit=limit)
                     following = page.next_start
                     counts.add_rows(page.rows)
-                    held += page.rows
-                    if len(held) >= ROW_GROUP:
+                    held.append(batch_of(OBJECTS, page.rows, list(OBJECTS)))
+                    if sum(map(len, held)) >= ROW_GROUP:
                         self._flush(file, name, held)
                 self._flush(file, name, held)
                 part = ExportPart(name, start, following, began, _now(self._runtime), counts)
@@ -317,12 +318,11 @@ class _Writing:
             draft.publish()
         return part
 
-    def _flush(self, file: Any, name: str, held: list[Row]) -> None:
-        if held:
-            rows = pa.Table.from_batches([batch_of(OBJECTS, held, list(OBJECTS))])
-            with self._files.explained("be written", name):
-                file.write_table(rows, row_group_size=len(held))
-            held.clear()
+    def _flush(self, file: Any, name: str, held: list[Any]) -> None:
+        """Writes these batches as one row group."""
+        with self._files.explained("be written", name):
+            file.write_table(pa.Table.from_batches(held, SCHEMA), row_group_size=ROW_GROUP + ROWS_PAGE)
+        held.clear()
 
     def _footer(self, number: int, part: ExportPart) -> dict[str, Any]:
         return {
