@@ -228,6 +228,8 @@ def _told_in(text: bytes, where: str) -> ObjectsExport:
         texts = [prefix, export, began, *store, *store.values()]
         if version != VERSION or type(blobs) is not bool or not all(isinstance(each, str) for each in texts):
             raise ValueError("its values are of other types")
+    except ConfigurationError:  # which is a ValueError, too
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptRecordError(f"{where} is no manifest of an export ({error}): delete its directory, and export anew") from None
     return ObjectsExport(store, prefix, blobs, export, began)
