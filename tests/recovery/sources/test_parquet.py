@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Unavai
 from changelog.base.runtime import SystemRuntime
 from recovery.sources import parquet
 from recovery.sources.parquet import ObjectCounts, ObjectsExport, export_objects
+from tests.given.command_line import Command
 from tests.given.small_disk import Mount, disk, fill, mount
 from tiered import ObjectId, open_storage
 from tiered.settings import Settings
@@ -179,3 +182,20 @@ def test_a_full_and_a_read_only_disk_are_one_sentence_and_nothing_half(settings:
         export(settings, to / "table")
     mount(disk, "-o", "remount,rw")
     assert export(settings, to / "table").counts.objects == OBJECTS
+
+
+def test_the_command_tells_damage_by_its_exit_code_and_the_table_is_whole(tmp_path: Path) -> None:
+    filled(tmp_path / "store")
+    tiered = Command(tmp_path)
+    tiered("mv", "media/org.17/objects/11", "media/org.18/objects/renamed")
+    with closing(sqlite3.connect(tmp_path / "store/tiered.db")) as database:
+        database.execute("UPDATE rows SET metadata = '{' WHERE path LIKE '%/01'")
+        database.execute("INSERT INTO rows (path, payload, metadata) VALUES (x'6162', x'', x'7b7d')")
+        database.commit()
+    told = json.loads(tiered("export", "objects", "--to", "table", "--json", code=6))
+    assert told["counts"]["damaged"] == 2 and tiered.errors.startswith("tiered: 2 of them are damaged, or lost their blob")
+    rows = {row["path"]: row for row in rows_of(tmp_path / "table")}
+    assert {path for path, row in rows.items() if row["error"] is not None} == {"ab", "media/org.17/objects/01"}
+    renamed = rows["media/org.18/objects/renamed"]
+    assert renamed["size"] == 11 and renamed["scopes"] == [{"name": "org", "value": "18"}] and len(rows) == OBJECTS + 1
+    assert "holds an export already" in (tiered("export", "objects", "--to", "table", code=3) or tiered.errors)
