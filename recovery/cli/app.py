@@ -33,7 +33,7 @@ from recovery.logs import write_to_stderr
 
 COMMANDS = (
     "put", "get", "head", "rm", "ls", "cp", "mv", "update-metadata", "set-expiry", "status", "recover", "provision", "check", "log",
-    "audit", "feed", "config",
+    "audit", "feed", "export", "config",
 )
 """The commands and groups of commands, in the order in which --help lists them."""
 
@@ -73,6 +73,10 @@ def _load(name: str) -> Callable[..., None] | typer.Typer:
             from recovery.cli.feed import feed_app
 
             return feed_app
+        case "export":
+            from recovery.cli.export import export_app
+
+            return export_app
         case "config":
             from recovery.cli.config import config_app
 

@@ -19,13 +19,39 @@ import pyarrow.compute as pc
 Row = tuple[Any, ...]
 """The values of all columns of a table, in their order. Times are microseconds since 1970."""
 
-TEXT, LONG, INT, FLAG, TIME = "string", "bigint", "int", "boolean", "timestamp"
+TEXT, LONG, INT, FLAG, TIME, REAL = "string", "bigint", "int", "boolean", "timestamp", "double"
 COUNTS = "array<struct<time:bigint,count:bigint>>"
+SCOPES = "array<struct<name:string,value:string>>"
 ARROW = {
     TEXT: pa.string(), LONG: pa.int64(), INT: pa.int32(), FLAG: pa.bool_(), TIME: pa.timestamp("us", tz="UTC"),
+    REAL: pa.float64(), SCOPES: pa.list_(pa.struct([("name", pa.string()), ("value", pa.string())])),
     COUNTS: pa.list_(pa.struct([("time", pa.int64()), ("count", pa.int64())])),
 }  # fmt: skip
 """The type of Arrow for each type of Spark."""
+
+OBJECTS: Mapping[str, str] = {
+    "path": TEXT,          # the key of the row
+    "usecase": TEXT,       # "(none)" if the path has none
+    "scopes": SCOPES,      # in their order; null if the path is none of an object, and so is the key
+    "key": TEXT,
+    "tier": TEXT,          # high-volume: the payload is in the row; long-term: in a blob
+    "size": LONG,          # of the payload, in bytes
+    "created": TIME,
+    "expires": TIME,       # null: never, if `policy` is manual
+    "expired": FLAG,       # when it was read: readers do not see it any more, and it is stored until it is collected
+    "policy": TEXT,        # manual, time_to_live or time_to_idle
+    "lifetime_s": REAL,    # of the policy, in seconds
+    "content_type": TEXT,
+    "revision": TEXT,      # the change that wrote it; null if older software did
+    "blob": TEXT,          # the name of its blob; null: it has none
+    "read": TIME,          # when its row was read, by the reader's clock
+    "error": TEXT,
+}  # fmt: skip
+"""`tiered.objects`: every object, expired or not, wherever its payload is. What is not known is null.
+
+A damaged row, a row whose key is no path, and an object whose blob is gone or damaged are rows with an `error`. No
+payload is read, so damage that only the payload shows is not noticed.
+"""
 
 BLOBS: Mapping[str, str] = {
     "name": TEXT,          # of the blob

@@ -16,7 +16,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 import anyio
 from anyio.from_thread import start_blocking_portal
@@ -24,11 +24,14 @@ from anyio.from_thread import start_blocking_portal
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.change import Unreadable
+from recovery.audit.manifest import Bounds
 from recovery.audit.names import read_name, usecase_of
-from recovery.audit.plan import plan_audit
+from recovery.audit.plan import plan_audit, split
 from recovery.audit.verify import READ_BUDGET_S
 from recovery.audit.work import AuditOptions, check_there
-from recovery.sources.columns import BLOBS, CHANGES, TOMBSTONES, Row, us_of, us_of_ms
+from recovery.sources.columns import BLOBS, CHANGES, OBJECTS, TOMBSTONES, Row, us_of, us_of_ms
+from recovery.sources.objects import read_objects
+from tiered.object_id import ObjectPrefix
 from tiered.open import Backends, open_backends
 from tiered.protocol.retry import ask
 from tiered.settings import Settings
@@ -42,15 +45,19 @@ Page = tuple[list[Row], str | bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A partition: the names or keys from `start` (inclusive) to `end` (exclusive; None: no end)."""
+    """A partition: the names or keys from `start` (inclusive) to `end` (exclusive; None: no end).
+
+    `blobs`: whether `tiered.objects` asks for the blobs of large objects.
+    """
 
     start: str
     end: str | None
+    blobs: bool = True
 
 
-async def read_blobs(backends: Backends, start: str | bytes, end: str | None) -> Page:
+async def read_blobs(backends: Backends, start: str | bytes, part: Part) -> Page:
     assert isinstance(start, str)
-    page = await backends.tiers.long_term.list(start, end, PAGE)
+    page = await backends.tiers.long_term.list(start, part.end, PAGE)
     rows: list[Row] = []
     for blob in page.blobs:
         reading = read_name(blob.name)
@@ -67,9 +74,8 @@ async def read_blobs(backends: Backends, start: str | bytes, end: str | None) ->
     return rows, page.next_start
 
 
-async def read_tombstones(backends: Backends, start: str | bytes, end: str | None) -> Page:
-    first = start.encode() if isinstance(start, str) else start
-    page = await backends.tiers.high_volume.redirects(first, None if end is None else end.encode(), PAGE)
+async def read_tombstones(backends: Backends, start: str | bytes, part: Part) -> Page:
+    page = await backends.tiers.high_volume.redirects(_key(start), _key(part.end), PAGE)
     rows: list[Row] = [
         (path, target, read_name(target).revision, usecase_of(path), us_of(deadline_ns), None)
         for path, target, deadline_ns in page.redirects
@@ -78,12 +84,12 @@ async def read_tombstones(backends: Backends, start: str | bytes, end: str | Non
     return rows, page.next_start
 
 
-async def read_changes(backends: Backends, start: str | bytes, end: str | None) -> Page:
+async def read_changes(backends: Backends, start: str | bytes, part: Part) -> Page:
     assert isinstance(start, str)
     page = await backends.log.entries(start, ENTRIES_PAGE)
     rows: list[Row] = []
     for entry in page.entries:
-        if end is not None and entry.key >= end:
+        if part.end is not None and entry.key >= part.end:
             return rows, None
         stuck, stuck_at = (None, None) if entry.stuck is None else (entry.stuck.error, us_of_ms(entry.stuck.at_ms))
         if isinstance(entry, Unreadable):
@@ -98,17 +104,30 @@ async def read_changes(backends: Backends, start: str | bytes, end: str | None) 
     return rows, page.next_start
 
 
+async def read_objects_of(backends: Backends, start: str | bytes, part: Part) -> Page:
+    return await read_objects(backends.tiers, SystemRuntime(), _key(start), _key(part.end), blobs=part.blobs)
+
+
+@overload
+def _key(name: str | bytes) -> bytes: ...
+@overload
+def _key(name: None) -> None: ...
+def _key(name: str | bytes | None) -> bytes | None:
+    return name.encode() if isinstance(name, str) else name
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """One table of a store. `name`: its format in Spark. `read`: reads one page."""
 
     name: str
     columns: Mapping[str, str]
-    read: Callable[[Backends, str | bytes, str | None], Awaitable[Page]]
+    read: Callable[[Backends, str | bytes, Part], Awaitable[Page]]
 
 
 TABLES: Mapping[str, Table] = {
     table.name: table for table in (
+        Table("tiered.objects", OBJECTS, read_objects_of),
         Table("tiered.blobs", BLOBS, read_blobs),
         Table("tiered.tombstones", TOMBSTONES, read_tombstones),
         Table("tiered.changes", CHANGES, read_changes),
@@ -116,20 +135,31 @@ TABLES: Mapping[str, Table] = {
 }  # fmt: skip
 
 
-def plan(table: str, settings: Settings, parallel: int) -> list[Part]:
+def plan(table: str, settings: Settings, parallel: int, prefix: str = "", blobs: bool = True) -> list[Part]:
     """Returns the partitions of a table. `parallel`: about how many of them are read at once.
 
-    Blobs and tombstones are cut as the audit cuts its ranges, changes by the shards of the log. Raises
-    `ConfigurationError` or `UnavailableError`.
+    Blobs and tombstones are cut as the audit cuts its ranges, objects as the table's rows are, changes by the shards of
+    the log. `prefix`, `blobs`: of `tiered.objects` only. Raises `ConfigurationError`, `InvalidRequestError` or
+    `UnavailableError`.
     """
-    return anyio.run(_plan, table, settings, parallel)
+    return anyio.run(_plan, table, settings, parallel, prefix, blobs)
 
 
-async def _plan(table: str, settings: Settings, parallel: int) -> list[Part]:
+def bounds_of(prefix: str) -> Bounds:
+    """The keys of the objects that `tiered ls PREFIX` lists, and of damaged rows among them. `InvalidRequestError`."""
+    return Bounds.of_prefix(ObjectPrefix.parse(prefix).path)
+
+
+async def _plan(table: str, settings: Settings, parallel: int, prefix: str, blobs: bool) -> list[Part]:
     check_there(settings)
     runtime = SystemRuntime()
     if table == "tiered.changes":
         return await _shards(settings, parallel, runtime)
+    if table == "tiered.objects":
+        scope = bounds_of(prefix)
+        async with open_backends(settings, runtime, writes=False) as backends:
+            cuts = await backends.tiers.high_volume.boundaries(parallel) if parallel > 1 else []
+        return [Part(bounds.start, bounds.end, blobs) for bounds in split(cuts, scope)]
     planned = await plan_audit(settings, AuditOptions(directory="", insist=True), parallel, runtime)
     return [Part(bounds.start, bounds.end) for bounds in planned.ranges]
 
@@ -160,6 +190,6 @@ def rows(table: str, settings: str, part: Part) -> Iterator[list[Row]]:
     ) as backends:
         start: str | bytes | None = part.start
         while start is not None:
-            page, start = portal.call(ask, partial(read, backends, start, part.end), runtime, READ_BUDGET_S)
+            page, start = portal.call(ask, partial(read, backends, start, part), runtime, READ_BUDGET_S)
             if page:
                 yield page

@@ -6,6 +6,7 @@
 
 | format | a row is | options |
 |---|---|---|
+| `tiered.objects` | an object, wherever its payload is | `config` or `directory`, `parallel`, `prefix`, `blobs` |
 | `tiered.blobs` | a blob | `config` or `directory`, `parallel` |
 | `tiered.tombstones` | a row that names a blob | `config` or `directory`, `parallel` |
 | `tiered.changes` | an entry of the changelog | `config` or `directory`, `parallel` |
@@ -14,7 +15,8 @@
 
 `config`: the path of a settings file, read on the driver. `directory`: that of an embedded store. `run`: the directory
 of an audit's run, a path or a URI. `parallel`: about how many partitions are read at once (a whole number, 8 by
-default). `recovery.sources.columns` has the columns.
+default). `prefix`: only the objects that `tiered ls PREFIX` lists. `blobs`: `false` does not ask for the blobs of large
+objects, so what only they tell is null. `recovery.sources.columns` has the columns.
 
 Spark does not tell such a source which columns a query needs. `.schema("name string, size bigint")` reads only those
 columns. A row is read when a query runs, so two queries may see different rows of a store that is in use.
@@ -39,7 +41,7 @@ from pyspark.sql.types import StructType
 from changelog.base.errors import ConfigurationError
 from recovery.audit.work import portable
 from recovery.sources import feed, findings
-from recovery.sources.columns import BLOBS, CHANGES, FEED, FINDINGS, TOMBSTONES, batch_of, ddl
+from recovery.sources.columns import BLOBS, CHANGES, FEED, FINDINGS, OBJECTS, TOMBSTONES, batch_of, ddl
 from recovery.sources.reading import Part, plan, rows
 from tiered.settings import Settings, load_settings
 
@@ -47,11 +49,11 @@ PARALLEL, PARALLEL_MAX = 8, 4096
 
 
 def register(session: SparkSession) -> None:
-    """Makes the formats known to a session: `tiered.blobs`, `.tombstones`, `.changes`, `.findings` and `.feed`.
+    """Makes the formats known to a session: `tiered.objects`, `.blobs`, `.tombstones`, `.changes`, ….
 
     The executors must be able to import this software (docs/audit.md says how to pack it).
     """
-    for source in (Blobs, Tombstones, Changes, Findings, Feed):
+    for source in (Objects, Blobs, Tombstones, Changes, Findings, Feed):
         session.dataSource.register(source)
 
 
@@ -122,6 +124,18 @@ class _Source(DataSource):
         return int(told)
 
 
+class Objects(_Source):
+    FORMAT, COLUMNS, OPTIONS = "tiered.objects", OBJECTS, _Source.OPTIONS | {"prefix", "blobs"}
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        self._check_options()
+        blobs = self.options.get("blobs", "true")
+        if blobs not in ("true", "false"):
+            raise ConfigurationError(f"tiered.objects has blobs {blobs!r}: give true or false")
+        wanted, prefix = self._wanted(schema), self.options.get("prefix", "")
+        return StoreReader(self.FORMAT, self.COLUMNS, wanted, self._settings(), self._parallel(), prefix, blobs == "true")
+
+
 class Blobs(_Source):
     FORMAT, COLUMNS = "tiered.blobs", BLOBS
 
@@ -159,12 +173,15 @@ class Feed(_Source):
 class StoreReader(DataSourceReader):
     """Reads a table of a store. It is sent to the executors, so it holds plain values only."""
 
-    def __init__(self, table: str, columns: Mapping[str, str], wanted: Sequence[str], settings: Settings, parallel: int) -> None:
+    def __init__(
+        self, table: str, columns: Mapping[str, str], wanted: Sequence[str], settings: Settings, parallel: int, prefix: str = "",
+        blobs: bool = True,
+    ) -> None:  # fmt: skip
         self._table = table
         self._columns = dict(columns)
         self._wanted = tuple(wanted)
         self._settings = settings.model_dump_json()
-        self._parts = plan(table, settings, parallel)
+        self._parts = plan(table, settings, parallel, prefix, blobs)
 
     def partitions(self) -> Sequence[InputPartition]:
         return [RangePartition(part) for part in self._parts]

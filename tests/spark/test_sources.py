@@ -17,6 +17,8 @@ from changelog.change import Unreadable
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import VERSION, Bounds, Failure
 from recovery.audit.verdicts import Kind
+from recovery.sources.columns import OBJECTS
+from recovery.sources.objects import ObjectsPage, read_objects
 from tests.given.audit_grounds import embedded_ground
 from tests.given.findings import NOW_NS, RUN, finding, manifest, write
 from tests.given.planted_world import Planted, plant
@@ -82,6 +84,24 @@ def test_every_blob_is_a_row_whatever_the_number_of_partitions(spark: SparkSessi
     assert (row.form, row.object, row.revision) == ("revision", "orphans/objects/refused", orphan.rpartition("/")[2])
     blob = next(blob for blob in listed.blobs if blob.name == orphan)
     assert row.us == blob.created_ns // 1000 and row.deadline is None
+
+
+def test_every_object_is_a_row_wherever_its_payload_is(spark: SparkSession, world: tuple[Path, Planted]) -> None:
+    root, _ = world
+
+    async def main() -> ObjectsPage:
+        async with open_backends(Settings(directory=root), SystemRuntime(), writes=False) as backends:
+            return await read_objects(backends.tiers, SystemRuntime(), b"", limit=100_000)
+
+    told = [dict(zip(OBJECTS, row, strict=True)) for row in anyio.run(main).rows]
+    expected = Counter((row["path"], row["tier"], row["size"], row["error"]) for row in told)
+    rows = read(spark, "tiered.objects", directory=root, parallel=3).select("*", spark_partition_id().alias("part")).collect()
+    assert Counter((row.path, row.tier, row["size"], row.error) for row in rows) == expected
+    assert len({row.part for row in rows}) > 1 and {row.tier for row in rows} >= {"high-volume", "long-term"}
+    some = read(spark, "tiered.objects", directory=root, prefix="unicode", blobs="false", parallel=1).select("usecase", "size").collect()
+    assert some and {(row.usecase, row["size"]) for row in some} == {("unicode", None)}
+    assert "tiered.objects has blobs 'no': give true or false" in refusal(spark, "tiered.objects", directory=root, blobs="no")
+    assert "is no prefix" in refusal(spark, "tiered.objects", directory=root, prefix="unicode/what")
 
 
 def test_every_tombstone_is_a_row_and_so_is_a_damaged_one(spark: SparkSession, world: tuple[Path, Planted]) -> None:

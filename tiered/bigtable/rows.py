@@ -202,12 +202,12 @@ class BigtableRows:
             return False
         return await self._table.check_and_mutate(path.encode(), same, then=[*self._clear, *_cells(_until(seen, deadline_ns), seen.token)])
 
-    async def scan(self, prefix: str, start: bytes, limit: int) -> RowPage:
+    async def scan(self, prefix: str, start: bytes, limit: int, end: bytes | None = None) -> RowPage:
         rows: list[ScannedRow] = []
         corrupt: list[CorruptRow] = []
         following: bytes | None = start
         while following is not None and not rows and not corrupt:
-            found = await self._table.scan(_spans(prefix.encode(), following), _WITHOUT_PAYLOAD, limit)
+            found = await self._table.scan(_spans(prefix.encode(), following, end), _WITHOUT_PAYLOAD, limit)
             for row in found:
                 if not is_text(row.key):
                     corrupt.append(corrupt_row(row.key, b""))
@@ -455,13 +455,14 @@ def _marks(path: str, row: CellRow, wanted: ChangeId | bool) -> tuple[frozenset[
 # --- scanning ----------------------------------------------------------------------------------------
 
 
-def _spans(prefix: bytes, start: bytes) -> list[KeySpan]:
-    """The keys that begin with `prefix`, from `start` on, except those that begin with `~`."""
-    end, tilde = after_prefix(prefix), KeySpan.prefix(b"~")
+def _spans(prefix: bytes, start: bytes, end: bytes | None) -> list[KeySpan]:
+    """The keys that begin with `prefix`, from `start` up to `end`, except those that begin with `~`."""
+    tilde = KeySpan.prefix(b"~")
     if prefix.startswith(b"~"):
         return []
-    parts = [KeySpan(prefix, end)] if prefix else [KeySpan(b"", tilde.start), KeySpan(tilde.end, b"")]
-    return [left for part in parts if (left := part.beginning(start)) is not None]
+    parts = [KeySpan(prefix, after_prefix(prefix))] if prefix else [KeySpan(b"", tilde.start), KeySpan(tilde.end, b"")]
+    left = [part for each in parts if (part := each.beginning(start)) is not None]
+    return left if end is None else [KeySpan(part.start, min(part.end or end, end)) for part in left if part.start < end]
 
 
 def _scanned(row: CellRow) -> ScannedRow:

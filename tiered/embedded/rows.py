@@ -24,8 +24,8 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any
@@ -168,16 +168,19 @@ class SqliteRows:
 
         return await self._database.write(run)
 
-    async def scan(self, prefix: str, start: bytes, limit: int) -> RowPage:
+    async def scan(self, prefix: str, start: bytes, limit: int, end: bytes | None = None) -> RowPage:
+        """The first page of all rows also has those whose key is no text, in `corrupt`."""
+        before = "" if end is None else " AND path < CAST(:end AS TEXT)"
         query = (
             "SELECT path, deadline_ms, token, target, metadata, length(payload) FROM rows"
-            " WHERE typeof(path) = 'text' AND path >= CAST(? AS TEXT)"
-            " AND path NOT GLOB '~*' ORDER BY path LIMIT ?"
+            f" WHERE typeof(path) = 'text' AND path >= CAST(:start AS TEXT){before}"
+            " AND path NOT GLOB '~*' ORDER BY path LIMIT :limit"
         )
 
         def run(connection: sqlite3.Connection) -> RowPage:
-            found = connection.execute(query, (max(prefix.encode(), start), limit))
-            return _scanned(list(takewhile(lambda row: row[0].startswith(prefix), found)), limit)
+            found = connection.execute(query, {"start": max(prefix.encode(), start), "limit": limit, "end": end})
+            page = _scanned(list(takewhile(lambda row: row[0].startswith(prefix), found)), limit)
+            return page if prefix or start else replace(page, corrupt=[*_without_text(connection), *page.corrupt])
 
         return await self._database.read(run)
 
@@ -354,6 +357,13 @@ _NO_TEXT = "path >= x'' OR path < '' OR path IS NULL"
 """A key of another type than text. In SQLite's order, numbers come before all text, and bytes after it."""
 
 _AS_BYTES = ", ".join(f"CAST({column} AS BLOB)" for column in _COLUMNS.split(", "))
+
+
+def _without_text(connection: sqlite3.Connection) -> Iterator[CorruptRow]:
+    """The rows whose key is damaged so that it is no text. Nobody finds them by their keys."""
+    query = f"SELECT CAST(path AS BLOB), typeof(path), CAST(target AS BLOB) FROM rows WHERE {_NO_TEXT}"
+    for key, kind, target in connection.execute(query):
+        yield CorruptRow(printable(key or b""), _KEYLESS.format(kind), target.decode() if target and is_text(target) else None)
 
 
 def _scanned(found: Sequence[tuple[Any, ...]], limit: int) -> RowPage:

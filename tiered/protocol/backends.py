@@ -217,12 +217,12 @@ class HighVolumeBackend(Protocol):
     async def touch(self, path: str, seen: Inline | Tombstone, deadline_ns: int) -> bool:
         """Extends the deadline if the row still holds what was `seen` with an earlier one. Never shortens it."""
 
-    async def scan(self, prefix: str, start: bytes, limit: int) -> RowPage:
-        """Up to `limit` rows with an object, whose keys begin with `prefix` and are not before `start`.
+    async def scan(self, prefix: str, start: bytes, limit: int, end: bytes | None = None) -> RowPage:
+        """Up to `limit` rows with an object, whose keys begin with `prefix`, not before `start`, and before `end`.
 
         There is at least one row, unless there are no more. Rows that hold only marks are left out. So are keys that
         begin with `~`, such as the changelog's. A damaged row does not end the scan. Damage that only the payload shows
-        is not noticed.
+        is not noticed. `end` None: no end.
         """
 
     async def redirects(self, start: bytes, end: bytes | None, limit: int) -> RedirectPage:

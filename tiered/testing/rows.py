@@ -113,10 +113,11 @@ class MemoryRows(MemoryService):
         self._took_effect("rows.touch", path)
         return True
 
-    async def scan(self, prefix: str, start: bytes, limit: int) -> RowPage:
+    async def scan(self, prefix: str, start: bytes, limit: int, end: bytes | None = None) -> RowPage:
         # The order of code points is also the byte order of UTF-8.
         def within(path: str) -> bool:
-            return path.startswith(prefix) and not path.startswith("~") and path.encode() >= start
+            key = path.encode()
+            return path.startswith(prefix) and not path.startswith("~") and key >= start and (end is None or key < end)
 
         found = await self._read_in_order(self.states, "", within, self._scanned, limit)
         return RowPage(found, [], None if len(found) < limit else f"{found[-1].path}\0".encode())

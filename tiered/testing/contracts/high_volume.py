@@ -604,6 +604,16 @@ async def test_scan_lists_what_begins_with_the_prefix_and_nothing_else(rows: Row
     assert await rows.backend.scan(prefix, b"zzz", 100) == RowPage([], [], None)
 
 
+async def test_scan_ends_before_its_end(rows: Rows) -> None:
+    paths = sorted((f"notes/objects/{key}" for key in KEYS), key=str.encode)
+    for path in paths:
+        await rows.replace(path, inline(rows.token()))
+    for prefix, end in product(("", "notes/"), [*map(str.encode, paths), b"a", b"~", b"notes/objects/\xff"]):
+        found = [row.path for row in (await rows.backend.scan(prefix, b"", 100, end)).rows]
+        assert found == [path for path in paths if path.encode() < end]
+    assert await rows.backend.scan("", b"b", 100, b"a") == RowPage([], [], None)
+
+
 async def test_scan_tells_deadlines_and_leaves_expired_rows_to_its_reader(rows: Rows) -> None:
     states: list[Inline | Tombstone] = [
         inline(rows.token()), inline(rows.token(), deadline_ns=rows.in_ns(HOUR_NS)), tombstone(PATH, rows.token(), PAST_NS),
