@@ -2,8 +2,8 @@
 
 It reads the service's clock; the entries, all pages, up to `COUNT_MAX` of them or `COUNT_S` seconds; the presence rows;
 the notes with the statistics, with the results of audits and of the change feed; where there is a feed, the entries
-that wait for it; one row that is empty, to know whether the rows answer; how full the disk is. A service that is down
-gives a Status with what is known.
+that wait for it; one row and one blob that do not exist, to know whether the tiers answer; how full the disk is. A
+service that is down gives a Status with what is known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import anyio
 from changelog.base.errors import TieredError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId, Entry, Unreadable
-from changelog.lease import SET_BACK_MS, Standing, standing
+from changelog.lease import Standing, standing
 from changelog.log import ChangeLog
 from recovery.entries import PAGE
 from recovery.last_audit import Audits, read_audits
@@ -105,6 +105,9 @@ class _Look:
         async def read_a_row() -> None:
             await self._ask("a row", partial(self._tiers.high_volume.read, NO_OBJECT))
 
+        async def read_a_blob() -> None:
+            await self._ask("a blob", partial(self._tiers.long_term.head, NO_OBJECT))
+
         async def read_presences() -> None:
             nonlocal presences
             presences = await self._ask("the presence of daemons", self._log.presences)
@@ -116,6 +119,7 @@ class _Look:
         async with anyio.create_task_group() as group:
             group.start_soon(self._count, entries)
             group.start_soon(read_a_row)
+            group.start_soon(read_a_blob)
             group.start_soon(read_presences)
             for name in SOURCES:
                 group.start_soon(read_source, name)
@@ -172,7 +176,7 @@ class _Look:
         self._tell_twins(found)
         self._ended |= {**found.departed, **{worker: each.at_ms for worker, each in found.workers.items() if each.left}}
         present = {worker: each.row for worker, each in found.workers.items() if not each.left}
-        return Source(found.total(), present, found.verdict() if fresh else UNKNOWN, found.at_ms, found.regressions)
+        return Source(found.total(), present, found.verdict() if fresh and present else UNKNOWN, found.at_ms, found.regressions)
 
     def _of_feed(self, source: Source | None) -> SourceOfFeed | None:
         if source is None or source.reported_ms is None:
@@ -215,7 +219,7 @@ class _Look:
         for instance, seen_ms in sorted(presences, key=lambda each: (-each[1], each[0])):
             ago_ms = self._now_ms - seen_ms
             ended = seen_ms <= self._ended.get(instance, -1)  # what was seen later is another one with this name
-            alive = not ended and -SET_BACK_MS < ago_ms <= SILENCE_MAX_S * 1000
+            alive = not ended and abs(ago_ms) <= SILENCE_MAX_S * 1000  # what lies ahead was written before a clock was set back
             found.append(Daemon(instance, max(0.0, ago_ms / 1000), alive, ended))
         return found
 

@@ -20,6 +20,7 @@ module does not decide which blobs are garbage, except for those that have expir
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
@@ -57,7 +58,17 @@ from tiered.embedded.tree import (
 )
 from tiered.embedded.walk import Listings, generations, list_abandoned
 from tiered.metadata import NS_PER_S, Metadata, is_expired
-from tiered.protocol.backends import BlobHead, BlobInfo, BlobPage, ByteRange, DamagedError, NotCopied, Removal, UploadPage
+from tiered.protocol.backends import (
+    BlobHead,
+    BlobInfo,
+    BlobPage,
+    ByteRange,
+    DamagedError,
+    HighVolumeBackend,
+    NotCopied,
+    Removal,
+    UploadPage,
+)
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -176,11 +187,23 @@ class FileBlobs:
 
     async def open(self, name: str, range: ByteRange | None = None) -> FileReader | None:
         """Opens the blob, expired or not. Readers judge expiry by the deadline in the row."""
-        file = await self._disk.look(f"open blob {name!r}", BlobFile.open, self._path(name), range, undo=_close)
+        file = await self._there(f"open blob {name!r}", BlobFile.open, self._path(name), range, undo=_close)
         return None if file is None else FileReader(name, file, self._disk)
 
     async def head(self, name: str) -> BlobHead | None:
-        return await self._disk.look(f"read what blob {name!r} is", read_head, self._path(name))
+        return await self._there(f"read what blob {name!r} is", read_head, self._path(name))
+
+    async def _there(
+        self, doing: str, function: Callable[[*Ts], T | None], *args: *Ts, undo: Callable[[T | None], None] | None = None
+    ) -> T | None:
+        """Looks for something, as `_Disk.look`. If the whole directory is gone, nobody knows what is not found."""
+
+        def look() -> T | None:
+            if (found := function(*args)) is None and not self._root.is_dir():
+                raise ConfigurationError(f"cannot {doing}: {self._root} is gone: put it back, or mount it")
+            return found
+
+        return await self._disk.look(doing, look, undo=undo)
 
     async def delete(self, name: str) -> int:
         return await self._disk.run(f"delete blob {name!r}", delete, self._path(name))
@@ -291,6 +314,21 @@ class FileBlobs:
 
     def _path(self, name: str) -> Path:
         return self._root / path_of(name)
+
+
+async def refuse_if_gone(root: Path, rows: HighVolumeBackend, *, empty: bool = False) -> None:
+    """Raises `ConfigurationError` if the directory of the blobs is gone although a row names one.
+
+    To make another in its place would hide that. `empty` True: also if the directory is there without any file.
+    """
+    directory = root / "blobs"
+    if any(names for _, _, names in os.walk(directory)) if empty else directory.is_dir():
+        return
+    page = await rows.redirects(b"", None, 1)
+    if page.redirects or page.corrupt:
+        raise ConfigurationError(
+            f"{directory} is {'empty' if directory.is_dir() else 'gone'}, and rows of the store name blobs in it: put it back, or mount it"
+        )
 
 
 class _Collection:

@@ -87,7 +87,7 @@ async def test_of_an_empty_store_nothing_waits_and_nothing_is_made_up(world: Wor
 async def test_it_writes_nothing(world: World) -> None:
     await record(world)
     await look(world)
-    assert sorted(set(world.calls) - {"read_note"}) == ["entries", "now_ns", "presences", "read"]
+    assert sorted(set(world.calls) - {"read_note"}) == ["entries", "head", "now_ns", "presences", "read"]
 
 
 async def test_every_standing_is_counted_with_its_age(world: World) -> None:
@@ -409,7 +409,7 @@ async def test_a_service_that_is_down_gives_a_status_with_what_is_known(world: W
 
 
 @pytest.mark.parametrize(("name", "tier"), [
-    ("entries", "log"), ("presences", "log"), ("read_note", "log"), ("now_ns", "blobs"), ("read", "rows"),
+    ("entries", "log"), ("presences", "log"), ("read_note", "log"), ("now_ns", "blobs"), ("read", "rows"), ("head", "blobs"),
 ])  # fmt: skip
 async def test_one_thing_that_cannot_be_read_hides_nothing_else(world: World, name: str, tier: str) -> None:
     await world.log.target.announce("recovery")
