@@ -23,7 +23,7 @@ from benchmarks.figures import Figures
 from benchmarks.servers import BUCKET, Servers
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, Channel, insecure_channel
-from changelog.bigtable.log import BigTableChangeLog
+from changelog.bigtable.log import NOTE_PREFIX, VALUE_PREFIX, BigTableChangeLog
 from changelog.change import LOG_PREFIX, SHARDS_DEFAULT, Change, ChangeId, Entry
 from emulators.gcs.server import GcsEmulator
 from recovery.loop import RecoveryLoop
@@ -32,6 +32,7 @@ from tiered.bigtable.rows import BigtableRows
 from tiered.gcs.blobs import GcsBlobs
 from tiered.object_id import blob_name
 from tiered.protocol.backends import Tiers
+from tiered.protocol.feed_off import FEED_NOTE, PREFIX
 from tiered.settings import FeedSettings
 
 COUNTED = ObjectId.create("bench", "counted")
@@ -41,6 +42,9 @@ TOUCHED_AFTER_S = 2 * 86_400.0
 """Seconds. More than a quarter of IDLE, so the next read renews the deadline."""
 
 LIST = "list, for each page of 1,000"
+
+TELL, LOOK_FOR_FEED = "tell that the feed is off", "read whether there is a feed"
+FEED_ROW = f"{NOTE_PREFIX}{FEED_NOTE}".encode()
 
 Operation = Callable[[TieredStorage], Awaitable[object]]
 
@@ -62,6 +66,9 @@ class Noted:
 
 class Ledger:
     """The calls in the order in which they began. GCS's are named `gcs …`. A call that has reached GCS counts as done.
+
+    `telling`: the calls with which a process tells that the change feed is off. It makes them once in five minutes, and at
+    its end. So they are neither in `before` nor in `after`, although each process counted here is a new one.
     """
 
     def __init__(self, server: GcsEmulator) -> None:
@@ -90,11 +97,21 @@ class Ledger:
     @property
     def before(self) -> list[str]:
         """The calls that the caller's answer waited for."""
-        return [call.name for call in self._calls if call in self._before]
+        return [call.name for call in self._calls if call in self._before - self._telling()]
 
     @property
     def after(self) -> list[str]:
-        return [call.name for call in self._calls if call not in self._before]
+        return [call.name for call in self._calls if call not in self._before | self._telling()]
+
+    @property
+    def telling(self) -> list[str]:
+        return [call.name for call in self._calls if call in self._telling()]
+
+    def _telling(self) -> set[Noted]:
+        """The clock of the log is asked right before the first one, by a call that others make, too."""
+        told = [number for number, call in enumerate(self._calls) if call.name in (TELL, LOOK_FOR_FEED)]
+        clock = [number for number in range(told[0]) if self._calls[number].name == "announce"][-1:] if told else []
+        return {self._calls[number] for number in clock + told}
 
     def _look(self) -> None:
         """Writes down what GCS was asked since the last look."""
@@ -145,7 +162,7 @@ def _row_bytes(key: bytes, mutations: Sequence[Any]) -> int:
 def purpose(method: str, request: Any) -> str:
     """Names a call in the words of the protocol, by what the request would write."""
     if method == "ReadRows":
-        return "read"
+        return LOOK_FOR_FEED if list(request.rows.row_keys) == [FEED_ROW] else "read"
     if method == "ReadModifyWriteRow":
         return "announce"
     if method == "MutateRows":
@@ -162,6 +179,8 @@ def _purpose(key: bytes, mutations: Sequence[Any], on_match: bool = False) -> st
         if any(each.set_cell.column_qualifier == b"s" for each in mutations):
             return "keep"
         return "renew or claim" if on_match else "record"
+    if key.startswith(f"{VALUE_PREFIX}{PREFIX}".encode()):
+        return TELL
     cells = {(each.set_cell.family_name, each.set_cell.column_qualifier[:2]) for each in mutations if each.HasField("set_cell")}
     if ("ff", b"w:") in cells:
         return "swap"
@@ -326,6 +345,11 @@ GOALS: dict[str, tuple[list[str], list[str]]] = {
     ),
 }
 
+
+TELLING = ["announce", TELL, LOOK_FOR_FEED, TELL]
+"""What a process calls besides that finishes a change with an entry, where no change feed is configured: the first two
+once in five minutes, the others at its end. With a feed, and without such a change, there is nothing.
+"""
 
 AFTER_WITH_FEED: dict[str, list[str]] = {
     what: (["keep"] if "forget" in after else after) for what, (_, after) in GOALS.items()

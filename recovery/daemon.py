@@ -162,6 +162,7 @@ class Recovery:
 
     async def leave(self) -> None:
         """Reports the statistics for the last time, and that this recovery has ended."""
+        await self.loop.leave()
         await self._source.report(left=True)
 
     async def say_end(self) -> Done:
@@ -281,6 +282,7 @@ async def recover_once(loop: RecoveryLoop, source: RecoverySource, limit: int | 
         except TieredError as error:  # raised below, because the task group would wrap it in an exception group
             failure = error
         beside.cancel_scope.cancel()
+    await loop.leave()
     await source.report(left=True)
     if failure is not None:
         raise failure

@@ -37,6 +37,7 @@ from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM, TIERS, Outages, 
 from recovery.rate import TokenBucket
 from recovery.statistics.recovery_source import Counts
 from tiered.protocol.backends import Tiers
+from tiered.protocol.feed_off import FeedOffNotifier
 from tiered.protocol.finishing import Ending, finish
 from tiered.protocol.retry import persist
 from tiered.settings import Settings
@@ -106,7 +107,7 @@ class RecoveryLoop:
         self._runtime = runtime
         self._observer = observer
         self._settings = settings.recovery
-        self._feed = settings.feed.enabled
+        self._feed_off = None if settings.feed.enabled else FeedOffNotifier(log, runtime, self.instance)
         self._expiry_ms = round(settings.lease.expiry_s * 1000)
         self._heartbeat = Heartbeat(log, runtime, self.instance, settings.lease.heartbeat_interval_s, settings.lease.expiry_s)
         self._bucket = TokenBucket(runtime, settings.recovery.rate_per_s)
@@ -177,6 +178,11 @@ class RecoveryLoop:
         report = await self._counted("full", self._log.ranges(), math.inf if limit is None else limit)
         self.counts.end_full_pass(complete=limit is None and not (report.failed or self._left_to_others or self.stopping))
         return report
+
+    async def leave(self) -> None:
+        """Call it at the end: where the change feed is off, it says that this loop forgets nothing more. Raises nothing."""
+        if self._feed_off is not None:
+            await self._feed_off.end()
 
     async def survey(self) -> AsyncIterator[tuple[Entry | Unreadable, Standing]]:
         """Yields what a pass would work on, in key order. Writes nothing. Raises as `run_once`.
@@ -425,7 +431,7 @@ class RecoveryLoop:
         grace_ms = round(self._settings.late_upload_grace_s * 1000)
         try:
             ending = await persist(
-                lambda: finish(self._tiers, self._log, self._heartbeat, lease, None, grace_ms, feed=self._feed),
+                lambda: finish(self._tiers, self._log, self._heartbeat, lease, None, grace_ms, self._feed_off),
                 self._runtime, self._settings.attempt_budget_s, observer=self._observer,
             )
         except LeaseLostError as error:

@@ -50,6 +50,7 @@ from tiered.protocol.backends import ByteRange, Tiers
 from tiered.protocol.breaker import Breakers
 from tiered.protocol.conditions import ANY_REVISION, Condition, IfRevision, checked_condition
 from tiered.protocol.dangling import DanglingNotes
+from tiered.protocol.feed_off import FeedOffNotifier
 from tiered.protocol.listing import LIST_PAGE_MAX, Lister, Listing
 from tiered.protocol.reading import Lifetime, Reader
 from tiered.protocol.under_way import Write, WritesUnderWay
@@ -91,8 +92,9 @@ class TieredStorage:
         self._touches = Admission(store.concurrency_max, 0, 0, runtime.monotonic)
         self._services = Breakers(store.away_after_s, runtime, self.instance, observer, local=tiers.local)
         heartbeat = Heartbeat(log, runtime, self.instance, settings.lease.heartbeat_interval_s, settings.lease.expiry_s)
+        self._feed_off = None if settings.feed.enabled else FeedOffNotifier(log, runtime, self.instance)
         self._under_way = WritesUnderWay(heartbeat, recovered=log.durable)
-        self._writer = Writer(tiers, log, runtime, settings, heartbeat, self._under_way, self._services, observer)
+        self._writer = Writer(tiers, log, runtime, settings, heartbeat, self._under_way, self._services, self._feed_off, observer)
         self._reader = Reader(tiers, runtime, settings, self._services, observer, self._note_dangling)
         self._dangling = DanglingNotes(log, runtime)
         self._notes = Admission(1, 0, 0, runtime.monotonic)
@@ -122,6 +124,8 @@ class TieredStorage:
                 self._observer.unwatch(side, admission)
             self._services.close()
             await self._under_way.__aexit__(kind, error, trace)
+            if self._feed_off is not None:
+                await self._feed_off.end()
 
     async def aclose(self) -> list[ChangeId]:
         """Takes no more work, and waits up to `store.drain_budget_s` seconds for what is under way.

@@ -52,6 +52,9 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS daemons (instance TEXT PRIMARY KEY, seen_ms INTEGER NOT NULL) WITHOUT ROWID",
 )
 _NOTES = "CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
+SMALL_VALUE_BYTES = 256
+"""A value of so many bytes that is written alone is written on a full disk, too."""
+
 _VALUES = (
     "CREATE TABLE IF NOT EXISTS log_values (key TEXT PRIMARY KEY, value BLOB, version INTEGER NOT NULL)",
     "CREATE INDEX IF NOT EXISTS removed_log_values ON log_values (version) WHERE value IS NULL",
@@ -233,7 +236,8 @@ class SqliteChangeLog:
         return await self._database.read(run)
 
     async def write_values(self, values: Mapping[str, bytes | None], version: int) -> None:
-        """As in `ChangeLog`. On a full disk only removals are possible.
+        """As in `ChangeLog`. On a full disk only removals are possible, and one value of `SMALL_VALUE_BYTES`: a process
+        tells in one that the change feed is off, before it deletes anything.
 
         One portion is one transaction, so that the writes of others need not wait for all of them.
         """
@@ -248,7 +252,8 @@ class SqliteChangeLog:
 
         check_values(values, version)
         for portion in portions(values, lambda key: _bytes(key) + len(values[key] or b"")):
-            await self._database.write(partial(run, portion), grows=any(values[key] is not None for key in portion))
+            small = len(values) == 1 and len(values[portion[0]] or b"") <= SMALL_VALUE_BYTES
+            await self._database.write(partial(run, portion), grows=not small and any(values[key] is not None for key in portion))
 
     async def scan_values(self, start: str, end: str, limit: int) -> ValuePage:
         def run(connection: sqlite3.Connection) -> ValuePage:

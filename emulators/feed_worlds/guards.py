@@ -73,19 +73,19 @@ async def _redo_nothing(self: FeedWriter, staged: object) -> Sequence[Update]:
     return ()
 
 
-async def _finish_before_the_feed(*given: Any, feed: bool = False, **named: Any) -> Ending:
-    tiers, log, _, lease, live, _ = given
-    if not feed:
-        return await finish(*given, **named)
+async def _finish_before_the_feed(*given: Any) -> Ending:
+    tiers, log, _, lease, live, _, feed_off = given
+    if feed_off is not None:
+        return await finish(*given)
     live = await settle_change(tiers, lease.entry.change) if live is None else live
     await clean_up(tiers, lease.entry.change, live, lambda: None)
     await log.keep(lease.entry)
     return Ending.KEPT
 
 
-async def _keep_unsettled(*given: Any, feed: bool = False, **named: Any) -> Ending:
-    if not feed:
-        return await finish(*given, **named)
+async def _keep_unsettled(*given: Any) -> Ending:
+    if given[-1] is not None:
+        return await finish(*given)
     await given[1].keep(given[3].entry)
     return Ending.KEPT
 

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from recovery.feed.view import View
 
 UNSOUND = 6
+MISSING = 1
+"""Of `check`: what is there is sound, and something between it is missing, so readers stand still."""
 STDIN = "-"
 LONG_BYTES = 16 * 2**20
 """Of an input that is longer, progress is shown on a terminal."""
@@ -208,8 +210,7 @@ def check(
         except FeedError as error:
             _show_problem(error, looked)
             return UNSOUND
-        _show_sound(reader, looked, bounded)
-        return 0
+        return MISSING if _show_sound(reader, looked, bounded) else 0
 
     _finish(command)
 
@@ -263,7 +264,8 @@ def _show_problem(error: FeedError, looked: _Looked) -> None:
     show_fields({"messages before": looked.messages}, as_json=False)
 
 
-def _show_sound(reader: CdcReader | RollbackReader, looked: _Looked, bounded: bool) -> None:
+def _show_sound(reader: CdcReader | RollbackReader, looked: _Looked, bounded: bool) -> bool:
+    """Shows what was found. Returns whether messages are missing: later ones are there."""
     from recovery.feed.reader import CdcReader
 
     waiting, gaps, held = None, [], reader.held
@@ -274,23 +276,28 @@ def _show_sound(reader: CdcReader | RollbackReader, looked: _Looked, bounded: bo
         left_out = {"repeated": reader.ignored - late} | ({"late": late} if bounded else {})
     else:
         compared, left_out = "by the rule of the published sketch, which trusts the order", {"discarded": reader.discarded}
+    is_missing = bool(gaps) or (waiting is not None and waiting.declared is not None)
     value: dict[str, Any] = {
-        "sound": True, "compared": compared, "messages": looked.messages, "updates": looked.updates, "delivered": looked.delivered,
-        **left_out, "frontier": reader.frontier, "held": {"updates": held.updates, "times": held.times}, "gaps": gaps,
+        "sound": True, "missing": is_missing, "compared": compared, "messages": looked.messages, "updates": looked.updates,
+        "delivered": looked.delivered, **left_out, "frontier": reader.frontier,
+        "held": {"updates": held.updates, "times": held.times}, "gaps": gaps,
         "waiting": None if waiting is None else asdict(waiting),
     }  # fmt: skip
     if choice.json:
         write(dump(value))
-        return
+        return is_missing
     frontier = "time 0: nothing is complete" if reader.frontier == (0,) else f"{_time(reader.frontier)}: all before it is complete"
     if "late" in value:
         value["late"] = f"{value['late']:,} updates about complete times, which were not compared"
     value |= {
-        "sound": f"yes: {compared}", "compared": None, "frontier": frontier, "held": _held_in_words(held.updates, held.times),
+        "sound": f"yes: {compared}", "compared": None,
+        "missing": "messages between others: readers stand still at the frontier" if is_missing else None,
+        "frontier": frontier, "held": _held_in_words(held.updates, held.times),
         "no progress about": ", ".join(_gap(*gap) for gap in gaps[:GAPS_SHOWN]) + _more(len(gaps) - GAPS_SHOWN) or None, "gaps": None,
         "waiting for": None if waiting is None else _waiting_in_words(*asdict(waiting).values()), "waiting": None,
     }  # fmt: skip
     show_fields({name: each for name, each in value.items() if each is not None}, as_json=False)
+    return is_missing
 
 
 def _more(number: int) -> str:

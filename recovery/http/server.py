@@ -25,7 +25,7 @@ import anyio
 import uvicorn
 from prometheus_client import CollectorRegistry
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from changelog.base.errors import ConfigurationError
@@ -229,8 +229,20 @@ class _Bounded:
             await PlainTextResponse("too many requests are under way: try again later\n", 503)(scope, receive, send)
             return
         self._left -= 1
+        began = False
+
+        async def send_noted(message: Message) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, send_noted)
+        except asyncio.CancelledError:
+            if began:
+                raise
+            # uvicorn ends, and has waited for STOP_S. It would tell a defect, and answer 500.
+            await PlainTextResponse("this server ends: try again later\n", 503)(scope, receive, send)
         finally:
             self._left += 1
 

@@ -6,7 +6,7 @@ as a writer that works keeps it. A figure that is not known is None.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -18,6 +18,7 @@ from recovery.feed.writer.checkpoint import NOTE, NOTHING_YET, Checkpoint, store
 from recovery.feed.writer.positions import Position, read, sink_name
 from recovery.feed.writer.source import Kept, count_kept
 from recovery.statistics.verdict import Kind, Verdict
+from tiered.protocol.feed_off import FeedOffNotice, read_notices
 from tiered.settings import FeedSettings, Settings
 from tiered.text import shown
 
@@ -88,7 +89,8 @@ class Feed:
     the feed is complete (Unix ms); None: nothing is published yet. `frontier_age_s`: how long ago that was; 0: it lies
     ahead. `kept`: the entries that wait for the feed; None: they could not be read. `kept_age_s`: for how long the
     oldest of them waits. `hold_max_s`: how long they may wait. `store`: which store the settings name. `ahead_s`: by
-    how many seconds the frontier lies ahead.
+    how many seconds the frontier lies ahead. `off`: that processes work, or have worked, with the feed off, and the
+    writer has not read all rows since, as a sentence; empty: none did.
     """
 
     state: FeedState
@@ -103,6 +105,7 @@ class Feed:
     sinks: tuple[FeedSink, ...]
     store: str = ""
     ahead_s: float = 0.0
+    off: str = ""
 
     @property
     def is_late(self) -> bool:
@@ -146,6 +149,7 @@ async def look_at_feed(ask: Ask, log: ChangeLog, settings: Settings, runtime: Ru
     checkpoint: Checkpoint | None = None if raw is None else await ask("the checkpoint of the feed", partial(_parsed, raw))
     unread = answer is None or (raw is not None and checkpoint is None)
     kept: Kept | None = await ask("the entries that wait for the feed", partial(count_kept, log, runtime))
+    notices: Sequence[FeedOffNotice] | None = await ask("who works with the feed off", partial(read_notices, log))
     known: dict[str, Position | None] = {}
     for name in map(sink_name, settings.feed.to):
         found = await ask(f"the position of the sink {name}", partial(read, log, [name]))
@@ -160,6 +164,7 @@ async def look_at_feed(ask: Ask, log: ChangeLog, settings: Settings, runtime: Ru
         feed = Feed(
             FeedState.UNKNOWN, "", enabled, checkpoint, frontier_ms, ages_s[0], kept, ages_s[1], settings.feed.hold_max_s, sinks,
             store_of(settings), 0.0 if frontier_ms is None else max(0.0, (frontier_ms - now_ms) / 1000),
+            _off(notices or (), now_ms),
         )  # fmt: skip
         state, why = judge(feed, settings.feed, source, unread=unread)
         return replace(feed, state=state, why=why)
@@ -229,12 +234,14 @@ def judge(feed: Feed, settings: FeedSettings, source: SourceOfFeed | None, *, un
         return FeedState.BEHIND, f"A sink fails: {_reasons(failing)}"
     if source is not None and source.fresh and source.verdict.kind is Kind.STALLED:
         return FeedState.STALLED, "Updates wait, and not every sink acknowledges any."
+    if feed.off:
+        return FeedState.BEHIND, feed.off
     percentage = feed.pass_percentage
     far = "" if percentage is None else f", about {percentage:.0f} % are read"
     if checkpoint.passed is None:
         return FeedState.FIRST_PASS, f"It publishes no progress before it has read all rows{far}."
     if checkpoint.withheld:
-        return FeedState.BEHIND, f"Recovery cleaned up entries without it, so it reads all rows again before it publishes progress{far}."
+        return FeedState.BEHIND, f"Changes were cleaned up without it, so it reads all rows again before it publishes progress{far}."
     if source is not None and source.fresh and source.verdict.kind in (Kind.FALLING_BEHIND, Kind.CATCHING_UP):
         return FeedState.BEHIND, f"It is {source.verdict.kind.value}."
     if not _is_young(feed, settings):
@@ -256,6 +263,8 @@ def _ended(feed: Feed) -> tuple[FeedState, str]:
         if feed.frontier_age_s is None or feed.frontier_age_s > ENDED_S:
             return FeedState.STALLED, f"{why}, although a sink does not have all updates."
         return FeedState.ENDED, f"{why}. A sink does not have all updates yet."
+    if feed.off:
+        return FeedState.BEHIND, f"{why}. {feed.off}"
     if feed.checkpoint is not None and (feed.checkpoint.passed is None or feed.checkpoint.withheld):
         return FeedState.BEHIND, f"{why}. It publishes no progress before a writer has read all rows."
     return FeedState.ENDED, f"{why}."
@@ -275,4 +284,12 @@ def _is_young(feed: Feed, settings: FeedSettings) -> bool:
 
 
 def _reasons(failing: Iterable[FeedSink]) -> str:
-    return "; ".join(f"{sink.name}: {sink.error or 'it gave no reason'}" for sink in failing)
+    return "; ".join(f"{sink.name}: {sink.error or 'it gave no reason'}" for sink in failing).rstrip(".") + "."
+
+
+def _off(notices: Sequence[FeedOffNotice], now_ms: int) -> str:
+    working = [shown(notice.process) for notice in notices if not notice.is_over(now_ms)]
+    if working:
+        others = f", and {len(working) - 1:,} others" if working[1:] else ""
+        return f"A process works with the feed off, so no progress is published: set feed.enabled there ({working[0]}{others})."
+    return "Changes were made with the feed off, so it reads all rows before it publishes progress." if notices else ""

@@ -337,7 +337,9 @@ CLAIMS = (
                 "Its frontier is old",
                 "It is {}",
                 "No writer has ever",
-                "Recovery cleaned up",
+                "Changes were cleaned up",
+                "Changes were made with the feed off",
+                "A process works with the feed off",
                 "{}. It publishes",
             ),
             WORDS: (
@@ -349,7 +351,7 @@ CLAIMS = (
             ),
             LINES: ("yes: no progress", "none yet: no progress", "has acknowledged nothing"),
         },
-        ("no_writer",),
+        ("no_writer", "feed_off_and_on", "process_with_the_feed_off"),
         (f"{OF_FEED}each_state_has_its_reason", f"{OF_FEED}a_failing_sink_and_a_near_bound_are_told"),
     ),
     Claim(
@@ -367,6 +369,7 @@ CLAIMS = (
                 "the entries that wait",
                 "the position of",
                 "the checkpoint of",
+                "who works with the feed off",
             ),
             WORDS: ("It is not known whether the change feed",),
             LINES: ("unknown: its position",),

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from benchmarks.calls import AFTER_WITH_FEED, BESIDE, COUNTED, GOALS, CountedStore, cases, count_beside, count_case, counted_store
+from benchmarks.calls import AFTER_WITH_FEED, BESIDE, COUNTED, GOALS, TELLING, CountedStore, cases, count_beside, count_case, counted_store
 from benchmarks.cost import ROW_BYTES
 from benchmarks.servers import BUCKET
 from changelog.change import Change, Entry
@@ -33,6 +33,7 @@ async def test_an_operation_makes_no_call_too_many(store: CountedStore, what: st
     ledger = await count_case(store, case)
     before, after = GOALS[what]
     assert sorted(ledger.before + ledger.after) == sorted(before + after)
+    assert ledger.telling == (TELLING if "forget" in after else [])
     # GCS only tells that a call has come, so one after the answer may look as if the answer had waited for it.
     of_bigtable = [name for name in ledger.before if not name.startswith("gcs ")]
     assert of_bigtable == [name for name in before if not name.startswith("gcs ")]
@@ -46,6 +47,7 @@ async def test_with_a_change_feed_the_only_call_after_a_large_change_keeps_its_e
         ledger = await count_case(store, case)
         kept = await store.log.kept(store.log.ranges()[0], 10)
     assert sorted(ledger.before) == sorted(GOALS[what][0]) and ledger.after == AFTER_WITH_FEED[what]
+    assert ledger.telling == []
     assert kept.next_start is None
 
 

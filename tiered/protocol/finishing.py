@@ -10,6 +10,8 @@ then the entry is *kept*:
 
     settle(change), unless it is known to be over -> keep
 
+Where the feed is off, the log is told of that before anything is cleaned up (`feed_off.py`).
+
 I2: a blob is deleted only after its revision was settled and found not live. I5: every step may be repeated, by
 anyone, in any order. *Crash* anywhere: the entry is still there, and whoever claims it begins again. *Failure*: an
 error is raised, and nothing is forgotten. Nothing here completes a put or changes what a row redirects to. The fence is
@@ -28,6 +30,7 @@ from changelog.lease import Lease
 from changelog.log import CLOCK, ChangeLog
 from tiered.object_id import revision_of
 from tiered.protocol.backends import Row, Tiers, Tombstone
+from tiered.protocol.feed_off import FeedOffNotifier
 
 
 class Ending(Enum):
@@ -111,11 +114,12 @@ async def remove_garbage(tiers: Tiers, change: Change, live: bool, doomed: Seque
 
 
 async def finish(
-    tiers: Tiers, log: ChangeLog, heartbeat: Heartbeat, lease: Lease, live: bool | None, grace_ms: int | None, *, feed: bool = False
-) -> Ending:
+    tiers: Tiers, log: ChangeLog, heartbeat: Heartbeat, lease: Lease, live: bool | None, grace_ms: int | None,
+    feed_off: FeedOffNotifier | None,
+) -> Ending:  # fmt: skip
     """Steps 5 and 6, by the holder of `lease`. `live` None: not known, so the change is settled first.
 
-    `feed`: a change feed is configured, so the entry is kept for it, with all that is left to do.
+    `feed_off` None: a change feed is configured, so the entry is kept for it, with all that is left to do.
 
     `grace_ms`: for how long an upload without a session may still land after its blob was deleted. None: it cannot
     land. Only the owner may pass None: it knows that it never sent the end, or that the service answered. Raises
@@ -130,11 +134,12 @@ async def finish(
     if live is None:
         go_on()
         live = await settle_change(tiers, change)
-    if feed:
+    if feed_off is None:
         go_on()
         if not await log.keep(entry):
             raise LeaseLostError(f"change {change.id} of {change.object} was taken over by recovery before it was kept for the feed")
         return Ending.KEPT
+    await feed_off.tell()
     had_garbage = await clean_up(tiers, change, live, go_on)
     if grace_ms is not None and waits_for_late_upload(change, live) and entry.cleanup_after_ms is None:
         go_on()

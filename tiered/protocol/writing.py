@@ -58,6 +58,7 @@ from tiered.protocol.admission import Slot
 from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Only, Row, RowState, Still, Tiers, Tombstone, Upload
 from tiered.protocol.breaker import Breaker, Breakers
 from tiered.protocol.concurrent import both
+from tiered.protocol.feed_off import FeedOffNotifier
 from tiered.protocol.finishing import finish, may_tell_ok, settle_change, took_effect
 from tiered.protocol.reading import Source
 from tiered.protocol.retry import ask, persist
@@ -113,11 +114,11 @@ class Verdict:
 
 
 class Writer:
-    """Carries writes through. `writes` must be entered: it runs their tasks and the heartbeat."""
+    """Carries writes through. `writes` must be entered: it runs their tasks and the heartbeat. `feed_off`: see `finish`."""
 
     def __init__(
         self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings, heartbeat: Heartbeat, writes: WritesUnderWay,
-        services: Breakers, observer: Observer = SILENT,
+        services: Breakers, feed_off: FeedOffNotifier | None, observer: Observer = SILENT,
     ) -> None:
         self._tiers = tiers
         self._log = log
@@ -127,6 +128,7 @@ class Writer:
         self._heartbeat = heartbeat
         self._writes = writes
         self._services = services
+        self._feed_off = feed_off
         self._observer = observer
 
     # --- one row operation -----------------------------------------------------------------------
@@ -433,7 +435,7 @@ class Writer:
         grace_ms = round(self._settings.recovery.late_upload_grace_s * 1000) if write.may_land_late else None
         try:
             ending = await persist(
-                lambda: finish(self._tiers, self._log, self._heartbeat, lease, live, grace_ms, feed=self._settings.feed.enabled),
+                lambda: finish(self._tiers, self._log, self._heartbeat, lease, live, grace_ms, self._feed_off),
                 self._runtime, self._settings.store.cleanup_budget_s, observer=self._observer,
             )
             self._observer.count(Event.CLEANED_UP, ending.name.lower())

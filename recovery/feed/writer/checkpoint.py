@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 
 from changelog.log import NOTE_BYTES_MAX
 from recovery.feed.writer.note_fields import NUMBER_MAX, NoteFields, canonical
+from tiered.protocol.feed_off import FEED_NOTE
 from tiered.settings import Settings
 
-NOTE = "feed"
+NOTE = FEED_NOTE
 FIX = "if newer software wrote it, update this software; otherwise begin a new generation with: tiered feed run --new-generation"
 
 NOTHING_YET = 1
@@ -81,7 +82,7 @@ class Checkpoint:
     `live`: how many entries the index has. `scan`: the pass under way (`pass` in the note); None: there is none.
     `passed`: when the last complete pass ended (ms since 1970); None: none did. `gap`: recovery has cleaned up
     entries that the feed had not published, so no progress is published before a pass is complete that began after
-    that. `closed`: the writer has ended in good order, so another one need not wait. `writer`: the name of who opened
+    that. So it is where a process forgot changes with the feed off. `closed`: the writer has ended in good order, so another one need not wait. `writer`: the name of who opened
     the feed last, which no other writer has. So two that open it at the same moment do not write the same bytes, and
     only one of them wins.
 

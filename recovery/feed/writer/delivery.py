@@ -13,7 +13,8 @@ Before the first delivery, and now and then afterwards, the sink is looked at:
       that it acknowledged, and the journal does not         the run begins a new generation (`went_back`)
     it has a later generation, and knows all files of      refused: a copy of this store, or a restored one, has gone
       this one                                               on there. Two copies never take turns: one of them stops
-    what it acknowledged last is gone                      `UnavailableError`, until the files are back
+    what it acknowledged last is gone, or at the           `UnavailableError`, until the files are back
+      beginning or after a day, any file
 
 The time of the last commit would not do instead: a writer that was restored may commit before it gets an answer.
 
@@ -35,13 +36,15 @@ from changelog.base.tasks import elsewhere_is_an_error
 from changelog.log import ChangeLog
 from recovery.feed.sinks.sink import Held, Owner, Sink, folder_of
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
-from recovery.feed.writer.positions import Position, advance, read, renew
+from recovery.feed.writer.positions import FileCount, Position, advance, read, renew
 from recovery.feed.writer.stored import Journaled
 from recovery.feed.writer.writer import NEW_GENERATION, FeedWriter, FencedError
 from tiered.metadata import NS_PER_MS
 
 LOOK_EVERY_S = 0.1
 LOOK_AT_SINK_EVERY_S = 600.0
+LOOK_AT_ALL_EVERY_S = 86_400.0
+"""How often all files of the generation are counted, which a bucket lists in one request for each 1,000."""
 AGAIN_FIRST_S = 0.5
 AGAIN_MAX_S = 60.0
 DELIVERY_MAX_S = 900.0
@@ -65,7 +68,7 @@ class Delivery:
         self.acknowledged = -1
         self.has_looked = False
         self.went_back: int | None = None
-        self._look_at = -math.inf
+        self._look_at = self._look_at_all = -math.inf
         self._delivered_before = False
         self._error: Exception | None = None
         self._failing_at = 0.0
@@ -136,17 +139,41 @@ class Delivery:
         `ConfigurationError`: it is the place of another feed, or of another copy of this store. `UnavailableError`: it
         has lost what it acknowledged. Or the error of the sink or of the log.
         """
+        at_all = self._runtime.monotonic() >= self._look_at_all
         with anyio.move_on_after(DELIVERY_MAX_S) as bound:
-            held = await self._sink.look(self._generation, max(0, self.acknowledged))
+            held = await self._held()
             if held is None or held.owner is None:
                 held = await self._claim(held)
             if held is not None:
                 await self._judge(held)
+                if at_all:
+                    await self._count_files()
             elif not self.has_looked:
                 events.info("feed_sink_unverified", "whether another store delivers there cannot be asked", sink=self._name)
         if bound.cancelled_caught:
             raise self._unanswered()
+        if at_all:
+            self._look_at_all = self._runtime.monotonic() + LOOK_AT_ALL_EVERY_S
         self.has_looked, self._look_at = True, self._runtime.monotonic() + LOOK_AT_SINK_EVERY_S
+
+    async def _held(self) -> Held | None:
+        """Returns what the sink has from the last file that it acknowledged on."""
+        return await self._sink.look(self._generation, max(0, self.acknowledged))
+
+    async def _count_files(self) -> None:
+        """Compares all files that the sink has with those that it acknowledged. The first time, they are believed."""
+        if self.acknowledged < 0 or self.went_back is not None or (held := await self._sink.look(self._generation, 0)) is None:
+            return
+        assert self._position is not None, "something was delivered"
+        there = FileCount.of([time for time in held.times if time <= self.acknowledged])
+        if self._position.files is None:
+            self._position = await advance(self._log, replace(self._position, files=there))
+        elif there != self._position.files:
+            raise UnavailableError(
+                f"the sink {self._name} does not have the files that were delivered: up to {self.acknowledged:019d},"
+                f" {folder_of(self._generation)} must have {self._position.files.number:,}, and has {there.number:,}, or others;"
+                f" readers stand still where one is missing: bring the files back, or {NEW_GENERATION}"
+            )
 
     async def _claim(self, held: Held | None) -> Held | None:
         """Marks the sink, unless its files are of nobody knows whom. Returns what is there then."""
@@ -159,7 +186,7 @@ class Delivery:
             raise self._lost()
         if not await self._sink.claim(self._owner) or held is None:
             return held
-        return await self._sink.look(self._generation, max(0, self.acknowledged))  # another feed may have been faster
+        return await self._held()  # another feed may have been faster
 
     async def _judge(self, held: Held) -> None:
         if (owner := held.owner) is not None and owner.feed != self._owner.feed:
@@ -239,7 +266,11 @@ class Delivery:
         if bound.cancelled_caught:
             raise self._unanswered()
         was_failing = self._position.failing_since is not None
-        self._position = await advance(self._log, Position(self._name, self._generation, journaled.time, journaled.records))
+        before = FileCount() if journaled.time == 0 else self._position.files
+        files = None if before is None else before.plus(journaled.time)
+        self._position = await advance(
+            self._log, Position(self._name, self._generation, journaled.time, journaled.records, files=files)
+        )
         self.acknowledged = journaled.time
         self._error = self._told = None
         if was_failing:

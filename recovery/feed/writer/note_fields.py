@@ -50,11 +50,11 @@ class NoteFields:
         """Returns the error that says what is wrong with the note."""
         return CorruptRecordError(f"the note {self._note} is damaged: {what}; {self._fix}")
 
-    def only(self, *names: str) -> None:
-        """Raises `CorruptRecordError` unless the object has exactly these keys."""
+    def only(self, *names: str, optional: str = "") -> None:
+        """Raises `CorruptRecordError` unless the object has exactly these keys. `optional`: one that may be missing."""
         if missing := [name for name in names if name not in self._value]:
             raise self.wrong(f"{self._named(missing[0])} is missing")
-        if unknown := [name for name in self._value if name not in names]:
+        if unknown := [name for name in self._value if name not in (*names, optional)]:
             raise self.wrong(f"this software does not know the key {shown(self._named(unknown[0]))}")
 
     def number(self, name: str, *, least: int = 0) -> int:

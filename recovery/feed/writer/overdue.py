@@ -35,6 +35,7 @@ from changelog.log import CLOCK, ChangeLog, KeyRange
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.rate import TokenBucket
 from tiered.open import Backends
+from tiered.protocol.feed_off import read_notices, remove_notices
 from tiered.protocol.finishing import garbage_of, remove_garbage, settle_change, waits_for_late_upload
 from tiered.settings import Settings
 
@@ -62,7 +63,7 @@ async def release_overdue(backends: Backends, runtime: Runtime, settings: Settin
     """Cleans up and forgets each entry that was kept for the feed for more than `feed.hold_max_s` seconds.
 
     Ages are by the server's clock. Returns how many entries it has forgotten. It goes by the same bound where no feed
-    is configured any more. Then changes leave no hints, so it also sets the gap of a checkpoint that is still there.
+    is configured any more. It also sets the gap for processes that have worked with the feed off (`cover_notices`).
 
     `covered`: give each call the same mapping. It holds what was decided of entries that an earlier call found overdue
     and could not clean up. The gap is set once for each of them. Otherwise one entry that always fails would begin the
@@ -104,6 +105,19 @@ async def set_gap(log: ChangeLog) -> bool:
     raise UnavailableError(f"the gap of the feed was not set: others changed the checkpoint {TRIES} times meanwhile")
 
 
+async def cover_notices(log: ChangeLog) -> None:
+    """Sets the gap for the processes that have ended their work with the feed off, and removes their notices.
+
+    The writer does the same. This is for stores without one, where notices would become more and more. Raises as
+    `set_gap`.
+    """
+    if notices := await read_notices(log):
+        now_ms = await log.announce(CLOCK)
+        if over := [notice for notice in notices if notice.is_over(now_ms)]:
+            await set_gap(log)
+            await remove_notices(log, over)
+
+
 @dataclass(slots=True)
 class Released:
     """What one call did with entries. `forgotten`: cleaned up. `waiting`: their upload may still arrive, so they are
@@ -138,8 +152,7 @@ class _Overdue:
     async def release(self) -> Released:
         if not self._log.durable:
             return self._counts
-        if not self._settings.feed.enabled:
-            await self._set_gap_of_a_feed_that_is_off()
+        await cover_notices(self._log)
         # One time for the whole call. So every entry that it finds overdue was kept before the gap was set.
         self._now_ms = await self._log.announce(CLOCK)
         began = self._runtime.monotonic()
@@ -156,11 +169,6 @@ class _Overdue:
         finally:
             self._say(self._runtime.monotonic() - began)
         return self._counts
-
-    async def _set_gap_of_a_feed_that_is_off(self) -> None:
-        raw = await self._log.read_note(NOTE)
-        if raw is not None and not Checkpoint.from_bytes(raw).gap:
-            await set_gap(self._log)
 
     def _is_overdue(self, entry: Entry | Unreadable) -> bool:
         """Whether it is. Nobody can work on an entry that cannot be read, so that one waits for nothing."""

@@ -1,7 +1,8 @@
 """`Position`, how far one sink is: a note of the changelog for each sink, which only goes forward.
 
     note   feed-sink-{first 16 hex digits of the SHA-256 of the sink's name}
-    value  {"sink":name,"generation":G,"acknowledged":T|null,"records":n,"failing_since":ms|null,"error":text|null}
+    value  {"sink":name,"generation":G,"acknowledged":T|null,"records":n,"failing_since":ms|null,"error":text|null,
+            "files":{"number":n,"sum":s}}      the last one is left out where nobody counted them
 
 Within a generation a position never goes back, whoever writes it: a writer that was fenced may come late. A new
 generation begins anew. *Crash*: a position may be behind what the sink has. Then parcels are delivered again, and that
@@ -11,7 +12,7 @@ is harmless.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from changelog.base.errors import UnavailableError, UnconfirmedError
@@ -22,8 +23,24 @@ from tiered.places import Place
 from tiered.settings import Settings
 
 TRIES = 8
+SUM_MODULUS = 1 << 62
 ERROR_MAX = 500
 """Characters of an error that are kept. The writer's log has all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileCount:
+    """How many files of a generation a sink has, and the sum of their times. So one that is missing is noticed."""
+
+    number: int = 0
+    sum: int = 0
+
+    @classmethod
+    def of(cls, times: Sequence[int]) -> FileCount:
+        return cls(len(times), sum(times) % SUM_MODULUS)
+
+    def plus(self, time: int) -> FileCount:
+        return FileCount(self.number + 1, (self.sum + time) % SUM_MODULUS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +50,7 @@ class Position:
     `acknowledged`: it has all transactions of the generation up to this time (ms since 1970, inclusive); None: none
     yet. `records`: how many updates these have. `failing_since`: since when no delivery succeeds (ms since 1970, by
     the writer's clock); None: the last one did. `error`: why the last one failed, at most `ERROR_MAX` characters.
+    `files`: of those it has acknowledged; None: older software did not count them.
     """
 
     sink: str
@@ -41,6 +59,7 @@ class Position:
     records: int = 0
     failing_since: int | None = None
     error: str | None = None
+    files: FileCount | None = None
 
     def to_bytes(self) -> bytes:
         """Returns the stored form."""
@@ -50,22 +69,30 @@ class Position:
         return canonical({
             "sink": self.sink, "generation": self.generation, "acknowledged": self.acknowledged, "records": self.records,
             "failing_since": self.failing_since, "error": error,
+            **({} if self.files is None else {"files": {"number": self.files.number, "sum": self.files.sum}}),
         })  # fmt: skip
 
     @classmethod
     def from_bytes(cls, raw: bytes, name: str) -> Position:
         """Reads the stored form of the sink `name`. `CorruptRecordError`: it is damaged, or newer software wrote it."""
         found = NoteFields.parse(raw, f"{note_name(name)} (the position of the sink {name})", FIX)
-        found.only("sink", "generation", "acknowledged", "records", "failing_since", "error")
+        found.only("sink", "generation", "acknowledged", "records", "failing_since", "error", optional="files")
         position = cls(
             found.text("sink"), found.number("generation"), found.optional_number("acknowledged"), found.number("records"),
-            found.optional_number("failing_since"), found.optional_text("error"),
+            found.optional_number("failing_since"), found.optional_text("error"), _files(found.optional_child("files")),
         )
         if position.sink != name:
             raise found.wrong(f"it is about the sink {position.sink!r}")
         if position.acknowledged is None and position.records:
             raise found.wrong(f"nothing is acknowledged, and records is {position.records}")
         return position
+
+
+def _files(found: NoteFields | None) -> FileCount | None:
+    if found is None:
+        return None
+    found.only("number", "sum")
+    return FileCount(found.number("number"), found.number("sum"))
 
 
 def note_name(sink: str) -> str:
@@ -127,4 +154,5 @@ def _far(position: Position) -> tuple[int, int]:
 
 
 def _not_less(position: Position, stored: Position) -> Position:
-    return replace(position, records=max(position.records, stored.records))
+    same = stored.files if stored.acknowledged == position.acknowledged else None
+    return replace(position, records=max(position.records, stored.records), files=position.files or same)

@@ -33,6 +33,7 @@ from recovery.feed.writer.positions import Position, read
 from recovery.feed.writer.source import Counts, FeedSource
 from recovery.feed.writer.writer import CALL_BUDGET_S, FeedWriter, FencedError, Step
 from tiered.open import Backends
+from tiered.protocol.feed_off import OVER_AFTER_MS
 from tiered.protocol.retry import persist
 from tiered.settings import Settings
 
@@ -107,7 +108,8 @@ class FeedRun:
     async def run(self) -> None:
         """Runs until `stop`. Raises `ConfigurationError` and `CorruptRecordError`: somebody must change something.
 
-        With `once` also `UnavailableError`: a sink fails, or another writer lives and is not through.
+        With `once` also `UnavailableError`: a sink fails, another writer lives and is not through, or a process works
+        with the feed off.
         """
         failures = 0
         while not self._stopping.is_set():
@@ -244,6 +246,7 @@ class FeedRun:
                     await self.writer.trim(min(delivery.acknowledged for delivery in deliveries))
                     if self._once and step in (Step.IDLE, Step.DONE):
                         await self._finish_once(self.writer.checkpoint.timestamp, set(self.writer.covered), deliveries, cleaning)
+                        self._check_feed_is_on()
                     elif step is not Step.MORE:
                         await self.rest(self._settings.feed.poll_s)
             except TieredError as error:  # raised below, because the task group would wrap it
@@ -280,6 +283,14 @@ class FeedRun:
         self.left = len(hints & self.writer.covered.keys())
         self._stopping.set()
 
+    def _check_feed_is_on(self) -> None:
+        if self.writer.feed_off:
+            self._gave_up = True
+            raise UnavailableError(
+                f"no progress is published, because {_names(self.writer.feed_off)} worked with the feed off less than"
+                f" {OVER_AFTER_MS // 60_000} minutes ago: set feed.enabled there, and run this again"
+            )
+
     async def _end(self, *, closed: bool) -> None:
         with anyio.move_on_after(LAST_BUDGET_S, shield=True):
             try:
@@ -288,6 +299,11 @@ class FeedRun:
                 await self._source.report(left=True)
             except TieredError as error:
                 events.info("feed_not_closed", error, writer=self.writer.name)
+
+
+def _names(processes: Sequence[str]) -> str:
+    more = f" and {len(processes) - 1:,} more" if processes[1:] else ""
+    return f"the process {processes[0]}{more}"
 
 
 def _reached(position: Position) -> tuple[int, int]:

@@ -11,8 +11,9 @@ an old blob waits for the commit of its -1, not for the sinks. A hint that makes
 a writer that was fenced may have compared with an index that is behind.
 
 A *pass* goes through all rows. The first one of a generation is the snapshot: its progress is *withheld*, so that no
-reader takes a part for the whole. So it is after a *gap*, when recovery has cleaned up without the feed. Later passes
-find what no hint told, such as references that expired.
+reader takes a part for the whole. So it is after a *gap*, when recovery has cleaned up without the feed, or a process
+has worked with the feed off (`tiered.protocol.feed_off`). As long as one does so, no progress is published, and no pass
+begins. Later passes find what no hint told, such as references that expired.
 
 Times are ms since 1970 and never go back, whatever the clock does. *Crash* anywhere: the next `open` goes on.
 *Failure*: an error is raised; open again. `FencedError`: another writer is at work, and nothing more of this one's is
@@ -31,7 +32,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, LeaseL
 from changelog.base.events import events
 from changelog.base.runtime import Runtime, instance_name
 from changelog.change import LOG_PREFIX, Entry, Unreadable, encode
-from changelog.log import LOG_END, KeyRange
+from changelog.log import CLOCK, LOG_END, KeyRange
 from recovery.feed.files import Form
 from recovery.feed.index_value import IndexDamagedError
 from recovery.feed.messages import Message, Progress, Update, Updates
@@ -41,6 +42,7 @@ from recovery.feed.writer.source import Counts
 from recovery.feed.writer.stored import Journaled, StoredFeed
 from tiered.metadata import NS_PER_MS
 from tiered.open import Backends
+from tiered.protocol.feed_off import read_notices, remove_notices
 from tiered.protocol.retry import persist
 from tiered.settings import Settings
 
@@ -136,6 +138,9 @@ class FeedWriter:
         self._has_others = True
         self._moved_at = -math.inf
         self._committed_s = -math.inf
+        self._looked_at = -math.inf
+        self.feed_off: tuple[str, ...] = ()
+        """The processes that work with the feed off, as far as this writer knows. No progress is published meanwhile."""
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -165,7 +170,8 @@ class FeedWriter:
         self._checkpoint = self._stored = None
         self._aside.clear()
         self.covered.clear()
-        self._told_at = -math.inf
+        self._told_at = self._looked_at = -math.inf
+        self.feed_off = ()
         self._has_others = True
         raw = await self._persist(lambda: self._log.read_note(NOTE))
         try:
@@ -204,7 +210,7 @@ class FeedWriter:
             next=1, lower=1, staged=staged, scan=_pass(now_ms, withheld=True),
         )
         await self._commit(raw, first)
-        self._stored = stored
+        self._stored, self.feed_off = stored, ()
         await self._apply(first, [])
         self.waiting = [Journaled(0, staged, 0, before=-1)]
         self._boundaries = await self._persist(lambda: self._rows.boundaries(PARTS))
@@ -252,9 +258,14 @@ class FeedWriter:
         known, began_s = self.checkpoint, self._runtime.boot_time()
         if self._has_others and known.scan is None:
             self._has_others = await self._persist(lambda: self.stored.sweep_others(SWEPT_AT_ONCE, known.epoch))
-        if known.gap:
+        if self.feed_off and self._runtime.monotonic() - self._looked_at >= self._settings.progress_every_s:
+            await self._look_for_feed_off()
+            return Step.MORE
+        if known.gap and not self.feed_off:
+            if await self._look_for_feed_off():
+                return Step.MORE
             return await self._begin_pass(replace(known, gap=False), withheld=True)
-        if known.scan is None and abs(self._now_ms() - (known.passed or 0)) > self._settings.reconcile_every_s * 1000:
+        if known.scan is None and not self.feed_off and abs(self._now_ms() - (known.passed or 0)) > self._settings.reconcile_every_s * 1000:
             return await self._begin_pass(known, withheld=False)
         if self._is_full():
             if self._runtime.monotonic() - self._moved_at >= self._settings.progress_every_s:
@@ -265,9 +276,12 @@ class FeedWriter:
             return await self._park(hints)
         entries = {key: hint for key, hint in hints.items() if isinstance(hint, Entry)}
         time = max(known.next, self._now_ms())
-        due = self._runtime.monotonic() - self._told_at >= self._settings.progress_every_s
+        told_at = self._moved_at if self.feed_off else self._told_at  # who publishes no progress still shows that it lives
+        due = self._runtime.monotonic() - told_at >= self._settings.progress_every_s
         if not entries and known.scan is None and not due:
             return Step.IDLE
+        if not self.feed_off and await self._look_for_feed_off():
+            return Step.MORE
         wanted = await self._persist(lambda: of_objects(self._rows, {entry.change.object for entry in entries.values()}))
         try:
             intent = await self._intent(known, entries, wanted, time)
@@ -289,7 +303,7 @@ class FeedWriter:
         scan, stored, limit = known.scan, self.stored, self._settings.batch_max
         published = await self._persist(lambda: stored.published(objects))
         if scan is None:
-            return Intent(difference(wanted, published, objects, time), wanted, None)
+            return Intent(difference(wanted, published, objects, time), wanted, None, withheld=bool(self.feed_off))
         start = scan.cursor.decode()
         page = await self._persist(lambda: of_range(self._rows, start, limit))
         within, rest = await self._persist(lambda: stored.published_within(start, page.end, limit))
@@ -386,7 +400,7 @@ class FeedWriter:
                 events.error("entry_parked", hint.error, key=hint.key, verdict="parked")
             else:
                 self._aside[hint.key] = self._runtime.monotonic() + DAMAGED_AGAIN_S
-        if not parked:
+        if not parked or self.feed_off:  # then a pass comes anyway
             return Step.MORE
         return await self._begin_pass(self.checkpoint, withheld=True)
 
@@ -400,6 +414,28 @@ class FeedWriter:
             else:
                 self._aside[key] = again
                 events.warning("feed_row_damaged", fault, object=entry.change.object)
+
+    # --- the feed that is off ------------------------------------------------------------------------
+
+    async def _look_for_feed_off(self) -> bool:
+        """Looks whether processes work with the feed off, or did. If there are any, the checkpoint has a gap afterwards.
+
+        The gap is committed after the notices were read, and before they are removed. So a pass that begins after it
+        finds what they are about, and a *crash* between the two costs one more pass.
+        """
+        known = self.checkpoint
+        notices = await self._persist(lambda: read_notices(self._log))
+        now_ms = await self._persist(lambda: self._log.announce(CLOCK)) if notices else 0
+        self._looked_at = self._runtime.monotonic()
+        working = tuple(notice.process for notice in notices if not notice.is_over(now_ms))
+        if working != self.feed_off:
+            events.warning("feed_off_found", ", ".join(working) or "none any more", generation=known.generation, count=len(working))
+            self.feed_off = working
+        if notices and not (working and known.gap):
+            await self._commit(self._raw, known.with_gap())
+        if not working:
+            await self._persist(lambda: remove_notices(self._log, notices))
+        return bool(notices)
 
     # --- passes ------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from changelog.base.errors import ConfigurationError, TieredError, UnavailableEr
 from changelog.change import Change, ChangeId
 from changelog.log import ValuePage
 from changelog.sqlite.database import RESERVE_BYTES, Database
-from changelog.sqlite.log import SqliteChangeLog
+from changelog.sqlite.log import SMALL_VALUE_BYTES, SqliteChangeLog
 from tests.given.repository import ROOT
 from tests.given.rows_with_log import Rows
 from tiered.protocol.backends import Tombstone
@@ -272,8 +272,11 @@ async def test_values_take_no_space_that_deletions_need_and_are_removed_on_a_ful
         await log.write_values({"a": b"1", "b": b"1", "c": b"1"}, 1)
         disk.fill()
         with pytest.raises(UnavailableError, match="the disk is full"):
-            await log.write_values({"a": b"2"}, 2)
-        await log.write_values({"a": None}, 2)
+            await log.write_values({"a": b"2", "d": b"1"}, 2)
+        with pytest.raises(UnavailableError, match="the disk is full"):
+            await log.write_values({"a": bytes(SMALL_VALUE_BYTES + 1)}, 2)
+        await log.write_values({"d": bytes(SMALL_VALUE_BYTES)}, 2)
+        await log.write_values({"a": None, "d": None}, 2)
         await log.erase_values(["b"])
         assert await log.scan_values("", "z", 10) == ValuePage({"c": b"1"}, None)
         assert await log.keep(entry), "a change that is over must not stay open because of a full disk"

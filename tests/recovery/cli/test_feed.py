@@ -159,21 +159,23 @@ def test_a_sound_feed(tiered: Command) -> None:
 
 def test_what_a_sound_feed_waits_for(tiered: Command) -> None:
     lines = b"update (a, time0, +1)\nupdate (b, time5, +1)\nprogress (time0, 2)\nprogress (time5, 1)\nprogress (time9 to time20)\n"
-    shown = tiered("feed", "check", "-", stdin=lines)
+    shown = tiered("feed", "check", "-", stdin=lines, code=1)
+    assert "missing           messages between others: readers stand still at the frontier\n" in shown
     assert "held              2 updates are held back; " in shown and "no progress about times 1 to 4, times 6 to 8\n" in shown
     assert "waiting for       updates at time 0: 2 are declared, and 1 came\n" in shown
-    found = json.loads(tiered("feed", "check", "-", "--json", stdin=lines))
+    found = json.loads(tiered("feed", "check", "-", "--json", stdin=lines, code=1))
     assert (found["sound"], found["gaps"], found["waiting"]) == (True, [[1, 5], [6, 9]], {"time": 0, "declared": 2, "received": 1})
+    assert found["missing"] is True
     assert "frontier          time 0: nothing is complete\n" in shown
     ended = json.loads(tiered("feed", "check", "-", "--json", stdin=b"progress (time0 to end)"))
-    assert (ended["frontier"], ended["waiting"], ended["gaps"]) == ([], None, [])
+    assert (ended["frontier"], ended["waiting"], ended["gaps"], ended["missing"]) == ([], None, [], False)
     assert "frontier          the end of the feed" in tiered("feed", "check", "-", stdin=b"progress (time0 to end)")
 
 
 def test_many_gaps_are_cut_in_words_and_not_in_json(tiered: Command) -> None:
     lines = "".join(f"progress (time{2 * number}, 0)\n" for number in range(3000)).encode()
-    assert " and 2,989 more\n" in tiered("feed", "check", "-", stdin=lines)
-    assert len(json.loads(tiered("feed", "check", "-", "--json", stdin=lines))["gaps"]) == 2999
+    assert " and 2,989 more\n" in tiered("feed", "check", "-", stdin=lines, code=1)
+    assert len(json.loads(tiered("feed", "check", "-", "--json", stdin=lines, code=1))["gaps"]) == 2999
 
 
 CONTRADICTION = "progress (time0, 4)\n"

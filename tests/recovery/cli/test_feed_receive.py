@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from changelog.base.errors import CorruptRecordError, UnavailableError
-from recovery.feed.sinks.http import HttpSink
+from recovery.feed.sinks.http import HttpSink, digest
 from tests.given.command_line import OWN_PROCESS, Command
 from tests.given.parcels import large, parcels
 
@@ -31,7 +31,9 @@ def tiered(tmp_path: Path) -> Command:
 @contextmanager
 def receiver(tiered: Command, listen: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     command = [sys.executable, *OWN_PROCESS, "feed", "receive", "--json", "--listen", listen, "feed"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tiered.directory, env=tiered.environment) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tiered.directory, env=tiered.environment
+    ) as process:
         try:
             assert process.stdout is not None
             yield process, json.loads(process.stdout.readline())["url"]
@@ -58,8 +60,15 @@ def test_what_a_receiver_acknowledged_survives_its_kill_and_is_viewed(tiered: Co
             with pytest.raises(CorruptRecordError, match="has other bytes"):
                 await sink.deliver(large(8 * 2**20))
             await sink.aclose()
+            stalled = socket.create_connection(("127.0.0.1", httpx.URL(url).port or 80))
+            head = f"PUT /{last.path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nRepr-Digest: {digest(last.sha256)}\r\n\r\n["
+            stalled.sendall(head.encode())
+            await anyio.sleep(0.2)  # it waits for the rest
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            with stalled:
+                assert stalled.recv(1000).startswith(b"HTTP/1.1 503 "), "it was 500, and a traceback was printed"
+            _, errors = process.communicate(timeout=20)
+            assert process.returncode == 0 and "Traceback" not in errors
 
     anyio.run(deliver)
     assert json.loads(tiered("--json", "feed", "view", f"feed/{first.folder}"))["records"] == [

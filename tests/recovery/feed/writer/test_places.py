@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -16,7 +17,7 @@ from emulators.world.runtime import SimulatedRuntime
 from recovery.feed.sinks.sink import Owner
 from recovery.feed.writer.delivery import LOOK_AT_SINK_EVERY_S, Delivery
 from recovery.feed.writer.owner import ID_NOTE, owner_of
-from recovery.feed.writer.positions import Position, read
+from recovery.feed.writer.positions import FileCount, Position, note_name, read
 from tests.given.fed_store import FedStore, fed_store
 from tiered.errors import ConfigurationError, CorruptRecordError, UnavailableError
 
@@ -185,6 +186,62 @@ async def test_a_generation_that_somebody_else_begins_is_noticed_by_a_writer_at_
         store.sink.parcels = [parcel for parcel in store.sink.parcels if parcel.generation == first.generation]
         await store.runtime.sleep(120)
         assert (await noted(store)).error is None, "it goes on once the other files are away"
+
+
+async def test_a_sink_that_lost_a_file_in_the_middle_says_so(store: FedStore) -> None:
+    """It was healthy, `run --once` ended well, and readers stood still for ever."""
+    for key in "abc":
+        await store.put(key)
+        await store.run_once()
+    lost = store.sink.parcels.pop(len(store.sink.parcels) // 2)
+    await store.put("d")
+    delivered = len(store.sink.parcels)
+    with pytest.raises(UnavailableError, match=rf"generation-\d+ must have {delivered + 1}, and has {delivered}, or others; readers stand"):
+        await store.run_once()
+    assert len(store.sink.parcels) == delivered and "does not have the files" in str((await noted(store)).error)
+    store.sink.parcels.append(lost)
+    await store.run_once()
+    assert (await noted(store)).error is None and store.sink.view()[0] == await store.references()
+
+
+async def test_a_sink_that_another_file_was_put_into_says_so(store: FedStore) -> None:
+    await store.put("a")
+    await store.run_once()
+    first = store.sink.parcels[0]
+    store.sink.parcels.append(type(first).of(first.generation, 5, first.data, first.suffix))
+    with pytest.raises(UnavailableError, match="does not have the files that were delivered"):
+        await store.run_once()
+
+
+async def test_a_writer_at_work_counts_the_files_now_and_then(store: FedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recovery.feed.writer.delivery.LOOK_AT_ALL_EVERY_S", 2.5 * LOOK_AT_SINK_EVERY_S)
+    await store.put("a")
+    async with at_work(store):
+        await store.runtime.sleep(60)
+        await store.put("b")
+        await store.runtime.sleep(60)
+        lost = store.sink.parcels.pop(1)
+        await store.runtime.sleep(LOOK_AT_SINK_EVERY_S)
+        assert (await noted(store)).error is None
+        await store.runtime.sleep(2 * LOOK_AT_SINK_EVERY_S)
+        assert "does not have the files" in str((await noted(store)).error)
+        store.sink.parcels.append(lost)
+        await store.runtime.sleep(120)
+        assert (await noted(store)).error is None
+
+
+async def test_the_files_of_older_software_are_believed_once(store: FedStore) -> None:
+    for key in "ab":
+        await store.put(key)
+        await store.run_once()
+    raw = replace(await noted(store), files=None).to_bytes()
+    assert b"files" not in raw and await store.log.swap_note(note_name(store.sink.name), (await noted(store)).to_bytes(), raw)
+    store.sink.parcels.pop(1)
+    await store.run_once()
+    assert (await noted(store)).files == FileCount.of([parcel.time for parcel in store.sink.parcels])
+    store.sink.parcels.pop(0)
+    with pytest.raises(UnavailableError, match="does not have the files"):
+        await store.run_once()
 
 
 async def test_a_sink_that_lost_the_last_file_that_it_acknowledged_says_so(store: FedStore) -> None:
