@@ -67,8 +67,8 @@ class Noted:
 class Ledger:
     """The calls in the order in which they began. GCS's are named `gcs …`. A call that has reached GCS counts as done.
 
-    `telling`: the calls with which a process tells that the change feed is off. It makes them once in five minutes, and at
-    its end. So they are neither in `before` nor in `after`, although each process counted here is a new one.
+    `telling`: the calls with which a process tells that the change feed is off. It makes them once in five minutes, and
+    at its end. So they are neither in `before` nor in `after`, although each process counted here is a new one.
     """
 
     def __init__(self, server: GcsEmulator) -> None:

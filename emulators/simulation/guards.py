@@ -42,6 +42,7 @@ from tiered.protocol.admission import Slot
 from tiered.protocol.backends import Inline, Only, Removal, Row, RowState, Still, Tiers, Tombstone, Upload, Vacant
 from tiered.protocol.concurrent import both
 from tiered.protocol.conditions import ANY_REVISION, Condition, IfRevision, checked_condition, revision_shown
+from tiered.protocol.feed_off import FeedOffNotifier
 from tiered.protocol.finishing import Ending, took_effect
 from tiered.protocol.reading import Lifetime, Reader, Source
 from tiered.protocol.retry import persist
@@ -317,10 +318,11 @@ async def _say_change_is_garbage(tiers: Tiers, change: Change) -> bool:
 
 
 async def _forget_first(
-    tiers: Tiers, log: ChangeLog, heartbeat: Heartbeat, lease: Lease, live: bool | None, grace_ms: int | None
-) -> Ending:
+    tiers: Tiers, log: ChangeLog, heartbeat: Heartbeat, lease: Lease, live: bool | None, grace_ms: int | None,
+    feed_off: FeedOffNotifier | None,
+) -> Ending:  # fmt: skip
     await log.forget(lease.entry)
-    return await _FINISH(tiers, log, heartbeat, lease, live, grace_ms)
+    return await _FINISH(tiers, log, heartbeat, lease, live, grace_ms, feed_off)
 
 
 _SWAP, _FINISH, _HEARTBEAT = SimulatedRows.swap, tiered.protocol.finishing.finish, Heartbeat.__init__

@@ -1,6 +1,6 @@
 """Notices that a process works with the change feed off. It forgets finished changes without keeping them for the feed.
 
-    value feed-off/{process}    "{version} working" or "{version} ended", under that version: ms since 1970, by the log's clock
+    value feed-off/{process}    "{version} working" or "{version} ended"; its version: ms since 1970, by the log's clock
 
     tell   before a change is cleaned up, unless it was told within `TELL_EVERY_S`: two calls
     end    nothing more is forgotten: "ended"; where no feed was ever begun, the notice is removed

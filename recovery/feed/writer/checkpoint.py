@@ -81,10 +81,10 @@ class Checkpoint:
     `bindings`: times of transactions, with the number of all records up to there. `store`: which store it is about.
     `live`: how many entries the index has. `scan`: the pass under way (`pass` in the note); None: there is none.
     `passed`: when the last complete pass ended (ms since 1970); None: none did. `gap`: recovery has cleaned up
-    entries that the feed had not published, so no progress is published before a pass is complete that began after
-    that. So it is where a process forgot changes with the feed off. `closed`: the writer has ended in good order, so another one need not wait. `writer`: the name of who opened
-    the feed last, which no other writer has. So two that open it at the same moment do not write the same bytes, and
-    only one of them wins.
+    entries that the feed had not published, or a process has worked with the feed off. So no progress is published
+    before a pass is complete that began after that. `closed`: the writer has ended in good order, so another one need
+    not wait. `writer`: the name of who opened the feed last, which no other writer has. So two that open it at the same
+    moment do not write the same bytes, and only one of them wins.
 
     The constructor raises `ValueError` for figures that no checkpoint can have.
     """

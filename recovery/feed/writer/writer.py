@@ -140,7 +140,8 @@ class FeedWriter:
         self._committed_s = -math.inf
         self._looked_at = -math.inf
         self.feed_off: tuple[str, ...] = ()
-        """The processes that work with the feed off, as far as this writer knows. No progress is published meanwhile."""
+        """The processes that work with the feed off, as far as this writer knows. Meanwhile no progress is published.
+        """
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -418,7 +419,7 @@ class FeedWriter:
     # --- the feed that is off ------------------------------------------------------------------------
 
     async def _look_for_feed_off(self) -> bool:
-        """Looks whether processes work with the feed off, or did. If there are any, the checkpoint has a gap afterwards.
+        """Looks whether processes work with the feed off, or did. If any does or did, the checkpoint has a gap then.
 
         The gap is committed after the notices were read, and before they are removed. So a pass that begins after it
         finds what they are about, and a *crash* between the two costs one more pass.

@@ -282,6 +282,18 @@ async def test_values_take_no_space_that_deletions_need_and_are_removed_on_a_ful
         assert await log.keep(entry), "a change that is over must not stay open because of a full disk"
 
 
+async def test_a_first_small_value_is_written_on_a_full_disk(disk: Disk, runtime: Clock) -> None:
+    """Without it, a process whose change feed is off could not clean up what it deletes."""
+    async with Database.open(disk.path, runtime) as database:
+        log = SqliteChangeLog(database, runtime)
+        await Rows(database, runtime).put("a", 100_000)
+        entry = await log.record(Change(ChangeId.new(runtime), "a"), "me")
+        disk.fill()
+        await log.write_values({"a": bytes(SMALL_VALUE_BYTES)}, 1)
+        assert await log.read_values(["a"])
+        await log.forget(entry)
+
+
 @pytest.mark.parametrize("written", [True, False], ids=["with values", "of an earlier version"])
 async def test_on_a_read_only_disk_values_are_read_and_writing_one_says_why_not(disk: Disk, runtime: Clock, written: bool) -> None:
     async with Database.open(disk.path, runtime) as database:

@@ -56,16 +56,6 @@ async def test_on_a_full_disk_blobs_are_read_and_deleted_and_a_put_leaves_nothin
     await store(blobs, "c", bytes(MIB))
 
 
-async def test_on_a_full_disk_a_deletion_frees_the_space_of_its_blob(disk: Path, anyio_backend: str) -> None:
-    """Before it does, it tells in the changelog that the feed is off."""
-    settings, key = Settings(directory=disk, changelog="sqlite"), ObjectId.create("a", "key")
-    async with open_storage(settings) as storage:
-        await storage.put(key, bytes(2 * MIB))
-        fill(disk)
-        await storage.delete(key)
-    assert [path for path in (disk / "blobs").rglob("*") if path.is_file()] == []
-
-
 async def test_a_full_disk_is_opened_for_reading_and_gets_its_directories_when_there_is_room(
     disk: Path, mount: Mount, anyio_backend: str, runtime: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
