@@ -222,7 +222,7 @@ def _accepts(arguments: list[str]) -> None:
 
 # --- what is named -------------------------------------------------------------------------------
 
-TEXTS = [path for path in sorted(DEPLOY.rglob("*")) if path.is_file() and path.suffix not in (".json", ".py")]
+TEXTS = [path for path in sorted(DEPLOY.rglob("*")) if path.is_file() and path.suffix not in (".json", ".py", ".pyc")]
 FILE = re.compile(r"(?<![\w./:*=$)\"-])(?!labels\.)[\w./-]*\w\.(?:yaml|sh|py|md|json|j2|service|timer|toml|txt)\b(?!\s*=)")
 MADE = ("./tiered.yaml", "/data/tiered.yaml", "/src/constraints.txt")
 """The user's own, a place within a manifest, and a place within the image."""

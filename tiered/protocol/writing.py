@@ -114,7 +114,7 @@ class Verdict:
 
 
 class Writer:
-    """Carries writes through. `writes` must be entered: it runs their tasks and the heartbeat. `feed_off`: see `finish`."""
+    """Carries writes through. `writes` must be entered: it runs tasks and the heartbeat. `feed_off`: see `finish`."""
 
     def __init__(
         self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings, heartbeat: Heartbeat, writes: WritesUnderWay,
