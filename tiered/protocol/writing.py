@@ -114,7 +114,9 @@ class Verdict:
 
 
 class Writer:
-    """Carries writes through. `writes` must be entered: it runs their tasks and the heartbeat. `feed_off`: as of `finish`.
+    """Carries writes through. `writes` must be entered: it runs their tasks and the heartbeat.
+
+    `feed_off`: as of `finish`.
     """
 
     def __init__(
