@@ -10,6 +10,7 @@ import typer
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, run_async, shared
+from recovery.commands import with_typed
 from recovery.entries import count_stuck, stuck_sentence
 from recovery.last_audit import read_audits
 from recovery.visible import visible
@@ -104,11 +105,12 @@ def _show_findings(findings: Sequence[Finding], known: Sequence[str] = ()) -> No
     problem.
     """
     wrong = [finding for finding in findings if finding.kind.value == "problem"]
+    told = [(finding.kind.value, with_typed(finding.sentence, choice.typed())) for finding in findings]
     if choice.json:
-        write(dump({"ok": not wrong, "findings": [{"kind": each.kind.value, "sentence": each.sentence} for each in findings]}))
+        write(dump({"ok": not wrong, "findings": [{"kind": kind, "sentence": sentence} for kind, sentence in told]}))
     else:
-        for each in findings:
-            write(f"{each.kind.value:8}{visible(each.sentence)}")
+        for kind, sentence in told:
+            write(f"{kind:8}{visible(sentence)}")
     if known:
         raise CorruptRecordError("\n".join(known))
     if wrong:

@@ -11,7 +11,6 @@ It writes nothing to the store. *Failure* of a service: what is known is shown, 
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import sys
 from typing import Annotated
@@ -21,7 +20,7 @@ import typer
 
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
-from recovery.cli.shared import choice, guard, shared
+from recovery.cli.shared import choice, guard, shared, stay
 from recovery.cli.status_lines import Line, status_lines
 from recovery.status.as_json import as_json
 from recovery.status.feed import FeedState
@@ -57,6 +56,7 @@ def status(
                 _show(found, watching=watch)
                 if not watch:
                     return exit_code(found)
+                stay()
                 await runtime.sleep(WATCH_S if seconds is None else seconds)
 
     raise typer.Exit(guard(lambda: anyio.run(command)))
@@ -76,13 +76,13 @@ def exit_code(found: Status) -> int:
 
 def _show(found: Status, *, watching: bool) -> None:
     if choice.json:
-        write(dump(as_json(found)))
+        write(dump(as_json(found, tiered=choice.typed())))
     elif sys.stdout is not None and sys.stdout.isatty():
         columns, rows = shutil.get_terminal_size()
-        lines = status_lines(found, columns, shlex.join(choice.again()))
+        lines = status_lines(found, columns, choice.typed())
         _draw(_cut(lines, columns, rows) if watching else lines, afresh=watching)
     else:
-        for line in status_lines(found, None, shlex.join(choice.again())):
+        for line in status_lines(found, None, choice.typed()):
             write(line.text)
         if watching:
             write("")

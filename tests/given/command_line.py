@@ -54,7 +54,7 @@ class Command:
             ended, out, errors = done.returncode, done.stdout, done.stderr
         else:
             printed, complaints = TextIOWrapper(BytesIO(), "utf-8"), TextIOWrapper(BytesIO(), "utf-8")
-            with _as_if_started([*where, *arguments], self.directory, self.environment):
+            with as_if_started([*where, *arguments], self.directory, self.environment):
                 ended = _exit_code(TextIOWrapper(BytesIO(stdin)), stdout or printed, complaints)
             out, errors = _written(printed), _written(complaints)
         self.errors = errors.decode()
@@ -77,7 +77,7 @@ def unwritable(how: str) -> Iterator[TextIOWrapper]:
 
 
 @contextmanager
-def _as_if_started(arguments: list[str], directory: Path, environment: Mapping[str, str]) -> Iterator[None]:
+def as_if_started(arguments: list[str], directory: Path, environment: Mapping[str, str]) -> Iterator[None]:
     """Gives this process what a new one would have, but for its streams."""
     choice.config = choice.directory = None
     choice.json = False

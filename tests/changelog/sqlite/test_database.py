@@ -890,7 +890,9 @@ async def test_bytes_of_a_tombstone_that_have_changed_are_noticed(database: Data
     assert "does not match its checksum" in row.fault
 
 
-async def test_damaged_entries_of_the_changelog_cost_no_other_its_place(database: Database, runtime: Clock) -> None:
+async def test_damaged_entries_of_the_changelog_cost_no_other_its_place(
+    database: Database, runtime: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     log = SqliteChangeLog(database, runtime)
     entries = [await log.record(Change(ChangeId.new(runtime), "u/objects/k"), "dead") for _ in range(6)]
     for broken, change in zip(entries, (
@@ -910,6 +912,7 @@ async def test_damaged_entries_of_the_changelog_cost_no_other_its_place(database
             assert await log.park(entry, "it cannot be read")
         else:
             assert await log.claim(entry, "alive") is not None
+    assert [getattr(each, "event", "") for each in caplog.records] == ["unreadable_key"], "one line, however often it is met"
 
 
 async def test_a_file_of_version_0_1_is_taken_over_as_it_is(path: Path, runtime: Clock) -> None:
