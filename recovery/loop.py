@@ -180,12 +180,7 @@ class RecoveryLoop:
         return report
 
     async def leave(self) -> None:
-<<<<<<< HEAD
         """Call it at the end. Where the feed is off, it says that this loop forgets nothing more. Raises nothing."""
-=======
-        """Call it at the end. Where the feed is off, it says that this loop forgets nothing more. Raises nothing.
-        """
->>>>>>> h/feed2
         if self._feed_off is not None:
             await self._feed_off.end()
 

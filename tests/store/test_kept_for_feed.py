@@ -114,7 +114,8 @@ async def test_a_put_pays_no_call_more_and_leaves_two_to_the_writer_of_the_feed(
             await storage.put(OBJECT, LARGE)
         made[feed] = sorted(world.calls)
     change = ["read", "record", "open_upload", "swap"]
-    assert made == {False: sorted([*change, "settle", "delete", "forget"]), True: sorted([*change, "keep"])}
+    once = ["announce", "write_values", "read_note", "erase_values"]  # in five minutes: that the feed is off, and its end
+    assert made == {False: sorted([*change, "settle", "delete", "forget", *once]), True: sorted([*change, "keep"])}
 
 
 async def test_recovery_of_a_dead_process_settles_its_change_and_keeps_it(world: World) -> None:
