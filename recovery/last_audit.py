@@ -4,11 +4,12 @@
 
     RUN = {"run":…,"where":…,"started_ns":…,"ended_ns":…,"complete":true,"blobs":n,"tombstones":n,
      "findings":{"orphan":[number,bytes],…},"ranges":n,"ranges_missing":n,"doubts":n,"scope":"media/","verified":n|null,
-     "share":0.5|null,"young":n,"references":"rows" or "feed"}
+     "share":0.5|null,"young":n,"references":"rows" or "feed","reported_ns":…|null}
 
 A run stays until another one that ended later has looked at all that it looked at (`replaces`); if it found lost data,
-until a complete one that began after it. So an audit of one usecase never hides a loss elsewhere. A note of older
-software is one RUN with `"v":1`; it may lack all from `scope` on.
+until a complete one that began after it. So an audit of one usecase never hides a loss elsewhere. What no longer fits is
+left out if it found no loss, and is put together with other losses if it did (`joined`): no loss is pushed out. A note of
+older software is one RUN with `"v":1`; it may lack all from `scope` on. That software writes its note over this one.
 `tombstones` counts the references: those that a scan of the rows found, or those of the change feed.
 
 The note holds figures and no object's name. `recovery.audit.run` writes it when a run has ended, complete or not.
@@ -18,7 +19,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from os.path import commonprefix
 from typing import Any
 
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
@@ -30,7 +33,9 @@ VERSION = 2
 VERSION_OF_ONE = 1
 TRIES = 4
 RUNS_MAX = 16
-"""So many runs fit into a note. Beyond that the oldest without a loss are left out, and then the oldest."""
+"""So many runs fit into a note."""
+SEVERAL = "several-"
+"""How the id of runs that were put together begins. The id of the newest of them follows."""
 
 COUNT_MAX = 2**64 - 1
 ROWS, FEED = "rows", "feed"
@@ -46,7 +51,8 @@ class LastAudit:
     `scope`: only names that begin with this were looked at. `verified`: how many payloads were read; None: none was
     meant to be read. `share`: the share of the payloads that was meant to be read, more than 0, up to 1; None: none.
     `young`: how many blobs nothing named, and were younger than the grace. `references`: where the
-    references came from, `ROWS` or `FEED`. `tombstones`: how many there were.
+    references came from, `ROWS` or `FEED`. `tombstones`: how many there were. `reported_ns`: the moment of the inventory
+    report that tells the blobs; None: the run listed them.
     """
 
     run: str
@@ -65,19 +71,28 @@ class LastAudit:
     young: int = 0
     references: str = ROWS
     share: float | None = None
+    reported_ns: int | None = None
+
+    @property
+    def seen_from_ns(self) -> int:
+        """The time from which on it saw blobs: what is true of them was true then, or later."""
+        return self.started_ns if self.reported_ns is None else min(self.started_ns, self.reported_ns)
 
     def replaces(self, other: LastAudit) -> bool:
         """Whether this run tells all that the other one told, of a later time.
 
         It has looked at the same names at least, at the same payloads if one of them could not be read (a name's hash
         decides which a share has), and its evidence is complete if the other one's was, or if that one found lost data.
-        Then it also began after the other one had ended: nobody knows when a run looks at which name.
+        Then it also began after the other one had ended: nobody knows when a run looks at which name. An inventory report
+        shows the bucket of its own time, so that time counts as the beginning.
         """
         if self.ended_ns < other.ended_ns or not other.scope.startswith(self.scope) or (other.complete and not self.complete):
             return False
-        if self.run == other.run or not other.is_loss:
+        if self.run == other.run:
             return True
-        if not self.complete or self.started_ns < other.ended_ns:
+        if not other.is_loss:
+            return self.reported_ns is None or self.reported_ns >= other.seen_from_ns
+        if not self.complete or self.seen_from_ns < other.ended_ns:
             return False
         return not other._number(DESTROYED) or (self.share or 0) >= (other.share or 0)
 
@@ -104,7 +119,8 @@ class LastAudit:
         It says if only a part of the store was looked at, and claims nothing of payloads that nobody read.
         """
         scope = f"; only names that begin with {self.scope} were looked at" if self.scope else ""
-        return self._result + scope
+        report = "" if self.reported_ns is None else f"; its blobs are those that an inventory report of {moment(self.reported_ns)} lists"
+        return self._result + report + scope
 
     @property
     def _result(self) -> str:
@@ -163,9 +179,51 @@ class Audits:
         kept = [other for other in self.runs if other.run != audit.run and not audit.replaces(other)]
         runs = sorted([*kept, audit], key=_ended_ns, reverse=True)
         while len(runs) > 1 and (len(runs) > RUNS_MAX or len(_encoded(runs)) > NOTE_BYTES_MAX):
-            without_loss = [run for run in runs[1:] if not run.is_loss]
-            runs.remove((without_loss or runs)[-1])
+            whole = Audits(tuple(runs)).whole
+            spare = [run for run in runs[1:] if not run.is_loss and run is not whole]
+            pairs = [each for each in ([run for run in runs if run.is_loss and run.complete is known] for known in (False, True)) if each[1:]]
+            if spare or not pairs:
+                runs.remove((spare or runs)[-1])
+            else:
+                newer, older = max(pairs, key=len)[-2:]
+                runs = sorted([*(run for run in runs if run not in (newer, older)), joined(newer, older)], key=_ended_ns, reverse=True)
         return Audits(tuple(runs))
+
+
+def joined(newer: LastAudit, older: LastAudit) -> LastAudit:
+    """Returns two runs with losses as one: of all names below what their scopes have in common, and of the whole time.
+
+    So only a run that looks at the names of both replaces it. What both have found counts twice.
+    """
+    kinds = [*newer.findings, *(kind for kind in older.findings if kind not in newer.findings)]
+    none = (0, 0)
+    read = [each for each in (newer.verified, older.verified) if each is not None]
+    shares = [each for each in (newer.share, older.share) if each is not None]
+    reports = [each for each in (newer.reported_ns, older.reported_ns) if each is not None]
+    return replace(
+        newer, run=f"{SEVERAL}{newer.run.removeprefix(SEVERAL)}", scope=commonprefix([newer.scope, older.scope]),
+        started_ns=min(newer.started_ns, older.started_ns), ended_ns=max(newer.ended_ns, older.ended_ns),
+        findings={
+            kind: (_sum(newer.findings.get(kind, none)[0], older.findings.get(kind, none)[0]),
+                   _sum(newer.findings.get(kind, none)[1], older.findings.get(kind, none)[1])) for kind in kinds
+        },
+        blobs=_sum(newer.blobs, older.blobs), tombstones=_sum(newer.tombstones, older.tombstones), ranges=_sum(newer.ranges, older.ranges),
+        ranges_missing=_sum(newer.ranges_missing, older.ranges_missing), doubts=_sum(newer.doubts, older.doubts),
+        young=_sum(newer.young, older.young), verified=min(sum(read), COUNT_MAX) if read else None,
+        share=max(shares, default=None), reported_ns=min(reports, default=None),
+    )  # fmt: skip
+
+
+def _sum(one: int, other: int) -> int:
+    return min(one + other, COUNT_MAX)
+
+
+def moment(time_ns: int) -> str:
+    """Returns a time as 2026-11-21 20:15:03 UTC."""
+    try:
+        return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):
+        return "beyond any calendar"
 
 
 def encode(audits: Audits) -> bytes:
@@ -185,6 +243,7 @@ def _fields(audit: LastAudit) -> dict[str, Any]:
         "findings": {kind: list(found) for kind, found in audit.findings.items()},
         "ranges": audit.ranges, "ranges_missing": audit.ranges_missing, "doubts": audit.doubts,
         "scope": audit.scope, "verified": audit.verified, "share": audit.share, "young": audit.young, "references": audit.references,
+        "reported_ns": audit.reported_ns,
     }  # fmt: skip
 
 
@@ -217,6 +276,7 @@ def _audit(value: Mapping[str, Any]) -> LastAudit:
         doubts=_count(value, "doubts"), scope=_text({"scope": "", **value}, "scope"),
         verified=None if value.get("verified") is None else _count(value, "verified"), young=_count({"young": 0, **value}, "young"),
         references=_source(value), share=_share(value),
+        reported_ns=None if value.get("reported_ns") is None else _count(value, "reported_ns"),
     )  # fmt: skip
 
 

@@ -193,7 +193,7 @@ async def test_nothing_to_restore_is_told_and_so_is_not_knowing(ground: Ground, 
     async def refused(name: str) -> None:
         raise ConfigurationError("not allowed")
 
-    monkeypatch.setattr(ground.tiers.long_term, "soft_deleted", refused)
+    monkeypatch.setattr(ground.tiers.long_term, "deleted_generations", refused)
     looked = await looking(ground, "a/objects/k")
     assert looked.findings == (Kind.DANGLING,)
     assert looked.blobs[0].remedy == ("whether the bucket keeps a soft-deleted generation is not known: not allowed",)

@@ -19,7 +19,7 @@ from recovery.audit.deleting.restored import RestoredFiles
 from recovery.audit.directory import Files
 from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, SimulatedGround
 from tests.given.audited_store import audit, plant
-from tiered.protocol.backends import SoftDeleted, Tiers, Tombstone
+from tiered.protocol.backends import DeletedGeneration, Tiers, Tombstone
 
 pytestmark = pytest.mark.anyio
 PATH = "media/objects/key"
@@ -252,7 +252,7 @@ async def test_a_restoration_whose_answer_was_lost_is_found(monkeypatch: pytest.
 
 
 class KeepsNothing:
-    async def soft_deleted(self, name: str) -> list[SoftDeleted]:
+    async def deleted_generations(self, name: str) -> list[DeletedGeneration]:
         return []
 
 
