@@ -250,7 +250,7 @@ def _show_rescued(found: Rescued, done: bool, as_json: bool) -> None:
             "blobs": [asdict(each) for each in found.losses],
         }))  # fmt: skip
         return
-    write(f"lost       {words.count(found.number, 'blob')} that the run calls dangling")
+    write(f"dangling   {words.count(found.number, 'blob')}: what the run calls so")
     for end, number in sorted(found.ends.items()):
         write(f"{end.value:<11}{words.count(number, 'blob')}, {words.size(found.sizes[end])}: {ENDS[end]}")
     for loss in found.losses[:LOSSES_PRINTED]:
