@@ -7,9 +7,10 @@
      "share":0.5|null,"young":n,"references":"rows" or "feed","reported_ns":…|null}
 
 A run stays until another one that ended later has looked at all that it looked at (`replaces`); if it found lost data,
-until a complete one that began after it. So an audit of one usecase never hides a loss elsewhere. What no longer fits is
-left out if it found no loss, and is put together with other losses if it did (`joined`): no loss is pushed out. A note of
-older software is one RUN with `"v":1`; it may lack all from `scope` on. That software writes its note over this one.
+until a complete one that began after it. So an audit of one usecase never hides a loss elsewhere. What no longer fits
+is left out if it found no loss, and is put together with other losses if it did (`joined`): no loss is pushed out. A
+note of older software is one RUN with `"v":1`; it may lack all from `scope` on. That software writes over this one.
+
 `tombstones` counts the references: those that a scan of the rows found, or those of the change feed.
 
 The note holds figures and no object's name. `recovery.audit.run` writes it when a run has ended, complete or not.
@@ -21,7 +22,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from os.path import commonprefix
+from itertools import takewhile
 from typing import Any
 
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
@@ -50,9 +51,9 @@ class LastAudit:
     range was audited, and nothing makes the evidence doubtful. `doubts`: how many things make it doubtful.
     `scope`: only names that begin with this were looked at. `verified`: how many payloads were read; None: none was
     meant to be read. `share`: the share of the payloads that was meant to be read, more than 0, up to 1; None: none.
-    `young`: how many blobs nothing named, and were younger than the grace. `references`: where the
-    references came from, `ROWS` or `FEED`. `tombstones`: how many there were. `reported_ns`: the moment of the inventory
-    report that tells the blobs; None: the run listed them.
+    `young`: how many blobs nothing named, and were younger than the grace. `references`: where the references came
+    from, `ROWS` or `FEED`. `tombstones`: how many there were. `reported_ns`: the moment of the inventory report that
+    tells the blobs; None: the run listed them.
     """
 
     run: str
@@ -83,8 +84,8 @@ class LastAudit:
 
         It has looked at the same names at least, at the same payloads if one of them could not be read (a name's hash
         decides which a share has), and its evidence is complete if the other one's was, or if that one found lost data.
-        Then it also began after the other one had ended: nobody knows when a run looks at which name. An inventory report
-        shows the bucket of its own time, so that time counts as the beginning.
+        Then it also began after the other one had ended: nobody knows when a run looks at which name. An inventory
+        report shows the bucket of its own time, so that time counts as the beginning.
         """
         if self.ended_ns < other.ended_ns or not other.scope.startswith(self.scope) or (other.complete and not self.complete):
             return False
@@ -181,11 +182,11 @@ class Audits:
         while len(runs) > 1 and (len(runs) > RUNS_MAX or len(_encoded(runs)) > NOTE_BYTES_MAX):
             whole = Audits(tuple(runs)).whole
             spare = [run for run in runs[1:] if not run.is_loss and run is not whole]
-            pairs = [each for each in ([run for run in runs if run.is_loss and run.complete is known] for known in (False, True)) if each[1:]]
-            if spare or not pairs:
+            losses = max(([run for run in runs if run.is_loss and run.complete is known] for known in (False, True)), key=len)
+            if spare or len(losses) < 2:
                 runs.remove((spare or runs)[-1])
             else:
-                newer, older = max(pairs, key=len)[-2:]
+                newer, older = losses[-2:]
                 runs = sorted([*(run for run in runs if run not in (newer, older)), joined(newer, older)], key=_ended_ns, reverse=True)
         return Audits(tuple(runs))
 
@@ -201,7 +202,7 @@ def joined(newer: LastAudit, older: LastAudit) -> LastAudit:
     shares = [each for each in (newer.share, older.share) if each is not None]
     reports = [each for each in (newer.reported_ns, older.reported_ns) if each is not None]
     return replace(
-        newer, run=f"{SEVERAL}{newer.run.removeprefix(SEVERAL)}", scope=commonprefix([newer.scope, older.scope]),
+        newer, run=f"{SEVERAL}{newer.run.removeprefix(SEVERAL)}", scope=_common(newer.scope, older.scope),
         started_ns=min(newer.started_ns, older.started_ns), ended_ns=max(newer.ended_ns, older.ended_ns),
         findings={
             kind: (_sum(newer.findings.get(kind, none)[0], older.findings.get(kind, none)[0]),
@@ -212,6 +213,11 @@ def joined(newer: LastAudit, older: LastAudit) -> LastAudit:
         young=_sum(newer.young, older.young), verified=min(sum(read), COUNT_MAX) if read else None,
         share=max(shares, default=None), reported_ns=min(reports, default=None),
     )  # fmt: skip
+
+
+def _common(one: str, other: str) -> str:
+    """Returns how both begin."""
+    return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _sum(one: int, other: int) -> int:

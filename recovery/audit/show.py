@@ -37,7 +37,7 @@ from recovery.audit.verdicts import FINDINGS, MEANING, Form, Kind
 from recovery.audit.verify import READ_BUDGET_S
 from recovery.audit.words import moment, size, visible
 from tiered.open import Backends
-from tiered.protocol.backends import BlobInfo, Inline, Oddity, DeletedGeneration, RestoresDeleted, Tombstone
+from tiered.protocol.backends import BlobInfo, DeletedGeneration, Inline, Oddity, RestoresDeleted, Tombstone
 from tiered.protocol.retry import ask
 from tiered.settings import Settings
 
@@ -274,7 +274,8 @@ class _Look:
         except TieredError as error:  # this takes its own permission, and no verdict depends on it
             return (f"whether the bucket keeps a deleted generation is not known: {error}",)
         if not kept:
-            return ("the bucket keeps no deleted generation of it, neither soft-deleted nor noncurrent: it is lost, unless a backup has it",)
+            kept_none = "the bucket keeps no deleted generation of it, neither soft-deleted nor noncurrent"
+            return (f"{kept_none}: it is lost, unless a backup has it",)
         return tuple(_restoring(each) for each in reversed(kept))
 
     async def ask(self, read: Callable[[], Any]) -> Any:

@@ -83,12 +83,12 @@ from tiered.protocol.backends import (
     BlobPage,
     ByteRange,
     DamagedError,
+    DeletedGeneration,
     Kept,
     KeptPage,
     NotCopied,
     Oddity,
     Removal,
-    DeletedGeneration,
 )
 from tiered.protocol.concurrent import both
 

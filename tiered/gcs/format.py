@@ -43,7 +43,7 @@ from tiered.metadata import (
     TimeToLive,
     as_stored,
 )
-from tiered.protocol.backends import BlobInfo, ListedBlob, Oddity, DeletedGeneration
+from tiered.protocol.backends import BlobInfo, DeletedGeneration, ListedBlob, Oddity
 
 LISTING = "storage#objects"
 """The kind of every listing. What has another one does not come from the service."""

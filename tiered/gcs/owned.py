@@ -24,7 +24,7 @@ from tiered.gcs.format import renamed
 from tiered.gcs.owners import AFTER_OWNERS, OWNERS, conflict, own_marker, ownerless
 from tiered.gcs.upload import GcsUpload
 from tiered.metadata import Metadata
-from tiered.protocol.backends import BlobHead, BlobInfo, BlobPage, ByteRange, Kept, KeptPage, NotCopied, Oddity, Removal, DeletedGeneration
+from tiered.protocol.backends import BlobHead, BlobInfo, BlobPage, ByteRange, DeletedGeneration, Kept, KeptPage, NotCopied, Oddity, Removal
 
 NAME_BYTES_MAX = 1024
 """How long a name may be in GCS, in bytes of UTF-8."""

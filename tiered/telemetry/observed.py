@@ -1,7 +1,7 @@
 """Both tiers and the changelog, wrapped: every call to a service is told to an observer.
 
-A wrapper has the methods of the protocol that its backend has, and no others. So `Collects`, `RestoresDeleted` and the like
-are seen exactly where the backend has them. Everything else of the backend is passed on. Results, errors and
+A wrapper has the methods of the protocol that its backend has, and no others. So `Collects`, `RestoresDeleted` and the
+like are seen exactly where the backend has them. Everything else of the backend is passed on. Results, errors and
 cancellations reach the caller unchanged. An upload and a blob that is being read talk to the service as well, so they
 are wrapped, too.
 """
@@ -24,8 +24,8 @@ from tiered.protocol.backends import (
     ListsHeads,
     LongTermBackend,
     Removal,
-    ShowsUploads,
     RestoresDeleted,
+    ShowsUploads,
     Tiers,
     Upload,
 )

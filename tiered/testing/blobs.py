@@ -26,7 +26,7 @@ from math import inf
 from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from tiered.metadata import NS_PER_S, Metadata, is_expired
-from tiered.protocol.backends import QUARANTINE, BlobHead, BlobPage, ByteRange, ListedBlob, NotCopied, Removal, DeletedGeneration
+from tiered.protocol.backends import QUARANTINE, BlobHead, BlobPage, ByteRange, DeletedGeneration, ListedBlob, NotCopied, Removal
 from tiered.stored import PIECE_BYTES
 from tiered.testing.service import MemoryService
 
@@ -49,7 +49,7 @@ class Blob:
 
 
 class MemoryBlobs(MemoryService):
-    """The long-term tier: `LongTermBackend`, `Collects`, `RestoresDeleted` and `DeletesMany`. `runtime` is the server's."""
+    """`LongTermBackend`, `Collects`, `RestoresDeleted` and `DeletesMany`. `runtime` is the server's."""
 
     def __init__(self, runtime: Runtime, *, sessions: bool = True) -> None:
         super().__init__(runtime)

@@ -190,7 +190,7 @@ def _show_deleted(before: Look, after: Look, as_json: bool) -> None:
 
 
 def _nothing_to_do(found: Look) -> str:
-    """Returns why nothing is to be done. What the journal says is of then: a restoration may have brought blobs back."""
+    """Returns why nothing is to be done. The journal tells of then: a restoration may have brought blobs back."""
     if found.order is None or not found.number:
         return "nothing was deleted: the run names no orphan that may be deleted"
     return (
@@ -271,8 +271,9 @@ def _kept_until(loss: Loss) -> str:
 
     if loss.generation is None or loss.deleted_ns is None:
         return ""
-    until = "as long as the bucket keeps noncurrent generations" if loss.kept_until_ns is None else f"until {words.moment(loss.kept_until_ns)}"
-    times = f"deleted {words.moment(loss.deleted_ns)}, kept {until}"
+    noncurrent = "as long as the bucket keeps noncurrent generations"
+    kept = noncurrent if loss.kept_until_ns is None else f"until {words.moment(loss.kept_until_ns)}"
+    times = f"deleted {words.moment(loss.deleted_ns)}, kept {kept}"
     return f": generation {loss.generation}, {words.size(loss.size or 0)}, {times}"
 
 

@@ -35,8 +35,8 @@ from tiered.protocol.backends import (
     KeepsDeleted,
     ListsHeads,
     LongTermBackend,
-    ShowsUploads,
     RestoresDeleted,
+    ShowsUploads,
     Tiers,
 )
 from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
