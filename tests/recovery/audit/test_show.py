@@ -196,7 +196,7 @@ async def test_nothing_to_restore_is_told_and_so_is_not_knowing(ground: Ground, 
     monkeypatch.setattr(ground.tiers.long_term, "deleted_generations", refused)
     looked = await looking(ground, "a/objects/k")
     assert looked.findings == (Kind.DANGLING,)
-    assert looked.blobs[0].remedy == ("whether the bucket keeps a soft-deleted generation is not known: not allowed",)
+    assert looked.blobs[0].remedy == ("whether the bucket keeps a deleted generation is not known: not allowed",)
 
 
 async def test_nothing_is_said_of_a_name_that_is_not_there(ground: Ground) -> None:
