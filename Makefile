@@ -57,8 +57,8 @@ ifneq ($(SEED),)
 else ifneq ($(N)$(MINUTES),)
 	$(SIMULATION) run $(if $(N),--seeds $(N)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 else
-	TIERED_SIM_SEEDS=1000 .venv/bin/python -m pytest tests/crash $(ARGS)
-	TIERED_SIM_SEEDS=1000 .venv/bin/python -m pytest -m sim --ignore=tests/crash $(ARGS)
+	TIERED_SIM_SEEDS=1000 .venv/bin/python -m pytest --timeout 0 tests/crash $(ARGS)
+	TIERED_SIM_SEEDS=1000 .venv/bin/python -m pytest --timeout 0 -m sim --ignore=tests/crash $(ARGS)
 	.venv/bin/python docs/protocol/model.py --all
 	.venv/bin/python docs/protocol/feed_model.py --all
 	$(SIMULATION).bounded
@@ -95,7 +95,7 @@ $(BENCH_STAMP): $(STAMP)
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[bench]' -c constraints.txt
 	touch $@
 
-bench: $(BENCH_STAMP) ## figures beside what a user would pick; SIZE=1 writes docs/benchmarks.md, BASELINE=1 the baseline (BESIDE=DIR)
+bench: $(BENCH_STAMP) ## figures beside what a user would pick; SIZE=1 writes benchmarks/results and docs/benchmarks.md, BASELINE=1 the baseline (BESIDE=DIR)
 	rm -rf build/figures
 	.venv/bin/python -m benchmarks.overload --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.command $(INTO) $(if $(BESIDE),--beside $(BESIDE))
@@ -112,7 +112,7 @@ bench: $(BENCH_STAMP) ## figures beside what a user would pick; SIZE=1 writes do
 	$(if $(BASELINE),-).venv/bin/python -m benchmarks.baseline
 	$(if $(BASELINE),.venv/bin/python -m benchmarks.baseline --write)
 
-bench-large: $(BENCH_STAMP) ## the sizes that take long, in one round each; writes docs/benchmarks.md
+bench-large: $(BENCH_STAMP) ## the sizes that take long, in one round each; writes benchmarks/results
 	.venv/bin/python -m benchmarks.audit --size 10 --growth --docs docs/benchmarks.md
 	.venv/bin/python -m benchmarks.feed --size 5 --large --docs docs/benchmarks.md
 

@@ -1,7 +1,11 @@
-"""`Figures`, a table of results. It is shown on the terminal, kept, and put into a page of the docs between two marks.
+"""`Figures`, a table of results. It is shown on the terminal, kept, and put into pages between two marks.
 
     <!-- figures NAME -->       each run replaces what stands between the marks, and nothing else on the page
     <!-- end of NAME -->
+    <!-- figures NAME 2 -->     likewise, with the second table of this part alone
+    <!-- end of NAME 2 -->
+
+`benchmarks/results/` has every part. `docs/benchmarks.md` has the tables that somebody needs who chooses.
 
 What is kept (`build/figures/NAME.json`) is compared with the last release by `benchmarks.baseline`.
 """
@@ -30,6 +34,7 @@ PROSE_WIDTH = 120
 LIBRARIES = ("grpcio", "google-cloud-bigtable", "google-cloud-storage", "aiohttp")
 SPREAD = "half of the rounds"
 KEPT = Path(__file__).parent.parent / "build" / "figures"
+RESULTS = Path(__file__).parent / "results"
 
 Cell = str | Ratio
 Compared = dict[str, dict[str, dict[str, Cell]]]
@@ -138,7 +143,7 @@ def options(benchmark: str, description: str, size: str) -> argparse.ArgumentPar
 
 
 def tell(name: str, figures: Sequence[Figures], size: float, load: float, docs: Path | None) -> None:
-    """Shows the figures of a part, keeps them for the comparison, and puts them into the page `docs`, if there is one.
+    """Shows the figures of a part, and keeps them for the comparison. With a page `docs`: puts them there, too.
 
     `load`: the machine's load average before the run.
     """
@@ -146,7 +151,9 @@ def tell(name: str, figures: Sequence[Figures], size: float, load: float, docs: 
         each.show()
     keep(name, figures, size, load)
     if docs is not None:
-        put_into(docs, name, figures, size, load)
+        for page in (docs, *sorted(RESULTS.glob("*.txt"))):
+            if name in places(page.read_text("utf-8")):
+                put_into(page, name, figures, size, load)
 
 
 def keep(name: str, figures: Sequence[Figures], size: float, load: float) -> None:
@@ -156,15 +163,26 @@ def keep(name: str, figures: Sequence[Figures], size: float, load: float) -> Non
     (KEPT / f"{name}.json").write_bytes(MEASURED.dump_json(measured))
 
 
+def places(text: str) -> set[str]:
+    """Returns the names of the parts that have a place in a page."""
+    return set(re.findall(r"<!-- figures (\w+)(?: \d+)? -->", text))
+
+
 def put_into(page: Path, name: str, figures: Sequence[Figures], size: float, load: float) -> None:
     """Replaces what the page says between the marks of `name`. `load`: the machine's load average before the run."""
-    begin, end = f"<!-- figures {name} -->", f"<!-- end of {name} -->"
     told = _wrapped(f"Measured on {date.today()} at size {size:g}, with a load of {load:.1f} before, on {machine()}, {versions()}.") + "\n"
-    block = "\n".join([begin, told, *(each.markdown() for each in figures), end])
+
+    def block(place: re.Match[str]) -> str:
+        number = place["number"]
+        shown = figures if not number else [figures[int(number) - 1]]
+        begin, end = f"<!-- figures {name}{number} -->", f"<!-- end of {name}{number} -->"
+        return "\n".join([begin, told, *(each.markdown() for each in shown), end])
+
     text = page.read_text("utf-8")
-    replaced, count = re.subn(re.escape(begin) + ".*?" + re.escape(end), lambda _: block, text, flags=re.DOTALL)
-    if count != 1:
-        raise SystemExit(f"{page} must hold '{begin}' and '{end}' once; it has {count} such places")
+    place = rf"<!-- figures {name}(?P<number>(?: \d+)?) -->.*?<!-- end of {name}(?P=number) -->"
+    replaced, count = re.subn(place, block, text, flags=re.DOTALL)
+    if count == 0:
+        raise SystemExit(f"{page} must hold '<!-- figures {name} -->' and '<!-- end of {name} -->'")
     page.write_text(replaced, "utf-8")
 
 

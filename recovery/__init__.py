@@ -9,6 +9,7 @@
     outages.py    which services do not answer
     logs.py       the two forms of a log line
     last_audit.py what the last audit found
+    dangling.py   looks again at what readers found lost
     entries.py    reads all entries of a changelog
     rate.py       how many entries may be begun per second
     visible.py    makes text of others safe for a terminal

@@ -24,10 +24,12 @@ from typing import Any
 import anyio
 from anyio.abc import TaskStatus
 
-from changelog.base.events import events
+from changelog.base.events import events, text_of
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.log import ChangeLog, Collects, LeftGarbageError
+from recovery.commands import TIERED, with_typed
+from recovery.dangling import forget_mended
 from recovery.entries import count_stuck, stuck_sentence
 from recovery.feed.writer.overdue import Covered, release_overdue
 from recovery.loop import RELEASE_BUDGET_S, RecoveryLoop, Report
@@ -67,15 +69,18 @@ class Done:
     stuck: int | None
 
 
-async def run_daemon(backends: Backends, runtime: Runtime, settings: Settings, beside_loop: Beside | None = None) -> Done:
+async def run_daemon(
+    backends: Backends, runtime: Runtime, settings: Settings, beside_loop: Beside | None = None, tiered: str = TIERED
+) -> Done:
     """Runs until a signal stops the loop, then returns what was done.
 
     `beside_loop`: what else to run as long as the loop runs, such as the HTTP server (`recovery.http.server`).
+    `tiered`: how commands begin that mean this store.
 
     It must run in the main thread, because only the main thread receives signals. It raises the `TieredError` that
     ended the loop.
     """
-    recovery = Recovery(backends, runtime, settings)
+    recovery = Recovery(backends, runtime, settings, tiered)
     failure: TieredError | None = None
     async with anyio.create_task_group() as beside:
         await beside.start(_heed_signals, recovery.loop)
@@ -98,10 +103,10 @@ class Recovery:
     """A recovery loop and what runs beside it, in a daemon or inside a service. It says what it will do and did.
 
     Run `run_loop` and `run_beside` in two tasks. `loop.stop()` ends the first; cancel the second. `instance`: the
-    loop's name in the changelog; by default that of the settings, or one of its own.
+    loop's name in the changelog; by default that of the settings, or one of its own. `tiered`: how commands begin.
     """
 
-    def __init__(self, backends: Backends, runtime: Runtime, settings: Settings) -> None:
+    def __init__(self, backends: Backends, runtime: Runtime, settings: Settings, tiered: str = TIERED) -> None:
         self.loop = RecoveryLoop(backends.tiers, backends.log, runtime, settings, backends.observer)
         self._source = source_of(self.loop, backends.log, runtime, settings)
         self.collected = 0
@@ -109,6 +114,8 @@ class Recovery:
         self._backends = backends
         self._runtime = runtime
         self._settings = settings
+        self._left: dict[str, str] = {}
+        self._tiered = tiered
 
     async def run_loop(self) -> None:
         """Runs the loop until `loop.stop()`. Raises the `TieredError` that ended it: the log is damaged as a whole.
@@ -129,14 +136,15 @@ class Recovery:
                 raise failure
 
     async def run_beside(self) -> None:
-        """Collects, counts what is stuck, cleans up what the change feed takes up too late, and says now and then that
-        the loop is alive. Ends only when cancelled.
+        """Collects, counts what is stuck, cleans up what the change feed takes up too late, looks again at what readers
+        found lost, and says now and then that the loop is alive. Ends only when cancelled.
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._collect_for_ever)
             tasks.start_soon(self._source.run)
             tasks.start_soon(self._warn_of_stuck)
             tasks.start_soon(self._release_overdue_for_ever)
+            tasks.start_soon(self._forget_mended_for_ever)
             tasks.start_soon(self._say_alive)
 
     def say_start(self) -> None:
@@ -185,7 +193,7 @@ class Recovery:
         every_s = self._settings.recovery.collect_every_s
         while True:
             began = self._runtime.monotonic()
-            if removed := (await collect(self._backends)).removed:
+            if removed := (await collect(self._backends, self._left)).removed:
                 self.collected += removed
                 events.info(
                     "collected", count=removed, duration_s=round(self._runtime.monotonic() - began, 3), instance=self.loop.instance
@@ -199,14 +207,18 @@ class Recovery:
         The loop logs each entry when it parks it, but an operator who starts to watch later would not see that line.
         """
         every_s = self._settings.recovery.full_pass_every_s
-        known = 0
+        known, failed = 0, ""
         while True:
             try:
                 if (count := await count_stuck(self._backends.log)) != known:
-                    events.warning("entries_stuck", stuck_sentence(count) if count else "none any more", count=count)
+                    told = with_typed(stuck_sentence(count), self._tiered) if count else "none any more"
+                    events.warning("entries_stuck", told, count=count)
                     known = count
+                failed = ""
             except TieredError as error:
-                events.warning("entries_not_counted", error, instance=self.loop.instance)
+                if text_of(error) != failed:
+                    events.warning("entries_not_counted", error, instance=self.loop.instance)
+                failed = text_of(error)
             await self._runtime.sleep(every_s * self._runtime.random.uniform(0.5, 1.0))
 
     async def _release_overdue_for_ever(self) -> None:
@@ -217,6 +229,13 @@ class Recovery:
         while True:
             await self._runtime.sleep(every_s * self._runtime.random.uniform(0.5, 1.0))
             await release_overdue_logged(self._backends, self._runtime, self._settings, covered)
+
+    async def _forget_mended_for_ever(self) -> None:
+        """Takes what is not lost any more out of the note of what readers found lost."""
+        every_s = self._settings.recovery.full_pass_every_s
+        while True:
+            await self._runtime.sleep(every_s * self._runtime.random.uniform(0.5, 1.0))
+            await forget_mended(self._backends.tiers, self._backends.log, self._runtime)
 
     async def _say_alive(self) -> None:
         """Logs at a fixed rate that the loop is alive. An idle loop would log nothing else."""
@@ -279,17 +298,19 @@ class Collected:
     failures: Sequence[TieredError]
 
 
-async def collect(backends: Backends) -> Collected:
+async def collect(backends: Backends, told: dict[str, str] | None = None) -> Collected:
     """Deletes once what nobody else deletes in embedded mode. It may be cancelled at any time.
 
-    It returns how much it deleted, and the errors. A part that fails is logged, and the other parts go on.
+    It returns how much it deleted, and the errors. A part that fails is logged, and the other parts go on. `told`: what
+    each part failed with last. It is brought up to date, and the same failure is not logged again.
 
     Files go first. Deleting a file needs no space and frees some, and deleting rows may need that space. A reader loses
     nothing by any order: a blob is kept for an hour after its row's deadline.
     """
     removed = 0
     failures: list[TieredError] = []
-    for part in (backends.tiers.long_term, backends.tiers.high_volume, backends.log):
+    told = {} if told is None else told
+    for name, part in (("blobs", backends.tiers.long_term), ("rows", backends.tiers.high_volume), ("log", backends.log)):
         if not isinstance(part, Collects):
             continue
         try:
@@ -297,10 +318,13 @@ async def collect(backends: Backends) -> Collected:
             while page == COLLECT_PAGE:
                 page = await part.collect(COLLECT_PAGE)
                 removed += page
+            told.pop(name, None)
         except TieredError as error:
             removed += error.removed if isinstance(error, LeftGarbageError) else 0
             failures.append(error)
-            events.warning("collection_failed", error)
+            if told.get(name) != text_of(error):
+                events.warning("collection_failed", error)
+            told[name] = text_of(error)
     return Collected(removed, failures)
 
 

@@ -4,12 +4,14 @@
 
     RUN = {"run":…,"where":…,"started_ns":…,"ended_ns":…,"complete":true,"blobs":n,"tombstones":n,
      "findings":{"orphan":[number,bytes],…},"ranges":n,"ranges_missing":n,"doubts":n,"scope":"media/","verified":n|null,
-     "share":0.5|null,"young":n,"references":"rows" or "feed","reported_ns":…|null}
+     "share":0.5|null,"young":n,"references":"rows" or "feed","live":[number,bytes]|null,"bytes":n|null,
+     "reported_ns":…|null}
 
 A run stays until another one that ended later has looked at all that it looked at (`replaces`); if it found lost data,
 until a complete one that began after it. So an audit of one usecase never hides a loss elsewhere. What no longer fits
 is left out if it found no loss, and is put together with other losses if it did (`joined`): no loss is pushed out. A
-note of older software is one RUN with `"v":1`; it may lack all from `scope` on. That software writes over this one.
+note of older software is one RUN with `"v":1`; it may lack all from `scope` on. That software writes over this one. Any
+may lack all from `live` on.
 
 `tombstones` counts the references: those that a scan of the rows found, or those of the change feed.
 
@@ -52,8 +54,9 @@ class LastAudit:
     `scope`: only names that begin with this were looked at. `verified`: how many payloads were read; None: none was
     meant to be read. `share`: the share of the payloads that was meant to be read, more than 0, up to 1; None: none.
     `young`: how many blobs nothing named, and were younger than the grace. `references`: where the references came
-    from, `ROWS` or `FEED`. `tombstones`: how many there were. `reported_ns`: the moment of the inventory report that
-    tells the blobs; None: the run listed them.
+    from, `ROWS` or `FEED`. `tombstones`: how many there were. `live`: how many blobs a live tombstone names, and their
+    bytes. `size`: the bytes of all blobs. None: older software did not note that. `reported_ns`: the moment of the
+    inventory report that tells the blobs; None: the run listed them.
     """
 
     run: str
@@ -72,6 +75,8 @@ class LastAudit:
     young: int = 0
     references: str = ROWS
     share: float | None = None
+    live: tuple[int, int] | None = None
+    size: int | None = None
     reported_ns: int | None = None
 
     @property
@@ -211,7 +216,7 @@ def joined(newer: LastAudit, older: LastAudit) -> LastAudit:
         blobs=_sum(newer.blobs, older.blobs), tombstones=_sum(newer.tombstones, older.tombstones), ranges=_sum(newer.ranges, older.ranges),
         ranges_missing=_sum(newer.ranges_missing, older.ranges_missing), doubts=_sum(newer.doubts, older.doubts),
         young=_sum(newer.young, older.young), verified=min(sum(read), COUNT_MAX) if read else None,
-        share=max(shares, default=None), reported_ns=min(reports, default=None),
+        share=max(shares, default=None), live=None, size=None, reported_ns=min(reports, default=None),
     )  # fmt: skip
 
 
@@ -250,6 +255,7 @@ def _fields(audit: LastAudit) -> dict[str, Any]:
         "ranges": audit.ranges, "ranges_missing": audit.ranges_missing, "doubts": audit.doubts,
         "scope": audit.scope, "verified": audit.verified, "share": audit.share, "young": audit.young, "references": audit.references,
         "reported_ns": audit.reported_ns,
+        "live": None if audit.live is None else list(audit.live), "bytes": audit.size,
     }  # fmt: skip
 
 
@@ -281,7 +287,8 @@ def _audit(value: Mapping[str, Any]) -> LastAudit:
         findings=_findings(value), ranges=_count(value, "ranges"), ranges_missing=_count(value, "ranges_missing"),
         doubts=_count(value, "doubts"), scope=_text({"scope": "", **value}, "scope"),
         verified=None if value.get("verified") is None else _count(value, "verified"), young=_count({"young": 0, **value}, "young"),
-        references=_source(value), share=_share(value),
+        references=_source(value), share=_share(value), live=_live(value),
+        size=None if value.get("bytes") is None else _count(value, "bytes"),
         reported_ns=None if value.get("reported_ns") is None else _count(value, "reported_ns"),
     )  # fmt: skip
 
@@ -324,6 +331,13 @@ def _findings(value: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     if not isinstance(found, dict) or not all(_is_pair(each) for each in found.values()):
         raise CorruptRecordError(f"the note {NOTE} has {shown(found)} for 'findings'")
     return {kind: (number, size) for kind, (number, size) in found.items()}
+
+
+def _live(value: Mapping[str, Any]) -> tuple[int, int] | None:
+    found = value.get("live")
+    if found is not None and not _is_pair(found):
+        raise CorruptRecordError(f"the note {NOTE} has {shown(found)} for 'live'")
+    return None if found is None else (found[0], found[1])
 
 
 def _is_pair(value: object) -> bool:

@@ -25,7 +25,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
-from changelog.base.events import events
+from changelog.base.events import events, text_of
 from changelog.base.observe import SILENT, Event, Observer
 from changelog.base.runtime import Runtime, instance_name
 from changelog.base.tasks import elsewhere_is_an_error
@@ -146,17 +146,20 @@ class RecoveryLoop:
         may be old by then. A tier or a log that refuses is treated like one that is down: the loop waits for it.
         `CorruptRecordError`: the log is damaged as a whole, and an operator must look.
         """
-        failures = 0
+        failures, told = 0, ""
         while not self._stopping.is_set():
             try:
                 report = await self._run_next()
+                told = ""
                 if not report.seen:
                     await self._count_instances()
                 await self._note_answers(report)
             except (UnavailableError, ConfigurationError) as error:
                 self.outages.suspect(last_asked(), error)
                 self.outages.confirm()
-                events.warning("recovery_pass_failed", error, instance=self.instance)
+                if text_of(error) != told:  # an outage is one line, and not one a minute
+                    events.warning("recovery_pass_failed", error, instance=self.instance)
+                told = text_of(error)
                 report = Report(failed=1)
             if report.failed:
                 self._full_pass_at = -math.inf

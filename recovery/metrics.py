@@ -60,7 +60,7 @@ class StatusMetrics(Collector):
             return
         if status is None:
             return
-        for part in (_sources, _verdicts, _entries, _daemons, _level, _disk, _audits, _feed):
+        for part in (_sources, _verdicts, _entries, _daemons, _level, _disk, _audits, _lost_reads, _feed):
             try:
                 shown = list(part(status))
             except Exception as error:  # noqa: BLE001 - the others are good
@@ -116,7 +116,7 @@ def _entries(status: Mapping[str, Any]) -> Iterator[Metric]:
 
 
 def _daemons(status: Mapping[str, Any]) -> Iterator[Metric]:
-    if status["daemons"] is None:
+    if status["daemons"] is None or not status["store"].get("durable", True):  # where no changelog is kept, none can show itself
         return
     alive = sum(bool(daemon["alive"]) for daemon in status["daemons"])
     yield GaugeMetricFamily("tiered_daemons", "Recovery daemons that are alive, by their presence rows.", alive)
@@ -132,6 +132,7 @@ def _disk(status: Mapping[str, Any]) -> Iterator[Metric]:
     if (disk := status["disk"]) is not None:
         yield GaugeMetricFamily("tiered_disk_free_bytes", "What may still be written to the disk of the store.", disk["free_bytes"])
         yield GaugeMetricFamily("tiered_disk_size_bytes", "How large that disk is.", disk["size_bytes"])
+        yield GaugeMetricFamily("tiered_disk_read_only", "1: it is mounted for reading only.", float(disk["read_only"]))
 
 
 def _audits(status: Mapping[str, Any]) -> Iterator[Metric]:
@@ -152,6 +153,12 @@ def _audits(status: Mapping[str, Any]) -> Iterator[Metric]:
     for kind, found in whole["findings"].items():
         findings.add_metric((kind,), found["number"])
     yield findings
+
+
+def _lost_reads(status: Mapping[str, Any]) -> Iterator[Metric]:
+    if (lost := status.get("lost_reads")) is not None:
+        text = "Objects that readers found lost, and that no later look found mended."
+        yield GaugeMetricFamily("tiered_read_lost_objects", text, len(lost["objects"]) + bool(lost["more"]))
 
 
 def _feed(status: Mapping[str, Any]) -> Iterator[Metric]:

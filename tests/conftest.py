@@ -7,6 +7,7 @@ import fcntl
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from asyncio import BaseEventLoop, Handle
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -48,11 +49,11 @@ LONG_FIRST = (
 """These files and folders run before all others. Files run beside each other, so a long one must not come last."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # `make quick` leaves out what is slow. Only `make sim` has time for the rest.
-    for item in items:
-        if "TIERED_SIM_SEEDS" not in os.environ and item.get_closest_marker("sim"):
-            item.add_marker(pytest.mark.skip(reason="make sim runs it"))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "TIERED_SIM_SEEDS" not in os.environ:  # `make sim` has time for the rest
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("sim")])
+        items[:] = [item for item in items if not item.get_closest_marker("sim")]
+    for item in items:  # `make quick` leaves out what is slow
         if isinstance(item, pytest.Function):
             given = item.callspec.params.values() if hasattr(item, "callspec") else ()
             if "bigtable_host" in item.fixturenames or "emulators" in [each for each in given if isinstance(each, str)]:
@@ -143,6 +144,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def _no_settings_from_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(ENV_PREFIX) and not name.startswith(ENV_OTHERS)]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c_interrupts() -> Iterator[None]:
+    """Also where the tests run in a shell's background, which ignores SIGINT. What a test starts inherits this."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -61,7 +61,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery/audit/deleting": {"recovery", "recovery/audit", "recovery/statistics"} | LOG | STORE,
     "recovery/audit/inventory": {"recovery/audit", "recovery/sources", "tiered/bigtable/cells", "tiered/gcs/owners"} | LOG | STORE,
     "recovery/sources": {"recovery/audit", "recovery/feed"} | LOG | STORE,
-    "recovery/http": {"recovery", "recovery/audit/manifest", "recovery/feed", "recovery/feed/sinks", "recovery/status"} | LOG | STORE,
+    "recovery/http": {"recovery", "recovery/audit/manifest", "recovery/feed", "recovery/feed/sinks", "recovery/status", "tiered/telemetry"}
+    | LOG | STORE,
     "recovery/cli": {
         "recovery", "recovery/audit/directory", "recovery/cli/audit", "recovery/feed", "recovery/feed/sinks", "recovery/feed/writer",
         "recovery/http", "recovery/statistics", "recovery/status", "tiered/provision", "tiered/telemetry",
@@ -101,7 +102,8 @@ HOMES: dict[str, tuple[str, ...]] = {
         "recovery/audit/inventory/shards.py", "recovery/audit/examine.py",
         "recovery/audit/deleting/journal.py", "recovery/audit/deleting/restored.py",
     ),
-    "fastavro": ("recovery/feed/avro.py",), "httpx": ("recovery/feed/sinks/http.py",), "confluent_kafka": ("recovery/feed/sinks/kafka.py",),
+    "httpx": ("recovery/feed/sinks/client.py", "recovery/feed/sinks/http.py", "recovery/feed/sinks/registry.py"),
+    "fastavro": ("recovery/feed/avro.py",), "confluent_kafka": ("recovery/feed/sinks/kafka.py",),
     "pandas": (), "jinja2": ("recovery/audit/report.py",),
     "markupsafe": ("recovery/audit/report.py",), "msgspec": ("tiered/gcs/format.py",),
     "prometheus_client": ("recovery/cli/recover.py", "recovery/http/*.py", "recovery/metrics.py", "tiered/telemetry/*.py"),

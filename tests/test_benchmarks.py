@@ -48,7 +48,7 @@ from benchmarks import (
 from benchmarks.audit_gcs import answer
 from benchmarks.bare import BareRows
 from benchmarks.billion import STORED_BYTES, Paper, node_hours
-from benchmarks.figures import Figures, dumped, loaded, put_into
+from benchmarks.figures import Figures, dumped, loaded, places, put_into
 from benchmarks.metered import Taken
 from benchmarks.rounds import Ratio, take_turns
 from benchmarks.servers import Servers, started
@@ -377,6 +377,15 @@ def test_figures_replace_what_the_page_said_between_the_marks_and_nothing_else(t
     assert [text.count(word) for word in ("before", "between", "after", "<!-- end of a -->", "<!-- figures b -->")] == [2, 1, 1, 1, 1]
     with pytest.raises(SystemExit, match="figures c"):
         put_into(page, "c", [figures], 1.0, 0.5)
+
+
+def test_a_place_with_a_number_has_that_table_alone(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- figures a 2 -->\nold\n<!-- end of a 2 -->\n<!-- figures a -->\n<!-- end of a -->\n")
+    put_into(page, "a", [Figures("First", [""], []), Figures("Second", [""], [])], 1.0, 0.5)
+    alone, _, both = page.read_text().partition("<!-- end of a 2 -->")
+    assert "### Second" in alone and "First" not in alone and "old" not in alone
+    assert "### First" in both and "### Second" in both and places(page.read_text()) == {"a"}
 
 
 def test_sides_take_turns_in_going_first() -> None:

@@ -17,7 +17,7 @@ from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
 from changelog.sqlite.log import Database, SqliteChangeLog
-from tiered.embedded.blobs import FileBlobs
+from tiered.embedded.blobs import FileBlobs, refuse_if_gone
 from tiered.embedded.rows import SqliteRows
 from tiered.errors import ConfigurationError
 from tiered.own import own
@@ -141,9 +141,12 @@ async def _open_embedded(settings: Settings, runtime: Runtime, writes: bool) -> 
     if not writes and not found:
         raise ConfigurationError(f"there is no store in {settings.directory}, and whoever only reads makes none: check the directory")
     async with Database.open(settings.directory / DATABASE_NAME, runtime, beside=settings.directory / "blobs") as database:
+        rows = SqliteRows(database, runtime)
+        if writes:
+            await refuse_if_gone(settings.directory, rows)
         # A reader creates no directory and does not need to test whether blobs can be written.
         blobs = await FileBlobs.open_directory(settings.directory, runtime) if writes else FileBlobs(settings.directory, runtime)
-        yield Tiers(SqliteRows(database, runtime), blobs, local=True), SqliteChangeLog(database, runtime)
+        yield Tiers(rows, blobs, local=True), SqliteChangeLog(database, runtime)
 
 
 @asynccontextmanager

@@ -49,6 +49,7 @@ from tiered.protocol.admission import Admission, Share, Slot
 from tiered.protocol.backends import ByteRange, Tiers
 from tiered.protocol.breaker import Breakers
 from tiered.protocol.conditions import ANY_REVISION, Condition, IfRevision, checked_condition
+from tiered.protocol.dangling import DanglingNotes
 from tiered.protocol.listing import LIST_PAGE_MAX, Lister, Listing
 from tiered.protocol.reading import Lifetime, Reader
 from tiered.protocol.under_way import Write, WritesUnderWay
@@ -92,7 +93,9 @@ class TieredStorage:
         heartbeat = Heartbeat(log, runtime, self.instance, settings.lease.heartbeat_interval_s, settings.lease.expiry_s)
         self._under_way = WritesUnderWay(heartbeat, recovered=log.durable)
         self._writer = Writer(tiers, log, runtime, settings, heartbeat, self._under_way, self._services, observer)
-        self._reader = Reader(tiers, runtime, settings, self._services, observer)
+        self._reader = Reader(tiers, runtime, settings, self._services, observer, self._note_dangling)
+        self._dangling = DanglingNotes(log, runtime)
+        self._notes = Admission(1, 0, 0, runtime.monotonic)
         self._lister = Lister(tiers, runtime, settings, self._reader, self._services, partial(self._enter, self._reads), observer)
         self._touching: set[str] = set()
         self._may_write = writes
@@ -127,6 +130,7 @@ class TieredStorage:
         caller is cancelled meanwhile, the wait goes on to its end first.
         """
         self._open = False
+        self._dangling.close()
         return await self._under_way.drain(self._wait_idle, self._settings.store.drain_budget_s)
 
     def _sides(self) -> tuple[tuple[str, Admission], ...]:
@@ -137,6 +141,7 @@ class TieredStorage:
         await self._writes.wait_idle()
         await self._reads.wait_idle()
         await self._touches.wait_idle()
+        await self._notes.wait_idle()
 
     @property
     def services_away(self) -> Mapping[str, float]:
@@ -546,6 +551,12 @@ class TieredStorage:
         if (slot := self._touches.try_enter()) is not None:
             self._touching.add(path)
             self._under_way.run_beside(partial(self._run_touch, object_id, read), slot)
+
+    def _note_dangling(self, path: str, blob: str) -> None:
+        """Starts to note that data are lost. The reader does not wait for it. A store that was opened for reading
+        writes nothing."""
+        if self._may_write and self._dangling.add(path, blob) and (slot := self._notes.try_enter()) is not None:
+            self._under_way.run_beside(self._dangling.run, slot)
 
     async def _run_touch(self, object_id: ObjectId, read: Lifetime) -> None:
         try:

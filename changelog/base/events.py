@@ -53,6 +53,26 @@ class Events:
         )
 
 
+ONCE_MAX = 100
+
+
+class Once:
+    """Remembers which standing faults were told, so that each is one line in the log and not one a pass.
+
+    It keeps up to `ONCE_MAX` of them. Further ones are not told: the log has enough of their kind.
+    """
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def is_new(self, fault: str) -> bool:
+        """Whether this fault should be told now. After True it counts as told."""
+        if fault in self._told or len(self._told) >= ONCE_MAX:
+            return False
+        self._told.add(fault)
+        return True
+
+
 def text_of(value: object) -> str:
     """Returns `str(value)`, or the name of its type if that raises: what is told must not fail because of it."""
     try:

@@ -48,7 +48,7 @@ from weakref import WeakSet
 import anyio
 
 from changelog.base.errors import LeaseLostError, TieredError, UnconfirmedError
-from changelog.base.events import events
+from changelog.base.events import Once, events
 from changelog.base.runtime import Runtime
 from changelog.bigtable.channel import (
     DELETE_ROW,
@@ -133,6 +133,7 @@ class BigTableChangeLog:
         self._writes = GroupCommit(table)
         self._forgets = GroupCommit(table, groups_in_flight=1)  # nobody waits for them, so they go in larger groups
         self._sent = WeakSet[Change]()
+        self._told = Once()
 
     async def record(self, change: Change, owner: str) -> Entry:
         """As in `ChangeLog`. `LeaseLostError`: it was recorded before and has been claimed since, so recovery has it.
@@ -314,7 +315,8 @@ class BigTableChangeLog:
                 try:
                     found[key.decode().removeprefix(VALUE_PREFIX)] = value
                 except UnicodeDecodeError:
-                    events.warning("unreadable_key", "it is skipped: no value has such a key", key=repr(key))
+                    if self._told.is_new(repr(key)):
+                        events.warning("unreadable_key", "it is skipped: no value has such a key", key=repr(key))
             span = None if is_all else span.beginning(scan.last_key + b"\0")
         next_start = found.popitem()[0] if len(found) > limit else None
         return ValuePage(found, next_start)

@@ -24,7 +24,7 @@ from functools import partial
 from itertools import islice
 
 from changelog.base.errors import LeaseLostError
-from changelog.base.events import events
+from changelog.base.events import Once, events
 from changelog.base.runtime import Runtime
 from changelog.change import READABLE, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_done, encode_stuck
 from changelog.lease import SET_BACK_MS, Renewal, Standing, standing
@@ -73,6 +73,7 @@ class SqliteChangeLog:
     def __init__(self, database: Database, runtime: Runtime) -> None:
         self._database = database
         self._runtime = runtime
+        self._told = Once()
         database.require(_SCHEMA)
 
     async def record(self, change: Change, owner: str) -> Entry:
@@ -118,7 +119,7 @@ class SqliteChangeLog:
             rows = connection.execute(
                 f"SELECT {_COLUMNS} FROM changes WHERE key >= ? AND key < ? AND state IS NOT NULL ORDER BY key", (within.start, within.end)
             )
-            return _page((entry for entry in _readable(rows) if entry.kept_ms is not None), limit)
+            return _page((entry for entry in _readable(rows, self._told) if entry.kept_ms is not None), limit)
 
         return await self._database.read(run)
 
@@ -143,7 +144,7 @@ class SqliteChangeLog:
                 " AND instr(CAST(value AS BLOB), ?) = 0) ORDER BY key",
                 (within.start, within.end, now_ms - expiry_ms, now_ms + SET_BACK_MS, len(READABLE), READABLE, _NO_OWNER),
             )
-            due = (entry for entry in _readable(rows) if standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE)
+            due = (entry for entry in _readable(rows, self._told) if standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE)
             return _page(due, limit)
 
         return await self._database.read(run)
@@ -181,7 +182,7 @@ class SqliteChangeLog:
             rows = connection.execute(
                 f"SELECT {_COLUMNS} FROM changes WHERE key >= ? AND (state IS NOT NULL OR NOT ?) ORDER BY key", (start, stuck_only)
             )
-            return _page((entry for entry in _readable(rows) if entry.stuck or not stuck_only), limit)
+            return _page((entry for entry in _readable(rows, self._told) if entry.stuck or not stuck_only), limit)
 
         return await self._database.read(run)
 
@@ -257,7 +258,7 @@ class SqliteChangeLog:
                 "SELECT CAST(key AS BLOB), CAST(value AS BLOB) FROM log_values"
                 " WHERE key >= ? AND key < ? AND value IS NOT NULL ORDER BY key", (start, end)
             )
-            values = _readable_values(rows)
+            values = _readable_values(rows, self._told)
             found = dict(islice(values, limit))
             following = next(values, None)
             return ValuePage(found, None if following is None else following[0])
@@ -337,7 +338,7 @@ def _value(entry: Entry | Unreadable) -> bytes:
     return entry.raw if isinstance(entry, Unreadable) else encode(entry)
 
 
-def _readable(rows: Iterable[_Stored]) -> Iterator[Entry | Unreadable]:
+def _readable(rows: Iterable[_Stored], told: Once) -> Iterator[Entry | Unreadable]:
     """The entries whose key is text. An entry under any other key could be neither parked nor forgotten.
 
     So it is skipped, with a warning, and the others are still parked and forgotten.
@@ -346,16 +347,18 @@ def _readable(rows: Iterable[_Stored]) -> Iterator[Entry | Unreadable]:
         try:
             yield _decode(row)
         except UnicodeDecodeError:
-            events.warning("unreadable_key", "it is skipped: no entry has such a key", key=repr(row[0]))
+            if told.is_new(f"entry {row[0]!r}"):
+                events.warning("unreadable_key", "it is skipped: no entry has such a key", key=repr(row[0]))
 
 
-def _readable_values(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[str, bytes]]:
+def _readable_values(rows: Iterable[tuple[bytes, bytes]], told: Once) -> Iterator[tuple[str, bytes]]:
     """The values whose key is text. One under any other key is skipped, with a warning."""
     for key, value in rows:
         try:
             yield key.decode(), value
         except UnicodeDecodeError:
-            events.warning("unreadable_key", "it is skipped: no value has such a key", key=repr(key))
+            if told.is_new(f"value {key!r}"):
+                events.warning("unreadable_key", "it is skipped: no value has such a key", key=repr(key))
 
 
 def _decode(row: _Stored) -> Entry | Unreadable:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from changelog.base.runtime import Runtime, SystemRuntime
+from changelog.change import Entry
 from emulators.world.checker import dangling, left_over, orphans
 from emulators.world.runtime import SimulatedRuntime
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
@@ -103,7 +104,9 @@ class Simulated:
             yield storage
 
     async def left_behind(self, *, recovered: bool) -> list[str]:
-        if recovered:
+        entries = (await self._log.entries("", 1000)).entries
+        # The log is kept whatever the settings say. What waits for a late upload is left to recovery alone.
+        if recovered or any(isinstance(entry, Entry) and entry.cleanup_after_ms is not None for entry in entries):
             settings = Settings(directory="simulated")
             for wait_s in (LATER_S, settings.recovery.late_upload_grace_s + 1):  # a copy that was given up may land late
                 if self._log.stored or wait_s == LATER_S:

@@ -116,8 +116,10 @@ class Model:
         revision = condition.get("if_revision")
         if revision is None:
             return any(each.content is None or each.mortal for each in possible), any(each.content is not None for each in possible)
-        may_hold = any(each.content is not None and each.revision in (None, revision) for each in possible)
-        return may_hold, any(each.content is None or each.mortal or each.revision != revision for each in possible)
+        # A caller may pass anything, also what raises if it is compared.
+        wanted = revision if isinstance(revision, str) else None
+        may_hold = any(each.content is not None and each.revision in (None, wanted) for each in possible)
+        return may_hold, any(each.content is None or each.mortal or each.revision != wanted for each in possible)
 
     def names(self, path: str, began: int) -> tuple[bool, bool]:
         """Returns whether a listing may show this path, and whether it may leave it out."""

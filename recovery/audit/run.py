@@ -177,9 +177,14 @@ async def _note(settings: Settings, ended: Manifest, where: str, runtime: Runtim
         events.warning("audit_not_noted", error, run=ended.run)
 
 
+OF_NO_BLOB = frozenset({Kind.DANGLING, Kind.CORRUPT_ROW, Kind.MISDIRECTED})
+"""Findings about a row whose blob is gone, or is counted by itself."""
+
+
 def last_audit_of(ended: Manifest, where: str) -> LastAudit:
     """Returns the headline figures of a run that ended. `where`: its directory."""
     assert ended.ended_ns is not None
+    live = words.total(ended, [Kind.REFERENCED])
     return LastAudit(
         run=ended.run, where=where, started_ns=ended.started_ns, ended_ns=ended.ended_ns, complete=ended.complete,
         blobs=ended.names, tombstones=ended.redirects,
@@ -189,6 +194,7 @@ def last_audit_of(ended: Manifest, where: str) -> LastAudit:
         references=ROWS if ended.references is None else FEED,
         share=None if ended.verify is None else ended.verify.share,
         reported_ns=None if ended.inventory is None else ended.inventory.snapshot_ns,
+        live=(live.number, live.size), size=sum(each.size for kind, each in ended.totals.items() if kind not in OF_NO_BLOB),
     )  # fmt: skip
 
 

@@ -10,7 +10,9 @@ import typer
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, run_async, shared
+from recovery.commands import with_typed
 from recovery.entries import count_stuck, stuck_sentence
+from recovery.last_audit import read_audits
 from recovery.visible import visible
 from tiered.errors import ConfigurationError, CorruptRecordError, TieredError
 from tiered.open import DATABASE_NAME, open_backends
@@ -54,7 +56,7 @@ def provision(
 @shared
 def check() -> None:
     """
-    Looks whether all that the store needs is there, and prints one sentence for each that is not. Changes nothing.
+    Looks whether what the store needs is there, and prints a sentence for each part that it looked at. Mends nothing.
     """
 
     async def command() -> None:
@@ -67,46 +69,49 @@ def check() -> None:
             from tiered.provision.production import inspect
 
             found = await inspect(settings)
-        stuck = await _stuck(settings, found)
-        _show_findings(found, stuck)
+        known = await _add_known(settings, found)
+        _show_findings(found, known)
 
     run_async(command)
 
 
-async def _stuck(settings: Settings, found: list[Finding]) -> int:
-    """Returns how many entries are stuck, and adds that to the findings.
+async def _add_known(settings: Settings, found: list[Finding]) -> list[str]:
+    """Adds to the findings that entries are stuck, and that an audit found lost data. Returns these sentences.
 
-    Where Bigtable or GCS already has a problem it returns 0 at once: it would wait for the same failure again.
+    Where Bigtable or GCS already has a problem it adds nothing: it would wait for the same failure again.
     """
     from tiered.provision.findings import Finding, Kind, problems
 
     if problems(found) and settings.directory is None:
-        return 0
+        return []
     try:
         # Opened to read, and not verified: the findings have reported what writers need already.
         async with open_backends(settings, SystemRuntime(), writes=False, verify=False) as backends:
-            count = await count_stuck(backends.log)
+            count, audits = await count_stuck(backends.log), await read_audits(backends.log)
     except TieredError as error:
         if not problems(found):
             found.append(Finding(Kind.PROBLEM, str(error)))
-        return 0
-    if count:
-        found.append(Finding(Kind.PROBLEM, stuck_sentence(count)))
-    return count
+        return []
+    known = [stuck_sentence(count)] if count else []
+    known += [f"an audit found {each.lost:,} live objects that are lost: read its report in {each.where}" for each in audits.losses]
+    found += [Finding(Kind.PROBLEM, sentence) for sentence in known]
+    return known
 
 
-def _show_findings(findings: Sequence[Finding], stuck: int = 0) -> None:
+def _show_findings(findings: Sequence[Finding], known: Sequence[str] = ()) -> None:
     """Prints a line for each finding.
 
-    Then raises `CorruptRecordError` if entries are stuck, else `ConfigurationError` if there is a problem.
+    Then raises `CorruptRecordError` if anything is `known` to be stuck or lost, else `ConfigurationError` if there is a
+    problem.
     """
     wrong = [finding for finding in findings if finding.kind.value == "problem"]
+    told = [(finding.kind.value, with_typed(finding.sentence, choice.typed())) for finding in findings]
     if choice.json:
-        write(dump({"ok": not wrong, "findings": [{"kind": each.kind.value, "sentence": each.sentence} for each in findings]}))
+        write(dump({"ok": not wrong, "findings": [{"kind": kind, "sentence": sentence} for kind, sentence in told]}))
     else:
-        for each in findings:
-            write(f"{each.kind.value:8}{visible(each.sentence)}")
-    if stuck:
-        raise CorruptRecordError(stuck_sentence(stuck))
+        for kind, sentence in told:
+            write(f"{kind:8}{visible(sentence)}")
+    if known:
+        raise CorruptRecordError("\n".join(known))
     if wrong:
         raise ConfigurationError(f"{len(wrong)} of these must be mended, see: problem")

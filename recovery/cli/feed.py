@@ -41,7 +41,7 @@ from recovery.cli.feed_receive import receive
 from recovery.cli.feed_run import run
 from recovery.cli.feed_status import feed_status
 from recovery.cli.output import Table, dump, iso_of_ms, show_fields, write
-from recovery.cli.shared import choice, guard, say, shared
+from recovery.cli.shared import choice, guard, say, shared, stay
 from recovery.visible import visible
 from tiered.errors import ConfigurationError, InvalidRequestError
 
@@ -387,6 +387,7 @@ def follow(into: Directory, begin: From = 0, until_idle: Idle = None, for_s: For
         if instead := _give_a_generation(into):
             raise InvalidRequestError(f"the files of a feed are not in the directory {into} itself{instead}")
         runtime, reader, following = SystemRuntime(), CdcReader(), Following(into, _schema(schema))
+        stay()
         began_s = news_s = runtime.monotonic()
         printed, number = begin, 0
         while True:

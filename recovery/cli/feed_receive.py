@@ -16,7 +16,7 @@ import typer
 
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
-from recovery.cli.shared import choice, run_async, shared
+from recovery.cli.shared import choice, run_async, shared, stay
 from tiered.errors import ConfigurationError, InvalidRequestError
 
 PORT = 9465
@@ -49,6 +49,7 @@ def receive(
             url = url_of(bound)
             write(dump({"url": url, "directory": into}) if choice.json else f"files sent to {url} are kept in {into}")
             sys.stdout.flush()  # whoever started this waits for the address
+            stay()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(run_uvicorn, app, bound, UPLOAD_S)
                 async for _ in signals:

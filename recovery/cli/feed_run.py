@@ -20,7 +20,7 @@ from anyio.abc import TaskStatus
 
 from changelog.base.runtime import Runtime, SystemRuntime
 from recovery.cli.output import iso_of_ms, show
-from recovery.cli.shared import choice, run_async, say, shared
+from recovery.cli.shared import choice, run_async, say, shared, stay
 from recovery.logs import use_format
 from tiered.errors import ConfigurationError, TieredError
 from tiered.places import Place
@@ -56,6 +56,7 @@ def run(to: To = None, once: Once = False, new_generation: NewGeneration = False
 
         async with open_backends(settings, SystemRuntime()) as backends, AsyncExitStack() as stack:
             feed = await open_feed(backends, SystemRuntime(), settings, stack, once=once, new_generation=new_generation)
+            stay()
             written = await _until_stopped(feed)
         _show(written)
 

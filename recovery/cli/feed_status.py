@@ -9,7 +9,6 @@ It shows what `tiered status` shows of the feed, and writes nothing to the store
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import sys
 
@@ -43,7 +42,7 @@ def feed_status() -> None:
             write(dump({"state": None, "why": " ".join(none)} if feed is None else feed_json(feed)))
         elif feed is not None:
             width = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
-            for line in feed_lines(found, feed, width, shlex.join(choice.again())):
+            for line in feed_lines(found, feed, width, choice.typed()):
                 write(line.text)
         else:
             for sentence in none:

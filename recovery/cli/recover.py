@@ -23,7 +23,8 @@ from changelog.change import Entry
 from recovery.cli.entries import Listed, open_logged, show_listed, show_nothing, standing_of
 from recovery.cli.feed_run import fed, open_feed
 from recovery.cli.output import show
-from recovery.cli.shared import choice, run_async, shared
+from recovery.cli.shared import choice, run_async, shared, stay
+from recovery.commands import with_typed
 from recovery.entries import count_open, count_stuck, stuck_sentence
 from recovery.logs import use_format
 from tiered.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
@@ -66,6 +67,7 @@ def recover(
 
     async def work(chosen: Settings, bound: socket.socket | None) -> None:
         from recovery.daemon import collect, recover_once, run_daemon, source_of
+        from recovery.dangling import forget_mended
         from recovery.loop import RecoveryLoop
         from tiered.telemetry.telemetry import Telemetry
 
@@ -77,12 +79,13 @@ def recover(
             loop = RecoveryLoop(backends.tiers, backends.log, SystemRuntime(), settings, backends.observer)
             if dry_run:
                 if not await show_listed(loop.survey(), ("key", "standing", "object"), _cells, limit, choice.json):
-                    show_nothing(_nothing_yet(await count_open(backends.log)), choice.json)
+                    show_nothing(with_typed(_nothing_yet(await count_open(backends.log)), choice.typed()), choice.json)
             elif once:
                 collected = await collect(backends)  # before recovery, which may need the space
                 source = source_of(loop, backends.log, SystemRuntime(), settings)
                 report = await recover_once(loop, source, limit)
                 overdue, failures = await _release_overdue(backends, settings, None if limit is None else limit - report.seen)
+                await forget_mended(backends.tiers, backends.log, SystemRuntime())
                 stuck = await count_stuck(backends.log)
                 cut = {"more": "maybe"} if report.seen + overdue.looked_at == limit else {}
                 kept = {"overdue": overdue.forgotten} if overdue.looked_at else {}
@@ -93,7 +96,9 @@ def recover(
                 runtime = SystemRuntime()
                 async with AsyncExitStack() as stack:
                     writer = await open_feed(backends, runtime, settings, stack) if feed else None
-                    done = await run_daemon(backends, runtime, settings, _beside(bound, backends, runtime, settings, registry, writer))
+                    stay()
+                    beside = _beside(bound, backends, runtime, settings, registry, writer)
+                    done = await run_daemon(backends, runtime, settings, beside, choice.typed_anywhere(settings))
                 _show_report(done.report, {"collected": done.collected, "stuck": done.stuck})
 
     run_async(command)
@@ -151,7 +156,7 @@ def _beside(
     if bound is not None and registry is not None:
         from recovery.http.server import serve
 
-        works.append(partial(serve, bound, backends, runtime, settings, registry))
+        works.append(partial(serve, bound, backends, runtime, settings, registry, tiered=choice.typed_anywhere(settings)))
     if feed is not None:
         from recovery.feed.writer.run import run_beside
 

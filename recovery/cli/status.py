@@ -4,13 +4,13 @@ It writes nothing to the store. *Failure* of a service: what is known is shown, 
 
     0    nothing is known to be wrong
     1    recovery or the change feed falls behind or stands still, or entries wait and no daemon lives
-    4    something is not known, such as from a changelog that does not answer or an audit whose evidence is incomplete
+    4    something is not known, such as from a changelog that does not answer or an audit whose evidence is incomplete,
+         or the disk is read-only
     6    data is lost, or an entry is stuck
 """
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import sys
 from typing import Annotated
@@ -20,7 +20,7 @@ import typer
 
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
-from recovery.cli.shared import choice, guard, shared
+from recovery.cli.shared import choice, guard, shared, stay
 from recovery.cli.status_lines import Line, status_lines
 from recovery.status.as_json import as_json
 from recovery.status.feed import FeedState
@@ -56,6 +56,7 @@ def status(
                 _show(found, watching=watch)
                 if not watch:
                     return exit_code(found)
+                stay()
                 await runtime.sleep(WATCH_S if seconds is None else seconds)
 
     raise typer.Exit(guard(lambda: anyio.run(command)))
@@ -69,19 +70,19 @@ def exit_code(found: Status) -> int:
         case Level.BEHIND:
             return 1
         case _:
-            is_known = found.answers and found.complete and not found.suspicions
+            is_known = found.answers and found.complete and not found.suspicions and not (found.disk and found.disk.is_read_only)
             return 0 if is_known and (found.feed is None or found.feed.state is not FeedState.UNKNOWN) else 4
 
 
 def _show(found: Status, *, watching: bool) -> None:
     if choice.json:
-        write(dump(as_json(found)))
+        write(dump(as_json(found, tiered=choice.typed())))
     elif sys.stdout is not None and sys.stdout.isatty():
         columns, rows = shutil.get_terminal_size()
-        lines = status_lines(found, columns, shlex.join(choice.again()))
+        lines = status_lines(found, columns, choice.typed())
         _draw(_cut(lines, columns, rows) if watching else lines, afresh=watching)
     else:
-        for line in status_lines(found, None, shlex.join(choice.again())):
+        for line in status_lines(found, None, choice.typed()):
             write(line.text)
         if watching:
             write("")

@@ -13,12 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from changelog.lease import Standing
+from recovery.commands import TIERED, typed
 from recovery.last_audit import LastAudit
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import AUDIT, FEED, RECOVERY
 from recovery.status.as_json import moment
 from recovery.status.feed import Feed, FeedSink
-from recovery.status.known import AGES_S, DUE, REPORT_AGE_MAX_S, SILENCE_MAX_S, Daemon, Level, Source, Status, StuckEntry
+from recovery.status.known import AGES_S, DUE, NS_PER_MS, REPORT_AGE_MAX_S, SILENCE_MAX_S, Daemon, Level, Source, Status, StuckEntry
 from recovery.status.words import advice, feed_orders, headline, orders
 from recovery.visible import visible
 
@@ -39,6 +40,9 @@ DAEMONS_GONE_MAX = 5
 STUCK_SHOWN_MAX = 10
 """So many stuck entries are shown. The others are counted."""
 
+LOST_SHOWN_MAX = 10
+"""So many objects that readers found lost are shown. The others are counted."""
+
 WORKERS_SHOWN_MAX = 10
 """So many workers of a source are shown. The others are counted."""
 
@@ -56,7 +60,7 @@ class Line:
     level: Level | None = None
 
 
-def status_lines(status: Status, width: int | None, tiered: str = "tiered") -> list[Line]:
+def status_lines(status: Status, width: int | None, tiered: str = TIERED) -> list[Line]:
     """Returns the lines. `width`: columns of the terminal; None: no line is wrapped. `tiered`: how commands begin."""
     page = _Page(width, tiered)
     page.answer(headline(status), status.level)
@@ -67,7 +71,9 @@ def status_lines(status: Status, width: int | None, tiered: str = "tiered") -> l
     page.text("store", f"{status.store.kind}, {status.store.name}")
     if (disk := status.disk) is not None:
         only = ", read-only" if disk.is_read_only else ""
-        page.text("disk", f"{disk.free_bytes >> 20:,} MiB free of {disk.size_bytes >> 20:,}{only}")
+        page.text("disk", f"{size(disk.free_bytes)} free of {size(disk.size_bytes)}{only}")
+    if status.audits is not None and status.audits.whole is not None:
+        page.text("contents", _contents(status.audits.whole, status.at_ms))
     page.text("at", moment(status.at_ms) or "unknown")
     _show_source(page, RECOVERY, status.sources.get(RECOVERY), status)
     _show_entries(page, status)
@@ -76,6 +82,7 @@ def status_lines(status: Status, width: int | None, tiered: str = "tiered") -> l
     if status.feed is not None:
         _show_feed(page, status.feed, status)
     _show_audit(page, status)
+    _show_lost_reads(page, status)
     if (audit := status.sources.get(AUDIT)) is not None and not audit.total.snapshot_committed:
         _show_source(page, AUDIT, audit, status)
     for problem in status.problems:
@@ -83,7 +90,7 @@ def status_lines(status: Status, width: int | None, tiered: str = "tiered") -> l
     return page.lines
 
 
-def feed_lines(status: Status, feed: Feed, width: int | None, tiered: str = "tiered") -> list[Line]:
+def feed_lines(status: Status, feed: Feed, width: int | None, tiered: str = TIERED) -> list[Line]:
     """Returns the lines about the change feed alone, as `tiered feed status` shows them. See `status_lines`."""
     page = _Page(width, tiered)
     for order in feed_orders(feed):
@@ -125,7 +132,7 @@ class _Page:
     def command(self, command: str | None) -> None:
         """Adds a command on a line of its own. It is not wrapped, because somebody will copy it."""
         if command is not None:
-            self.lines.append(Line(visible(f"{' ' * LABEL}$ {self._tiered}{command.removeprefix('tiered')}")))
+            self.lines.append(Line(visible(f"{' ' * LABEL}$ {typed(command, self._tiered)}")))
 
     def _wrapped(self, text: str, first: str, others: str) -> list[str]:
         if self.width is None:
@@ -269,7 +276,9 @@ def _show_feed(page: _Page, feed: Feed, status: Status) -> None:
         page.text("waiting", "unknown")
     else:
         since = "" if feed.kept_age_s is None else f", the oldest for {duration(feed.kept_age_s)}"
-        number = f"{'about ' if kept.estimated else ''}{count(kept.entries, 'entry', 'entries')}"
+        number = "too many entries to count"
+        if kept.entries is not None:
+            number = f"{'about ' if kept.estimated else ''}{count(kept.entries, 'entry', 'entries')}"
         page.text("waiting", f"{number}{since}; at most {duration(feed.hold_max_s)}, then recovery cleans up without the feed")
     for sink in feed.sinks:
         page.whole("sink", sink.name)
@@ -292,7 +301,20 @@ def _sink_words(sink: FeedSink, now_ms: int) -> str:
     return f"{has}{behind}{late}{fails}"
 
 
-# --- daemons, audit --------------------------------------------------------------------------------
+# --- daemons, losses, audit --------------------------------------------------------------------------------
+
+
+def _show_lost_reads(page: _Page, status: Status) -> None:
+    if (lost := status.lost_reads) is None or not lost.is_loss:
+        return
+    page.text("lost", "readers found these, and their blobs are gone:" if lost.objects else "readers found objects whose blobs are gone")
+    for each in lost.objects[:LOST_SHOWN_MAX]:
+        page.whole("-", each.path)
+        page.more(f"first found {ago((status.at_ms - each.found_ms) / 1000)}; it named {each.blob}")
+    if (rest := len(lost.objects) - LOST_SHOWN_MAX) > 0:
+        page.more(f"and {rest:,} more in 'tiered status --json'")
+    if lost.more:
+        page.more("and others, for which there was no place in the note: audit the whole store")
 
 
 def _show_daemons(page: _Page, status: Status) -> None:
@@ -314,6 +336,14 @@ def _show_daemons(page: _Page, status: Status) -> None:
 
 def _seen(daemon: Daemon) -> str:
     return f"{daemon.instance}, seen {duration(daemon.seen_s_ago)} ago"
+
+
+def _contents(whole: LastAudit, at_ms: int) -> str:
+    """What the store held when it was last audited as a whole."""
+    live = "" if whole.live is None else f"{count(whole.live[0], 'object')} with a blob, {size(whole.live[1])}; "
+    of = "" if whole.size is None else f", {size(whole.size)}"
+    when = ago((at_ms * NS_PER_MS - whole.ended_ns) / 1e9)
+    return f"{live}{count(whole.blobs, 'blob')} in all{of}, by the audit that ended {when} (small objects are not counted)"
 
 
 def _show_audit(page: _Page, status: Status) -> None:
@@ -350,6 +380,15 @@ def duration(seconds: float) -> str:
 def ago(seconds: float) -> str:
     """Returns how long ago something was. A time that has not come yet was written before a clock was set back."""
     return f"{duration(max(0.0, seconds))} ago" if seconds >= -REPORT_AGE_MAX_S else f"{duration(-seconds)} ahead of the clock"
+
+
+def size(number: float) -> str:
+    """Returns a number of bytes in its largest unit, such as `1.2 GB`. Units are powers of 1000, as on the page."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if number < 1000:
+            return f"{number:.0f} B" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:,.1f} PB"
 
 
 def rate(per_s: float) -> str:

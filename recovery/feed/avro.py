@@ -321,6 +321,15 @@ def _records(block: Any, at: int) -> Iterator[Any]:
         raise FeedError(Rule.FORM, f"the block at byte {at} is damaged: it goes on after its {block.num_records} messages")
 
 
+def parse_union(text: str) -> Schema:
+    """Returns the schema that this JSON is, such as a registry has it. `FeedError`: it is not the union of CDC v2."""
+    try:
+        union = json.loads(text)
+    except (ValueError, RecursionError):
+        raise FeedError(Rule.SCHEMA, f"the schema is no JSON: {shown(text)}") from None
+    return _of_union(union)
+
+
 def _of_union(union: Json) -> Schema:
     """The schema of a file, if it is the union of CDC v2, names and order included."""
     try:

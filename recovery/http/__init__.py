@@ -6,8 +6,9 @@ The receiver of a change feed is here, too: `tiered feed receive` runs it, and n
     app.py        the addresses, the headers, what is refused
     sampler.py    looks at the store every few seconds, and keeps the last look and its age
     history.py    the rates and the backlog of the last hours, thinned
+    own.py        the memory and the calls of this process
     decisions.py  the last log lines of recovery
-    answer.py     the one sentence that the page begins with, and what to do
+    view.py       what is shown of all that, as plain JSON
     audits.py     the runs of the audit in one directory
     receiver.py   takes the files of a change feed, and shows them again
     page/         the page: HTML, CSS, JavaScript, and the chart library uPlot

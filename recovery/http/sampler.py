@@ -8,19 +8,24 @@ one cheap question, because an idle recovery loop would not notice that a tier i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
 
 from changelog.base.errors import CorruptRecordError, TieredError, UnavailableError
-from changelog.base.events import events, text_of
+from changelog.base.events import Once, events, text_of
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import ChangeId
-from recovery.http.history import History, Point
-from recovery.status.known import Status
+from changelog.log import ChangeLog
+from recovery.http.history import COARSE_S, History, Point, exchange
+from recovery.http.own import Calls
+from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM
+from recovery.status.known import SERVICES, Status
 from tiered.open import Backends
 
 EVERY_S = 5.0
@@ -53,24 +58,32 @@ class Reach:
 
 
 class Sampler:
-    """`look` returns the status. `questions`: by service, a call that it answers.
+    """`look` returns the status. `questions`: by service, a call that it answers. `calls`: what this process asked of
+    the services. `odd_files`: how many files the last collection of this process met that it could not deal with.
+    `log`: keeps the history; None: nothing does.
 
     `status`: the last one in which the changelog answered. `error`: why there is no newer one.
     """
 
     def __init__(
-        self, look: Callable[[], Awaitable[Status]], questions: Mapping[str, Callable[[], Awaitable[object]]], runtime: Runtime
-    ) -> None:
+        self, look: Callable[[], Awaitable[Status]], questions: Mapping[str, Callable[[], Awaitable[object]]], runtime: Runtime,
+        calls: Calls | None = None, odd_files: Callable[[], int | None] = lambda: None, log: ChangeLog | None = None,
+    ) -> None:  # fmt: skip
         self.status: Status | None = None
         self.taken_at: float | None = None
         self.failing_since: float | None = None
         self.error: str | None = None
         self.history = History()
+        self.calls = calls or Calls(dict, runtime)
         self.services = {name: Reach() for name in questions}
         self._look = look
         self._questions = questions
         self._runtime = runtime
-        self._made_at = runtime.monotonic()
+        self.made_at = runtime.monotonic()
+        self.odd_files = odd_files
+        self._log = log
+        self._exchanged_at = -math.inf
+        self._told = Once()
 
     async def run(self) -> None:
         """Looks for ever."""
@@ -83,15 +96,17 @@ class Sampler:
 
     async def sample(self) -> None:
         """Looks once, and asks every service."""
+        self.calls.take()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._take)
             for name in self._questions:
                 tasks.start_soon(self._ask, name)
+        await self._exchange()
 
     @property
     def age_s(self) -> float:
         """How old the figures are, in seconds. There are none yet: since when they are awaited."""
-        return self._runtime.monotonic() - (self._made_at if self.taken_at is None else self.taken_at)
+        return self._runtime.monotonic() - (self.made_at if self.taken_at is None else self.taken_at)
 
     @property
     def stale(self) -> bool:
@@ -112,6 +127,20 @@ class Sampler:
         self.failing_since = now if self.failing_since is None else self.failing_since
         self.history.add(Point(now))
 
+    async def _exchange(self) -> None:
+        """Keeps the history in the changelog, and learns what earlier processes kept, every `COARSE_S` seconds."""
+        now, status = self._runtime.monotonic(), self.status
+        if self._log is None or not self._log.durable or status is None or self.error is not None or now - self._exchanged_at < COARSE_S:
+            return
+        self._exchanged_at = now
+        unix_s = status.at_ms / 1000
+        own = self.history.past(unix_s, now)
+        error, past = await _tried(partial(exchange, self._log, own, unix_s), ASK_BUDGET_S)
+        if error is None:
+            self.history.recall(past, unix_s, now)
+        elif self._told.is_new(text_of(error)):
+            _log_unforeseen(error)
+
     async def _ask(self, name: str) -> None:
         error, _ = await _tried(self._questions[name], ASK_BUDGET_S)
         answered = error is None or isinstance(error, CorruptRecordError)
@@ -124,9 +153,9 @@ def questions_to(backends: Backends) -> Mapping[str, Callable[[], Awaitable[obje
     """One cheap read of each service."""
     tiers, log = backends.tiers, backends.log
     return {
-        "changelog": lambda: log.read(ChangeId.first(0)),
-        "high-volume tier": lambda: tiers.high_volume.read(NOWHERE),
-        "long-term tier": lambda: tiers.long_term.head(NOWHERE),
+        SERVICES[CHANGELOG]: lambda: log.read(ChangeId.first(0)),
+        SERVICES[HIGH_VOLUME]: lambda: tiers.high_volume.read(NOWHERE),
+        SERVICES[LONG_TERM]: lambda: tiers.long_term.head(NOWHERE),
     }
 
 

@@ -31,14 +31,18 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from changelog.base.errors import ConfigurationError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
+from recovery.commands import TIERED
 from recovery.http.app import make_app
 from recovery.http.decisions import Decisions
+from recovery.http.own import Calls, Made
 from recovery.http.sampler import Sampler, questions_to
 from recovery.http.view import View, Worker
 from recovery.metrics import StatusMetrics
+from recovery.status.known import SERVICES
 from recovery.status.look import gather
 from tiered.open import Backends
 from tiered.settings import DaemonSettings, Settings
+from tiered.telemetry.metrics import metrics_of
 
 logger = logging.getLogger("tiered")
 
@@ -106,15 +110,25 @@ def _why_not(error: OSError, host: str, port: int, host_option: str, port_option
 
 
 async def serve(
-    bound: socket.socket, backends: Backends, runtime: Runtime, settings: Settings, registry: CollectorRegistry, worker: Worker
-) -> None:
+    bound: socket.socket, backends: Backends, runtime: Runtime, settings: Settings, registry: CollectorRegistry, worker: Worker, *,
+    tiered: str = TIERED,
+) -> None:  # fmt: skip
     """Serves until it is cancelled. Raises nothing else.
 
-    `registry`: what `/metrics` shows. The figures of the status are added to it.
+    `registry`: what `/metrics` shows, with the calls of this process. The figures of the status are added to it.
+    `tiered`: how commands begin that mean this store.
     """
     decisions = Decisions(runtime)
-    sampler = Sampler(partial(gather, backends, settings, runtime), questions_to(backends), runtime)
-    view = View(sampler, decisions, worker, runtime, settings)
+    metrics = metrics_of(registry)
+
+    def made() -> Made:
+        return {SERVICES[service]: calls for service, calls in metrics.calls_made().items()}
+
+    sampler = Sampler(
+        partial(gather, backends, settings, runtime), questions_to(backends), runtime, Calls(made, runtime),
+        lambda: getattr(backends.tiers.long_term, "odd_files", None), backends.log,
+    )  # fmt: skip
+    view = View(sampler, decisions, worker, runtime, settings, tiered)
     registry.register(StatusMetrics(view.status, view.age_s))
     app = make_app(view, registry, names_of(bound, settings.daemon.http_host))
     logger.addHandler(decisions)

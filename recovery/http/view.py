@@ -6,23 +6,23 @@ says since when. The names of objects are left out unless `daemon.show_objects` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from changelog.base.events import text_of
 from changelog.base.runtime import Runtime
+from recovery.commands import TIERED, typed
 from recovery.hiding import without_names
 from recovery.http.decisions import Decisions
+from recovery.http.own import memory_bytes
 from recovery.http.sampler import EVERY_S, Reach, Sampler
-from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM, Outage, Outages
+from recovery.outages import Outage, Outages
 from recovery.status.as_json import as_json, verdict_json
 from recovery.status.feed import FeedState
-from recovery.status.known import UNKNOWN, Level
+from recovery.status.known import SERVICES, UNKNOWN, Level
+from recovery.status.words import away_sentence
 from tiered.settings import Settings
-
-NAMES = {CHANGELOG: "changelog", HIGH_VOLUME: "high-volume tier", LONG_TERM: "long-term tier"}
-"""What people call the services of `Outages`. The sampler calls them the same."""
 
 
 class Worker(Protocol):
@@ -40,44 +40,46 @@ class Worker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that the server shows. Nothing here waits or asks a service."""
+    """All that the server shows. Nothing here waits or asks a service. `tiered`: how commands for this store begin."""
 
     sampler: Sampler
     decisions: Decisions
     worker: Worker
     runtime: Runtime
     settings: Settings
+    tiered: str = TIERED
 
     def status(self) -> dict[str, Any] | None:
         """Returns the status as `tiered status --json` prints it, corrected for its age. None: there is none yet."""
         sampler = self.sampler
         if sampler.status is None:
             return None
-        known = as_json(sampler.status, show_objects=self._names_shown)
-        known["problems"] = [self._hidden(each) for each in known["problems"]]
         down = [name for name, reach in self._services() if reach.answers is False]
-        refused = [name for name, outage in self._outages().items() if outage.is_refusal]
-        if sampler.error is not None or sampler.stale:
+        refusing = [name for name, outage in self._outages().items() if outage.is_refusal]
+        status = replace(
+            sampler.status, away=_of(SERVICES.values(), {*sampler.status.away, *down} - {*refusing}),
+            refusing=_of(SERVICES.values(), {*sampler.status.refusing, *refusing}),
+        )  # fmt: skip
+        is_old = sampler.error is not None or sampler.stale
+        judged = replace(status, answers=False, complete=False) if is_old else status
+        known = as_json(judged, show_objects=self._names_shown, tiered=self.tiered)
+        known["problems"] = [self._hidden(each) for each in known["problems"]]
+        if is_old:
             lost = known["level"] == Level.LOST  # that is known still
             known["level"] = Level.LOST.value if lost else Level.UNKNOWN.value
             unknown = f"It is not known whether recovery keeps up. These figures are {self._age()} old."
-            known["headline"] = f"DATA IS LOST. {unknown}" if lost else unknown
-            known["orders"].insert(0, {"why": "The changelog cannot be read. See what is missing or out of reach.", "type": "tiered check"})
+            known["headline"] = f"{'DATA IS LOST. ' if lost else ''}{away_sentence(replace(status, answers=False))}{unknown}"
             known["problems"] = [self._failure(), *known["problems"]]
             if sampler.stale:  # as `recovery.status` judges figures that are as old
                 for source in known["sources"].values():
                     source["verdict"] = verdict_json(UNKNOWN)
                 if known["feed"] is not None:
                     known["feed"] |= {"state": FeedState.UNKNOWN.value, "why": "These figures are old."}
-        elif down:
+        elif (still_s := self._still_s) is not None:  # others count it as alive, because its reports go on
             known["level"] = Level.UNKNOWN.value if known["level"] == Level.OK else known["level"]
-            silent = [name for name in down if name not in refused]
-            does = "does" if len(silent) == 1 else "do"
-            told = [f"The {' and the '.join(silent)} {does} not answer, so recovery waits."] if silent else []
-            told += [f"The {name} refuses what recovery asks of it, so entries wait." for name in refused]
-            known["headline"] = " ".join([*told, known["headline"]])
-            why = "A service does not answer, or refuses. See what is missing or out of reach."
-            known["orders"].insert(0, {"why": why, "type": "tiered check"})
+            told = f"This daemon does nothing: no pass has read the changelog for {_long(still_s)}."
+            known["headline"] = f"{told} {known['headline']}"
+            known["orders"].append({"why": "This daemon makes no pass. Read its log, and restart it.", "type": None})
         return known
 
     def age_s(self) -> float:
@@ -92,11 +94,12 @@ class View:
                 "age_s": _ago(now, sampler.taken_at), "stale": sampler.stale, "every_s": EVERY_S,
                 "failing_for_s": _ago(now, sampler.failing_since), "error": None if sampler.error is None else self._hidden(sampler.error),
             },
-            "services": [{"name": name, **self._reach(reach, now)} for name, reach in self._services()],
+            "services": [{"name": name, **self._reach(reach, now), **sampler.calls.late(name)} for name, reach in self._services()],
             "daemon": {
                 "instance": self.worker.instance, "stopping": self.worker.stopping, "last_pass_s_ago": _ago(now, self.worker.passed_at),
-                "not_ready": self.reasons(),
+                "not_ready": self.reasons(), "memory_bytes": memory_bytes(), "odd_files": sampler.odd_files(),
             },
+            "calls_over_s": sampler.calls.over_s,
             "show_objects": self._names_shown,
         }  # fmt: skip
 
@@ -106,13 +109,14 @@ class View:
         return {
             "level": Level.UNKNOWN.value,
             "headline": "The changelog could not be read yet." if failed else "There are no figures yet: the daemon reads the changelog.",
-            "orders": [{"why": "See what is missing or out of reach.", "type": "tiered check"}] if failed else [],
+            "orders": [{"why": "See what is missing or out of reach.", "type": typed("tiered check", self.tiered)}] if failed else [],
+            "tiered": self.tiered,
             "problems": [self._failure()] if failed else [],
         }
 
     def reasons(self) -> list[str]:
         """Returns why the daemon is not ready, one sentence each. Empty: it is."""
-        worker, now = self.worker, self.runtime.monotonic()
+        worker = self.worker
         reasons = ["the daemon is stopping"] if worker.stopping else []
         for name, reach in self.sampler.services.items():
             if reach.answers is None:
@@ -123,13 +127,12 @@ class View:
                 does = "refuses what recovery asks of it" if outage.is_refusal else "does not answer recovery"
                 reasons.append(f"the {name} {does}: {self._hidden(text_of(outage.error))}")
         disk = None if self.sampler.status is None else self.sampler.status.disk
-        if disk is not None and (disk.is_full or disk.is_read_only):
+        if disk is not None and disk.refuses_puts:
             reasons.append(f"the disk of the store is {'full' if disk.is_full else 'read-only'}")
-        silent_s = _ago(now, worker.answered_at)
-        if silent_s is None:
+        if worker.answered_at is None:
             reasons.append("no pass has read the changelog yet")
-        elif silent_s > self._slow_s:
-            reasons.append(f"no pass has read the changelog for {silent_s:.0f} s")
+        elif (still_s := self._still_s) is not None:
+            reasons.append(f"no pass has read the changelog for {still_s:.0f} s")
         return reasons
 
     def recent(self) -> dict[str, Any]:
@@ -153,13 +156,20 @@ class View:
         recovery = self.settings.recovery
         return recovery.attempt_budget_s + 3 * (recovery.backoff_max_s + recovery.idle_s + recovery.page_max / recovery.rate_per_s)
 
+    @property
+    def _still_s(self) -> float | None:
+        """For how many seconds the loop has read nothing. None: it is at work, or may still be."""
+        since = self.sampler.made_at if self.worker.answered_at is None else self.worker.answered_at
+        silent_s = self.runtime.monotonic() - since
+        return silent_s if silent_s > self._slow_s else None
+
     def _outages(self) -> Mapping[str, Outage]:
         """Returns what recovery itself met lately, by the name of the service.
 
         The sampler's questions do not meet it: reads succeed on a disk that is full, and where a deletion is refused.
         """
         present, oldest = self.worker.outages.present, self.runtime.monotonic() - self._slow_s
-        return {NAMES[service]: outage for service, outage in present.items() if outage.met_at >= oldest}
+        return {SERVICES[service]: outage for service, outage in present.items() if outage.met_at >= oldest}
 
     def _services(self) -> Sequence[tuple[str, Reach]]:
         """Returns each service, and whether it answers both the sampler and recovery."""
@@ -181,11 +191,18 @@ class View:
         return f"the last look failed: {self._hidden(self.sampler.error or 'it takes too long')}"
 
     def _age(self) -> str:
-        age_s = _ago(self.runtime.monotonic(), self.sampler.taken_at) or 0.0
-        for unit, seconds in (("h", 3600), ("min", 60)):
-            if age_s >= 2 * seconds:
-                return f"{age_s / seconds:.0f} {unit}"
-        return f"{age_s:.0f} s"
+        return _long(_ago(self.runtime.monotonic(), self.sampler.taken_at) or 0.0)
+
+
+def _of(order: Iterable[str], names: Collection[str]) -> tuple[str, ...]:
+    return tuple(name for name in order if name in names)
+
+
+def _long(seconds: float) -> str:
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _ago(now: float, then: float | None) -> float | None:

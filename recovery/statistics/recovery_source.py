@@ -15,15 +15,15 @@ once, and recovery goes on without statistics until a report succeeds.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from changelog.base.runtime import Runtime
 from changelog.change import Entry, Unreadable, encode
 from changelog.lease import Standing, standing
-from changelog.log import ChangeLog
+from changelog.log import ChangeLog, KeyRange, Page
 from recovery.statistics.columns import Offsets, SourceRow
+from recovery.statistics.counting import COUNT_S, Count, count_entries
 from recovery.statistics.persisted import RECOVERY, Document, change_statistics, read_statistics
 from recovery.statistics.reporting import Reporting
 from tiered.settings import Settings
@@ -32,11 +32,6 @@ FINAL_PROBE_S = 2.0
 """How long the probe in the last report may take, in seconds."""
 RESTS = 4
 """A probe is followed by a pause of at least this many times its own length."""
-
-PROBE_PAGE = 500
-PROBE_ENTRIES_MAX = 50_000
-PROBE_S = 5.0
-"""Up to so many entries and seconds the backlog is counted exactly. Beyond that it is estimated."""
 
 GONE_EXPIRIES = 4
 """A worker is gone if it did not report for so many times the expiry of a lease."""
@@ -81,37 +76,17 @@ class Counts:
             self.progress += self.passing
 
 
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """How many entries are due. `estimated`: there are too many to count, and this is an estimate."""
-
-    entries: int
-    estimated: bool
-
-
-async def count_backlog(log: ChangeLog, runtime: Runtime, now_ms: int, settings: Settings, within_s: float = PROBE_S) -> Backlog:
-    """Counts what is due at `now_ms` (the server's time), by reading the changelog within bounds.
-
-    The ids of changes are spread evenly over the ranges of the log. So the ranges that were counted in full tell what
-    the others have. Raises the errors of `ChangeLog.entries`.
-    """
-    began = runtime.monotonic()
+async def count_backlog(log: ChangeLog, runtime: Runtime, now_ms: int, settings: Settings, within_s: float = COUNT_S) -> Count:
+    """Counts what is due at `now_ms` (the server's time), by reading the changelog. Raises as `ChangeLog.entries`."""
     rules = (now_ms, round(settings.lease.expiry_s * 1000), settings.recovery.attempts_max)
-    starts = sorted(within.start for within in log.ranges())
-    due = [0] * max(1, len(starts))
-    counted, start = 0, ""
-    while True:
-        page = await log.entries(start, PROBE_PAGE)
-        for entry in page.entries:
-            counted += 1
-            due[max(0, bisect_right(starts, entry.key) - 1)] += _is_due(entry, standing(entry, *rules))
-        if page.next_start is None:
-            return Backlog(sum(due), estimated=False)
-        start = page.next_start
-        if counted >= PROBE_ENTRIES_MAX or runtime.monotonic() - began >= within_s:
-            whole = max(0, bisect_right(starts, start) - 1)  # ranges that were counted in full
-            known = sum(due[:whole]) / whole if whole else due[0]
-            return Backlog(max(sum(due), round(known * len(due))), estimated=True)
+
+    async def read(within: KeyRange, limit: int) -> Page:
+        page = await log.entries(within.start, limit)
+        inside = tuple(entry for entry in page.entries if entry.key < within.end)
+        is_last = page.next_start is None or page.next_start >= within.end
+        return Page(inside, None if is_last else page.next_start)
+
+    return await count_entries(read, log.ranges(), lambda entry: _is_due(entry, standing(entry, *rules)), runtime, within_s)
 
 
 def _is_due(entry: Entry | Unreadable, found: Standing) -> bool:
@@ -131,8 +106,8 @@ class RecoverySource(Reporting):
         self._counts = counts
         self._gone_ms = round(GONE_EXPIRIES * settings.lease.expiry_s * 1000)
         self._run = f"{runtime.random.getrandbits(64):016x}"
-        self._known: Backlog | None = None
-        self._backlog: Backlog | None = None
+        self._known: Count | None = None
+        self._backlog: int | None = None
         self._probe_at = -math.inf
         self._stored = False
         self._before = Counts()
@@ -148,11 +123,12 @@ class RecoverySource(Reporting):
         probe, during, looked_ms = None, 0, now_ms
         if found.responsible(now_ms, self._gone_ms) in (None, self._run) and (left or self._runtime.monotonic() >= self._probe_at):
             began = self._runtime.monotonic()
-            backlog = await self._look(now_ms, FINAL_PROBE_S if left else PROBE_S)
+            self._backlog = await self._look(now_ms, FINAL_PROBE_S if left else COUNT_S)
             during = self._counts.processed - self._before.processed - processed
             looked_ms += round((self._runtime.monotonic() - began) * 1000)
-            everything = found.processed(self._run) + processed
-            probe = Offsets(everything + backlog.entries, everything)
+            if self._backlog is not None:
+                everything = found.processed(self._run) + processed
+                probe = Offsets(everything + self._backlog, everything)
         row = self._row(processed)
         self._told = self._copy()
         written = await change_statistics(self._log, RECOVERY, lambda document: document.with_report(
@@ -160,27 +136,28 @@ class RecoverySource(Reporting):
         ))  # fmt: skip
         self._stored = self._stored or written is not None
 
-    async def _look(self, now_ms: int, within_s: float) -> Backlog:
+    async def _look(self, now_ms: int, within_s: float) -> int | None:
+        """Returns the backlog. None: it is too long to be counted, and no verdict rests on an estimate."""
         began = self._runtime.monotonic()
         done, passed = self._counts.processed, self._counts.passed
-        self._backlog = backlog = await count_backlog(self._log, self._runtime, now_ms, self._settings, within_s)
+        backlog = await count_backlog(self._log, self._runtime, now_ms, self._settings, within_s)
         ended = self._runtime.monotonic()
         self._probe_at = ended + RESTS * (ended - began)
-        if self._known is None and not passed:
-            self._known = Backlog(done + backlog.entries, backlog.estimated)
-        return backlog
+        if self._known is None and not passed and backlog.number is not None:
+            self._known = Count(done + backlog.number, backlog.estimated)
+        return None if backlog.estimated else backlog.number
 
     def _row(self, processed: int) -> SourceRow:
         counts, before = self._counts, self._before
         known = self._known
         if known is None and counts.passed:  # the pass was faster than the first probe
-            known = Backlog(counts.progress, estimated=False)
+            known = Count(counts.progress)
         return SourceRow(
             source=RECOVERY, worker=self._instance, incarnation=self._run,
-            snapshot_records_known=None if known is None else known.entries,
+            snapshot_records_known=None if known is None else known.number,
             snapshot_known_estimated=known is not None and known.estimated,
             snapshot_progress=counts.progress, snapshot_committed=counts.passed,
-            outstanding_values=None if self._backlog is None else processed + self._backlog.entries, processed_values=processed,
+            outstanding_values=None if self._backlog is None else processed + self._backlog, processed_values=processed,
             messages_received=counts.read - before.read, bytes_received=counts.read_bytes - before.read_bytes,
             updates_staged=counts.claimed - before.claimed, updates_committed=counts.finished - before.finished,
         )  # fmt: skip

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from recovery.commands import TIERED, typed
+from recovery.dangling import LostReads
 from recovery.hiding import HIDDEN, without_names
 from recovery.last_audit import LastAudit
 from recovery.statistics.columns import SourceRow
@@ -20,17 +22,20 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def as_json(status: Status, *, show_objects: bool = True) -> dict[str, Any]:
+def as_json(status: Status, *, show_objects: bool = True, tiered: str = TIERED) -> dict[str, Any]:
     """Returns the status as plain JSON, as `tiered status --json` and `/status.json` print it.
 
     What is not known is null. `show_objects` False: the names of objects and of their blobs are replaced by "…".
+    `tiered`: how commands begin that mean this store.
     """
     entries, stuck, audits = status.entries, status.stuck, status.audits
+    whole = None if audits is None else audits.whole
     return {
         "at": moment(status.at_ms),
         "level": status.level.value,
         "headline": headline(status),
-        "orders": [{"why": order.why, "type": order.type} for order in orders(status)],
+        "orders": [{"why": order.why, "type": typed(order.type, tiered)} for order in orders(status)],
+        "tiered": tiered, "away": [*status.away, *status.refusing],
         "store": {"kind": status.store.kind, "name": status.store.name, "durable": status.durable, "answers": status.answers},
         "sources": {name: _source_json(source) for name, source in status.sources.items()},
         "entries": {
@@ -41,12 +46,15 @@ def as_json(status: Status, *, show_objects: bool = True) -> dict[str, Any]:
             "counted": entries.counted, "complete": entries.complete,
         },
         "stuck": {
-            "count": stuck.count, "complete": stuck.complete, "entries": [_stuck_json(each, show_objects) for each in stuck.entries],
+            "count": stuck.count, "complete": stuck.complete,
+            "entries": [_stuck_json(each, show_objects, tiered) for each in stuck.entries],
         },
         "daemons": None if status.daemons is None else [
             {"instance": each.instance, "seen_s_ago": each.seen_s_ago, "alive": each.alive, "ended": each.ended} for each in status.daemons
         ],
         "audits": None if audits is None else [_audit_json(audit, status.at_ms) for audit in audits.runs],
+        "contents": None if whole is None else _contents_json(whole, status.at_ms),
+        "lost_reads": None if status.lost_reads is None else _lost_reads_json(status.lost_reads, show_objects),
         "disk": None if status.disk is None else {
             "free_bytes": status.disk.free_bytes, "size_bytes": status.disk.size_bytes, "full": status.disk.is_full,
             "read_only": status.disk.is_read_only,
@@ -56,14 +64,36 @@ def as_json(status: Status, *, show_objects: bool = True) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _contents_json(whole: LastAudit, at_ms: int) -> dict[str, Any]:
+    number, size = (None, None) if whole.live is None else whole.live
+    return {
+        "live_blobs": number, "live_bytes": size, "blobs": whole.blobs, "blob_bytes": whole.size, "run": whole.run,
+        "age_s": _age_s(whole.ended_ns, at_ms),
+    }  # fmt: skip
+
+
+def _age_s(then_ns: int, at_ms: int) -> float:
+    return max(0, at_ms - then_ns // NS_PER_MS) / 1000
+
+
 def _audit_json(audit: LastAudit, at_ms: int) -> dict[str, Any]:
     return {
         "run": audit.run, "where": audit.where, "started": moment(audit.started_ns // NS_PER_MS),
-        "ended": moment(audit.ended_ns // NS_PER_MS), "age_s": max(0, at_ms - audit.ended_ns // NS_PER_MS) / 1000,
+        "ended": moment(audit.ended_ns // NS_PER_MS), "age_s": _age_s(audit.ended_ns, at_ms),
         "complete": audit.complete, "sentence": audit.sentence,
         "blobs": audit.blobs, "tombstones": audit.tombstones, "references": audit.references, "scope": audit.scope,
         "payloads_read": audit.verified, "lost": audit.lost,
         "findings": {kind: {"number": number, "bytes": size} for kind, (number, size) in audit.findings.items()},
+    }  # fmt: skip
+
+
+def _lost_reads_json(lost: LostReads, show_objects: bool) -> dict[str, Any]:
+    return {
+        "objects": [
+            {"object": each.path if show_objects else HIDDEN, "blob": each.blob if show_objects else HIDDEN, "found": moment(each.found_ms)}
+            for each in lost.objects
+        ],
+        "not_looked_at": lost.not_looked_at, "more": lost.more,
     }  # fmt: skip
 
 
@@ -124,12 +154,13 @@ def _columns(row: SourceRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in COLUMNS}
 
 
-def _stuck_json(entry: StuckEntry, show_objects: bool) -> dict[str, Any]:
+def _stuck_json(entry: StuckEntry, show_objects: bool, tiered: str) -> dict[str, Any]:
     named = entry.object is not None
     return {
         "id": entry.id, "key": entry.key, "object": entry.object if show_objects or not named else HIDDEN,
         "error": entry.error if show_objects else entry.error_without_names,
-        "since": moment(entry.since_ms), "attempt": entry.attempt, "advice": advice(entry.error), "type": entry.command,
+        "since": moment(entry.since_ms), "attempt": entry.attempt, "advice": advice(entry.error),
+        "type": typed(entry.command, tiered),
     }  # fmt: skip
 
 

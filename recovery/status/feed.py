@@ -25,8 +25,8 @@ YOUNG_PERIODS = 3
 """A frontier is young if it is no older than so many times `feed.progress_every_s`, and `YOUNG_S` seconds."""
 YOUNG_S = 30.0
 
-ENDED_S = 3600.0
-"""After a writer has ended in good order, entries may wait for so many seconds. A cron job may write the feed."""
+ENDED_S = 26 * 3600.0
+"""After a writer has ended in good order, entries may wait for so many seconds. A job may write the feed each night."""
 
 AHEAD_MAX_S = 60.0
 """By so many seconds the clock of a writer may be ahead. Beyond that a frontier is no sign of life."""
@@ -247,10 +247,11 @@ def judge(feed: Feed, settings: FeedSettings, source: SourceOfFeed | None, *, un
 def _ended(feed: Feed) -> tuple[FeedState, str]:
     """Judges a feed whose writer has ended in good order."""
     why = "Its writer has ended in good order, and no other one works"
-    if feed.kept_age_s is not None and feed.kept_age_s > ENDED_S:
+    if feed.near_bound or (feed.kept_age_s is not None and feed.kept_age_s > ENDED_S):
         return FeedState.STALLED, f"{why}, although entries wait."
     if failing := feed.failing:
-        return FeedState.STALLED, f"{why}, although a sink fails: {_reasons(failing)}"
+        state = FeedState.STALLED if len(failing) == len(feed.sinks) else FeedState.BEHIND
+        return state, f"{why}, although a sink fails: {_reasons(failing)}"
     if any(sink.behind_records for sink in feed.sinks):
         if feed.frontier_age_s is None or feed.frontier_age_s > ENDED_S:
             return FeedState.STALLED, f"{why}, although a sink does not have all updates."

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from changelog.lease import Standing
+from recovery.dangling import LostReads
 from recovery.hiding import without_names
 from recovery.last_audit import Audits, LastAudit
+from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import RECOVERY
 from recovery.statistics.verdict import Kind, Verdict
@@ -37,6 +39,9 @@ DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 UNKNOWN = Verdict(Kind.UNKNOWN)
 
 NS_PER_MS = 1_000_000
+
+SERVICES = {CHANGELOG: "changelog", HIGH_VOLUME: "high-volume tier", LONG_TERM: "long-term tier"}
+"""What people call the services of a store."""
 
 
 class Level(StrEnum):
@@ -69,6 +74,10 @@ class Disk:
     def is_full(self) -> bool:
         """Whether puts fail for want of space."""
         return not self.is_read_only and self.free_bytes < DISK_FULL_BYTES
+
+    @property
+    def refuses_puts(self) -> bool:
+        return self.is_full or self.is_read_only
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +179,9 @@ class Status:
     """All that is known of a store at `at_ms` (Unix ms by the service's clock).
 
     `durable`: a changelog is kept. `answers`: the changelog could be read. `daemons`: None if the presence rows could
-    not be read. `audits`: None if the note could not be read, or if there is none because no changelog is kept.
-    `disk`: of an embedded store; None: of another one, or not known.
+    not be read. `audits` and `lost_reads`: None if the note could not be read, or if no changelog is kept.
+    `disk`: of an embedded store; None: of another one, or not known. `away`, `refusing`: the services that did not
+    answer, and those that refuse what they are asked (`SERVICES`).
     `problems`: one sentence for each thing that is wrong, or could not be looked at. `complete`: all was looked at.
     """
 
@@ -188,6 +198,9 @@ class Status:
     feed: Feed | None = None
     complete: bool = True
     disk: Disk | None = None
+    away: tuple[str, ...] = ()
+    refusing: tuple[str, ...] = ()
+    lost_reads: LostReads | None = None
 
     @property
     def alive(self) -> int | None:
@@ -203,6 +216,11 @@ class Status:
     def losses(self) -> Sequence[LastAudit]:
         """The audits that found lost data, as far as no later one that looked there has found it mended."""
         return () if self.audits is None else self.audits.losses
+
+    @property
+    def readers_lost(self) -> bool:
+        """Whether readers found lost data that are not mended."""
+        return self.lost_reads is not None and self.lost_reads.is_loss
 
     @property
     def suspicions(self) -> Sequence[LastAudit]:
@@ -222,13 +240,15 @@ class Status:
     @property
     def level(self) -> Level:
         kind = None if self.verdict is None else self.verdict.kind
-        if self.losses:
+        if self.losses or self.readers_lost:
             return Level.LOST
         if self.stuck.count or (self.disk is not None and self.disk.is_full):
             return Level.STUCK
         if self.nobody_works or kind in (Kind.FALLING_BEHIND, Kind.STALLED) or (self.feed is not None and self.feed.is_late):
             return Level.BEHIND
         if not self.answers or not self.durable or not self.complete or (self.disk is not None and self.disk.is_read_only):
+            return Level.UNKNOWN
+        if self.away or self.refusing:
             return Level.UNKNOWN
         if self.suspicions or (self.feed is not None and self.feed.state is FeedState.UNKNOWN):
             return Level.UNKNOWN

@@ -2,15 +2,16 @@
 
 It reads the service's clock; the entries, all pages, up to `COUNT_MAX` of them or `COUNT_S` seconds; the presence rows;
 the notes with the statistics, with the results of audits and of the change feed; where there is a feed, the entries
-that wait for it; one row that is empty, to know whether the rows answer; how full the disk is. A service that is down
-gives a Status with what is known.
+that wait for it; the note of what readers found lost, and the row and the blob of each; one row and one blob that do
+not exist, to know whether the tiers answer; how full the disk is. A service that is down gives a Status with what is
+known.
 """
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,19 +20,22 @@ from typing import TypeVar
 
 import anyio
 
-from changelog.base.errors import TieredError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId, Entry, Unreadable
-from changelog.lease import SET_BACK_MS, Standing, standing
+from changelog.lease import Standing, standing
 from changelog.log import ChangeLog
+from recovery.dangling import LostReads, look_at_lost_reads
 from recovery.entries import PAGE
 from recovery.last_audit import Audits, read_audits
+from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM
 from recovery.statistics.persisted import FEED, RECOVERY, SOURCES, Document, read_statistics
 from recovery.status.feed import Judged, SourceOfFeed, look_at_feed
 from recovery.status.known import (
     AGES_S,
     NS_PER_MS,
     REPORT_AGE_MAX_S,
+    SERVICES,
     SILENCE_MAX_S,
     STUCK_LISTED_MAX,
     UNKNOWN,
@@ -55,8 +59,14 @@ COUNT_S = 5.0
 ANSWER_S = 10.0
 """Seconds within which a service must answer one question."""
 
+A_ROW, THE_CLOCK = "a row", "the service's clock"
+SERVICE_OF = {A_ROW: HIGH_VOLUME, "a blob": LONG_TERM, THE_CLOCK: LONG_TERM}
+"""Which service is asked for what. All else is asked of the changelog."""
+
 NO_OBJECT = "~status"
 """A path that no object has."""
+
+LOST_READS = "what readers found lost"
 
 SKEW_MAX_S = 60.0
 """By how many seconds this machine's clock may differ from the service's before `problems` says so."""
@@ -83,6 +93,8 @@ class _Look:
         self._runtime = runtime
         self._problems: list[str] = []
         self._unread: dict[str, list[str]] = {}
+        self._away: set[str] = set()
+        self._refusing: set[str] = set()
         self._now_ms = 0
         self._ended: dict[str, int] = {}
 
@@ -91,6 +103,7 @@ class _Look:
         entries = _Scan(self._log, self._now_ms, self._settings)
         presences: Sequence[tuple[str, int]] | None = None
         audits: Audits | None = None
+        lost_reads: LostReads | None = None
         sources: dict[str, Source] = {}
         judged: Judged | None = None
 
@@ -103,7 +116,10 @@ class _Look:
                 sources[name] = found
 
         async def read_a_row() -> None:
-            await self._ask("a row", partial(self._tiers.high_volume.read, NO_OBJECT))
+            await self._ask(A_ROW, partial(self._tiers.high_volume.read, NO_OBJECT))
+
+        async def read_a_blob() -> None:
+            await self._ask("a blob", partial(self._tiers.long_term.head, NO_OBJECT))
 
         async def read_presences() -> None:
             nonlocal presences
@@ -113,13 +129,22 @@ class _Look:
             nonlocal audits
             audits = await self._ask("the results of the audits", lambda: read_audits(self._log))
 
+        async def read_lost() -> None:
+            nonlocal lost_reads
+            await read_audit()
+            look = partial(look_at_lost_reads, self._tiers, self._log, self._runtime, audits)
+            lost_reads = await self._ask(LOST_READS, look)
+            if lost_reads is not None and lost_reads.not_looked_at:
+                self._unread.setdefault(lost_reads.reason, []).append(LOST_READS)
+
         async with anyio.create_task_group() as group:
             group.start_soon(self._count, entries)
             group.start_soon(read_a_row)
+            group.start_soon(read_a_blob)
             group.start_soon(read_presences)
             for name in SOURCES:
                 group.start_soon(read_source, name)
-            group.start_soon(read_audit)
+            group.start_soon(read_lost)
             group.start_soon(read_feed)
         daemons = None if presences is None else self._daemons(presences)
         if RECOVERY in sources and daemons is not None and not any(each.alive for each in daemons):
@@ -128,7 +153,9 @@ class _Look:
             at_ms=self._now_ms, store=store_of(self._settings), durable=self._log.durable, answers=entries.answered,
             sources={name: sources[name] for name in SOURCES if name in sources}, entries=entries.entries(),
             stuck=entries.stuck(), daemons=daemons, audits=audits if self._log.durable else None,
+            lost_reads=lost_reads if self._log.durable else None,
             problems=tuple(self._told()), complete=not self._unread, disk=_disk_of(self._settings.directory),
+            away=_named(self._away), refusing=_named(self._refusing - self._away),
             feed=None if judged is None else judged(self._now_ms, self._of_feed(sources.get(FEED))),
         )  # fmt: skip
 
@@ -141,19 +168,23 @@ class _Look:
 
     async def _ask(self, what: str, call: Callable[[], Awaitable[Answer]]) -> Answer | None:
         """Asks, for `ANSWER_S` seconds at most. None: there was no answer, and the problem is noted."""
+        service = SERVICE_OF.get(what, CHANGELOG)
         try:
             with anyio.fail_after(ANSWER_S):
                 return await call()
         except TimeoutError:
             self._unread.setdefault(f"no answer within {ANSWER_S:g} s", []).append(what)
+            self._away.add(service)
         except TieredError as error:
+            if not isinstance(error, CorruptRecordError):
+                (self._refusing if isinstance(error, ConfigurationError) else self._away).add(service)
             self._unread.setdefault("; ".join(str(error).splitlines()), []).append(what)
         return None
 
     async def _time_ms(self) -> int:
         """Returns the service's time (Unix ms). If it does not answer, this machine's, and that is noted."""
         here_ns = self._runtime.wall_ns()
-        there_ns = await self._ask("the service's clock", self._tiers.long_term.now_ns)
+        there_ns = await self._ask(THE_CLOCK, self._tiers.long_term.now_ns)
         if there_ns is None:
             self._problems.append("ages are by this machine's clock")
             return here_ns // NS_PER_MS
@@ -172,7 +203,7 @@ class _Look:
         self._tell_twins(found)
         self._ended |= {**found.departed, **{worker: each.at_ms for worker, each in found.workers.items() if each.left}}
         present = {worker: each.row for worker, each in found.workers.items() if not each.left}
-        return Source(found.total(), present, found.verdict() if fresh else UNKNOWN, found.at_ms, found.regressions)
+        return Source(found.total(), present, found.verdict() if fresh and present else UNKNOWN, found.at_ms, found.regressions)
 
     def _of_feed(self, source: Source | None) -> SourceOfFeed | None:
         if source is None or source.reported_ms is None:
@@ -215,9 +246,13 @@ class _Look:
         for instance, seen_ms in sorted(presences, key=lambda each: (-each[1], each[0])):
             ago_ms = self._now_ms - seen_ms
             ended = seen_ms <= self._ended.get(instance, -1)  # what was seen later is another one with this name
-            alive = not ended and -SET_BACK_MS < ago_ms <= SILENCE_MAX_S * 1000
+            alive = not ended and abs(ago_ms) <= SILENCE_MAX_S * 1000  # what lies ahead was written before a clock was set back
             found.append(Daemon(instance, max(0.0, ago_ms / 1000), alive, ended))
         return found
+
+
+def _named(services: Collection[str]) -> tuple[str, ...]:
+    return tuple(name for service, name in SERVICES.items() if service in services)
 
 
 def _disk_of(directory: Path | None) -> Disk | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from recovery.dangling import LostReads
+from recovery.statistics.persisted import RECOVERY
 from recovery.statistics.verdict import Kind
 from recovery.status.feed import Feed, FeedState
 from recovery.status.known import UNKNOWN, Status
@@ -23,15 +25,41 @@ def headline(status: Status) -> str:
     """Returns the answer in one or two sentences: does recovery keep up, and is anything wrong?"""
     feed = f" {said}" if (said := feed_sentence(status)) else ""
     problems = " See the problems, too." if status.problems and status.answers and status.durable else ""
-    return f"{_lost(status)}{_headline(status)}{feed}{_suspected(status)}{problems}"
+    return f"{_lost(status)}{away_sentence(status)}{_headline(status)}{feed}{_suspected(status)}{problems}"
 
 
 def _lost(status: Status) -> str:
     """Returns what is known to be lost, in a sentence and a space. Empty: nothing is known to be."""
-    if not status.losses:
-        return ""
-    lost = _count(sum(audit.lost for audit in status.losses), "object", "objects")
-    return f"DATA IS LOST: an audit found {lost} whose blob is gone or cannot be read. "
+    found = []
+    if status.losses:
+        lost = _count(sum(audit.lost for audit in status.losses), "object", "objects")
+        found.append(f"an audit found {lost} whose blob is gone or cannot be read")
+    if status.lost_reads is not None and status.lost_reads.is_loss:
+        found.append(f"readers found {_lost_reads(status.lost_reads)} whose blob is gone")
+    return f"DATA IS LOST: {', and '.join(found)}. " if found else ""
+
+
+def _lost_reads(lost: LostReads) -> str:
+    if not lost.objects:
+        return "objects"
+    return f"{_count(len(lost.objects), 'object', 'objects')}{', and more,' if lost.more else ''}"
+
+
+def away_sentence(status: Status) -> str:
+    """Returns which services do not answer or refuse, by name, each sentence with a space. Empty: none is known to.
+
+    That the changelog cannot be read decides all else, so the sentence after this one begins with it.
+    """
+    told = f"The {_listed(status.away)} {'does' if len(status.away) == 1 else 'do'} not answer" if status.away else ""
+    if told:
+        told += ", so recovery waits. " if status.answers else ". "
+    return told + "".join(f"The {name} refuses what is asked of it, so entries wait. " for name in status.refusing)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Returns the names as a list in words. "The" stands before it."""
+    *others, last = names
+    return f"{', the '.join(others)} and the {last}" if others else last
 
 
 def _suspected(status: Status) -> str:
@@ -49,6 +77,8 @@ def feed_sentence(status: Status) -> str:
             return "The change feed is behind."
         case FeedState.NO_WRITER:
             return "Nobody takes up what the change feed must publish."
+        case FeedState.ENDED:
+            return "The writer of the change feed has ended, and no other one works now."
         case FeedState.UNKNOWN:
             return "It is not known whether the change feed keeps up."
     return ""
@@ -65,7 +95,8 @@ def _headline(status: Status) -> str:
         waits = "1 entry is stuck and waits" if count == 1 and not more else f"{count:,}{more} entries are stuck and wait"
         return f"{waits} for you. {_pace(status)}"
     if not status.answers:
-        return "The changelog does not answer, so it is not known whether recovery keeps up."
+        named = status.away or status.refusing
+        return f"{'I' if named else 'The changelog cannot be read, so i'}t is not known whether recovery keeps up."
     if not status.durable:
         return "No changelog is kept, so nobody cleans up after a process that dies. Only an audit finds what it leaves."
     return _pace(status)
@@ -88,6 +119,8 @@ def _pace(status: Status) -> str:
             return "Recovery stands still: entries wait, and it deals with none."
     if status.entries.complete and not due:
         return f"Nothing waits for recovery{', and no daemon lives' if status.alive == 0 else ''}."
+    if status.alive and (source := status.sources.get(RECOVERY)) is not None and source.total.outstanding_values is None:
+        return "It is not known whether recovery keeps up: more entries wait than can be counted in time."
     return "It is not known whether recovery keeps up: that takes two reports of a daemon that lives."
 
 
@@ -101,6 +134,8 @@ def _orders(status: Status) -> Iterator[Order]:
     for audit in status.losses:
         where = f" below {audit.scope}" if audit.scope else ""
         yield Order(f"An audit found live objects{where} that are lost. Read its report in {audit.where}; restore them, then audit again.")
+    if status.readers_lost:
+        yield Order("Readers found live objects whose blob is gone. Stop whoever deletes blobs; find all that is lost.", "tiered audit run")
     for audit in status.suspicions:
         yield Order(f"An audit found lost data, but its evidence is not complete. Read its report in {audit.where}, and audit again.")
     disk = status.disk
@@ -108,14 +143,17 @@ def _orders(status: Status) -> Iterator[Order]:
         yield Order(f"The disk is full. Free some space for {status.store.name}, or delete objects: deletions still work for a while.")
     if disk is not None and disk.is_read_only:
         yield Order(f"The disk is read-only. Mount it for writing if {status.store.name} shall be written to.")
+    if out := (*status.away, *status.refusing):
+        does = "does" if len(out) == 1 else "do"
+        yield Order(f"The {_listed(out)} {does} not do what is asked. See what is missing or out of reach.", "tiered check")
+    elif not status.answers:
+        yield Order("The changelog cannot be read. See what is missing or damaged.", "tiered check")
     if status.stuck.count:
         yield Order("Entries are stuck. Mend the cause of each, then give it back to recovery.", "tiered log list --stuck")
-    if not status.answers:
-        yield Order("The changelog does not answer. See what is missing or out of reach.", "tiered check")
-    elif not status.durable:
+    if status.answers and not status.durable:
         to = "sqlite" if status.store.kind == "embedded" else "bigtable"
         yield Order(f"No changelog is kept. Set 'changelog: {to}' if what a killed process leaves behind should be removed.")
-    elif status.alive == 0 and (disk is None or not (disk.is_full or disk.is_read_only)):  # there none can say that it lives
+    elif status.alive == 0 and (disk is None or not disk.refuses_puts):  # there none can say that it lives
         yield Order("No daemon lives. Start one.", "tiered recover")
     if kind is Kind.STALLED and not status.nobody_works:
         yield Order("The daemon deals with no entry. Its log says why; see whether it reaches everything.", "tiered check")

@@ -9,17 +9,20 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
 import warnings
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
+from pydantic import BaseModel
+from typer.core import TyperGroup
+from typer.main import get_command
 
+from recovery.cli.app import app
 from tests.given.repository import ROOT
 from tests.test_prose import anchors
 from tiered import Settings, load_settings
@@ -207,10 +210,61 @@ def test_the_commands_of_the_cluster_exist() -> None:
 
 def _accepts(arguments: list[str]) -> None:
     """Asserts that there is such a command, with such options."""
-    command = list(takewhile(lambda each: not each.startswith("-"), arguments))
-    page = run(sys.executable, "-m", "recovery.cli.main", *command, "--help")
-    for option in (each for each in arguments if each.startswith("--")):
-        assert option in page, f"{arguments} has {option}"
+    command: Any = get_command(app)
+    for name in takewhile(lambda each: not each.startswith("-"), arguments):
+        if not isinstance(command, TyperGroup):
+            break  # its own arguments
+        assert name in command.commands, f"tiered {' '.join(arguments)}: there is no command {name}"
+        command = command.commands[name]
+    known = {option for each in command.params for option in each.opts}
+    assert {each for each in arguments if each.startswith("-")} <= known, f"tiered {' '.join(arguments)}"
+
+
+# --- what is named -------------------------------------------------------------------------------
+
+TEXTS = [path for path in sorted(DEPLOY.rglob("*")) if path.is_file() and path.suffix not in (".json", ".py")]
+FILE = re.compile(r"(?<![\w./:*=$)\"-])(?!labels\.)[\w./-]*\w\.(?:yaml|sh|py|md|json|j2|service|timer|toml|txt)\b(?!\s*=)")
+MADE = ("./tiered.yaml", "/data/tiered.yaml", "/src/constraints.txt")
+"""The user's own, a place within a manifest, and a place within the image."""
+
+
+SECTIONS = {
+    name: each.model_fields for name, field in Settings.model_fields.items()
+    for each in (field.annotation, *get_args(field.annotation)) if isinstance(each, type) and issubclass(each, BaseModel)
+}  # fmt: skip
+
+
+def installed() -> set[str]:
+    """Where the steps for systemd put the files of the checkout."""
+    found = {"/etc/systemd/system"}
+    for step in re.findall(r"(?m)^# (?:install|cp) (?:-\w+ |\d+ )*(.+)$", (DEPLOY / "README.md").read_text()):
+        *sources, place = step.split()
+        for source in (path for pattern in sources for path in ROOT.glob(pattern)):
+            below = {f"{place}{path.relative_to(source.parent)}" for path in [source, *source.rglob("*")]}
+            found |= below if place.endswith("/") else {place}
+    return found
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(DEPLOY)))
+def test_every_file_that_is_named_exists_or_is_installed(path: Path) -> None:
+    """`prometheusrule.sh` was none, and the units pointed to a page that no step installed."""
+    text = path.read_text()
+    known = installed() if path.parent.name == "systemd" or path.name == "README.md" else {"/etc/tiered/tiered.yaml"}
+    for name in {*FILE.findall(text), *re.findall(r"file:(/\S+)", text)} - {*MADE, *known}:
+        bases = () if name.startswith("/") else (path.parent, ROOT, *DEPLOY.iterdir())
+        assert any((base / name).exists() for base in bases), name
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(DEPLOY)))
+def test_every_command_and_setting_that_is_named_exists(path: Path) -> None:
+    text = path.read_text()
+    for line in re.findall(r"`tiered ((?!-)[^`\n]+)`", text):
+        _accepts(line.split())
+    for section, key in re.findall(r"(?<![\w./-])([a-z]+)\.(?!yaml)([a-z_]+)\b(?![./(])", text):
+        assert section not in SECTIONS or key in SECTIONS[section], f"{section}.{key}"
+    for name in re.findall(r"\bTIERED_([A-Z_]+)\b(?!_PORT)", text):
+        section, _, key = name.lower().partition("__")
+        assert name in ("SOMETHING_PORT", "CONFIG") or key in SECTIONS.get(section, ()) or section in Settings.model_fields, name
 
 
 # --- the image -----------------------------------------------------------------------------------
@@ -277,7 +331,7 @@ def test_promtool_accepts_the_rules_and_their_tests_pass() -> None:
     promtool = tool("promtool")
     run(promtool, "check", "rules", DEPLOY / "prometheus/rules.yaml")
     run(promtool, "check", "config", DEPLOY / "prometheus/scrape.yaml")
-    run(promtool, "test", "rules", DEPLOY / "prometheus/rules_test.yaml")
+    run(promtool, "test", "rules", DEPLOY / "prometheus/rules_test.yaml", DEPLOY / "prometheus/rules_days_test.yaml")
 
 
 def test_promtool_accepts_the_queries_of_the_dashboard(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ class Command:
 
     It runs in this process, because a new one takes half a second or more. A call with `python` runs in a process of
     its own, where `python` holds the interpreter's first arguments. `store`: whether the store's directory is named.
-    `stdout`: takes what is printed, and then nothing is returned.
+    `stdout`: takes what is printed, and then nothing is returned. `code`: the exit code, or those that will do; `ended`
+    is the one that it was.
     """
 
     def __init__(self, directory: Path, *, store: bool = True) -> None:
@@ -41,7 +42,7 @@ class Command:
         self._names_store = store
 
     def __call__(
-        self, *arguments: str, stdin: bytes = b"", code: int = 0, store: bool | None = None, python: tuple[str, ...] = (),
+        self, *arguments: str, stdin: bytes = b"", code: int | range = 0, store: bool | None = None, python: tuple[str, ...] = (),
         stdout: TextIOWrapper | None = None,
     ) -> str:
         where = ["--directory", str(self.store)] if (self._names_store if store is None else store) else []
@@ -53,11 +54,12 @@ class Command:
             ended, out, errors = done.returncode, done.stdout, done.stderr
         else:
             printed, complaints = TextIOWrapper(BytesIO(), "utf-8"), TextIOWrapper(BytesIO(), "utf-8")
-            with _as_if_started([*where, *arguments], self.directory, self.environment):
+            with as_if_started([*where, *arguments], self.directory, self.environment):
                 ended = _exit_code(TextIOWrapper(BytesIO(stdin)), stdout or printed, complaints)
             out, errors = _written(printed), _written(complaints)
         self.errors = errors.decode()
-        assert ended == code, f"exit code {ended}: {self.errors}"
+        self.ended = ended
+        assert ended in (code if isinstance(code, range) else (code,)), f"exit code {ended}: {self.errors}"
         assert "Traceback" not in self.errors
         return out.decode()
 
@@ -75,7 +77,7 @@ def unwritable(how: str) -> Iterator[TextIOWrapper]:
 
 
 @contextmanager
-def _as_if_started(arguments: list[str], directory: Path, environment: Mapping[str, str]) -> Iterator[None]:
+def as_if_started(arguments: list[str], directory: Path, environment: Mapping[str, str]) -> Iterator[None]:
     """Gives this process what a new one would have, but for its streams."""
     choice.config = choice.directory = None
     choice.json = False

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from changelog.base.runtime import SystemRuntime
 from changelog.lease import Standing
+from changelog.log import ChangeLog
 from recovery.feed.writer.checkpoint import Checkpoint
 from recovery.feed.writer.source import Kept
 from recovery.http.app import make_app
@@ -123,7 +124,8 @@ class Shown:
 
     def __init__(
         self, status: Status | Exception | None = None, *, runtime: SetClock | None = None, show_objects: bool = False,
-        audit_reports: Path | None = None, hosts: set[str] | None = None,
+        audit_reports: Path | None = None, hosts: set[str] | None = None, tiered: str = "tiered",
+        log: ChangeLog | None = None,
     ) -> None:  # fmt: skip
         self.status = status or healthy()
         self.down: dict[str, Exception] = {}
@@ -131,9 +133,9 @@ class Shown:
         self.worker = SetWorker(outages=Outages(self.runtime, "recovery-3f9c0a1b2c3d4e5f"))
         self.decisions = Decisions(self.runtime)
         self.registry = CollectorRegistry()
-        self.sampler = Sampler(self._look, {name: self._question(name) for name in SERVICES}, self.runtime)
+        self.sampler = Sampler(self._look, {name: self._question(name) for name in SERVICES}, self.runtime, log=log)
         settings = Settings(directory=Path("store"), daemon=DaemonSettings(show_objects=show_objects, audit_reports=audit_reports))
-        self.view = View(self.sampler, self.decisions, self.worker, self.runtime, settings)
+        self.view = View(self.sampler, self.decisions, self.worker, self.runtime, settings, tiered)
         self.app: ASGIApp = make_app(self.view, self.registry, hosts)
 
     async def sample(self) -> None:

@@ -41,6 +41,7 @@ STATUS: dict[str, Any] = {
         {"complete": True, "scope": "", "lost": 1, "age_s": 3600.0, "findings": {"dangling": {"number": 1, "bytes": 0}}},
         {"complete": False, "scope": "media/", "lost": 2, "age_s": 60.0, "findings": {"dangling": {"number": 2, "bytes": 0}}},
     ],
-    "disk": {"free_bytes": 10**9, "size_bytes": 10**10, "full": False, "read_only": False},
+    "disk": {"free_bytes": 10**9, "size_bytes": 10**10, "full": False, "read_only": True},
+    "lost_reads": {"objects": [{"object": "a/objects/k", "blob": "a/objects/k/1", "found": None}], "not_looked_at": 0, "more": True},
     "problems": [], "level": "stuck",
 }  # fmt: skip

@@ -20,10 +20,13 @@ from changelog.bigtable.channel import BigtableTable, insecure_channel, set_cell
 from changelog.change import ChangeId
 from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from emulators.up import BUILT_IN, start_emulators
+from recovery.status.known import Level, Status
+from recovery.status.look import gather
 from tests.given.command_line import OWN_PROCESS, Command
 from tests.given.repository import ROOT
 from tiered import (
     ConfigurationError,
+    DanglingTombstoneError,
     InvalidRequestError,
     Metadata,
     ObjectId,
@@ -470,3 +473,25 @@ async def test_a_large_object_is_read_with_what_its_caller_told_of_it(settings: 
         head = await storage.head(object_id)
         assert head is not None and head.metadata.time_created_ns is not None
         assert before_ns - 1_000_000 <= head.metadata.time_created_ns <= RUNTIME.wall_ns()
+
+
+async def test_what_a_reader_found_lost_is_known_after_it_until_it_is_replaced(settings: Settings) -> None:
+    object_id = ObjectId.create("odd", "lost")
+
+    async def look() -> Status:
+        async with open_backends(settings, RUNTIME, writes=False) as backends:
+            return await gather(backends, settings, RUNTIME)
+
+    async with open_storage(settings, RUNTIME) as storage:
+        await storage.put(object_id, b"x" * 2 * MIB)
+        async with open_backends(settings, RUNTIME) as backends:
+            [blob] = (await backends.tiers.long_term.list("", None, 10)).blobs
+            await backends.tiers.long_term.delete(blob.name)
+        with pytest.raises(DanglingTombstoneError):
+            await storage.get(object_id)
+    found = await look()
+    assert found.level is Level.LOST and found.lost_reads is not None
+    assert [(each.path, each.blob) for each in found.lost_reads.objects] == [(object_id.path, blob.name)]
+    async with open_storage(settings, RUNTIME) as storage:
+        await storage.put(object_id, b"y")
+    assert (await look()).level is not Level.LOST

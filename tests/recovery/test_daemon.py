@@ -116,8 +116,17 @@ def test_text_lines_have_the_zone_too(tiered: Command) -> None:
         assert time.endswith("+05:30") and (level, event) == ("INFO", "recovery_started")
 
 
+@pytest.fixture
+def heeds_sighup() -> Iterator[None]:
+    """Also where the tests run under nohup, which has SIGHUP ignored. What a test starts inherits this."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [(), ("nohup",)])
+@pytest.mark.usefixtures("heeds_sighup")
 def test_sighup_reloads_nothing_and_kills_nothing(tiered: Command, before: tuple[str, ...]) -> None:
     with daemon(tiered, before=before) as running:
         wait_for(running, "recovery_started")

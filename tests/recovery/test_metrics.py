@@ -47,11 +47,22 @@ def test_what_is_not_known_is_left_out() -> None:
         ("tiered_daemons", {}, 1), ("tiered_status_level", {"level": "stuck"}, 1), ("tiered_status_level", {"level": "ok"}, 0),
         ("tiered_source_verdict", {"source": "recovery", "verdict": "catching up"}, 1),
         ("tiered_source_verdict", {"source": "recovery", "verdict": "healthy"}, 0),
-        ("tiered_source_regressions_total", {"source": "recovery"}, 4),
+        ("tiered_source_regressions_total", {"source": "recovery"}, 4), ("tiered_read_lost_objects", {}, 2),
+        ("tiered_disk_read_only", {}, 1), ("tiered_disk_free_bytes", {}, 10**9),
     ],
 )  # fmt: skip
 def test_the_rest_of_the_status_is_shown(name: str, labels: dict[str, str], value: float) -> None:
     assert shown(STATUS).get_sample_value(name, labels) == value
+
+
+@pytest.mark.parametrize(("part", "name"), [
+    ({"lost_reads": None}, "tiered_read_lost_objects"), ({"disk": None}, "tiered_disk_read_only"), ({"daemons": None}, "tiered_daemons"),
+    ({"store": {"kind": "embedded", "name": "s", "durable": False}}, "tiered_daemons"),
+])  # fmt: skip
+def test_of_what_nobody_can_know_there_is_no_metric(part: dict[str, Any], name: str) -> None:
+    """Where no changelog is kept, no daemon can show itself: 0 of them was an alarm for ever."""
+    assert shown(STATUS).get_sample_value(name) is not None
+    assert shown(STATUS | part).get_sample_value(name) is None
 
 
 @pytest.mark.parametrize("status", [None, STATUS])

@@ -102,7 +102,7 @@ def test_what_is_not_required_because_it_takes_a_change_feed_is_met_where_there_
             await world.log.record(Change(ChangeId.new(world.runtime), "notes/objects/other"), "dead")
             await world.runtime.sleep(SETTINGS.lease.expiry_s + 1)
             await world.recovery(world.process("recovery")).run_once()
-            assert (await count_backlog(world.log, world.runtime, world.runtime.wall_ns() // 1_000_000, settings)).entries == 0
+            assert (await count_backlog(world.log, world.runtime, world.runtime.wall_ns() // 1_000_000, settings)).number == 0
             world.verify()
 
     with decisions_counted(coverage):

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from emulators.simulation import report
 from emulators.simulation.explore import explore
 
 SECONDS = float(os.environ.get("TIERED_SIM_SECONDS", "5"))
 
 
+@pytest.mark.timeout(0)  # SECONDS may be many
 def test_fresh_seeds_keep_every_invariant_and_meet_what_must_be_met(said_at_the_end: list[str]) -> None:
     explored = explore(seconds=SECONDS)
     said_at_the_end.append("fresh seeds: " + ", ".join(f"{name} {value}" for name, value in report.figures(explored)))

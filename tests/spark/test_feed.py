@@ -13,7 +13,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from changelog.base.errors import ConfigurationError
+from examples import feed_spark
 from recovery.feed import FeedError, Message, Progress, Rule, Update, Updates
+from recovery.feed.avro import REFERENCES, encode, frame
 from recovery.feed.files import Form, write
 from recovery.feed.messages import canonical
 from recovery.feed.reader import CdcReader
@@ -22,9 +24,14 @@ from recovery.feed.view import View
 from recovery.sources.columns import FEED, Row, ddl
 from recovery.sources.consistent import NEEDED, Fault, Reading, located, open_feed
 from recovery.sources.feed import names_of, rows
+from tests.given.maven import NotFetchedError, fetched
+from tests.given.parcels import GENERATION, parcels
 from tests.given.repository import ROOT
 
 pytestmark = pytest.mark.slow
+
+SPARK_AVRO = "4.1.1"
+"""The newest one that Maven Central had here. It works on the Spark that is tested, 4.3."""
 
 VECTORS = json.loads((ROOT / "tests" / "recovery" / "feed" / "vectors.json").read_text())["cases"]
 Seen = tuple[tuple[int, ...], dict[str, int]]
@@ -233,3 +240,24 @@ def test_a_directory_that_is_no_feed_is_refused_in_a_sentence(spark: SparkSessio
         spark.read.format("tiered.feed").load().collect()
     with pytest.raises(PySparkException, match="has no files: give the directory of a feed"):
         spark.read.format("tiered.feed").load(str(tmp_path)).collect()
+
+
+# --- Spark's own Avro reader -------------------------------------------------------------------------
+
+
+def test_sparks_own_avro_reader_reads_what_kafka_has(spark: SparkSession) -> None:
+    """examples/feed_spark.py: bare and in Confluent's frame, with an older generation in the topic."""
+    try:
+        jar = fetched("org.apache.spark", "spark-avro_2.13", SPARK_AVRO, "jar")
+    except NotFetchedError as error:
+        pytest.skip(str(error))
+    spark.sql(f"ADD JAR '{jar}'")
+    older, newer = (parcels("avro", generation) for generation in (GENERATION, GENERATION + 1))
+    sent = [(parcel, message) for parcel in (*older, *newer[:3], older[1], newer[1]) for message in parcel.messages()]
+    bare = [(f"{parcel.generation:016d}/{parcel.time:019d}".encode(), encode(message, REFERENCES)) for parcel, message in sent]
+    framed = spark.createDataFrame([(key, frame(value, 7)) for key, value in bare], "key binary, value binary")
+    reader = by_messages(message for parcel in newer[:3] for message in parcel.messages())
+    assert reader is not None and reader[1] == {canonical({"object": "b", "blob": "b/1"}): 1}
+    assert [tuple(row) for row in feed_spark.references(framed, framed=True).collect()] == [(reader[0][0], "b", "b/1")]
+    first = feed_spark.messages(spark.createDataFrame(bare[:1], "key binary, value binary"), framed=False).collect()
+    assert [row.progress.asDict() for row in first] == [{"lower": [0], "upper": [1], "counts": []}]

@@ -20,6 +20,7 @@ module does not decide which blobs are garbage, except for those that have expir
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
@@ -36,7 +37,7 @@ from changelog.base.errors import (
     UnavailableError,
     UnconfirmedError,
 )
-from changelog.base.events import events
+from changelog.base.events import ONCE_MAX, Once, events
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from changelog.change import ChangeId
@@ -57,7 +58,17 @@ from tiered.embedded.tree import (
 )
 from tiered.embedded.walk import Listings, generations, list_abandoned
 from tiered.metadata import NS_PER_S, Metadata, is_expired
-from tiered.protocol.backends import BlobHead, BlobInfo, BlobPage, ByteRange, DamagedError, NotCopied, Removal, UploadPage
+from tiered.protocol.backends import (
+    BlobHead,
+    BlobInfo,
+    BlobPage,
+    ByteRange,
+    DamagedError,
+    HighVolumeBackend,
+    NotCopied,
+    Removal,
+    UploadPage,
+)
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -74,9 +85,6 @@ COLLECT_AT_ONCE = 256
 
 Then it sleeps as long as the step took, so that others get the disk.
 """
-
-LOGGED_MAX = 100
-"""How many faults of one round are logged. A directory may be full of them."""
 
 EXPIRED_SLACK_NS = 3600 * NS_PER_S
 """How long a blob is kept after its deadline. A reader whose clock is behind must not find a row without its blob."""
@@ -114,7 +122,8 @@ class FileBlobs:
     """`LongTermBackend`, `Collects`, `ShowsUploads`, `CutsNames`, `TellsGenerations` and `SharesNames` in a
     directory.
 
-    Open it with `await FileBlobs.open_directory(root, runtime)`."""
+    Open it with `await FileBlobs.open_directory(root, runtime)`. `odd_files`: how many files the last whole collection
+    met that are not ours, are damaged or could not be removed; None: none has ended."""
 
     def __init__(self, root: Path, runtime: Runtime) -> None:
         root = root.absolute()  # the process may change its current directory
@@ -125,6 +134,8 @@ class FileBlobs:
         self._disk = _Disk()
         self._is_settled = False
         self._round: _Collection | None = None
+        self._told = Once()
+        self.odd_files: int | None = None
 
     @classmethod
     async def open_directory(cls, root: Path, runtime: Runtime, *, verify: bool = False) -> Self:
@@ -176,11 +187,23 @@ class FileBlobs:
 
     async def open(self, name: str, range: ByteRange | None = None) -> FileReader | None:
         """Opens the blob, expired or not. Readers judge expiry by the deadline in the row."""
-        file = await self._disk.look(f"open blob {name!r}", BlobFile.open, self._path(name), range, undo=_close)
+        file = await self._there(f"open blob {name!r}", BlobFile.open, self._path(name), range, undo=_close)
         return None if file is None else FileReader(name, file, self._disk)
 
     async def head(self, name: str) -> BlobHead | None:
-        return await self._disk.look(f"read what blob {name!r} is", read_head, self._path(name))
+        return await self._there(f"read what blob {name!r} is", read_head, self._path(name))
+
+    async def _there(
+        self, doing: str, function: Callable[[*Ts], T | None], *args: *Ts, undo: Callable[[T | None], None] | None = None
+    ) -> T | None:
+        """Looks for something, as `_Disk.look`. If the whole directory is gone, nobody knows what is not found."""
+
+        def look() -> T | None:
+            if (found := function(*args)) is None and not self._root.is_dir():
+                raise ConfigurationError(f"cannot {doing}: {self._root} is gone: put it back, or mount it")
+            return found
+
+        return await self._disk.look(doing, look, undo=undo)
 
     async def delete(self, name: str) -> int:
         return await self._disk.run(f"delete blob {name!r}", delete, self._path(name))
@@ -272,9 +295,9 @@ class FileBlobs:
 
         A call that removed `limit` files ends, and the next call goes on from there. Between steps it sleeps as long as
         the last step took. `LeftGarbageError`: the round is over, and some files could not be looked at or removed;
-        each is logged, up to `LOGGED_MAX`.
+        each is logged once, up to `ONCE_MAX`.
         """
-        collection, self._round = self._round or _Collection(Round(self._root, self._uploads)), None
+        collection, self._round = self._round or _Collection(Round(self._root, self._uploads), self._told), None
         removed = 0
         while removed < limit:
             began = self._runtime.monotonic()
@@ -283,6 +306,9 @@ class FileBlobs:
             collection.note(piece.faults)
             removed += piece.removed
             if piece.is_last:
+                if self.odd_files != (found := collection.found) and found > ONCE_MAX:
+                    events.warning("collection_found", f"only the first {ONCE_MAX} are logged", count=found)
+                self.odd_files = found
                 collection.end(removed)
                 return removed
             await self._runtime.sleep(self._runtime.monotonic() - began)
@@ -293,27 +319,41 @@ class FileBlobs:
         return self._root / path_of(name)
 
 
+async def refuse_if_gone(root: Path, rows: HighVolumeBackend, *, empty: bool = False) -> None:
+    """Raises `ConfigurationError` if the directory of the blobs is gone although a row names one.
+
+    To make another in its place would hide that. `empty` True: also if the directory is there without any file.
+    """
+    directory = root / "blobs"
+    if any(names for _, _, names in os.walk(directory)) if empty else directory.is_dir():
+        return
+    page = await rows.redirects(b"", None, 1)
+    if page.redirects or page.corrupt:
+        raise ConfigurationError(
+            f"{directory} is {'empty' if directory.is_dir() else 'gone'}, and rows of the store name blobs in it: put it back, or mount it"
+        )
+
+
 class _Collection:
     """A round through the files, and the faults that it met."""
 
-    def __init__(self, round: Round) -> None:
+    def __init__(self, round: Round, told: Once) -> None:
         self.round = round
+        self.found = 0
+        self._told = told
         self._first: Fault | None = None
         self._left = 0
-        self._found = 0
 
     def note(self, faults: Sequence[Fault]) -> None:
         for fault in faults:
-            self._found += 1
+            self.found += 1
             if fault.event != FOREIGN:
                 self._left += 1
                 self._first = self._first or fault
-            if self._found <= LOGGED_MAX:
+            if self._told.is_new(f"{fault.event} {fault.what} {fault.why}"):
                 events.warning(fault.event, fault.why, name=fault.what)
 
     def end(self, removed: int) -> None:
-        if self._found > LOGGED_MAX:
-            events.warning("collection_found", f"only the first {LOGGED_MAX} are logged", count=self._found)
         if self._first is not None:
             raise LeftGarbageError(
                 f"{self._left} {'file' if self._left == 1 else 'files'} could not be looked at or collected, the first is"

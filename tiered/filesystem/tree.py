@@ -8,8 +8,8 @@ slashes off the end of a path. So an object whose key ends with one is listed, a
 directory, but cannot be opened.
 
 A store is opened when it is first needed. All file systems of a process that have the same settings share it, because
-fsspec makes a file system for each thread. It is closed by `close` or when the interpreter exits. In a forked child, it
-is opened anew.
+fsspec makes a file system for each thread. It is closed by `close` or when the interpreter exits. In a forked child it
+is opened anew; a directory that the parent had open at the fork is refused (`changelog/sqlite/forks.py`).
 """
 
 from __future__ import annotations

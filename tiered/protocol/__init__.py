@@ -5,6 +5,7 @@
     under_way.py    the tasks in which writes run, the answer to the caller, the drain
     finishing.py    what is left to do after the answer, by the writer or by recovery
     reading.py      from the row, through its tombstone, past an overwrite
+    dangling.py     what readers found lost, noted so that it stays known
     listing.py      entries of a prefix, folders, pages and their tokens
     admission.py    how many operations run at once, and how many wait
     breaker.py      which services are away, so that calls to them fail at once

@@ -4,7 +4,7 @@
     inline                           -> the row's own bytes
     tombstone, blob opens            -> the blob's bytes (of a head: what the blob is, and no byte is asked for)
     tombstone, blob is gone          -> read the row again: another state: begin again with it
-                                        the same: `DanglingTombstoneError`, data loss, counted and reported
+                                        the same: `DanglingTombstoneError`, data loss, counted, noted and reported
 
 I4: after `put` returned, `get` finds that object or a later one, also during an overwrite. The row may be read again
 because nothing has been handed out yet. A revision that was replaced never comes back. So if the row shows the same
@@ -67,10 +67,17 @@ class Lifetime:
 
 
 class Reader:
-    """Reads objects. `dangling`: how many tombstones it has found so far whose blob is gone."""
+    """Reads objects. `dangling`: how many tombstones it has found so far whose blob is gone.
 
-    def __init__(self, tiers: Tiers, runtime: Runtime, settings: Settings, services: Breakers, observer: Observer = SILENT) -> None:
+    `on_dangling`: is told the object's path and the blob's name of each. It must not wait.
+    """
+
+    def __init__(
+        self, tiers: Tiers, runtime: Runtime, settings: Settings, services: Breakers, observer: Observer = SILENT,
+        on_dangling: Callable[[str, str], None] = lambda path, blob: None,
+    ) -> None:  # fmt: skip
         self.dangling = 0
+        self._on_dangling = on_dangling
         self._services = services
         self._observer = observer
         self._tiers = tiers
@@ -169,6 +176,7 @@ class Reader:
         self.dangling += 1
         self._observer.count(Event.DANGLING)
         events.error("dangling_tombstone", object=str(object_id), blob=blob)
+        self._on_dangling(object_id.path, blob)
         return DanglingTombstoneError(f"{object_id} redirects to the blob {blob!r}, which does not exist: its data is lost")
 
 

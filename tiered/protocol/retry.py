@@ -39,7 +39,8 @@ async def persist(
 ) -> T:
     """Makes the call, and repeats it while it fails with an error of `repeat`, for at most `budget_s` seconds.
 
-    Then it raises the last error. `UnconfirmedError`: the budget ended while a call was still waiting for its answer.
+    Then it raises the last error. `UnconfirmedError`: the budget ended while a call was still waiting for its answer;
+    it quotes the error before, which says more.
     `LeaseLostError`, `ClockBehindError` and `ServiceAwayError` are never repeated. `ServiceAwayError` tells of the last
     call only that it was not sent. So if an earlier one was not confirmed, its error is raised instead. `observer` is
     told of each repeated call. `call_s_max`: a call ends by itself within so many seconds. If that is within the
@@ -47,6 +48,7 @@ async def persist(
     """
     ends_at = runtime.monotonic() + budget_s
     failed: list[TieredError] = []
+    said: list[str] = []
     with _NO_SCOPE if call_s_max < budget_s else anyio.move_on_after(budget_s):
         try:
             return await call()
@@ -54,15 +56,21 @@ async def persist(
             if isinstance(error, _NEVER_REPEATED):
                 raise
             failed.append(error)
+            said.append(str(error))
         with anyio.move_on_after(ends_at - runtime.monotonic()):
-            return await _persist_after(failed, call, runtime, ends_at, repeat, observer)
-    raise UnconfirmedError(f"no answer within {budget_s:g} s")
+            return await _persist_after(failed, said, call, runtime, ends_at, repeat, observer)
+    before = f"; before that: {said[0]}" if said else ""
+    raise UnconfirmedError(f"no answer within {budget_s:g} s{before}")
 
 
 async def _persist_after(
-    failed: list[TieredError], call: Callable[[], Awaitable[T]], runtime: Runtime, ends_at: float, repeat: Repeat, observer: Observer
+    failed: list[TieredError], said: list[str], call: Callable[[], Awaitable[T]], runtime: Runtime, ends_at: float, repeat: Repeat,
+    observer: Observer,
 ) -> T:
-    """What `persist` does after the first call. `failed`: the error of that call, which is taken out of the list."""
+    """What `persist` does after the first call. `failed`: the error of that call, which is taken out of the list.
+
+    `said`: holds the words of the latest error; not the error, which would hold this frame.
+    """
     from tenacity import AsyncRetrying, retry_if_exception  # noqa: PLC0415 - most processes never need it
 
     refused = False
@@ -90,8 +98,10 @@ async def _persist_after(
 
     def is_repeated(error: BaseException) -> bool:
         nonlocal latest
-        latest = type(error).__name__
-        return not refused and isinstance(error, repeat) and not isinstance(error, _NEVER_REPEATED)
+        if not isinstance(error, repeat):  # a cancellation, too
+            return False
+        latest, said[0] = type(error).__name__, str(error)
+        return not refused and not isinstance(error, _NEVER_REPEATED)
 
     retrying = AsyncRetrying(
         sleep=runtime.sleep,

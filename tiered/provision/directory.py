@@ -13,7 +13,7 @@ from pathlib import Path
 from changelog.base.errors import TieredError
 from changelog.base.runtime import Runtime
 from changelog.sqlite.database import SQLITE_VERSION, Database, has_reset_bug
-from tiered.embedded.blobs import FileBlobs
+from tiered.embedded.blobs import FileBlobs, refuse_if_gone
 from tiered.embedded.rows import SqliteRows
 from tiered.provision.findings import Finding, Kind, no_changelog
 
@@ -28,14 +28,17 @@ async def inspect_directory(directory: Path, database: str, changelog: str | Non
 
     `database`: the name of its file, which must exist. `changelog`: as in the settings.
     """
-    findings = []
+    findings, may_make = [], False
     try:
         async with Database.open(directory / database, runtime, beside=directory / "blobs") as opened:
-            faults = [fault for (fault,) in await opened.read(lambda connection: connection.execute("PRAGMA quick_check").fetchall())]
+            faults = [fault for (fault,) in await opened.read(lambda connection: connection.execute("PRAGMA integrity_check").fetchall())]
             if faults == ["ok"]:
-                findings += await _inspect_rows(directory / database, SqliteRows(opened, runtime))
+                rows = SqliteRows(opened, runtime)
+                findings += await _inspect_rows(directory / database, rows)
                 await opened.try_writing()
                 findings.insert(0, Finding(Kind.OK, f"{directory / database} can be written, and SQLite finds it whole"))
+                await refuse_if_gone(directory, rows, empty=True)
+                may_make = True
             else:
                 first = " ".join(faults[0].split())
                 findings.append(Finding(Kind.PROBLEM, f"{directory / database} is damaged: restore it from a backup ({first})"))
@@ -43,8 +46,9 @@ async def inspect_directory(directory: Path, database: str, changelog: str | Non
         findings.append(Finding(Kind.PROBLEM, str(error)))
     findings.append(_of_sqlite(directory / database))
     try:
-        await FileBlobs.open_directory(directory, runtime, verify=True)
-        findings.append(Finding(Kind.OK, f"{directory} can hold blobs"))
+        if may_make or (directory / "blobs").is_dir():
+            await FileBlobs.open_directory(directory, runtime, verify=True)
+            findings.append(Finding(Kind.OK, f"{directory} can hold blobs"))
     except TieredError as error:
         findings.append(Finding(Kind.PROBLEM, str(error)))
     findings += _who_else(directory, directory / database)

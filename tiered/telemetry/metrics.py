@@ -104,6 +104,7 @@ class Metrics(Collector):
             buckets=CALL_BUCKETS_S,
         )
         self._calls: dict[tuple[str, str], Histogram] = {}
+        self._refused: dict[tuple[str, str], bool] = {}
         self._call_errors = Counter(
             "tiered_call_errors", "Calls to services that failed.", ("service", "method", "error", "code"), registry=None
         )
@@ -137,7 +138,21 @@ class Metrics(Collector):
             observed = self._calls[service, method] = self._call_s.labels(service, method)
         observed.observe(seconds)
         if error is not None:
-            self._call_errors.labels(service, method, kind_of(error), code_of(error)).inc()
+            kind = kind_of(error)
+            self._call_errors.labels(service, method, kind, code_of(error)).inc()
+            if kind == ConfigurationError.__name__:
+                self._refused[service, method] = True
+        elif self._refused and self._refused.get((service, method)):
+            self._refused[service, method] = False
+
+    def calls_made(self) -> Mapping[str, tuple[int, int]]:
+        """By service, how many calls have ended, and how many of them failed."""
+        ended, failed = dict.fromkeys(SERVICES, 0), dict.fromkeys(SERVICES, 0)
+        for family, suffix, into in ((self._call_s, "_count", ended), (self._call_errors, "_total", failed)):
+            for sample in (each for metric in family.collect() for each in metric.samples):
+                if sample.name.endswith(suffix) and sample.labels["service"] in into:
+                    into[sample.labels["service"]] += round(sample.value)
+        return {service: (ended[service], failed[service]) for service in SERVICES}
 
     def count(self, event: Event, kind: str, amount: int) -> None:
         child = self._children.get((event, kind)) or self._children[event, OTHER]
@@ -196,7 +211,10 @@ class Metrics(Collector):
         away = GaugeMetricFamily("tiered_service_away", "Open stores that find this service away.", labels=("service",))
         for service, stores in away_now.items():
             away.add_metric((service,), stores)
-        yield from (slots, held, waiting, away)
+        refused = GaugeMetricFamily("tiered_call_refused", "1: the last call of this kind was refused.", labels=("service", "method"))
+        for names, is_refused in list(self._refused.items()):
+            refused.add_metric(names, float(is_refused))
+        yield from (slots, held, waiting, away, refused)
 
 
 def _counter(each: Counted) -> Counter:

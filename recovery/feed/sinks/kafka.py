@@ -1,8 +1,15 @@
 """`KafkaSink`: each message of a parcel is one record of a topic, in the order of the parcel's file.
 
     key       0001795000000000/0001795000000012345    generation/time: all of a parcel goes to one partition
-    value     the message: a line of JSON, or bare Avro, as the parcel's file has it
+    value     the message: a line of JSON, or bare Avro, as the parcel's file has it; with a schema registry, or the id
+              of a schema: Avro in Confluent's frame, whatever the file has
     headers   generation, time, part (1/3), sha256 of the parcel, content-type, feed (whose it is)
+
+Bare Avro of updates begins with byte 0, as Confluent's frame does, so readers of Confluent must not be given it.
+
+*Generations*: they share the topic, and the key tells them apart: of all records, those with the greatest generation in
+the key are the feed. Records of an older one may still come after it has begun. Where the topic's name has
+`{generation}` in it, each generation has a topic of its own.
 
 Updates that would make a record larger than `RECORD_BYTES_MAX` are cut into several, always in the same way. How
 updates are cut means nothing to a reader. A parcel is acknowledged when the brokers have confirmed every record of it
@@ -23,7 +30,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -36,10 +43,16 @@ from recovery.feed.sinks.sink import CONTENT_TYPES, Owner, Parcel
 from recovery.feed.spelling import to_line
 from recovery.visible import visible
 
+if TYPE_CHECKING:
+    from recovery.feed.sinks.registry import SchemaRegistry
+
 ANSWER_TIMEOUT_S = 30.0
 POLL_S = 0.1
 RECORD_BYTES_MAX = 512 * 1024
 """Brokers take 1 MB by default."""
+FRAMED_TYPE = "application/avro; frame=confluent"
+GENERATION = "{generation}"
+"""Stands for the sixteen digits of the generation in the name of a topic."""
 _FOR_PEOPLE = {
     KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.TOPIC_EXCEPTION,
     KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError.SASL_AUTHENTICATION_FAILED,
@@ -55,16 +68,21 @@ _silent.addHandler(logging.NullHandler())
 
 
 class KafkaSink:
-    """A `Sink`. `brokers`: host:port, several with commas between. `options`: of librdkafka, for TLS and passwords.
+    """A `Sink`. `brokers`: host:port, several with commas between. `topic`: may have `{generation}` in its name.
 
+    `options`: of librdkafka, for TLS and passwords. `schema`: a registry, or the id of a schema, for Confluent's frame;
+    None: values have no frame. A registry is asked before the first record of a topic, and again by each new sink.
     `ConfigurationError`: the library does not take an option; it is raised by the first delivery.
     """
 
     def __init__(
-        self, brokers: str, topic: str, runtime: Runtime, options: Mapping[str, str] | None = None, timeout_s: float = ANSWER_TIMEOUT_S
-    ) -> None:
+        self, brokers: str, topic: str, runtime: Runtime, options: Mapping[str, str] | None = None, timeout_s: float = ANSWER_TIMEOUT_S,
+        schema: SchemaRegistry | int | None = None,
+    ) -> None:  # fmt: skip
         self.name = f"kafka://{brokers}/{topic}"
         self._topic = topic
+        self._schema = schema
+        self._schema_ids: dict[str, int] = {}
         self._runtime = runtime
         self._timeout_s = timeout_s
         self._thread = anyio.CapacityLimiter(1)
@@ -80,7 +98,8 @@ class KafkaSink:
 
     async def deliver(self, parcel: Parcel) -> None:
         async with self._turn:
-            delivery, confirmed = _Delivery(parcel, self._owner), False
+            topic = self._topic.replace(GENERATION, f"{parcel.generation:016d}")
+            delivery, confirmed = _Delivery(parcel, topic, await self._schema_id(topic), self._owner), False
             began_s = self._runtime.monotonic()
             try:
                 await self._call(partial(self._hand_over, delivery))
@@ -93,7 +112,7 @@ class KafkaSink:
                 confirmed = True
             finally:
                 if not confirmed:  # so that nothing of it is sent later, behind the next parcel
-                    await self.aclose()
+                    await self._drop()
 
     async def look(self, generation: int, since: int) -> None:
         """Returns None: who may write to a topic need not be allowed to read it."""
@@ -104,6 +123,18 @@ class KafkaSink:
         return False
 
     async def aclose(self) -> None:
+        await self._drop()
+        if self._schema is not None and not isinstance(self._schema, int):
+            await self._schema.aclose()
+
+    async def _schema_id(self, topic: str) -> int | None:
+        if self._schema is None or isinstance(self._schema, int):
+            return self._schema
+        if topic not in self._schema_ids:
+            self._schema_ids = {topic: await self._schema.schema_id(topic)}
+        return self._schema_ids[topic]
+
+    async def _drop(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
             with anyio.CancelScope(shield=True):
@@ -124,7 +155,7 @@ class KafkaSink:
         for value, headers in delivery.records():
             delivery.waiting += 1
             try:
-                self._producer.produce(self._topic, value, delivery.key, headers=headers, on_delivery=delivery.reported)
+                self._producer.produce(delivery.topic, value, delivery.key, headers=headers, on_delivery=delivery.reported)
             except (BufferError, KafkaException) as error:
                 raise UnavailableError(f"{self.name} cannot take {delivery.parcel.path} of the feed: {self._said(error)}") from None
 
@@ -155,10 +186,14 @@ class KafkaSink:
 
 
 class _Delivery:
-    """One parcel under way. `waiting`: how many records are not confirmed yet. `refused`: the first error."""
+    """One parcel under way. `schema_id`: of the frame; None: values have none. `waiting`: how many records are not
+    confirmed yet. `refused`: the first error.
+    """
 
-    def __init__(self, parcel: Parcel, owner: Owner | None = None) -> None:
+    def __init__(self, parcel: Parcel, topic: str, schema_id: int | None, owner: Owner | None) -> None:
         self.parcel = parcel
+        self.topic = topic
+        self._schema_id = schema_id
         self._owner = owner
         self.key = f"{parcel.generation:016d}/{parcel.time:019d}".encode()
         self.waiting = 0
@@ -167,10 +202,10 @@ class _Delivery:
     def records(self) -> Iterator[tuple[bytes, list[tuple[str, str | bytes | None]]]]:
         """Yields the value and the headers of each record."""
         parcel = self.parcel
-        values = [value for message in parcel.messages() for value in _values(message, parcel)]
+        values = [value for message in parcel.messages() for value in self._values(message)]
         told = {
             "generation": str(parcel.generation), "time": str(parcel.time), "sha256": parcel.sha256,
-            "content-type": "application/json" if parcel.suffix == "json" else CONTENT_TYPES[parcel.suffix],
+            "content-type": self._content_type,
         }  # fmt: skip
         if self._owner is not None:
             told["feed"] = self._owner.feed
@@ -183,24 +218,29 @@ class _Delivery:
         if error is not None and self.refused is None:
             self.refused = error
 
+    @property
+    def _content_type(self) -> str:
+        if self._schema_id is not None:
+            return FRAMED_TYPE
+        return "application/json" if self.parcel.suffix == "json" else CONTENT_TYPES[self.parcel.suffix]
 
-def _values(message: Message, parcel: Parcel) -> Iterator[bytes]:
-    """Yields the message as records that are not too large, cut in halves until they fit."""
-    value = _encoded(message, parcel)
-    if len(value) > RECORD_BYTES_MAX and isinstance(message, Updates) and len(message.updates) > 1:
-        middle = len(message.updates) // 2
-        yield from _values(Updates(message.updates[:middle]), parcel)
-        yield from _values(Updates(message.updates[middle:]), parcel)
-        return
-    yield value
+    def _values(self, message: Message) -> Iterator[bytes]:
+        """Yields the message as records that are not too large, cut in halves until they fit."""
+        value = self._encoded(message)
+        if len(value) > RECORD_BYTES_MAX and isinstance(message, Updates) and len(message.updates) > 1:
+            middle = len(message.updates) // 2
+            yield from self._values(Updates(message.updates[:middle]))
+            yield from self._values(Updates(message.updates[middle:]))
+            return
+        yield value
 
+    def _encoded(self, message: Message) -> bytes:
+        if self._schema_id is None and self.parcel.suffix == "json":
+            return to_line(message).encode()
+        from recovery.feed.avro import REFERENCES, encode, frame
 
-def _encoded(message: Message, parcel: Parcel) -> bytes:
-    if parcel.suffix == "json":
-        return to_line(message).encode()
-    from recovery.feed.avro import REFERENCES, encode
-
-    return encode(message, REFERENCES)
+        bare = encode(message, REFERENCES)
+        return bare if self._schema_id is None else frame(bare, self._schema_id)
 
 
 def _end(producer: Producer) -> None:

@@ -4,7 +4,9 @@
     gs://bucket/prefix                       a bucket; the section `gcs` of the settings has the endpoint and the limits
     https://user:password@host/feed          a receiver of HTTP PUT; also http://
     kafka://broker:9092,other:9092/topic     Kafka; after a `?` options of librdkafka that begin with `security.`,
-                                             `sasl.` or `ssl.`, such as ?security.protocol=SASL_SSL&sasl.username=u
+                                             `sasl.` or `ssl.`, such as ?security.protocol=SASL_SSL&sasl.username=u,
+                                             and schema.registry.url=https://user:password@host or schema.id=7
+                                             for Confluent's frame
 
 Each sink has a module of its own, which is imported here when it is needed: a store without a feed needs none of their
 packages.
@@ -13,6 +15,7 @@ packages.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote
 
 from changelog.base.errors import ConfigurationError
@@ -23,8 +26,14 @@ from recovery.visible import visible
 from tiered.places import Place
 from tiered.settings import GcsSettings, Settings
 
+if TYPE_CHECKING:
+    from recovery.feed.sinks.registry import SchemaRegistry
+
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _OPTION = re.compile(r"(security|sasl|ssl)\.[a-z0-9.]+")
+_REGISTRY, _SCHEMA_ID = "schema.registry.url", "schema.id"
+"""Options of ours: whose frame the values have."""
+_ID = re.compile(r"[0-9]{1,10}")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,60}")
 """What may be shown as the name of an option."""
 
@@ -79,18 +88,42 @@ def _http(place: Place) -> Sink:
 
 
 def _kafka(place: Place, runtime: Runtime) -> Sink:
-    topic = place.path.removeprefix("/")
-    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+    topic = unquote(place.path.removeprefix("/"))
+    plain = topic.replace("{generation}", "0" * 16, 1)
+    if not _TOPIC.fullmatch(plain) or plain in (".", ".."):
         raise ConfigurationError("kafka://… names no topic: give kafka://broker:9092/topic; a user and a password are options after a ?")
-    options = dict(parse_qsl(place.text.partition("?")[2], keep_blank_values=True))
-    if wrong := [name for name in options if not _OPTION.fullmatch(name)]:
+    raw = place.text.partition("?")[2]
+    options = dict(parse_qsl(raw, keep_blank_values=True))
+    if wrong := [name for name in options if name not in (_REGISTRY, _SCHEMA_ID) and not _OPTION.fullmatch(name)]:
         shown = f"the option {wrong[0]!r}" if _NAME.fullmatch(wrong[0]) else "an option that has no name"
-        raise ConfigurationError(f"kafka://… has {shown}: options begin with security., sasl. or ssl.")
+        raise ConfigurationError(f"kafka://… has {shown}: options begin with security., sasl. or ssl., or are {_REGISTRY} or {_SCHEMA_ID}")
     try:
         from recovery.feed.sinks.kafka import KafkaSink
     except ModuleNotFoundError as error:
         raise _missing(place, error, "kafka") from None
-    return KafkaSink(place.authority, topic, runtime, options)
+    url, number = options.pop(_REGISTRY, None), options.pop(_SCHEMA_ID, None)
+    if url is not None and number is not None:
+        raise ConfigurationError(f"kafka://… has {_REGISTRY} and {_SCHEMA_ID}: the registry knows the id, so give one of them")
+    if number is not None and (not _ID.fullmatch(number) or int(number) >= 1 << 31):
+        raise ConfigurationError(f"{_SCHEMA_ID} of kafka://… is no id of a schema: give an integer from 0 to {2**31 - 1}")
+    schema = int(number) if number is not None else None if url is None else _registry(place, raw)
+    return KafkaSink(place.authority, topic, runtime, options, schema=schema)
+
+
+def _registry(place: Place, query: str) -> SchemaRegistry:
+    """The URL is taken as it was written: its own escapes belong to its user and its password."""
+    raw = next(value for name, _, value in (each.partition("=") for each in reversed(query.split("&"))) if unquote(name) == _REGISTRY)
+    try:
+        from recovery.feed.sinks.registry import SchemaRegistry
+
+        return SchemaRegistry(raw if "://" in raw else unquote(raw))
+    except ModuleNotFoundError as error:
+        raise _missing(place, error, "kafka") from None
+    except ConfigurationError:
+        raise ConfigurationError(
+            f"{_REGISTRY} of kafka://… is no URL of a schema registry: give one such as https://user:password@host:8081, without a"
+            " query, and write / as %2F, ? as %3F, # as %23, @ as %40 and & as %26 in the user and the password"
+        ) from None
 
 
 def _missing(place: Place, error: ModuleNotFoundError, extra: str) -> ConfigurationError:

@@ -14,24 +14,19 @@ deliver it. Only the writer that is at work reports. *Crash* and *failure*: as o
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from changelog.base.runtime import Runtime
-from changelog.change import LOG_PREFIX, Entry
-from changelog.log import CLOCK, LOG_END, ChangeLog, KeyRange
+from changelog.change import Entry, Unreadable
+from changelog.log import CLOCK, ChangeLog
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.feed.writer.positions import Position, positions, sink_name
 from recovery.statistics.columns import Offsets, SourceRow, meet, summed
+from recovery.statistics.counting import COUNT_S, count_entries
 from recovery.statistics.persisted import FEED, Document, change_statistics
 from recovery.statistics.reporting import FINAL_BUDGET_S, Reporting
 from tiered.settings import Settings
-
-PROBE_PAGE = 500
-PROBE_ENTRIES_MAX = 50_000
-PROBE_S = 5.0
-"""Up to so many entries and seconds the hints that wait are counted exactly. Beyond that they are estimated."""
 
 RECORDS = "records"
 """The one shard of a sink's progress."""
@@ -53,40 +48,29 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Entries that are kept for the feed. `estimated`: there are too many to count, and `entries` is an estimate.
+    """Entries that are kept for the feed. `entries`: how many; None: not known, because there are too many.
 
-    `oldest_ms`: since when the oldest of those that were counted is kept (Unix ms, the server's clock); None: none is.
+    `estimated`: `entries` is no more than an estimate. `oldest_ms`: since when the oldest of those that were read is
+    kept (Unix ms, the server's clock); None: none is.
     """
 
-    entries: int
+    entries: int | None
     estimated: bool
     oldest_ms: int | None
 
 
-async def count_kept(log: ChangeLog, runtime: Runtime, within_s: float = PROBE_S) -> Kept:
-    """Counts the entries that are kept for the feed, by reading the changelog within bounds.
+async def count_kept(log: ChangeLog, runtime: Runtime, within_s: float = COUNT_S) -> Kept:
+    """Counts the entries that are kept for the feed. Raises the errors of `ChangeLog.kept`."""
+    oldest_ms: int | None = None
 
-    The ids of changes are spread evenly over the ranges of the log. So the ranges that were counted in full tell what
-    the others have. Raises the errors of `ChangeLog.kept`.
-    """
-    began = runtime.monotonic()
-    starts = sorted(within.start for within in log.ranges())
-    found = [0] * max(1, len(starts))
-    counted, start, oldest_ms = 0, LOG_PREFIX, None
-    while True:
-        page = await log.kept(KeyRange(start, LOG_END), PROBE_PAGE)
-        for entry in page.entries:
-            counted += 1
-            found[max(0, bisect_right(starts, entry.key) - 1)] += 1
-            if isinstance(entry, Entry) and entry.kept_ms is not None:
-                oldest_ms = entry.kept_ms if oldest_ms is None else min(oldest_ms, entry.kept_ms)
-        if page.next_start is None:
-            return Kept(counted, False, oldest_ms)
-        start = page.next_start
-        if counted >= PROBE_ENTRIES_MAX or runtime.monotonic() - began >= within_s:
-            whole = max(0, bisect_right(starts, start) - 1)  # ranges that were counted in full
-            known = sum(found[:whole]) / whole if whole else found[0]
-            return Kept(max(counted, round(known * len(found))), True, oldest_ms)
+    def look(entry: Entry | Unreadable) -> bool:
+        nonlocal oldest_ms
+        if isinstance(entry, Entry) and entry.kept_ms is not None:
+            oldest_ms = entry.kept_ms if oldest_ms is None else min(oldest_ms, entry.kept_ms)
+        return True
+
+    found = await count_entries(log.kept, log.ranges(), look, runtime, within_s)
+    return Kept(found.number, found.estimated, oldest_ms)
 
 
 def acknowledged(checkpoint: Checkpoint, sinks: Iterable[str], known: Mapping[str, Position]) -> int:
@@ -126,12 +110,13 @@ class FeedSource(Reporting):
         if raw is None:
             return  # no writer has begun a generation yet
         checkpoint = Checkpoint.from_bytes(raw)
-        kept = await count_kept(self._log, self._runtime, FINAL_BUDGET_S / 2 if left else PROBE_S)
+        kept = await count_kept(self._log, self._runtime, FINAL_BUDGET_S / 2 if left else COUNT_S)
         processed = acknowledged(checkpoint, map(sink_name, self._settings.feed.to), known)
-        outstanding = max(checkpoint.records, processed) + kept.entries
         self._note_delivered(checkpoint, processed)
-        row = self._row(checkpoint, outstanding - processed)
-        probe = Offsets(outstanding, processed)
+        probe: Offsets | None = None  # no verdict rests on an estimate
+        if kept.entries is not None and not kept.estimated:
+            probe = Offsets(max(checkpoint.records, processed) + kept.entries, processed)
+        row = self._row(checkpoint, None if probe is None else probe.outstanding - probe.processed)
         snapshot = f"generation-{checkpoint.generation}"
         await change_statistics(self._log, FEED, lambda document: _begun(document, snapshot).with_report(
             row, self._run, now_ms, 0, snapshot=snapshot, probe=probe, alone=True, left=left,
@@ -146,7 +131,7 @@ class FeedSource(Reporting):
             self._delivered += processed
         self._generation, self._seen = checkpoint.generation, processed
 
-    def _row(self, checkpoint: Checkpoint, lag: int) -> SourceRow:
+    def _row(self, checkpoint: Checkpoint, lag: int | None) -> SourceRow:
         counts, scan = self._counts, checkpoint.scan
         first = checkpoint.passed is None  # afterwards nobody knows any more how many rows that pass has read
         return SourceRow(
@@ -154,7 +139,7 @@ class FeedSource(Reporting):
             snapshot_records_known=scan.known if first and scan is not None else None,
             snapshot_known_estimated=first and scan is not None and scan.estimated and scan.known is not None,
             snapshot_progress=(0 if scan is None else scan.read) if first else None, snapshot_committed=not first,
-            outstanding_values=self._delivered + lag, processed_values=self._delivered,
+            outstanding_values=None if lag is None else self._delivered + lag, processed_values=self._delivered,
             messages_received=counts.hints, bytes_received=counts.hint_bytes,
             updates_staged=counts.staged, updates_committed=counts.committed,
         )  # fmt: skip

@@ -1,8 +1,10 @@
 "use strict";
 // What the page shows, and when: status.json every 3 s, recent.json every 10 s. All text goes in as text, never as HTML.
-// If the daemon gives no answer, the figures stay, greyed, and the page says since when.
+// If the daemon gives no answer, or one that cannot be shown, the figures stay, greyed, and the page says since when.
+// Times are UTC, as `tiered status` prints them.
 
 const STATUS_EVERY_MS = 3000, RECENT_EVERY_MS = 10000, ANSWER_MS = 8000;
+const OLD_MS = STATUS_EVERY_MS + ANSWER_MS + 4000;  // an answer that is older says nothing of now, as after this machine slept
 const LEVELS = { ok: "nothing known to be wrong", lost: "data is lost", behind: "behind", stuck: "needs you", unknown: "not known" };
 const STANDINGS = {
   HELD: "under way", WAITING: "in the late-upload grace", CLAIMABLE: "due for recovery", EXHAUSTED: "failed too often",
@@ -13,7 +15,7 @@ const UNITS = { recovery: "entries", audit: "blobs", feed: "updates" };
 const READS = { feed: "rows" };  // what a first pass reads, where that is not the unit
 const FEED_LEVELS = { live: "ok", "first pass": "ok", behind: "behind", stalled: "stuck", "no writer yet": "behind", ended: "ok" };
 
-let status = null, recent = null, answeredAt = null, lost = false;
+let status = null, recent = null, answeredAt = null, lost = false, broken = "";
 const drawn = {};  // section -> what was last shown there: what did not change keeps its focus and its selection
 
 const byId = (id) => document.getElementById(id);
@@ -62,15 +64,17 @@ function bytes(count) {
   return `${power ? count.toFixed(1) : count} ${units[power]}`;
 }
 
-const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
-const day = (ms) => `${new Date(ms).toLocaleDateString("en-CA")} ${new Date(ms).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" })}`;
-const isToday = (ms) => new Date(ms).toDateString() === new Date().toDateString();
-const moment = (ms) => isToday(ms) ? clock(ms) : day(ms);
+const iso = (ms) => new Date(ms).toISOString();
+const clock = (ms) => iso(ms).slice(11, 19);
+const isToday = (ms) => iso(ms).slice(0, 10) === iso(Date.now()).slice(0, 10);
+const shortly = (ms) => isToday(ms) ? clock(ms) : iso(ms).slice(0, 16).replace("T", " ");
+const moment = (ms) => `${shortly(ms)} UTC`;
 
 // --- commands to copy -----------------------------------------------------------------------------
 
 function command(text) {
-  const code = node("code", {}, text);
+  // A word goes to the next line as a whole, and breaks only if it is longer than a line.
+  const code = node("code", {}, ...text.split(" ").flatMap((word) => [node("span", {}, word), " "]).slice(0, -1));
   const button = node("button", { type: "button", "data-copies": text, "aria-label": `Copy: ${text}` }, "Copy");
   button.addEventListener("click", () => copy(text, code, button));
   return node("div", { class: "command" }, code, button);
@@ -115,12 +119,15 @@ function showAnswer() {
   show("orders", answer.orders, () => orders(answer.orders || [], answer.level));
 }
 
+const tiered = (rest) => `${status?.tiered || "tiered"} ${rest}`;
+
 function lostAnswer() {
+  const known = status?.level === "lost", no = broken ? "no answer that this page can show" : "no answer";
   return {
-    level: "unknown", problems: [],
-    headline: answeredAt === null ? "The daemon gives no answer." : `The daemon gives no answer since ${moment(answeredAt)}.`,
+    level: known ? "lost" : "unknown", problems: broken ? [broken] : [],
+    headline: `${known ? "DATA IS LOST. " : ""}The daemon gives ${no}${answeredAt === null ? "" : ` since ${moment(answeredAt)}`}.`,
     orders: [
-      { why: "See whether recovery keeps up without this daemon.", type: "tiered status" },
+      { why: "See whether recovery keeps up without this daemon.", type: tiered("status") },
       { why: "See why it ended in its log, and start it again.", type: null },
     ],
   };
@@ -132,6 +139,14 @@ function orders(list, level) {
     node("p", { class: "todo-title" }, "What to do"),
     node("ol", { class: "todo" }, ...list.map((order) => node("li", {}, order.why, order.type ? command(order.type) : null))),
   ];
+}
+
+function watch() {  // after this machine slept, or where the browser holds the page's work back, the answer is old at once
+  if (!lost && answeredAt !== null && Date.now() - answeredAt > OLD_MS) {
+    lost = true;
+    showStatus();
+  }
+  showFreshness();
 }
 
 function showFreshness() {
@@ -156,29 +171,51 @@ function showTiles() {
   const toneOf = { healthy: "ok", "catching up": "behind", "falling behind": "stuck", stalled: "stuck" };
   const stuck = status.stuck?.count, old = document.body.classList.contains("old");
   const tiles = [
-    ["Pace", kind, "", kind === "catching up" && verdict.caught_up_in_s !== null ? `done in about ${long(verdict.caught_up_in_s)}` :
+    ["Recovery", kind, "", kind === "catching up" && verdict.caught_up_in_s !== null ? `done in about ${long(verdict.caught_up_in_s)}` :
       kind === "unknown" ? "takes two reports" : "", toneOf[kind] || null],
+    ["Stuck entries", `${whole(stuck)}${status.stuck && !status.stuck.complete && stuck !== null ? "+" : ""}`, "", stuck ? "each waits for you" : "", stuck ? "stuck" : stuck === 0 && status.stuck.complete ? "ok" : null],
+    auditTile(),
+    [old ? "Daemons alive then" : "Daemons alive", whole(alive), "", silent ? `${silent} silent` : "", alive === 0 ? "stuck" : null],
     ["Backlog, entries", whole(lag ?? (status.entries?.complete ? due : null)), "", status.entries?.oldest_age_s == null ? "" : `oldest change ${long(status.entries.oldest_age_s)}`],
     ["Comes in", rate(verdict?.inflow_per_s), "per s", ""],
     ["Is dealt with", rate(verdict?.drain_per_s), "per s", known ? `${whole(total.processed_values)} so far` : ""],
-    ["Stuck entries", `${whole(stuck)}${status.stuck && !status.stuck.complete && stuck !== null ? "+" : ""}`, "", stuck ? "each waits for you" : "", stuck ? "stuck" : stuck === 0 ? "ok" : null],
-    [old ? "Daemons alive then" : "Daemons alive", whole(alive), "", silent ? `${silent} silent` : "", alive === 0 ? "stuck" : null],
-    auditTile(),
-    ...(status.disk ? [["Free space", ...bytes(status.disk.free_bytes).split(" "), `of ${bytes(status.disk.size_bytes)}${status.disk.read_only ? ", read-only" : ""}`, status.disk.full || status.disk.read_only ? "stuck" : null]] : []),
+    ...feedTile(),
+    ...contentTiles(),
+    ...(status.disk ? [["Free space", ...bytes(status.disk.free_bytes).split(" "), `of ${bytes(status.disk.size_bytes)}${status.disk.read_only ? ", read-only" : status.disk.full ? ", full: puts fail" : ""}`, status.disk.full || status.disk.read_only ? "stuck" : null]] : []),
+    ...(status.daemon?.memory_bytes ? [["Memory of this daemon", ...bytes(status.daemon.memory_bytes).split(" "), "resident"]] : []),
   ];
   show("tiles", tiles, () => tiles.map(([name, value, unit, more, tone]) => node("div", {},
     node("dt", {}, name),
-    node("dd", { class: `number${tone ? " tone" : ""}${name === "Pace" ? " word" : ""}`, "data-level": tone }, value, unit && value !== "–" ? node("small", {}, ` ${unit}`) : null),
+    node("dd", { class: `number${tone ? " tone" : ""}${/^[a-z]/.test(value) ? " word" : ""}`, "data-level": tone }, value, unit && value !== "–" ? node("small", {}, ` ${unit}`) : null),
     node("dd", { class: "more" }, more || ""),
   )));
 }
 
 function auditTile() {
   const audits = status.audits, whole = audits?.find((each) => each.complete && !each.scope);
-  const lost = (audits || []).filter((each) => each.complete).reduce((sum, each) => sum + each.lost, 0);
-  if (lost) return ["Lost objects", lost.toLocaleString("en"), "", "found by audits", "stuck"];
+  const lost = (complete) => (audits || []).filter((each) => each.complete === complete).reduce((sum, each) => sum + each.lost, 0);
+  const ago = whole ? `ended ${long(whole.age_s)} ago` : "";
+  if (lost(true)) return ["Lost objects", lost(true).toLocaleString("en"), "", "found by audits", "stuck"];
+  if (lost(false)) return ["Perhaps lost objects", lost(false).toLocaleString("en"), "", "by an audit that is doubtful", "behind"];
   if (!whole) return ["Last audit", audits ? "none" : "–", "", audits?.length ? "not of the whole store" : audits ? "nobody looked for losses" : "", null];
-  return ["Last audit", long(whole.age_s), "ago", whole.sentence.split(":")[0], null];
+  const verdict = whole.sentence.split(":")[0];
+  return ["Last audit", verdict, "", ago, verdict === "clean" ? null : "behind"];
+}
+
+function feedTile() {
+  const feed = status.feed, level = FEED_LEVELS[feed?.state] || null;
+  if (!feed) return [];
+  return [["Change feed", feed.state, "", feed.frontier_age_s === null ? "nothing is published yet" : `complete up to ${long(feed.frontier_age_s)} ago`, level]];
+}
+
+function contentTiles() {
+  const held = status.contents;
+  if (!held) return [];
+  const then = `by the audit ${long(held.age_s)} ago`;
+  return [
+    ...(held.live_blobs === null ? [] : [["Objects with a blob", whole(held.live_blobs), "", `${bytes(held.live_bytes)}, ${then}`]]),
+    ["Blobs in all", whole(held.blobs), "", `${held.blob_bytes === null ? "" : `${bytes(held.blob_bytes)}, `}${then}`],
+  ];
 }
 
 function showBars() {
@@ -214,7 +251,7 @@ function showStuck() {
     const more = stuck.count - stuck.entries.length;
     return [
       node("ul", { class: "items" }, ...stuck.entries.map(stuckEntry)),
-      more > 0 ? node("p", { class: "muted" }, `And ${whole(more)} more: `, command("tiered log list --stuck")) : null,
+      more > 0 ? node("p", { class: "muted" }, `And ${whole(more)} more: `, command(tiered("log list --stuck"))) : null,
       !status.show_objects && stuck.entries.some((entry) => entry.object) ?
         node("p", { class: "muted" }, "Names of objects are hidden here (daemon.show_objects). tiered log show names them.") : null,
     ].filter(Boolean);
@@ -255,7 +292,7 @@ function showFeed() {
       node("p", {}, node("span", { class: `dot tone${level === "ok" ? "" : " hollow"}`, "data-level": level }), node("b", {}, feed.state), feed.why ? `: ${feed.why}` : ""),
       node("p", { class: "muted" }, facts.filter(Boolean).join(" · ")),
       node("p", { class: "muted" }, kept === null ? "What waits for it is not known." :
-        `${kept.estimated ? "About " : ""}${plural(kept.entries, "entry waits", "entries wait")} for it${kept.age_s === null ? "" : `, the oldest for ${long(kept.age_s)}`}; at most ${long(kept.hold_max_s)}.`),
+        `${kept.entries === null ? "Too many entries to count wait" : `${kept.estimated ? "About " : ""}${plural(kept.entries, "entry waits", "entries wait")}`} for it${kept.age_s === null ? "" : `, the oldest for ${long(kept.age_s)}`}; at most ${long(kept.hold_max_s)}.`),
       node("ul", { class: "items" }, ...feed.sinks.map(feedSink)),
     ];
   });
@@ -290,13 +327,17 @@ function showDaemons() {
 }
 
 function showServices() {
-  show("services", status.services, () => [node("ul", { class: "items" }, ...(status.services || []).map((service) => {
+  show("services", [status.services, status.calls_over_s, status.daemon.odd_files], () => [node("ul", { class: "items" }, ...(status.services || []).map((service) => {
     const level = service.answers === null ? "unknown" : service.answers ? "ok" : "stuck";
     const said = service.answers === null ? "not asked yet" : service.answers ? "answers" : `does not answer, for ${long(service.for_s)}`;
+    const late = service.calls === null || service.calls === undefined ? null :
+      `this daemon called it ${plural(service.calls, "time", "times")} in ${long(status.calls_over_s)}; ${service.failed ? `${whole(service.failed)} failed` : "none failed"}`;
     return node("li", {},
       node("p", {}, node("span", { class: `dot tone${service.answers ? "" : " hollow"}`, "data-level": level }), node("b", {}, service.name), ` ${said}`),
+      late ? node("p", { class: "muted" }, late) : null,
       service.error ? node("p", { class: "error" }, service.error) : null);
-  }))]);
+  })), node("p", { class: "muted" }, "What callers ask, and what fails for them, their own metrics tell.",
+    status.daemon.odd_files ? ` ${plural(status.daemon.odd_files, "file", "files")} below the store's directory cannot be dealt with: see the log.` : "")]);
 }
 
 function showEntries() {
@@ -305,17 +346,17 @@ function showEntries() {
     if (!entries || !Object.keys(entries.by_standing).length) return [node("p", { class: "muted" }, "Not known: the changelog could not be read.")];
     const bounds = entries.ages_s || [];
     const heads = [...bounds.map((bound) => `< ${long(bound)}`), bounds.length ? "older" : null].filter(Boolean);
-    return [node("table", {},
+    return [node("table", { class: "stacked" },
       node("thead", {}, node("tr", {}, node("th", { scope: "col" }, "state"), node("th", { scope: "col", class: "n" }, "all"), ...heads.map((head) => node("th", { scope: "col", class: "n" }, head)))),
       node("tbody", {}, ...Object.entries(entries.by_standing).map(([standing, number]) => node("tr", {},
-        node("th", { scope: "row" }, STANDINGS[standing] || standing.toLowerCase()), cell(number),
-        ...heads.map((_, index) => cell(entries.by_age?.[standing]?.[index] ?? 0)),
+        node("th", { scope: "row" }, STANDINGS[standing] || standing.toLowerCase()), cell(number, "all"),
+        ...heads.map((head, index) => cell(entries.by_age?.[standing]?.[index] ?? 0, head)),
       ))),
     ), entries.complete ? "" : node("p", { class: "muted" }, `${whole(entries.counted)} were counted; there may be more.`)];
   });
 }
 
-const cell = (number) => node("td", { class: number ? "n" : "n zero" }, whole(number));
+const cell = (number, head) => node("td", { class: number || head === "all" ? "n" : "n zero", "data-head": head }, whole(number));
 
 function showColumns() {
   show("columns", status.sources, () => {
@@ -323,9 +364,9 @@ function showColumns() {
     if (!sources.length) return [node("p", { class: "muted" }, "No source has reported yet.")];
     const rows = sources.flatMap(([name, source]) => [[`${name}: total`, source.total], ...Object.entries(source.workers || {}).map(([worker, row]) => [`${name}: ${worker}`, row])]);
     const columns = Object.keys(sources[0][1].total);
-    return [node("table", {},
+    return [node("table", { class: "stacked" },
       node("thead", {}, node("tr", {}, node("th", { scope: "col" }, "column"), ...rows.map(([name]) => node("th", { scope: "col", class: "n" }, name)))),
-      node("tbody", {}, ...columns.map((column) => node("tr", {}, node("th", { scope: "row" }, node("code", {}, column)), ...rows.map(([, row]) => node("td", { class: "n" }, columnValue(column, row[column])))))),
+      node("tbody", {}, ...columns.map((column) => node("tr", {}, node("th", { scope: "row" }, node("code", {}, column)), ...rows.map(([name, row]) => node("td", { class: "n", "data-head": name }, columnValue(column, row[column])))))),
     )];
   });
 }
@@ -341,9 +382,9 @@ function columnValue(column, value) {
 function showDecisions() {
   const list = recent.decisions.map(({ age_s: _, ...rest }) => rest);
   show("decisions", list, () => list.length ? [node("table", { class: "log" },
-    node("thead", {}, node("tr", {}, ...["when", "event", "what and why"].map((head) => node("th", { scope: "col" }, head)))),
+    node("thead", {}, node("tr", {}, ...["when (UTC)", "event", "what and why"].map((head) => node("th", { scope: "col" }, head)))),
     node("tbody", {}, ...list.map((each) => node("tr", { "data-severity": each.level },
-      node("td", {}, `${moment(each.at_ms)} `), node("td", { class: "event" }, each.event.replaceAll("_", " "), each.times > 1 ? ` × ${whole(each.times)}` : ""),
+      node("td", {}, `${shortly(each.at_ms)} `), node("td", { class: "event" }, each.event.replaceAll("_", " "), each.times > 1 ? ` × ${whole(each.times)}` : ""),
       node("td", {}, each.text)))),
   )] : [node("p", { class: "muted" }, "None yet since this daemon began.")]);
 }
@@ -401,7 +442,7 @@ function draw(id, scale, data, series, said) {
   if (!data.slice(1).some((values) => values.some((value) => value !== null))) {
     charts[id]?.destroy();
     delete charts[id];
-    place.replaceChildren(node("p", { class: "empty" }, "No figures from this time. They are kept in the daemon's memory only."));
+    place.replaceChildren(node("p", { class: "empty" }, "No figures from this time."));
     return;
   }
   const width = Math.max(160, place.clientWidth);
@@ -413,14 +454,14 @@ function draw(id, scale, data, series, said) {
   }
   place.replaceChildren();
   const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 }, font: "12px system-ui, sans-serif" };
-  const short = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+  const short = (seconds) => iso(seconds * 1000).slice(11, 16);
   charts[id] = new uPlot({
-    width, height: 190, cursor: { drag: { x: false, y: false }, y: false },
+    width, height: 190, tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"), cursor: { drag: { x: false, y: false }, y: false },
     legend: { markers: { width: 2, stroke: (_, index) => series[index - 1]?.stroke, fill: () => "transparent", dash: (_, index) => series[index - 1]?.dash ? "dashed" : "solid" } },
     hooks: { setCursor: [(chart) => { if (chart.cursor.left < 0) readLast(chart); }] },
     scales: { x: { time: true, range: () => charts[id]?.scale ?? scale }, y: { range: (_, __, high) => [0, high > 0 ? high * 1.15 : 1] } },
     axes: [{ ...axis, values: (_, splits) => splits.map(short), space: 60 }, { ...axis, size: 52, values: (_, splits) => splits.map((value) => value >= 10000 ? `${value / 1000}k` : value) }],
-    series: [{ label: "at", value: (_, value) => value === null ? "–" : clock(value * 1000) }, ...series.map((each) => ({ width: 2, points: { size: 4 }, ...each }))],
+    series: [{ label: "at", value: (_, value) => value === null ? "–" : `${clock(value * 1000)} UTC` }, ...series.map((each) => ({ width: 2, points: { size: 4 }, ...each }))],
   }, data, place);
   charts[id].scale = scale;
   readLast(charts[id]);
@@ -445,12 +486,26 @@ async function ask(address) {
 
 async function askStatus() {
   try {
-    status = await ask("status.json");
+    const answer = await ask("status.json");
+    if (typeof answer?.headline !== "string" || !answer.sample || !answer.daemon) throw new Error("status.json: it is no status");
+    status = answer;
     answeredAt = Date.now();
-    lost = false;
-  } catch {
-    lost = true;
+    [lost, broken] = [false, ""];
+  } catch (error) {
+    [lost, broken] = [true, error.name === "TypeError" || error.name === "TimeoutError" ? "" : error.message];
   }
+  try {
+    showStatus();
+  } catch (error) {  // figures that are shown in part would be taken for whole ones
+    [lost, broken] = [true, `status.json cannot be shown: ${error.message}`];
+    document.body.classList.add("lost", "old");
+    showAnswer();
+    showFreshness();
+    throw error;
+  }
+}
+
+function showStatus() {
   document.body.classList.toggle("bare", !status?.store);
   const old = Boolean(status?.store) && (lost || status.sample.error !== null || status.sample.stale);
   document.body.classList.toggle("old", old);
@@ -462,7 +517,7 @@ async function askStatus() {
   if (status && lost) { showTiles(); showDaemons(); }
   if (lost) return;
   byId("store").textContent = status.store ? `${status.store.kind} · ${status.store.name}` : "";
-  byId("self").textContent = `Shown by ${status.daemon.instance}${status.daemon.stopping ? ", which is stopping" : ""}. Nothing can be changed here.`;
+  byId("self").textContent = `Shown by ${status.daemon.instance}${status.daemon.stopping ? ", which is stopping" : ""}. Times are UTC. Nothing can be changed here.`;
   for (const part of [showTiles, showBars, showStuck, showFeed, showDaemons, showServices, showEntries, showColumns, showAudits]) part();
 }
 
@@ -473,7 +528,7 @@ async function askRecent() {
 
 async function repeat(what, everyMs) {
   for (;;) {
-    await what();
+    try { await what(); } catch (error) { console.error(error); }
     await new Promise((wake) => setTimeout(wake, everyMs));
   }
 }
@@ -486,7 +541,7 @@ new ResizeObserver(() => {
     if (chart.width !== width) chart.setSize({ width, height: 190 });
   }
 }).observe(byId("figures"));
-document.addEventListener("visibilitychange", () => { if (!document.hidden) { askStatus(); askRecent(); } });
-setInterval(showFreshness, 1000);
+document.addEventListener("visibilitychange", () => { if (!document.hidden) { watch(); askStatus().catch(console.error); askRecent().catch(console.error); } });
+setInterval(watch, 1000);
 repeat(askStatus, STATUS_EVERY_MS);
 repeat(askRecent, RECENT_EVERY_MS);

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,7 @@ async def test_a_file_that_another_process_signs_meanwhile_is_ours(
                 other.execute("CREATE TABLE of_another_process (id INTEGER)")
                 other.execute("COMMIT")
                 other.close()
-                return connect(":memory:").execute(f"VALUES ({', '.join(map(str, found[0]))})")
+                return super().execute(f"VALUES ({', '.join(map(str, found[0]))})")
             return rows
 
     monkeypatch.setattr(sqlite3, "connect", lambda *given, **named: connect(*given, **named, factory=Watched))
@@ -460,13 +460,22 @@ async def test_without_a_thread_for_writing_the_file_is_not_opened(path: Path, r
         assert await notes(database) == ["here"]
 
 
+@pytest.fixture
+def thread_ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keeps the error of the thread that ends in a test from pytest, and from the next test."""
+    ended = threading.Event()
+    monkeypatch.setattr("threading.excepthook", lambda _: ended.set())
+    yield
+    assert ended.wait(30)
+
+
+@pytest.mark.usefixtures("thread_ended")
 async def test_a_thread_that_ends_by_an_error_of_ours_leaves_nobody_waiting(
     path: Path, runtime: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*group: object) -> None:
         raise AssertionError("a defect")
 
-    monkeypatch.setattr("threading.excepthook", lambda _: None)
     with anyio.fail_after(30):
         async with Database.open(path, runtime) as database:
             database.require(NOTES)
@@ -477,14 +486,12 @@ async def test_a_thread_that_ends_by_an_error_of_ours_leaves_nobody_waiting(
                 await database.write(note("refused"))
 
 
-async def test_a_write_that_ends_the_thread_holds_up_no_other_process(
-    path: Path, runtime: Clock, database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("thread_ended")
+async def test_a_write_that_ends_the_thread_holds_up_no_other_process(path: Path, runtime: Clock, database: Database) -> None:
     def exits(connection: sqlite3.Connection) -> None:
         note("undone")(connection)
         raise SystemExit
 
-    monkeypatch.setattr("threading.excepthook", lambda _: None)
     async with Database.open(path, runtime, busy_timeout_s=0.05) as ended:
         ended.require(NOTES)
         with pytest.raises(UnconfirmedError, match="was given up"):
@@ -883,7 +890,9 @@ async def test_bytes_of_a_tombstone_that_have_changed_are_noticed(database: Data
     assert "does not match its checksum" in row.fault
 
 
-async def test_damaged_entries_of_the_changelog_cost_no_other_its_place(database: Database, runtime: Clock) -> None:
+async def test_damaged_entries_of_the_changelog_cost_no_other_its_place(
+    database: Database, runtime: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     log = SqliteChangeLog(database, runtime)
     entries = [await log.record(Change(ChangeId.new(runtime), "u/objects/k"), "dead") for _ in range(6)]
     for broken, change in zip(entries, (
@@ -903,6 +912,7 @@ async def test_damaged_entries_of_the_changelog_cost_no_other_its_place(database
             assert await log.park(entry, "it cannot be read")
         else:
             assert await log.claim(entry, "alive") is not None
+    assert [getattr(each, "event", "") for each in caplog.records] == ["unreadable_key"], "one line, however often it is met"
 
 
 async def test_a_file_of_version_0_1_is_taken_over_as_it_is(path: Path, runtime: Clock) -> None:

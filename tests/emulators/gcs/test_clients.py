@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import aiohttp
+import google_crc32c
 import obstore
 import pytest
 import pytest_asyncio
@@ -23,7 +24,8 @@ from google.cloud.storage import Client as GoogleClient
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import GCSStore
 
-from emulators.gcs.server import GcsEmulator
+from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
+from tiered.gcs.format import encode_crc
 
 pytestmark = pytest.mark.asyncio
 
@@ -64,6 +66,91 @@ Google = Callable[[Callable[[Bucket], Any]], Awaitable[Any]]
 
 
 # --- google-cloud-storage ------------------------------------------------------------------------
+
+
+async def test_googles_client_uploads_reads_and_deletes_by_generation(google: Google) -> None:
+    def work(bucket: Bucket) -> None:
+        blob = bucket.blob("größe/a#b?c")
+        blob.metadata = {"k": "v"}
+        blob.custom_time = datetime(2030, 1, 1, tzinfo=UTC)
+        blob.upload_from_string(b"0123456789", "text/plain", if_generation_match=0)
+        with pytest.raises(PreconditionFailed):
+            bucket.blob(blob.name).upload_from_string(b"other", if_generation_match=0, retry=None)
+        seen = bucket.get_blob(blob.name)
+        assert (seen.generation, seen.size, seen.metadata, seen.content_type) == (blob.generation, 10, {"k": "v"}, "text/plain")
+        assert (seen.custom_time, seen.crc32c) == (blob.custom_time, encode_crc(google_crc32c.value(b"0123456789")))
+        assert seen.download_as_bytes() == b"0123456789"
+        assert seen.download_as_bytes(start=3, end=5) == b"345"
+        seen.metadata = {"k": None, "other": "w"}
+        seen.patch()
+        assert bucket.get_blob(blob.name).metadata == {"other": "w"}
+        with pytest.raises(PreconditionFailed):
+            bucket.blob(blob.name).delete(if_generation_match=blob.generation - 1)
+        bucket.blob(blob.name).delete(if_generation_match=blob.generation)
+        with pytest.raises(NotFound):
+            bucket.blob(blob.name).delete()
+
+    await google(work)
+
+
+async def test_googles_client_finds_the_server_by_its_environment_variable(server: GcsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+
+    def work() -> None:
+        nobody = AnonymousCredentials()  # type: ignore[no-untyped-call]  # as above
+        with threads_ended(), closing(GoogleClient("project", nobody)) as client:
+            client.bucket("bucket").blob("a").upload_from_string(b"payload")
+
+    await asyncio.to_thread(work)
+    assert server.buckets["bucket"].objects["a"].payload == b"payload"
+
+
+async def test_googles_client_uploads_resumably_in_chunks_over_a_lost_answer(server: GcsEmulator, google: Google) -> None:
+    payload = bytes(range(256)) * (3 * KIB) + b"end"
+    server.faults.append(GcsFault(FaultMode.STATUS, "upload.put", times=1))
+
+    def work(bucket: Bucket) -> None:
+        blob = bucket.blob("a", chunk_size=GRANULE)
+        blob.upload_from_file(io.BytesIO(payload), if_generation_match=0)
+        assert blob.crc32c == encode_crc(google_crc32c.value(payload))
+        assert bucket.blob("a").download_as_bytes() == payload
+
+    await google(work)
+    assert server.calls.count("upload.start") == 1
+    assert server.calls.count("upload.put") + server.calls.count("upload.status") >= 5
+
+
+async def test_googles_client_lists_pages_and_deletes_in_a_batch(google: Google) -> None:
+    def work(bucket: Bucket) -> None:
+        for name in ("a/1", "a/2", "b", "c"):
+            bucket.blob(name).upload_from_string(name)
+        assert [blob.name for blob in bucket.list_blobs(page_size=1)] == ["a/1", "a/2", "b", "c"]
+        grouped = bucket.list_blobs(delimiter="/", start_offset="a", end_offset="c")
+        assert ([blob.name for blob in grouped], grouped.prefixes) == (["b"], {"a/"})
+        with bucket.client.batch():
+            for name in ("a/1", "b"):
+                bucket.blob(name).delete()
+        assert [blob.name for blob in bucket.list_blobs(fields="items(name),nextPageToken")] == ["a/2", "c"]
+
+    await google(work)
+
+
+async def test_googles_client_sets_up_a_bucket(google: Google) -> None:
+    def work(bucket: Bucket) -> None:
+        other = bucket.client.bucket("other")
+        other.add_lifecycle_delete_rule(days_since_custom_time=0)
+        other.soft_delete_policy.retention_duration_seconds = 0
+        other.create(location="EU")
+        seen = bucket.client.get_bucket("other")
+        assert list(seen.lifecycle_rules) == [{"action": {"type": "Delete"}, "condition": {"daysSinceCustomTime": 0}}]
+        assert (seen.location, seen.soft_delete_policy.retention_duration_seconds) == ("EU", 0)
+        seen.clear_lifecycle_rules()
+        seen.patch()
+        assert [each.name for each in bucket.client.list_buckets()] == ["bucket", "other"]
+        seen.delete()
+        assert bucket.client.lookup_bucket("other") is None
+
+    await google(work)
 
 
 async def test_googles_update_replaces_all_metadata_and_was_405(google: Google) -> None:

@@ -1,4 +1,4 @@
-"""The GCS emulator behaves as the service's documentation says; by plain HTTP, and by Google's own client."""
+"""The GCS emulator behaves as the service's documentation says, by plain HTTP."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import asyncio
 import base64
 import io
 import json
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -17,10 +15,6 @@ import aiohttp
 import google_crc32c
 import pytest
 import pytest_asyncio
-from google.api_core.exceptions import NotFound, PreconditionFailed
-from google.auth.credentials import AnonymousCredentials
-from google.cloud.storage import Bucket
-from google.cloud.storage import Client as GoogleClient
 from yarl import URL
 
 from changelog.base.runtime import SystemRuntime
@@ -761,119 +755,6 @@ async def test_a_truncated_answer_is_seen_by_the_client(client: Client, server: 
     with pytest.raises(aiohttp.ClientPayloadError):
         await client.read("a")
     assert len((await client.read("a")).body) == size
-
-
-# --- Google's own client -------------------------------------------------------------------------
-
-
-@contextmanager
-def threads_ended() -> Iterator[None]:
-    """Waits for the threads in which the client looks buckets up.
-
-    They would go on asking after the server has closed.
-    """
-    before = set(threading.enumerate())
-    yield
-    for thread in set(threading.enumerate()) - before:
-        thread.join()
-
-
-@pytest.fixture
-def in_thread(server: GcsEmulator) -> Callable[[Callable[[Bucket], Any]], Awaitable[Any]]:
-    def run(work: Callable[[Bucket], Any]) -> Any:
-        nobody = AnonymousCredentials()  # type: ignore[no-untyped-call]  # the package's types leave out its constructor
-        with threads_ended(), closing(GoogleClient("project", nobody, client_options={"api_endpoint": server.url})) as client:
-            return work(client.bucket("bucket"))
-
-    return lambda work: asyncio.to_thread(run, work)
-
-
-InThread = Callable[[Callable[[Bucket], Any]], Awaitable[Any]]
-
-
-async def test_googles_client_uploads_reads_and_deletes_by_generation(in_thread: InThread) -> None:
-    def work(bucket: Bucket) -> None:
-        blob = bucket.blob("größe/a#b?c")
-        blob.metadata = {"k": "v"}
-        blob.custom_time = datetime(2030, 1, 1, tzinfo=UTC)
-        blob.upload_from_string(b"0123456789", "text/plain", if_generation_match=0)
-        with pytest.raises(PreconditionFailed):
-            bucket.blob(blob.name).upload_from_string(b"other", if_generation_match=0, retry=None)
-        seen = bucket.get_blob(blob.name)
-        assert (seen.generation, seen.size, seen.metadata, seen.content_type) == (blob.generation, 10, {"k": "v"}, "text/plain")
-        assert (seen.custom_time, seen.crc32c) == (blob.custom_time, crc32c(b"0123456789"))
-        assert seen.download_as_bytes() == b"0123456789"
-        assert seen.download_as_bytes(start=3, end=5) == b"345"
-        seen.metadata = {"k": None, "other": "w"}
-        seen.patch()
-        assert bucket.get_blob(blob.name).metadata == {"other": "w"}
-        with pytest.raises(PreconditionFailed):
-            bucket.blob(blob.name).delete(if_generation_match=blob.generation - 1)
-        bucket.blob(blob.name).delete(if_generation_match=blob.generation)
-        with pytest.raises(NotFound):
-            bucket.blob(blob.name).delete()
-
-    await in_thread(work)
-
-
-async def test_googles_client_finds_the_server_by_its_environment_variable(server: GcsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-
-    def work() -> None:
-        nobody = AnonymousCredentials()  # type: ignore[no-untyped-call]  # as above
-        with threads_ended(), closing(GoogleClient("project", nobody)) as client:
-            client.bucket("bucket").blob("a").upload_from_string(b"payload")
-
-    await asyncio.to_thread(work)
-    assert server.buckets["bucket"].objects["a"].payload == b"payload"
-
-
-async def test_googles_client_uploads_resumably_in_chunks_over_a_lost_answer(server: GcsEmulator, in_thread: InThread) -> None:
-    payload = bytes(range(256)) * (3 * KIB) + b"end"
-    server.faults.append(GcsFault(FaultMode.STATUS, "upload.put", times=1))
-
-    def work(bucket: Bucket) -> None:
-        blob = bucket.blob("a", chunk_size=GRANULE)
-        blob.upload_from_file(io.BytesIO(payload), if_generation_match=0)
-        assert blob.crc32c == crc32c(payload)
-        assert bucket.blob("a").download_as_bytes() == payload
-
-    await in_thread(work)
-    assert server.calls.count("upload.start") == 1
-    assert server.calls.count("upload.put") + server.calls.count("upload.status") >= 5
-
-
-async def test_googles_client_lists_pages_and_deletes_in_a_batch(in_thread: InThread) -> None:
-    def work(bucket: Bucket) -> None:
-        for name in ("a/1", "a/2", "b", "c"):
-            bucket.blob(name).upload_from_string(name)
-        assert [blob.name for blob in bucket.list_blobs(page_size=1)] == ["a/1", "a/2", "b", "c"]
-        grouped = bucket.list_blobs(delimiter="/", start_offset="a", end_offset="c")
-        assert ([blob.name for blob in grouped], grouped.prefixes) == (["b"], {"a/"})
-        with bucket.client.batch():
-            for name in ("a/1", "b"):
-                bucket.blob(name).delete()
-        assert [blob.name for blob in bucket.list_blobs(fields="items(name),nextPageToken")] == ["a/2", "c"]
-
-    await in_thread(work)
-
-
-async def test_googles_client_sets_up_a_bucket(in_thread: InThread) -> None:
-    def work(bucket: Bucket) -> None:
-        other = bucket.client.bucket("other")
-        other.add_lifecycle_delete_rule(days_since_custom_time=0)
-        other.soft_delete_policy.retention_duration_seconds = 0
-        other.create(location="EU")
-        seen = bucket.client.get_bucket("other")
-        assert list(seen.lifecycle_rules) == [{"action": {"type": "Delete"}, "condition": {"daysSinceCustomTime": 0}}]
-        assert (seen.location, seen.soft_delete_policy.retention_duration_seconds) == ("EU", 0)
-        seen.clear_lifecycle_rules()
-        seen.patch()
-        assert [each.name for each in bucket.client.list_buckets()] == ["bucket", "other"]
-        seen.delete()
-        assert bucket.client.lookup_bucket("other") is None
-
-    await in_thread(work)
 
 
 # --- soft delete ---------------------------------------------------------------------------------

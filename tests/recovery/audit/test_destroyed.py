@@ -188,15 +188,16 @@ async def test_record_of_the_bucket_that_breaks_the_format_keeps_what_can_be_rea
 
 
 async def test_flipped_byte_is_found_only_where_bytes_are_read(embedded: EmbeddedGround) -> None:
-    names = [await plant(embedded, f"a/objects/{number}") for number in range(4)]
+    names = [await plant(embedded, f"a/objects/{number}") for number in range(5)]
     flip(embedded, names[1], 7)
     flip(embedded, names[2], SIZE + 3)  # in its metadata, which a listing does not read
+    flip(embedded, names[4], -1)  # in its footer, of which a listing takes the lengths and the times
     garbage = await plant(embedded, "a/objects/garbage", row=False)
     summary, found = await audit(embedded)
     assert ([each.name for each in found], summary.verified) == ([garbage], 0)
     summary, found = await audit(embedded, Verify())
     assert {each.name: each.kind for each in found} == {
-        garbage: Kind.ORPHAN, names[1]: Kind.DESTROYED, names[2]: Kind.DESTROYED,
+        garbage: Kind.ORPHAN, names[1]: Kind.DESTROYED, names[2]: Kind.DESTROYED, names[4]: Kind.DESTROYED,
     }  # fmt: skip
     lost = next(each for each in found if each.name == names[1])
     assert lost.size == SIZE and lost.generation and lost.object == "a/objects/1" and "checksum" in lost.detail

@@ -57,6 +57,10 @@ async def test_what_an_audit_found_is_noted(store: Settings, tmp_path: Path) -> 
     assert found.findings == {"dangling": (1, 0), "orphan": (2, manifest.totals[Kind.ORPHAN].size)}
     assert found.findings["orphan"][1] >= 2 * SIZE and found.is_loss
     assert Kind.DANGLING.value == DANGLING
+    live = manifest.totals[Kind.REFERENCED]
+    assert found.live == (live.number, live.size) and live.size >= live.number * SIZE > 0
+    of_blobs = [each for kind, each in manifest.totals.items() if kind not in run.OF_NO_BLOB]
+    assert (sum(each.number for each in of_blobs), sum(each.size for each in of_blobs)) == (found.blobs, found.size)
 
 
 async def test_a_clean_note_does_not_count_what_was_too_young_to_judge(store: Settings, tmp_path: Path) -> None:

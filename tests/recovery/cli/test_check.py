@@ -130,3 +130,40 @@ def test_where_nobody_listens_both_addresses_are_named_and_the_exit_code_is_3(ti
 def test_without_the_extra_it_says_what_to_install(tiered: Command, command: str) -> None:
     assert tiered("-c", "production.yaml", command, code=3, python=("-c", WITHOUT_GOOGLE)) == ""
     assert "install it with: pip install '.[gcp]'" in tiered.errors and tiered.errors.count("\n") == 1
+
+
+def test_an_index_without_a_row_was_whole(stored: Command) -> None:
+    """SQLite's quick check compares no index with its table. A key that its index lacks is not found."""
+    with sqlite3.connect(stored.store / "tiered.db") as connection:
+        connection.execute("PRAGMA writable_schema = 1")
+        index = connection.execute("SELECT * FROM sqlite_schema WHERE name = 'rows_by_deadline'").fetchone()
+        connection.execute("DELETE FROM sqlite_schema WHERE name = 'rows_by_deadline'")
+    connection.close()
+    with sqlite3.connect(stored.store / "tiered.db") as connection:
+        connection.execute("UPDATE rows SET deadline_ms = 1")
+        connection.execute("PRAGMA writable_schema = 1")
+        connection.execute("INSERT INTO sqlite_schema VALUES (?, ?, ?, ?, ?)", index)
+    connection.close()
+    [problem, *_] = stored("-d", "store", "check", code=3).splitlines()
+    assert "missing from index rows_by_deadline" in problem
+
+
+def test_blobs_that_are_not_mounted_were_lost_for_readers_and_made_anew_by_the_next_writer(stored: Command) -> None:
+    stored("-d", "store", "put", "a/objects/large", "-", stdin=bytes(2 << 20))
+    blobs, elsewhere = stored.store / "blobs", stored.directory / "elsewhere"
+    blobs.rename(elsewhere)
+    for command, code, says in (
+        (("get", "a/objects/large"), 3, "store/blobs is gone: put it back, or mount it"),
+        (("head", "a/objects/large"), 3, "store/blobs is gone: put it back, or mount it"),
+        (("put", "a/objects/k", "-"), 3, "store/blobs is gone, and rows of the store name blobs in it: put it back, or mount it"),
+        (("recover", "--once"), 3, "store/blobs is gone"),
+        (("check",), 3, "store/blobs is gone"),
+    ):
+        said = stored("-d", "store", *command, code=code)
+        assert says in said + stored.errors and "is lost" not in said + stored.errors and not blobs.exists()
+    assert stored("-d", "store", "get", "a/objects/k") == "payload", "a row needs no blob"
+    blobs.mkdir()
+    assert "store/blobs is empty" in stored("-d", "store", "check", code=3)
+    blobs.rmdir()
+    elsewhere.rename(blobs)
+    assert stored("-d", "store", "check") and stored("-d", "store", "get", "a/objects/large")

@@ -10,7 +10,6 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -21,17 +20,6 @@ from changelog.change import ChangeId
 from tests.given.command_line import OBJECT, OWN_PROCESS, Command, plant, shell, unwritable
 from tiered.embedded.blobs import FileBlobs
 from tiered.metadata import Metadata, TimeToLive
-
-
-@pytest.fixture(autouse=True)
-def _interruptible() -> Iterator[None]:
-    """Processes that a test starts can be interrupted.
-
-    They inherit this, also where the tests run in a shell's background, in which SIGINT is ignored.
-    """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
@@ -201,7 +189,7 @@ def test_an_expiry_is_set_extended_and_taken_away(tiered: Command) -> None:
     (["get", "a/objects/other", "-o", "no/such/directory"], 3, "cannot be written"),
     (["log", "show", "~changelog/zz/garbage"], 1, "no entry"),
     (["get", OBJECT, "--range", "x"], 3, "FIRST:END"),
-    (["put", OBJECT, "-", "--if-revision", "7"], 3, "'tiered head OBJECT' shows"),
+    (["put", OBJECT, "-", "--if-revision", "7"], 3, "head OBJECT` shows"),
     (["put", OBJECT, "-", "--if-absent", "--if-revision", "018bcfe5-6800-7000-8000-000000000001"], 3, "--if-absent and --if-revision"),
     (["cp", "a/objects/other", "a/objects/other"], 3, "onto itself"),
     (["mv", OBJECT, "a/objects/x"], 1, "there is no object"),
@@ -309,7 +297,8 @@ def test_a_pass_that_had_to_leave_garbage_says_so_and_did_the_rest(tiered: Comma
 
 def test_changes_that_are_not_stale_yet_are_spoken_of(tiered: Command) -> None:
     plant(tiered.store, None, released=False)
-    assert tiered("recover", "--dry-run") == "nothing to recover yet: 1 entry is open, and 'tiered log list' says what it waits for\n"
+    nothing = tiered("recover", "--dry-run")
+    assert nothing == f"nothing to recover yet: 1 entry is open, and `tiered -d {tiered.store} log list` says what it waits for\n"
     listed = tiered("log", "list")
     assert "  held: its owner renewed it lately  " in listed and "s ago" in listed
 
@@ -492,7 +481,7 @@ def test_daemon_warns_of_what_is_stuck_and_names_whose_change_it_recovers(tiered
     )
     try:
         assert daemon.stderr is not None
-        wanted = {"entries_stuck count=1: 1 entry is stuck: 'tiered log list --stuck'", "owner_was=dead: "}
+        wanted = {f"entries_stuck count=1: 1 entry is stuck: `tiered -d {tiered.store} log list --stuck`", "owner_was=dead: "}
         for line in daemon.stderr:
             wanted -= {each for each in wanted if each in line}
             if not wanted:

@@ -359,7 +359,7 @@ def test_what_is_stuck_stays_an_error_until_it_is_given_back(store: Call, tmp_pa
         code, out, errors = store("-d", "store", "recover", "--once", "--json")
         report = json.loads(out)
         assert (code, report["parked"], report["stuck"]) == (6, once, 1)
-        assert "1 entry is stuck: 'tiered log list --stuck'" in errors and "tiered log retry ID" in errors
+        assert "1 entry is stuck: `tiered -d store log list --stuck`" in errors and "tiered -d store log retry ID" in errors
     code, out, errors = store("-d", "store", "check", "--json")
     assert code == 6 and json.loads(out)["ok"] is False and "1 entry is stuck" in out and "1 entry is stuck" in errors
     assert "problem " in store("-d", "store", "check")[1]

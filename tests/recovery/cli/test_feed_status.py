@@ -76,7 +76,9 @@ FIRST = replace(CHECKPOINT, lower=0, passed=None, scan=SCAN)
         (feed(FIRST), replace(WORKS, fresh=False), "stalled", "no sign of life any more"),
         (feed(OLD), replace(WORKS, ended=True), "stalled", "Its writer has ended, and no other one works."),
         (feed(replace(CHECKPOINT, closed=True)), WORKS, "ended", "ended in good order, and no other one works."),
-        (feed(replace(OLD, closed=True), kept_age_s=3601.0), None, "stalled", "although entries wait"),
+        (feed(replace(CHECKPOINT, closed=True), sinks=(ONE,), kept_age_s=18 * 3600.0), None, "ended", "and no other one works."),
+        (feed(replace(OLD, closed=True), kept_age_s=20 * 3600.0), None, "stalled", "although entries wait"),
+        (feed(replace(OLD, closed=True), kept_age_s=27 * 3600.0, hold_max_s=7 * 86_400.0), None, "stalled", "although entries wait"),
         (feed(sinks=(FAILING,)), WORKS, "stalled", "No sink takes anything: gs://bucket/feed: status 500"),
         (feed(sinks=(ONE, FAILING)), WORKS, "behind", "A sink fails: gs://bucket/feed: status 500"),
         (feed(), replace(WORKS, verdict=Verdict(Kind.STALLED)), "stalled", "not every sink acknowledges any."),
@@ -92,9 +94,10 @@ FIRST = replace(CHECKPOINT, lower=0, passed=None, scan=SCAN)
         (feed(replace(CHECKPOINT, gap=True, scan=replace(SCAN, known=None))), WORKS, "behind", "before it publishes progress."),
         (feed(OLD), WORKS, "behind", "Its frontier is old."),
         (feed(replace(CHECKPOINT, store="bigtable:p/i/t+gcs:b")), WORKS, "stalled", "feed of the store 'bigtable:p/i/t+gcs:b', and this"),
-        (feed(replace(CHECKPOINT, closed=True), sinks=(ONE, FAILING)), WORKS, "stalled", "although a sink fails: gs://bucket/feed: status"),
+        (feed(replace(CHECKPOINT, closed=True), sinks=(ONE, FAILING)), WORKS, "behind", "although a sink fails: gs://bucket/feed: status"),
+        (feed(replace(CHECKPOINT, closed=True), sinks=(FAILING,)), WORKS, "stalled", "although a sink fails: gs://bucket/feed: status"),
         (feed(replace(CHECKPOINT, closed=True)), None, "ended", "A sink does not have all updates yet."),
-        (feed(replace(CHECKPOINT, closed=True), frontier_age_s=3601.0), None, "stalled", "although a sink does not have all updates."),
+        (feed(replace(CHECKPOINT, closed=True), frontier_age_s=27 * 3600.0), None, "stalled", "although a sink does not have all updates."),
         (feed(sinks=(ONE, replace(TWO, known=False))), WORKS, "unknown", "How far a sink is could not be read."),
         (feed(frontier_age_s=0.0, ahead_s=7200.0), replace(WORKS, fresh=False), "unknown", "Its frontier lies 7,200 s ahead"),
         (feed(frontier_age_s=0.0, ahead_s=7200.0), WORKS, "live", ""),
@@ -104,6 +107,16 @@ def test_each_state_has_its_reason(found: Feed, source: SourceOfFeed | None, sta
     now = judged(found, source)
     assert now.state == state
     assert why in now.why and bool(why) == bool(now.why)
+
+
+@pytest.mark.parametrize(("age_s", "every_s", "young"), [
+    (30.0, 2.0, True), (31.0, 2.0, False), (90.0, 30.0, True), (91.0, 30.0, False), (None, 30.0, False),
+])  # fmt: skip
+def test_how_old_a_young_frontier_is(age_s: float | None, every_s: float, young: bool) -> None:
+    settings = SETTINGS.model_copy(update={"progress_every_s": every_s})
+    found = feed(frontier_age_s=age_s)
+    assert judge(found, settings, None)[0] is (FeedState.LIVE if young else FeedState.STALLED)
+    assert judge(found, settings, WORKS)[0] is (FeedState.LIVE if young else FeedState.BEHIND)
 
 
 def test_a_checkpoint_that_cannot_be_read_is_said_to_be_so() -> None:
@@ -141,13 +154,16 @@ def test_a_feed_that_stands_still_is_in_the_answer_with_what_to_do() -> None:
     assert (waits.level, headline(waits)) == (Level.BEHIND, "Recovery keeps up. Nobody takes up what the change feed must publish.")
 
 
+HAS_ENDED = "The writer of the change feed has ended, and no other one works now."
+
+
 @pytest.mark.parametrize(("feed_of", "level", "code", "said"), [
     (judged(feed(OLD)), Level.BEHIND, 1, "The change feed is behind."),
     (judged(feed(sinks=(ONE, FAILING))), Level.BEHIND, 1, "The change feed is behind."),
     (judged(feed(None, kept=Kept(0, False, None), kept_age_s=None)), Level.BEHIND, 1, "Nobody takes up what the change feed must publish."),
     (judged(feed(frontier_age_s=0.0, ahead_s=7200.0), None), Level.UNKNOWN, 4, "It is not known whether the change feed keeps up."),
     (judged(feed(FIRST)), Level.OK, 0, ""),
-    (judged(feed(replace(CHECKPOINT, closed=True)), None), Level.OK, 0, ""),
+    (judged(feed(replace(CHECKPOINT, closed=True)), None), Level.OK, 0, HAS_ENDED),
     (judged(feed(enabled=False)), Level.OK, 0, ""),
 ])  # fmt: skip
 def test_status_was_greener_than_feed_status(feed_of: Feed, level: Level, code: int, said: str) -> None:

@@ -54,6 +54,7 @@ def test_a_store_that_is_well() -> None:
 Recovery keeps up.
 
 store     embedded, /srv/store
+contents  10 blobs in all, by the audit that ended 1 h ago (small objects are not counted)
 at        2023-11-14T22:13:20Z
 recovery  healthy, caught up in about 2 s
 snapshot  [############----------------] 45 %, at least 450 of 1,000 entries read
@@ -109,7 +110,21 @@ def test_many_stuck_entries_are_counted_and_not_cut_silently() -> None:
         ({"sources": {}, "entries": entries(CLAIMABLE=1), "daemons": None}, Level.UNKNOWN, "It is not known whether recovery keeps up"),
         (
             {"answers": False, "sources": {}, "entries": Entries(), "stuck": StuckEntries(), "daemons": None},
-            Level.UNKNOWN, "The changelog does not answer",
+            Level.UNKNOWN, "The changelog cannot be read, so it is not known whether recovery keeps up.",
+        ),
+        (
+            {"answers": False, "sources": {}, "entries": Entries(), "stuck": StuckEntries(), "away": ("changelog", "high-volume tier")},
+            Level.UNKNOWN, "The changelog and the high-volume tier do not answer. It is not known whether recovery keeps up.",
+        ),
+        (
+            {"away": ("long-term tier",), "complete": False, "problems": ("x",)},
+            Level.UNKNOWN, "The long-term tier does not answer, so recovery waits. Recovery keeps up. See the problems, too.",
+        ),
+        ({"refusing": ("long-term tier",)}, Level.UNKNOWN, "The long-term tier refuses what is asked of it, so entries wait."),
+        ({"away": ("long-term tier",), "stuck": StuckEntries(2, True)}, Level.STUCK, "The long-term tier does not answer, so recovery"),
+        (
+            {"away": ("changelog",), "answers": False, "audits": Audits((replace(AUDIT, findings={"dangling": (2, 0)}),))}, Level.LOST,
+            "DATA IS LOST: an audit found 2 objects whose blob is gone or cannot be read. The changelog does not answer. It is not known",
         ),
         ({"durable": False, "sources": {}, "entries": entries(), "daemons": ()}, Level.UNKNOWN, "No changelog is kept"),
         ({"stuck": StuckEntries(0, False)}, Level.UNKNOWN, "Recovery keeps up."),

@@ -179,6 +179,7 @@ async def test_when_the_changelog_goes_away_the_last_figures_stay_with_their_age
     assert said["sources"]["recovery"]["total"]["processed_values"] == 1_040_000
     assert said["sample"]["age_s"] == 330.0 and said["sample"]["failing_for_s"] == 30.0 and said["sample"]["stale"]
     shown.status = healthy()
+    shown.worker.answered_at = shown.runtime.now
     await shown.sample()
     said = (await get(shown, "/status.json")).json()
     assert said["level"] == "ok" and said["sample"]["error"] is None
@@ -263,7 +264,9 @@ async def test_a_full_disk_is_told_although_every_question_is_answered() -> None
     said = (await get(shown, "/status.json")).json()
     assert said["level"] == "unknown" and said["headline"].startswith("The changelog does not answer, so recovery waits.")
     [changelog, *others] = said["services"]
-    assert changelog == {"name": "changelog", "answers": False, "for_s": 20.0, "error": "the disk is full: free some space"}
+    assert changelog == {
+        "name": "changelog", "answers": False, "for_s": 20.0, "error": "the disk is full: free some space", "calls": None, "failed": None,
+    }  # fmt: skip
     assert all(each["answers"] for each in others) and said["orders"][0]["type"] == "tiered check"
     shown.worker.outages.answered("changelog")
     assert (await get(shown, "/readyz")).status_code == 200
@@ -276,8 +279,25 @@ async def test_a_daemon_that_may_not_delete_says_why_and_names_no_object() -> No
     shown.worker.outages.suspect("long_term", refusal)
     shown.worker.outages.confirm()
     said = (await get(shown, "/status.json")).json()
-    assert said["headline"].startswith("The long-term tier refuses what recovery asks of it, so entries wait.")
+    assert said["headline"].startswith("The long-term tier refuses what is asked of it, so entries wait.")
     assert "photos" not in json.dumps(said) and said["services"][2]["error"].startswith("the bucket refuses to delete")
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_a_daemon_that_does_nothing_is_not_green(answered: bool) -> None:
+    """Its reports go on, so it counts as alive, and nothing waits yet: `/readyz` said 503 beside a green page."""
+    shown = Shown()
+    if not answered:
+        shown.worker.answered_at = None
+    shown.runtime.now += 200
+    await shown.sample()
+    assert (shown.view.status() or {})["level"] == "ok", "it may still be in its first pass"
+    shown.runtime.now += 200
+    await shown.sample()
+    said = (await get(shown, "/status.json")).json()
+    assert said["level"] == "unknown" and said["orders"][-1]["type"] is None
+    assert said["headline"].startswith("This daemon does nothing: no pass has read the changelog for 7 min. Recovery keeps up.")
+    assert (await get(shown, "/readyz")).status_code == 503
 
 
 async def test_an_outage_that_nobody_met_again_is_over() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -34,7 +35,7 @@ from emulators.up import BUILT_IN
 from recovery.http import server
 from recovery.http.server import listening, names_of
 from recovery.loop import RecoveryLoop
-from tests.given.command_line import OBJECT, plant
+from tests.given.command_line import OBJECT, Command, plant
 from tests.given.daemon_process import PATIENCE_S, QUICK, running_daemon, wait_for
 from tiered import ObjectId, UnavailableError, open_storage
 from tiered.open import open_backends
@@ -167,9 +168,19 @@ def test_an_entry_that_is_stuck_is_shown_with_the_command_to_type(tmp_path: Path
     with running_daemon(tmp_path) as daemon:
         said = daemon.until(lambda said: said["level"] == "stuck")
         [entry] = said["stuck"]["entries"]
-        assert (entry["object"], entry["type"]) == ("…", f"tiered log retry {change_id}")
+        assert (entry["object"], entry["type"]) == ("…", f"tiered -d {tmp_path / 'store'} log retry {change_id}")
+        elsewhere = Command(tmp_path, store=False)
+        for command in [entry["type"], *(each["type"] for each in said["orders"])]:
+            assert elsewhere(*shlex.split(command)[1:]), command
         assert OBJECT not in str(said)
         assert OBJECT not in str(daemon.get("recent.json").json())
+
+        def collections() -> int:
+            [(_, number)] = re.findall(r'(python_gc_collections_total\{generation="0"\}) (\S+)', daemon.get("metrics").text)
+            return round(float(number))
+
+        before = collections()
+        wait_for(lambda: collections() > before + 1)  # an idle daemon grew for hours: one in 50,000 objects
 
 
 def test_two_servers_of_one_store_say_the_same(tmp_path: Path) -> None:

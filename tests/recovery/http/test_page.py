@@ -6,6 +6,7 @@ these tests are skipped. `SCREENSHOTS=DIR` keeps pictures of each state.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -25,8 +26,9 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, 
 from changelog.base.runtime import SystemRuntime
 from recovery.http.history import Point
 from recovery.http.server import listening, run_uvicorn
+from recovery.last_audit import Audits
 from recovery.statistics.verdict import Kind, Verdict
-from recovery.status.known import Status
+from recovery.status.known import Level, Status
 from tests.given.command_line import plant
 from tests.given.daemon_process import PATIENCE_S, running_daemon
 from tests.given.shown_status import BROKEN_KEY, NAME, STUCK_ID, SetClock, Shown, fed, healthy, stuck, unanswered
@@ -34,6 +36,7 @@ from tests.recovery.http.test_audits import plant as plant_run
 from tiered.errors import UnavailableError
 from tiered.settings import DaemonSettings
 
+WHOLE = next(iter((healthy().audits or Audits()).runs))
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 pytestmark = [
     pytest.mark.slow, pytest.mark.browser,
@@ -86,6 +89,10 @@ class Watched:
 
     def until(self, selector: str, text: str | re.Pattern[str]) -> None:
         expect(self.page.locator(selector)).to_contain_text(text, timeout=PATIENCE_S * 1000)
+
+    def ask(self) -> None:
+        """Lets the page ask now, as after it was hidden, and not only 3 s after the last answer."""
+        self.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
     def keep(self, name: str) -> None:
         if where := os.environ.get("SCREENSHOTS"):
@@ -155,7 +162,9 @@ def test_it_shows_what_the_status_says_in_both_schemes_and_on_a_narrow_screen(br
         said = httpx.get(f"{url}status.json", trust_env=False).json()
         watched.until("#headline", said["headline"])
         watched.until("#tiles", "12.4 per s")
-        assert "12" in watched.text("#tiles div:nth-child(2) dd.number")
+        tiles = [watched.text(f"#tiles div:nth-child({number}) dt") for number in (1, 2, 3, 4)]
+        assert tiles == ["Recovery", "Stuck entries", "Last audit", "Daemons alive"], "the top row"
+        assert "12" in watched.page.locator("#tiles > div").filter(has_text="Backlog").inner_text()
         assert watched.text("#level").lower() == "needs you"
         assert [watched.page.locator("#orders code").nth(0).inner_text()] == [order["type"] for order in said["orders"]][:1]
         for entry in said["stuck"]["entries"]:
@@ -177,12 +186,18 @@ def test_it_shows_what_the_status_says_in_both_schemes_and_on_a_narrow_screen(br
             assert column in watched.text("#columns")
             assert value is None or isinstance(value, bool) or column.startswith("bytes") or f"{value:,}" in watched.text("#columns")
         assert watched.wider_than_screen() <= 0
+        assert watched.page.evaluate(CUT) == [], "no table is cut, and no word that fits into a line is broken"
         back = watched.page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (sum(map(int, re.findall(r"\d+", back)[:3])) > 380) == (scheme == "light")
         watched.keep(f"stuck-{scheme}-{width}")
         assert watched.errors == []
         assert watched.hosts == {httpx.URL(url).netloc.decode()}
 
+
+CUT = """() => [
+  ...[...document.querySelectorAll('main table')].filter((each) => each.scrollWidth > each.parentElement.clientWidth),
+  ...[...document.querySelectorAll('.command code span')].filter((each) => each.textContent.length <= 36 && each.offsetHeight > 30),
+].map((each) => each.textContent.slice(0, 60))"""
 
 LOW_CONTRAST = """() => {
   const parts = (text) => { const m = text.match(/[\\d.]+/g).map(Number); return m.length === 3 ? [...m, 1] : m; };
@@ -257,6 +272,57 @@ def test_audits_are_listed_and_their_reports_open(browser: Browser, tmp_path: Pa
         watched.page.get_by_role("link", name="report").click()
         expect(watched.page).to_have_title("2026-11-22 night", timeout=PATIENCE_S * 1000)
         assert watched.errors == []
+
+
+def test_each_level_has_a_sign_a_word_and_a_colour_of_its_own_and_only_ok_is_green(browser: Browser) -> None:
+    looks = {
+        Level.OK: healthy(), Level.BEHIND: fed(), Level.STUCK: stuck(), Level.UNKNOWN: replace(healthy(), away=("long-term tier",)),
+        Level.LOST: replace(healthy(), audits=Audits((replace(WHOLE, findings={"dangling": (2, 0)}),))),
+    }
+    made = shown(healthy())
+    green = set()
+    with served(made) as url:
+        watched = Watched(browser, url)
+        for level, found in looks.items():
+            made.status = found
+            watched.page.wait_for_timeout(300)  # the server looks meanwhile
+            watched.ask()
+            expect(watched.page.locator("#answer")).to_have_attribute("data-level", level.value, timeout=PATIENCE_S * 1000)
+            sign = watched.page.evaluate("getComputedStyle(document.querySelector('.mark'), '::before').content")
+            assert sign == {"ok": '"✓"', "behind": '"↓"', "unknown": '"?"'}.get(level, '"!"')
+            colour = watched.page.evaluate("getComputedStyle(document.querySelector('.mark')).backgroundColor")
+            green |= {level} if colour == "rgb(20, 113, 58)" else set()
+            assert watched.text("#level").lower() in watched.page.title() or level is Level.STUCK
+            watched.keep(f"level-{level.value}")
+        assert watched.text("#tiles > div:nth-child(3) dt") == "Lost objects"
+        assert green == {Level.OK} and watched.errors == []
+
+
+@pytest.mark.parametrize("how", ["it sleeps", "500", "no JSON", "another JSON", "a part that cannot be shown"])
+def test_a_page_that_is_left_open_does_not_stay_green(browser: Browser, how: str) -> None:
+    """The machine of the page slept, or the daemon answers with something else: nothing of it is of now."""
+    made = shown(healthy(), tiered="tiered -c /etc/tiered.yaml")
+    with served(made) as url:
+        watched = Watched(browser, url)
+        watched.until("#level", re.compile("nothing known", re.IGNORECASE))
+        if how == "it sleeps":
+            watched.page.route("**/status.json", lambda route: None)  # there is no answer yet
+            watched.page.evaluate("answeredAt = Date.now() - 3600000")
+        else:
+            broken = {**httpx.get(f"{url}status.json", trust_env=False).json(), "services": {"x": 1}}
+            body = {"500": "", "no JSON": "<html>", "another JSON": "[]"}.get(how, json.dumps(broken))
+            watched.page.route("**/status.json", lambda route: route.fulfill(status=500 if how == "500" else 200, body=body))
+        if how != "it sleeps":
+            watched.ask()
+        watched.until("#headline", "The daemon gives no answer")
+        expect(watched.page.locator("#answer")).to_have_attribute("data-level", "unknown")
+        assert watched.page.evaluate("document.body.matches('.lost.old')")
+        assert "grayscale(1)" in watched.page.evaluate("getComputedStyle(document.querySelector('#tiles')).filter")
+        assert watched.text("#orders code").startswith("tiered -c /etc/tiered.yaml status")
+        watched.page.unroute("**/status.json")
+        watched.ask()
+        watched.until("#headline", "Recovery keeps up.")
+        assert watched.page.evaluate("!document.body.matches('.lost, .old')")
 
 
 # --- by keyboard ------------------------------------------------------------------------------------
@@ -352,7 +418,7 @@ def test_a_live_daemon_is_killed_and_restarted_under_an_open_page(browser: Brows
         url, port = daemon.url, daemon.port
         daemon.process.kill()
         daemon.process.wait()
-        watched.until("#headline", re.compile(r"The daemon gives no answer since \d\d:\d\d:\d\d"))
+        watched.until("#headline", re.compile(r"The daemon gives no answer since \d\d:\d\d:\d\d UTC"))
         watched.until("#fresh", "no answer for")
         assert watched.page.title() == "not known · tiered recovery"
         assert watched.page.evaluate("document.body.classList.contains('lost')")

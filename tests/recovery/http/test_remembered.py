@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from changelog.base.errors import CorruptRecordError
+from changelog.log import NOTE_BYTES_MAX
 from recovery.hiding import without_names
 from recovery.http.decisions import KEPT_MAX, Decisions
-from recovery.http.history import COARSE_MAX, FINE_MAX, History, Point
-from tests.given.shown_status import SetClock
+from recovery.http.history import COARSE_MAX, COARSE_S, FINE_MAX, NOTE, History, Point, decode, encode, exchange
+from recovery.http.own import Calls, memory_bytes
+from tests.given.shown_status import NOW_MS, SetClock, Shown, healthy
+from tiered.testing.log import MemoryChangeLog
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 def test_a_day_of_points_is_bounded_ordered_and_keeps_peaks_and_gaps() -> None:
@@ -42,6 +54,89 @@ def test_history_loses_no_peak_of_what_it_still_covers(steps: list[tuple[float, 
     points = history.points()
     assert max([point.backlog or 0.0 for point in points], default=0.0) == peak or len(points) > COARSE_MAX
     assert all(later.at > earlier.at for earlier, later in pairwise(points))
+
+
+DAY = 1_795_334_400.0
+
+
+async def test_the_history_outlives_a_daemon_and_breaks_where_nobody_looked() -> None:
+    """What this process has seen is never replaced by what the note says of the same minutes."""
+    log = MemoryChangeLog(SetClock())
+    before = History()
+    for number in range(720):  # an hour; `at` is this daemon's own clock
+        before.add(Point(5000.0 + number * 5, 2.0, 4.0, float(number)))
+    past = await exchange(log, before.past(DAY, 8600.0), DAY)
+    assert len(past) == 12 and max(backlog or 0.0 for _, _, backlog in past.values()) == 719
+    after, later = History(), DAY + 3 * COARSE_S
+    after.add(Point(20.0, 9.0, 9.0, 9.0))
+    after.recall(await exchange(log, after.past(later, 20.0), later), later, 20.0)
+    points = after.points()
+    assert [point.at for point in points] == sorted(point.at for point in points) and points[-1] == Point(20.0, 9.0, 9.0, 9.0)
+    assert [point.inflow for point in points] == [2.0] * 12 + [None, 9.0]
+    assert points[0].at == pytest.approx(20.0 - 15 * COARSE_S), "an hour before the first daemon ended, by this one's clock"
+
+
+async def test_two_daemons_keep_one_history_of_a_day_in_a_note() -> None:
+    log = MemoryChangeLog(SetClock())
+    first = int(DAY // COARSE_S) - 400
+    for numbers, inflow in ((range(0, 400, 2), 1.0), (range(400), 123_456.789)):
+        past = await exchange(log, {first + number: (inflow, None, 2.5e9) for number in numbers}, DAY)
+    assert set(past) == {first + number for number in range(112, 400)}, "a day"
+    assert past[first + 200] == (1.0, None, 2.5e9), "what was told first stays"
+    assert decode(encode(past))[first + 201] == (123_500.0, None, 2.5e9)
+    wide = {2**39 + number: (1.234e-300, 1.234e300, 1.234e-300) for number in range(500)}
+    kept = decode(encode(wide))
+    assert len(encode(wide)) <= NOTE_BYTES_MAX and max(kept) == max(wide) and len(kept) > 200
+
+
+@pytest.mark.parametrize(
+    "raw", [b"?", b"[]", b'{"v":1}', b'{"v":1,"points":[[1],[5,true,2,3],[5,-1,2,3],[5.5,1,2,3],[5,1e999,1,1],[5,1,"2",3]]}']
+)
+async def test_a_damaged_history_is_replaced_and_harms_nothing(raw: bytes) -> None:
+    assert decode(raw) == {}
+    log = MemoryChangeLog(SetClock())
+    assert await log.swap_note(NOTE, None, raw)
+    now = int(DAY // COARSE_S)
+    assert await exchange(log, {now - 1: (1.0, 1.0, 1.0)}, DAY) == {now - 1: (1.0, 1.0, 1.0)}
+    assert decode(await log.read_note(NOTE) or b"") == {now - 1: (1.0, 1.0, 1.0)}
+
+
+async def test_a_history_of_newer_software_stays() -> None:
+    log = MemoryChangeLog(SetClock())
+    assert await log.swap_note(NOTE, None, b'{"v":2}')
+    with pytest.raises(CorruptRecordError, match="version 2"):
+        await exchange(log, {1: (1.0, 1.0, 1.0)}, DAY)
+    assert await log.read_note(NOTE) == b'{"v":2}'
+
+
+async def test_a_page_shows_the_history_of_the_daemon_before_it() -> None:
+    log = MemoryChangeLog(SetClock())
+    for later_s, shown_before in ((0.0, 0), (900.0, 1)):
+        shown = Shown(replace(healthy(), at_ms=NOW_MS + round(later_s * 1000)), log=log)
+        shown.sampler.history.add(Point(shown.runtime.now - 400.0, 7.0, 7.0, 7.0))
+        await shown.sample()
+        history = shown.view.recent()["history"]
+        old = [age_s for age_s, inflow in zip(history["age_s"], history["inflow"], strict=True) if age_s > 500 and inflow == 7.0]
+        assert len(old) == shown_before
+    assert 900 < old[0] <= 900 + 700
+
+
+def test_calls_of_late_are_counted_and_those_before_are_not() -> None:
+    clock, made = SetClock(), {"changelog": (0, 0)}
+    calls = Calls(lambda: dict(made), clock)
+    assert {**calls.late("changelog"), "over_s": calls.over_s} == {"calls": None, "failed": None, "over_s": None}
+    for number in range(1, 201):
+        calls.take()
+        made["changelog"] = (number * 10, number)
+        clock.now += 5
+    calls.take()
+    assert {**calls.late("changelog"), "over_s": calls.over_s} == {"calls": 600, "failed": 60, "over_s": 300.0}
+    assert calls.late("long-term tier") == {"calls": None, "failed": None}
+    assert len(calls._counts) < 70
+
+
+def test_the_memory_is_that_of_this_process() -> None:
+    assert 10**7 < (memory_bytes() or 0) < 10**10
 
 
 @pytest.fixture

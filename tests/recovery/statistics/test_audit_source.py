@@ -106,6 +106,15 @@ async def test_what_is_damaged_stays_and_the_audit_goes_on(store: Settings, tmp_
     assert "the statistics of audit in the changelog are damaged" in caplog.text
 
 
+async def test_a_changelog_that_cannot_be_opened_is_said_and_ends_no_audit(
+    anyio_backend: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "tiered")
+    async with AuditSource.open(Settings(directory=tmp_path / "nowhere", changelog="sqlite"), SystemRuntime(), "run-7") as source:
+        await source.report(finished(1, 10))
+    assert "statistics_not_reported run=run-7: there is no store in" in caplog.text
+
+
 # --- reports -----------------------------------------------------------------------------------------
 
 

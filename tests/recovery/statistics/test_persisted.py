@@ -149,6 +149,18 @@ def test_what_vanishes_beside_another_worker_is_counted_once_it_has_reported() -
     assert 1090 <= (document.total().outstanding_values or 0) <= 1100 and document.total().lag == 640
 
 
+def test_what_is_missing_waits_until_every_other_worker_has_reported() -> None:
+    document = reported(reported(reported(new(), "a", 0, backlog=14), "b", 4, 1), "c", 0, 1)
+    document = reported(document, "a", 0, 5, backlog=10)
+    for at_s in (10, 20):
+        document = reported(document, "a", 0, at_s, backlog=5)
+        assert (document.regressions, document.elsewhere) == (0, 0) and document.missing is not None, "b may have done it"
+    document = reported(reported(document, "c", 0, 25), "a", 0, 30, backlog=5)
+    assert document.regressions == 0 and document.missing is not None
+    document = reported(reported(document, "b", 7, 35), "a", 0, 40, backlog=5)
+    assert (document.regressions, document.elsewhere, document.missing) == (2, 2, None), "the other two were not theirs"
+
+
 def test_what_a_worker_finishes_while_it_counts_has_not_vanished() -> None:
     """It counts for 5 s and finishes entries meanwhile, sometimes 250, sometimes none."""
     document = reported(new(), "a", 0, backlog=10_000)
@@ -342,6 +354,25 @@ async def test_a_swap_without_an_answer_is_repeated_without_counting_twice(anyio
 
 
 @pytest.mark.anyio
+def test_the_stored_form_is_the_one_that_was_released() -> None:
+    """Daemons of two versions work beside each other. A form that changes is a new version."""
+    columns = (
+        '"incarnation":"r","snapshot_records_known":9,"snapshot_known_estimated":true,"snapshot_progress":4,"snapshot_committed":false,'
+        '"outstanding_values":7,"processed_values":3,"messages_received":5,"bytes_received":50,"updates_staged":2,"updates_committed":1'
+    )
+    raw = (
+        '{"v":1,"source":"recovery","incarnation":"r","snapshot":"first pass","committed":false,"base":{"processed_values":2,'
+        '"messages_received":2,"bytes_received":2,"updates_staged":2,"updates_committed":2},"folded":{"old":[1,1,1,1,1]},'
+        '"offsets":{"outstanding":9,"processed":5},"missing":{"since_ms":1,"amount":2,"others":3},"elsewhere":4,"regressions":6,'
+        f'"samples":[[1000,9,5]],"workers":{{"a":{{"run":"r","at_ms":1000,"left":false,{columns}}}}},"departed":{{"z":8}}}}'
+    ).encode()
+    found = decode("recovery", raw)
+    assert encode(found) == raw
+    assert (found.offsets, found.elsewhere, found.regressions) == (Offsets(9, 5), 4, 6)
+    assert (found.departed, found.samples) == ({"z": 8}, ((1000, 9, 5),))
+    assert (found.total().lag, found.total().messages_received) == (4, 7)
+
+
 async def test_a_log_that_keeps_nothing_has_no_statistics(anyio_backend: str) -> None:
     log = NoopChangeLog()
     assert await change_statistics(log, "audit", lambda found: reported(found, "a", 10)) is not None

@@ -19,7 +19,8 @@ from changelog.change import Change, ChangeId, Entry, encode
 from changelog.noop import NoopChangeLog
 from recovery.daemon import recover_once, source_of
 from recovery.loop import RecoveryLoop
-from recovery.statistics import recovery_source, reporting
+from recovery.statistics import reporting
+from recovery.statistics.counting import Count
 from recovery.statistics.persisted import Document, note_name, read_statistics
 from recovery.statistics.recovery_source import Counts, RecoverySource, count_backlog
 from recovery.statistics.verdict import Kind
@@ -81,34 +82,9 @@ async def test_the_backlog_is_what_is_due_now_or_held_by_a_recoverer(world: Worl
     assert await world.log.target.park(parked, "why")
     assert await world.log.target.keep(kept)
     world.log.target.stored[unreadable.key] = Stored(b"nonsense", now_ms)
-    assert await count_backlog(world.log.target, world.runtime, now_ms, world.settings()) == recovery_source.Backlog(3, False)
-    assert (await count_backlog(world.log.target, world.runtime, now_ms + 3_600_000, world.settings())).entries == 5
+    assert await count_backlog(world.log.target, world.runtime, now_ms, world.settings()) == Count(3)
+    assert (await count_backlog(world.log.target, world.runtime, now_ms + 3_600_000, world.settings())) == Count(5)
     assert await world.log.target.read(held.change.id) == held
-
-
-async def test_a_long_backlog_is_estimated_within_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    await plant(world, 4_000)
-    now_ms = await world.log.target.announce("clock")
-    for bound in (500, 1_000, 2_000):
-        monkeypatch.setattr(recovery_source, "PROBE_ENTRIES_MAX", bound)
-        before = len(world.calls)
-        found = await count_backlog(world.log, world.runtime, now_ms, world.settings())
-        assert found.estimated and 3_000 < found.entries < 5_000
-        assert len(world.calls) - before == bound / 500
-    monkeypatch.undo()
-    assert await count_backlog(world.log, world.runtime, now_ms, world.settings()) == recovery_source.Backlog(4_000, False)
-
-
-async def test_a_probe_ends_when_its_time_is_up(world: World) -> None:
-    async def slow(real: Any, *arguments: Any, **named: Any) -> Any:
-        await world.runtime.sleep(2)
-        return await real(*arguments, **named)
-
-    await plant(world, 3_000)
-    world.log.hooks["entries"] = slow
-    began = world.runtime.monotonic()
-    found = await count_backlog(world.log, world.runtime, await world.log.target.announce("clock"), world.settings())
-    assert found.estimated and world.runtime.monotonic() - began == 6
 
 
 # --- reports -----------------------------------------------------------------------------------------

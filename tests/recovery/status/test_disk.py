@@ -66,7 +66,7 @@ def test_a_disk_that_is_read_only_is_not_well(disk: Path, mount: Mount) -> None:
     anyio.run(put, disk / "store", "k", 2000)
     mount(disk, "-o", "remount,ro")
     code, told = command(disk / "store", "status")
-    assert (code, told["level"]) == (0, "unknown") and told["headline"].startswith("The disk is read-only: nothing can be stored")
+    assert (code, told["level"]) == (4, "unknown") and told["headline"].startswith("The disk is read-only: nothing can be stored")
     assert not [order for order in told["orders"] if "Start one" in order["why"]]
 
 

@@ -5,23 +5,30 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 from trio.testing import MockClock
 
-from changelog.base.errors import CorruptRecordError, UnavailableError, UnconfirmedError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError, UnconfirmedError
 from changelog.change import Change, ChangeId, Entry
 from changelog.lease import Standing
 from changelog.noop import NoopChangeLog
 from recovery.cli.status_lines import status_lines
+from recovery.feed.writer.checkpoint import NOTE as FEED_NOTE
+from recovery.feed.writer.checkpoint import Checkpoint
+from recovery.feed.writer.checkpoint import store_of as feed_store_of
+from recovery.feed.writer.positions import Position
+from recovery.feed.writer.positions import note_name as position_note
 from recovery.last_audit import DANGLING, DESTROYED, NOTE, RUNS_MAX, Audits, LastAudit, decode, encode, note_audit, read_audits
 from recovery.statistics.columns import Offsets, SourceRow
 from recovery.statistics.persisted import RECOVERY, Document, change_statistics, note_name
 from recovery.statistics.verdict import Kind, Verdict
 from recovery.status import look as module
 from recovery.status.as_json import COLUMNS, as_json
+from recovery.status.feed import FeedSink
 from recovery.status.known import Daemon, Level, Status
 from recovery.status.look import gather
 from recovery.status.words import ADVICE, DAMAGED, MEND, advice, headline
@@ -87,7 +94,7 @@ async def test_of_an_empty_store_nothing_waits_and_nothing_is_made_up(world: Wor
 async def test_it_writes_nothing(world: World) -> None:
     await record(world)
     await look(world)
-    assert sorted(set(world.calls) - {"read_note"}) == ["entries", "now_ns", "presences", "read"]
+    assert sorted(set(world.calls) - {"read_note"}) == ["entries", "head", "now_ns", "presences", "read"]
 
 
 async def test_every_standing_is_counted_with_its_age(world: World) -> None:
@@ -359,11 +366,15 @@ async def test_figures_of_a_daemon_that_is_silent_say_nothing_of_the_present(wor
     assert (await look(world)).level is Level.BEHIND, "an entry waits, and nobody lives"
 
 
-async def test_two_daemons_with_one_name_are_told(world: World) -> None:
+async def test_two_daemons_with_one_name_are_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await report(world, 10, 10)
     await report(world, 10, 10, run="another")
     [problem] = (await look(world)).problems
     assert problem.startswith("two workers call themselves recovery-1: ")
+    now_ms = world.runtime.wall_ns() // 1_000_000
+    for after_ms, told in ((59_000, 1), (61_000, 0)):
+        monkeypatch.setattr(world.runtime, "wall_ns", partial(int, (now_ms + after_ms) * 1_000_000))
+        assert len((await look(world)).problems) == told, "one of them may have been restarted"
     await world.runtime.sleep(30)
     await report(world, 10, 10, run="another")
     await world.runtime.sleep(31)
@@ -389,8 +400,10 @@ async def test_without_a_changelog_nothing_is_claimed(world: World) -> None:
     assert headline(found).startswith("No changelog is kept")
 
 
-@pytest.mark.parametrize("failing", [*(fail(kind("gone")) for kind in (UnavailableError, UnconfirmedError, CorruptRecordError)), hang])
-async def test_a_service_that_is_down_gives_a_status_with_what_is_known(world: World, failing: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(("failing", "is_away"), [
+    (fail(UnavailableError("gone")), True), (fail(UnconfirmedError("gone")), True), (fail(CorruptRecordError("gone")), False), (hang, True),
+])  # fmt: skip
+async def test_a_service_that_is_down_gives_a_status_with_what_is_known(world: World, failing: Callable[..., Any], is_away: bool) -> None:
     await record(world)
     for name in ("entries", "presences", "read_note"):
         world.log.hooks[name] = failing
@@ -398,18 +411,71 @@ async def test_a_service_that_is_down_gives_a_status_with_what_is_known(world: W
     found = await look(world)
     assert world.runtime.monotonic() - began < 30
     assert not found.answers and found.level is Level.UNKNOWN
+    assert found.away == (("changelog",) if is_away else ()) and found.refusing == ()
+    assert headline(found).startswith("The changelog does not answer. It is" if is_away else "The changelog cannot be read, so it is")
     assert (found.entries.by_standing, found.stuck.count, found.daemons, found.last_audit) == ({}, None, None, None)
     [problem] = found.problems
     assert problem.startswith(
         "the changelog, the checkpoint of the feed, the presence of daemons, the results of the audits, the statistics of audit,"
-        " the statistics of feed, the statistics of recovery could not be read: "
+        " the statistics of feed, the statistics of recovery, what readers found lost could not be read: "
     )
     shown = as_json(found)
     assert shown["stuck"]["count"] is None and shown["daemons"] is None and shown["entries"]["by_standing"] == {}
 
 
+async def test_how_far_each_sink_is(world: World) -> None:
+    places = ("/srv/none", "/srv/here", "/srv/before", "/srv/fails", "/srv/damaged", "/srv/ahead")
+    values: dict[str, Any] = {"changelog": "sqlite", "feed": {"enabled": True, "to": places}}
+    at = world.runtime.wall_ns() // 1_000_000 - 60_000
+    began = Checkpoint.begin(at - 900_000, feed_store_of(world.settings(**values)), "w")
+    begun = replace(began, timestamp=at, next=at + 1, lower=at + 1, bindings=((at, 9),), passed=at)
+    for position in (
+        Position("/srv/here", begun.generation, at - 5000, 7), Position("/srv/before", begun.generation - 1, at, 9),
+        Position("/srv/fails", begun.generation, at, 9, at - 1000, "full"), Position("/srv/ahead", begun.generation, at + 1, 10),
+    ):
+        world.log.target.notes[position_note(position.sink)] = position.to_bytes()
+    world.log.target.notes[position_note("/srv/damaged")] = b"?"
+
+    async def sinks() -> list[FeedSink]:
+        found = (await look(world, **values)).feed
+        assert found is not None
+        return list(found.sinks)
+
+    world.log.target.notes[FEED_NOTE] = begun.to_bytes()
+    assert await sinks() == [
+        FeedSink("/srv/none", None, 0, 9, None), FeedSink("/srv/here", at - 5000, 7, 2, 5.0), FeedSink("/srv/before", None, 0, 9, None),
+        FeedSink("/srv/fails", at, 9, 0, 0.0, at - 1000, "full"), FeedSink("/srv/damaged", known=False),
+        FeedSink("/srv/ahead", at + 1, 10, 0, 0.0),
+    ]  # fmt: skip
+    del world.log.target.notes[FEED_NOTE]
+    assert (await sinks())[1:4] == [
+        FeedSink("/srv/here"), FeedSink("/srv/before"), FeedSink("/srv/fails", failing_since_ms=at - 1000, error="full")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ago_s", "left", "state"), [
+    (0, False, "behind"), (59, False, "behind"), (61, False, "stalled"), (-59, False, "behind"), (-61, False, "stalled"),
+    (0, True, "stalled"),
+])  # fmt: skip
+async def test_a_report_within_the_last_minute_is_a_sign_of_life_of_a_feeds_writer(
+    world: World, ago_s: float, left: bool, state: str
+) -> None:
+    values: dict[str, Any] = {"changelog": "sqlite", "feed": {"enabled": True, "to": ("/var/feed",)}}
+    now_ms = world.runtime.wall_ns() // 1_000_000
+    checkpoint = Checkpoint.begin(now_ms - 900_000, feed_store_of(world.settings(**values)), "w")
+    at = now_ms - 600_000
+    begun = replace(checkpoint, timestamp=at, next=at + 1, lower=at + 1, bindings=((at, 0),), passed=at)
+    world.log.target.notes[FEED_NOTE] = begun.to_bytes()
+    row = SourceRow("feed", "w", "r", None, False, None, True, 0, 0)
+    await change_statistics(world.log.target, "feed", lambda document: document.with_report(
+        row, "r", now_ms - round(ago_s * 1000), 10**9, snapshot="generation", probe=Offsets(0, 0), alone=True, left=left,
+    ))  # fmt: skip
+    found = await look(world, **values)
+    assert found.feed is not None and found.feed.state == state, found.feed
+
+
 @pytest.mark.parametrize(("name", "tier"), [
-    ("entries", "log"), ("presences", "log"), ("read_note", "log"), ("now_ns", "blobs"), ("read", "rows"),
+    ("entries", "log"), ("presences", "log"), ("read_note", "log"), ("now_ns", "blobs"), ("read", "rows"), ("head", "blobs"),
 ])  # fmt: skip
 async def test_one_thing_that_cannot_be_read_hides_nothing_else(world: World, name: str, tier: str) -> None:
     await world.log.target.announce("recovery")
@@ -424,6 +490,13 @@ async def test_one_thing_that_cannot_be_read_hides_nothing_else(world: World, na
     assert (found.stuck.count == 1) is (name != "entries")
     assert (found.daemons is None) is (name == "presences")
     assert (found.audits is None) is (name == "read_note")
+    service = {"log": "changelog", "rows": "high-volume tier", "blobs": "long-term tier"}[tier]
+    assert (found.away, found.refusing) == ((service,), ())
+    assert headline(found).startswith(f"The {service} does not answer")
+    getattr(world, tier).hooks[name] = fail(ConfigurationError("grant roles/x"))
+    found = await look(world)
+    assert (found.away, found.refusing) == ((), (service,)) and found.level in (Level.UNKNOWN, Level.STUCK)
+    assert headline(found).startswith(f"The {service} refuses what is asked of it, so entries wait.")
 
 
 async def test_a_page_that_does_not_come_leaves_what_came_before(world: World) -> None:
@@ -438,6 +511,21 @@ async def test_a_page_that_does_not_come_leaves_what_came_before(world: World) -
     found = await look(world)
     assert found.answers and (found.entries.counted, found.entries.complete) == (3, False)
     assert found.level is Level.UNKNOWN and found.problems == ("the changelog could not be read: gone",)
+
+
+@pytest.mark.parametrize(("there_s", "said"), [
+    (0, ""), (60, ""), (-60, ""), (61, "this machine's clock is 61 s behind the service's"),
+    (-61, "this machine's clock is 61 s ahead of the service's"),
+])  # fmt: skip
+async def test_a_minute_is_no_wrong_clock(world: World, there_s: int, said: str) -> None:
+    here_ns = world.runtime.wall_ns()
+
+    async def other(now_ns: Callable[..., Any]) -> int:
+        return here_ns + there_s * 10**9
+
+    world.blobs.hooks["now_ns"] = other
+    world.runtime.wall_ns = lambda: here_ns  # type: ignore[method-assign]
+    assert "".join((await look(world)).problems).removesuffix(", by which ages are shown") == said
 
 
 async def test_a_clock_that_is_wrong_is_told_and_ages_are_by_the_services(world: World) -> None:

@@ -36,12 +36,13 @@ from changelog.base.errors import (
     UnavailableError,
     UnconfirmedError,
 )
+from changelog.base.events import ONCE_MAX
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from changelog.log import Collects, LeftGarbageError
 from tests.given.repository import ROOT
 from tiered.embedded import tree
-from tiered.embedded.blobs import COLLECT_AT_ONCE, COPIED_BYTES_MAX, GATHERED_BYTES, LOCK_ATTEMPTS, LOGGED_MAX, FileBlobs
+from tiered.embedded.blobs import COLLECT_AT_ONCE, COPIED_BYTES_MAX, GATHERED_BYTES, LOCK_ATTEMPTS, FileBlobs
 from tiered.embedded.file import FOOTER_BYTES, Checksums, encode_trailer, path_of
 from tiered.embedded.walk import Listings
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
@@ -483,6 +484,30 @@ async def test_what_is_no_blob_is_logged_when_garbage_is_collected_and_left_alon
     assert (root / "blobs" / "README").exists()
 
 
+def odd_files(blobs: FileBlobs) -> int | None:
+    return blobs.odd_files
+
+
+async def test_a_foreign_file_is_one_warning_and_not_one_for_each_collection(
+    blobs: FileBlobs, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store(blobs, "a")
+    assert odd_files(blobs) is None, "nobody has looked"
+    (root / "blobs/README 1").touch()
+    for number in range(3):
+        await blobs.collect(100)
+        assert (len(caplog.records), odd_files(blobs)) == (1, 1), f"collection {number}"
+    (root / "blobs/README 2").touch()
+    await blobs.collect(100)
+    assert [Path(getattr(each, "fields")["name"]).name for each in caplog.records] == ["README 1", "README 2"]  # noqa: B009
+    for number in range(3, 200):
+        (root / f"blobs/README {number}").touch()
+    for _ in range(2):
+        await blobs.collect(1000)
+    events = [getattr(each, "event") for each in caplog.records]  # noqa: B009
+    assert (events.count("foreign_file"), events.count("collection_found"), odd_files(blobs)) == (ONCE_MAX, 1, 199)
+
+
 async def test_a_page_of_a_large_directory_reads_it_once(blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(150):
         await store(blobs, f"{number:03}", b"")
@@ -906,7 +931,7 @@ async def test_expired_blobs_that_cannot_be_unlinked_are_told(
     monkeypatch.setattr(os, "unlink", failing(errno.EROFS))
     with caplog.at_level(logging.WARNING, "tiered"), pytest.raises(LeftGarbageError, match=r"^150 files .*Read-only file system"):
         await blobs.collect(1000)
-    assert len(caplog.records) == LOGGED_MAX + 1, "and how many there are in all"
+    assert len(caplog.records) == ONCE_MAX + 1, "and how many there are in all"
     monkeypatch.undo()
     assert await blobs.collect(1000) == 150
 

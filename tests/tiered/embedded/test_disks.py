@@ -64,7 +64,9 @@ async def test_a_full_disk_is_opened_for_reading_and_gets_its_directories_when_t
     (filler := disk / "store" / "filler").touch()
     blobs = await FileBlobs.open_directory(disk / "store", runtime)
     assert [record.message.split()[0] for record in caplog.records] == ["blobs_cannot_be_written"]
-    assert (await blobs.list("", None, 10)).blobs == () and await blobs.open("a") is None and await blobs.collect(10) == 0
+    assert (await blobs.list("", None, 10)).blobs == () and await blobs.collect(10) == 0
+    with pytest.raises(ConfigurationError, match="blobs is gone"):  # so nothing is known of a blob in it
+        await blobs.open("a")
     with pytest.raises(UnavailableError, match="the disk is full"):
         await store(blobs, "a")
     with pytest.raises(UnavailableError, match="the disk is full"):

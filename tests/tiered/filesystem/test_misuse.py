@@ -472,3 +472,20 @@ def test_a_child_that_is_forked_while_another_thread_opens_a_store_does_not_hang
     deadline.cancel()
     assert fs.cat_file(KEY) == b"of the child"
     fs.close()
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_child_may_open_a_directory_only_if_its_parent_had_closed_it(tmp_path: Path, closed: bool) -> None:
+    fs = TieredFileSystem({"directory": str(tmp_path)}, skip_instance_cache=True)
+    fs.pipe_file(KEY, b"of the parent")
+    if closed:
+        fs.close()
+    if (child := os.fork()) == 0:
+        try:
+            os._exit(0 if fs.cat_file(KEY) == b"of the parent" else 1)
+        except ConfigurationError as error:
+            os._exit(3 if "open the store in each process after the fork" in str(error) else 1)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (0 if closed else 3)
+    fs.close()

@@ -68,6 +68,20 @@ async def test_budget_ends_with_the_last_error() -> None:
     assert runtime.monotonic() <= 30
 
 
+async def test_a_budget_that_ends_within_a_call_quotes_the_latest_error() -> None:
+    calls = 0
+
+    async def call() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            await anyio.sleep_forever()
+        raise UnavailableError(f"no {calls}: a proxy answered")
+
+    with pytest.raises(UnconfirmedError, match=r"^no answer within 30 s; before that: no 2: a proxy answered$"):
+        await persist(call, SimulatedRuntime(seed=1), 30)
+
+
 async def test_each_repeated_call_is_told_with_the_error_before_it() -> None:
     told: list[tuple[Event, str]] = []
 

@@ -105,6 +105,31 @@ async def answers_that_are_not_ok(world: ObservedWorld) -> None:
         await storage.head(OBJECT)
 
 
+async def calls_that_are_refused(world: ObservedWorld) -> None:
+    """A right is taken away, nobody calls for hours, it is given back, and then another one is taken away."""
+    async def refused(real: Any, *args: Any, **named: Any) -> Any:
+        raise ConfigurationError("no right")
+
+    def shown(service: str, method: str) -> float | None:
+        return world.registry.get_sample_value("tiered_call_refused", {"service": service, "method": method})
+
+    async with world.store() as storage:
+        await storage.head(OBJECT)
+        assert shown("high_volume", "read") is None, "none ever was"
+        world.rows.hooks["read"] = refused
+        with pytest.raises(ConfigurationError):
+            await storage.head(OBJECT)
+        await world.runtime.sleep(10_000)
+        assert (shown("high_volume", "read"), shown("long_term", "open")) == (1, None)
+        del world.rows.hooks["read"]
+        await storage.head(OBJECT)
+        assert shown("high_volume", "read") == 0
+        world.rows.hooks["scan"] = refused
+        with pytest.raises(ConfigurationError):
+            _ = [entry async for entry in storage.list()]
+        del world.rows.hooks["scan"]
+
+
 async def data_loss(world: ObservedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
@@ -281,7 +306,7 @@ async def everything() -> ObservedWorld:
     world = ObservedWorld()
     for act in (
         operations, answers_that_are_not_ok, a_full_store, services_that_are_away, leases, late_uploads_and_what_is_left,
-        recovery_of_the_dead, collection, a_tracer_that_fails, data_loss, changes_kept_for_the_feed,
+        recovery_of_the_dead, collection, a_tracer_that_fails, data_loss, changes_kept_for_the_feed, calls_that_are_refused,
     ):
         await act(world)
     world.registry.register(StatusMetrics(lambda: STATUS, lambda: 5.0))

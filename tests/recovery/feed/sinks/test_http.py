@@ -141,7 +141,7 @@ async def test_the_password_is_sent_and_never_shown(caplog: pytest.LogCaptureFix
     with pytest.raises(UnavailableError) as caught:
         await one.deliver(FIRST)
     assert seen == [httpx.BasicAuth("us@er", "pass:word é")._build_auth_header("us@er", "pass:word é")]
-    for shown in (str(caught.value), repr(caught.value.__cause__), caplog.text, repr(vars(one)["_url"])):
+    for shown in (str(caught.value), repr(caught.value.__cause__), caplog.text, repr(vars(one._client)["_url"])):
         assert "word" not in shown and "us%40er" not in shown
 
 

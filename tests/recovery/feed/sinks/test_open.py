@@ -23,6 +23,9 @@ from tiered.settings import GcsSettings, Settings
     ("http://user:word@host:8080/feed/", "http://host:8080/feed"),
     ("https://host", "https://host"),
     ("kafka://broker:9092/live", "kafka://broker:9092/live"),
+    ("kafka://broker:9092/live-{generation}?schema.id=7", "kafka://broker:9092/live-{generation}"),
+    ("kafka://broker:9092/live?schema.registry.url=https://u%40:w%26rd@registry:8081/a", "kafka://broker:9092/live"),
+    ("kafka://broker:9092/live?schema.registry.url=https%3A%2F%2Fregistry", "kafka://broker:9092/live"),
     ("kafka://a.b:9092,[::1]:9093/live?security.protocol=SASL_SSL&sasl.password=word", "kafka://a.b:9092,[::1]:9093/live"),
 ])  # fmt: skip
 def test_a_place_is_named_without_its_secrets(text: str, name: str) -> None:
@@ -48,6 +51,17 @@ def test_a_place_is_named_without_its_secrets(text: str, name: str) -> None:
     ("kafka://user:word@broker:9092/topic", "a user and a password are options after a ?"),
     ("kafka://broker:9092/topic?acks=0", "has the option 'acks': options begin with"),
     ("kafka://broker:9092/topic?sasl.password=word&Acks=word", "has the option 'Acks'"),
+    ("kafka://broker:9092/{generation}-{generation}", "names no topic"),
+    ("kafka://broker:9092/live?schema.id=7&schema.registry.url=http://u:word@registry", "the registry knows the id, so give one of them"),
+    ("kafka://broker:9092/live?schema.id=word", "schema.id of kafka://… is no id of a schema: give an integer from 0 to 2147483647"),
+    ("kafka://broker:9092/live?schema.id=2147483648", "is no id of a schema"),
+    ("kafka://broker:9092/live?schema.id=-1", "is no id of a schema"),
+    ("kafka://broker:9092/live?schema.registry.url=", "is no URL of a schema registry: give one such as https://"),
+    ("kafka://broker:9092/live?schema.registry.url=u:word@registry:8081", "is no URL of a schema registry"),
+    ("kafka://broker:9092/live?schema.registry.url=ftp://u:word@registry", "is no URL of a schema registry"),
+    ("kafka://broker:9092/live?schema.registry.url=https://u:wo/rd@registry", "is no URL of a schema registry"),
+    ("kafka://broker:9092/live?schema.registry.url=https://registry/?key=word", "is no URL of a schema registry"),
+    ("kafka://broker:9092/live?schema.registry.key=word", "options begin with security., sasl. or ssl., or are schema.registry.url or"),
     ("~nobody-of-this-name/feed", "is no path of a directory"),
 ])  # fmt: skip
 def test_a_text_that_names_no_place(text: str, told: str) -> None:

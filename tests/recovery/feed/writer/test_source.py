@@ -11,10 +11,10 @@ from trio.testing import MockClock
 from changelog.base.errors import UnavailableError
 from changelog.change import DONE, Change, ChangeId, Entry
 from changelog.noop import NoopChangeLog
-from recovery.feed.writer import source as feed_source
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
 from recovery.feed.writer.positions import Position, advance
 from recovery.feed.writer.source import Counts, FeedSource, Kept, acknowledged, count_kept
+from recovery.statistics import counting
 from recovery.statistics.persisted import Document, read_statistics
 from recovery.statistics.verdict import Kind
 from tests.given.tapped_store import World
@@ -82,13 +82,21 @@ async def test_kept_entries_are_counted_with_the_oldest_and_open_ones_are_not(wo
     assert await count_kept(world.log, world.runtime) == Kept(2, False, began_ms)
 
 
-async def test_many_kept_entries_are_estimated_within_bounds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_source, "PROBE_ENTRIES_MAX", 100)
-    monkeypatch.setattr(feed_source, "PROBE_PAGE", 50)
-    await keep(world, 400)
+async def test_many_kept_entries_are_estimated_and_no_verdict_rests_on_that(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def slow(real: Any, *arguments: Any) -> Any:
+        await world.runtime.sleep(0.5)
+        return await real(*arguments)
+
+    monkeypatch.setattr(counting, "COUNT_PAGE", 50)
+    put(world, committed(10))
+    kept = await keep(world, 400)
+    world.log.hooks["kept"] = slow
     found = await count_kept(world.log, world.runtime)
-    assert found.estimated
-    assert 200 < found.entries < 800
+    assert found.estimated and found.entries is not None and 250 < found.entries < 600 and found.oldest_ms is not None
+    document = await told(world, source(world))
+    assert (document.offsets, document.total().lag, document.verdict().kind) == (None, None, Kind.UNKNOWN)
+    del world.log.hooks["kept"]
+    assert await count_kept(world.log, world.runtime) == Kept(400, False, found.oldest_ms) and len(kept) == 400
 
 
 # --- the offsets ---------------------------------------------------------------------------------------

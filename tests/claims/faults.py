@@ -1,0 +1,436 @@
+"""Faults of a store, each planted in a real one, and the least that must be said of it.
+
+`FAULTS` is the table. A fault is a function here that plants it; `Fault` says what no surface may be greener than, and
+what the surfaces that should tell it say. `test_faults.py` plants each one and asks all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import anyio
+import pytest
+
+from changelog.base.runtime import SystemRuntime
+from recovery.audit.run import run_audit
+from recovery.audit.work import AuditOptions
+from recovery.statistics.recovery_source import Counts, RecoverySource
+from recovery.status.known import Level
+from tests.given.audited_store import InThread
+from tests.given.command_line import Command, plant
+from tests.given.small_disk import Mount, fill
+from tiered import DanglingTombstoneError, ObjectId, Settings, open_storage
+from tiered.open import Backends, open_backends
+
+LARGE = b"x" * 5000
+NAME = "media/objects/day/05"
+
+
+class ClockBehind(SystemRuntime):
+    """The machine's clocks, `seconds` behind."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def wall_ns(self) -> int:
+        return super().wall_ns() - round(self.seconds * 1e9)
+
+    def monotonic(self) -> float:
+        return super().monotonic() - self.seconds
+
+
+class Ground(Command):
+    """`tiered` on a store with three objects that have blobs, and what faults are planted with.
+
+    `mount`: as the fixture. `held`: is closed at the end of the test.
+    """
+
+    def __init__(self, directory: Path, mount: Mount) -> None:
+        super().__init__(directory)
+        self.mount = mount
+        self.held = ExitStack()
+        self.values: dict[str, Any] = {"inline_bytes_max": 16}
+        self.environment["TIERED_INLINE_BYTES_MAX"] = "16"
+
+    def put_all(self) -> None:
+        for number in (4, 5, 6):
+            self.put(f"media/objects/day/{number:02}")
+
+    def put(self, name: str = NAME, payload: bytes = LARGE) -> None:
+        self("put", name, "-", stdin=payload)
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(directory=self.store, changelog="sqlite", **self.values)
+
+    def feeds(self, **values: object) -> None:
+        """From now on the store has a feed, delivered to the directory `out`."""
+        self.values["feed"] = {"enabled": True, "to": (str(self.directory / "out"),), **values}
+        self.environment |= {"TIERED_FEED__ENABLED": "true", "TIERED_FEED__TO": f'["{self.directory / "out"}"]'}
+
+    def publish(self, code: int | range = 0) -> None:
+        """`code`: the exit code, or those that will do. A run that fails does not try again for a minute."""
+        with patch("recovery.feed.writer.run.ONCE_PATIENCE_S", 60.0 if code == 0 else 0.2):
+            self("feed", "run", "--once", code=code)
+
+    def blob(self, name: str = NAME) -> Path:
+        """The file of an object's blob."""
+        marker = name.rpartition("/")[2]
+        [found] = [path for path in (self.store / "blobs").rglob("*") if path.is_file() and f"%2f{marker}%2f" in path.name]
+        return found
+
+    def sql(self, statement: str, *values: object) -> None:
+        with closing(sqlite3.connect(self.store / "tiered.db")) as database, database:
+            database.execute(statement, values)
+
+    def audit(self, *, scope: str = "", grace_s: int = 0) -> None:
+        """An audit that ends now. A blob is never too young for it."""
+        to = self.directory / f"audit-{len(list(self.directory.glob('audit-*')))}"
+        options = AuditOptions(str(to), grace_s=grace_s, insist=True, prefix=scope)
+        anyio.run(run_audit, self.settings, options, InThread(), SystemRuntime(), lambda _: None)
+
+    def announce(self, seconds_ago: float = 0) -> None:
+        """A daemon writes its presence row."""
+        self.run(lambda backends: backends.log.announce("recovery-1"), ClockBehind(seconds_ago))
+
+    def run(self, call: Callable[[Backends], Awaitable[object]], runtime: SystemRuntime | None = None) -> None:
+        async def opened() -> None:
+            async with open_backends(self.settings, runtime or SystemRuntime()) as backends:
+                await call(backends)
+
+        anyio.run(opened)
+
+    def report(self, arriving: int, done: int) -> None:
+        """A daemon reports three times, at last now. Before each, so many entries came, and so many were dealt with."""
+
+        async def three() -> None:
+            runtime, counts = ClockBehind(44), Counts(passed=True)
+            async with open_backends(self.settings, runtime) as backends:
+                source = RecoverySource(backends.log, runtime, self.settings, "recovery-1", counts)
+                for behind_s in (44, 22, 0):
+                    runtime.seconds = behind_s
+                    await anyio.to_thread.run_sync(self.plant_entries, arriving)
+                    counts.processed += done
+                    await source.report()
+
+        anyio.run(three)
+
+    def plant_entries(self, number: int) -> None:
+        """Entries of a process that died."""
+        for _ in range(number):
+            plant(self.store, None)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`plant`: plants it. `level`: the greenest level that is true. `code`, `feed`, `check`, `show`: the exit codes of
+    `tiered status`, `feed status`, `check`, and `audit show` of the object that the fault hits (None: not asked,
+    because it would try again for long).
+
+    `says`: parts of what must be said: by `status` and the page alike ("headline"), by `tiered status` ("text"), by
+    `/readyz` ("ready"; not ready at all if it is there), by `feed status` ("feed") and by `check` ("check").
+    `metrics`: gauges of `/metrics` and their least value. `pending`: why a surface is still greener than that.
+    """
+
+    plant: Callable[[Ground], None]
+    level: Level = Level.OK
+    code: int = 0
+    says: dict[str, str] = field(default_factory=dict)
+    feed: int = 0
+    check: int = 0
+    show: int | None = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    pending: str = ""
+
+
+# --- data --------------------------------------------------------------------------------------------
+
+
+def nothing(ground: Ground) -> None:
+    ground.announce()
+
+
+def lost_unseen(ground: Ground) -> None:
+    ground.blob().unlink()
+
+
+def lost_since_a_clean_audit(ground: Ground) -> None:
+    ground.audit()
+    ground.blob().unlink()
+
+
+def lost_and_read(ground: Ground) -> None:
+    """By a service. `tiered get` opens the store for reading, which writes nothing."""
+    ground.blob().unlink()
+
+    async def read() -> None:
+        async with open_storage(ground.settings) as storage:
+            with pytest.raises(DanglingTombstoneError):
+                await storage.get(ObjectId.parse(NAME))
+
+    anyio.run(read)
+    ground("get", NAME, code=6)
+
+
+def lost_and_audited(ground: Ground) -> None:
+    ground.blob().unlink()
+    ground.audit()
+
+
+def lost_beside_a_narrow_clean_audit(ground: Ground) -> None:
+    lost_and_audited(ground)
+    ground.audit(scope="media/objects/day/04")
+
+
+def audited_narrowly(ground: Ground) -> None:
+    ground.blob().unlink()
+    ground.audit(scope="media/objects/day/04")
+
+
+def audited_with_a_mistyped_scope(ground: Ground) -> None:
+    ground.blob().unlink()
+    ground("audit", "run", "--engine", "local", "--parallel", "1", "--usecase", "medai", "--to", "mistyped", code=range(8))
+    assert ground.ended != 0, "a scope without a name is clean"
+
+
+def audited_long_ago(ground: Ground) -> None:
+    ground.audit()
+    month_ns = 30 * 86_400 * 10**9
+    ground.sql("UPDATE notes SET value = CAST(? AS BLOB) WHERE name = 'audit/last'", _shifted(ground, month_ns))
+
+
+def _shifted(ground: Ground, by_ns: int) -> str:
+    with closing(sqlite3.connect(ground.store / "tiered.db")) as database:
+        [(raw,)] = database.execute("SELECT value FROM notes WHERE name = 'audit/last'")
+    value = json.loads(raw)
+    for run in value["runs"]:
+        run["started_ns"] -= by_ns
+        run["ended_ns"] -= by_ns
+    return json.dumps(value)
+
+
+def payload_rotten(ground: Ground) -> None:
+    raw = bytearray(ground.blob().read_bytes())
+    raw[100] ^= 1
+    ground.blob().write_bytes(raw)
+    ground.audit()
+
+
+def row_damaged(ground: Ground) -> None:
+    ground.sql("UPDATE rows SET target = 'x' || target WHERE path = ?", NAME)
+
+
+def row_damaged_and_audited(ground: Ground) -> None:
+    row_damaged(ground)
+    ground.audit()
+
+
+def blobs_away(ground: Ground) -> None:
+    (ground.store / "blobs").rename(ground.directory / "elsewhere")
+
+
+def restored_from_a_backup(ground: Ground) -> None:
+    """The database is older than the blobs: the row names a blob that was replaced since."""
+    with closing(sqlite3.connect(ground.store / "tiered.db")) as live, closing(sqlite3.connect(ground.directory / "backup")) as backup:
+        live.backup(backup)
+    ground.put()
+    for suffix in ("", "-wal", "-shm"):
+        (ground.store / f"tiered.db{suffix}").unlink(missing_ok=True)
+    (ground.directory / "backup").rename(ground.store / "tiered.db")
+
+
+def restored_from_a_backup_and_audited(ground: Ground) -> None:
+    restored_from_a_backup(ground)
+    ground.audit()
+
+
+# --- the disk ----------------------------------------------------------------------------------------
+
+
+def disk_full_in_use(ground: Ground) -> None:
+    """SQLite's log was made while there was room, so commits still succeed."""
+    database = sqlite3.connect(ground.store / "tiered.db")
+    ground.held.callback(database.close)
+    ground.announce()
+    fill(ground.store)
+
+
+def disk_full_at_rest(ground: Ground) -> None:
+    fill(ground.store)
+
+
+def disk_read_only(ground: Ground) -> None:
+    ground.mount(ground.store, "-o", "remount,ro")
+
+
+# --- recovery ----------------------------------------------------------------------------------------
+
+
+def no_daemon(ground: Ground) -> None:
+    ground.plant_entries(1)
+
+
+def daemons_do_nothing(ground: Ground) -> None:
+    ground.report(arriving=1, done=0)
+
+
+def backlog_grows(ground: Ground) -> None:
+    ground.report(arriving=4, done=1)
+
+
+def stuck(ground: Ground) -> None:
+    plant(ground.store, "media/objects/other/01a20240-88a3-7222-a8f7-a95a1ed378e8")
+    ground("recover", "--once", code=6)
+    ground.announce()
+
+
+def entry_damaged(ground: Ground) -> None:
+    ground.plant_entries(1)
+    ground.sql("UPDATE changes SET value = x'00'")
+
+
+def note_damaged(ground: Ground, name: str) -> None:
+    ground.report(arriving=0, done=0)
+    ground.audit()
+    ground.sql("UPDATE notes SET value = x'00' WHERE name = ?", name)
+
+
+def clock_ahead(ground: Ground) -> None:
+    """A daemon wrote its presence row when the clock was an hour ahead, and died."""
+    ground.announce(-3600)
+    ground.plant_entries(1)
+
+
+# --- the change feed ---------------------------------------------------------------------------------
+
+
+def no_writer(ground: Ground) -> None:
+    ground.feeds()
+    ground.put()
+
+
+def sink_fails(ground: Ground) -> None:
+    ground.feeds()
+    ground.publish()
+    generation = next((ground.directory / "out").glob("generation-*"))
+    generation.rename(ground.directory / "gone")
+    generation.write_bytes(b"in the way")
+    ground.put()
+    ground.publish(code=range(8))
+
+
+def sink_with_a_hole(ground: Ground) -> None:
+    ground.feeds()
+    for _ in range(3):
+        ground.publish()
+        ground.put()
+    ground.publish()
+    files = sorted(path for path in (ground.directory / "out").rglob("*") if path.is_file() and path.parent.name.startswith("generation-"))
+    files[len(files) // 2].unlink()
+    ground.publish(code=range(8))
+
+
+def sink_restored_from_a_backup(ground: Ground) -> None:
+    ground.feeds()
+    ground.publish()
+    subprocess.run(["cp", "-a", "out", "backup-of-out"], cwd=ground.directory, check=True)
+    ground.put()
+    ground.publish()
+    subprocess.run(["rm", "-r", "out"], cwd=ground.directory, check=True)
+    subprocess.run(["mv", "backup-of-out", "out"], cwd=ground.directory, check=True)
+    ground.publish(code=range(8))
+
+
+def feed_off_and_on(ground: Ground) -> None:
+    """While it was off, an object was replaced and its old blob deleted, so the feed shows a reference that is gone."""
+    ground.feeds()
+    ground.publish()
+    ground.environment["TIERED_FEED__ENABLED"] = "false"
+    ground.put()
+    ground("rm", "media/objects/day/04")
+    ground.environment["TIERED_FEED__ENABLED"] = "true"
+
+
+def sink_of_two_stores(ground: Ground) -> None:
+    ground.feeds()
+    other = Ground(ground.directory / "other", ground.mount)
+    other.directory.mkdir()
+    other.environment |= {name: value for name, value in ground.environment.items() if "FEED" in name}
+    other.put_all()
+    other.publish()
+    ground.publish(code=range(8))
+
+
+def feed_of_the_store_restored(ground: Ground) -> None:
+    ground.feeds()
+    ground.publish()
+    ground.put()
+    with closing(sqlite3.connect(ground.store / "tiered.db")) as live, closing(sqlite3.connect(ground.directory / "backup")) as backup:
+        live.backup(backup)
+    ground.publish()
+    for suffix in ("", "-wal", "-shm"):
+        (ground.store / f"tiered.db{suffix}").unlink(missing_ok=True)
+    (ground.directory / "backup").rename(ground.store / "tiered.db")
+
+
+def feed_of_the_store_restored_and_run(ground: Ground) -> None:
+    feed_of_the_store_restored(ground)
+    ground.publish(code=range(8))
+
+
+LOST, STUCK, BEHIND, UNKNOWN = Level.LOST, Level.STUCK, Level.BEHIND, Level.UNKNOWN
+LOSS = {"headline": "DATA IS LOST: ", "check": "live objects that are lost"}
+NOBODY_LOOKED = "none has ended yet, so nobody has looked for lost data"
+
+
+
+def _name(plant: Callable[[Ground], None]) -> str:
+    return plant.__name__ if not isinstance(plant, partial) else f"{plant.func.__name__}:{plant.keywords['name']}"
+
+
+FAULTS = {_name(each.plant): each for each in (
+    Fault(nothing, says={"headline": "Nothing waits for recovery", "text": NOBODY_LOOKED}),
+    Fault(lost_unseen, says={"text": NOBODY_LOOKED, "check": "blobs are verified when they are read"}, show=1),
+    Fault(lost_since_a_clean_audit, says={"text": "no payload was read (ended 0 s ago)"}, show=1),
+    Fault(lost_and_read, LOST, 6, {"headline": "DATA IS LOST"}, show=1),
+    Fault(lost_and_audited, LOST, 6, LOSS, check=6, show=1, metrics={"tiered_audit_lost_objects": 1}),
+    Fault(lost_beside_a_narrow_clean_audit, LOST, 6, LOSS, check=6, show=1, metrics={"tiered_audit_lost_objects": 1}),
+    Fault(audited_narrowly, says={"text": "only names that begin with media/objects/day/04 were looked at"}, show=1),
+    Fault(audited_with_a_mistyped_scope, says={"text": NOBODY_LOOKED}, pending="a scope in which nothing is counts as clean", show=1),
+    Fault(audited_long_ago, says={"text": "ended 30 d ago"}, metrics={"tiered_audit_age_seconds": 9 * 86_400 + 1}),
+    Fault(payload_rotten, says={"text": "no payload was read"}, show=None),
+    Fault(row_damaged, says={"text": NOBODY_LOOKED, "check": "cannot be read"}, check=3, show=1),
+    Fault(row_damaged_and_audited, says={"text": "findings: 1 corrupt_row"}, check=3, show=1),
+    Fault(blobs_away, UNKNOWN, 4, {"text": "blobs is gone", "ready": "long-term tier", "check": "blobs is gone"}, check=3, show=2),
+    Fault(restored_from_a_backup, says={"text": NOBODY_LOOKED}, show=1),
+    Fault(restored_from_a_backup_and_audited, LOST, 6, LOSS, check=6, show=1),
+    Fault(disk_full_in_use, STUCK, 6, {"headline": "The disk is full", "ready": "full", "check": "full"}, check=3),
+    Fault(disk_full_at_rest, STUCK, 6, {"headline": "The disk is full", "ready": "full", "check": "full"}, check=3),
+    Fault(disk_read_only, UNKNOWN, 4, {"headline": "The disk is read-only", "ready": "read-only", "check": "read-only"}, check=3),
+    Fault(no_daemon, BEHIND, 1, {"headline": "Nobody works on 1 entry"}),
+    Fault(daemons_do_nothing, BEHIND, 1, {"headline": "Recovery stands still"}),
+    Fault(backlog_grows, BEHIND, 1, {"headline": "Recovery falls behind"}),
+    Fault(stuck, STUCK, 6, {"headline": "1 entry is stuck and waits", "check": "stuck"}, check=6, metrics={"tiered_entries_stuck": 1}),
+    Fault(entry_damaged, BEHIND, 1, {"headline": "Nobody works on 1 entry"}),
+    Fault(clock_ahead, BEHIND, 1, {"headline": "Nobody works on 1 entry"}),
+    Fault(partial(note_damaged, name="audit/last"), UNKNOWN, 4, {"text": "could not be read", "check": "audit/last"}, check=3),
+    Fault(partial(note_damaged, name="statistics/recovery"), UNKNOWN, 4, {"text": "could not be read"}),
+    Fault(no_writer, BEHIND, 1, {"headline": "Nobody takes up", "feed": "no writer yet"}, feed=1),
+    Fault(sink_fails, BEHIND, 1, {"headline": "The change feed stands still", "feed": "a sink fails"}, feed=1),
+    Fault(sink_with_a_hole, BEHIND, 1, {"headline": "The change feed"}, feed=1, pending="only the last file of a sink is looked for"),
+    Fault(sink_restored_from_a_backup, BEHIND, 1, {"headline": "The change feed"}, feed=1),
+    Fault(feed_off_and_on, BEHIND, 1, {"headline": "The change feed"}, feed=1, pending="what changes while the feed is off makes no gap"),
+    Fault(sink_of_two_stores, BEHIND, 1, {"headline": "The change feed", "feed": "updates   unknown"}, feed=1),
+    Fault(feed_of_the_store_restored, says={"feed": "waiting   1 entry"}),
+    Fault(feed_of_the_store_restored_and_run, says={"feed": "3 updates committed, 3 live references"}),
+)}  # fmt: skip

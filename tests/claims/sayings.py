@@ -1,0 +1,129 @@
+"""What the product says of a store, as its source has it: sentences, enums, exit codes and alerts.
+
+A saying is `where: text`. `{}` stands for a value. What a `raise` says refuses something, and an argument's help or a
+log line claims nothing of a store, so they are left out; of a look at a deployment, only what it finds well is a claim.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from tests.given.repository import ROOT
+
+SPEAKERS = (
+    "recovery/status/words.py", "recovery/status/feed.py", "recovery/http/view.py", "recovery/last_audit.py",
+    "recovery/audit/words.py", "recovery/audit/verdicts.py", "recovery/audit/conclusion.py",
+    "recovery/cli/status_lines.py", "recovery/cli/feed_status.py", "recovery/cli/audit/delete.py",
+    "recovery/audit/show.py",
+)  # fmt: skip
+"""Every sentence of them is a saying."""
+
+LOOKS = ("tiered/provision/*.py", "recovery/cli/deployment.py")
+"""Of them, the sentences of findings that all is well, or that something was done."""
+
+ENUMS = {
+    "recovery/status/known.py": ("Level",), "recovery/statistics/verdict.py": ("Kind",), "recovery/status/feed.py": ("FeedState",),
+    "recovery/audit/words.py": ("Level",), "recovery/audit/verdicts.py": ("Kind",), "tiered/provision/findings.py": ("Kind",),
+}  # fmt: skip
+
+WORDS_MIN = 5
+"""A text of so many words and values is a sentence, and one of three that begins as a sentence does."""
+
+_EXIT_CODE = re.compile(r"^    (\d+)  +\w")
+_WELL = {"OK", "DONE"}
+
+
+def sayings() -> set[str]:
+    return {*_sentences(), *_members(), *_exit_codes(), *_alerts(), *_page()}
+
+
+def _sentences() -> Iterator[str]:
+    for file in SPEAKERS:
+        yield from (f"{file}: {text}" for text in sentences(_parsed(file)))
+    for file in sorted(path.relative_to(ROOT).as_posix() for pattern in LOOKS for path in ROOT.glob(pattern)):
+        for node in ast.walk(_parsed(file)):
+            if isinstance(node, ast.Call) and _is_well(node):
+                yield from (f"{file}: {text}" for text in sentences(node))
+
+
+def _is_well(call: ast.Call) -> bool:
+    """`Finding(Kind.OK, …)`"""
+    kind = call.args[0] if call.args else None
+    return isinstance(call.func, ast.Name) and call.func.id == "Finding" and isinstance(kind, ast.Attribute) and kind.attr in _WELL
+
+
+def sentences(tree: ast.AST) -> Iterator[str]:
+    """Yields the sentences, but no docstring, and nothing of a `raise`, a log line, an option or a pattern."""
+    if isinstance(tree, ast.Raise | ast.Expr) and not _is_call(tree, "text", "more", "whole", "say", "write", "append"):
+        return
+    if isinstance(tree, ast.Call) and _name(tree) in ("Option", "Argument", "compile"):
+        return
+    if isinstance(tree, ast.JoinedStr | ast.Constant):
+        text = _reduced(tree)
+        if _is_sentence(text):
+            yield text
+        inner = [value.value for value in tree.values if isinstance(value, ast.FormattedValue)] if isinstance(tree, ast.JoinedStr) else []
+    else:
+        inner = list(ast.iter_child_nodes(tree))  # type: ignore[arg-type]
+    for node in inner:
+        yield from sentences(node)
+
+
+def _is_sentence(text: str) -> bool:
+    words = re.findall(r"[A-Za-z]{2,}|\{\}", text)
+    if len(words) - words.count("{}") < 2:
+        return False
+    begins = text.strip()[0].isupper() or text.startswith("{}")
+    return len(words) >= WORDS_MIN or (len(words) >= 3 and begins and not text.endswith("}"))
+
+
+def _is_call(node: ast.AST, *names: str) -> bool:
+    return isinstance(node, ast.Expr) and (
+        isinstance(node.value, ast.Yield | ast.YieldFrom) or (isinstance(node.value, ast.Call) and _name(node.value) in names)
+    )
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def _reduced(node: ast.JoinedStr | ast.Constant) -> str:
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    return "".join(str(each.value) if isinstance(each, ast.Constant) else "{}" for each in node.values)
+
+
+def _members() -> Iterator[str]:
+    for file, names in ENUMS.items():
+        for node in _parsed(file).body:
+            if isinstance(node, ast.ClassDef) and node.name in names:
+                values = [each.value for each in node.body if isinstance(each, ast.Assign)]
+                yield from (f"{file}: {node.name} {ast.literal_eval(value)}" for value in values)
+
+
+def _exit_codes() -> Iterator[str]:
+    """Those that the docstring of a command lists."""
+    for path in sorted((ROOT / "recovery" / "cli").rglob("*.py")):
+        lines = (ast.get_docstring(ast.parse(path.read_text()), clean=False) or "").splitlines()
+        yield from (f"{path.relative_to(ROOT).as_posix()}: exit code {found[1]}" for line in lines if (found := _EXIT_CODE.match(line)))
+
+
+def _alerts() -> Iterator[str]:
+    for group in yaml.safe_load((ROOT / "deploy" / "prometheus" / "rules.yaml").read_text())["groups"]:
+        yield from (f"alert: {rule['alert']}" for rule in group["rules"] if "alert" in rule)
+
+
+def _page() -> Iterator[str]:
+    """The page's own words for each level. Its other sentences are the status's, or figures."""
+    source = (ROOT / "recovery" / "http" / "page" / "page.js").read_text()
+    [levels] = re.findall(r"^const LEVELS = \{(.*?)\};", source, re.MULTILINE | re.DOTALL)
+    yield from (f"page.js: {level}" for level, _ in re.findall(r"(\w+): (\"[^\"]*\")", levels))
+
+
+def _parsed(file: str) -> ast.Module:
+    return ast.parse(Path(ROOT / file).read_text())

@@ -1,0 +1,664 @@
+"""The table of claims: what the product says of a store, what that rests on, and which fault makes it false.
+
+    python -m tests.claims.table > docs/claims.md        after a change
+
+`test_claims.py` compares it with the source (`sayings.py`), with the faults (`faults.py`), with the tests that it
+names, and with the page. Who adds a sentence, a level, an exit code or an alert adds it here, with a fault.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+WORDS, FEED, LINES, KNOWN = (f"recovery/{name}.py" for name in ("status/words", "status/feed", "cli/status_lines", "status/known"))
+VIEW, NOTE, PACE, NO_FEED = (f"recovery/{name}.py" for name in ("http/view", "last_audit", "statistics/verdict", "cli/feed_status"))
+AUDIT, KINDS, DOUBTS, DELETE = (f"recovery/{name}.py" for name in ("audit/words", "audit/verdicts", "audit/conclusion", "cli/audit/delete"))
+STATUS, COMMANDS, FEEDS = (f"recovery/cli/{name}.py" for name in ("status", "app", "feed"))
+BUCKET, DIRECTORY, TABLES, FINDINGS = (f"tiered/provision/{name}.py" for name in ("bucket", "directory", "tables", "findings"))
+SHOW, ALERTS = "recovery/audit/show.py", "alert"
+
+Says = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`claim`, `rests_on`: for people. `faults`: names in `FAULTS`. `tests`: tests elsewhere that plant a fault of it.
+
+    `says`: by where it is said, how each saying begins.
+    """
+
+    claim: str
+    rests_on: str
+    says: Says
+    faults: tuple[str, ...] = ()
+    tests: tuple[str, ...] = field(default=())
+
+
+CLI, LOOK, PAGE = "tests/recovery/cli/test_", "tests/recovery/status/test_look.py::test_", "tests/recovery/http/test_app.py::test_"
+SHOWN = "tests/recovery/http/test_page.py::test_"
+OF_AUDIT, OF_FEED = "tests/recovery/audit/test_", "tests/recovery/cli/test_feed_status.py::test_"
+PROVISION = "tests/tiered/provision/test_"
+
+CLAIMS = (
+    # --- the status, the page, /readyz -------------------------------------------------------------
+    Claim(
+        "recovery keeps up; nothing waits; level ok",
+        "every entry counted, and two reports of a daemon that lives",
+        {
+            KNOWN: ("Level ok",),
+            PACE: ("Kind healthy", "Kind catching up"),
+            WORDS: ("Recovery keeps up", "Recovery is catching up", "Nothing waits for recovery"),
+            STATUS: ("exit code 0",),
+        },
+        ("nothing", "no_daemon", "daemons_do_nothing", "backlog_grows", "clock_ahead"),
+    ),
+    Claim(
+        "level behind",
+        "entries that are due, living daemons, their verdict, the state of the feed",
+        {
+            KNOWN: ("Level behind",),
+            PACE: ("Kind falling behind", "Kind stalled"),
+            STATUS: ("exit code 1",),
+            WORDS: (
+                "Nobody works on",
+                "Recovery falls behind",
+                "Recovery stands still",
+                "No daemon lives",
+                "Recovery is too slow",
+                "The daemon deals with no entry",
+            ),
+        },
+        ("no_daemon", "daemons_do_nothing", "backlog_grows", "entry_damaged"),
+    ),
+    Claim(
+        "DATA IS LOST; level lost",
+        "the audits' note, and that of readers: a loss stays until a look at it, or an audit that looked there, finds it mended",
+        {
+            KNOWN: ("Level lost",),
+            WORDS: (
+                "DATA IS LOST",
+                "An audit found live objects",
+                "Readers found live objects",
+                "an audit found {} whose blob",
+                "readers found {} whose blob",
+            ),
+            LINES: ("readers found", "first found", "and others, for which", "and {} more in"),
+            VIEW: ("DATA IS LOST",),
+            STATUS: ("exit code 6",),
+        },
+        ("lost_and_read", "lost_and_audited", "lost_beside_a_narrow_clean_audit", "restored_from_a_backup_and_audited"),
+        (f"{LOOK}a_loss_stays_until_an_audit_that_looked_there_finds_it_mended",),
+    ),
+    Claim(
+        "an audit found lost data, its evidence is not complete",
+        "the same note",
+        {WORDS: ("An audit found lost data", " An audit found")},
+        tests=(f"{OF_FEED}an_incomplete_audit_that_found_lost_data_ended_status_with_0",),
+    ),
+    Claim(
+        "the last audit: clean, narrow, old, none",
+        "the same note, which holds scope, payloads read and time",
+        {
+            LINES: ("none has ended yet", "and {} earlier ones"),
+            NOTE: (
+                "; only names",
+                "; {} blobs that nothing names",
+                "clean:",
+                "incomplete:",
+                "{} of {} ranges",
+                "{} live tombstone",
+                "{} payloads",
+                "references of",
+            ),
+        },
+        (
+            "lost_unseen",
+            "lost_since_a_clean_audit",
+            "audited_narrowly",
+            "audited_with_a_mistyped_scope",
+            "audited_long_ago",
+            "payload_rotten",
+            "row_damaged_and_audited",
+            "restored_from_a_backup",
+        ),
+        (f"{LOOK}the_worst_result_of_an_audit_is_said_first",),
+    ),
+    Claim(
+        "entries are stuck; level stuck",
+        "a count of its own, also where the others are too many",
+        {KNOWN: ("Level stuck",), WORDS: ("1 entry is stuck", "{}{} entries are stuck", "Entries are stuck")},
+        ("stuck",),
+        (f"{LOOK}beyond_the_bound_the_count_is_flagged_and_what_is_stuck_is_counted_all_the_same",),
+    ),
+    Claim(
+        "what to do about a stuck entry",
+        "its error",
+        {
+            WORDS: (
+                "A stored record",
+                "Daemons died",
+                "Mend what the error",
+                "Newer software",
+                "Only the mark",
+                "The daemon's account",
+                "The entry itself",
+                "^the entry at",
+                "^its state",
+                "it has version",
+                "breaks the format",
+            ),
+            LINES: ("it has no error text", "a time that is not known"),
+        },
+        ("stuck",),
+        (f"{LOOK}each_reason_that_recovery_parks_for_has_its_advice",),
+    ),
+    Claim(
+        "the disk is full",
+        "what the file system says is free",
+        {WORDS: ("The disk is full",), VIEW: ("the disk of the store",), LINES: ("{} free of",)},
+        ("disk_full_in_use", "disk_full_at_rest"),
+    ),
+    Claim("the disk is read-only; exit code 4", "how the file system is mounted", {WORDS: ("The disk is read-only",)}, ("disk_read_only",)),
+    Claim(
+        "level unknown: something does not answer",
+        "one question to each service at every look",
+        {
+            KNOWN: ("Level unknown",),
+            PACE: ("Kind unknown",),
+            STATUS: ("exit code 4",),
+            WORDS: (
+                "It is not known whether recovery",
+                "{}t is not known whether recovery",
+                "The changelog cannot be read",
+                "The {} refuses",
+                "The {} {} not",
+                " See the problems",
+            ),
+        },
+        ("blobs_away", "note_damaged:audit/last", "note_damaged:statistics/recovery"),
+        (
+            f"{CLI}status.py::test_a_store_that_does_not_answer_ends_with_4_and_a_status_all_the_same",
+            f"{LOOK}one_thing_that_cannot_be_read_hides_nothing_else",
+            f"{LOOK}recovery_keeps_up_only_once_it_has_reported_twice",
+        ),
+    ),
+    Claim(
+        "no changelog is kept",
+        "the settings",
+        {WORDS: ("No changelog is kept",), LINES: ("none: no changelog",)},
+        tests=(f"{CLI}status.py::test_without_a_changelog_it_says_so",),
+    ),
+    Claim(
+        "daemons that live",
+        "a presence row of the last minute that says nothing of an end",
+        {LINES: ("and {} more that were seen", "probably killed", "{} seen within", "{}, seen {}")},
+        ("clock_ahead",),
+        (
+            f"{LOOK}a_daemon_that_ended_is_not_alive_and_one_that_was_killed_is_told_from_it",
+            f"{LOOK}a_presence_from_before_the_clock_was_set_back_is_no_life",
+        ),
+    ),
+    Claim(
+        "pace, backlog, lag, ages",
+        "reports of the last minute; an estimate is called one",
+        {
+            LINES: (
+                "unknown: no daemon",
+                "unknown: that takes",
+                "unknown; it was",
+                "{} come in",
+                "about {} %",
+                "too many entries",
+                "at least {} read",
+                "{} %, at least",
+                " or more: not all",
+                ", of those",
+                "the age of",
+                ", caught up in",
+                "{} ahead of the clock",
+                "{} old{}",
+                "{}: {} {} dealt",
+            )
+        },
+        ("daemons_do_nothing", "backlog_grows"),
+        (
+            f"{CLI}status_lines.py::test_a_lag_of_the_past_is_not_shown_as_todays",
+            f"{LOOK}a_clock_that_is_wrong_is_told_and_ages_are_by_the_services",
+        ),
+    ),
+    Claim(
+        "the page: figures and their age",
+        "the last look that succeeded, and a clock that nobody sets",
+        {VIEW: ("It is not known", "The changelog could not", "There are no figures", "These figures are old", "the last look failed")},
+        tests=(
+            f"{PAGE}when_the_changelog_goes_away_the_last_figures_stay_with_their_age_and_the_level_is_unknown",
+            f"{PAGE}before_the_first_look_it_says_that_nothing_is_known",
+        ),
+    ),
+    Claim(
+        "the page: a service does not answer, or refuses",
+        "its questions, and what recovery met lately",
+        {VIEW: ("See what is missing", "refuses what recovery")},
+        ("blobs_away",),
+        (f"{PAGE}a_tier_that_is_down_is_told_first", f"{PAGE}a_daemon_that_may_not_delete_says_why_and_names_no_object"),
+    ),
+    Claim(
+        "the page: this daemon does nothing",
+        "passes that read the changelog",
+        {VIEW: ("This daemon does nothing", "This daemon makes no pass")},
+        tests=(f"{PAGE}a_daemon_that_does_nothing_is_not_green",),
+    ),
+    Claim(
+        "what the store held, and when",
+        "the note of the last complete audit of the whole store",
+        {LINES: ("{} with a blob", "{}{} in all{}, by the audit")},
+        tests=(f"{OF_AUDIT}noted.py::test_what_an_audit_found_is_noted",),
+    ),
+    Claim(
+        "the page: its word for the level; nothing to do",
+        "the level and the orders of the status",
+        {"page.js": ("ok", "lost", "behind", "stuck", "unknown")},
+        ("lost_and_audited", "stuck", "no_daemon"),
+        (
+            f"{SHOWN}it_shows_what_the_status_says_in_both_schemes_and_on_a_narrow_screen",
+            f"{SHOWN}all_is_well_and_what_changes_is_shown_without_a_reload_and_spoken",
+        ),
+    ),
+    Claim(
+        "/readyz: ready",
+        "the same, the disk, and passes that read the changelog",
+        {VIEW: ("no pass has read", "the {} was not asked", "the {} does not answer")},
+        ("disk_full_in_use", "disk_read_only", "blobs_away"),
+        (f"{PAGE}not_ready_while_a_service_is_down_while_passes_stand_still_and_while_it_stops",),
+    ),
+    Claim(
+        "an alert's silence",
+        "the gauges in its rule",
+        {ALERTS: ("Tiered",)},
+        ("lost_and_audited", "audited_long_ago", "stuck"),
+        ("tests/deploy/test_files.py::test_every_alert_is_tested",),
+    ),
+    # --- the change feed ---------------------------------------------------------------------------
+    Claim(
+        "the feed is live, in its first pass, ended, or off",
+        "its checkpoint, the positions of its sinks, a sign of life of its writer",
+        {
+            FEED: (
+                "FeedState live",
+                "FeedState first pass",
+                "FeedState ended",
+                "FeedState off",
+                "It publishes no progress",
+                "Its writer has ended in",
+                "feed.enabled is not set",
+                "{}. A sink does not",
+            ),
+            LINES: ("complete up to", "generation {}", "a pass over all rows", "has all up to", "{}{}; at most"),
+            NO_FEED: ("There is no change feed", "exit code 0"),
+        },
+        (
+            "feed_off_and_on",
+            "sink_with_a_hole",
+            "sink_restored_from_a_backup",
+            "feed_of_the_store_restored",
+            "feed_of_the_store_restored_and_run",
+            "sink_of_two_stores",
+        ),
+    ),
+    Claim(
+        "the feed stands still",
+        "the same",
+        {
+            FEED: (
+                "FeedState stalled",
+                "It is the feed of the store",
+                "Its writer gives no",
+                "Its writer has ended, and",
+                "No sink takes",
+                "No writer gives",
+                "Updates wait",
+                "{}, although",
+            ),
+            WORDS: ("The change feed stands still", "The sink {} takes nothing", "{} See the log", "the writer goes on"),
+            NO_FEED: ("exit code 1",),
+        },
+        ("sink_fails",),
+        (f"{OF_FEED}each_state_has_its_reason",),
+    ),
+    Claim(
+        "the feed is behind, or nobody takes it up",
+        "the same",
+        {
+            FEED: (
+                "FeedState behind",
+                "FeedState no writer yet",
+                "Its frontier is old",
+                "It is {}",
+                "No writer has ever",
+                "Recovery cleaned up",
+                "{}. It publishes",
+            ),
+            WORDS: (
+                "The change feed is behind",
+                "The change feed is configured",
+                "Nobody takes up",
+                "Deletions have waited",
+                "The writer of the change feed has ended",
+            ),
+            LINES: ("yes: no progress", "none yet: no progress", "has acknowledged nothing"),
+        },
+        ("no_writer",),
+        (f"{OF_FEED}each_state_has_its_reason", f"{OF_FEED}a_failing_sink_and_a_near_bound_are_told"),
+    ),
+    Claim(
+        "the state of the feed is unknown",
+        "what could not be read of it, and a frontier ahead of the clock",
+        {
+            FEED: (
+                "FeedState unknown",
+                "How far a sink",
+                "Its checkpoint could not",
+                "Its frontier lies",
+                "{}, so nobody knows",
+                "a topic does not tell",
+                "only a receiver",
+                "the entries that wait",
+                "the position of",
+                "the checkpoint of",
+            ),
+            WORDS: ("It is not known whether the change feed",),
+            LINES: ("unknown: its position",),
+            NO_FEED: ("exit code 4",),
+        },
+        tests=(f"{OF_FEED}a_damaged_checkpoint_is_unknown_also_where_the_feed_is_off", f"{OF_FEED}each_state_has_its_reason"),
+    ),
+    Claim(
+        "feed check: sound",
+        "every message of the files that were given",
+        {FEEDS: ("exit code",)},
+        tests=(
+            f"{CLI}feed.py::test_a_feed_that_is_not_sound_names_the_file_the_message_and_the_rule",
+            f"{CLI}feed.py::test_what_a_sound_feed_waits_for",
+        ),
+    ),
+    # --- the audit ---------------------------------------------------------------------------------
+    Claim(
+        "audit: clean",
+        "a listing of the blobs and a scan of the references; no payload without --verify",
+        {
+            AUDIT: (
+                "Level clean",
+                "Clean:",
+                "No orphan and no loss",
+                "No loss was found",
+                "The blob of every live",
+                "If there should be",
+                "{} No orphan was found",
+                "; {} that nothing names",
+            )
+        },
+        ("payload_rotten", "audited_narrowly", "audited_with_a_mistyped_scope", "row_damaged_and_audited"),
+        (f"{OF_AUDIT}words.py::test_nothing_is_claimed_of_payloads_that_nobody_read_and_of_names_nobody_looked_at",),
+    ),
+    Claim(
+        "audit: DATA LOSS",
+        "a second look at the blob, and at its row after it",
+        {
+            AUDIT: (
+                "Level loss",
+                "DATA LOSS",
+                "Its object cannot",
+                "Their objects cannot",
+                "live blob that cannot",
+                "live blobs that cannot",
+                "name blobs that",
+                "names a blob that",
+                "{} that {} cannot be read",
+            )
+        },
+        ("lost_and_audited",),
+        (
+            f"{OF_AUDIT}destroyed.py::test_row_that_moved_on_meanwhile_makes_no_loss",
+            "tests/recovery/audit/deleting/test_losses.py::test_a_lost_blob_is_restored_and_found_by_the_next_call",
+        ),
+    ),
+    Claim(
+        "audit: findings",
+        "the same",
+        {
+            AUDIT: (
+                "Level findings",
+                "Their deadline passed",
+                " They are {}",
+                "{} Somebody should",
+                "{} cannot be read, so",
+                "{} {} Nobody can read",
+                "{} {} What was found",
+                "{} that nothing removes",
+            )
+        },
+        ("row_damaged_and_audited",),
+        (f"{OF_AUDIT}planted.py::test_everything_that_was_planted_is_found_and_nothing_else_however_it_is_cut",),
+    ),
+    Claim(
+        "audit: incomplete",
+        "every range audited, and no doubt",
+        {
+            AUDIT: (
+                "Level incomplete",
+                " It found {}",
+                " It has {}",
+                "What was found may be wrong",
+                "the evidence is marked",
+                "the run has not ended",
+                "{} of {} {} audited",
+            ),
+            DOUBTS: ("there are {}", "{} entries of the changelog", "{} of {} ranges", "{}; it did not count"),
+        },
+        tests=(
+            f"{OF_AUDIT}conclusion.py::test_range_that_failed_is_a_doubt",
+            f"{OF_AUDIT}conclusion.py::test_tombstones_that_name_none_of_the_blobs_are_of_the_wrong_table_or_bucket",
+            f"{OF_AUDIT}report.py::test_incomplete_run_never_calls_itself_clean",
+        ),
+    ),
+    Claim(
+        "audit: what was looked at, and what not",
+        "scope, share, grace and sources of the run",
+        {
+            AUDIT: (
+                " Only names",
+                ", a share of",
+                "As of {}",
+                "Blobs that were younger",
+                "Names that do not",
+                "No payload was read",
+                "Payloads",
+                "Rows: they were",
+                "The references came",
+                "Upload sessions",
+                "Whether a tombstone",
+                "was read and",
+                "were read and",
+            ),
+            DOUBTS: ("{} is not known", "how much the service", "there is no changelog", "{} blobs are dated", "{} blobs are named"),
+        },
+        ("audited_narrowly", "payload_rotten"),
+        (
+            f"{OF_AUDIT}destroyed.py::test_flipped_byte_is_found_only_where_bytes_are_read",
+            f"{OF_AUDIT}scope.py::test_run_of_a_subtree_says_so_everywhere",
+        ),
+    ),
+    Claim(
+        "audit show: no fault, or what is left of a lost blob",
+        "the row, the entries, the payload up to 64 MiB, and what the bucket keeps",
+        {
+            SHOW: (
+                "; a blob that nothing",
+                "; there are more",
+                "it went while",
+                "its bytes are damaged",
+                "no fault was found",
+                "nothing keeps",
+                "the bucket keeps no",
+                "there is nothing",
+                "whether the bucket",
+                "restore generation",
+                "gcloud storage restore",
+                "deleted {}",
+            )
+        },
+        ("lost_unseen", "lost_since_a_clean_audit", "audited_narrowly", "row_damaged", "restored_from_a_backup"),
+        (
+            f"{OF_AUDIT}show.py::test_nothing_to_restore_is_told_and_so_is_not_knowing",
+            f"{OF_AUDIT}show.py::test_live_blob_behind_more_blobs_than_are_shown_is_read_and_the_others_are_not_called_good",
+            f"{CLI}audit_show.py::test_dangling_tombstone_is_a_finding_without_a_copy_to_restore",
+        ),
+    ),
+    Claim(
+        "the class of a blob or a tombstone",
+        "listing, row, entries and age together",
+        {
+            KINDS: (
+                *(
+                    f"Kind {kind}"
+                    for kind in (
+                        "corrupt_blob",
+                        "corrupt_row",
+                        "dangling",
+                        "destroyed",
+                        "expired",
+                        "foreign",
+                        "in_flight",
+                        "legacy_orphan",
+                        "misdirected",
+                        "misfiled",
+                        "orphan",
+                        "overdue",
+                        "quarantined",
+                        "referenced",
+                        "stale_upload",
+                        "superseded",
+                        "too_young",
+                        "unlisted",
+                        "unparseable",
+                        "upload",
+                    )
+                ),
+                "a blob",
+                "a change",
+                "a copy",
+                "a live tombstone",
+                "a row",
+                "a tombstone",
+                "an entry",
+                "belongs to",
+                "its deadline",
+                "its name",
+                "no live tombstone",
+                "nothing names it",
+                "this software did not",
+            )
+        },
+        ("lost_and_audited", "row_damaged_and_audited"),
+        (
+            f"{OF_AUDIT}planted.py::test_everything_that_was_planted_is_found_and_nothing_else_however_it_is_cut",
+            f"{OF_AUDIT}verdicts.py::test_a_blob_is_an_orphan_exactly_where_nothing_speaks_for_it",
+            "tests/production/test_two_stores_in_one_bucket.py::test_blobs_of_another_store_in_the_bucket_were_called_orphans_and_deleted",
+        ),
+    ),
+    Claim(
+        "audit delete, restore: what is left, done, or lost",
+        "the journal of the run, and a look at each name before it is touched",
+        {
+            DELETE: (
+                "copies ",
+                "deleted {}",
+                "lost ",
+                "misfiled",
+                "never ",
+                "nothing ",
+                "some blobs",
+                "the Parquet files",
+                "the run may not",
+                "time ",
+                "{} of {} are done",
+                "{}: the same command",
+                "--json shows",
+            )
+        },
+        tests=(
+            f"{CLI}audit_delete.py::test_orphans_are_deleted_set_aside_and_restored",
+            f"{CLI}audit_delete.py::test_what_became_of_lost_blobs_is_told_blob_by_blob",
+            "tests/recovery/audit/deleting/test_losses.py::test_the_newest_generation_is_taken",
+        ),
+    ),
+    # --- check, provision, exit codes --------------------------------------------------------------
+    Claim(
+        "check: the database is whole, its rows match",
+        "SQLite's integrity check, and every row's checksum; no blob is read",
+        {DIRECTORY: ("all {} rows", "{} can be written", "{} runs, which does not"), FINDINGS: ("Kind ok", "Kind note", "Kind problem")},
+        ("lost_unseen", "row_damaged", "disk_full_at_rest", "disk_read_only", "stuck"),
+        (f"{CLI}check.py::test_an_index_without_a_row_was_whole", f"{CLI}check.py::test_a_damaged_database_is_a_problem"),
+    ),
+    Claim(
+        "check: the directory can hold blobs",
+        "a file written and removed; blobs are there if rows name some",
+        {DIRECTORY: ("{} can hold",)},
+        ("blobs_away",),
+    ),
+    Claim(
+        "check: tables, app profile and bucket are right",
+        "their settings and this identity's rights, as the services tell them",
+        {TABLES: ("app profile", "rows of table"), BUCKET: ("blobs of bucket", "bucket {}", "{} belongs to")},
+        tests=(
+            f"{PROVISION}on_emulators.py::test_a_check_of_nothing_names_each_thing_and_what_to_run",
+            f"{PROVISION}on_emulators.py::test_a_bucket_that_keeps_garbage_or_loses_blobs_is_a_problem",
+            f"{PROVISION}scripted_answers.py::test_permissions_on_a_table_are_told",
+            f"{PROVISION}scripted_answers.py::test_an_app_profile_that_cannot_swap_stops_the_opening_with_the_command_that_mends_it",
+        ),
+    ),
+    Claim(
+        "provision: done, planned, nothing is needed",
+        "the look of check, and the answer to each change",
+        {FINDINGS: ("Kind done", "Kind planned"), "recovery/cli/deployment.py": ("nothing is needed",)},
+        tests=(
+            f"{PROVISION}on_emulators.py::test_a_dry_run_says_what_provisioning_then_does_and_changes_nothing",
+            f"{PROVISION}scripted_answers.py::test_a_mend_that_is_refused_is_a_problem_and_the_next_one_is_still_made",
+        ),
+    ),
+    Claim(
+        "exit codes",
+        "the error that ended the command, or what it found",
+        {COMMANDS: ("exit code",)},
+        ("lost_and_read", "stuck", "row_damaged"),
+        (f"{CLI}commands.py::test_error_is_one_sentence_with_its_exit_code",),
+    ),
+)
+
+HEAD = """# Claims
+
+What the product says of a store is a claim. Each line has what it rests on, and what makes it false: a fault that
+`tests/claims/faults.py` plants in a real store, or a test elsewhere. After each fault, all surfaces are asked, and none
+may be greener than the truth: `status`, `feed status`, `check`, `audit show`, the page, `/readyz`, `/metrics`.
+
+The source of this page is `tests/claims/table.py`, with the sentences themselves. A new sentence, level, exit code or
+alert fails a test until it has a fault ([why](decisions/0156-a-claim-has-a-fault.md)).
+
+| claim | rests on | made false by |
+|---|---|---|
+"""
+
+
+def page() -> str:
+    """The text of `docs/claims.md`."""
+    rows = []
+    for each in CLAIMS:
+        named = ", ".join(f"`{name}`" for name in (*each.faults, *each.tests))
+        rows.append(f"| {each.claim} | {each.rests_on} | {named} |\n")
+    return HEAD + "".join(rows)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

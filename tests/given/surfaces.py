@@ -1,0 +1,90 @@
+"""All that says how an embedded store is, asked at one moment: the commands, and the server of a daemon that lives."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import httpx
+from prometheus_client import CollectorRegistry
+
+from changelog.base.runtime import SystemRuntime
+from recovery.http.app import make_app
+from recovery.http.decisions import Decisions
+from recovery.http.sampler import Sampler, questions_to
+from recovery.http.view import View
+from recovery.metrics import StatusMetrics
+from recovery.outages import Outages
+from recovery.status.look import gather
+from tests.given.command_line import Command
+from tests.given.shown_status import SetWorker
+from tiered import Settings
+from tiered.open import open_backends
+
+ANY_CODE = range(8)
+
+
+@dataclass(frozen=True, slots=True)
+class Surfaces:
+    """`text`, `status`: of `tiered status`, and of it with --json. `page`: `/status.json`. `reasons`: of `/readyz`.
+
+    `metrics`: the lines of `/metrics`. `feed`, `check`, `shown`: what the commands `feed status`, `check`
+    and `audit show` print.
+    """
+
+    text: str
+    status: dict[str, Any]
+    code: int
+    page: dict[str, Any]
+    reasons: list[str]
+    metrics: list[str]
+    feed: str
+    feed_code: int
+    check: str
+    check_code: int
+    shown: str
+    shown_code: int | None
+
+    def gauge(self, name: str) -> float | None:
+        """The value of a line of `/metrics`. `name`: with its labels."""
+        return next((float(line.rpartition(" ")[2]) for line in self.metrics if line.rpartition(" ")[0] == name), None)
+
+    @property
+    def all_text(self) -> str:
+        """What every surface says, in one text."""
+        return "\n".join([self.text, json.dumps(self.status), json.dumps(self.page), *self.reasons, self.feed, self.check, self.shown])
+
+
+def ask(store: Command, settings: Settings, name: str | None) -> Surfaces:
+    """Asks every surface. The server is that of a daemon that has read the changelog just now, and no more.
+
+    `name`: of the object that `audit show` is asked for; None: it is not asked.
+    """
+    said: dict[str, tuple[str, int]] = {}
+    for command in ("status", "status --json", "feed status", "check", *(["audit show"] if name else [])):
+        out = store(*command.split(), *([name] if name and command == "audit show" else []), code=ANY_CODE)
+        said[command] = f"{out}{store.errors}" if command in ("check", "audit show") else out, store.ended
+    page, reasons, metrics = anyio.run(_server, settings)
+    return Surfaces(
+        said["status"][0], json.loads(said["status --json"][0]), said["status"][1], page, reasons, metrics, *said["feed status"],
+        *said["check"], *said.get("audit show", ("", None)),
+    )  # fmt: skip
+
+
+async def _server(settings: Settings) -> tuple[dict[str, Any], list[str], list[str]]:
+    runtime, registry = SystemRuntime(), CollectorRegistry()
+    async with open_backends(settings, runtime, writes=False, verify=False) as backends:
+        sampler = Sampler(lambda: gather(backends, settings, runtime), questions_to(backends), runtime)
+        await sampler.sample()
+        now = runtime.monotonic()
+        worker = SetWorker(answered_at=now, passed_at=now, outages=Outages(runtime, "recovery-1"))
+        view = View(sampler, Decisions(runtime), worker, runtime, settings)
+        registry.register(StatusMetrics(view.status, view.age_s))
+        app = make_app(view, registry, None)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as browser:
+            page, ready, metrics = [await browser.get(address) for address in ("/status.json", "/readyz", "/metrics")]
+    assert ready.status_code == (503 if ready.json()["reasons"] else 200)
+    return page.json(), ready.json()["reasons"], [line for line in metrics.text.splitlines() if not re.match("#", line)]

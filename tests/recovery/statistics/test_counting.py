@@ -1,0 +1,170 @@
+"""Entries are counted, or estimated without a bias, whatever time they are from."""
+
+from __future__ import annotations
+
+from random import Random
+from statistics import mean
+from typing import Any
+from uuid import UUID
+
+import anyio
+import pytest
+from trio.testing import MockClock
+
+from changelog.change import Change, ChangeId, Entry, encode
+from changelog.log import KeyRange, Page, shard_ranges
+from recovery.statistics import counting
+from recovery.statistics.counting import Count, count_entries
+from recovery.statistics.persisted import Document, read_statistics
+from recovery.statistics.recovery_source import Counts, RecoverySource, count_backlog
+from recovery.statistics.verdict import Kind
+from tests.given.tapped_store import World
+from tiered.testing.log import Stored
+
+pytestmark = pytest.mark.anyio
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return "trio", {"clock": MockClock(autojump_threshold=0)}
+
+
+@pytest.fixture
+async def world(anyio_backend: Any) -> World:
+    return World()
+
+
+def change_id(created_ms: int, random: Random) -> ChangeId:
+    return ChangeId(str(UUID(int=created_ms << 80 | 0x7 << 76 | random.getrandbits(12) << 64 | 0b10 << 62 | random.getrandbits(62))))
+
+
+def bursts(world: World, number: int, *, share: float = 0.95) -> None:
+    """Plants so many entries that are due. Most are of one second, the others of a whole day."""
+    random, now_ms = Random(7), world.runtime.wall_ns() // 1_000_000
+    for _ in range(number):
+        age_ms = random.randrange(1000) if random.random() < share else random.randrange(DAY_MS)
+        token = change_id(now_ms - 60_000 - age_ms, random)
+        entry = Entry(Change(token, "n/objects/a"), token.row_key(), "")
+        world.log.target.stored[entry.key] = Stored(encode(entry), 0)
+
+
+def slow(world: World, page_s: float) -> None:
+    async def wait(real: Any, *arguments: Any, **named: Any) -> Any:
+        await world.runtime.sleep(page_s)
+        return await real(*arguments, **named)
+
+    world.log.hooks["entries"] = wait
+
+
+async def backlog(world: World) -> Count:
+    return await count_backlog(world.log, world.runtime, world.runtime.wall_ns() // 1_000_000, world.settings())
+
+
+async def stored(world: World) -> Document:
+    found = await read_statistics(world.log.target, "recovery")
+    assert found is not None
+    return found
+
+
+async def test_more_than_50_000_entries_of_one_burst_are_counted_exactly_in_time_and_else_about(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "COUNT_PAGE", 5_000)
+    bursts(world, 52_000)
+    assert await backlog(world) == Count(52_000)
+    slow(world, 0.9)
+    found = await backlog(world)
+    assert found.estimated and found.number == pytest.approx(52_000, rel=0.05)
+
+
+@pytest.mark.parametrize("pages", range(2, 6))
+async def test_a_range_that_was_read_in_part_tells_nothing_of_its_rest(
+    world: World, monkeypatch: pytest.MonkeyPatch, pages: int
+) -> None:
+    monkeypatch.setattr(counting, "COUNT_PAGE", 50)
+    bursts(world, 1_600)  # about 100 in each range
+    slow(world, 5 / pages)
+    found = await backlog(world)
+    assert found.estimated and (found.number is None or 1_200 < found.number < 2_000)
+    assert pages > 3 or found.number is None
+
+
+async def test_an_estimate_has_no_bias_where_one_range_has_most_entries(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries of older software all lie in one range."""
+    entry = Entry(Change(ChangeId.new(world.runtime), "n/objects/a"), "key", "")
+    sizes = {within: 1_000 if number == 1 else 10 for number, within in enumerate(shard_ranges())}
+
+    async def read(within: KeyRange, limit: int) -> Page:
+        await world.runtime.sleep(1)
+        return Page((entry,) * sizes[within], None) if within in sizes else Page((), "more")
+
+    found = []
+    for first in range(16):
+        monkeypatch.setattr(world.runtime.random, "randrange", lambda number, first=first: first)
+        found.append((await count_entries(read, shard_ranges(), lambda each: True, world.runtime, 5)).number or 0)
+    assert len(set(found)) > 1 and mean(found) == sum(sizes.values())
+
+
+async def test_an_estimate_is_never_below_what_was_seen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = Entry(Change(ChangeId.new(world.runtime), "n/objects/a"), "key", "")
+
+    async def read(within: KeyRange, limit: int) -> Page:
+        await world.runtime.sleep(1)
+        endless = within.end != shard_ranges()[0].end
+        return Page((entry,) * (500 if endless else 2), f"{within.start}0" if endless else None)
+
+    monkeypatch.setattr(world.runtime.random, "randrange", lambda number: 0)
+    assert await count_entries(read, shard_ranges(), lambda each: True, world.runtime, 5) == Count(2 + 3 * 500, True)
+
+
+async def test_a_short_log_costs_one_call_and_an_endless_one_ends_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    bursts(world, 400)
+    assert await backlog(world) == Count(400) and world.calls.count("entries") == 1
+    monkeypatch.setattr(counting, "COUNT_PAGE", 10)
+    slow(world, 2)
+    with anyio.fail_after(7):
+        assert await backlog(world) == Count(None, estimated=True)
+
+
+async def test_what_is_not_kept_or_due_is_not_counted_and_nothing_beyond_a_range_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "COUNT_PAGE", 7)
+    bursts(world, 100)
+    for key in list(world.log.target.stored)[:30]:
+        world.log.target.stored[key] = Stored(world.log.target.stored[key].value, 0, '{"state":"done"}')
+    for first in range(16):
+        monkeypatch.setattr(world.runtime.random, "randrange", lambda number, first=first: first)
+        assert await backlog(world) == Count(70)
+
+
+async def test_no_verdict_and_no_regression_rests_on_an_estimate(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backlog stays as it is. Estimates of it seemed to grow, and to vanish."""
+    monkeypatch.setattr(counting, "COUNT_PAGE", 100)
+    bursts(world, 1_500)
+    slow(world, 0.4)
+    source = RecoverySource(world.log, world.runtime, world.settings(), "me", Counts())
+    for _ in range(8):
+        await source.report()
+        await world.runtime.sleep(30)
+    found = await stored(world)
+    assert (found.verdict().kind, found.regressions, found.elsewhere, found.offsets) == (Kind.UNKNOWN, 0, 0, None)
+    total = found.total()
+    assert (total.lag, total.outstanding_values, total.snapshot_known_estimated) == (None, None, True)
+    assert total.snapshot_records_known == pytest.approx(1_500, rel=0.2)
+    del world.log.hooks["entries"]
+    await source.report()
+    assert ((await stored(world)).total().lag, (await stored(world)).regressions) == (1_500, 0)
+
+
+async def test_how_much_there_is_is_not_known_before_a_range_was_read_to_its_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "COUNT_PAGE", 10)
+    bursts(world, 1_500)
+    slow(world, 2)
+    counts = Counts(progress=7)
+    await RecoverySource(world.log, world.runtime, world.settings(), "me", counts).report()
+    total = (await stored(world)).total()
+    assert (total.snapshot_records_known, total.snapshot_known_estimated, total.snapshot_progress) == (None, False, 7)
+    counts.passed = True
+    await RecoverySource(world.log, world.runtime, world.settings(), "you", counts).report()
+    assert (await stored(world)).rows()["you"].snapshot_records_known == 0, "it is not responsible"
