@@ -4,11 +4,15 @@
 
     RUN = {"run":…,"where":…,"started_ns":…,"ended_ns":…,"complete":true,"blobs":n,"tombstones":n,
      "findings":{"orphan":[number,bytes],…},"ranges":n,"ranges_missing":n,"doubts":n,"scope":"media/","verified":n|null,
-     "share":0.5|null,"young":n,"references":"rows" or "feed","live":[number,bytes]|null,"bytes":n|null}
+     "share":0.5|null,"young":n,"references":"rows" or "feed","live":[number,bytes]|null,"bytes":n|null,
+     "reported_ns":…|null}
 
 A run stays until another one that ended later has looked at all that it looked at (`replaces`); if it found lost data,
-until a complete one that began after it. So an audit of one usecase never hides a loss elsewhere. A note of older
-software is one RUN with `"v":1`; it may lack all from `scope` on. Any may lack `live` and `bytes`.
+until a complete one that began after it. So an audit of one usecase never hides a loss elsewhere. What no longer fits
+is left out if it found no loss, and is put together with other losses if it did (`joined`): no loss is pushed out. A
+note of older software is one RUN with `"v":1`; it may lack all from `scope` on. That software writes over this one. Any
+may lack all from `live` on.
+
 `tombstones` counts the references: those that a scan of the rows found, or those of the change feed.
 
 The note holds figures and no object's name. `recovery.audit.run` writes it when a run has ended, complete or not.
@@ -18,7 +22,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Any
 
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
@@ -30,7 +36,9 @@ VERSION = 2
 VERSION_OF_ONE = 1
 TRIES = 4
 RUNS_MAX = 16
-"""So many runs fit into a note. Beyond that the oldest without a loss are left out, and then the oldest."""
+"""So many runs fit into a note."""
+SEVERAL = "several-"
+"""How the id of runs that were put together begins. The id of the newest of them follows."""
 
 COUNT_MAX = 2**64 - 1
 ROWS, FEED = "rows", "feed"
@@ -45,9 +53,10 @@ class LastAudit:
     range was audited, and nothing makes the evidence doubtful. `doubts`: how many things make it doubtful.
     `scope`: only names that begin with this were looked at. `verified`: how many payloads were read; None: none was
     meant to be read. `share`: the share of the payloads that was meant to be read, more than 0, up to 1; None: none.
-    `young`: how many blobs nothing named, and were younger than the grace. `references`: where the
-    references came from, `ROWS` or `FEED`. `tombstones`: how many there were. `live`: how many blobs a live tombstone
-    names, and their bytes. `size`: the bytes of all blobs. None: older software did not note that.
+    `young`: how many blobs nothing named, and were younger than the grace. `references`: where the references came
+    from, `ROWS` or `FEED`. `tombstones`: how many there were. `live`: how many blobs a live tombstone names, and their
+    bytes. `size`: the bytes of all blobs. None: older software did not note that. `reported_ns`: the moment of the
+    inventory report that tells the blobs; None: the run listed them.
     """
 
     run: str
@@ -68,19 +77,28 @@ class LastAudit:
     share: float | None = None
     live: tuple[int, int] | None = None
     size: int | None = None
+    reported_ns: int | None = None
+
+    @property
+    def seen_from_ns(self) -> int:
+        """The time from which on it saw blobs: what is true of them was true then, or later."""
+        return self.started_ns if self.reported_ns is None else min(self.started_ns, self.reported_ns)
 
     def replaces(self, other: LastAudit) -> bool:
         """Whether this run tells all that the other one told, of a later time.
 
         It has looked at the same names at least, at the same payloads if one of them could not be read (a name's hash
         decides which a share has), and its evidence is complete if the other one's was, or if that one found lost data.
-        Then it also began after the other one had ended: nobody knows when a run looks at which name.
+        Then it also began after the other one had ended: nobody knows when a run looks at which name. An inventory
+        report shows the bucket of its own time, so that time counts as the beginning.
         """
         if self.ended_ns < other.ended_ns or not other.scope.startswith(self.scope) or (other.complete and not self.complete):
             return False
-        if self.run == other.run or not other.is_loss:
+        if self.run == other.run:
             return True
-        if not self.complete or self.started_ns < other.ended_ns:
+        if not other.is_loss:
+            return self.reported_ns is None or self.reported_ns >= other.seen_from_ns
+        if not self.complete or self.seen_from_ns < other.ended_ns:
             return False
         return not other._number(DESTROYED) or (self.share or 0) >= (other.share or 0)
 
@@ -107,7 +125,8 @@ class LastAudit:
         It says if only a part of the store was looked at, and claims nothing of payloads that nobody read.
         """
         scope = f"; only names that begin with {self.scope} were looked at" if self.scope else ""
-        return self._result + scope
+        report = "" if self.reported_ns is None else f"; its blobs are those that an inventory report of {moment(self.reported_ns)} lists"
+        return self._result + report + scope
 
     @property
     def _result(self) -> str:
@@ -166,9 +185,56 @@ class Audits:
         kept = [other for other in self.runs if other.run != audit.run and not audit.replaces(other)]
         runs = sorted([*kept, audit], key=_ended_ns, reverse=True)
         while len(runs) > 1 and (len(runs) > RUNS_MAX or len(_encoded(runs)) > NOTE_BYTES_MAX):
-            without_loss = [run for run in runs[1:] if not run.is_loss]
-            runs.remove((without_loss or runs)[-1])
+            whole = Audits(tuple(runs)).whole
+            spare = [run for run in runs[1:] if not run.is_loss and run is not whole]
+            losses = max(([run for run in runs if run.is_loss and run.complete is known] for known in (False, True)), key=len)
+            if spare or len(losses) < 2:
+                runs.remove((spare or runs)[-1])
+            else:
+                newer, older = losses[-2:]
+                runs = sorted([*(run for run in runs if run not in (newer, older)), joined(newer, older)], key=_ended_ns, reverse=True)
         return Audits(tuple(runs))
+
+
+def joined(newer: LastAudit, older: LastAudit) -> LastAudit:
+    """Returns two runs with losses as one: of all names below what their scopes have in common, and of the whole time.
+
+    So only a run that looks at the names of both replaces it. What both have found counts twice.
+    """
+    kinds = [*newer.findings, *(kind for kind in older.findings if kind not in newer.findings)]
+    none = (0, 0)
+    read = [each for each in (newer.verified, older.verified) if each is not None]
+    shares = [each for each in (newer.share, older.share) if each is not None]
+    reports = [each for each in (newer.reported_ns, older.reported_ns) if each is not None]
+    return replace(
+        newer, run=f"{SEVERAL}{newer.run.removeprefix(SEVERAL)}", scope=_common(newer.scope, older.scope),
+        started_ns=min(newer.started_ns, older.started_ns), ended_ns=max(newer.ended_ns, older.ended_ns),
+        findings={
+            kind: (_sum(newer.findings.get(kind, none)[0], older.findings.get(kind, none)[0]),
+                   _sum(newer.findings.get(kind, none)[1], older.findings.get(kind, none)[1])) for kind in kinds
+        },
+        blobs=_sum(newer.blobs, older.blobs), tombstones=_sum(newer.tombstones, older.tombstones), ranges=_sum(newer.ranges, older.ranges),
+        ranges_missing=_sum(newer.ranges_missing, older.ranges_missing), doubts=_sum(newer.doubts, older.doubts),
+        young=_sum(newer.young, older.young), verified=min(sum(read), COUNT_MAX) if read else None,
+        share=max(shares, default=None), live=None, size=None, reported_ns=min(reports, default=None),
+    )  # fmt: skip
+
+
+def _common(one: str, other: str) -> str:
+    """Returns how both begin."""
+    return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _sum(one: int, other: int) -> int:
+    return min(one + other, COUNT_MAX)
+
+
+def moment(time_ns: int) -> str:
+    """Returns a time as 2026-11-21 20:15:03 UTC."""
+    try:
+        return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):
+        return "beyond any calendar"
 
 
 def encode(audits: Audits) -> bytes:
@@ -188,6 +254,7 @@ def _fields(audit: LastAudit) -> dict[str, Any]:
         "findings": {kind: list(found) for kind, found in audit.findings.items()},
         "ranges": audit.ranges, "ranges_missing": audit.ranges_missing, "doubts": audit.doubts,
         "scope": audit.scope, "verified": audit.verified, "share": audit.share, "young": audit.young, "references": audit.references,
+        "reported_ns": audit.reported_ns,
         "live": None if audit.live is None else list(audit.live), "bytes": audit.size,
     }  # fmt: skip
 
@@ -222,6 +289,7 @@ def _audit(value: Mapping[str, Any]) -> LastAudit:
         verified=None if value.get("verified") is None else _count(value, "verified"), young=_count({"young": 0, **value}, "young"),
         references=_source(value), share=_share(value), live=_live(value),
         size=None if value.get("bytes") is None else _count(value, "bytes"),
+        reported_ns=None if value.get("reported_ns") is None else _count(value, "reported_ns"),
     )  # fmt: skip
 
 

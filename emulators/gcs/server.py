@@ -9,7 +9,7 @@
 It is an aiohttp server, so it runs on asyncio only. Its clients may be anything, in any process. *Failure*: a body that
 breaks off has no effect, except that a resumable upload keeps its whole granules.
 
-It does not implement versions, access control, compose, globs, keys of customers, decompression, or all of the XML API
+It does not implement access control, compose, globs, keys of customers, decompression, or all of the XML API
 but single objects and listings. A call, a parameter or a field that it lacks is answered with 501 and its name, and
 never ignored. Only decompression is: bytes are sent as they are stored.
 """

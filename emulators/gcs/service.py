@@ -228,9 +228,12 @@ class GcsService:
     def _list(self, call: Call, body: bytes) -> Answer:
         bucket = self._bucket(call)
         soft_deleted = is_true(call.query, "softDeleted")
-        if is_true(call.query, "versions") and (bucket.settings.get("versioning") or {}).get("enabled"):
-            raise GcsError.lacking("the parameter versions of a bucket that keeps versions")
-        page = bucket.soft_deleted(call.query, self._runtime.wall_ns()) if soft_deleted else bucket.page(call.query)
+        versions = is_true(call.query, "versions")
+        page = (
+            bucket.soft_deleted(call.query, self._runtime.wall_ns()) if soft_deleted
+            else bucket.versions(call.query) if versions and bucket.has_noncurrent
+            else bucket.page(call.query)
+        )  # fmt: skip
         found = {"nextPageToken": page.next_token, "prefixes": page.prefixes, "items": [each.resource() for each in page.objects]}
         return _shown({"kind": "storage#objects", **{key: value for key, value in found.items() if value}}, call)
 

@@ -2,9 +2,10 @@
 
     Bucket.objects    name -> StoredObject, the live ones; names are listed by the bytes of their UTF-8
 
-No method awaits, so each is atomic. A custom time may only move forward. There are no versions. What was overwritten
-or deleted can be listed and restored for as long as the bucket's soft delete policy says. A bucket keeps the last
-thousand of such generations, and no more than 256 MiB of them.
+No method awaits, so each is atomic. A custom time may only move forward. In a bucket with versioning, what was
+overwritten or deleted becomes noncurrent. It can be listed, read and copied until its generation is deleted. Whatever
+is deleted otherwise can be listed and restored for as long as the bucket's soft delete policy says. A bucket keeps the
+last thousand generations of either kind, and no more than 256 MiB of soft-deleted ones.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ PAGE_MAX = 1000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WEEK_S = 7 * 86_400
 SOFT_DELETED_MAX, SOFT_DELETED_BYTES_MAX = 1000, 256 * 1024 * 1024
+NONCURRENT_MAX = 1000
 CONTENT_KEYS = ("contentType", "contentEncoding", "contentDisposition", "contentLanguage", "cacheControl")
 FIELDS_LACKING = ("acl", "temporaryHold", "eventBasedHold", "retention", "contexts", "kmsKeyName", "customerEncryption")
 CONDITIONS = {"age", "createdBefore", "customTimeBefore", "daysSinceCustomTime", "isLive", "matchesPrefix", "matchesSuffix"}
@@ -88,6 +90,25 @@ class SoftDeletedObject:
 
     def resource(self) -> dict[str, Any]:
         return {**self.stored.resource(), "softDeleteTime": rfc3339(self.soft_delete), "hardDeleteTime": rfc3339(self.hard_delete)}
+
+
+@dataclass(frozen=True, slots=True)
+class NoncurrentObject:
+    """A generation that was overwritten or deleted while the bucket kept versions."""
+
+    stored: StoredObject
+    deleted: datetime
+
+    @property
+    def name(self) -> str:
+        return self.stored.name
+
+    @property
+    def generation(self) -> int:
+        return self.stored.generation
+
+    def resource(self) -> dict[str, Any]:
+        return {**self.stored.resource(), "timeDeleted": rfc3339(self.deleted)}
 
 
 def rfc3339(time: datetime) -> str:
@@ -194,7 +215,7 @@ def content_of(resource: Mapping[str, Any], old: Mapping[str, str] | None = None
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    objects: Sequence[StoredObject | SoftDeletedObject]
+    objects: Sequence[StoredObject | SoftDeletedObject | NoncurrentObject]
     prefixes: list[str]
     next_token: str | None
 
@@ -209,6 +230,7 @@ class Bucket:
     page_max: int = PAGE_MAX
     _soft_deleted: deque[SoftDeletedObject] = field(default_factory=deque)
     _soft_deleted_bytes: int = 0
+    _noncurrent: deque[NoncurrentObject] = field(default_factory=deque)
     _order: list[bytes] = field(default_factory=list)
     _last_generation: int = 0
 
@@ -218,9 +240,17 @@ class Bucket:
         Raises 404 if it, or the generation that was asked for, does not exist; 412 or 304 by preconditions.
         """
         found, generation = self.objects.get(name), parse_int(query, "generation")
-        if found is None or generation not in (None, found.generation):
+        if generation is not None and (found is None or found.generation != generation):
+            found = next((each.stored for each in self._noncurrent if (each.name, each.generation) == (name, generation)), None)
+        if found is None:
             raise GcsError(404, f"No such object: {self.name}/{name}")
         check_preconditions(query, found, reading=reading)
+        return found
+
+    def _live(self, name: str, query: Mapping[str, str]) -> StoredObject:
+        found = self.get(name, query)
+        if found is not self.objects.get(name):
+            raise GcsError.lacking("a change of a noncurrent generation")
         return found
 
     def insert(self, name: str, payload: bytes, resource: Mapping[str, Any], query: Mapping[str, str],
@@ -259,14 +289,28 @@ class Bucket:
             self._keep(self.objects[name], now_ns)
         self.objects[name] = stored
 
+    @property
+    def has_noncurrent(self) -> bool:
+        return bool(self._noncurrent)
+
+    @property
+    def keeps_versions(self) -> bool:
+        return bool((self.settings.get("versioning") or {}).get("enabled"))
+
     def remove(self, name: str, query: Mapping[str, str], now_ns: int) -> None:
-        self._keep(self.get(name, query), now_ns)
+        """Deletes an object. With `generation`, that generation is no version any more, live or not."""
+        gone = self.get(name, query)
+        for each in [each for each in self._noncurrent if each.stored is gone]:
+            self._noncurrent.remove(each)
+            self._soft_delete(gone, now_ns)
+            return
+        (self._soft_delete if "generation" in query else self._keep)(gone, now_ns)
         self._drop(name)
 
     def move(self, name: str, of_source: Mapping[str, str], target: str, query: Mapping[str, str], now_ns: int) -> StoredObject:
         """Gives an object another name, in one step. The old one is not soft-deleted."""
         check_name(target)
-        source, now = self.get(name, of_source), from_ns(now_ns)
+        source, now = self._live(name, of_source), from_ns(now_ns)
         if name == target:
             raise GcsError(400, "The source and the destination of a move must have different names.")
         check_preconditions(query, self.objects.get(target))
@@ -281,6 +325,34 @@ class Bucket:
         del self._order[bisect_left(self._order, name.encode())]
 
     def _keep(self, gone: StoredObject, now_ns: int) -> None:
+        if not self.keeps_versions:
+            self._soft_delete(gone, now_ns)
+            return
+        self._noncurrent.append(NoncurrentObject(gone, from_ns(now_ns)))
+        if len(self._noncurrent) > NONCURRENT_MAX:
+            self._noncurrent.popleft()
+
+    def versions(self, query: Mapping[str, str]) -> Page:
+        """Returns one page of the live and the noncurrent generations, by name and generation.
+
+        Its tokens are valid as long as nothing is written or deleted.
+        """
+        if query.get("delimiter"):
+            raise GcsError.lacking("a delimiter where versions are listed")
+        return self._page_of([*self.objects.values(), *self._noncurrent], query)
+
+    def _page_of(self, listed: Iterable[StoredObject | SoftDeletedObject | NoncurrentObject], query: Mapping[str, str]) -> Page:
+        prefix, start, end = (query.get(key, "").encode() for key in ("prefix", "startOffset", "endOffset"))
+        found = [
+            each for each in listed
+            if (name := each.name.encode()).startswith(prefix) and start <= name and (not end or name < end)
+        ]  # fmt: skip
+        found.sort(key=lambda each: (each.name.encode(), each.generation))
+        limit = min(parse_int(query, "maxResults") or PAGE_MAX, self.page_max)
+        first = parse_int(query, "pageToken") or 0
+        return Page(found[first : first + limit], [], str(first + limit) if first + limit < len(found) else None)
+
+    def _soft_delete(self, gone: StoredObject, now_ns: int) -> None:
         kept_s = int((self.settings.get("softDeletePolicy") or {}).get("retentionDurationSeconds", 0))
         if kept_s:
             times = from_ns(now_ns), from_ns(now_ns) + timedelta(seconds=kept_s)
@@ -322,15 +394,7 @@ class Bucket:
             raise GcsError(400, "You can't set both versions and softDeleted")
         if query.get("delimiter"):
             raise GcsError.lacking("a delimiter where soft-deleted objects are listed")
-        prefix, start, end = (query.get(key, "").encode() for key in ("prefix", "startOffset", "endOffset"))
-        found = [
-            each for each in self._kept(now_ns)
-            if (name := each.name.encode()).startswith(prefix) and start <= name and (not end or name < end)
-        ]  # fmt: skip
-        found.sort(key=lambda each: (each.name.encode(), each.generation))
-        limit = min(parse_int(query, "maxResults") or PAGE_MAX, self.page_max)
-        first = parse_int(query, "pageToken") or 0
-        return Page(found[first : first + limit], [], str(first + limit) if first + limit < len(found) else None)
+        return self._page_of(self._kept(now_ns), query)
 
     def update(self, name: str, resource: Mapping[str, Any], query: Mapping[str, str], now_ns: int) -> StoredObject:
         """Replaces an object's metadata. What is not in the resource is taken away."""
@@ -340,7 +404,7 @@ class Bucket:
 
     def patch(self, name: str, change: Mapping[str, Any], query: Mapping[str, str], now_ns: int) -> StoredObject:
         check_fields(change)
-        old = self.get(name, query)
+        old = self._live(name, query)
         custom_time = old.custom_time
         if "customTime" in change:
             custom_time = parse_time(change["customTime"]) if change["customTime"] is not None else None
@@ -391,9 +455,12 @@ class Bucket:
         """Deletes what a lifecycle rule says. Returns the names."""
         conditions = [rule["condition"] for rule in lifecycle_rules(self.settings)]
         gone = [name for name, stored in self.objects.items() if any(_applies(each, stored, from_ns(now_ns)) for each in conditions)]
+        old = [each for each in self._noncurrent if any(_applies(rule, each.stored, from_ns(now_ns), live=False) for rule in conditions)]
         for name in gone:
             self.remove(name, {}, now_ns)
-        return gone
+        for each in old:
+            self.remove(each.name, {"generation": str(each.generation)}, now_ns)
+        return [*gone, *(each.name for each in old)]
 
 
 def bucket_of(buckets: Mapping[str, Bucket], name: str) -> Bucket:
@@ -425,7 +492,7 @@ def lifecycle_rules(settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return rules
 
 
-def _applies(condition: Mapping[str, Any], stored: StoredObject, now: datetime) -> bool:
+def _applies(condition: Mapping[str, Any], stored: StoredObject, now: datetime, *, live: bool = True) -> bool:
     """Tells whether all of the condition holds."""
     custom = stored.custom_time
     tests: dict[str, Callable[[Any], bool]] = {
@@ -433,7 +500,7 @@ def _applies(condition: Mapping[str, Any], stored: StoredObject, now: datetime) 
         "createdBefore": lambda day: stored.created.date() < date.fromisoformat(day),
         "customTimeBefore": lambda day: custom is not None and custom.astimezone(UTC).date() < date.fromisoformat(day),
         "daysSinceCustomTime": lambda days: custom is not None and now >= custom + timedelta(days=int(days)),
-        "isLive": bool,
+        "isLive": lambda wanted: bool(wanted) is live,
         "matchesPrefix": lambda prefixes: stored.name.startswith(tuple(prefixes)),
         "matchesSuffix": lambda suffixes: stored.name.endswith(tuple(suffixes)),
     }

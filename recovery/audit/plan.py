@@ -20,20 +20,23 @@ A range that takes too long hands back its rest (`recovery.audit.work`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
 from recovery.audit.cuts import cut_names
 from recovery.audit.directory import Files
 from recovery.audit.manifest import OVERDUE_S, Bounds, Cutoff, FeedReferences, Inventory, Manifest
+from recovery.audit.names import usecase_of
 from recovery.audit.references import check_same as check_same_feed
 from recovery.audit.references import read_checkpoint, references_of
 from recovery.audit.sweep import SKEW_MAX_NS
 from recovery.audit.words import duration, span
 from recovery.audit.work import FEED_AGE_MAX_S, GRACE_MIN_S, GRACE_S, AuditOptions, check_there
 from recovery.feed.writer.checkpoint import store_of
+from recovery.visible import visible
 from tiered.metadata import NS_PER_S
 from tiered.open import Backends, open_backends
 from tiered.protocol.backends import HasOwner, LongTermBackend
@@ -43,6 +46,7 @@ from tiered.settings import Settings
 RANGES_PER_SLOT = 6
 PROBE_NAMES = 10_000
 OWNER_BUDGET_S = 30.0
+NEAR_MAX, USECASES_LOOKED_AT = 5, 100
 NAMES_PER_REQUEST = 1000
 """How many names one page of GCS's listing holds."""
 
@@ -91,6 +95,8 @@ async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runt
             as_of_ns = options.inventory.snapshot_ns  # the cut-off is the report's: it shows nothing that is younger
         scope = Bounds.of_prefix(options.prefix or "")
         blobs = await _count(backends.tiers.long_term, scope)
+        if blobs == 0 and options.prefix:
+            await _check_scope(backends, options.prefix, scope)
         if blobs != 0 and not options.insist:
             await _check_table(backends, inputs)
         wanted = slots if blobs is not None else slots * RANGES_PER_SLOT
@@ -241,6 +247,47 @@ async def _check_table(backends: Backends, inputs: dict[str, str]) -> None:
             f"{table} holds no object at all, and {bucket} holds blobs, so it is almost certainly the wrong table:"
             " check the settings, or insist on it (--insist)"
         )
+
+
+async def _check_scope(backends: Backends, prefix: str, scope: Bounds) -> None:
+    """Refuses a scope without a blob and without a row: a mistyped one would be clean, every night.
+
+    A page of blobs may be empty although there are more, so names that cannot be read count, too.
+    """
+    if (await _next_name(backends, prefix, scope.end)) is not None:
+        return
+    usecases = [usecase async for usecase in _usecases(backends)]
+    near = get_close_matches(usecase_of(prefix) if "/" in prefix else prefix, usecases, NEAR_MAX, 0.5) or usecases[:NEAR_MAX]
+    there = f"; there is {', '.join(map(visible, near))}{', …' if len(usecases) > len(near) else ''}" if near else ""
+    raise ConfigurationError(
+        f"no name of a blob or of an object begins with {visible(prefix)!r}, so there is nothing to audit{there}: look how the name is"
+        " spelled, or leave the scope out"
+    )
+
+
+async def _next_name(backends: Backends, start: str, end: str | None) -> str | None:
+    """Returns the first name from `start` on (exclusive of `end`) that a blob or a row has. None: there is none."""
+    found: list[str] = []
+    place: str | None = start
+    while place is not None and not found:
+        page = await backends.tiers.long_term.list(place, end, 1)
+        found += [*(blob.name for blob in page.blobs), *(oddity.name for oddity in page.oddities if oddity.is_blob)][:1]
+        place = page.next_start
+    rows = await backends.tiers.high_volume.scan("", start.encode(), 1)
+    found += [row.path for row in rows.rows]
+    return min((name for name in found if end is None or name < end), key=str.encode, default=None)
+
+
+async def _usecases(backends: Backends) -> AsyncIterator[str]:
+    """Yields the first usecases of the store, `USECASES_LOOKED_AT` at most, for an error that names them."""
+    start = ""
+    for _ in range(USECASES_LOOKED_AT):
+        if (name := await _next_name(backends, start, None)) is None:
+            return
+        usecase = name.partition("/")[0]
+        if "/" in name:
+            yield usecase
+        start = f"{usecase}0" if "/" in name else f"{name}\0"  # 0 comes right after the slash
 
 
 async def _count(blobs: LongTermBackend, scope: Bounds) -> int | None:

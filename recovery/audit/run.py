@@ -193,6 +193,7 @@ def last_audit_of(ended: Manifest, where: str) -> LastAudit:
         verified=None if ended.verify is None else ended.verified, young=words.total(ended, [Kind.TOO_YOUNG]).number,
         references=ROWS if ended.references is None else FEED,
         share=None if ended.verify is None else ended.verify.share,
+        reported_ns=None if ended.inventory is None else ended.inventory.snapshot_ns,
         live=(live.number, live.size), size=sum(each.size for kind, each in ended.totals.items() if kind not in OF_NO_BLOB),
     )  # fmt: skip
 

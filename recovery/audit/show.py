@@ -37,7 +37,7 @@ from recovery.audit.verdicts import FINDINGS, MEANING, Form, Kind
 from recovery.audit.verify import READ_BUDGET_S
 from recovery.audit.words import moment, size, visible
 from tiered.open import Backends
-from tiered.protocol.backends import BlobInfo, Inline, Oddity, SoftDeleted, SoftDeletes, Tombstone
+from tiered.protocol.backends import BlobInfo, DeletedGeneration, Inline, Oddity, RestoresDeleted, Tombstone
 from tiered.protocol.retry import ask
 from tiered.settings import Settings
 
@@ -267,14 +267,15 @@ class _Look:
     async def remedy(self, name: str) -> tuple[str, ...]:
         """Returns what can be done about a blob that is gone: one sentence for each way."""
         blobs = self._backends.tiers.long_term
-        if not isinstance(blobs, SoftDeletes):
+        if not isinstance(blobs, RestoresDeleted):
             return ("nothing keeps what was deleted here: it is lost, unless a backup has it",)
         try:
-            kept = await self.ask(partial(blobs.soft_deleted, name))
+            kept = await self.ask(partial(blobs.deleted_generations, name))
         except TieredError as error:  # this takes its own permission, and no verdict depends on it
-            return (f"whether the bucket keeps a soft-deleted generation is not known: {error}",)
+            return (f"whether the bucket keeps a deleted generation is not known: {error}",)
         if not kept:
-            return ("the bucket keeps no soft-deleted generation of it: it is lost, unless a backup has it",)
+            kept_none = "the bucket keeps no deleted generation of it, neither soft-deleted nor noncurrent"
+            return (f"{kept_none}: it is lost, unless a backup has it",)
         return tuple(_restoring(each) for each in reversed(kept))
 
     async def ask(self, read: Callable[[], Any]) -> Any:
@@ -326,14 +327,18 @@ def _blob(
     return LookedBlob(name, True, kind, detail, seen.size, seen.created_ns, deadline_ns, seen.generation, remedy, was_read)
 
 
-def _restoring(kept: SoftDeleted) -> str:
+def _restoring(kept: DeletedGeneration) -> str:
     """Returns the command that restores it.
 
     Some names would be read as something else by the shell or gcloud; for them, it returns advice.
     """
-    known = f"deleted {moment(kept.deleted_ns)}, kept until {moment(kept.kept_until_ns)}, {size(kept.size)}"
+    until = "as a noncurrent generation" if kept.kept_until_ns is None else f"until {moment(kept.kept_until_ns)}"
+    known = f"deleted {moment(kept.deleted_ns)}, kept {until}, {size(kept.size)}"
     if set("*?[]") & set(kept.address) or visible(kept.address) != kept.address:
         return f"restore generation {kept.generation} by the API, since its name has wildcards or cannot be typed ({known})"
+    if kept.kept_until_ns is None:
+        target = kept.address.rpartition("#")[0]
+        return f"gcloud storage cp --no-clobber {shlex.quote(kept.address)} {shlex.quote(target)} ({known})"
     return f"gcloud storage restore {shlex.quote(kept.address)} ({known})"
 
 

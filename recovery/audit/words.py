@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 
 from recovery.audit.manifest import Counted, Manifest
 from recovery.audit.verdicts import FINDINGS, LOSSES, Kind
+from recovery.last_audit import moment as moment  # noqa: PLC0414 - the audit has it from here
 from recovery.visible import visible as visible  # noqa: PLC0414 - the audit has it from here
 
 GIB = 1024**3
@@ -79,7 +79,7 @@ def _verdict(manifest: Manifest, price_per_gib_month: float) -> tuple[Level, str
     if not manifest.names and not manifest.redirects:
         return Level.CLEAN, "Clean: there is no blob and no tombstone."
     young = total(manifest, [Kind.TOO_YOUNG]).number
-    blobs, rows = count(max(0, manifest.names - young), "blob"), _references(manifest)
+    blobs, rows = f"{count(max(0, manifest.names - young), 'blob')}{_reported(manifest)}", _references(manifest)
     waits = f"; {count(young, 'blob')} that nothing names {'was' if young == 1 else 'were'} too young to judge" if young else ""
     return Level.CLEAN, f"Clean: {blobs} and {rows} are accounted for by name{waits}. {looked(manifest)}"
 
@@ -94,7 +94,11 @@ def consequence(manifest: Manifest, price_per_gib_month: float) -> str:
     there = f"The blob of every live tombstone that can be read is there. {unread}" if unread else (
         "No loss was found: every live tombstone's blob is there."
     )
-    if manifest.references is not None:
+    if manifest.inventory is not None:
+        at = moment(manifest.inventory.snapshot_ns)
+        named = "every live tombstone that can be read" if unread else "every live tombstone"
+        there = f"No loss was found: the blob of {named} was in the bucket at {at}, or is there now.{f' {unread}' if unread else ''}"
+    elif manifest.references is not None:
         there = f"No loss was found: the blob of every reference of the change feed is there.{f' {unread}' if unread else ''}"
     match verdict(manifest, price_per_gib_month).level:
         case Level.INCOMPLETE:
@@ -182,6 +186,11 @@ def _references(manifest: Manifest) -> str:
     return count(manifest.redirects, noun) + (" of the change feed" if manifest.references is not None else "")
 
 
+def _reported(manifest: Manifest) -> str:
+    """Returns, with a space before it, that an inventory report tells the blobs. Empty: the run has listed them."""
+    return "" if manifest.inventory is None else f" that were in the bucket at {moment(manifest.inventory.snapshot_ns)}"
+
+
 def looked(manifest: Manifest) -> str:
     """Returns what is known of the payloads, in one sentence."""
     if manifest.verify is None:
@@ -205,6 +214,11 @@ def unseen(manifest: Manifest) -> Sequence[str]:
         found.append("Payloads: none was read. A blob whose bytes were changed on the disk counts as referenced.")
     elif manifest.verify.share < 1:
         found.append(f"Payloads of live blobs outside of the share of {manifest.verify.share:.4g} that was read.")
+    if manifest.inventory is not None:
+        since = moment(manifest.inventory.snapshot_ns)
+        found.append(f"Blobs that both the inventory report and a row name: whether they are still there. The report is of {since}.")
+        if manifest.inventory.export is not None:
+            found.append("Rows that were written after the export, and of which moment the export is.")
     found.append("Payloads of blobs that no live tombstone names, inline objects, and parts of rows that name no blob.")
     if manifest.cutoff.grace_s:
         found.append(f"Blobs that were younger than {span(manifest.cutoff.grace_s)} when the run began: they are counted, and not judged.")
@@ -312,14 +326,6 @@ def span(seconds: float) -> str:
     if seconds >= 3600 and seconds % 3600 == 0:
         return f"{seconds / 3600:g} h"
     return f"{seconds:g} s" if seconds < 60 else duration(seconds)
-
-
-def moment(time_ns: int) -> str:
-    """Returns a time as 2026-11-21 20:15:03 UTC."""
-    try:
-        return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, ValueError, OSError):
-        return "beyond any calendar"
 
 
 def sentence(text: str) -> str:

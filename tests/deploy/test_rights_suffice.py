@@ -128,7 +128,7 @@ async def test_a_reader_and_an_audit_only_look(server: GcsEmulator, backends: Ba
         assert isinstance(blobs, GcsBlobs)
         [blob] = (await blobs.list("", None, 10)).blobs
         assert await blobs.head(blob.name) is not None and await blobs.head(f"{blob.name}x") is None
-        assert await blobs.now_ns() > 0 and await blobs.soft_deleted(blob.name) == []
+        assert await blobs.now_ns() > 0 and await blobs.deleted_generations(blob.name) == []
         with pytest.raises(TieredError, match="grant"):
             await blobs.delete(blob.name)
         grant(server, granted("blobs-writer"))
@@ -147,7 +147,7 @@ async def test_a_restorer_brings_back_what_was_deleted_and_a_writer_may_not(serv
         copied = await blobs.set_aside("cat", found.generation, "~quarantine/cat")
         assert isinstance(copied, int)
         assert await blobs.delete_generation("cat", found.generation) is Removal.DELETED
-        [kept] = await blobs.soft_deleted("cat")
+        [kept] = await blobs.deleted_generations("cat")
         grant(server, granted("blobs-writer"))
         with pytest.raises(ConfigurationError, match="grant"):
             await blobs.restore("cat", kept.generation)

@@ -5,7 +5,8 @@
     head, delete   1; delete_generations 1 for all
     touch          2: what it is, and a change that holds only if it is still that
     list           1 for each page of up to 1,000
-    soft_deleted, restore   1
+    deleted_generations     2
+    restore                 1, or 2 for a noncurrent generation
     kept           1 for each page of up to 1,000, and 1 for the bucket
     now_ns         1
     cancel         1
@@ -54,15 +55,16 @@ from tiered.gcs.format import (
     KEPT_FIELDS,
     LISTED_FIELDS,
     LISTED_HEAD_FIELDS,
+    NONCURRENT_FIELDS,
     SOFT_DELETED_FIELDS,
     Listing,
     Resource,
+    decode_deleted,
     decode_generation,
     decode_kept,
     decode_listing,
     decode_listing_by_item,
     decode_resource,
-    decode_soft_deleted,
     encode_brought_back,
     encode_crc,
     encode_resource,
@@ -81,12 +83,12 @@ from tiered.protocol.backends import (
     BlobPage,
     ByteRange,
     DamagedError,
+    DeletedGeneration,
     Kept,
     KeptPage,
     NotCopied,
     Oddity,
     Removal,
-    SoftDeleted,
 )
 from tiered.protocol.concurrent import both
 
@@ -104,7 +106,7 @@ _JSON = {"Content-Type": "application/json; charset=UTF-8"}
 
 
 class GcsBlobs:
-    """Implements `LongTermBackend`, `SoftDeletes`, `DeletesMany`, `KeepsDeleted` and `ListsHeads`, on asyncio only.
+    """Implements `LongTermBackend`, `RestoresDeleted`, `DeletesMany`, `KeepsDeleted` and `ListsHeads`, on asyncio only.
 
     Open it with `async with GcsBlobs.connect(…)`.
     """
@@ -360,31 +362,56 @@ class GcsBlobs:
         answer = await self._http.call("GET", self._http.objects_url(**query), doing)
         return decode_listing(answer.body) or decode_listing_by_item(listing_of(answer, doing))
 
-    async def soft_deleted(self, name: str) -> Sequence[SoftDeleted]:
-        """The deleted generations that can be restored. In a bucket without soft delete: none, or an error.
+    async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:
+        """The deleted generations that can be restored. In a bucket without soft delete: noncurrent ones, or an error.
 
-        One request, and one more for each page that the service ends early.
+        Two requests, and one more for each page that the service ends early.
         """
-        doing = f"listing the soft-deleted generations of blob {name!r}"
-        query = {"fields": SOFT_DELETED_FIELDS, "maxResults": str(PAGE_MAX), "prefix": name, "softDeleted": "true"}
-        own: list[SoftDeleted] = []
+        soft_deleted = await self._generations(name, "soft-deleted", SOFT_DELETED_FIELDS, {"softDeleted": "true"})
+        noncurrent = await self._generations(name, "noncurrent", NONCURRENT_FIELDS, {"versions": "true"})
+        found = [*soft_deleted, *(item for item in noncurrent if "timeDeleted" in item)]  # the others are live
+        return sorted((decode_deleted(self._http.bucket, name, item) for item in found), key=attrgetter("generation"))
+
+    async def _generations(self, name: str, which: str, fields: str, asked: Mapping[str, str]) -> Sequence[Mapping[str, Any]]:
+        doing = f"listing the {which} generations of blob {name!r}"
+        query = {"fields": fields, "maxResults": str(PAGE_MAX), "prefix": name, **asked}
+        own: list[Mapping[str, Any]] = []
         while True:
             page = await self._http.listing(query, doing)
             items = page.get("items", [])
-            own += [decode_soft_deleted(self._http.bucket, name, item) for item in items if item.get("name") == name]
+            own += [item for item in items if item.get("name") == name]
             # The listing is in the order of names: this blob's own generations come before those of longer names.
             if not page.get("nextPageToken") or (items and items[-1].get("name") != name):
-                return sorted(own, key=attrgetter("generation"))
+                return own
             query["pageToken"] = page["nextPageToken"]
 
     async def restore(self, name: str, generation: int) -> int | None:
-        """The service copies the bytes and the metadata itself. The deleted generation stays until its time is over."""
+        """The service copies the bytes and the metadata itself. The deleted generation stays until its time is over.
+
+        What is not soft-deleted may be noncurrent: then a second request copies it.
+        """
         doing = f"restoring generation {generation} of blob {name!r}"
         url = self._http.restore_url(name, generation=str(generation), ifGenerationMatch="0", fields="generation")
         answer = await self._http.call("POST", url, doing, accept=(200, 404, 412), effect=True)
         if answer.status == 404:
             await self._check_bucket(name)
+            return await self._copy_noncurrent(name, generation, doing)
         return decode_generation(name, answer.json(doing, effect=True)) if answer.status == 200 else None
+
+    async def _copy_noncurrent(self, name: str, generation: int, doing: str) -> int | None:
+        """Copies a noncurrent generation, with its metadata, to its own name, if no blob has that."""
+        query = {"sourceGeneration": str(generation), "ifGenerationMatch": "0", "fields": "done,rewriteToken,resource(generation)"}
+        while True:
+            url = self._http.copy_url(name, name, **query)
+            answer = await self._http.call("POST", url, doing, accept=(200, 404, 412), effect=True)
+            if answer.status != 200:
+                return None
+            told = answer.json(doing, effect=True)
+            if told.get("done"):
+                return decode_generation(name, told.get("resource") or {})
+            if not told.get("rewriteToken"):
+                raise UnconfirmedError(f"{doing} was answered as neither done nor to be continued")
+            query["rewriteToken"] = str(told["rewriteToken"])
 
     async def kept(self, what: Kept, start: str, end: str | None, token: str) -> KeptPage:
         """One page of the listing, with its deleted generations counted.

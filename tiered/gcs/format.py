@@ -43,7 +43,7 @@ from tiered.metadata import (
     TimeToLive,
     as_stored,
 )
-from tiered.protocol.backends import BlobInfo, ListedBlob, Oddity, SoftDeleted
+from tiered.protocol.backends import BlobInfo, DeletedGeneration, ListedBlob, Oddity
 
 LISTING = "storage#objects"
 """The kind of every listing. What has another one does not come from the service."""
@@ -59,6 +59,7 @@ CHECKED_FIELDS = "size,crc32c,customTime,contentType,contentEncoding,metadata"
 
 LISTED_HEAD_FIELDS = f"kind,items({FIELDS})"
 LISTED_FIELDS = "kind,items(name,size,generation,timeCreated,customTime),nextPageToken"
+NONCURRENT_FIELDS = "kind,items(name,size,generation,timeDeleted),nextPageToken"
 KEPT_FIELDS = "kind,items(name,size,softDeleteTime,timeDeleted),nextPageToken"
 SOFT_DELETED_FIELDS = "kind,items(name,size,generation,softDeleteTime,hardDeleteTime),nextPageToken"
 
@@ -397,11 +398,14 @@ def decode_generation(name: str, item: Mapping[str, Any]) -> int:
     return _Stored(name, item).number("generation")
 
 
-def decode_soft_deleted(bucket: str, name: str, item: Mapping[str, Any]) -> SoftDeleted:
+def decode_deleted(bucket: str, name: str, item: Mapping[str, Any]) -> DeletedGeneration:
+    """A soft-deleted or a noncurrent generation. A live one has neither time, and is a `CorruptRecordError`."""
     stored = _Stored(name, item)
-    generation = stored.number("generation")
-    times = stored.needed_time("softDeleteTime"), stored.needed_time("hardDeleteTime")
-    return SoftDeleted(f"gs://{bucket}/{name}#{generation}", stored.number("size"), generation, *times)
+    generation, size = stored.number("generation"), stored.number("size")
+    address = f"gs://{bucket}/{name}#{generation}"
+    if "softDeleteTime" in item:
+        return DeletedGeneration(address, size, generation, stored.needed_time("softDeleteTime"), stored.needed_time("hardDeleteTime"))
+    return DeletedGeneration(address, size, generation, stored.needed_time("timeDeleted"), None)
 
 
 # --- durations ---------------------------------------------------------------------------------------

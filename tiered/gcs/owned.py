@@ -24,7 +24,7 @@ from tiered.gcs.format import renamed
 from tiered.gcs.owners import AFTER_OWNERS, OWNERS, conflict, own_marker, ownerless
 from tiered.gcs.upload import GcsUpload
 from tiered.metadata import Metadata
-from tiered.protocol.backends import BlobHead, BlobInfo, BlobPage, ByteRange, Kept, KeptPage, NotCopied, Oddity, Removal, SoftDeleted
+from tiered.protocol.backends import BlobHead, BlobInfo, BlobPage, ByteRange, DeletedGeneration, Kept, KeptPage, NotCopied, Oddity, Removal
 
 NAME_BYTES_MAX = 1024
 """How long a name may be in GCS, in bytes of UTF-8."""
@@ -119,8 +119,8 @@ class OwnedBlobs:
         oddities = [odd for odd in page.oddities if not odd.name.startswith(OWNERS)]
         return BlobPage(_without_markers(page.blobs), oddities, page.next_start)
 
-    async def soft_deleted(self, name: str) -> Sequence[SoftDeleted]:
-        return await self._blobs.soft_deleted(self._prefix + name)
+    async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:
+        return await self._blobs.deleted_generations(self._prefix + name)
 
     async def kept(self, what: Kept, start: str, end: str | None, token: str) -> KeptPage:
         return await self._blobs.kept(what, self._prefix + start, self._end(end), token)

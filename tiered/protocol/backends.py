@@ -404,9 +404,10 @@ class Upload(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SoftDeleted:
+class DeletedGeneration:
     """A deleted generation of a blob that can be restored until `kept_until_ns`. Times are nanoseconds since 1970.
 
+    `kept_until_ns` None: it is noncurrent, in a bucket that keeps versions, until a rule or somebody removes it.
     `address`: the name that the service's own tools use for it.
     """
 
@@ -414,7 +415,7 @@ class SoftDeleted:
     size: int
     generation: int
     deleted_ns: int
-    kept_until_ns: int
+    kept_until_ns: int | None
 
 
 class Removal(Enum):
@@ -440,11 +441,11 @@ class NotCopied(Enum):
 
 
 @runtime_checkable
-class SoftDeletes(Protocol):
+class RestoresDeleted(Protocol):
     """A long-term tier whose service may keep deleted blobs for a while. The store itself restores none of them."""
 
-    async def soft_deleted(self, name: str) -> Sequence[SoftDeleted]:
-        """The deleted generations that can still be restored, oldest first."""
+    async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:
+        """The deleted generations that can still be restored, soft-deleted or noncurrent, oldest first."""
 
     async def restore(self, name: str, generation: int) -> int | None:
         """Makes the blob anew from a deleted generation, with its metadata, and returns its new generation.

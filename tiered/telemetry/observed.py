@@ -1,7 +1,7 @@
 """Both tiers and the changelog, wrapped: every call to a service is told to an observer.
 
-A wrapper has the methods of the protocol that its backend has, and no others. So `Collects`, `SoftDeletes` and the like
-are seen exactly where the backend has them. Everything else of the backend is passed on. Results, errors and
+A wrapper has the methods of the protocol that its backend has, and no others. So `Collects`, `RestoresDeleted` and the
+like are seen exactly where the backend has them. Everything else of the backend is passed on. Results, errors and
 cancellations reach the caller unchanged. An upload and a blob that is being read talk to the service as well, so they
 are wrapped, too.
 """
@@ -24,8 +24,8 @@ from tiered.protocol.backends import (
     ListsHeads,
     LongTermBackend,
     Removal,
+    RestoresDeleted,
     ShowsUploads,
-    SoftDeletes,
     Tiers,
     Upload,
 )
@@ -52,7 +52,7 @@ def _calls_of(*protocols: type) -> frozenset[str]:
 
 METHODS: Mapping[str, frozenset[str]] = {
     HIGH_VOLUME: _calls_of(HighVolumeBackend, Collects),
-    LONG_TERM: _calls_of(LongTermBackend, Collects, SoftDeletes, DeletesMany, HasOwner, KeepsDeleted, ListsHeads, ShowsUploads),
+    LONG_TERM: _calls_of(LongTermBackend, Collects, RestoresDeleted, DeletesMany, HasOwner, KeepsDeleted, ListsHeads, ShowsUploads),
     CHANGELOG: _calls_of(ChangeLog, Collects),
 }
 """The calls of each service. A new method of a protocol is in here by itself."""

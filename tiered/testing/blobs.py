@@ -26,7 +26,7 @@ from math import inf
 from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from tiered.metadata import NS_PER_S, Metadata, is_expired
-from tiered.protocol.backends import QUARANTINE, BlobHead, BlobPage, ByteRange, ListedBlob, NotCopied, Removal, SoftDeleted
+from tiered.protocol.backends import QUARANTINE, BlobHead, BlobPage, ByteRange, DeletedGeneration, ListedBlob, NotCopied, Removal
 from tiered.stored import PIECE_BYTES
 from tiered.testing.service import MemoryService
 
@@ -49,7 +49,7 @@ class Blob:
 
 
 class MemoryBlobs(MemoryService):
-    """The long-term tier: `LongTermBackend`, `Collects`, `SoftDeletes` and `DeletesMany`. `runtime` is the server's."""
+    """`LongTermBackend`, `Collects`, `RestoresDeleted` and `DeletesMany`. `runtime` is the server's."""
 
     def __init__(self, runtime: Runtime, *, sessions: bool = True) -> None:
         super().__init__(runtime)
@@ -118,10 +118,10 @@ class MemoryBlobs(MemoryService):
         self._took_effect("blobs.delete", name)
         return Removal.DELETED
 
-    async def soft_deleted(self, name: str) -> Sequence[SoftDeleted]:
+    async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:
         await self._travel()
         return [
-            SoftDeleted(f"{name}#{blob.generation}", len(blob.payload), blob.generation, deleted_ns, self._kept_until_ns(deleted_ns))
+            DeletedGeneration(f"{name}#{blob.generation}", len(blob.payload), blob.generation, deleted_ns, self._kept_until_ns(deleted_ns))
             for deleted_ns, blob in self._restorable(name)
         ]
 

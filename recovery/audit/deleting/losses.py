@@ -1,4 +1,5 @@
-"""Brings back blobs that are gone although tombstones name them, if the service still keeps them (soft delete).
+"""Brings back blobs that are gone although tombstones name them, if the service still keeps them: soft-deleted,
+or as noncurrent generations of a bucket with versions.
 
 It uses no engine and no files. It works on a batch of names that an audit called dangling, in this order:
 
@@ -39,7 +40,7 @@ from recovery.audit.deleting.several import several
 from recovery.audit.names import is_of, read_name
 from recovery.audit.verdicts import Form
 from tiered.metadata import NS_PER_S, is_expired
-from tiered.protocol.backends import LongTermBackend, Redirect, Removal, SoftDeletes, Tiers
+from tiered.protocol.backends import LongTermBackend, Redirect, Removal, RestoresDeleted, Tiers
 from tiered.protocol.retry import ask, persist
 
 T = TypeVar("T")
@@ -73,7 +74,7 @@ ENDS = {
     End.HALF_DONE: "it is back, but a call was interrupted before it could see that no row names it any more",
     End.RESTORED: "its row names it, and it is there again",
     End.THERE: "it is there: another call has restored it, or it was never gone",
-    End.NOT_KEPT: "the bucket keeps no deleted generation of it: it is lost, unless a backup has it",
+    End.NOT_KEPT: "the bucket keeps no deleted generation of it, neither soft-deleted nor noncurrent: it is lost, unless a backup has it",
     End.EXPIRED: "its tombstone has expired: nobody can read the object, so nothing is restored",
     End.NOT_NAMED: "no row names it any more, so it is not missed",
     End.LOGGED: "an entry of the changelog names it or its object: a change is under way; try again when it has ended",
@@ -84,12 +85,16 @@ ENDS = {
 }
 
 
+TO_DO = frozenset({End.RESTORABLE, End.HALF_DONE})
+
+
 @dataclass(frozen=True, slots=True)
 class Loss:
     """A blob that an audit missed, and what became of it, as far as is known.
 
     `generation`: the deleted generation that is taken, of `size` bytes. It was deleted at `deleted_ns`, and the service
-    keeps it until `kept_until_ns` (nanoseconds since 1970). `restored`: the generation that the blob has now.
+    keeps it until `kept_until_ns` (nanoseconds since 1970; None: it is noncurrent, and a rule of the bucket may remove
+    it). `restored`: the generation that the blob has now.
     """
 
     name: str
@@ -103,7 +108,7 @@ class Loss:
     @property
     def is_to_do(self) -> bool:
         """Whether `Losses.restore` has something to do for it."""
-        return self.end in (End.RESTORABLE, End.HALF_DONE)
+        return self.end in TO_DO
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,7 @@ class Losses:
     """Looks at lost blobs, and restores them. `blobs`: the long-term tier of `tiers`."""
 
     tiers: Tiers
-    blobs: SoftDeletes
+    blobs: RestoresDeleted
     log: ChangeLog
     runtime: Runtime
     pace: Pace = no_pace
@@ -180,17 +185,17 @@ class Losses:
         head = await self._ask(partial(self.tiers.long_term.head, name))
         if head is not None:
             return await self._judge_what_is_there(name, noted, head.generation)
-        kept = await self._ask(partial(self.blobs.soft_deleted, name))
-        if not kept:
-            return Loss(name, End.NOT_KEPT)
-        newest = max(kept, key=attrgetter("generation"))
-        loss = Loss(name, End.RESTORABLE, newest.generation, newest.size, newest.deleted_ns, newest.kept_until_ns)
+        kept = await self._ask(partial(self.blobs.deleted_generations, name))
+        loss = Loss(name, End.NOT_KEPT)
+        if kept:
+            newest = max(kept, key=attrgetter("generation"))
+            loss = Loss(name, End.RESTORABLE, newest.generation, newest.size, newest.deleted_ns, newest.kept_until_ns)
         redirect = await self._named(name)
         if redirect is None:
             return replace(loss, end=End.NOT_NAMED)
         if is_expired(redirect.deadline_ns, now_ns):
             return replace(loss, end=End.EXPIRED)
-        if read_name(name).form is not Form.REVISION and newest.deleted_ns > now_ns - RECENT_NS:
+        if loss.deleted_ns is not None and read_name(name).form is not Form.REVISION and loss.deleted_ns > now_ns - RECENT_NS:
             return replace(loss, end=End.RECENT)
         return loss
 
@@ -244,9 +249,9 @@ class Losses:
         return await persist(call, self.runtime, BUDGET_S)
 
 
-def keeps_deleted(blobs: LongTermBackend) -> SoftDeletes | None:
+def keeps_deleted(blobs: LongTermBackend) -> RestoresDeleted | None:
     """Returns the tier as one that keeps deleted blobs, or None if it does not."""
-    return blobs if isinstance(blobs, SoftDeletes) else None
+    return blobs if isinstance(blobs, RestoresDeleted) else None
 
 
 def _rows_of(name: str) -> list[str]:

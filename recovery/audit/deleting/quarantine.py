@@ -128,6 +128,17 @@ async def with_copy(entry: Entry, shelf: str, tiers: Tiers, runtime: Runtime) ->
     return entry if found is None else replace(entry, copy=Copy(target, found.generation))
 
 
+async def look(entry: Entry, tiers: Tiers, runtime: Runtime) -> Return | None:
+    """Returns why the copy cannot be brought back. None: it is there, which is all that was looked at."""
+    if entry.copy is None:
+        return Return.NO_COPY
+    try:
+        found = await persist(partial(tiers.long_term.head, entry.copy.name), runtime, BUDGET_S)
+    except CorruptRecordError:
+        return Return.UNREADABLE
+    return None if found is not None and found.generation == entry.copy.generation else Return.LOST
+
+
 async def restore(entry: Entry, tiers: Tiers, runtime: Runtime, pace: Pace) -> Return:
     """Brings one blob back from the quarantine. It may be repeated, after a crash too."""
     if entry.copy is None:

@@ -22,9 +22,9 @@ from anyio import to_thread
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
-from recovery.audit.deleting.journal import Journal, Order
+from recovery.audit.deleting.journal import Entry, Journal, Order
 from recovery.audit.deleting.losses import End, Loss, Losses, keeps_deleted
-from recovery.audit.deleting.quarantine import Return, restore, shelf_of, with_copy
+from recovery.audit.deleting.quarantine import Return, look, restore, shelf_of, with_copy
 from recovery.audit.deleting.restored import BATCH, RestoredFiles
 from recovery.audit.deleting.several import several
 from recovery.audit.evidence import evidence
@@ -44,13 +44,23 @@ LOSSES_SHOWN = 1000
 class Returned:
     """What a restoration did, or would do. `copies`: how many copies the journal names. `size`: their bytes.
 
-    `returns`: how many copies had which end. `quarantine`: where the copies are, below `~quarantine/`.
+    `returns`: how many copies had which end; of a call that only looks, those that are gone or cannot be read. `there`:
+    how many such a call has seen, with `there_size` bytes. `quarantine`: where the copies are, below `~quarantine/`.
     """
 
     copies: int
     size: int
     quarantine: str
     returns: Counter[Return]
+    there: int = 0
+    there_size: int = 0
+
+    def add_seen(self, entry: Entry, seen: Return | None) -> None:
+        if seen is None:
+            self.there += 1
+            self.there_size += entry.candidate.size
+        else:
+            self.returns[seen] += 1
 
 
 async def restore_deleted(
@@ -58,7 +68,7 @@ async def restore_deleted(
 ) -> Returned:
     """Brings back all blobs that the deletion of this run set aside.
 
-    `where`: the directory of the run. `dry`: only counts.
+    `where`: the directory of the run. `dry`: only looks which copies are there.
 
     Raises `ConfigurationError` if the run has no quarantine, or is of another store. `CorruptRecordError`: the journal
     breaks the format. `UnavailableError`, `UnconfirmedError`: a service did not answer; the call may be repeated.
@@ -75,7 +85,10 @@ async def restore_deleted(
             entries = [each for each in await several(noted, lambda entry: with_copy(entry, shelf, backends.tiers, runtime)) if each.copy]
             found.copies += len(entries)
             found.size += sum(each.candidate.size for each in entries)
-            if not dry:
+            if dry:
+                for entry, seen in zip(entries, await several(entries, lambda entry: look(entry, backends.tiers, runtime)), strict=True):
+                    found.add_seen(entry, seen)
+            else:
                 found.returns.update(await several(entries, lambda entry: restore(entry, backends.tiers, runtime, bucket.take)))
             progress(found)
     return found

@@ -37,7 +37,7 @@ from recovery.audit.finding import OTHERS, Count, Summary
 from recovery.audit.inventory import join
 from recovery.audit.inventory.candidates import CHUNK, Suspect, SuspectRow, judge
 from recovery.audit.inventory.lines import Files, Told
-from recovery.audit.inventory.report import Report, check_buckets, check_rows, open_export, open_report
+from recovery.audit.inventory.report import DELETED, Report, check_buckets, check_rows, open_export, open_report
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Inventory
 from recovery.audit.names import usecase_of
@@ -86,6 +86,11 @@ class InventoryEngine:
             yield f"left out {count(seen.nameless, 'row')} of the inventory report without a name that is text"
         if seen.deleted:
             yield f"left out {count(seen.deleted, 'row')} of the inventory report about blobs that had been deleted or replaced"
+        if DELETED not in self._report.columns:
+            yield (
+                f"the inventory report has no column {DELETED}: if the bucket keeps noncurrent generations, a blob that was deleted may"
+                " be among those of the report"
+            )
         if seen.rows == seen.nameless + seen.deleted:
             yield "the inventory report shows no blob at all"
 

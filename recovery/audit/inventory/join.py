@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -30,7 +31,7 @@ from pyspark.sql import functions as f
 from changelog.base.errors import ConfigurationError
 from recovery.audit.inventory import lines
 from recovery.audit.inventory.lines import ROW_BITS, Files
-from recovery.audit.inventory.report import Report
+from recovery.audit.inventory.report import Report, check_repeats
 from recovery.audit.manifest import Bounds
 
 BLOB_COLUMNS = "name string, at bigint, told string"
@@ -62,11 +63,15 @@ class Looked:
 
 
 def look_over(session: SparkSession, report: Report) -> Looked:
-    """Counts the rows of the report where they are read. Only one row for each shard leaves its task."""
-    columns = "rows bigint, nameless bigint, deleted bigint, bucketless bigint, least string, greatest string"
-    seen = _each(session, len(report.shards), partial(lines.look_over, report), columns).collect()
+    """Counts the rows of the report where they are read, and refuses a report that lists blobs again."""
+    columns = (
+        "shard bigint, rows bigint, nameless bigint, deleted bigint, bucketless bigint, repeated bigint, least string, greatest string,"
+        " sketch array<bigint>"
+    )
+    seen = sorted(_each(session, len(report.shards), partial(lines.look_over, report), columns).collect(), key=itemgetter("shard"))
     if bucketless := sum(each["bucketless"] for each in seen):
         raise ConfigurationError(f"{bucketless:,} rows of the inventory report do not tell their bucket: copy the report again")
+    check_repeats(report, [(each["shard"], each["repeated"], each["sketch"]) for each in seen])
     rows, nameless, deleted = (sum(each[name] for each in seen) for name in ("rows", "nameless", "deleted"))
     buckets = [each[name] for each in seen for name in ("least", "greatest") if each[name] is not None]
     return Looked(rows, nameless, deleted, min(buckets, default=None), max(buckets, default=None))

@@ -19,7 +19,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
@@ -98,6 +98,28 @@ def check_buckets(report: Report, least: str | None, greatest: str | None, bucke
     for found in (least, greatest):
         if found is not None and found != bucket:
             raise _another_bucket(report.evidence.report, found, bucket)
+
+
+def check_repeats(report: Report, looked: Iterable[tuple[int, int, Sequence[int]]]) -> None:
+    """Refuses shards that list a blob again: another shard may be missing in their place.
+
+    `looked`: of each shard its number, how many of its blobs it lists again, and the least hashes of its names. Shards
+    of up to `SKETCH` blobs are compared whole. Of larger ones, a few blobs that two have in common are not noticed.
+    """
+    seen: dict[int, int] = {}
+    for shard, repeated, sketch in looked:
+        name = report.shards[shard]
+        if repeated:
+            raise ConfigurationError(
+                f"{name} lists {count(repeated, 'blob')} more than once: copy the whole report again; if the bucket keeps noncurrent"
+                f" generations, order the report with the column {DELETED}"
+            )
+        for other in {seen[each] for each in sketch if each in seen}:
+            raise ConfigurationError(
+                f"{report.shards[other]} and {name} list the same blobs, so others may be missing from the report: copy the whole report"
+                f" again; if the bucket keeps noncurrent generations, order it with the column {DELETED}"
+            )
+        seen |= dict.fromkeys(sketch, shard)
 
 
 def open_export(where: str, runtime: Runtime) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,12 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 
 Chosen = Callable[[int, int], Any]
 """Tells which rows are wanted of those from a first number (inclusive) to a last one (exclusive), in order."""
+
+SKETCH = 1000
+LOOK = pa.schema([
+    *((name, pa.int64()) for name in ("shard", "rows", "nameless", "deleted", "bucketless", "repeated")),
+    ("least", pa.string()), ("greatest", pa.string()), ("sketch", pa.list_(pa.int64())),
+])  # fmt: skip
 
 LOOK_AGAIN = ""
 """The fault of a row of an export: what is wrong with it is read from the table."""
@@ -75,21 +82,32 @@ def _numbered(batches: Iterable[Any], chosen: Chosen | None) -> Iterator[tuple[A
 
 
 def look_over(report: Report, shard: int) -> Any:
-    """Returns one row about a shard: rows, nameless, deleted, bucketless, and the least and greatest `bucket`."""
+    """Returns one row about a shard: rows, nameless, deleted, bucketless, and the least and greatest `bucket`.
+
+    `repeated`: how many blobs it lists again. `sketch`: the least `SKETCH` hashes of their names. Memory holds 8 bytes
+    for each blob of the shard.
+    """
     rows = nameless = deleted = bucketless = 0
     buckets: set[str] = set()
+    hashes = [np.array([], np.uint64)]
     for batch in _rows(report, shard, ["bucket", "name"]):
         rows += batch.num_rows
         nameless += batch.num_rows - pc.sum(pc.fill_null(pc.not_equal(texts(batch["name"]), ""), False)).as_py()
         deleted += pc.sum(_is_deleted(batch)).as_py()
+        live = pc.cast(batch["name"].filter(pc.invert(_is_deleted(batch))).drop_null(), pa.binary())
+        hashes.append(np.fromiter(map(_hash, live.to_pylist()), np.uint64, len(live)))
         bucketless += batch["bucket"].null_count
         buckets = {each for each in (*buckets, *pc.min_max(pc.cast(batch["bucket"], pa.string())).as_py().values()) if each is not None}
     ends = (min(buckets), max(buckets)) if buckets else (None, None)
-    names = ("rows", "nameless", "deleted", "bucketless", "least", "greatest")
-    return pa.RecordBatch.from_pydict(
-        {name: [value] for name, value in zip(names, (rows, nameless, deleted, bucketless, *ends), strict=True)},
-        pa.schema([(name, pa.int64()) for name in names[:4]] + [(name, pa.string()) for name in names[4:]]),
-    )
+    listed = np.concatenate(hashes)
+    unique = np.unique(listed)
+    sketch = unique[:SKETCH].view(np.int64).tolist()
+    values = (shard, rows, nameless, deleted, bucketless, len(listed) - len(unique), *ends, sketch)
+    return pa.RecordBatch.from_arrays([pa.array([value], field.type) for value, field in zip(values, LOOK, strict=True)], schema=LOOK)
+
+
+def _hash(name: bytes) -> int:
+    return int.from_bytes(blake2b(name, digest_size=8).digest())
 
 
 def texts(values: Any) -> Any:

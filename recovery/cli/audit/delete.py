@@ -176,7 +176,7 @@ def _show_look(found: Look, wish: Wish, as_json: bool) -> None:
 
 def _next_step(found: Look) -> str:
     if not found.left:
-        return "nothing is left to delete"
+        return _nothing_to_do(found)
     return "nothing was deleted: give --yes to delete, and --quarantine LABEL to keep copies"
 
 
@@ -185,8 +185,18 @@ def _show_deleted(before: Look, after: Look, as_json: bool) -> None:
         write(_look_json(after, deleted=True))
         return
     if not before.left:
-        say("nothing was left to delete: an earlier call has done it all")
+        say(_nothing_to_do(before))
     _show_fates(after)
+
+
+def _nothing_to_do(found: Look) -> str:
+    """Returns why nothing is to be done. The journal tells of then: a restoration may have brought blobs back."""
+    if found.order is None or not found.number:
+        return "nothing was deleted: the run names no orphan that may be deleted"
+    return (
+        "nothing was deleted now: an earlier call has looked at every candidate of this run, and did then what is shown; what is there now"
+        " takes a new audit"
+    )
 
 
 def _show_fates(found: Look) -> None:
@@ -214,19 +224,24 @@ def _show_returned(found: Returned, done: bool, as_json: bool) -> None:
 
     if as_json:
         returns = {each.value: number for each, number in sorted(found.returns.items())}
-        write(dump({"copies": found.copies, "size": found.size, "quarantine": found.quarantine, "returns": returns, "restored": done}))
+        write(dump({
+            "copies": found.copies, "size": found.size, "quarantine": found.quarantine, "returns": returns, "restored": done,
+            "there": None if done else found.there,
+        }))  # fmt: skip
         return
-    write(f"copies     {words.count(found.copies, 'blob')}, {words.size(found.size)}, below ~quarantine/{found.quarantine}/")
+    write(f"copies     {words.count(found.copies, 'blob')}, {words.size(found.size)}, noted below ~quarantine/{found.quarantine}/")
+    if not done and found.there:
+        write(f"there      {words.count(found.there, 'blob')}, {words.size(found.there_size)}: the copy is there now")
     for each, number in sorted(found.returns.items()):
         write(f"{each.value:<11}{words.count(number, 'blob')}: {RETURNS[each]}")
     if not done:
-        say("nothing was restored: give --yes to restore")
+        say("nothing was restored: give --yes to restore" if found.there else "nothing was restored, and no copy is there to restore")
 
 
 def _show_rescued(found: Rescued, done: bool, as_json: bool) -> None:
     """Prints what became of the lost blobs: the sums, and then blob by blob."""
     from recovery.audit import words
-    from recovery.audit.deleting.losses import ENDS
+    from recovery.audit.deleting.losses import ENDS, TO_DO
 
     if as_json:
         write(dump({
@@ -235,7 +250,7 @@ def _show_rescued(found: Rescued, done: bool, as_json: bool) -> None:
             "blobs": [asdict(each) for each in found.losses],
         }))  # fmt: skip
         return
-    write(f"lost       {words.count(found.number, 'blob')} that the run calls dangling")
+    write(f"dangling   {words.count(found.number, 'blob')}: what the run calls so")
     for end, number in sorted(found.ends.items()):
         write(f"{end.value:<11}{words.count(number, 'blob')}, {words.size(found.sizes[end])}: {ENDS[end]}")
     for loss in found.losses[:LOSSES_PRINTED]:
@@ -247,15 +262,18 @@ def _show_rescued(found: Rescued, done: bool, as_json: bool) -> None:
     for doubt in found.doubts:
         say(f"the run may not name all that is lost: {doubt}")
     if not done:
-        say("nothing was restored: give --yes to restore")
+        to_do = any(found.ends[end] for end in TO_DO)
+        say("nothing was restored: give --yes to restore" if to_do else "nothing was restored, and nothing of this run is to be restored")
 
 
 def _kept_until(loss: Loss) -> str:
     from recovery.audit import words
 
-    if loss.generation is None or loss.deleted_ns is None or loss.kept_until_ns is None:
+    if loss.generation is None or loss.deleted_ns is None:
         return ""
-    times = f"deleted {words.moment(loss.deleted_ns)}, kept until {words.moment(loss.kept_until_ns)}"
+    noncurrent = "as long as the bucket keeps noncurrent generations"
+    kept = noncurrent if loss.kept_until_ns is None else f"until {words.moment(loss.kept_until_ns)}"
+    times = f"deleted {words.moment(loss.deleted_ns)}, kept {kept}"
     return f": generation {loss.generation}, {words.size(loss.size or 0)}, {times}"
 
 

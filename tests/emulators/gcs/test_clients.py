@@ -274,14 +274,24 @@ async def test_a_parameter_of_a_listing_that_is_not_implemented_was_ignored(goog
     await google(work)
 
 
-async def test_a_listing_of_versions_was_one_of_live_objects_where_versions_are_kept(google: Google) -> None:
+async def test_what_is_overwritten_or_deleted_where_versions_are_kept_is_noncurrent(google: Google) -> None:
     def work(bucket: Bucket) -> None:
         bucket.blob("a").upload_from_string(b"payload")
         assert [blob.name for blob in bucket.list_blobs(versions=True)] == ["a"], "there are no others"
         bucket.versioning_enabled = True
         bucket.patch()
-        with pytest.raises(MethodNotImplemented, match="versions of a bucket that keeps versions"):
-            list(bucket.list_blobs(versions=True))
+        first = bucket.get_blob("a").generation
+        bucket.blob("a").upload_from_string(b"again")
+        bucket.blob("a").delete()
+        assert [blob.name for blob in bucket.list_blobs()] == [] == list(bucket.list_blobs(soft_deleted=True))
+        old, new = bucket.list_blobs(versions=True)
+        assert (old.generation, old.size, new.size) == (first, 7, 5) and old.time_deleted <= new.time_deleted
+        assert bucket.get_blob("a", generation=first).download_as_bytes() == b"payload"
+        back = bucket.copy_blob(bucket.blob("a"), bucket, "a", source_generation=first, if_generation_match=0)
+        assert bucket.blob("a").download_as_bytes() == b"payload" and back.generation > new.generation
+        bucket.blob("a", generation=first).delete()
+        assert [blob.generation for blob in bucket.list_blobs(versions=True)] == [new.generation, back.generation]
+        assert [blob.generation for blob in bucket.list_blobs(soft_deleted=True)] == [first]
 
     await google(work)
 

@@ -92,6 +92,20 @@ async def test_run_of_a_subtree_says_so_everywhere(store: Settings, tmp_path: Pa
     )
 
 
+async def test_a_scope_without_a_name_was_clean_every_night(store: Settings, tmp_path: Path) -> None:
+    for prefix, told in (("othr/", "there is other, …"), ("media/x", "there is media"), ("zzz", "there is media, other")):
+        for insist in (True, False):
+            options = AuditOptions(str(tmp_path / "run"), prefix=prefix, insist=insist)
+            with pytest.raises(ConfigurationError, match=f"begins with '{prefix}', so there is nothing to audit; {told}"):
+                await run_audit(store, options, InThread(), SystemRuntime(), lambda progress: None)
+    assert not (tmp_path / "run" / "manifest.json").exists()
+    async with open_backends(store, SystemRuntime(), writes=False) as backends:
+        assert not (await read_audits(backends.log)).runs, "it never counts as an audit"
+    async with open_storage(store) as storage:
+        await storage.put(ObjectId("small", (), "1"), b"")
+    assert (await run(store, tmp_path / "small", prefix="small/")).complete, "an object without a blob is no typing error"
+
+
 async def test_run_of_a_subtree_goes_on_with_its_own_scope_and_refuses_another(store: Settings, tmp_path: Path) -> None:
     begun = await run(store, tmp_path / "run", prefix="other/", verify=Verify(share=0.5), overdue_s=3.0)
     assert (await run(store, tmp_path / "run")).scope == begun.scope

@@ -188,15 +188,15 @@ async def test_blob_that_soft_delete_keeps_is_told_with_the_command_that_restore
 @pytest.mark.parametrize("ground", ["emulators"], indirect=True)
 async def test_nothing_to_restore_is_told_and_so_is_not_knowing(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     await Planted(ground).dangling("a/objects/k")
-    assert "keeps no soft-deleted generation" in (await looking(ground, "a/objects/k")).blobs[0].remedy[0]
+    assert "keeps no deleted generation" in (await looking(ground, "a/objects/k")).blobs[0].remedy[0]
 
     async def refused(name: str) -> None:
         raise ConfigurationError("not allowed")
 
-    monkeypatch.setattr(ground.tiers.long_term, "soft_deleted", refused)
+    monkeypatch.setattr(ground.tiers.long_term, "deleted_generations", refused)
     looked = await looking(ground, "a/objects/k")
     assert looked.findings == (Kind.DANGLING,)
-    assert looked.blobs[0].remedy == ("whether the bucket keeps a soft-deleted generation is not known: not allowed",)
+    assert looked.blobs[0].remedy == ("whether the bucket keeps a deleted generation is not known: not allowed",)
 
 
 async def test_nothing_is_said_of_a_name_that_is_not_there(ground: Ground) -> None:

@@ -43,6 +43,10 @@ def counted(number: int, gib: float = 0) -> Counted:
         ended({Kind.TOO_YOUNG: counted(1), Kind.REFERENCED: counted(2)}), Level.CLEAN,
         f"Clean: 2 blobs and 2 tombstones are accounted for by name; 1 blob that nothing names was too young to judge. {UNREAD}",
     ),
+    (
+        ended(inventory={"report": "r", "snapshot_ns": 0, "records": 3}), Level.CLEAN,
+        f"Clean: 3 blobs that were in the bucket at 1970-01-01 00:00:00 UTC and 2 tombstones are accounted for by name. {UNREAD}",
+    ),
     (ended(names=0, redirects=0), Level.CLEAN, "Clean: there is no blob and no tombstone."),
     (ended({Kind.ORPHAN: counted(1, 100)}), Level.FINDINGS, "1 orphan: 100 GiB, about $2.00 a month."),
     (
@@ -170,3 +174,11 @@ def test_totals_add_up_and_classes_come_worst_first() -> None:
 ])  # fmt: skip
 def test_figures_read_well(told: str, expected: str) -> None:
     assert told == expected
+
+
+def test_a_run_of_an_inventory_report_claims_nothing_of_what_was_deleted_since() -> None:
+    manifest = ended(inventory={"report": "r", "snapshot_ns": 0, "records": 3, "export": "e"})
+    assert "was in the bucket at 1970-01-01 00:00:00 UTC, or is there now" in words.consequence(manifest, PRICE)
+    assert THERE not in words.consequence(manifest, PRICE)
+    told = words.unseen(manifest)
+    assert any("whether they are still there" in each for each in told) and any("after the export" in each for each in told)

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from recovery.audit.deleting.losses import End, Loss
+from recovery.audit.deleting.quarantine import RETURNS, Return
 from recovery.audit.deleting.restoring import Rescued
 from recovery.cli.audit.delete import LOSSES_PRINTED, _show_rescued
 from tests.given.command_line import Command
@@ -53,11 +54,27 @@ def test_orphans_are_deleted_set_aside_and_restored(tiered: Command) -> None:
     out = tiered("audit", "delete", "run", *AT_MOST, "--yes", "--quarantine", "november")
     assert out == "deleted    25 blobs, 250 B: it was an orphan, and is deleted\n"
     tiered("audit", "delete", "run", *AT_MOST, "--yes", "--quarantine", "november")
-    assert "nothing was left to delete: an earlier call has done it all" in tiered.errors
-    assert re.fullmatch(r"copies     25 blobs, 250 B, below ~quarantine/november/[0-9a-f-]{36}/\n", tiered("audit", "restore", "run"))
+    assert "nothing was deleted now: an earlier call has looked at every candidate of this run" in tiered.errors
+    noted = r"copies     25 blobs, 250 B, noted below ~quarantine/november/[0-9a-f-]{36}/\n"
+    there = "there      25 blobs, 250 B: the copy is there now\n"
+    assert re.fullmatch(noted + there, tiered("audit", "restore", "run"))
     assert "nothing was restored: give --yes to restore" in tiered.errors
     assert "restored   25 blobs" in tiered("audit", "restore", "run", "--yes")
     assert count(tiered) == OBJECTS + ORPHANS
+    tiered("audit", "delete", "run", *AT_MOST, "--yes", "--quarantine", "november")
+    assert "did then what is shown; what is there now takes a new audit" in tiered.errors, "the blobs are back"
+    gone = re.escape(f"lost       25 blobs: {RETURNS[Return.LOST]}\n")
+    assert re.fullmatch(noted + gone, tiered("audit", "restore", "run")), "it promised copies that were gone"
+    assert "nothing was restored, and no copy is there to restore" in tiered.errors and "--yes" not in tiered.errors
+
+
+def test_a_run_without_orphans_was_told_that_an_earlier_call_had_deleted_them(tmp_path: Path) -> None:
+    tiered = Command(tmp_path)
+    anyio.run(embedded_with_orphans, tmp_path)
+    tiered("audit", "run", "--engine", "local", "--parallel", "1", "--to", "clean", "--grace", "24h", code=0)
+    for more in ((), ("--yes",)):
+        assert tiered("audit", "delete", "clean", "--class", "orphan", *more).count("deleted") == 0
+        assert "nothing was deleted: the run names no orphan that may be deleted" in tiered.errors
 
 
 def test_json_tells_the_same(tiered: Command) -> None:
@@ -100,13 +117,21 @@ def test_what_became_of_lost_blobs_is_told_blob_by_blob(capsys: pytest.CaptureFi
     _show_rescued(found, done=False, as_json=False)
     out, errors = capsys.readouterr()
     assert out.splitlines()[:4] == [
-        "lost       101 blobs that the run calls dangling",
-        "not_kept   100 blobs, 0 B: the bucket keeps no deleted generation of it: it is lost, unless a backup has it",
+        "dangling   101 blobs: what the run calls so",
+        "not_kept   100 blobs, 0 B: the bucket keeps no deleted generation of it, neither soft-deleted nor noncurrent: it is lost, unless a"
+        " backup has it",
         "restorable 1 blob, 2.0 KiB: the bucket keeps it, and a tombstone names it",
         "  restorable media/objects/a: generation 7, 2.0 KiB, deleted 1970-01-01 00:00:00 UTC, kept until 1970-01-02 00:00:00 UTC",
     ]
     assert "the run may not name all that is lost: a file is not there" in errors
     assert "1 blob more: --json shows the first 101" in errors and "nothing was restored: give --yes to restore" in errors
+    for end in (End.THERE, End.NOT_NAMED, End.NOT_KEPT, End.LOGGED):
+        vain = Rescued((), 0, Counter(), Counter(), [])
+        vain.add(Loss("media/objects/a", end, 7, 5, 0, None))
+        _show_rescued(vain, done=False, as_json=False)
+        out, errors = capsys.readouterr()
+        assert "nothing was restored, and nothing of this run is to be restored" in errors and "--yes" not in errors
+        assert out.endswith("kept as long as the bucket keeps noncurrent generations\n")
     _show_rescued(found, done=True, as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert (told["lost"], told["left_out"], told["ends"]["restorable"]) == (101, 0, {"number": 1, "size": 2048})

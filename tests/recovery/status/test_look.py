@@ -681,6 +681,42 @@ async def test_a_note_never_outgrows_its_bound_and_keeps_losses_longest(world: W
     assert [audit.scope for audit in audits.losses] == ["lost/"]
 
 
+@pytest.mark.parametrize("complete", [True, False])
+async def test_narrow_audits_with_losses_pushed_the_oldest_loss_out(world: World, complete: bool) -> None:
+    whole = replace(AUDIT, run="whole", ended_ns=AUDIT.ended_ns - 1)
+    await note_audit(world.log.target, whole)
+    for number in range(2 * RUNS_MAX):
+        ended_ns = AUDIT.ended_ns + 2 * number
+        await note_audit(world.log.target, replace(
+            LOSS, run=f"r{number}", scope=f"s/{number:02}/", complete=complete, started_ns=ended_ns - 1, ended_ns=ended_ns,
+        ))  # fmt: skip
+    audits = await read_audits(world.log.target)
+    losses = audits.losses if complete else audits.suspicions
+    assert len(audits.runs) == RUNS_MAX and audits.whole == whole
+    assert sum(each.lost for each in losses) == 2 * RUNS_MAX * LOSS.lost
+    together = losses[-1]
+    assert together.scope == "s/" and together.started_ns == AUDIT.ended_ns - 1
+    narrow = replace(AUDIT, run="narrow", scope="s/00/", started_ns=ended_ns + 1, ended_ns=ended_ns + 2)
+    still = audits.with_run(narrow)
+    assert sum(each.lost for each in [*still.losses, *still.suspicions]) == 2 * RUNS_MAX * LOSS.lost
+    mended = audits.with_run(replace(narrow, scope="s/"))
+    assert not mended.losses and not mended.suspicions
+
+
+async def test_an_old_inventory_report_took_back_a_loss_that_came_after_it(world: World) -> None:
+    await note_audit(world.log.target, LOSS)
+    report = later(AUDIT, run="report", reported_ns=LOSS.ended_ns - 1)
+    await note_audit(world.log.target, report)
+    found = await look(world)
+    assert found.level is Level.LOST and found.last_audit == report
+    assert "an inventory report of 1970-01-01 00:00:00 UTC" in report.sentence
+    await note_audit(world.log.target, later(report, run="newer", reported_ns=LOSS.ended_ns))
+    assert (await look(world)).level is not Level.LOST
+    fresh = later(AUDIT, run="fresh")
+    old = replace(report, ended_ns=fresh.ended_ns + 5)
+    assert Audits((fresh,)).with_run(old).runs == (old, fresh), "a report of before tells less"
+
+
 async def test_of_a_store_without_a_changelog_no_audit_is_known(world: World) -> None:
     assert as_json(replace(await look(world), audits=None))["audits"] is None
 

@@ -38,7 +38,8 @@ from tiered.gcs.format import encode_crc, extend_crc
 from tiered.gcs.http import Answer, GcsHttp, Place
 from tiered.gcs.upload import PARTS_AHEAD, SINGLE_BYTES_MAX, GcsUpload, SessionUpload, SingleUpload
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
-from tiered.protocol.backends import BlobPage, ByteRange, SoftDeletes
+from tiered.protocol.backends import BlobPage, ByteRange, RestoresDeleted
+from tiered.testing.contracts import long_term as contract
 from tiered.testing.contracts.whole_blobs import read
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -1216,26 +1217,36 @@ async def test_soft_deleted_generations_are_those_of_this_name(blobs: GcsBlobs, 
         for payload in (b"1", b"22"):
             await put(blobs, payload, name=name)
             await blobs.delete(name)
-    assert isinstance(blobs, SoftDeletes)
+    assert isinstance(blobs, RestoresDeleted)
     bucket.page_max = page_max
-    first, second = await blobs.soft_deleted(NAME)
+    first, second = await blobs.deleted_generations(NAME)
     assert (first.size, second.size) == (1, 2)
     assert first.generation < second.generation
     assert first.address == f"gs://blobs/{NAME}#{first.generation}"
     assert 0 <= second.deleted_ns - first.deleted_ns < 60 * NS_PER_S
-    assert first.kept_until_ns - first.deleted_ns == 7 * 86_400 * NS_PER_S
+    assert first.kept_until_ns is not None and first.kept_until_ns - first.deleted_ns == 7 * 86_400 * NS_PER_S
+
+
+async def test_noncurrent_generations_are_restored_as_soft_deleted_ones_are(blobs: GcsBlobs, bucket: Bucket) -> None:
+    bucket.settings["versioning"] = {"enabled": True}
+    await contract.test_a_deleted_generation_is_restored_whole_under_a_new_generation(blobs, NAME)
+    await contract.test_a_restoration_overwrites_nothing_and_needs_a_generation_that_is_kept(blobs, "second")
+    kept = await blobs.deleted_generations(NAME)
+    assert len(kept) == 2 and all(each.kept_until_ns is None for each in kept)
+    bucket.remove(NAME, {"generation": str(kept[1].generation)}, RUNTIME.wall_ns())
+    assert [each.kept_until_ns is None for each in await blobs.deleted_generations(NAME)] == [True, False]
 
 
 async def test_nothing_is_soft_deleted_of_a_blob_that_lives_or_never_was(blobs: GcsBlobs) -> None:
     await put(blobs)
-    assert await blobs.soft_deleted(NAME) == []
-    assert await blobs.soft_deleted("never") == []
+    assert await blobs.deleted_generations(NAME) == []
+    assert await blobs.deleted_generations("never") == []
 
 
 async def test_soft_deleted_generations_of_a_missing_bucket_are_an_error(server: GcsEmulator) -> None:
     async with GcsBlobs.connect("other", RUNTIME, endpoint=server.url) as blobs:
         with pytest.raises(ConfigurationError, match="other"):
-            await blobs.soft_deleted(NAME)
+            await blobs.deleted_generations(NAME)
 
 
 # --- what many blobs are -----------------------------------------------------------------------------

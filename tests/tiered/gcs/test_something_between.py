@@ -122,7 +122,7 @@ async def test_a_store_does_not_tell_an_odd_404_as_lost_data(
 async def test_an_odd_success_is_no_corrupt_blob_and_no_empty_listing(blobs: GcsBlobs, server: GcsEmulator, text: str) -> None:
     await store(blobs, NAME, b"payload")
     listing: list[Callable[[], Any]] = [
-        lambda: blobs.list("", None, 10), lambda: blobs.heads([NAME]), lambda: blobs.soft_deleted(NAME), blobs.now_ns,
+        lambda: blobs.list("", None, 10), lambda: blobs.heads([NAME]), lambda: blobs.deleted_generations(NAME), blobs.now_ns,
     ]
     for kind, calls in (("object.get", [lambda: blobs.head(NAME)]), ("object.list", listing)):
         for call in calls:

@@ -35,8 +35,8 @@ from tiered.protocol.backends import (
     KeepsDeleted,
     ListsHeads,
     LongTermBackend,
+    RestoresDeleted,
     ShowsUploads,
-    SoftDeletes,
     Tiers,
 )
 from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
@@ -83,7 +83,7 @@ def wrapped(rows: Any = None, blobs: Any = None, observer: Observer | None = Non
 # --- what they show ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", [Collects, SoftDeletes, DeletesMany, HasOwner, KeepsDeleted, ListsHeads, ShowsUploads])
+@pytest.mark.parametrize("protocol", [Collects, RestoresDeleted, DeletesMany, HasOwner, KeepsDeleted, ListsHeads, ShowsUploads])
 def test_what_only_some_backends_do_is_seen_exactly_where_they_do_it(protocol: type) -> None:
     with_it, without = Plain(LongTermBackend, protocol), Plain(LongTermBackend)
     assert isinstance(wrapped(blobs=with_it).long_term, protocol)
@@ -100,7 +100,7 @@ def test_what_only_some_backends_do_is_seen_exactly_where_they_do_it(protocol: t
     ("service", "protocols"),
     [
         (HIGH_VOLUME, (HighVolumeBackend, Collects)),
-        (LONG_TERM, (LongTermBackend, Collects, SoftDeletes, DeletesMany, HasOwner, KeepsDeleted, ListsHeads, ShowsUploads)),
+        (LONG_TERM, (LongTermBackend, Collects, RestoresDeleted, DeletesMany, HasOwner, KeepsDeleted, ListsHeads, ShowsUploads)),
         (CHANGELOG, (ChangeLog, Collects)),
     ],
 )
@@ -139,7 +139,7 @@ async def test_an_error_is_passed_on_as_it_is() -> None:
 
     for service in ("high_volume", "long_term"):
         backend = Plain(HighVolumeBackend if service == "high_volume" else LongTermBackend, Collects)
-        for name in METHODS[service] - {"soft_deleted", "restore", "delete_generations", "kept", "abandoned_uploads"}:
+        for name in METHODS[service] - {"deleted_generations", "restore", "delete_generations", "kept", "abandoned_uploads"}:
             setattr(backend, name, fail)
             with pytest.raises(UnavailableError) as raised:
                 await getattr(getattr(wrapped(backend, backend), service), name)()

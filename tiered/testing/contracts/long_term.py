@@ -17,7 +17,7 @@ from changelog.change import ChangeId
 from tiered.errors import RangeNotSatisfiableError
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import PATH_BYTES_MAX, blob_name
-from tiered.protocol.backends import BlobHead, ByteRange, DeletesMany, LongTermBackend, NotCopied, Removal, SoftDeletes, Upload
+from tiered.protocol.backends import BlobHead, ByteRange, DeletesMany, LongTermBackend, NotCopied, Removal, RestoresDeleted, Upload
 from tiered.testing.contracts.examples import examples
 from tiered.testing.contracts.whole_blobs import begin, read, store
 
@@ -506,31 +506,32 @@ async def test_many_deletions_in_one_request_are_each_by_itself(long_term: LongT
 
 
 async def test_a_deleted_generation_is_restored_whole_under_a_new_generation(long_term: LongTermBackend, name: str) -> None:
-    if not isinstance(long_term, SoftDeletes):
+    if not isinstance(long_term, RestoresDeleted):
         return
     await store(long_term, name, b"payload", FULL_METADATA)
     before = await long_term.head(name)
-    assert before is not None and await long_term.soft_deleted(name) == []
+    assert before is not None and await long_term.deleted_generations(name) == []
     assert await long_term.restore(name, before.generation) is None  # it was not deleted
     await long_term.delete(name)
-    [kept] = await long_term.soft_deleted(name)
-    assert (kept.generation, kept.size) == (before.generation, 7) and kept.deleted_ns < kept.kept_until_ns
+    [kept] = await long_term.deleted_generations(name)
+    assert (kept.generation, kept.size) == (before.generation, 7)
+    assert kept.kept_until_ns is None or kept.deleted_ns < kept.kept_until_ns
     restored = await long_term.restore(name, kept.generation)
     after = await long_term.head(name)
     assert after is not None and restored == after.generation != before.generation
     assert (after.metadata, after.size) == (before.metadata, before.size) and await read(long_term, name) == b"payload"
     assert await long_term.restore(name, kept.generation) is None  # a blob has the name
     assert await long_term.delete_generation(name, after.generation) is Removal.DELETED
-    assert max(each.generation for each in await long_term.soft_deleted(name)) == after.generation
+    assert max(each.generation for each in await long_term.deleted_generations(name)) == after.generation
 
 
 async def test_a_restoration_overwrites_nothing_and_needs_a_generation_that_is_kept(long_term: LongTermBackend, name: str) -> None:
-    if not isinstance(long_term, SoftDeletes):
+    if not isinstance(long_term, RestoresDeleted):
         return
     assert await long_term.restore(name, 1) is None and await names(long_term) == []
     await store(long_term, name, b"first")
     await long_term.delete(name)
-    [kept] = await long_term.soft_deleted(name)
+    [kept] = await long_term.deleted_generations(name)
     assert await long_term.restore(name, kept.generation + 1) is None and await names(long_term) == []
     await store(long_term, name, b"second")
     assert await long_term.restore(name, kept.generation) is None

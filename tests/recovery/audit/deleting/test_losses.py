@@ -12,6 +12,7 @@ import pytest
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId, Entry
+from emulators.gcs.server import GcsEmulator
 from emulators.world.services import SimulatedBlobs
 from recovery.audit.deleting import restoring
 from recovery.audit.deleting.losses import End, Loss, Losses
@@ -19,7 +20,8 @@ from recovery.audit.deleting.restored import RestoredFiles
 from recovery.audit.directory import Files
 from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, SimulatedGround
 from tests.given.audited_store import audit, plant
-from tiered.protocol.backends import SoftDeleted, Tiers, Tombstone
+from tiered.gcs.blobs import GcsBlobs
+from tiered.protocol.backends import DeletedGeneration, Tiers, Tombstone
 
 pytestmark = pytest.mark.anyio
 PATH = "media/objects/key"
@@ -93,6 +95,12 @@ async def overwritten(ground: SimulatedGround, name: str) -> None:
     assert await ground.tiers.high_volume.swap(PATH, token, name, row, ground.clock.boot_time() + 60)
 
 
+async def neither_kept_nor_named(ground: SimulatedGround, name: str) -> None:
+    """It was called lost, although nobody misses it."""
+    await overwritten(ground, name)
+    await nothing(ground, name)
+
+
 async def under_way(ground: SimulatedGround, name: str) -> None:
     token = ground.clock.at(BEGINS_NS)
     await ground.entry(Change(token, PATH, f"{PATH}/{token}", None))  # a first record does not know what is replaced
@@ -100,6 +108,7 @@ async def under_way(ground: SimulatedGround, name: str) -> None:
 
 @pytest.mark.parametrize(("happens", "end"), [
     (nothing, End.NOT_KEPT), (too_late, End.NOT_KEPT), (overwritten, End.NOT_NAMED), (under_way, End.LOGGED),
+    (neither_kept_nor_named, End.NOT_NAMED),
 ])  # fmt: skip
 async def test_a_blob_that_must_not_or_cannot_be_restored_is_not(
     happens: Callable[[SimulatedGround, str], Awaitable[None]], end: End
@@ -251,8 +260,30 @@ async def test_a_restoration_whose_answer_was_lost_is_found(monkeypatch: pytest.
     assert (await restore(ground, name)).end is End.RESTORED and set(blobs.blobs) == {name} and answers[1:] == [None]
 
 
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_noncurrent_generation_was_told_as_lost_and_is_restored(named: bool) -> None:
+    ground, _ = keeping()
+    async with GcsEmulator(runtime=ground.clock) as server:
+        bucket = server.create_bucket("blobs", {"versioning": {"enabled": True}, "softDeletePolicy": {"retentionDurationSeconds": "0"}})
+        async with GcsBlobs.connect("blobs", ground.clock, endpoint=server.url) as blobs:
+            ground.tiers = Tiers(ground.tiers.high_volume, blobs)
+            name = await lost(ground)
+            losses = Losses(ground.tiers, blobs, ground.log, ground.clock)
+            [loss] = await losses.look([name], {})
+            assert (loss.end, loss.size, loss.kept_until_ns) == (End.RESTORABLE, 10, None) and not bucket.objects
+            if not named:
+                await overwritten(ground, name)
+            ended = await losses.restore(loss)
+            [found] = await losses.look([name], {name: ended})
+    if named:
+        assert (ended.end, found.end, bucket.objects[name].generation) == (End.RESTORED, End.RESTORED, ended.restored)
+        assert ended.restored != loss.generation
+    else:
+        assert (ended.end, found.end) == (End.TAKEN_BACK, End.NOT_NAMED) and not bucket.objects
+
+
 class KeepsNothing:
-    async def soft_deleted(self, name: str) -> list[SoftDeleted]:
+    async def deleted_generations(self, name: str) -> list[DeletedGeneration]:
         return []
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
-from recovery.audit.inventory.report import Report, check_buckets, check_rows, open_report
+from recovery.audit.inventory import shards
+from recovery.audit.inventory.report import Report, check_buckets, check_repeats, check_rows, open_report
 from tests.given.inventory_report import CONFIG, FIELDS, line, write_report
 
 NOW_NS = 1_790_000_000 * 10**9
@@ -143,3 +144,25 @@ def test_a_report_that_is_too_old_or_of_the_future_is_refused(tmp_path: Path) ->
     assert "is of 2026-09-13 14:13:20 UTC, and a report that is older than 168 h says little" in refusal(old)
     assert read(old, insist=True).records == 5
     assert "which is in the future: check the clock" in refusal(write_report(tmp_path / "new", ROWS, NOW_NS + DAY_NS))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_shard_that_repeats_another_was_taken_for_the_one_that_is_missing(tmp_path: Path, form: str) -> None:
+    write_report(tmp_path, [line(f"a/{number}") for number in range(8)], NOW_NS - DAY_NS, form=form, shards=4)
+    first, second = sorted(tmp_path.glob(f"*.{form}"))[1:3]
+    second.write_bytes(first.read_bytes())
+    with pytest.raises(ConfigurationError, match=f"_1.{form} and .*_2.{form} list the same blobs, so others may be missing"):
+        repeats(read(tmp_path))
+
+
+def test_a_name_that_a_shard_lists_twice_is_refused_and_its_deleted_generations_are_not(tmp_path: Path) -> None:
+    write_report(tmp_path / "1", [line("a"), line("a", generation=8, deleted=True), line("b"), line(None)], NOW_NS - DAY_NS, shards=1)
+    repeats(read(tmp_path / "1"))
+    write_report(tmp_path / "2", [line("a"), line("a", generation=8), line("b")], NOW_NS - DAY_NS, shards=1)
+    with pytest.raises(ConfigurationError, match=r"_0.parquet lists 1 blob more than once: .*order the report with the column timeDeleted"):
+        repeats(read(tmp_path / "2"))
+
+
+def repeats(report: Report) -> None:
+    looked = [row for shard in range(len(report.shards)) for row in shards.look_over(report, shard).to_pylist()]
+    check_repeats(report, [(each["shard"], each["repeated"], each["sketch"]) for each in looked])
