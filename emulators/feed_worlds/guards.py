@@ -134,9 +134,9 @@ GUARDS: dict[str, Guard] = {
         ((SimulatedChangeLog, "write_values", _last_arrival_wins),)
     ),
     "redo after opening": Guard(
-        "What was committed and not applied is published once more.", ((FeedWriter, "_updates_of", _redo_nothing),), seed=182
+        "What was committed and not applied is published once more.", ((FeedWriter, "_updates_of", _redo_nothing),), seed=34
     ),
-    "deletion after the -1": Guard("A blob is gone while the feed still shows it.", _in_both(_finish_before_the_feed), seed=3),
+    "deletion after the -1": Guard("A blob is gone while the feed still shows it.", _in_both(_finish_before_the_feed), seed=18),
     "settled before it is kept": Guard("A change takes effect after the feed has looked at its row.", _in_both(_keep_unsettled), seed=1),
     "withheld progress of the first pass": Guard(
         "A reader takes a part of the references for all.", ((writer, "_pass", _tell_at_once),), seed=3
