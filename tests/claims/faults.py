@@ -140,7 +140,7 @@ class Fault:
 
     `says`: parts of what must be said: by `status` and the page alike ("headline"), by `tiered status` ("text"), by
     `/readyz` ("ready"; not ready at all if it is there), by `feed status` ("feed") and by `check` ("check").
-    `metrics`: gauges of `/metrics` and their least value. `pending`: why a surface is still greener than that.
+    `metrics`: gauges of `/metrics` and their least value.
     """
 
     plant: Callable[[Ground], None]
@@ -151,7 +151,6 @@ class Fault:
     check: int = 0
     show: int | None = 0
     metrics: dict[str, float] = field(default_factory=dict)
-    pending: str = ""
 
 
 # --- data --------------------------------------------------------------------------------------------
@@ -408,12 +407,12 @@ def _name(plant: Callable[[Ground], None]) -> str:
 FAULTS = {_name(each.plant): each for each in (
     Fault(nothing, says={"headline": "Nothing waits for recovery", "text": NOBODY_LOOKED}),
     Fault(lost_unseen, says={"text": NOBODY_LOOKED, "check": "blobs are verified when they are read"}, show=1),
-    Fault(lost_since_a_clean_audit, says={"text": "no payload was read (ended 0 s ago)"}, show=1),
+    Fault(lost_since_a_clean_audit, says={"text": "no payload was read (ended "}, show=1),
     Fault(lost_and_read, LOST, 6, {"headline": "DATA IS LOST"}, show=1),
     Fault(lost_and_audited, LOST, 6, LOSS, check=6, show=1, metrics={"tiered_audit_lost_objects": 1}),
     Fault(lost_beside_a_narrow_clean_audit, LOST, 6, LOSS, check=6, show=1, metrics={"tiered_audit_lost_objects": 1}),
     Fault(audited_narrowly, says={"text": "only names that begin with media/objects/day/04 were looked at"}, show=1),
-    Fault(audited_with_a_mistyped_scope, says={"text": NOBODY_LOOKED}, pending="a scope in which nothing is counts as clean", show=1),
+    Fault(audited_with_a_mistyped_scope, says={"text": NOBODY_LOOKED}, show=1),
     Fault(audited_long_ago, says={"text": "ended 30 d ago"}, metrics={"tiered_audit_age_seconds": 9 * 86_400 + 1}),
     Fault(payload_rotten, says={"text": "no payload was read"}, show=None),
     Fault(row_damaged, says={"text": NOBODY_LOOKED, "check": "cannot be read"}, check=3, show=1),

@@ -103,6 +103,7 @@ CLAIMS = (
         {
             LINES: ("none has ended yet", "and {} earlier ones"),
             NOTE: (
+                "; its blobs are those",
                 "; only names",
                 "; {} blobs that nothing names",
                 "clean:",
@@ -397,6 +398,7 @@ CLAIMS = (
                 "No orphan and no loss",
                 "No loss was found",
                 "The blob of every live",
+                "every live tombstone that",
                 "If there should be",
                 "{} No orphan was found",
                 "; {} that nothing names",
@@ -472,6 +474,9 @@ CLAIMS = (
         {
             AUDIT: (
                 " Only names",
+                " that were in the bucket",
+                "Blobs that both",
+                "Rows that were written",
                 ", a share of",
                 "As of {}",
                 "Blobs that were younger",
@@ -509,6 +514,8 @@ CLAIMS = (
                 "whether the bucket",
                 "restore generation",
                 "gcloud storage restore",
+                "gcloud storage cp",
+                "{}: it is lost",
                 "deleted {}",
             )
         },
@@ -576,9 +583,10 @@ CLAIMS = (
         "the journal of the run, and a look at each name before it is touched",
         {
             DELETE: (
+                "as long as",
                 "copies ",
-                "deleted {}",
-                "lost ",
+                "dangling ",
+                "there ",
                 "misfiled",
                 "never ",
                 "nothing ",

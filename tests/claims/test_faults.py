@@ -16,12 +16,7 @@ __all__ = ["mount"]  # a fixture
 GREENEST_FIRST = (Level.OK, Level.UNKNOWN, Level.BEHIND, Level.STUCK, Level.LOST)
 
 
-def _marked(name: str) -> object:
-    pending = FAULTS[name].pending
-    return pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=pending)] if pending else [])
-
-
-@pytest.mark.parametrize("name", [_marked(name) for name in FAULTS])
+@pytest.mark.parametrize("name", FAULTS)
 def test_no_surface_is_greener_than_the_truth(name: str, tmp_path: Path, mount: Mount) -> None:
     fault = FAULTS[name]
     ground = Ground(tmp_path, mount)
