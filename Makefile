@@ -1,6 +1,7 @@
 # What a person types. `make help` lists it; each target installs what it needs first.
 PYTHON ?= python3
 N ?=
+AREA ?=
 MINUTES ?=
 SIZE ?= 1
 BASELINE ?=
@@ -122,8 +123,8 @@ bench-compare: ## what make bench measured last, beside benchmarks/baseline.json
 pictures: setup ## draws the pictures of docs/statistics.md again, from simulated runs
 	.venv/bin/python -m benchmarks.statistics_pictures
 
-mutants: setup ## breaks a line of the core, N times, and counts what no test notices (N=100, ARGS="--seed 2")
-	.venv/bin/python -m benchmarks.mutants $(if $(N),--number $(N)) $(ARGS)
+mutants: setup ## breaks one line of an area, N times, and counts what no test notices (AREA=status, N=60, ARGS="--seed 2")
+	.venv/bin/python -m benchmarks.mutants $(if $(AREA),--area $(AREA)) $(if $(N),--number $(N)) $(ARGS)
 
 clean: ## remove what tests and builds left here; .venv stays
 	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

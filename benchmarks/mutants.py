@@ -1,12 +1,13 @@
-"""What the tests would let through: one line of the core is broken, the tests run, and one of them must fail.
+"""What the tests would let through: one line is broken, the tests of its area run, and one of them must fail.
 
-    python -m benchmarks.mutants --number 100 --seed 1 [--docs docs/mutants.md]        (make mutants N=100)
+    python -m benchmarks.mutants --area status --number 60 [--docs docs/mutants.md]    (make mutants AREA=status N=60)
 
 The seed draws the sample from all breaks of the kinds in `_Breaks`: a statement left out, a condition turned round, a
 comparison one off, a flag or a number changed, None returned, and some more. Each break is written into a copy of the
-tree, one after the other. Then the stages run on it until one fails. A break that no stage notices *lives*. It changes
-nothing, or a test is missing, and a person says which. We looked at two maintained libraries for this (Cosmic Ray,
-mutmut). They leave no statement out, but a forgotten event or `await` is just that.
+tree. Then those tests run that execute the line, the quickest first: one run with a trace, which `build/mutants` keeps,
+shows which these are. After them come the area's other stages. A break that no stage notices *lives*. It changes
+nothing, or a test is missing, and a person says which. Two maintained libraries (Cosmic Ray, mutmut) leave no statement
+out, but a forgotten event or `await` is just that.
 """
 
 from __future__ import annotations
@@ -14,42 +15,91 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import hashlib
+import importlib
+import json
 import os
-import queue
 import resource
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
+from types import FrameType
+from typing import Any
+
+import pytest
 
 from benchmarks.figures import Figures, put_into
 
 ROOT = Path(__file__).parents[1]
-CORE = (
-    "changelog/base/tasks.py", "changelog/base/threads.py", "changelog/heartbeat.py", "changelog/lease.py", "recovery/loop.py",
-    "tiered/bulk.py", "tiered/payload/files.py", "tiered/payload/own_thread.py", "tiered/payload/pieces.py", "tiered/payload/streams.py",
-    "tiered/protocol/admission.py", "tiered/protocol/breaker.py", "tiered/protocol/conditions.py", "tiered/protocol/listing.py",
-    "tiered/protocol/writing.py", "tiered/protocol/concurrent.py", "tiered/protocol/under_way.py",
-    "tiered/protocol/reading.py", "tiered/protocol/retry.py", "tiered/protocol/finishing.py", "tiered/storage.py",
+KEPT = ROOT / "build" / "mutants"
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """`files`: globs of what is broken. `near`: tests that are traced. `then`: arguments of pytest or of `python`."""
+
+    files: tuple[str, ...]
+    near: tuple[str, ...]
+    then: tuple[tuple[str, ...], ...] = ()
+
+
+CONTRACTS = ("tests/contracts", "-k", "memory or gcs and not fake-gcs")
+AREAS = {
+    "core": Area(
+        (
+            "changelog/base/t*.py", "changelog/heartbeat.py", "changelog/lease.py", "recovery/loop.py", "tiered/bulk.py",
+            "tiered/payload/[!_c]*.py", "tiered/protocol/[!_b]*.py", "tiered/protocol/breaker.py", "tiered/storage.py",
+        ),
+        ("tests/store", "tests/changelog/base", "tests/changelog/test_lease.py", "tests/tiered/payload", "tests/tiered/protocol"),
+        (("-m", "emulators.simulation", "run", "--first", "1", "--seeds", "400", "--jobs", "1"),),
+    ),
+    "status": Area(
+        ("recovery/status/*.py", "recovery/statistics/*.py", "recovery/last_audit.py"),
+        (
+            "tests/recovery/status", "tests/recovery/statistics", "tests/recovery/http/test_app.py",
+            "tests/recovery/cli/test_status_lines.py", "tests/claims",
+        ),
+        (("tests/recovery/http", "tests/recovery/cli/test_status.py", "tests/recovery/test_daemon.py"),),
+    ),
+    "audit": Area(("recovery/audit/*.py", "recovery/audit/*/*.py"), ("tests/recovery/audit",), (("tests/recovery/cli",),)),
+    "feed": Area(("recovery/feed/*.py", "recovery/feed/*/*.py"), ("tests/recovery/feed",), (("tests/recovery/cli", "-k", "feed"),)),
+    "adapters": Area(
+        ("changelog/bigtable/*.py", "changelog/google/*.py", "tiered/bigtable/*.py", "tiered/gcs/*.py"),
+        ("tests/changelog/bigtable", "tests/changelog/google", "tests/tiered/bigtable", "tests/tiered/gcs", *CONTRACTS),
+    ),
+    "embedded": Area(
+        ("changelog/sqlite/*.py", "tiered/embedded/*.py"),
+        ("tests/changelog/sqlite", "tests/tiered/embedded", "tests/contracts", "-k", "sqlite or filesystem or embedded or not contracts"),
+        (("tests/crash/test_crash_everywhere.py", "tests/crash/test_power_cuts.py"),),
+    ),
+    "sync": Area(("tiered/sync/*.py",), ("tests/tiered/sync", "tests/tiered/filesystem"), (("tests/examples",),)),
+}  # fmt: skip
+OPTIONS = (
+    "-x", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib",
+    "-W", "ignore::pytest.PytestAssertRewriteWarning", "-m", "not browser",
 )  # fmt: skip
-PYTEST = (sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib")
-UNIT = ["tests/changelog/base", "tests/changelog/test_lease.py", "tests/tiered/payload", "tests/tiered/protocol"]
-STAGES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("tests of the store, unit tests of the core", (*PYTEST, "tests/store", *UNIT)),
-    ("400 worlds", (sys.executable, "-m", "emulators.simulation", "run", "--first", "1", "--seeds", "400", "--jobs", "1")),
-)
+LOADED_ONCE = (
+    "_pytest.assertion.rewrite", "aiohttp", "anyio", "duckdb", "fastavro", "google.cloud.bigtable_admin_v2", "google.cloud.bigtable_v2",
+    "google.cloud.storage", "grpc.aio", "hypothesis", "opentelemetry.sdk.trace", "prometheus_client", "pyarrow", "starlette", "trio",
+    "typer", "uvicorn", "xdist.scheduler",
+)  # fmt: skip
+"""Packages that each test process finds loaded already, because it is a fork of this one."""
+
+OURS = ("benchmarks", "changelog", "emulators", "recovery", "tests", "tiered")
 LIMIT_S = 900.0
-TIMES_AS_LONG = 3
-"""If a stage takes this many times as long as without a mutant, it hangs. That counts as noticed."""
+TIMES_AS_LONG, AND_S = 3, 30
+"""A stage that takes so many times as long as without a mutant, and so many seconds, hangs. That counts as noticed."""
 
 MEMORY_BYTES = 6 << 30
+THESE = "tests that run the line"
 SURVIVED = "lives"
 
 
@@ -156,99 +206,209 @@ def mutants(path: str, source: bytes) -> list[Mutant]:
     return breaks.found
 
 
-def try_out(mutant: Mutant | None, tree: Path, limits_s: dict[str, float]) -> str:
-    """Returns the stage that notices the mutant, or `SURVIVED` if none does.
+@dataclass
+class Trace:
+    """Which tests execute which lines, and how long each test takes: a plugin of pytest that one run fills in."""
 
-    `mutant` None: the tree as it is, which shows how long a stage may take.
-    """
-    source = b"" if mutant is None else (ROOT / mutant.path).read_bytes()
-    if mutant is not None:
-        (tree / mutant.path).write_bytes(mutant.applied_to(source))
+    tree: Path
+    files: Sequence[str]
+    lines: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    failed: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._paths = {str(self.tree / path): path for path in self.files}
+        self._now: set[tuple[str, int]] = set()
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
+        if (path := self._paths.get(frame.f_code.co_filename)) is None:
+            return None
+        self._now.add((path, frame.f_lineno))
+        return self
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self._now = set()
+        threading.settrace(self)
+        sys.settrace(self)
+        try:
+            return (yield)
+        finally:
+            sys.settrace(None)
+            for path, line in self._now:
+                self.lines[f"{path}:{line}"].add(_function(item.nodeid))
+                self.lines[path].add(_function(item.nodeid))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[_function(report.nodeid)] += report.duration
+        if report.failed:
+            self.failed.add(_function(report.nodeid))
+
+    def tests(self, mutant: Mutant) -> list[str]:
+        """Returns the tests that execute the line, the quickest first: if only an import does, those of the file."""
+        found = self.lines.get(f"{mutant.path}:{mutant.line}") or self.lines.get(mutant.path, set())
+        return sorted(found - self.failed, key=lambda test: (self.seconds[test], test))
+
+    def saved(self) -> str:
+        lines = {where: sorted(tests) for where, tests in self.lines.items()}
+        return json.dumps({"lines": lines, "seconds": self.seconds, "failed": sorted(self.failed)})
+
+    def load(self, saved: str) -> None:
+        data = json.loads(saved)
+        self.lines = {where: set(tests) for where, tests in data["lines"].items()}
+        self.seconds, self.failed = data["seconds"], set(data["failed"])
+
+
+def _function(test: str) -> str:
+    return test.partition("[")[0]
+
+
+def passes(arguments: Sequence[str], tree: Path, limit_s: float, trace: Trace | None = None) -> bool:
+    """Runs pytest, or python with `-m` or `-c`, on `tree` in a fork of this process. Ends all that it started."""
+    if (child := os.fork()) == 0:
+        with contextlib.suppress(BaseException):
+            os._exit(_in_child(arguments, tree, trace))
+        os._exit(1)
+    ends = time.monotonic() + limit_s
     try:
-        for stage, command in STAGES:
-            began = time.monotonic()
-            if not _passes(command, tree, limits_s.get(stage, LIMIT_S)):
-                return stage
-            if mutant is None:
-                limits_s[stage] = TIMES_AS_LONG * (time.monotonic() - began)
-        return SURVIVED
+        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < ends:
+            time.sleep(0.02)
+        return ended[0] != 0 and ended[1] == 0
     finally:
-        if mutant is not None:
-            (tree / mutant.path).write_bytes(source)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(child, 0)
 
 
-def _passes(command: Sequence[str], tree: Path, limit_s: float) -> bool:
-    environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    process = subprocess.Popen(
-        command, cwd=tree, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES)),
-    )  # fmt: skip
+def _in_child(arguments: Sequence[str], tree: Path, trace: Trace | None) -> int:
+    os.setsid()
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    os.chdir(tree)
+    os.dup2(nothing := os.open(os.devnull, os.O_RDWR), 0)
+    if "MUTANTS_OUTPUT" not in os.environ:
+        os.dup2(nothing, 1)
+        os.dup2(nothing, 2)
+    sys.dont_write_bytecode = trace is None  # the traced run compiles the tree for all others
+    os.environ |= {"PYTHONPATH": str(tree)} | ({} if trace else {"PYTHONDONTWRITEBYTECODE": "1"})
+    if arguments[0] in ("-m", "-c"):
+        os.execv(sys.executable, [sys.executable, *arguments])
+    for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
+        del sys.modules[name]
+    sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
+    if trace is None:
+        return int(pytest.main([*OPTIONS, *arguments]))
+    pytest.main([*OPTIONS[1:], *arguments], plugins=[trace])
+    (tree / "trace.json").write_text(trace.saved())
+    return 0
+
+
+def try_out(mutant: Mutant, tree: Path, stages: dict[str, tuple[Sequence[str], float]]) -> str:
+    """Returns the stage that notices the mutant, or `SURVIVED`. A stage: arguments for `passes`, and its limit in s."""
+    path = tree / mutant.path
+    source = path.read_bytes()
+    path.write_bytes(mutant.applied_to(source))
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+        compiled.unlink()
     try:
-        return process.wait(limit_s) == 0
-    except subprocess.TimeoutExpired:
-        return False
+        return next((stage for stage, (arguments, limit_s) in stages.items() if not passes(arguments, tree, limit_s)), SURVIVED)
     finally:
-        _end_all_of(process)
+        path.write_bytes(source)
 
 
-def _end_all_of(process: subprocess.Popen[bytes]) -> None:
-    """Kills the process and everything that the tests started: it is all in the process's session."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, 9)
-    process.wait()
+def traced(name: str, files: Sequence[str], tree: Path) -> tuple[Trace, dict[str, float]]:
+    """Returns which tests run which lines, and how long each further stage takes. Kept until something changes."""
+    area, trace, took_s = AREAS[name], Trace(tree, files), {}
+    tests = sorted(path for place in area.near if (tree / place).exists() for path in [tree / place, *(tree / place).rglob("*.py")])
+    content = b"".join(path.read_bytes() for path in [*(tree / path for path in files), *tests] if path.is_file())
+    kept = KEPT / f"{name}-{hashlib.sha256(content + repr(area).encode()).hexdigest()[:12]}.json"
+    if kept.exists():
+        data = json.loads(kept.read_text())
+        trace.load(data["trace"])
+        return trace, data["took_s"]
+    if not passes(area.near, tree, LIMIT_S, trace):
+        raise SystemExit(f"the traced run of {name} takes longer than {LIMIT_S:g} s, or crashes")
+    trace.load((tree / "trace.json").read_text())
+    for arguments in area.then:
+        began = time.monotonic()
+        if not passes(arguments, tree, LIMIT_S):
+            raise SystemExit(f"'{' '.join(arguments)}' fails without any mutant: mend that first")
+        took_s[" ".join(arguments)] = time.monotonic() - began
+    KEPT.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps({"trace": trace.saved(), "took_s": took_s}))
+    return trace, took_s
 
 
-def explore(chosen: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]:
-    """Tries the mutants out, each worker on its own copy of the tree. Raises `SystemExit` if the unchanged tree fails.
-    """
+def explore(name: str, files: Sequence[str], chosen: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, str]]:
+    """Tries the mutants out, `jobs` at a time, each on a copy of the tree. Yields each with its stage as it ends."""
+    for module in LOADED_ONCE:
+        importlib.import_module(module)
     with tempfile.TemporaryDirectory() as place:
         trees = [Path(place) / str(number) for number in range(jobs)]
-        for tree in trees:
-            shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "__pycache__"))
-        limits_s: dict[str, float] = {}
-        if (failed := try_out(None, trees[0], limits_s)) != SURVIVED:
-            raise SystemExit(f"'{failed}' fails without any mutant: mend that first")
-        waiting: queue.SimpleQueue[Mutant | None] = queue.SimpleQueue()
-        done: queue.SimpleQueue[tuple[Mutant, str]] = queue.SimpleQueue()
-        for mutant in (*chosen, *[None] * jobs):
-            waiting.put(mutant)
-
-        def work(tree: Path) -> None:
-            while (mutant := waiting.get()) is not None:
-                done.put((mutant, try_out(mutant, tree, limits_s)))
-
-        threads = [threading.Thread(target=work, args=(tree,), daemon=True) for tree in trees]
-        for thread in threads:
-            thread.start()
-        for _ in chosen:
-            yield done.get()
+        shutil.copytree(ROOT, trees[0], ignore=shutil.ignore_patterns(".*", "__pycache__", "build"))
+        trace, took_s = traced(name, files, trees[0])
+        if trace.failed:
+            print(f"left out, as they fail without any mutant: {', '.join(sorted(trace.failed))}")
+        for tree in trees[1:]:
+            shutil.copytree(trees[0], tree)
+        waiting = list(chosen)
+        under_way: dict[int, tuple[Mutant, Path]] = {}
+        names = [THESE, *(" ".join(arguments) for arguments in AREAS[name].then), SURVIVED]
+        while waiting or under_way:
+            if waiting and trees:
+                mutant, tree = waiting.pop(0), trees.pop()
+                tests = trace.tests(mutant)
+                stages: dict[str, tuple[Sequence[str], float]] = {}
+                if tests:
+                    stages[THESE] = (tests, TIMES_AS_LONG * sum(trace.seconds[test] for test in tests) + AND_S)
+                for arguments in AREAS[name].then:
+                    stages[" ".join(arguments)] = (arguments, TIMES_AS_LONG * took_s[" ".join(arguments)] + AND_S)
+                if (worker := os.fork()) == 0:
+                    with contextlib.suppress(BaseException):
+                        os._exit(names.index(try_out(mutant, tree, stages)))
+                    os._exit(255)
+                under_way[worker] = mutant, tree
+                continue
+            worker, status = os.wait()
+            mutant, tree = under_way.pop(worker)
+            trees.append(tree)
+            yield mutant, names[os.waitstatus_to_exitcode(status)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mutants", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--number", type=int, default=100, help="how many mutants are tried")
+    parser.add_argument("--area", choices=AREAS, default="core", help="whose lines are broken")
+    parser.add_argument("--number", type=int, default=60, help="how many mutants are tried; a later run goes on where one was ended")
     parser.add_argument("--seed", type=int, default=1, help="which ones")
+    parser.add_argument("--only", default="", help="only files whose path has this in it")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes; one for each core unless given")
-    parser.add_argument("--docs", type=Path, help="the page that takes the table")
-    chosen = parser.parse_args()
-    everything, load = [mutant for path in CORE for mutant in mutants(path, (ROOT / path).read_bytes())], os.getloadavg()[0]
+    parser.add_argument("--docs", type=Path, help="the page that takes the tables")
+    chosen, load = parser.parse_args(), os.getloadavg()[0]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    files = sorted({path.relative_to(ROOT).as_posix() for glob in AREAS[chosen.area].files for path in ROOT.glob(glob)})
+    everything = [mutant for path in files if chosen.only in path for mutant in mutants(path, (ROOT / path).read_bytes())]
     sample = Random(chosen.seed).sample(everything, min(chosen.number, len(everything)))
-    began, results = time.monotonic(), []
-    for number, (mutant, stage) in enumerate(explore(sample, chosen.jobs), 1):
-        results.append((mutant, stage))
-        print(f"{number}/{len(sample)}  {mutant.path}:{mutant.line}  {mutant.what}: {stage}", flush=True)
-    counted = Counter(stage for _, stage in results)
+    KEPT.mkdir(parents=True, exist_ok=True)
+    log = KEPT / f"{chosen.area}.jsonl"
+    known = {Mutant(**each["mutant"]): each["stage"] for each in map(json.loads, log.read_text().splitlines())} if log.exists() else {}
+    results = {mutant: known[mutant] for mutant in sample if mutant in known}
+    missing = [mutant for mutant in sample if mutant not in results]
+    for mutant, stage in explore(chosen.area, files, missing, chosen.jobs) if missing else ():
+        results[mutant] = stage
+        with log.open("a") as lines:
+            lines.write(json.dumps({"mutant": asdict(mutant), "stage": stage}) + "\n")
+        print(f"{len(results)}/{len(sample)}  {mutant.path}:{mutant.line}  {mutant.what}: {stage}", flush=True)
+    counted = Counter(results.values())
     counts = Figures(
-        f"{len(sample)} of {len(everything)} one-line mutants of the core (seed {chosen.seed})", ["noticed by", "mutants"],
-        [[name, str(counted[name])] for name in (*(stage for stage, _ in STAGES), SURVIVED)],
-        [f"{time.monotonic() - began:.0f} s on {chosen.jobs} processes. A stage sees only what the one before let through."],
+        f"{chosen.area}: {len(sample)} of {len(everything)} one-line mutants (seed {chosen.seed})", ["noticed by", "mutants"],
+        [[stage, str(count)] for stage, count in counted.most_common()], ["A stage sees only what the one before let through."],
     )  # fmt: skip
-    living = sorted((mutant.path, mutant.line, mutant.what) for mutant, stage in results if stage == SURVIVED)
-    alive = Figures("What lives", ["where", "what"], [[f"{path}:{line}", what] for path, line, what in living])
+    living = sorted((mutant.path, mutant.line, mutant.what) for mutant, stage in results.items() if stage == SURVIVED)
+    alive = Figures(f"{chosen.area}: what lives", ["where", "what"], [[f"{path}:{line}", what] for path, line, what in living])
     for figures in (counts, alive):
         figures.show()
     if chosen.docs is not None:
-        put_into(chosen.docs, "mutants", [counts, alive], chosen.number, load)
+        put_into(chosen.docs, f"mutants-{chosen.area}", [counts, alive], chosen.number, load)
 
 
 if __name__ == "__main__":

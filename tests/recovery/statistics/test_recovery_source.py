@@ -26,6 +26,7 @@ from recovery.statistics.recovery_source import Counts, RecoverySource, count_ba
 from recovery.statistics.verdict import Kind
 from tests.given.tapped_store import World
 from tiered.open import open_backends
+from tiered.protocol.feed_off import END_BUDGET_S
 from tiered.settings import Settings
 from tiered.testing.log import Stored
 
@@ -241,7 +242,8 @@ async def test_a_log_that_hangs_in_a_report_does_not_delay_one_pass(world: World
     loop = world.recovery()
     began = world.runtime.monotonic()
     assert (await recover_once(loop, source_of(loop, world.log, world.runtime, world.settings()), None)).recovered == 7
-    assert world.runtime.monotonic() - began <= reporting.FINAL_BUDGET_S + 1
+    took_s = world.runtime.monotonic() - began  # it also tries to say that it forgets nothing more
+    assert took_s <= reporting.FINAL_BUDGET_S + END_BUDGET_S + 1
 
 
 async def test_one_pass_that_fails_reports_and_says_why(world: World) -> None:
