@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -444,7 +444,7 @@ def test_each_kind_of_line_is_broken_and_what_comes_of_it_is_still_python() -> N
 def test_a_mutant_lives_only_where_every_stage_passes(tmp_path: Path) -> None:
     (taken := tmp_path / "taken.py").write_text("TAKEN = 3\n")
     small = ("-c", "from taken import TAKEN; assert TAKEN < 5")
-    stages = {"any": (("-c", "import taken"), 60.0), "small": (small, 60.0)}
+    stages: dict[str, tuple[Sequence[str], float]] = {"any": (("-c", "import taken"), 60.0), "small": (small, 60.0)}
 
     def tried(text: str) -> str:
         return mutants.try_out(mutants.Mutant("taken.py", 1, 8, 9, text, ""), tmp_path, stages)
@@ -455,7 +455,7 @@ def test_a_mutant_lives_only_where_every_stage_passes(tmp_path: Path) -> None:
 
 def test_a_mutant_that_never_ends_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "taken.py").write_text("TAKEN = 3\n")
-    stages = {"ends": (("-c", "import taken, time; time.sleep(0 if taken.TAKEN == 3 else 60)"), 1.0)}
+    stages: dict[str, tuple[Sequence[str], float]] = {"ends": (("-c", "import taken, time; time.sleep(0 if taken.TAKEN == 3 else 60)"), 1.0)}
     assert mutants.try_out(mutants.Mutant("taken.py", 1, 8, 9, "4", ""), tmp_path, stages) == "ends"
 
 
