@@ -455,7 +455,8 @@ def test_a_mutant_lives_only_where_every_stage_passes(tmp_path: Path) -> None:
 
 def test_a_mutant_that_never_ends_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "taken.py").write_text("TAKEN = 3\n")
-    stages: dict[str, tuple[Sequence[str], float]] = {"ends": (("-c", "import taken, time; time.sleep(0 if taken.TAKEN == 3 else 60)"), 1.0)}
+    slow = ("-c", "import taken, time; time.sleep(0 if taken.TAKEN == 3 else 60)")
+    stages: dict[str, tuple[Sequence[str], float]] = {"ends": (slow, 1.0)}
     assert mutants.try_out(mutants.Mutant("taken.py", 1, 8, 9, "4", ""), tmp_path, stages) == "ends"
 
 
