@@ -65,7 +65,7 @@ AREAS = {
         ("recovery/status/*.py", "recovery/statistics/*.py", "recovery/last_audit.py"),
         (
             "tests/recovery/status", "tests/recovery/statistics", "tests/recovery/http/test_app.py",
-            "tests/recovery/cli/test_status_lines.py", "tests/claims",
+            "tests/recovery/cli/test_status_lines.py",
         ),
         (("tests/recovery/http", "tests/recovery/cli/test_status.py", "tests/recovery/test_daemon.py"),),
     ),
