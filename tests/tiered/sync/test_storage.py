@@ -265,6 +265,7 @@ def test_a_small_object_takes_one_trip_to_the_loop(storage: tiered.sync.TieredSt
     for name in ("call", "close_soon"):
         monkeypatch.setattr(loop, name, noting(name))
     with got(storage) as stored:
+        assert stored.object_id == OBJECT and stored.read(0) == b""
         assert stored.peek() == b"small" and stored.read1(2) == b"sm" and stored.read() == b"all" and stored.read() == b"" == stored.read1()
     assert got(storage, OBJECT, ByteRange(1, 3)).read() == b"ma" and b"".join(got(storage)) == b"small"
     assert trips == ["call"] * 3
