@@ -141,13 +141,15 @@ class Delivery:
         """
         at_all = self._runtime.monotonic() >= self._look_at_all
         with anyio.move_on_after(DELIVERY_MAX_S) as bound:
-            held = await self._held()
+            held = whole = await self._sink.look(self._generation, 0) if at_all else await self._held()
+            if whole is not None:
+                held = replace(whole, times=tuple(time for time in whole.times if time >= self.acknowledged))
             if held is None or held.owner is None:
                 held = await self._claim(held)
             if held is not None:
                 await self._judge(held)
-                if at_all:
-                    await self._count_files()
+                if at_all and whole is not None:
+                    await self._count_files(whole)
             elif not self.has_looked:
                 events.info("feed_sink_unverified", "whether another store delivers there cannot be asked", sink=self._name)
         if bound.cancelled_caught:
@@ -160,12 +162,12 @@ class Delivery:
         """Returns what the sink has from the last file that it acknowledged on."""
         return await self._sink.look(self._generation, max(0, self.acknowledged))
 
-    async def _count_files(self) -> None:
+    async def _count_files(self, whole: Held) -> None:
         """Compares all files that the sink has with those that it acknowledged. The first time, they are believed."""
-        if self.acknowledged < 0 or self.went_back is not None or (held := await self._sink.look(self._generation, 0)) is None:
+        if self.acknowledged < 0 or self.went_back is not None:
             return
         assert self._position is not None, "something was delivered"
-        there = FileCount.of([time for time in held.times if time <= self.acknowledged])
+        there = FileCount.of([time for time in whole.times if time <= self.acknowledged])
         if self._position.files is None:
             self._position = await advance(self._log, replace(self._position, files=there))
         elif there != self._position.files:
