@@ -73,12 +73,8 @@ class StoredObject:
 
 
 @dataclass(frozen=True, slots=True)
-class SoftDeletedObject:
-    """A deleted generation, which can be listed and restored until its `hard_delete`."""
-
+class _PastObject:
     stored: StoredObject
-    soft_delete: datetime
-    hard_delete: datetime
 
     @property
     def name(self) -> str:
@@ -87,25 +83,24 @@ class SoftDeletedObject:
     @property
     def generation(self) -> int:
         return self.stored.generation
+
+
+@dataclass(frozen=True, slots=True)
+class SoftDeletedObject(_PastObject):
+    """A deleted generation, which can be listed and restored until its `hard_delete`."""
+
+    soft_delete: datetime
+    hard_delete: datetime
 
     def resource(self) -> dict[str, Any]:
         return {**self.stored.resource(), "softDeleteTime": rfc3339(self.soft_delete), "hardDeleteTime": rfc3339(self.hard_delete)}
 
 
 @dataclass(frozen=True, slots=True)
-class NoncurrentObject:
+class NoncurrentObject(_PastObject):
     """A generation that was overwritten or deleted while the bucket kept versions."""
 
-    stored: StoredObject
     deleted: datetime
-
-    @property
-    def name(self) -> str:
-        return self.stored.name
-
-    @property
-    def generation(self) -> int:
-        return self.stored.generation
 
     def resource(self) -> dict[str, Any]:
         return {**self.stored.resource(), "timeDeleted": rfc3339(self.deleted)}
