@@ -24,7 +24,7 @@ from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
 from recovery.hiding import without_names
 from recovery.last_audit import Audits, read_audits
-from tiered.metadata import is_expired
+from tiered.metadata import NS_PER_MS, is_expired
 from tiered.protocol.backends import Tiers, Tombstone
 from tiered.protocol.dangling import NOTE, Dangling, DanglingNote, decode, encode, read_dangling
 
@@ -32,7 +32,6 @@ LOOKS_AT_ONCE = 8
 LOOK_S = 2.0
 """Seconds within which one tombstone must be looked at."""
 AUDIT_LATER_MS = 3_600_000
-NS_PER_MS = 1_000_000
 
 
 class Found(Enum):

@@ -36,6 +36,7 @@ from changelog.log import ChangeLog, KeyRange, Page
 from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM, TIERS, Outages, asked, last_asked
 from recovery.rate import TokenBucket
 from recovery.statistics.recovery_source import Counts
+from tiered.metadata import NS_PER_MS
 from tiered.protocol.backends import Tiers
 from tiered.protocol.feed_off import FeedOffNotifier
 from tiered.protocol.finishing import Ending, finish
@@ -190,7 +191,7 @@ class RecoveryLoop:
         It judges by this machine's clock, because asking the log for its own means writing the presence row. So it may
         be wrong about entries that got stale just now, by as much as the two clocks differ.
         """
-        now_ms = self._runtime.wall_ns() // 1_000_000
+        now_ms = self._runtime.wall_ns() // NS_PER_MS
         for within in sorted(self._log.ranges(), key=lambda each: each.start):
             start: str | None = within.start
             while start is not None:

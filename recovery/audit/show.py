@@ -36,6 +36,7 @@ from recovery.audit.sweep import ENTRIES_PAGE, audit_range
 from recovery.audit.verdicts import FINDINGS, MEANING, Form, Kind
 from recovery.audit.verify import READ_BUDGET_S
 from recovery.audit.words import moment, size, visible
+from tiered.metadata import NS_PER_MS
 from tiered.open import Backends
 from tiered.protocol.backends import BlobInfo, DeletedGeneration, Inline, Oddity, RestoresDeleted, Tombstone
 from tiered.protocol.retry import ask
@@ -219,7 +220,7 @@ class _Look:
     async def entries(self, names: set[str]) -> AsyncIterator[LookedEntry]:
         names = {self._name, *names}
         revisions = {read_name(name).revision for name in names}
-        now_ms = self._runtime.wall_ns() // 1_000_000
+        now_ms = self._runtime.wall_ns() // NS_PER_MS
         expiry_ms, attempts_max = round(self._settings.lease.expiry_s * 1000), self._settings.recovery.attempts_max
         start: str | None = ""
         while start is not None:

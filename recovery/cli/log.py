@@ -19,6 +19,7 @@ from recovery.cli.output import show, show_fields
 from recovery.cli.shared import AbsentError, choice, run_async, shared
 from recovery.entries import all_entries, count_open
 from tiered.errors import InvalidRequestError
+from tiered.metadata import NS_PER_MS
 from tiered.open import Backends
 
 log_app = typer.Typer(help="The changelog: changes under way, and those that are stuck.", no_args_is_help=True)
@@ -42,7 +43,7 @@ def log_list(
 
     async def command() -> None:
         async with open_logged(choice.existing(), writes=False) as (backends, settings):
-            now_ms = SystemRuntime().wall_ns() // 1_000_000
+            now_ms = SystemRuntime().wall_ns() // NS_PER_MS
             rules = (now_ms, round(settings.lease.expiry_s * 1000), settings.recovery.attempts_max)
 
             def cells(listed: Listed) -> tuple[str, ...]:

@@ -19,9 +19,10 @@ from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import AUDIT, FEED, RECOVERY
 from recovery.status.as_json import moment
 from recovery.status.feed import Feed, FeedSink
-from recovery.status.known import AGES_S, DUE, NS_PER_MS, REPORT_AGE_MAX_S, SILENCE_MAX_S, Daemon, Level, Source, Status, StuckEntry
+from recovery.status.known import AGES_S, DUE, REPORT_AGE_MAX_S, SILENCE_MAX_S, Daemon, Level, Source, Status, StuckEntry
 from recovery.status.words import advice, feed_orders, headline, orders
 from recovery.visible import visible
+from tiered.metadata import NS_PER_MS
 
 LABEL = 10
 BAR_MAX = 30
@@ -359,7 +360,7 @@ def _show_audit(page: _Page, status: Status) -> None:
 
 
 def _show_run(page: _Page, audit: LastAudit, at_ms: int) -> None:
-    ago_s = (at_ms * 1_000_000 - audit.ended_ns) / 1e9
+    ago_s = (at_ms * NS_PER_MS - audit.ended_ns) / 1e9
     took_s = (audit.ended_ns - audit.started_ns) / 1e9
     began = f"began {ago(ago_s + took_s)}, " if took_s > BEGAN_S else ""  # what it says is of then
     page.text("audit", f"{audit.sentence} ({began}ended {ago(ago_s)})")

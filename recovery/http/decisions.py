@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from changelog.base.runtime import Runtime
 from recovery.hiding import without_names
+from tiered.metadata import NS_PER_MS
 
 KEPT_MAX = 100
 TEXT_MAX = 1000
@@ -65,7 +66,7 @@ class Decisions(logging.Handler):
         text = record.getMessage()
         event = _EVENT.match(text)
         return Decision(
-            self._runtime.monotonic(), self._runtime.wall_ns() // 1_000_000, record.levelname.lower(), event[1] if event else "",
+            self._runtime.monotonic(), self._runtime.wall_ns() // NS_PER_MS, record.levelname.lower(), event[1] if event else "",
             (text[event.end() :] if event else text).strip()[:TEXT_MAX], _names(record),
         )
 

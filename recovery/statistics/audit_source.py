@@ -23,12 +23,12 @@ from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
 from recovery.statistics.columns import Offsets, SourceRow
 from recovery.statistics.persisted import AUDIT, Document, change_statistics
+from tiered.metadata import NS_PER_MS
 from tiered.open import open_backends
 from tiered.settings import Settings
 
 REPORT_EVERY_S = 10.0
 REPORT_BUDGET_S = 5.0
-NS_PER_MS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

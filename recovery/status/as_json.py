@@ -13,8 +13,9 @@ from recovery.last_audit import LastAudit
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.verdict import Verdict
 from recovery.status.feed import Feed, FeedSink
-from recovery.status.known import AGES_S, NS_PER_MS, Source, Status, StuckEntry
+from recovery.status.known import AGES_S, Source, Status, StuckEntry
 from recovery.status.words import advice, headline, orders
+from tiered.metadata import NS_PER_MS
 
 COLUMNS = (
     "snapshot_records_known", "snapshot_known_estimated", "snapshot_progress", "snapshot_committed", "outstanding_values",

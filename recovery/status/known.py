@@ -38,8 +38,6 @@ DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 
 UNKNOWN = Verdict(Kind.UNKNOWN)
 
-NS_PER_MS = 1_000_000
-
 SERVICES = {CHANGELOG: "changelog", HIGH_VOLUME: "high-volume tier", LONG_TERM: "long-term tier"}
 """What people call the services of a store."""
 

@@ -33,7 +33,6 @@ from recovery.statistics.persisted import FEED, RECOVERY, SOURCES, Document, rea
 from recovery.status.feed import Judged, SourceOfFeed, look_at_feed
 from recovery.status.known import (
     AGES_S,
-    NS_PER_MS,
     REPORT_AGE_MAX_S,
     SERVICES,
     SILENCE_MAX_S,
@@ -48,7 +47,7 @@ from recovery.status.known import (
     StuckEntries,
     StuckEntry,
 )
-from tiered.metadata import NS_PER_S
+from tiered.metadata import NS_PER_MS, NS_PER_S
 from tiered.open import Backends
 from tiered.settings import Settings
 

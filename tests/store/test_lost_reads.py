@@ -11,13 +11,12 @@ from typing import Any
 
 import anyio
 import pytest
-from trio.testing import MockClock
 
 from changelog.base.errors import CorruptRecordError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.noop import NoopChangeLog
 from recovery.daemon import Recovery
-from recovery.dangling import AUDIT_LATER_MS, NS_PER_MS, Found, forget_mended, has_more, look_again, look_at_lost_reads
+from recovery.dangling import AUDIT_LATER_MS, Found, forget_mended, has_more, look_again, look_at_lost_reads
 from recovery.last_audit import Audits, LastAudit, note_audit
 from recovery.status.as_json import as_json
 from recovery.status.known import Level, Status
@@ -25,6 +24,7 @@ from recovery.status.look import gather
 from recovery.status.words import headline, orders
 from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
 from tiered import DanglingTombstoneError, ObjectId, Settings, TieredStorage, open_storage
+from tiered.metadata import NS_PER_MS
 from tiered.open import Backends, open_backends
 from tiered.protocol.dangling import (
     EVERY_S,
@@ -39,16 +39,6 @@ from tiered.protocol.dangling import (
 )
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, Any]]:
-    return "trio", {"clock": MockClock(autojump_threshold=0)}
-
-
-@pytest.fixture
-async def world(anyio_backend: Any) -> World:
-    return World()
 
 
 def objects(number: int) -> list[ObjectId]:

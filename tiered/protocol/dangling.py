@@ -27,6 +27,7 @@ from changelog.base.errors import CorruptRecordError, TieredError, UnavailableEr
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.log import NOTE_BYTES_MAX, ChangeLog
+from tiered.metadata import NS_PER_MS
 from tiered.text import shown
 
 NOTE = "reads/dangling"
@@ -156,7 +157,7 @@ class DanglingNotes:
         if len(self._noted) >= NOTED_MAX:
             self._noted.clear()
         self._noted[path, blob] = now
-        found = Dangling(path, blob, self._runtime.wall_ns() // 1_000_000)
+        found = Dangling(path, blob, self._runtime.wall_ns() // NS_PER_MS)
         if len(self._waiting) < LISTED_MAX:
             self._waiting.append(found)
         else:
