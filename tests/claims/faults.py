@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import sqlite3
 import subprocess
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack, closing
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -239,14 +239,21 @@ def blobs_away(ground: Ground) -> None:
     (ground.store / "blobs").rename(ground.directory / "elsewhere")
 
 
-def restored_from_a_backup(ground: Ground) -> None:
-    """The database is older than the blobs: the row names a blob that was replaced since."""
+@contextmanager
+def _restored_after(ground: Ground) -> Iterator[None]:
+    """Backs the database up, and restores the backup at the end of the block."""
     with closing(sqlite3.connect(ground.store / "tiered.db")) as live, closing(sqlite3.connect(ground.directory / "backup")) as backup:
         live.backup(backup)
-    ground.put()
+    yield
     for suffix in ("", "-wal", "-shm"):
         (ground.store / f"tiered.db{suffix}").unlink(missing_ok=True)
     (ground.directory / "backup").rename(ground.store / "tiered.db")
+
+
+def restored_from_a_backup(ground: Ground) -> None:
+    """The database is older than the blobs: the row names a blob that was replaced since."""
+    with _restored_after(ground):
+        ground.put()
 
 
 def restored_from_a_backup_and_audited(ground: Ground) -> None:
@@ -381,12 +388,8 @@ def feed_of_the_store_restored(ground: Ground) -> None:
     ground.feeds()
     ground.publish()
     ground.put()
-    with closing(sqlite3.connect(ground.store / "tiered.db")) as live, closing(sqlite3.connect(ground.directory / "backup")) as backup:
-        live.backup(backup)
-    ground.publish()
-    for suffix in ("", "-wal", "-shm"):
-        (ground.store / f"tiered.db{suffix}").unlink(missing_ok=True)
-    (ground.directory / "backup").rename(ground.store / "tiered.db")
+    with _restored_after(ground):
+        ground.publish()
 
 
 def feed_of_the_store_restored_and_run(ground: Ground) -> None:

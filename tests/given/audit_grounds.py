@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from random import Random
 from typing import Protocol, cast
 
 import anyio.lowlevel
+import pytest
 
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import SERVER_TIME, BigtableTable, set_cell
@@ -175,6 +176,13 @@ class EmbeddedGround(Ground):
             stranger.mkdir()
             (stranger / "below").write_bytes(b"never looked at")
             expect(Kind.FOREIGN, str(stranger))
+
+
+def ground_of(kind: str, request: pytest.FixtureRequest, root: Path) -> AbstractAsyncContextManager[Ground]:
+    """`kind`: "simulated", "embedded" or "emulators", the last with the `fresh_table` of the test that requests it."""
+    if kind == "simulated":
+        return nullcontext(SimulatedGround())
+    return embedded_ground(root) if kind == "embedded" else emulated_ground(request.getfixturevalue("fresh_table"))
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from recovery.audit.finding import Finding, Summary
 from recovery.audit.manifest import Bounds
 from recovery.audit.sweep import WINDOW_NAMES, audit_range
 from recovery.audit.verdicts import Kind
-from tests.given.audit_grounds import BEGINS_NS, Ground, SimulatedGround, embedded_ground, emulated_ground
+from tests.given.audit_grounds import BEGINS_NS, Ground, SimulatedGround, ground_of
 from tests.given.planted_world import CUTOFF, FAMILY, UNICODE, UNREADABLE, Planted, plant
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -45,11 +45,7 @@ def anyio_backend() -> str:
 async def world(
     request: pytest.FixtureRequest, anyio_backend: object, tmp_path: Path
 ) -> AsyncIterator[Planted]:
-    if request.param == "simulated":
-        yield await plant(SimulatedGround())
-        return
-    embedded = request.param == "embedded"
-    async with embedded_ground(tmp_path) if embedded else emulated_ground(request.getfixturevalue("fresh_table")) as ground:
+    async with ground_of(request.param, request, tmp_path) as ground:
         yield await plant(ground)
 
 

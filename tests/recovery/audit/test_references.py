@@ -19,7 +19,7 @@ from recovery.audit.references import FeedIndex, references_of
 from recovery.audit.sweep import WINDOW_NAMES, audit_range
 from recovery.audit.verdicts import Kind
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
-from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, Ground, SimulatedGround, embedded_ground, emulated_ground
+from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, Ground, SimulatedGround, ground_of
 from tests.given.feed_index import GENERATION, STORE, keep_up, perfect, publish, rows_of
 from tests.given.planted_world import CUTOFF, PAST_NS, plant
 from tiered.metadata import NS_PER_S
@@ -126,8 +126,7 @@ async def test_planted_world_is_judged_the_same_with_a_feed_that_is_up_to_date()
 async def test_planted_world_on_a_real_log_is_judged_the_same_but_for_rows_that_nothing_leads_to(
     request: pytest.FixtureRequest, tmp_path: Path, where: str
 ) -> None:
-    embedded = where == "embedded"
-    async with embedded_ground(tmp_path) if embedded else emulated_ground(request.getfixturevalue("fresh_table")) as ground:
+    async with ground_of(where, request, tmp_path) as ground:
         await plant(ground)
         await forget_unreadable_in(ground)
         references = await perfect(ground.log, ground.tiers.high_volume, BEGINS_NS)

@@ -15,7 +15,7 @@ from recovery.audit.manifest import Cutoff
 from recovery.audit.show import BLOBS_MAX, Looked, Told, look_at, verdict
 from recovery.audit.verdicts import FINDINGS, Kind
 from recovery.cli.audit.show import lines, plain
-from tests.given.audit_grounds import BEGINS_NS, OLD_NS, EmbeddedGround, Ground, SimulatedGround, embedded_ground, emulated_ground
+from tests.given.audit_grounds import BEGINS_NS, OLD_NS, EmbeddedGround, Ground, SimulatedGround, embedded_ground, ground_of
 from tests.given.planted_world import GRACE_S, Planted, plant
 from tiered.errors import ConfigurationError, InvalidRequestError
 from tiered.open import Backends
@@ -38,12 +38,8 @@ async def looking(ground: Ground, name: str, grace_s: float = GRACE_S) -> Looked
 
 @pytest.fixture(params=["simulated", "embedded", "emulators"])
 async def ground(request: pytest.FixtureRequest, anyio_backend: object, tmp_path: Path) -> AsyncIterator[Ground]:
-    if request.param == "simulated":
-        yield SimulatedGround()
-        return
-    embedded = request.param == "embedded"
-    async with embedded_ground(tmp_path) if embedded else emulated_ground(request.getfixturevalue("fresh_table")) as opened:
-        yield opened
+    async with ground_of(request.param, request, tmp_path) as ground:
+        yield ground
 
 
 @pytest.mark.slow

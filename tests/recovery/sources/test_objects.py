@@ -11,7 +11,7 @@ import pytest
 
 from recovery.sources.columns import OBJECTS, us_of
 from recovery.sources.objects import read_objects
-from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, Ground, SimulatedGround, embedded_ground, emulated_ground
+from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, Ground, SimulatedGround, ground_of
 from tests.given.planted_world import plant
 from tiered.metadata import Metadata, TimeToIdle, TimeToLive, is_expired
 from tiered.protocol.backends import Inline, RowPage, RowState, Tiers, Tombstone
@@ -32,11 +32,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(params=["simulated", "embedded", pytest.param("emulators", marks=pytest.mark.slow)])
 async def ground(request: pytest.FixtureRequest, anyio_backend: object, tmp_path: Path) -> AsyncIterator[Ground]:
-    if request.param == "simulated":
-        yield SimulatedGround()
-        return
-    embedded = request.param == "embedded"
-    async with embedded_ground(tmp_path) if embedded else emulated_ground(request.getfixturevalue("fresh_table")) as ground:
+    async with ground_of(request.param, request, tmp_path) as ground:
         yield ground
 
 

@@ -17,7 +17,7 @@ from recovery.audit.deleting.journal import Copy, Entry
 from recovery.audit.deleting.quarantine import Quarantine, Return, restore
 from recovery.audit.finding import Finding
 from recovery.audit.verdicts import Kind
-from tests.given.audit_grounds import OLD_NS, Ground, SimulatedGround, embedded_ground, emulated_ground
+from tests.given.audit_grounds import OLD_NS, Ground, SimulatedGround, ground_of
 from tests.given.findings import finding
 from tests.given.planted_world import Planted, plant
 from tiered.protocol.backends import BlobInfo, DeletesMany, Tombstone
@@ -32,11 +32,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(params=["simulated", "embedded", "emulators"])
 async def world(request: pytest.FixtureRequest, anyio_backend: object, tmp_path: Path) -> AsyncIterator[Planted]:
-    if request.param == "simulated":
-        yield await plant(SimulatedGround())
-        return
-    embedded = request.param == "embedded"
-    async with embedded_ground(tmp_path) if embedded else emulated_ground(request.getfixturevalue("fresh_table")) as ground:
+    async with ground_of(request.param, request, tmp_path) as ground:
         yield await plant(ground)
 
 

@@ -18,16 +18,7 @@ from changelog.base.runtime import SystemRuntime
 from recovery.audit.deleting.candidates import Batch, Candidate, Fate
 from recovery.audit.deleting.journal import Entry
 from recovery.audit.deleting.quarantine import Quarantine, Return, restore
-from tests.given.audit_grounds import (
-    BEGINS_NS,
-    DAY_NS,
-    OLD_NS,
-    EmbeddedGround,
-    Ground,
-    SimulatedGround,
-    embedded_ground,
-    emulated_ground,
-)
+from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, EmbeddedGround, Ground, embedded_ground, ground_of
 from tiered.protocol.backends import LongTermBackend, Removal, Tiers
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -42,11 +33,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(params=["simulated", "embedded", "emulators"])
 async def ground(request: pytest.FixtureRequest, anyio_backend: object, tmp_path: Path) -> AsyncIterator[Ground]:
-    if request.param == "simulated":
-        yield SimulatedGround()
-        return
-    embedded = request.param == "embedded"
-    async with embedded_ground(tmp_path) if embedded else emulated_ground(request.getfixturevalue("fresh_table")) as ground:
+    async with ground_of(request.param, request, tmp_path) as ground:
         yield ground
 
 
