@@ -23,8 +23,8 @@ from tempfile import TemporaryDirectory
 import anyio
 
 from benchmarks.audit_duckdb import export
-from benchmarks.audit_side import Asked
-from benchmarks.audit_world import World
+from benchmarks.audit_side import SideRequest
+from benchmarks.audit_world import AuditWorld
 from benchmarks.billion import Paper
 from benchmarks.figures import Cell, Figures, options, tell
 from benchmarks.metered import Taken
@@ -43,7 +43,7 @@ MIB = 1024  # in KiB
 
 
 @dataclass(frozen=True)
-class Side:
+class AuditSide:
     """One line of the table. `what`: in words. `slots`: how many tasks run at once."""
 
     what: str
@@ -51,13 +51,13 @@ class Side:
     slots: int = 1
 
 
-GENERATOR = Side("`audit_range`, one process", "audit_sweep")
-LOCAL = Side("its ranges in worker processes, 2", "audit_local", 2)
-SPARK = Side("under Spark, local[2]", "audit_spark", 2)
+GENERATOR = AuditSide("`audit_range`, one process", "audit_sweep")
+LOCAL = AuditSide("its ranges in worker processes, 2", "audit_local", 2)
+SPARK = AuditSide("under Spark, local[2]", "audit_spark", 2)
 SIDES = (
-    GENERATOR, LOCAL, Side("under Spark, local[1]", "audit_spark"), SPARK,
-    Side("a join in Spark, local[2]", "audit_join", 2),
-    Side("official clients, two Python sets", "audit_sets"), Side("DuckDB, of exported Parquet", "audit_duckdb"),
+    GENERATOR, LOCAL, AuditSide("under Spark, local[1]", "audit_spark"), SPARK,
+    AuditSide("a join in Spark, local[2]", "audit_join", 2),
+    AuditSide("official clients, two Python sets", "audit_sets"), AuditSide("DuckDB, of exported Parquet", "audit_duckdb"),
 )  # fmt: skip
 
 
@@ -65,7 +65,7 @@ OURS = {"audit_sweep", "audit_local", "audit_spark"}
 
 
 @dataclass(frozen=True)
-class Run:
+class AuditBenchRun:
     """One run. `cpu_s`: CPU from ready to found. `whole_s`: CPU of everything.
 
     `first_s`, `wall_s`: seconds from the start until some and until all findings are there. `worker_mib`: the peak of
@@ -80,7 +80,7 @@ class Run:
     java_mib: float
 
 
-async def measure(side: Side, asked: Asked) -> Run:
+async def measure(side: AuditSide, asked: SideRequest) -> AuditBenchRun:
     told = json.dumps(asdict(replace(asked, slots=side.slots)))
     command = [sys.executable, "-m", "benchmarks.audit_side", side.name, told]
     async with started("benchmarks.metered", *command, within_s=RUN_S) as line:
@@ -89,21 +89,21 @@ async def measure(side: Side, asked: Asked) -> Run:
         raise SystemExit(f"{side.what} failed with exit code {taken.code}")
     ready, *first, found = taken.lines
     result = json.loads(found.text)
-    world = World(asked.names)
+    world = AuditWorld(asked.names)
     if result["found"] != [world.orphans, world.dangling]:
         raise AssertionError(f"{side.what} found {result['found']} and not {[world.orphans, world.dangling]}")
     alone = "worker" not in taken.peaks_kib
     cpu_s = result["cpu_s"] if alone else found.cpu_s - ready.cpu_s  # its own clock is finer, but counts only itself
     workers = [peak for kind, peak in taken.peaks_kib.items() if kind == ("main" if alone else "worker")]
-    return Run(cpu_s, taken.cpu_s, [*first, found][0].at_s, found.at_s, max(workers) / MIB, taken.peaks_kib.get("java", 0) / MIB)
+    return AuditBenchRun(cpu_s, taken.cpu_s, [*first, found][0].at_s, found.at_s, max(workers) / MIB, taken.peaks_kib.get("java", 0) / MIB)
 
 
-async def compare(asked: Asked, sides: Sequence[Side], rounds: int) -> list[list[Run]]:
+async def compare(asked: SideRequest, sides: Sequence[AuditSide], rounds: int) -> list[list[AuditBenchRun]]:
     """Returns the runs of each side."""
     return await take_turns([partial(measure, side, asked) for side in sides], rounds)
 
 
-def beside(asked: Asked, sides: Sequence[Side], runs: list[list[Run]]) -> Figures:
+def beside(asked: SideRequest, sides: Sequence[AuditSide], runs: list[list[AuditBenchRun]]) -> Figures:
     """Compares the sides with the first one."""
     rows: list[list[Cell]] = []
     for side, each in zip(sides, runs, strict=True):
@@ -120,7 +120,7 @@ def beside(asked: Asked, sides: Sequence[Side], runs: list[list[Run]]) -> Figure
     return Figures(f"{asked.names:,} names, as many blobs and tombstones", columns, rows, [GOALS])
 
 
-def growth(names: Sequence[int], runs: list[list[list[Run]]], sides: Sequence[Side]) -> Figures:
+def growth(names: Sequence[int], runs: list[list[list[AuditBenchRun]]], sides: Sequence[AuditSide]) -> Figures:
     """Shows how the costs grow. `runs`: by names, by side."""
     rows: list[list[Cell]] = []
     for place, side in enumerate(sides):
@@ -138,7 +138,7 @@ def growth(names: Sequence[int], runs: list[list[list[Run]]], sides: Sequence[Si
     return Figures("Growth", columns, rows, named_by=columns[:2])
 
 
-def per_core_s(names: int, runs: Sequence[Run]) -> float:
+def per_core_s(names: int, runs: Sequence[AuditBenchRun]) -> float:
     """Returns blobs per core-second."""
     return names / median(run.cpu_s for run in runs)
 
@@ -149,13 +149,13 @@ def sizes(size: float) -> list[int]:
     return [*(number for power in range(4, 9) if (number := 10**power) < largest), largest]
 
 
-async def figures(size: float, sides: Sequence[Side] = SIDES, rounds: int = ROUNDS) -> tuple[list[Figures], Figures]:
+async def figures(size: float, sides: Sequence[AuditSide] = SIDES, rounds: int = ROUNDS) -> tuple[list[Figures], Figures]:
     """Returns what was measured, and what follows from it on paper."""
     *smaller, largest = sizes(size)
     grown = (GENERATOR, LOCAL, SPARK)
     async with started("benchmarks.audit_gcs") as url, started("benchmarks.audit_bigtable") as host:
         with TemporaryDirectory(prefix="tiered-bench-") as directory:
-            asked = Asked(largest, host.strip(), url.strip(), directory)
+            asked = SideRequest(largest, host.strip(), url.strip(), directory)
             export(asked)
             runs = await compare(asked, sides, rounds)
             series = [await compare(replace(asked, names=number), grown, rounds) for number in smaller]
@@ -169,7 +169,7 @@ async def growth_alone(size: float) -> Figures:
     grown = (GENERATOR, LOCAL, SPARK)
     async with started("benchmarks.audit_gcs") as url, started("benchmarks.audit_bigtable") as host:
         with TemporaryDirectory(prefix="tiered-bench-") as directory:
-            asked = Asked(0, host.strip(), url.strip(), directory)
+            asked = SideRequest(0, host.strip(), url.strip(), directory)
             series = [await compare(replace(asked, names=number), grown, 1) for number in sizes(size)]
     return growth(sizes(size), series, grown)
 

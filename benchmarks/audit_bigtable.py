@@ -20,7 +20,7 @@ import grpc.aio
 import numpy as np
 from google.cloud.bigtable_v2.types import bigtable
 
-from benchmarks.audit_world import ROWS_PER_MESSAGE, World, blocks, path, row_messages, rows_among, rows_message
+from benchmarks.audit_world import ROWS_PER_MESSAGE, AuditWorld, blocks, path, row_messages, rows_among, rows_message
 from benchmarks.servers import left_alone
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId, Entry, encode
@@ -36,7 +36,7 @@ async def read_rows(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -
     if kind == "log":
         yield rows_message(cell for cell in entries() if _holds(request.rows, cell[0]))
         return
-    world, left = World(int(names)), request.rows_limit or int(names)
+    world, left = AuditWorld(int(names)), request.rows_limit or int(names)
     for start, end in _numbers(world, request.rows):
         for begin in range(start, end, 100 * ROWS_PER_MESSAGE):
             numbers = rows_among(np.arange(begin, min(end, begin + 100 * ROWS_PER_MESSAGE)))[:left]
@@ -48,7 +48,7 @@ async def read_rows(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -
                 return
 
 
-def _numbers(world: World, rows: Any) -> Iterable[tuple[int, int]]:
+def _numbers(world: AuditWorld, rows: Any) -> Iterable[tuple[int, int]]:
     """Yields the ranges of row numbers that a row set asks for: keys first, each as a range of its own.
 
     If it asks for none, all rows.

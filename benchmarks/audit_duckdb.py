@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from benchmarks.audit_side import Asked, Found, Ready
+from benchmarks.audit_side import Found, Ready, SideRequest
 from benchmarks.audit_world import PER_PROJECT, blobs_among, names_of, rows_among
 
 BLOBS, ROWS = "blobs", "rows"
 
 
-def find(asked: Asked, ready: Ready) -> Found:
+def find(asked: SideRequest, ready: Ready) -> Found:
     import duckdb  # imported here, because a process that only exports does not need it, and it complains when Python ends
 
     database = duckdb.connect()
@@ -28,7 +28,7 @@ def find(asked: Asked, ready: Ready) -> Found:
     return counted[0], counted[1]
 
 
-def export(asked: Asked) -> None:
+def export(asked: SideRequest) -> None:
     """Writes what DuckDB is given."""
     for file, among in ((BLOBS, blobs_among), (ROWS, rows_among)):
         with parquet.ParquetWriter(asked.exported(file), pa.schema([("name", pa.string())])) as writer:

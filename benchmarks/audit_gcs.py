@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import anyio
 import numpy as np
 
-from benchmarks.audit_world import PAGE_MAX, Items, World, blobs_among, blocks, name
+from benchmarks.audit_world import PAGE_MAX, AuditWorld, Items, blobs_among, blocks, name
 from benchmarks.servers import left_alone
 
 ROUTE = re.compile(r"/storage/v1/b/names-(\d+)(?:/o(?:/([^/]+))?)?")
@@ -32,7 +32,7 @@ def answer(target: str) -> tuple[str, bytes]:
     found = ROUTE.fullmatch(parts.path)
     if found is None:
         return "404 Not Found", b'{"error":{"code":404,"message":"Not Found"}}'
-    world, query = World(int(found[1])), {key: values[0] for key, values in parse_qs(parts.query).items()}
+    world, query = AuditWorld(int(found[1])), {key: values[0] for key, values in parse_qs(parts.query).items()}
     fields = query.get("fields")
     wanted = None if fields is None else frozenset(re.findall(r"\w+", fields))
     if found[2] is not None:
@@ -42,14 +42,14 @@ def answer(target: str) -> tuple[str, bytes]:
     return "200 OK", b'{"kind":"storage#bucket","name":"names-%s","location":"EU"}' % found[1].encode()
 
 
-def _blob(world: World, wanted: str, fields: frozenset[str] | None) -> tuple[str, bytes]:
+def _blob(world: AuditWorld, wanted: str, fields: frozenset[str] | None) -> tuple[str, bytes]:
     number = world.first_name(wanted.encode())
     if number == world.names or name(number) != wanted.encode() or not len(blobs := blobs_among(np.array([number]))):
         return "404 Not Found", b'{"error":{"code":404,"message":"No such object: %s","errors":[{"reason":"notFound"}]}}' % wanted.encode()
     return "200 OK", Items.of(fields).text(blobs)
 
 
-def _page(world: World, query: dict[str, str], fields: frozenset[str] | None) -> bytes:
+def _page(world: AuditWorld, query: dict[str, str], fields: frozenset[str] | None) -> bytes:
     """Returns a page of as many names as were asked for.
 
     It is shorter if tombstones among them are dangling: those have no blob.
@@ -66,7 +66,7 @@ def _page(world: World, query: dict[str, str], fields: frozenset[str] | None) ->
     return b'{\n  "kind": "storage#objects",\n%s  "items": [\n%s\n  ]\n}\n' % (token, texts)
 
 
-class Connection(asyncio.Protocol):
+class BareConnection(asyncio.Protocol):
     def __init__(self) -> None:
         self._received = b""
 
@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
 
 
 async def serve() -> None:
-    server = await asyncio.get_running_loop().create_server(Connection, "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(BareConnection, "127.0.0.1", 0)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await left_alone()
     server.close()

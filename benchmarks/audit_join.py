@@ -19,7 +19,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col, count_if
 
-from benchmarks.audit_side import Asked, Found, Ready
+from benchmarks.audit_side import Found, Ready, SideRequest
 from changelog.base.runtime import SystemRuntime
 from tiered.open import open_backends
 
@@ -31,7 +31,7 @@ CONF = {
 }  # fmt: skip
 
 
-def find(asked: Asked, ready: Ready) -> Found:
+def find(asked: SideRequest, ready: Ready) -> Found:
     session = open_session(asked)
     cuts = ["", *anyio.run(boundaries, asked)]
     parts = session.range(0, len(cuts), 1, len(cuts))
@@ -44,7 +44,7 @@ def find(asked: Asked, ready: Ready) -> Found:
     return counted[0], counted[1]
 
 
-def open_session(asked: Asked) -> SparkSession:
+def open_session(asked: SideRequest) -> SparkSession:
     """Returns a session with memory for a shuffle. It prints nothing."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": asked.directory}
     conf = SparkConf().setAppName("join").setMaster(f"local[{asked.slots}]").setAll(list(CONF.items()))
@@ -53,12 +53,12 @@ def open_session(asked: Asked) -> SparkSession:
     return SparkSession.builder.getOrCreate()
 
 
-async def boundaries(asked: Asked) -> list[str]:
+async def boundaries(asked: SideRequest) -> list[str]:
     async with open_backends(asked.settings, RUNTIME) as backends:
         return list(await backends.tiers.high_volume.boundaries(asked.ranges))
 
 
-async def read_blobs(asked: Asked, start: str, end: str | None) -> list[Any]:
+async def read_blobs(asked: SideRequest, start: str, end: str | None) -> list[Any]:
     """Returns the blobs of one range, which is small, as Arrow batches."""
     found, next_start = [], cast(str | None, start)
     async with open_backends(asked.settings, RUNTIME) as backends:
@@ -72,7 +72,7 @@ async def read_blobs(asked: Asked, start: str, end: str | None) -> list[Any]:
     return found
 
 
-async def read_targets(asked: Asked, start: str, end: str | None) -> list[Any]:
+async def read_targets(asked: SideRequest, start: str, end: str | None) -> list[Any]:
     found, next_start = [], cast(bytes | None, start.encode())
     async with open_backends(asked.settings, RUNTIME) as backends:
         while next_start is not None:
@@ -83,7 +83,7 @@ async def read_targets(asked: Asked, start: str, end: str | None) -> list[Any]:
 
 
 def in_turn(
-    read: Callable[[Asked, str, str | None], Awaitable[list[Any]]], asked: Asked, cuts: list[str], batches: Iterable[Any]
+    read: Callable[[SideRequest, str, str | None], Awaitable[list[Any]]], asked: SideRequest, cuts: list[str], batches: Iterable[Any]
 ) -> Iterator[Any]:
     """Yields what is read of the ranges that a task was given."""
     for batch in batches:

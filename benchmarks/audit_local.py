@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from benchmarks.audit_ranges import carry_out_all
-from benchmarks.audit_side import Asked, Found, Ready
+from benchmarks.audit_side import Found, Ready, SideRequest
 from recovery.audit.local import LocalEngine
 
 
-def find(asked: Asked, ready: Ready) -> Found:
+def find(asked: SideRequest, ready: Ready) -> Found:
     return carry_out_all(LocalEngine(asked.slots), asked, ready)

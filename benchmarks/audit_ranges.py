@@ -14,11 +14,11 @@ from threading import Thread
 
 import anyio
 
-from benchmarks.audit_side import GRACE_S, Asked, Found, Ready
+from benchmarks.audit_side import GRACE_S, Found, Ready, SideRequest
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff, Manifest
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from recovery.audit.work import Engine, job_of
 from tiered.open import open_backends
 
@@ -26,7 +26,7 @@ RUNTIME = SystemRuntime()
 LOOK_EVERY_S = 0.05
 
 
-def carry_out_all(engine: Engine, asked: Asked, ready: Ready) -> Found:
+def carry_out_all(engine: Engine, asked: SideRequest, ready: Ready) -> Found:
     ready()
     manifest = anyio.run(_planned, asked)
     path = mkdtemp(prefix="run-", dir=asked.directory)
@@ -38,7 +38,7 @@ def carry_out_all(engine: Engine, asked: Asked, ready: Ready) -> Found:
         if outcome.error is not None:
             raise AssertionError(outcome.error)
     counts = [header.summary.totals() for _, header in directory.done(manifest.run)]
-    orphans, dangling = (sum(each[kind].number for each in counts if kind in each) for kind in (Kind.ORPHAN, Kind.DANGLING))
+    orphans, dangling = (sum(each[kind].number for each in counts if kind in each) for kind in (FindingClass.ORPHAN, FindingClass.DANGLING))
     return orphans, dangling
 
 
@@ -48,7 +48,7 @@ def say_first(path: Path) -> None:
     print("first", flush=True)
 
 
-async def _planned(asked: Asked) -> Manifest:
+async def _planned(asked: SideRequest) -> Manifest:
     async with open_backends(asked.settings, RUNTIME) as backends:
         cuts: list[str] = ["", *await backends.tiers.high_volume.boundaries(asked.ranges)]
         cutoff = Cutoff(as_of_ns=await backends.tiers.long_term.now_ns(), grace_s=GRACE_S)

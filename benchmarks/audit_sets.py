@@ -10,13 +10,13 @@ from google.cloud import storage
 from google.cloud.bigtable.data import BigtableDataClient, ReadRowsQuery
 from google.cloud.bigtable.data.row_filters import CellsColumnLimitFilter, ColumnQualifierRegexFilter, RowFilterChain
 
-from benchmarks.audit_side import Asked, Found, Ready
+from benchmarks.audit_side import Found, Ready, SideRequest
 from benchmarks.servers import INSTANCE, PROJECT
 
 FIELDS = "items(name,size,generation,timeCreated),nextPageToken"
 
 
-def find(asked: Asked, ready: Ready) -> Found:
+def find(asked: SideRequest, ready: Ready) -> Found:
     os.environ["BIGTABLE_EMULATOR_HOST"] = asked.host
     warnings.simplefilter("ignore", RuntimeWarning)  # it says that this is an emulator
     client = storage.Client(PROJECT, AnonymousCredentials(), client_options={"api_endpoint": asked.url})  # type: ignore[no-untyped-call]

@@ -36,7 +36,7 @@ RANGE_NAMES = 100_000
 
 
 @dataclass(frozen=True)
-class Asked:
+class SideRequest:
     """What a side is asked to do. `host` and `url`: of Bigtable and GCS.
 
     `directory`: for other files that it reads or writes.
@@ -68,7 +68,7 @@ class Asked:
         return Path(self.directory) / f"{self.world}-{what}.parquet"
 
 
-class Clock:
+class AuditCpuClock:
     """Measures this process's CPU, in seconds since `start`."""
 
     def __init__(self) -> None:
@@ -83,9 +83,9 @@ class Clock:
 
 
 def main(side: str, told: str) -> None:
-    clock = Clock()
-    find: Callable[[Asked, Ready], Found] = import_module(f"benchmarks.{side}").find
-    found = find(Asked(**json.loads(told)), clock.start)
+    clock = AuditCpuClock()
+    find: Callable[[SideRequest, Ready], Found] = import_module(f"benchmarks.{side}").find
+    found = find(SideRequest(**json.loads(told)), clock.start)
     print(json.dumps({"found": found, "cpu_s": clock.seconds()}), flush=True)
 
 

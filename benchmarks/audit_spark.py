@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from benchmarks.audit_ranges import carry_out_all
-from benchmarks.audit_side import Asked, Found, Ready
+from benchmarks.audit_side import Found, Ready, SideRequest
 from recovery.audit.cluster import open_spark
 from recovery.audit.work import carry_out
 
 
-def find(asked: Asked, ready: Ready) -> Found:
+def find(asked: SideRequest, ready: Ready) -> Found:
     with open_spark(carry_out, slots=asked.slots) as engine:
         return carry_out_all(engine, asked, ready)

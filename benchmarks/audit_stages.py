@@ -16,8 +16,8 @@ import anyio
 import grpc.aio
 from google.cloud.bigtable_v2.types import bigtable
 
-from benchmarks.audit_side import GRACE_S, Asked
-from benchmarks.audit_world import World
+from benchmarks.audit_side import GRACE_S, SideRequest
+from benchmarks.audit_world import AuditWorld
 from benchmarks.figures import Figures, options, tell
 from benchmarks.servers import INSTANCE, PROJECT, started
 from changelog.base.runtime import SystemRuntime
@@ -38,7 +38,7 @@ RUNTIME = SystemRuntime()
 
 
 @dataclass(frozen=True)
-class Stage:
+class AuditStage:
     """A stage: what it is, whose code most of it is, and how to run it. `part`: it is a part of the whole audit.
 
     `number`: of how many things it takes the cost.
@@ -51,7 +51,7 @@ class Stage:
     part: bool = True
 
 
-async def stages(asked: Asked, backends: Backends, blocking: grpc.Channel, aio: grpc.aio.Channel) -> list[Stage]:
+async def stages(asked: SideRequest, backends: Backends, blocking: grpc.Channel, aio: grpc.aio.Channel) -> list[AuditStage]:
     blobs, names = backends.tiers.long_term, asked.names
     bodies = await _bodies(asked, backends)
     request = bigtable.ReadRowsRequest.pb()(table_name=f"projects/{PROJECT}/instances/{INSTANCE}/tables/{asked.world}")
@@ -82,30 +82,31 @@ async def stages(asked: Asked, backends: Backends, blocking: grpc.Channel, aio: 
     found: list[object] = []
     everything = Bounds(start="", end=None)
     return [
-        Stage("the whole audit", "", lambda: audit_range(backends.tiers, backends.log, everything, cutoff, RUNTIME, found.append), names),
-        Stage("receive the listing's pages", "aiohttp, the kernel", lambda: _list(asked, backends), names),
-        Stage("decode them", "msgspec", lambda: _in_this_thread(lambda: [decode_listing(body) for body in bodies]), names),
-        Stage(
+        AuditStage("the whole audit", "", lambda: audit_range(backends.tiers, backends.log, everything, cutoff, RUNTIME, found.append),
+        names),
+        AuditStage("receive the listing's pages", "aiohttp, the kernel", lambda: _list(asked, backends), names),
+        AuditStage("decode them", "msgspec", lambda: _in_this_thread(lambda: [decode_listing(body) for body in bodies]), names),
+        AuditStage(
             "receive the rows, in a thread", "gRPC, the kernel",
             lambda: anyio.to_thread.run_sync(lambda: [None for _ in blocking.unary_stream(*method)(request)]), names,
         ),
-        Stage("decode them into columns", "protobuf, Python's text", lambda: _in_this_thread(lambda: _columns(messages)), names),
-        Stage("compare names and targets", "ours", lambda: _in_this_thread(lambda: _compare(ordered, scan)), names),
-        Stage("receive the rows with `grpc.aio` instead", "gRPC, asyncio", receive_on_the_loop, names, part=False),
-        Stage("decode them cell by cell instead", "protobuf, ours", lambda: _in_this_thread(one_by_one), names, part=False),
-        Stage("look at one blob again", "aiohttp, asyncio", look_one_by_one, len(some), part=False),
-        Stage("read the changelog once", "gRPC, asyncio", read_log, 10, part=False),
+        AuditStage("decode them into columns", "protobuf, Python's text", lambda: _in_this_thread(lambda: _columns(messages)), names),
+        AuditStage("compare names and targets", "ours", lambda: _in_this_thread(lambda: _compare(ordered, scan)), names),
+        AuditStage("receive the rows with `grpc.aio` instead", "gRPC, asyncio", receive_on_the_loop, names, part=False),
+        AuditStage("decode them cell by cell instead", "protobuf, ours", lambda: _in_this_thread(one_by_one), names, part=False),
+        AuditStage("look at one blob again", "aiohttp, asyncio", look_one_by_one, len(some), part=False),
+        AuditStage("read the changelog once", "gRPC, asyncio", read_log, 10, part=False),
     ]  # fmt: skip
 
 
-async def _bodies(asked: Asked, backends: Backends) -> list[bytes]:
+async def _bodies(asked: SideRequest, backends: Backends) -> list[bytes]:
     """Returns the pages of the listing as they came."""
     bodies: list[bytes] = []
     await _list(asked, backends, bodies)
     return bodies
 
 
-async def _list(asked: Asked, backends: Backends, bodies: list[bytes] | None = None) -> None:
+async def _list(asked: SideRequest, backends: Backends, bodies: list[bytes] | None = None) -> None:
     http = backends.tiers.long_term._http  # type: ignore[attr-defined]  # the same connections as the audit's
     for number in range(0, asked.names, 1000):
         query = {"fields": LISTED_FIELDS, "maxResults": "1000", "pageToken": str(number), "prettyPrint": "false"}
@@ -135,7 +136,7 @@ async def figures(size: float, rounds: int = ROUNDS) -> Figures:
     collect_less()
     names = max(10_000, round(NAMES * size))
     async with started("benchmarks.audit_gcs") as url, started("benchmarks.audit_bigtable") as host:
-        asked = Asked(names, host.strip(), url.strip(), "")
+        asked = SideRequest(names, host.strip(), url.strip(), "")
         async with open_backends(asked.settings, RUNTIME) as backends, insecure_channel(host.strip()) as aio:
             with insecure_blocking_channel(host.strip()) as blocking:
                 compared = await stages(asked, backends, blocking, aio)
@@ -146,10 +147,10 @@ async def figures(size: float, rounds: int = ROUNDS) -> Figures:
                         await stage.run()
                         taken = (time.process_time() - began) / stage.number * 1e6
                         least[stage.what] = min(taken, least.get(stage.what, taken))
-    return table(World(names), compared, least)
+    return table(AuditWorld(names), compared, least)
 
 
-def table(world: World, compared: Sequence[Stage], least: Mapping[str, float]) -> Figures:
+def table(world: AuditWorld, compared: Sequence[AuditStage], least: Mapping[str, float]) -> Figures:
     whole, *parts = [stage for stage in compared if stage.part]
     again = (world.orphans + world.dangling) / world.names * least["look at one blob again"]
     rest = least[whole.what] - sum(least[stage.what] for stage in parts) - again

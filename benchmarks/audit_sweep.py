@@ -7,25 +7,25 @@ from collections.abc import Sequence
 
 import anyio
 
-from benchmarks.audit_side import GRACE_S, Asked, Found, Ready
+from benchmarks.audit_side import GRACE_S, Found, Ready, SideRequest
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.finding import Finding
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.sweep import audit_range
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from recovery.audit.work import collect_less
 from tiered.open import open_backends
 
 RUNTIME = SystemRuntime()
 
 
-def find(asked: Asked, ready: Ready) -> Found:
+def find(asked: SideRequest, ready: Ready) -> Found:
     collect_less()  # as the workers of its engines do
     return anyio.run(_sweep, asked, ready)
 
 
-async def _sweep(asked: Asked, ready: Ready) -> Found:
-    kinds = Counter[Kind]()
+async def _sweep(asked: SideRequest, ready: Ready) -> Found:
+    kinds = Counter[FindingClass]()
 
     def count(findings: Sequence[Finding]) -> None:
         kinds.update(finding.kind for finding in findings)
@@ -34,4 +34,4 @@ async def _sweep(asked: Asked, ready: Ready) -> Found:
         cutoff = Cutoff(as_of_ns=await backends.tiers.long_term.now_ns(), grace_s=GRACE_S)
         ready()
         await audit_range(backends.tiers, backends.log, Bounds(start="", end=None), cutoff, RUNTIME, count)
-    return kinds[Kind.ORPHAN], kinds[Kind.DANGLING]
+    return kinds[FindingClass.ORPHAN], kinds[FindingClass.DANGLING]

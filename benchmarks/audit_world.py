@@ -56,7 +56,7 @@ ITEM = {
 
 
 @dataclass(frozen=True)
-class World:
+class AuditWorld:
     """A world. `names`: how many names there are, of blobs and rows together."""
 
     names: int

@@ -23,17 +23,17 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from benchmarks.figures import KEPT, MEASURED, Cell, Figures, Measured
+from benchmarks.figures import KEPT, MEASURED, Cell, Figures, MeasuredPart
 from benchmarks.rounds import Ratio
 
 BASELINE = Path(__file__).parent / "baseline.json"
 FLOOR = 0.05
 """Two runs differ by so much for reasons that no round shows, such as where memory happens to lie."""
 
-PARTS = TypeAdapter(dict[str, Measured])
+PARTS = TypeAdapter(dict[str, MeasuredPart])
 
 
-class Verdict(StrEnum):
+class RatioVerdict(StrEnum):
     SAME = "same"
     BETTER = "better"
     WORSE = "WORSE"
@@ -45,7 +45,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Line:
+class BaselineLine:
     """One ratio or counted cell, in the baseline and today. None: it is not there."""
 
     part: str
@@ -56,41 +56,41 @@ class Line:
     now: Cell | None
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> RatioVerdict:
         if self.then is None:
-            return Verdict.NEW
+            return RatioVerdict.NEW
         if self.now is None:
-            return Verdict.GONE
+            return RatioVerdict.GONE
         if isinstance(self.then, Ratio) and isinstance(self.now, Ratio):
             return judged(self.then, self.now)
-        return Verdict.EQUAL if self.then == self.now else Verdict.CHANGED
+        return RatioVerdict.EQUAL if self.then == self.now else RatioVerdict.CHANGED
 
 
-def judged(then: Ratio, now: Ratio) -> Verdict:
+def judged(then: Ratio, now: Ratio) -> RatioVerdict:
     if 1 in (then.rounds, now.rounds):
-        return Verdict.NOT_JUDGED
+        return RatioVerdict.NOT_JUDGED
     noise = max(then.high - then.low + now.high - now.low, FLOOR * then.middle)
     if then.low - noise <= now.middle <= then.high + noise:
-        return Verdict.SAME
-    return Verdict.BETTER if (now.middle > then.middle) is now.more_is_better else Verdict.WORSE
+        return RatioVerdict.SAME
+    return RatioVerdict.BETTER if (now.middle > then.middle) is now.more_is_better else RatioVerdict.WORSE
 
 
-def lines(part: str, then: Measured, now: Measured) -> list[Line]:
+def lines(part: str, then: MeasuredPart, now: MeasuredPart) -> list[BaselineLine]:
     """Returns a line for each cell that either of the runs has."""
     old, new = (
         {(table, row, column): cell
          for table, rows in each.compared.items() for row, cells in rows.items() for column, cell in cells.items()}
         for each in (then, now)
     )  # fmt: skip
-    return [Line(part, *where, old.get(where), new.get(where)) for where in dict.fromkeys([*new, *old])]
+    return [BaselineLine(part, *where, old.get(where), new.get(where)) for where in dict.fromkeys([*new, *old])]
 
 
-def failed(line: Line, then: Measured, now: Measured) -> bool:
+def failed(line: BaselineLine, then: MeasuredPart, now: MeasuredPart) -> bool:
     """Whether the line makes the comparison fail. Rows are named after the size, so at another size some always go."""
-    return line.verdict in (Verdict.WORSE, Verdict.CHANGED) or (line.verdict is Verdict.GONE and then.size == now.size)
+    return line.verdict in (RatioVerdict.WORSE, RatioVerdict.CHANGED) or (line.verdict is RatioVerdict.GONE and then.size == now.size)
 
 
-def warnings(part: str, then: Measured, now: Measured) -> list[str]:
+def warnings(part: str, then: MeasuredPart, now: MeasuredPart) -> list[str]:
     """Names what makes the comparison of a part less sure."""
     return [
         f"{part}: the baseline was measured {how} {old}, and this run {how} {new}; the comparison says less"
@@ -103,7 +103,7 @@ def warnings(part: str, then: Measured, now: Measured) -> list[str]:
 # --- files -----------------------------------------------------------------------------------------
 
 
-def read_kept(directory: Path = KEPT) -> dict[str, Measured]:
+def read_kept(directory: Path = KEPT) -> dict[str, MeasuredPart]:
     """Reads what the parts have kept. Raises `SystemExit` if there is nothing, or if a file is damaged."""
     found = {}
     for path in sorted(directory.glob("*.json")):
@@ -116,7 +116,7 @@ def read_kept(directory: Path = KEPT) -> dict[str, Measured]:
     return found
 
 
-def read_baseline(path: Path = BASELINE) -> dict[str, Measured]:
+def read_baseline(path: Path = BASELINE) -> dict[str, MeasuredPart]:
     """Reads the baseline. Raises `SystemExit`, and says what to do, if the file is not there or damaged."""
     fix = f"restore it with 'git checkout {path.parent.name}/{path.name}', or write a new one with 'make bench BASELINE=1'"
     try:
@@ -132,7 +132,7 @@ def _first(error: ValidationError) -> str:
     return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
 
 
-def write_baseline(parts: Mapping[str, Measured], path: Path = BASELINE) -> None:
+def write_baseline(parts: Mapping[str, MeasuredPart], path: Path = BASELINE) -> None:
     """Writes the baseline with a row on each line, so that a diff shows what changed."""
     told = []
     for part, measured in sorted(parts.items()):
@@ -156,13 +156,13 @@ def _plain(ratio: Ratio) -> dict[str, float]:
 # --- the comparison --------------------------------------------------------------------------------
 
 
-def compare(then: Mapping[str, Measured], now: Mapping[str, Measured]) -> int:
+def compare(then: Mapping[str, MeasuredPart], now: Mapping[str, MeasuredPart]) -> int:
     """Prints the comparison. Returns the exit code."""
-    counts: Counter[Verdict] = Counter()
+    counts: Counter[RatioVerdict] = Counter()
     failures = []
     for part, measured in now.items():
         old = then.get(part)
-        against = old or Measured(measured.date, measured.size, measured.load, measured.machine, measured.versions)
+        against = old or MeasuredPart(measured.date, measured.size, measured.load, measured.machine, measured.versions)
         found = lines(part, against, measured)
         counts.update(line.verdict for line in found)
         failures += [line for line in found if failed(line, against, measured)]
@@ -184,9 +184,9 @@ def compare(then: Mapping[str, Measured], now: Mapping[str, Measured]) -> int:
     return 1 if failures else 0
 
 
-def _show(table: str, found: list[Line]) -> None:
+def _show(table: str, found: list[BaselineLine]) -> None:
     """Shows the lines of a table. Those that are counted and equal are a number only."""
-    shown = [line for line in found if line.verdict is not Verdict.EQUAL]
+    shown = [line for line in found if line.verdict is not RatioVerdict.EQUAL]
     rows = [[line.row, line.column, _shown(line.then), _shown(line.now), line.verdict] for line in shown]
     if rows:
         Figures(table, ["", "", "baseline", "today", ""], rows).show()

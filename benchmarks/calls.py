@@ -267,7 +267,7 @@ async def counted_store(host: str, *, feed: bool = False) -> AsyncIterator[Count
 
 
 @dataclass(frozen=True)
-class Case:
+class CallsCase:
     """One line of the table. `first`: operations that prepare it, uncounted, `later_s` seconds before it."""
 
     what: str
@@ -276,7 +276,7 @@ class Case:
     later_s: float = 0.0
 
 
-def cases() -> list[Case]:
+def cases() -> list[CallsCase]:
     """Returns the cases. 2 MiB go to GCS in a single request, 16 MiB in a session."""
 
     def put(size: int, metadata: Metadata | None = None) -> Operation:
@@ -298,23 +298,23 @@ def cases() -> list[Case]:
 
     small, moderate, large = put(KIB), put(2 * MIB), put(16 * MIB)
     return [
-        Case("put small", small),
-        Case("put small over small", small, (small,)),
-        Case("get small", get, (small,)),
-        Case("head small", head, (small,)),
-        Case("delete small", delete, (small,)),
-        Case("get nothing", get),
-        Case(LIST, list_all, (small,)),
-        Case("put 2 MiB over nothing", moderate),
-        Case("put 16 MiB over nothing", large),
-        Case("put 2 MiB over large", moderate, (large,)),
-        Case("put 16 MiB over large", large, (large,)),
-        Case("put small over large", small, (moderate,)),
-        Case("get large", get, (moderate,)),
-        Case("head large", head, (moderate,)),
-        Case("delete large", delete, (moderate,)),
-        Case("get small, which extends its time to idle", get, (put(KIB, IDLE),), TOUCHED_AFTER_S),
-        Case("get large, which extends its time to idle", get, (put(2 * MIB, IDLE),), TOUCHED_AFTER_S),
+        CallsCase("put small", small),
+        CallsCase("put small over small", small, (small,)),
+        CallsCase("get small", get, (small,)),
+        CallsCase("head small", head, (small,)),
+        CallsCase("delete small", delete, (small,)),
+        CallsCase("get nothing", get),
+        CallsCase(LIST, list_all, (small,)),
+        CallsCase("put 2 MiB over nothing", moderate),
+        CallsCase("put 16 MiB over nothing", large),
+        CallsCase("put 2 MiB over large", moderate, (large,)),
+        CallsCase("put 16 MiB over large", large, (large,)),
+        CallsCase("put small over large", small, (moderate,)),
+        CallsCase("get large", get, (moderate,)),
+        CallsCase("head large", head, (moderate,)),
+        CallsCase("delete large", delete, (moderate,)),
+        CallsCase("get small, which extends its time to idle", get, (put(KIB, IDLE),), TOUCHED_AFTER_S),
+        CallsCase("get large, which extends its time to idle", get, (put(2 * MIB, IDLE),), TOUCHED_AFTER_S),
     ]
 
 
@@ -397,7 +397,7 @@ async def _dead_put(store: CountedStore) -> Entry:
     return await store.log.record(Change(change_id, COUNTED.path, blob_name(COUNTED.path, change_id)), "dead")
 
 
-async def count_case(store: CountedStore, case: Case) -> Ledger:
+async def count_case(store: CountedStore, case: CallsCase) -> Ledger:
     await store.run(lambda storage: storage.delete(COUNTED), *case.first)
     store.runtime.later_s += case.later_s
     return await store.count(case.operation)

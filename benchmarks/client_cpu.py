@@ -49,7 +49,7 @@ OPERATIONS = ("put", "get", "delete")
 GOAL_OFFICIAL, GOAL_BARE = 0.5, 1.3
 
 
-class Side(Protocol):
+class ClientSide(Protocol):
     """A side that puts, gets and deletes its own objects. `token`: an id of the write."""
 
     def ready(self) -> AbstractAsyncContextManager[object]:
@@ -108,7 +108,7 @@ class Contest:
     """In a round, each side puts, gets and deletes so many objects."""
 
     what: str
-    sides: Sequence[Side]
+    sides: Sequence[ClientSide]
     payload: bytes
     in_flight: int
     operations: int
@@ -124,7 +124,7 @@ class Contest:
             lines.append([f"{operation} {self.what}", str(self.in_flight), f"{median(ours):,.0f}", *beside])
         return lines
 
-    async def _round(self, side: Side, names: Iterator[int]) -> tuple[float, ...]:
+    async def _round(self, side: ClientSide, names: Iterator[int]) -> tuple[float, ...]:
         """Returns seconds of CPU per operation, for each kind of operation."""
         token = partial(ChangeId.new, RUNTIME)
         items = [(f"bench/objects/{self.in_flight}/{name}", token(), token()) for name in islice(names, self.operations)]
@@ -173,7 +173,7 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
             payload = os.urandom(SMALL_BYTES)
             rows += await Contest("row", [OurRows(backends.tiers.high_volume), official, bare], payload, in_flight, small).rows(ROUNDS)
             whole += await Contest("small", [store, official, bare], payload, in_flight, small).rows(ROUNDS)
-            sides: list[Side] = [store, official_blobs, bare_blobs]
+            sides: list[ClientSide] = [store, official_blobs, bare_blobs]
             blobs += await Contest("large", sides, os.urandom(LARGE_BYTES), in_flight, large).rows(ROUNDS)
     columns = ["", "in flight", "ours, µs", "official, µs", "of official", "bare, µs", "of bare"]
     named_by = columns[:2]

@@ -50,7 +50,7 @@ GCS_CLASSES: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class Calls:
+class BilledCalls:
     """The calls of one operation, or of many."""
 
     reads: float = 0
@@ -60,16 +60,16 @@ class Calls:
     scanned_mb: float = 0
 
     @classmethod
-    def of(cls, names: Sequence[str]) -> Calls:
+    def of(cls, names: Sequence[str]) -> BilledCalls:
         rows = [ROW_CALLS[name] for name in names if not name.startswith("gcs ")]
         classes = [GCS_CLASSES[name] for name in names if name.startswith("gcs ")]
         return cls(sum(reads for reads, _ in rows), sum(writes for _, writes in rows), classes.count("A"), classes.count("B"))
 
-    def times(self, number: float) -> Calls:
-        return Calls(*(each * number for each in astuple(self)))
+    def times(self, number: float) -> BilledCalls:
+        return BilledCalls(*(each * number for each in astuple(self)))
 
-    def and_(self, other: Calls) -> Calls:
-        return Calls(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
+    def and_(self, other: BilledCalls) -> BilledCalls:
+        return BilledCalls(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def node_hours(self) -> float:
@@ -78,18 +78,18 @@ class Calls:
         return busy_s / NODE_LOAD / 3600
 
 
-OPERATIONS: dict[str, Calls] = {
-    what: Calls.of(names) for what, names in ({what: [*before, *after] for what, (before, after) in GOALS.items()} | BESIDE).items()
+OPERATIONS: dict[str, BilledCalls] = {
+    what: BilledCalls.of(names) for what, names in ({what: [*before, *after] for what, (before, after) in GOALS.items()} | BESIDE).items()
 }
-OPERATIONS[LIST] = Calls(scanned_mb=PAGE_MB)
+OPERATIONS[LIST] = BilledCalls(scanned_mb=PAGE_MB)
 
 
 def table() -> Figures:
     rows = [[what, *_cells(each), f"{each.times(MILLION).node_hours:.3f}"] for what, each in OPERATIONS.items()]
-    return Figures("Calls", ["operation", "row reads", "row writes", "GCS class A", "GCS class B", "node hours per million"], rows)
+    return Figures("BilledCalls", ["operation", "row reads", "row writes", "GCS class A", "GCS class B", "node hours per million"], rows)
 
 
-def _cells(calls: Calls) -> list[str]:
+def _cells(calls: BilledCalls) -> list[str]:
     reads = "1 scan" if calls.scanned_mb else f"{calls.reads:g}"
     return [reads, *(f"{number:g}" for number in (calls.writes, calls.class_a, calls.class_b))]
 
@@ -97,11 +97,11 @@ def _cells(calls: Calls) -> list[str]:
 # --- a change feed ---------------------------------------------------------------------------------
 
 YEAR_S = 365 * 86_400
-FEED_PER_CHANGE = Calls(reads=4, writes=2)
+FEED_PER_CHANGE = BilledCalls(reads=4, writes=2)
 """What a feed adds to each change of a large object. The entry is kept (conditional) and read. Row and index are read.
 The index is written. Clean-up and forget are the same as without a feed; the writer of the feed does them."""
 
-FEED_PER_FILE = Calls(reads=4, writes=8, class_a=1)
+FEED_PER_FILE = BilledCalls(reads=4, writes=8, class_a=1)
 """For each transaction. The commit and the sink's position are conditional. The staged file and the journal are
 written, read and erased. The file is made in the bucket."""
 
@@ -130,11 +130,11 @@ class FeedYear:
         return 2 * self.changes_per_s * YEAR_S
 
     @property
-    def calls(self) -> Calls:
+    def calls(self) -> BilledCalls:
         """All that a feed adds, with a pass over rows and index each day."""
         scanned_mb = 365 * self.live * (ROW_BYTES["large"] + 2 * self.path_bytes + self._index_bytes) / 1e6
         per_change = FEED_PER_CHANGE.times(self.changes_per_s * YEAR_S)
-        return per_change.and_(FEED_PER_FILE.times(self.files)).and_(Calls(scanned_mb=scanned_mb))
+        return per_change.and_(FEED_PER_FILE.times(self.files)).and_(BilledCalls(scanned_mb=scanned_mb))
 
     @property
     def _index_bytes(self) -> float:
@@ -179,7 +179,7 @@ class Use:
     pass_every_s: float = 5.0
 
     @property
-    def calls_per_s(self) -> Calls:
+    def calls_per_s(self) -> BilledCalls:
         total = OPERATIONS[EMPTY_PASS].times(self.daemons / self.pass_every_s)
         for what, rate in self.rates.items():
             total = total.and_(OPERATIONS[what].times(rate))

@@ -27,7 +27,7 @@ from benchmarks.rounds import Ratio, run_in_flight, take_turns, timed
 from benchmarks.servers import BUCKET, Servers
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from recovery.audit.deleting.candidates import AT_ONCE, Batch, Candidate, Fate
+from recovery.audit.deleting.candidates import AT_ONCE, Candidate, DeletionBatch, Fate
 from tiered import Metadata
 from tiered.gcs.blobs import GcsBlobs
 from tiered.object_id import blob_name
@@ -128,7 +128,7 @@ async def _by_google(client: Any, asked: Sequence[Named]) -> None:
 
 async def _whole(tiers: Tiers, log: Any, asked: Sequence[Named]) -> None:
     candidates = [candidate for name, generation in asked if (candidate := Candidate.named(name, generation, 1)) is not None]
-    batch = Batch(tiers, log, candidates, RUNTIME)
+    batch = DeletionBatch(tiers, log, candidates, RUNTIME)
     await batch.run()
     if list(batch.fates.values()) != [Fate.DELETED] * len(asked):
         raise AssertionError("not all were deleted")

@@ -39,7 +39,7 @@ ROUNDS = 9
 SMALL_BYTES = 1 * KIB
 LARGE_BYTES = 2 * KIB * KIB
 
-class Side(NamedTuple):
+class EmbeddedSide(NamedTuple):
     """`put` stores a payload durably under a new name. `delete` removes it again, and is not measured.
 
     Files that stay would fill a memory disk, and new pages of memory cost more than those that were used before.
@@ -50,36 +50,36 @@ class Side(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Case:
+class EmbeddedCase:
     """One line of the table. A round is `puts` payloads of `size_bytes` each, `in_flight` of them at once."""
 
     what: str
-    left: Side
+    left: EmbeddedSide
     beside: str
-    right: Side
+    right: EmbeddedSide
     size_bytes: int
     in_flight: int
     puts: int
 
 
-class Measured(NamedTuple):
+class PutCost(NamedTuple):
     """One round of one side, per put: seconds on the clock, and seconds of CPU in all threads."""
 
     clock_s: float
     cpu_s: float
 
 
-async def compare(case: Case, names: count[int]) -> list[Cell]:
+async def compare(case: EmbeddedCase, names: count[int]) -> list[Cell]:
     """Returns the cells of the case: both sides' times, the ratio of the times, and that of the CPU."""
     payload = os.urandom(case.size_bytes)
 
-    async def measured(side: Side) -> Measured:
+    async def measured(side: EmbeddedSide) -> PutCost:
         chosen = [f"{name:08}" for name in islice(names, case.puts)]
         cpu = time.process_time()
         clock_s = await timed(run_in_flight(lambda name: side.put(name, payload), chosen, case.in_flight))
         cpu_s = time.process_time() - cpu
         await run_in_flight(side.delete, chosen, 16)
-        return Measured(clock_s / case.puts, cpu_s / case.puts)
+        return PutCost(clock_s / case.puts, cpu_s / case.puts)
 
     # The order alternates, because the disk may still be busy with what the first has written.
     left, right = await take_turns([lambda: measured(case.left), lambda: measured(case.right)], ROUNDS)
@@ -95,9 +95,9 @@ async def compare(case: Case, names: count[int]) -> list[Cell]:
 
 
 @asynccontextmanager
-async def store(directory: Path, changelog: Literal["noop", "sqlite"]) -> AsyncIterator[Side]:
-    def into(storage: TieredStorage) -> Side:
-        return Side(
+async def store(directory: Path, changelog: Literal["noop", "sqlite"]) -> AsyncIterator[EmbeddedSide]:
+    def into(storage: TieredStorage) -> EmbeddedSide:
+        return EmbeddedSide(
             lambda name, payload: storage.put(ObjectId.create("bench", name), payload),
             lambda name: storage.delete(ObjectId.create("bench", name)),
         )
@@ -107,7 +107,7 @@ async def store(directory: Path, changelog: Literal["noop", "sqlite"]) -> AsyncI
 
 
 @asynccontextmanager
-async def bare_sqlite(path: Path) -> AsyncIterator[Side]:
+async def bare_sqlite(path: Path) -> AsyncIterator[EmbeddedSide]:
     one_at_a_time = anyio.CapacityLimiter(1)
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     for statement in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "CREATE TABLE object (name TEXT PRIMARY KEY, payload BLOB)"):
@@ -119,12 +119,12 @@ async def bare_sqlite(path: Path) -> AsyncIterator[Side]:
     async def delete(name: str) -> None:
         await to_thread.run_sync(connection.execute, "DELETE FROM object WHERE name = ?", (name,), limiter=one_at_a_time)
 
-    yield Side(put, delete)
+    yield EmbeddedSide(put, delete)
     connection.close()
 
 
 @asynccontextmanager
-async def bare_files(directory: Path) -> AsyncIterator[Side]:
+async def bare_files(directory: Path) -> AsyncIterator[EmbeddedSide]:
     directory.mkdir()
     folder = os.open(directory, os.O_RDONLY)
 
@@ -147,7 +147,7 @@ async def bare_files(directory: Path) -> AsyncIterator[Side]:
     async def delete(name: str) -> None:
         await to_thread.run_sync(unlink, name)
 
-    yield Side(put, delete)
+    yield EmbeddedSide(put, delete)
     os.close(folder)
 
 
@@ -167,9 +167,9 @@ async def measure(root: Path, disk: str, size: float) -> list[list[Cell]]:
         small, large = max(2, round(300 * size)), max(2, round(20 * size))
         for in_flight in (1, 16):
             for case in (
-                Case("1 KiB", logged, "bare SQLite insert", insert, SMALL_BYTES, in_flight, small),
-                Case("2 MiB", logged, "bare write, fsync, rename", rename, LARGE_BYTES, in_flight, large),
-                Case("2 MiB", logged, "the same without a changelog", noop, LARGE_BYTES, in_flight, large),
+                EmbeddedCase("1 KiB", logged, "bare SQLite insert", insert, SMALL_BYTES, in_flight, small),
+                EmbeddedCase("2 MiB", logged, "bare write, fsync, rename", rename, LARGE_BYTES, in_flight, large),
+                EmbeddedCase("2 MiB", logged, "the same without a changelog", noop, LARGE_BYTES, in_flight, large),
             ):
                 rows.append([disk, *await compare(case, names)])
     return rows

@@ -68,7 +68,7 @@ def in_thread(put_one: Callable[[str, bytes], object], get_one: Callable[[str], 
     return {"put": partial(run, put_all), "get": partial(run, get_all)}
 
 
-def blocking(storage: tiered.sync.TieredStorage) -> dict[str, Any]:
+def blocking(storage: tiered.sync.SyncTieredStorage) -> dict[str, Any]:
     def get(name: str) -> bytes:
         stored = storage.get(named(name))
         assert stored is not None

@@ -29,7 +29,7 @@ from benchmarks.metered import Taken
 from benchmarks.rounds import Ratio, take_turns
 from benchmarks.servers import started
 from recovery.feed import Message, Progress, Update, Updates
-from recovery.feed.files import Form, write
+from recovery.feed.files import FileFormat, write
 
 UPDATES, SMALLEST = 1_000_000, 20_000
 PER_TIME, PER_MESSAGE = 1000, 100
@@ -45,20 +45,24 @@ HELD = 240_000
 
 
 @dataclass(frozen=True)
-class Side:
+class FeedSide:
     what: str
     name: str
 
 
-ALONE = (Side("CdcReader and View, JSON lines", "reader"), Side("CdcReader and View, Avro", "avro"), Side("json.loads and a sum", "plain"))
+ALONE = (
+    FeedSide("CdcReader and View, JSON lines", "reader"),
+    FeedSide("CdcReader and View, Avro", "avro"),
+    FeedSide("json.loads and a sum", "plain"),
+)
 ON_SPARK = (
-    Side("ours, JSON lines, local[2]", "spark"), Side("ours, Avro, local[2]", "spark-avro"),
-    Side("distinct and sum over our rows", "rows"), Side("distinct and sum, Spark's own JSON reader", "own"),
+    FeedSide("ours, JSON lines, local[2]", "spark"), FeedSide("ours, Avro, local[2]", "spark-avro"),
+    FeedSide("distinct and sum over our rows", "rows"), FeedSide("distinct and sum, Spark's own JSON reader", "own"),
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Run:
+class FeedBenchRun:
     """One run. `cpu_s`: CPU of all processes from ready to found. Peaks are of the largest process, in MiB."""
 
     cpu_s: float
@@ -104,7 +108,7 @@ def found_of(updates: int) -> tuple[int, int]:
     return records, 2 * records
 
 
-def write_feed(directory: Path, updates: int, forms: Sequence[Form] = (Form.JSON, Form.AVRO)) -> None:
+def write_feed(directory: Path, updates: int, forms: Sequence[FileFormat] = (FileFormat.JSON, FileFormat.AVRO)) -> None:
     """Writes the feed in each of these forms, in files that follow each other."""
     for form in forms:
         (directory / form).mkdir()
@@ -119,7 +123,7 @@ def write_feed(directory: Path, updates: int, forms: Sequence[Form] = (Form.JSON
 # --- the figures -----------------------------------------------------------------------------------
 
 
-async def measure(side: Side, directory: Path) -> Run:
+async def measure(side: FeedSide, directory: Path) -> FeedBenchRun:
     command = [sys.executable, "-m", "benchmarks.feed_side", side.name, str(directory)]
     async with started("benchmarks.metered", *command, within_s=RUN_S) as line:
         taken = Taken.loaded(line)
@@ -128,10 +132,10 @@ async def measure(side: Side, directory: Path) -> Run:
     ready, found = taken.lines[0], taken.lines[-1]
     python = max(taken.peaks_kib.get("worker", 0), taken.peaks_kib.get("main", 0)) / 1024
     records, total = json.loads(found.text)
-    return Run(found.cpu_s - ready.cpu_s, found.at_s - ready.at_s, python, taken.peaks_kib.get("java", 0) / 1024, (records, total))
+    return FeedBenchRun(found.cpu_s - ready.cpu_s, found.at_s - ready.at_s, python, taken.peaks_kib.get("java", 0) / 1024, (records, total))
 
 
-def beside(title: str, updates: int, sides: Sequence[Side], runs: list[list[Run]], notes: list[str]) -> Figures:
+def beside(title: str, updates: int, sides: Sequence[FeedSide], runs: list[list[FeedBenchRun]], notes: list[str]) -> Figures:
     """Compares the sides with the first one."""
     rows: list[list[Cell]] = []
     for side, each in zip(sides, runs, strict=True):
@@ -152,8 +156,8 @@ def beside(title: str, updates: int, sides: Sequence[Side], runs: list[list[Run]
 async def memory() -> Figures:
     """Returns how much `CdcReader` holds for updates that are not complete."""
     with TemporaryDirectory(prefix="tiered-bench-") as directory:
-        write_feed(Path(directory), HELD, [Form.JSON])
-        run = await measure(Side("updates held back", "held"), Path(directory))
+        write_feed(Path(directory), HELD, [FileFormat.JSON])
+        run = await measure(FeedSide("updates held back", "held"), Path(directory))
     number, size = run.found
     rows = [[f"{number:,}", f"{size / MIB:,.0f}", f"{size / number * UPDATES / MIB:,.0f}"]]
     return Figures("Memory of updates that are held back", ["updates", "MiB", "MiB for a million"], rows)
@@ -164,7 +168,9 @@ async def figures(size: float, rounds: int = ROUNDS, only: Sequence[str] = ()) -
     updates = max(SMALLEST, round(UPDATES * size))
     updates -= updates % (2 * PER_TIME * len(CHANGES[0]))
     with TemporaryDirectory(prefix="tiered-bench-") as directory:
-        forms = {Form.AVRO if "avro" in side.name else Form.JSON for side in (*ALONE, *ON_SPARK) if not only or side.name in only}
+        forms = {
+            FileFormat.AVRO if "avro" in side.name else FileFormat.JSON for side in (*ALONE, *ON_SPARK) if not only or side.name in only
+        }
         write_feed(Path(directory), updates, sorted(forms))
         told = []
         for title, sides, note in (

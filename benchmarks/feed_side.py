@@ -1,7 +1,7 @@
 """A side of the change feed's figures, in a process of its own: `python -m benchmarks.feed_side NAME WHERE`.
 
     plain        what a user would write for JSON lines: `json.loads`, and a sum for each record; no progress, no checks
-    reader       `recovery.feed`: the files are read, `CdcReader` delivers, `View` adds up
+    reader       `recovery.feed`: the files are read, `CdcReader` delivers, `FeedView` adds up
     avro         the same from object container files
     spark        `recovery.sources.consistent` on Spark: the frontier, the checks and the view, from the lines
     spark-avro   the same from object container files
@@ -26,12 +26,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from benchmarks.audit_join import open_session
-from benchmarks.audit_side import Asked
+from benchmarks.audit_side import SideRequest
 from benchmarks.processes import resident_bytes
 from recovery.feed import Updates
 from recovery.feed.files import read_all
 from recovery.feed.reader import CdcReader
-from recovery.feed.view import View
+from recovery.feed.view import FeedView
 from recovery.sources.consistent import open_feed
 from recovery.sources.spark import register
 
@@ -60,7 +60,7 @@ def plain(directory: Path) -> Found:
 
 
 def reader(directory: Path, form: str = "json") -> Found:
-    reading, view = CdcReader(), View()
+    reading, view = CdcReader(), FeedView()
     for located in read_all(files_of(directory / form)):
         batch = reading.feed(located.message)
         if batch is not None:
@@ -123,7 +123,7 @@ def main(side: str, where: str) -> None:
     if side in ALONE:
         work = lambda: ALONE[side](directory)  # noqa: E731
     else:
-        session = open_session(Asked(0, "", "", where, SLOTS))
+        session = open_session(SideRequest(0, "", "", where, SLOTS))
         session.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
         register(session)
         work = lambda: ON_SPARK[side](session, directory)  # noqa: E731

@@ -46,12 +46,12 @@ from recovery.feed.messages import Updates
 from recovery.feed.reader import CdcReader
 from recovery.feed.sinks.directory import DirectorySink
 from recovery.feed.sinks.sink import Owner, Parcel
-from recovery.feed.view import View
+from recovery.feed.view import FeedView
 from recovery.feed.writer.checkpoint import store_of
 from recovery.feed.writer.cleaning import Cleaning
 from recovery.feed.writer.run import FeedRun
-from recovery.feed.writer.source import Counts
-from recovery.feed.writer.writer import FeedWriter, Step
+from recovery.feed.writer.source import FeedWriterCounts
+from recovery.feed.writer.writer import FeedWriter, StepResult
 from tiered import ObjectId, Settings
 from tiered.bigtable.rows import BigtableRows
 from tiered.gcs.blobs import GcsBlobs
@@ -76,7 +76,7 @@ Form = Literal["json", "avro"]
 
 NOTE = (
     "The CPU of the writer's process, with the delivery to a directory and the clean-up; of Bigtable and GCS it is the client's part."
-    " Read: CdcReader and View, from the files."
+    " Read: CdcReader and FeedView, from the files."
 )
 
 
@@ -130,7 +130,7 @@ async def publish(settings: Settings, directory: Path) -> Rate:
     [folder] = directory.iterdir()
     files = sorted(folder.iterdir())
     began = time.process_time()
-    view = View()
+    view = FeedView()
     reader = CdcReader()
     for located in read_all(files):
         if (batch := reader.feed(located.message)) is not None:
@@ -203,18 +203,18 @@ async def counted_backends(settings: Settings) -> AsyncIterator[tuple[Backends, 
 async def count_transaction(settings: Settings, hints: int) -> tuple[Counter[str], Counter[str]]:
     """Returns the calls of one transaction of so many overwritten objects, and those of the clean-up after it."""
     async with counted_backends(settings) as (backends, counting):
-        writer = FeedWriter(backends, RUNTIME, settings, store_of(settings), Counts())
+        writer = FeedWriter(backends, RUNTIME, settings, store_of(settings), FeedWriterCounts())
         cleaning = Cleaning(writer, backends, RUNTIME, settings)
         await writer.open()
         await put_all(settings, hints)
-        while await writer.step() is Step.MORE:
+        while await writer.step() is StepResult.MORE:
             pass
         await cleaning.clean_due()
         await put_all(settings, hints)
         before = counting.calls.copy()
         step = await writer.step()
         of_step = counting.calls - before
-        assert step is Step.DONE and len(writer.covered) == hints, f"one transaction of {hints} hints, and not {len(writer.covered)}"
+        assert step is StepResult.DONE and len(writer.covered) == hints, f"one transaction of {hints} hints, and not {len(writer.covered)}"
         before = counting.calls.copy()
         await cleaning.clean_due()
         assert not writer.covered, "all is cleaned up"

@@ -108,7 +108,7 @@ FIGURES = TypeAdapter(list[Figures])
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredPart:
     """What one run of a part measured that can be compared, and how. `load`: of the machine, before the run."""
 
     date: date
@@ -119,7 +119,7 @@ class Measured:
     compared: Compared = field(default_factory=dict)
 
 
-MEASURED = TypeAdapter(Measured)
+MEASURED = TypeAdapter(MeasuredPart)
 
 
 def dumped(figures: Sequence[Figures]) -> str:
@@ -159,7 +159,7 @@ def tell(name: str, figures: Sequence[Figures], size: float, load: float, docs: 
 def keep(name: str, figures: Sequence[Figures], size: float, load: float) -> None:
     compared = {each.title: rows for each in figures if (rows := each.compared())}
     KEPT.mkdir(parents=True, exist_ok=True)
-    measured = Measured(date.today(), size, round(load, 1), machine(), versions(), compared)
+    measured = MeasuredPart(date.today(), size, round(load, 1), machine(), versions(), compared)
     (KEPT / f"{name}.json").write_bytes(MEASURED.dump_json(measured))
 
 

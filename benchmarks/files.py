@@ -39,7 +39,7 @@ NOT_INSTALLED = "gcsfs is not installed, so nothing is measured; install it with
 
 
 @dataclass(frozen=True)
-class Side:
+class FilesSide:
     """A file system, and the directory in it that the benchmark uses."""
 
     files: Any
@@ -50,30 +50,30 @@ def is_installed() -> bool:
     return find_spec("gcsfs") is not None
 
 
-def gcsfs_at(url: str, bucket: str) -> Side:
+def gcsfs_at(url: str, bucket: str) -> FilesSide:
     """gcsfs on an emulator. Its class for flat buckets, so that it does not ask for the kind of the bucket by gRPC."""
     from gcsfs.core import GCSFileSystem
 
     files = GCSFileSystem(endpoint_url=url, token="anon", project=PROJECT, use_listings_cache=False, skip_instance_cache=True)
-    return Side(files, f"{bucket}/gcsfs")
+    return FilesSide(files, f"{bucket}/gcsfs")
 
 
 # --- what is measured ----------------------------------------------------------------------------
 
-Work = Callable[[Side, list[str]], None]
+Work = Callable[[FilesSide, list[str]], None]
 
 
-def write(payload: bytes, side: Side, names: list[str]) -> None:
+def write(payload: bytes, side: FilesSide, names: list[str]) -> None:
     for name in names:
         side.files.pipe_file(f"{side.root}/{name}", payload)
 
 
-def read(payload: bytes, side: Side, names: list[str]) -> None:
+def read(payload: bytes, side: FilesSide, names: list[str]) -> None:
     for name in names:
         assert len(side.files.cat_file(f"{side.root}/{name}")) == len(payload)
 
 
-def read_range(payload: bytes, side: Side, names: list[str]) -> None:
+def read_range(payload: bytes, side: FilesSide, names: list[str]) -> None:
     """Opens the file, and reads a part from its middle, as a reader of Parquet does."""
     for name in names:
         with side.files.open(f"{side.root}/{name}", "rb", cache_type="none") as file:
@@ -81,12 +81,12 @@ def read_range(payload: bytes, side: Side, names: list[str]) -> None:
             assert len(file.read(RANGE_BYTES)) == min(RANGE_BYTES, len(payload) - len(payload) // 2)
 
 
-def info(side: Side, names: list[str]) -> None:
+def info(side: FilesSide, names: list[str]) -> None:
     for name in names:
         assert side.files.info(f"{side.root}/{name}")["type"] == "file"
 
 
-def list_all(payload_bytes: int, side: Side, names: list[str]) -> None:
+def list_all(payload_bytes: int, side: FilesSide, names: list[str]) -> None:
     """Lists a directory with the size of each file."""
     found = side.files.ls(f"{side.root}/{names[0].partition('/')[0]}", detail=True)
     assert [each["size"] for each in found] == [payload_bytes] * len(names)
@@ -99,9 +99,9 @@ def took(work: Callable[[], None]) -> tuple[float, float]:
     return time.process_time() - cpu, time.perf_counter() - began
 
 
-async def row(operation: str, what: str, sides: list[Side], times: int, rounds: int, work: Callable[[Side], None]) -> list[Cell]:
+async def row(operation: str, what: str, sides: list[FilesSide], times: int, rounds: int, work: Callable[[FilesSide], None]) -> list[Cell]:
     """One line of the table. The first side is ours."""
-    async def measured(side: Side) -> tuple[float, float]:
+    async def measured(side: FilesSide) -> tuple[float, float]:
         return await to_thread.run_sync(took, partial(work, side))
 
     ours, theirs = await take_turns([partial(measured, side) for side in sides], rounds)
@@ -115,13 +115,15 @@ def fresh(what: str, numbers: Iterator[int], times: int) -> list[str]:
     return [f"{what.replace(' ', '')}/{next(numbers)}" for _ in range(times)]
 
 
-async def compare(sides: list[Side], size: float, rounds: int = ROUNDS) -> Figures:
+async def compare(sides: list[FilesSide], size: float, rounds: int = ROUNDS) -> Figures:
     """`sides`: ours, then the other. `size` scales how many files are taken in each round."""
     rows: list[list[Cell]] = []
     for what, payload_bytes in SIZES.items():
         payload, times, numbers = os.urandom(payload_bytes), max(1, round(TIMES[what] * size)), count()
 
-        def write_new(side: Side, payload: bytes = payload, what: str = what, numbers: Iterator[int] = numbers, times: int = times) -> None:
+        def write_new(
+            side: FilesSide, payload: bytes = payload, what: str = what, numbers: Iterator[int] = numbers, times: int = times
+        ) -> None:
             write(payload, side, fresh(what, numbers, times))
 
         rows.append(await row("write", what, sides, times, rounds, write_new))
@@ -145,14 +147,14 @@ async def compare(sides: list[Side], size: float, rounds: int = ROUNDS) -> Figur
     return Figures("tiered:// beside gcsfs on emulators", columns, rows, notes, named_by=columns[:2])
 
 
-def _with(names: list[str], work: Work, side: Side) -> None:
+def _with(names: list[str], work: Work, side: FilesSide) -> None:
     work(side, names)
 
 
 async def main(size: float, load: float, docs: Path | None) -> None:
     async with started_servers() as servers:
         settings = servers.settings(await servers.new_table(), "bigtable")
-        ours = Side(TieredFileSystem(settings=settings, skip_instance_cache=True), "bench/objects")
+        ours = FilesSide(TieredFileSystem(settings=settings, skip_instance_cache=True), "bench/objects")
         try:
             shown = await compare([ours, gcsfs_at(servers.gcs_url, BUCKET)], size)
         finally:

@@ -30,7 +30,7 @@ from tempfile import TemporaryDirectory
 import anyio
 import pyarrow as pa
 
-from benchmarks.audit_side import Asked
+from benchmarks.audit_side import SideRequest
 from benchmarks.audit_world import ORPHANS, name
 from benchmarks.figures import Cell, Figures, options, tell
 from benchmarks.findings_side import settings_of
@@ -58,7 +58,7 @@ NOT_INSTALLED = "deltalake is not installed, so it is not measured; install it w
 
 
 @dataclass(frozen=True)
-class Side:
+class FindingsSide:
     """One line of a table. `command`: of the process. `orphans`: how many it must find. `alone`: it starts no process.
     """
 
@@ -69,12 +69,12 @@ class Side:
     alone: bool = True
 
 
-async def measure(side: Side) -> float:
+async def measure(side: FindingsSide) -> float:
     """Returns the CPU of a side, in seconds."""
     return (await taken_by(side))[0]
 
 
-async def taken_by(side: Side) -> tuple[float, dict[str, float]]:
+async def taken_by(side: FindingsSide) -> tuple[float, dict[str, float]]:
     """Returns the CPU of a side, and the CPU of each kind of process with its start, in seconds."""
     async with started("benchmarks.metered", sys.executable, "-m", *side.command, within_s=RUN_S) as line:
         taken = Taken.loaded(line)
@@ -88,7 +88,7 @@ async def taken_by(side: Side) -> tuple[float, dict[str, float]]:
     return float(result["cpu_s"]) if side.alone else taken.lines[-1].cpu_s - ready.cpu_s, taken.kinds_s
 
 
-def table(title: str, sides: Sequence[Side], runs: Sequence[Sequence[float]], notes: Sequence[str]) -> Figures:
+def table(title: str, sides: Sequence[FindingsSide], runs: Sequence[Sequence[float]], notes: Sequence[str]) -> Figures:
     """The last side that ran in every round is what the others are compared with."""
     last = [each for each in runs if len(each) == ROUNDS][-1]
     rows: list[list[Cell]] = []
@@ -158,22 +158,22 @@ async def directories(names: int, directory: Path) -> Figures:
     return table("Orphans in a directory", [*sides, spark, workers], [*runs, [spark_s], [kinds_s["worker"]]], notes)
 
 
-def _in_directory(what: str, side: str, store: Path, directory: Path, names: int, orphans: int) -> Side:
-    return Side(what, ("benchmarks.findings_side", side, str(store), str(directory)), names, orphans, side != "directory_spark")
+def _in_directory(what: str, side: str, store: Path, directory: Path, names: int, orphans: int) -> FindingsSide:
+    return FindingsSide(what, ("benchmarks.findings_side", side, str(store), str(directory)), names, orphans, side != "directory_spark")
 
 
 # --- a bucket --------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
-async def served(names: int, every: int, directory: Path) -> AsyncIterator[Side]:
+async def served(names: int, every: int, directory: Path) -> AsyncIterator[FindingsSide]:
     """Starts the servers of a bucket in which every so manieth blob is an orphan."""
     os.environ[ORPHANS] = str(every)
     async with started("benchmarks.audit_gcs") as url, started("benchmarks.audit_bigtable") as host:
-        told = json.dumps(asdict(Asked(names, host.strip(), url.strip(), str(directory))))
+        told = json.dumps(asdict(SideRequest(names, host.strip(), url.strip(), str(directory))))
         # Every 10,000th row names a blob that is not there: that name is no orphan.
         orphans = sum(number % every == every // 2 and number % 10_000 != 7777 for number in range(names))
-        yield Side(WHAT[every], ("benchmarks.audit_side", "audit_sweep", told), names, orphans)
+        yield FindingsSide(WHAT[every], ("benchmarks.audit_side", "audit_sweep", told), names, orphans)
 
 
 async def bucket(names: int, directory: Path) -> Figures:

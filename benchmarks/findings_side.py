@@ -30,8 +30,8 @@ from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff, Manifest
 from recovery.audit.plan import plan_audit
 from recovery.audit.sweep import audit_range
-from recovery.audit.verdicts import Kind
-from recovery.audit.work import AuditOptions, Job, Outcome, carry_out, collect_less, job_of
+from recovery.audit.verdicts import FindingClass
+from recovery.audit.work import AuditOptions, Job, PartResult, carry_out, collect_less, job_of
 from tiered.open import open_backends
 from tiered.settings import Settings
 
@@ -40,7 +40,7 @@ SLOTS = 2
 """The ranges are those of a run with so many workers."""
 
 
-class Clock:
+class FindingsCpuClock:
     """Measures this process's CPU, in seconds since `start`."""
 
     def start(self) -> None:
@@ -51,13 +51,13 @@ class Clock:
         print(json.dumps({"found": found, "cpu_s": time.process_time() - self._started_s}), flush=True)
 
 
-def directory_range(clock: Clock, store: Path, directory: Path) -> int:
+def directory_range(clock: FindingsCpuClock, store: Path, directory: Path) -> int:
     collect_less()
     return anyio.run(_range, clock, store)
 
 
-async def _range(clock: Clock, store: Path) -> int:
-    kinds = Counter[Kind]()
+async def _range(clock: FindingsCpuClock, store: Path) -> int:
+    kinds = Counter[FindingClass]()
 
     def count(findings: Sequence[Finding]) -> None:
         kinds.update(finding.kind for finding in findings)
@@ -66,24 +66,24 @@ async def _range(clock: Clock, store: Path) -> int:
         clock.start()
         cutoff = Cutoff(as_of_ns=RUNTIME.wall_ns(), grace_s=GRACE_S)
         await audit_range(backends.tiers, backends.log, Bounds(start="", end=None), cutoff, RUNTIME, count)
-    return kinds[Kind.ORPHAN]
+    return kinds[FindingClass.ORPHAN]
 
 
-def directory_ranges(clock: Clock, store: Path, directory: Path) -> int:
+def directory_ranges(clock: FindingsCpuClock, store: Path, directory: Path) -> int:
     collect_less()
     job, run = _planned(store, directory)
     clock.start()
     return _found(run, job, [carry_out(job, number) for number in range(len(job.pieces))])
 
 
-def directory_spark(clock: Clock, store: Path, directory: Path) -> int:
+def directory_spark(clock: FindingsCpuClock, store: Path, directory: Path) -> int:
     job, run = _planned(store, directory)
     with open_spark(carry_out, slots=1) as engine:
         clock.start()
         return _found(run, job, list(engine.run(job, range(len(job.pieces)))))
 
 
-def delta(clock: Clock, store: Path, directory: Path) -> int:
+def delta(clock: FindingsCpuClock, store: Path, directory: Path) -> int:
     from deltalake import DeltaTable  # noqa: PLC0415 - of the extra `bench`
 
     clock.start()
@@ -106,17 +106,21 @@ def _planned(store: Path, directory: Path) -> tuple[Job, RunDirectory]:
     return job_of(manifest, path, settings), run
 
 
-def _found(run: RunDirectory, job: Job, outcomes: Sequence[Outcome]) -> int:
+def _found(run: RunDirectory, job: Job, outcomes: Sequence[PartResult]) -> int:
     if wrong := [outcome.error for outcome in outcomes if outcome.error is not None]:
         raise AssertionError(wrong[0])
-    return sum(header.summary.totals()[Kind.ORPHAN].number for _, header in run.done(job.run) if Kind.ORPHAN in header.summary.totals())
+    return sum(
+        header.summary.totals()[FindingClass.ORPHAN].number
+        for _, header in run.done(job.run)
+        if FindingClass.ORPHAN in header.summary.totals()
+    )
 
 
-SIDES: dict[str, Callable[[Clock, Path, Path], int]] = {
+SIDES: dict[str, Callable[[FindingsCpuClock, Path, Path], int]] = {
     each.__name__: each for each in (directory_range, directory_ranges, directory_spark, delta)
 }
 
 if __name__ == "__main__":
     side, *paths = sys.argv[1:]
-    clock = Clock()
+    clock = FindingsCpuClock()
     clock.tell(SIDES[side](clock, *map(Path, paths)))

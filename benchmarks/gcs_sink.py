@@ -38,7 +38,7 @@ class Dropped:
         return {"kind": "storage#object", "name": "dropped", "generation": "1", "size": str(self.size), "crc32c": crc32c}
 
 
-class Sink:
+class GcsDrain:
     def __init__(self) -> None:
         self._sessions: dict[str, Dropped] = {}
 
@@ -66,4 +66,4 @@ class Sink:
 
 
 if __name__ == "__main__":
-    anyio.run(serve_http, Sink().serve)
+    anyio.run(serve_http, GcsDrain().serve)

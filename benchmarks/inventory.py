@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from benchmarks.audit_world import NAME_BYTES, PATH_BYTES, PER_PROJECT, Bytes, Numbers, World, blobs_among, names_of, rows_among
+from benchmarks.audit_world import NAME_BYTES, PATH_BYTES, PER_PROJECT, AuditWorld, Bytes, Numbers, blobs_among, names_of, rows_among
 from benchmarks.figures import Cell, Figures, options, tell
 from benchmarks.inventory_side import BUCKET
 from benchmarks.metered import Taken
@@ -42,19 +42,19 @@ GOALS = ["Goal: ours at most 1.1 times the CPU of the best of Spark's own plans.
 
 
 @dataclass(frozen=True)
-class Side:
+class InventorySide:
     what: str
     name: str
 
 
 SIDES = (
-    Side("ours, local[2]", "ours"), Side("Spark's reader, hashed names, local[2]", "hashed"),
-    Side("Spark's reader, names, local[2]", "plain"), Side("DuckDB, 2 threads", "duckdb"),
+    InventorySide("ours, local[2]", "ours"), InventorySide("Spark's reader, hashed names, local[2]", "hashed"),
+    InventorySide("Spark's reader, names, local[2]", "plain"), InventorySide("DuckDB, 2 threads", "duckdb"),
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Run:
+class InventoryBenchRun:
     """One run. `cpu_s`: CPU of all processes from ready to found. Peaks are of the largest process, in MiB."""
 
     cpu_s: float
@@ -78,7 +78,7 @@ def write(directory: Path, names: int) -> None:
                 for start in starts[shard::SHARDS]:
                     writer.write_table(table_of(among(np.arange(start, min(names, start + PER_PROJECT)))))
     manifest = {
-        "records_processed": World(names).blobs, "snapshot_time": "2026-11-01T00:00:00Z", "shard_count": SHARDS,
+        "records_processed": AuditWorld(names).blobs, "snapshot_time": "2026-11-01T00:00:00Z", "shard_count": SHARDS,
         "report_shards_file_names": [f"shard_{shard}.parquet" for shard in range(SHARDS)],
     }  # fmt: skip
     (directory / "report" / "manifest.json").write_text(json.dumps(manifest))
@@ -116,23 +116,23 @@ def _texts(lines: Bytes, kind: Any) -> Any:
 # --- the sides -------------------------------------------------------------------------------------
 
 
-async def measure(side: Side, directory: Path, names: int) -> Run:
+async def measure(side: InventorySide, directory: Path, names: int) -> InventoryBenchRun:
     command = [sys.executable, "-m", "benchmarks.inventory_side", side.name, str(directory)]
     async with started("benchmarks.metered", *command, within_s=RUN_S) as line:
         taken = Taken.loaded(line)
     if taken.code or [line.text for line in taken.lines][:1] != ["ready"]:
         raise SystemExit(f"{side.what} failed with exit code {taken.code}")
     ready, found = taken.lines[0], taken.lines[-1]
-    result, world = json.loads(found.text), World(names)
+    result, world = json.loads(found.text), AuditWorld(names)
     if result["found"] != [world.orphans, world.dangling]:
         raise AssertionError(f"{side.what} found {result['found']} and not {[world.orphans, world.dangling]}")
     worker = max(taken.peaks_kib.get("worker", 0), taken.peaks_kib.get("main", 0)) / 1024
-    return Run(
+    return InventoryBenchRun(
         found.cpu_s - ready.cpu_s, taken.cpu_s, found.at_s - ready.at_s, worker, taken.peaks_kib.get("java", 0) / 1024, result["shuffled"]
     )
 
 
-def beside(names: int, sides: Sequence[Side], runs: list[list[Run]]) -> Figures:
+def beside(names: int, sides: Sequence[InventorySide], runs: list[list[InventoryBenchRun]]) -> Figures:
     """Compares the sides with the first one."""
     rows: list[list[Cell]] = []
     for side, each in zip(sides, runs, strict=True):
@@ -153,7 +153,7 @@ def beside(names: int, sides: Sequence[Side], runs: list[list[Run]]) -> Figures:
     return Figures(f"Inventory join of {names:,} names, as many blobs and rows", columns, rows, GOALS)
 
 
-async def figures(size: float, sides: Sequence[Side] = SIDES, rounds: int = ROUNDS) -> Figures:
+async def figures(size: float, sides: Sequence[InventorySide] = SIDES, rounds: int = ROUNDS) -> Figures:
     names = max(SMALLEST, round(NAMES * size))
     with TemporaryDirectory(prefix="tiered-bench-") as directory:
         write(Path(directory), names)

@@ -23,10 +23,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from benchmarks.audit_join import open_session
-from benchmarks.audit_side import Asked
+from benchmarks.audit_side import SideRequest
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.inventory import join
-from recovery.audit.inventory.lines import Files, Told
+from recovery.audit.inventory.lines import InventoryFiles, LineCount
 from recovery.audit.inventory.report import open_export, open_report
 from recovery.audit.plan import split
 
@@ -44,10 +44,10 @@ def ours(session: SparkSession, directory: Path) -> Found:
     report = open_report(str(directory / "report"), BUCKET, runtime, insist=True)
     seen = join.look_over(session, report)
     assert seen.rows == report.records and (seen.least, seen.greatest) == (BUCKET, BUCKET)
-    files, now_us = Files(report, open_export(str(directory / "export"), runtime)), report.evidence.snapshot_ns // 1000
+    files, now_us = InventoryFiles(report, open_export(str(directory / "export"), runtime)), report.evidence.snapshot_ns // 1000
     blobs, rows = join.read_report(session, report, bounds), join.read_export(session, files, bounds, now_us)
     left = join.candidates(blobs, rows, files, bounds).collect()
-    counted = [Told(*json.loads(each["told"])) for each in left if each["told"] is not None]
+    counted = [LineCount(*json.loads(each["told"])) for each in left if each["told"] is not None]
     assert sum(each.number for each in counted if each.usecase is not None) == report.records
     named = [each["key"] is None for each in left if each["told"] is None]
     return sum(named), len(named) - sum(named)
@@ -102,7 +102,7 @@ def main(side: str, where: str) -> None:
     if side == "duckdb":
         print(json.dumps({"found": duckdb(directory), "shuffled": 0}), flush=True)
         return
-    session = open_session(Asked(0, "", "", where, SLOTS))
+    session = open_session(SideRequest(0, "", "", where, SLOTS))
     print("ready", flush=True)
     found = SPARK[side](session, directory)
     print(json.dumps({"found": found, "shuffled": shuffled(session)}), flush=True)

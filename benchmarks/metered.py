@@ -38,7 +38,7 @@ SHELLS = ("sh", "bash", "dash")
 
 
 @dataclass
-class Line:
+class MeteredLine:
     at_s: float
     cpu_s: float
     text: str
@@ -52,7 +52,7 @@ class Taken:
     code: int = 0
     peaks_kib: dict[str, int] = field(default_factory=dict)
     kinds_s: dict[str, float] = field(default_factory=dict)
-    lines: list[Line] = field(default_factory=list)
+    lines: list[MeteredLine] = field(default_factory=list)
 
     def dumped(self) -> str:
         return json.dumps(asdict(self))
@@ -60,7 +60,7 @@ class Taken:
     @staticmethod
     def loaded(text: str) -> Taken:
         told = json.loads(text)
-        return Taken(**told | {"lines": [Line(**line) for line in told["lines"]]})
+        return Taken(**told | {"lines": [MeteredLine(**line) for line in told["lines"]]})
 
 
 def measure(command: list[str]) -> Taken:
@@ -82,7 +82,7 @@ def measure(command: list[str]) -> Taken:
         if not (piece := os.read(running.stdout.fileno(), 1 << 16)):
             break
         *lines, rest = (rest + piece).split(b"\n")
-        taken.lines += [Line(time.perf_counter() - began, cpu_s, line.decode()) for line in lines]
+        taken.lines += [MeteredLine(time.perf_counter() - began, cpu_s, line.decode()) for line in lines]
     with suppress(ChildProcessError):
         while True:
             pid, status = os.wait4(-1, 0)[:2]

@@ -45,7 +45,7 @@ LISTED = 1000
 NOT_INSTALLED = "obstore is not installed, so it is not measured; install it with: pip install '.[dev]' -c constraints.txt"
 
 
-class Side(Protocol):
+class ObjectsSide(Protocol):
     async def put(self, name: str, payload: bytes) -> object: ...
     async def get(self, name: str) -> bytes: ...
     async def list(self, prefix: str) -> int: ...
@@ -67,7 +67,7 @@ async def on_gcs(servers: Servers, size: float) -> Figures:
     async with AsyncExitStack() as opened:
         store = await opened.enter_async_context(open_storage(servers.settings(await servers.new_table(), "bigtable")))
         blobs = await opened.enter_async_context(GcsBlobs.connect(BUCKET, RUNTIME, endpoint=servers.gcs_url))
-        sides: list[Side] = [Store(store), Blobs(blobs), Obstore(obstore_on_gcs(servers.gcs_url))]
+        sides: list[ObjectsSide] = [WholeStore(store), LargePayloadsAlone(blobs), Obstore(obstore_on_gcs(servers.gcs_url))]
         measured = await compare(sides, size)
     rows: list[list[Cell]] = []
     for named, rounds in measured:
@@ -87,7 +87,7 @@ async def in_directory(size: float) -> Figures:
     with TemporaryDirectory(prefix="tiered-bench-") as directory:
         where = Path(directory)
         async with open_storage(Settings(directory=where / "ours")) as store:
-            sides: list[Side] = [Store(store), Obstore(LocalStore(where / "obstore", mkdir=True))]
+            sides: list[ObjectsSide] = [WholeStore(store), Obstore(LocalStore(where / "obstore", mkdir=True))]
             measured = await compare(sides, size)
     rows: list[list[Cell]] = []
     for named, (ours, theirs) in measured:
@@ -116,17 +116,17 @@ Measured = list[tuple[tuple[str, str, str], list[list[Round]]]]
 """What was done, with which payload and how many in flight; and for each side its rounds."""
 
 
-async def compare(sides: Sequence[Side], size: float) -> Measured:
+async def compare(sides: Sequence[ObjectsSide], size: float) -> Measured:
     measured: Measured = []
     for in_flight in IN_FLIGHT:
         for what, payload_bytes in SIZES.items():
             payload, times, names = os.urandom(payload_bytes), max(2, round(TIMES[what] * size)), count()
             items = [f"{what.replace(' ', '')}/{in_flight}/{number}" for number in range(times)]
 
-            async def put(side: Side, item: str, payload: bytes = payload, names: count[int] = names) -> None:
+            async def put(side: ObjectsSide, item: str, payload: bytes = payload, names: count[int] = names) -> None:
                 await side.put(f"{item}-{next(names)}", payload)
 
-            async def get(side: Side, item: str, payload: bytes = payload) -> None:
+            async def get(side: ObjectsSide, item: str, payload: bytes = payload) -> None:
                 if len(await side.get(item)) != len(payload):
                     raise AssertionError(f"{item} is not what was put")
 
@@ -138,7 +138,7 @@ async def compare(sides: Sequence[Side], size: float) -> Measured:
     for side in sides:
         await run_in_flight(partial(side.put, payload=b"x" * KIB), [f"listed/{number:06}" for number in range(listed)], 16)
 
-    async def list_all(side: Side, prefix: str) -> None:
+    async def list_all(side: ObjectsSide, prefix: str) -> None:
         if await side.list(prefix) != listed:
             raise AssertionError("not all is listed")
 
@@ -151,9 +151,9 @@ def listed_at(size: float) -> int:
 
 
 async def _rounds(
-    sides: Sequence[Side], work: Callable[[Side, str], Awaitable[None]], items: Sequence[str], in_flight: int
+    sides: Sequence[ObjectsSide], work: Callable[[ObjectsSide, str], Awaitable[None]], items: Sequence[str], in_flight: int
 ) -> list[list[Round]]:
-    async def seconds(side: Side) -> Round:
+    async def seconds(side: ObjectsSide) -> Round:
         gc.collect()  # so that no side pays for another's garbage
         cpu_s = time.process_time()
         clock_s = await timed(run_in_flight(partial(work, side), items, in_flight))
@@ -165,7 +165,7 @@ async def _rounds(
 # --- the sides -----------------------------------------------------------------------------------
 
 
-class Store:
+class WholeStore:
     def __init__(self, storage: TieredStorage) -> None:
         self._storage = storage
 
@@ -180,7 +180,7 @@ class Store:
         return len([each async for each in self._storage.list(ObjectPrefix.create("bench", f"{prefix}/"))])
 
 
-class Blobs:
+class LargePayloadsAlone:
     """What the store does with a large payload, without rows and without changelog."""
 
     def __init__(self, blobs: GcsBlobs) -> None:

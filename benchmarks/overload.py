@@ -67,7 +67,7 @@ class CongestedRows(SimulatedRows):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TimedCall:
     """What became of one call. Times are seconds. `error`: the name of its error; empty: it was answered."""
 
     began_s: float
@@ -81,7 +81,7 @@ class Load:
     def __init__(self, store: StoreSettings, seed: int = 1) -> None:
         self.runtime = SimulatedRuntime(seed)
         self.rows = CongestedRows(self.runtime)
-        self.calls: list[Call] = []
+        self.calls: list[TimedCall] = []
         self.refusals: list[AtCapacityError] = []
         self._chance = random.Random(seed)
         tiers = Tiers(self.rows, SimulatedBlobs(self.runtime))
@@ -107,7 +107,7 @@ class Load:
             error = type(failed).__name__
             if isinstance(failed, AtCapacityError):
                 self.refusals.append(failed)
-        self.calls.append(Call(began_s, anyio.current_time() - began_s, error))
+        self.calls.append(TimedCall(began_s, anyio.current_time() - began_s, error))
 
     def answered(self, from_s: float = 0.0, until_s: float = float("inf")) -> list[float]:
         """Returns how long the calls took that began in this time and were answered (seconds, in order)."""
@@ -120,7 +120,7 @@ def at(took_s: Sequence[float], share: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class CurvePoint:
     """One point of the curve. `goodput`: answered in time, as a share of the capacity; the rest is seconds."""
 
     factor: float
@@ -129,7 +129,7 @@ class Point:
     p99_s: float
 
 
-def measure(store: StoreSettings, factor: float, seconds: float) -> Point:
+def measure(store: StoreSettings, factor: float, seconds: float) -> CurvePoint:
     """Runs one load, in virtual time."""
 
     async def live() -> Load:
@@ -140,16 +140,16 @@ def measure(store: StoreSettings, factor: float, seconds: float) -> Point:
 
     load = run_world(live, seed=1)
     took_s = load.answered(seconds / 4)  # the beginning is not steady
-    return Point(factor, len(took_s) / (0.75 * seconds * CAPACITY_PER_S), at(took_s, 0.5), at(took_s, 0.99))
+    return CurvePoint(factor, len(took_s) / (0.75 * seconds * CAPACITY_PER_S), at(took_s, 0.5), at(took_s, 0.99))
 
 
-def curves(seconds: float, factors: Sequence[float] = FACTORS) -> tuple[list[Point], list[Point]]:
+def curves(seconds: float, factors: Sequence[float] = FACTORS) -> tuple[list[CurvePoint], list[CurvePoint]]:
     """Returns the curve of a store with limits, and that of one without."""
     ours = [measure(OURS, factor, seconds) for factor in factors]
     return ours, [measure(UNLIMITED, factor, seconds) for factor in factors]
 
 
-def figures(ours: Sequence[Point], unlimited: Sequence[Point]) -> Figures:
+def figures(ours: Sequence[CurvePoint], unlimited: Sequence[CurvePoint]) -> Figures:
     columns = [
         "load, of the capacity", "answered, of the capacity", "median", "99th percentile",
         "without limits: answered", "without limits: median", "without limits: 99th percentile",
@@ -170,7 +170,7 @@ def figures(ours: Sequence[Point], unlimited: Sequence[Point]) -> Figures:
     )  # fmt: skip
 
 
-def draw(ours: Sequence[Point], unlimited: Sequence[Point], path: Path) -> None:
+def draw(ours: Sequence[CurvePoint], unlimited: Sequence[CurvePoint], path: Path) -> None:
     """Draws both curves as an SVG."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - only the curve needs it, and it takes long
 

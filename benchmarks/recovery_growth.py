@@ -35,7 +35,7 @@ STARTS_S, COUNTED_S = 120.0, 300.0
 """Counting begins after so many seconds, when daemons know of each other, and goes on for so many."""
 
 
-class Counted:
+class CountingLog:
     """A log that counts the calls of one process."""
 
     def __init__(self, log: ChangeLog, calls: Counter[str]) -> None:
@@ -50,14 +50,14 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Calls:
+class CallRates:
     """Calls in a second, by their names: those of one writer, and those of one daemon, on average."""
 
     writer: dict[str, float]
     daemon: dict[str, float]
 
 
-def count_calls(writers: int, daemons: int) -> Calls:
+def count_calls(writers: int, daemons: int) -> CallRates:
     """Runs so many of both in virtual time, and counts their calls to the changelog."""
     by_writers, by_daemons = Counter[str](), Counter[str]()
 
@@ -68,7 +68,7 @@ def count_calls(writers: int, daemons: int) -> Calls:
         async def write(number: int) -> None:
             runtime = SimulatedRuntime(f"writer-{number}")
             await runtime.sleep(runtime.random.uniform(0, SETTINGS.lease.heartbeat_interval_s))
-            lease, counted = SETTINGS.lease, cast(ChangeLog, Counted(log, by_writers))
+            lease, counted = SETTINGS.lease, cast(ChangeLog, CountingLog(log, by_writers))
             heartbeat = Heartbeat(counted, runtime, f"writer-{number}", lease.heartbeat_interval_s, lease.expiry_s)
             path, token = ObjectId.create("bench", str(number)).path, ChangeId.new(runtime)
             await heartbeat.record(Change(token, path, blob_name(path, token), None))
@@ -77,7 +77,7 @@ def count_calls(writers: int, daemons: int) -> Calls:
         async def recover(number: int) -> None:
             runtime = SimulatedRuntime(f"daemon-{number}")
             await runtime.sleep(runtime.random.uniform(0, SETTINGS.recovery.idle_s))
-            counted = cast(ChangeLog, Counted(log, by_daemons))
+            counted = cast(ChangeLog, CountingLog(log, by_daemons))
             loop = RecoveryLoop(tiers, counted, runtime, SETTINGS)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(loop.run)
@@ -95,7 +95,7 @@ def count_calls(writers: int, daemons: int) -> Calls:
             tasks.cancel_scope.cancel()
 
     run_world(world, seed=1)
-    return Calls(_per_second(by_writers, writers), _per_second(by_daemons, daemons))
+    return CallRates(_per_second(by_writers, writers), _per_second(by_daemons, daemons))
 
 
 def _per_second(calls: Counter[str], processes: int) -> dict[str, float]:

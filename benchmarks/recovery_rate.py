@@ -89,7 +89,7 @@ SETTINGS = {"recovery": {"rate_per_s": 1e6, "idle_s": 0.1}}
 
 
 @dataclass(frozen=True)
-class Run:
+class RecoveryBenchRun:
     """What the daemons of one run did together."""
 
     seconds: float
@@ -122,7 +122,7 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
     return [settled, *await _work(servers, size)]
 
 
-async def _run(servers: Servers, asked: Servers, daemons: int, entries: int) -> Run:
+async def _run(servers: Servers, asked: Servers, daemons: int, entries: int) -> RecoveryBenchRun:
     """`asked`: the servers as the daemons see them."""
     table = await servers.new_table()
     settings = asked.settings(table, "bigtable")
@@ -150,7 +150,7 @@ async def _run(servers: Servers, asked: Servers, daemons: int, entries: int) -> 
     if settled < entries or any(report["parked"] or report["deferred"] for report in reports):
         raise AssertionError(f"not all of {entries} entries were settled: {reports}")
     lost, failed = (sum(report[name] for report in reports) for name in ("lost", "failed"))
-    return Run(seconds, lost, failed, cpu)
+    return RecoveryBenchRun(seconds, lost, failed, cpu)
 
 
 async def _has_entries(rows: BigtableTable) -> bool:

@@ -61,7 +61,7 @@ _Rows = bigtable.ReadRowsResponse.pb()
 
 
 @dataclass
-class Counted:
+class CountingScanChannel:
     """A channel that counts requests, and the messages and bytes of answers."""
 
     channel: Channel
@@ -88,7 +88,7 @@ class Counted:
         return sent, received
 
 
-Opens = Callable[[str, int], AbstractAsyncContextManager[tuple[RecoveryLoop, Counted | None]]]
+Opens = Callable[[str, int], AbstractAsyncContextManager[tuple[RecoveryLoop, CountingScanChannel | None]]]
 """Opens a log with so many entries of a kind, and a recovery loop over it."""
 
 
@@ -172,13 +172,13 @@ def _messages(entries: Sequence[Entry], cells: Callable[[Entry], Mapping[bytes, 
     return packed
 
 
-def _cells(passes: Passes, counted: Counted | None) -> list[str]:
+def _cells(passes: Passes, counted: CountingScanChannel | None) -> list[str]:
     answers = [f"{passes.requests:,.0f}", f"{passes.messages:,.0f}", f"{passes.answered / 1024:,.1f}"] if counted else [""] * 3
     server = f"{median(passes.server_cpu) * 1000:,.0f}" if counted else ""
     return [f"{median(passes.took) * 1000:,.1f}", f"{median(passes.cpu) * 1000:,.1f}", server, *answers, f"{passes.peak_mib:.1f}"]
 
 
-async def _passes(loop: RecoveryLoop, counted: Counted | None) -> Passes:
+async def _passes(loop: RecoveryLoop, counted: CountingScanChannel | None) -> Passes:
     await _pass(loop)  # warms up
     found = Passes()
     before = None if counted is None else replace(counted)
@@ -213,11 +213,11 @@ async def _pass(loop: RecoveryLoop) -> None:
 
 
 @asynccontextmanager
-async def _on_bigtable(servers: Servers, kind: str, entries: int) -> AsyncIterator[tuple[RecoveryLoop, Counted | None]]:
+async def _on_bigtable(servers: Servers, kind: str, entries: int) -> AsyncIterator[tuple[RecoveryLoop, CountingScanChannel | None]]:
     table = await servers.new_table()
     settings = servers.settings(table, "bigtable")
     async with insecure_channel(servers.bigtable_host) as channel, open_backends(settings, RUNTIME) as backends:
-        counted = Counted(channel)
+        counted = CountingScanChannel(channel)
         rows = BigtableTable(counted, servers.full_name(table))
         left = _entries(entries)
         while batch := list(islice(left, LOADED_AT_ONCE)):
@@ -233,7 +233,7 @@ def _mutations(entry: Entry, kind: str) -> Sequence[Any]:
 
 
 @asynccontextmanager
-async def _on_sqlite(kind: str, entries: int) -> AsyncIterator[tuple[RecoveryLoop, Counted | None]]:
+async def _on_sqlite(kind: str, entries: int) -> AsyncIterator[tuple[RecoveryLoop, CountingScanChannel | None]]:
     with TemporaryDirectory(prefix="tiered-bench-") as directory:
         settings = Settings(directory=Path(directory), changelog="sqlite")
         async with open_backends(settings, RUNTIME) as backends:

@@ -40,7 +40,7 @@ from tiered.payload.pieces import split_head
 from tiered.payload.streams import pieces
 from tiered.protocol.admission import Admission
 from tiered.protocol.backends import Inline, Tiers
-from tiered.protocol.under_way import Write
+from tiered.protocol.under_way import WriteInProgress
 from tiered.settings import StoreSettings
 from tiered.testing.blobs import MemoryBlobs
 
@@ -100,7 +100,7 @@ class _AtOnce:
         return call
 
 
-class _Rows:
+class _PartRows:
     def __init__(self, rows: BigtableRows) -> None:
         self._rows = rows
 
@@ -165,7 +165,7 @@ async def _parts(operations: int) -> dict[str, dict[str, float]]:
         return await _least(work, operations) - empty
 
     parsed, valid = await alone(partial(ObjectId.parse, PATH)), await alone(object_id.validate)
-    began, held = await alone(partial(Write.begin, object_id, RUNTIME)), await alone(slot)
+    began, held = await alone(partial(WriteInProgress.begin, object_id, RUNTIME)), await alone(slot)
     return {
         "the object's id: read, and checked if it is written": {"put": parsed + valid, "get": parsed, "delete": parsed},
         "the payload: what it is, and its first piece": {"put": await _least(payload, operations) - empty},
@@ -183,7 +183,7 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
     store = OurStore(Backends(Tiers(rows, MemoryBlobs(RUNTIME), inline_write_s_max=1), NoopChangeLog()), settings)
     gc.freeze()
     bare = await _whole(BareRows(cast(grpc.aio.Channel, _AtOnce()), name), operations)
-    ours = await _whole(_Rows(rows), operations)
+    ours = await _whole(_PartRows(rows), operations)
     async with store.ready():
         whole = await _whole(store, operations)
     lines: dict[str, Mapping[str, float]] = {

@@ -28,7 +28,7 @@ from recovery.daemon import source_of
 from recovery.loop import RecoveryLoop
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import RECOVERY, read_statistics
-from recovery.statistics.verdict import Kind
+from recovery.statistics.verdict import SourceState
 from tiered.protocol.backends import Tiers
 from tiered.settings import Settings
 
@@ -58,7 +58,7 @@ class Moment:
 
     at_s: float
     row: SourceRow
-    verdict: Kind
+    verdict: SourceState
 
 
 SNAPSHOTS = [
@@ -144,7 +144,7 @@ def draw_balances(scenes: Sequence[Scene], to: Path) -> None:
         panel.plot(at_s, outstanding, color=OUTSTANDING, label="outstanding_values")
         panel.plot(at_s, processed, color=PROCESSED, label="processed_values")
         panel.fill_between(at_s, processed, outstanding, color=OUTSTANDING, alpha=0.12, label="lag")
-        told = Kind.UNKNOWN.value
+        told = SourceState.UNKNOWN.value
         for each in moments:
             if each.verdict.value != told:
                 told = each.verdict.value

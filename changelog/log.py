@@ -94,7 +94,7 @@ class ValuePage:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class EntryPage:
     """Entries in key order. `next_start`: where the next page begins; None: the range has no more."""
 
     entries: tuple[Entry | Unreadable, ...]
@@ -131,7 +131,7 @@ class ChangeLog(Protocol):
         alone: who read the entry before may still renew, claim or release it, and it stays kept.
         """
 
-    async def kept(self, within: KeyRange, limit: int) -> Page:
+    async def kept(self, within: KeyRange, limit: int) -> EntryPage:
         """Up to `limit` entries that are kept for the change feed, in key order. Unreadable ones are included."""
 
     async def announce(self, instance: str) -> int:
@@ -143,7 +143,7 @@ class ChangeLog(Protocol):
     def ranges(self) -> Sequence[KeyRange]:
         """The key ranges that together hold every entry. Their order means nothing."""
 
-    async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> Page:
+    async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> EntryPage:
         """Up to `limit` open entries that nobody renews, or that cannot be read, in key order.
 
         Parked entries, and those whose `cleanup_after_ms` lies ahead, are left out, so they never fill a page. No call
@@ -169,7 +169,7 @@ class ChangeLog(Protocol):
         False: it changed meanwhile, or it is not stuck.
         """
 
-    async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> Page:
+    async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> EntryPage:
         """For operators: every entry from row key `start` on ('': the first), in key order."""
 
     async def read(self, change_id: ChangeId) -> Entry | Unreadable | None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from changelog.change import Change, ChangeId, Entry, Unreadable
 from changelog.lease import Renewal
-from changelog.log import KeyRange, Page, ValuePage, check_note, check_values
+from changelog.log import EntryPage, KeyRange, ValuePage, check_note, check_values
 
 
 class NoopChangeLog:
@@ -36,8 +36,8 @@ class NoopChangeLog:
     async def keep(self, entry: Entry) -> bool:
         return True
 
-    async def kept(self, within: KeyRange, limit: int) -> Page:
-        return Page((), None)
+    async def kept(self, within: KeyRange, limit: int) -> EntryPage:
+        return EntryPage((), None)
 
     async def announce(self, instance: str) -> int:
         return 0
@@ -45,8 +45,8 @@ class NoopChangeLog:
     def ranges(self) -> Sequence[KeyRange]:
         return ()
 
-    async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> Page:
-        return Page((), None)
+    async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> EntryPage:
+        return EntryPage((), None)
 
     async def claim(self, entry: Entry, owner: str) -> Entry | None:
         return None
@@ -57,8 +57,8 @@ class NoopChangeLog:
     async def retry(self, entry: Entry | Unreadable) -> bool:
         return False
 
-    async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> Page:
-        return Page((), None)
+    async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> EntryPage:
+        return EntryPage((), None)
 
     async def read(self, change_id: ChangeId) -> Entry | Unreadable | None:
         return None

@@ -27,7 +27,7 @@ from changelog.log import ChangeLog
 from emulators.bigtable.faulty_channel import FaultyChannel, Script, no_wire_faults
 from emulators.world.client import Client
 from emulators.world.faults import Network, Plan, Process, no_faults
-from emulators.world.history import History
+from emulators.world.history import RegisterHistory
 from recovery.loop import RecoveryLoop
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import NS_PER_S
@@ -73,7 +73,7 @@ class AdapterWorld:
         self, channel: Channel, table: str, opens_blobs: OpensBlobs, is_open: Callable[[str], bool], network: Network,
         settings: Settings, recovery_settings: Settings, hang_s: float,
     ) -> None:
-        self.history = History()
+        self.history = RegisterHistory()
         self.network = network
         self.wires: list[FaultyChannel] = []
         self.table = BigtableTable(channel, table)

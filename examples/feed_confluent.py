@@ -17,7 +17,7 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from recovery.feed import CdcReader, Progress, Update, Updates
-from recovery.feed.view import View
+from recovery.feed.view import FeedView
 
 
 # --8<-- [start:rule]
@@ -27,7 +27,7 @@ class Topic:
     def __init__(self) -> None:
         self.references: dict[str, str] = {}
         self._generation = b""
-        self._reader, self._view = CdcReader(), View()
+        self._reader, self._view = CdcReader(), FeedView()
 
     def take(self, key: bytes, value: Any) -> None:
         """Takes a record, of which Avro made a list of updates or a dict of progress."""
@@ -35,7 +35,7 @@ class Topic:
         if generation < self._generation:
             return
         if generation > self._generation:
-            self._generation, self._reader, self._view = generation, CdcReader(), View()
+            self._generation, self._reader, self._view = generation, CdcReader(), FeedView()
         if isinstance(value, list):
             message: Updates | Progress = Updates(tuple(Update(each["data"], each["time"], each["diff"]) for each in value))
         else:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from threading import Lock
 
 from tiered import Settings
-from tiered.sync import TieredStorage, open_storage
+from tiered.sync import SyncTieredStorage, open_storage
 
 
 # --8<-- [start:store]
@@ -20,14 +20,14 @@ class ProcessStore:
     def __init__(self, source: str | Settings) -> None:
         self._source = source
         self._lock = Lock()
-        self._storage: TieredStorage | None = None
+        self._storage: SyncTieredStorage | None = None
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
         """In a forked child. Another thread of the parent may have held the lock, and would hold it for ever."""
         self._lock, self._storage = Lock(), None
 
-    def __call__(self) -> TieredStorage:
+    def __call__(self) -> SyncTieredStorage:
         with self._lock:
             if self._storage is None:
                 self._open = ExitStack()

@@ -32,7 +32,7 @@ from recovery.commands import TIERED, with_typed
 from recovery.dangling import forget_mended
 from recovery.entries import count_stuck, stuck_sentence
 from recovery.feed.writer.overdue import Covered, release_overdue
-from recovery.loop import RELEASE_BUDGET_S, RecoveryLoop, Report
+from recovery.loop import RELEASE_BUDGET_S, RecoveryLoop, RecoveryReport
 from recovery.statistics.recovery_source import RecoverySource
 from tiered.errors import TieredError
 from tiered.open import Backends
@@ -58,20 +58,20 @@ Beside = Callable[[RecoveryLoop], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class RecoveryResult:
     """What a recovery did from its start to its end. `collected`: things deleted by the collection of embedded mode.
 
     `stuck`: how many entries are stuck at the end; None: the log did not say.
     """
 
-    report: Report
+    report: RecoveryReport
     collected: int
     stuck: int | None
 
 
 async def run_daemon(
     backends: Backends, runtime: Runtime, settings: Settings, beside_loop: Beside | None = None, tiered: str = TIERED
-) -> Done:
+) -> RecoveryResult:
     """Runs until a signal stops the loop, then returns what was done.
 
     `beside_loop`: what else to run as long as the loop runs, such as the HTTP server (`recovery.http.server`).
@@ -165,7 +165,7 @@ class Recovery:
         await self.loop.leave()
         await self._source.report(left=True)
 
-    async def say_end(self) -> Done:
+    async def say_end(self) -> RecoveryResult:
         """Counts what is stuck, logs what this recovery did, and returns it."""
         stuck: int | None = None
         with anyio.move_on_after(LAST_COUNT_S):
@@ -175,10 +175,10 @@ class Recovery:
                 events.warning("entries_not_counted", error, instance=self.loop.instance)
         return self.say_stopped(stuck)
 
-    def say_stopped(self, stuck: int | None) -> Done:
+    def say_stopped(self, stuck: int | None) -> RecoveryResult:
         """Logs what this recovery did, and returns it. `stuck`: how many entries are stuck; None: nobody knows."""
         self.said_end = True
-        done = Done(self.loop.total, self.collected, stuck)
+        done = RecoveryResult(self.loop.total, self.collected, stuck)
         events.info(
             "recovery_stopped", instance=self.loop.instance, passes=self.loop.passes, **asdict(done.report),
             collected=done.collected, stuck=done.stuck,
@@ -272,9 +272,9 @@ async def release_overdue_logged(backends: Backends, runtime: Runtime, settings:
     return 0
 
 
-async def recover_once(loop: RecoveryLoop, source: RecoverySource, limit: int | None) -> Report:
+async def recover_once(loop: RecoveryLoop, source: RecoverySource, limit: int | None) -> RecoveryReport:
     """Makes one pass, with its statistics beside it. Raises as `RecoveryLoop.run_once`."""
-    report, failure = Report(), None
+    report, failure = RecoveryReport(), None
     async with anyio.create_task_group() as beside:
         beside.start_soon(source.report)
         try:

@@ -34,7 +34,7 @@ LOOK_S = 2.0
 AUDIT_LATER_MS = 3_600_000
 
 
-class Found(Enum):
+class SecondLook(Enum):
     """What a second look finds."""
 
     LOST = "lost"
@@ -68,8 +68,8 @@ async def look_at_lost_reads(tiers: Tiers, log: ChangeLog, runtime: Runtime, aud
     """
     note = await read_dangling(log)
     looks = await look_at_all(tiers, runtime, note.listed)
-    not_known = [reason for found, reason in looks if found is Found.NOT_KNOWN]
-    objects = [each for each, (found, _) in zip(note.listed, looks, strict=True) if found is not Found.MENDED]
+    not_known = [reason for found, reason in looks if found is SecondLook.NOT_KNOWN]
+    objects = [each for each, (found, _) in zip(note.listed, looks, strict=True) if found is not SecondLook.MENDED]
     return LostReads(objects, len(not_known), next(iter(not_known), ""), has_more(note, audits))
 
 
@@ -82,9 +82,9 @@ def has_more(note: DanglingNote, audits: Audits | None) -> bool:
     return not any(run.complete and not run.scope and not run.is_loss and run.started_ns > later_ns for run in runs)
 
 
-async def look_at_all(tiers: Tiers, runtime: Runtime, listed: Sequence[Dangling]) -> list[tuple[Found, str]]:
+async def look_at_all(tiers: Tiers, runtime: Runtime, listed: Sequence[Dangling]) -> list[tuple[SecondLook, str]]:
     """Returns what there is to each, with the reason if it is not known."""
-    found = [(Found.NOT_KNOWN, "")] * len(listed)
+    found = [(SecondLook.NOT_KNOWN, "")] * len(listed)
     limiter = anyio.CapacityLimiter(LOOKS_AT_ONCE)
 
     async def look(index: int, each: Dangling) -> None:
@@ -93,10 +93,10 @@ async def look_at_all(tiers: Tiers, runtime: Runtime, listed: Sequence[Dangling]
                 with anyio.fail_after(LOOK_S):
                     found[index] = await look_again(tiers, runtime, each), ""
             except TimeoutError:
-                found[index] = Found.NOT_KNOWN, f"no answer within {LOOK_S:g} s"
+                found[index] = SecondLook.NOT_KNOWN, f"no answer within {LOOK_S:g} s"
             except TieredError as error:
                 # A problem of a status is shown also where no object may be named.
-                found[index] = Found.NOT_KNOWN, without_names("; ".join(str(error).splitlines()), (each.path, each.blob))
+                found[index] = SecondLook.NOT_KNOWN, without_names("; ".join(str(error).splitlines()), (each.path, each.blob))
 
     async with anyio.create_task_group() as tasks:
         for index, each in enumerate(listed):
@@ -104,12 +104,12 @@ async def look_at_all(tiers: Tiers, runtime: Runtime, listed: Sequence[Dangling]
     return found
 
 
-async def look_again(tiers: Tiers, runtime: Runtime, each: Dangling) -> Found:
+async def look_again(tiers: Tiers, runtime: Runtime, each: Dangling) -> SecondLook:
     """Looks at one of them. Raises as the tiers do."""
     if not await _is_shown(tiers, runtime, each) or await tiers.long_term.head(each.blob) is not None:
-        return Found.MENDED
+        return SecondLook.MENDED
     # A writer may have replaced it between the two answers. A revision that was replaced never comes back.
-    return Found.LOST if await _is_shown(tiers, runtime, each) else Found.MENDED
+    return SecondLook.LOST if await _is_shown(tiers, runtime, each) else SecondLook.MENDED
 
 
 async def _is_shown(tiers: Tiers, runtime: Runtime, each: Dangling) -> bool:
@@ -130,7 +130,7 @@ async def _forget_mended(tiers: Tiers, log: ChangeLog, runtime: Runtime) -> None
     if note == DanglingNote():
         return
     looks = await look_at_all(tiers, runtime, note.listed)
-    mended = [each for each, (found, _) in zip(note.listed, looks, strict=True) if found is Found.MENDED]
+    mended = [each for each, (found, _) in zip(note.listed, looks, strict=True) if found is SecondLook.MENDED]
     unlisted_ms = note.unlisted_ms if has_more(note, await read_audits(log)) else None
     raw = await log.read_note(NOTE)
     after = DanglingNote() if raw is None else decode(raw).without(mended)

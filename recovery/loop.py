@@ -32,10 +32,10 @@ from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import Entry, Unreadable
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease, Standing, standing
-from changelog.log import ChangeLog, KeyRange, Page
+from changelog.log import ChangeLog, EntryPage, KeyRange
 from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM, TIERS, Outages, asked, last_asked
 from recovery.rate import TokenBucket
-from recovery.statistics.recovery_source import Counts
+from recovery.statistics.recovery_source import RecoveryCounts
 from tiered.metadata import NS_PER_MS
 from tiered.protocol.backends import Tiers
 from tiered.protocol.feed_off import FeedOffNotifier
@@ -68,7 +68,7 @@ CONTESTED_MIN = 4
 
 
 @dataclass(slots=True)
-class Report:
+class RecoveryReport:
     """What a pass, or a whole run, did. All are counts of entries.
 
     `seen`: stale entries that it found. `recovered`: cleaned up and forgotten, or settled and kept for the change feed.
@@ -83,8 +83,8 @@ class Report:
     lost: int = 0
     failed: int = 0
 
-    def add(self, other: Report) -> None:
-        for each in fields(Report):
+    def add(self, other: RecoveryReport) -> None:
+        for each in fields(RecoveryReport):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
@@ -98,8 +98,8 @@ class RecoveryLoop:
 
     def __init__(self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings, observer: Observer = SILENT) -> None:
         self.instance = settings.instance or instance_name(runtime, "recovery")
-        self.total = Report()
-        self.counts = Counts()
+        self.total = RecoveryReport()
+        self.counts = RecoveryCounts()
         self.passes = 0
         self.passed_at: float | None = None
         self.outages = Outages(runtime, self.instance)
@@ -162,14 +162,14 @@ class RecoveryLoop:
                 if text_of(error) != told:  # an outage is one line, and not one a minute
                     events.warning("recovery_pass_failed", error, instance=self.instance)
                 told = text_of(error)
-                report = Report(failed=1)
+                report = RecoveryReport(failed=1)
             if report.failed:
                 self._full_pass_at = -math.inf
             failures = failures + 1 if report.failed and not report.recovered else 0
             if report.failed or not report.seen:
                 await self._pause(failures)
 
-    async def run_once(self, limit: int | None = None) -> Report:
+    async def run_once(self, limit: int | None = None) -> RecoveryReport:
         """One pass over the whole log, at most `limit` entries.
 
         `UnavailableError`: the log is out of reach. `CorruptRecordError`: it is damaged as a whole.
@@ -202,7 +202,7 @@ class RecoveryLoop:
 
     # --- a pass ----------------------------------------------------------------------------------
 
-    async def _run_next(self) -> Report:
+    async def _run_next(self) -> RecoveryReport:
         """One pass: over the whole log if it is time for that, otherwise over recent changes."""
         began = self._runtime.monotonic()
         if began - self._full_pass_at >= self._settings.full_pass_every_s:
@@ -214,8 +214,8 @@ class RecoveryLoop:
             since_ms = await self._now_ms() - round(self._settings.recent_s * 1000)
         return await self._counted("recent", [within.since(since_ms) for within in self._log.ranges()], math.inf)
 
-    async def _counted(self, kind: str, ranges: Sequence[KeyRange], limit: float) -> Report:
-        report, self._cleaned, self._claimed, self._first_cleaned = Report(), 0, 0, anyio.Event()
+    async def _counted(self, kind: str, ranges: Sequence[KeyRange], limit: float) -> RecoveryReport:
+        report, self._cleaned, self._claimed, self._first_cleaned = RecoveryReport(), 0, 0, anyio.Event()
         began, ended = self._runtime.monotonic(), False
         try:
             await self._pass(ranges, report, limit)
@@ -238,7 +238,7 @@ class RecoveryLoop:
                 present = [instance for instance, seen_ms in await self._log.presences() if seen_ms >= seen_after_ms]
             self._instances, self._counted_at = max(1, len(present)), now
 
-    async def _note_answers(self, report: Report) -> None:
+    async def _note_answers(self, report: RecoveryReport) -> None:
         """After a pass over the log: notes which services answer, and which do not.
 
         A tier that was out is asked for something small if the pass had nothing to ask it for. Otherwise nobody would
@@ -259,7 +259,7 @@ class RecoveryLoop:
                 continue
             self.outages.answered(service)
 
-    async def _pass(self, ranges: Sequence[KeyRange], report: Report, limit: float) -> None:
+    async def _pass(self, ranges: Sequence[KeyRange], report: RecoveryReport, limit: float) -> None:
         failure: TieredError | None = None
         async with anyio.create_task_group() as watch:
             watch.start_soon(self._heartbeat.run)
@@ -276,7 +276,7 @@ class RecoveryLoop:
         if failure is not None:
             raise failure
 
-    async def _hand_out(self, ranges: Sequence[KeyRange], workers: TaskGroup, report: Report, limit: float) -> None:
+    async def _hand_out(self, ranges: Sequence[KeyRange], workers: TaskGroup, report: RecoveryReport, limit: float) -> None:
         """Starts a worker for each stale entry, as soon as one is free.
 
         The ranges come in their own order, but each pass begins at a random one. So instances that work equally fast
@@ -309,7 +309,7 @@ class RecoveryLoop:
 
     async def _page(
         self, within: KeyRange, known_ms: int | None = None
-    ) -> tuple[Page, list[tuple[Entry | Unreadable, Standing]]]:
+    ) -> tuple[EntryPage, list[tuple[Entry | Unreadable, Standing]]]:
         """Reads the next page, and judges each entry. No call stays open while the entries are worked on.
 
         `known_ms`: the present time (Unix ms) to judge by; None: the log is asked for its own.
@@ -374,7 +374,7 @@ class RecoveryLoop:
     # --- one entry -------------------------------------------------------------------------------
 
     async def _work_on(
-        self, entry: Entry | Unreadable, found: Standing, report: Report, free: anyio.Semaphore, claims: anyio.Semaphore
+        self, entry: Entry | Unreadable, found: Standing, report: RecoveryReport, free: anyio.Semaphore, claims: anyio.Semaphore
     ) -> None:
         """Gives its place in `claims` back once the claim is answered, and the one in `free` at the end."""
         claiming = ExitStack()
@@ -394,7 +394,7 @@ class RecoveryLoop:
             claiming.close()
             free.release()
 
-    async def _judge(self, entry: Entry | Unreadable, found: Standing, report: Report, claiming: ExitStack) -> None:
+    async def _judge(self, entry: Entry | Unreadable, found: Standing, report: RecoveryReport, claiming: ExitStack) -> None:
         match entry:
             case Unreadable():
                 await self._park(entry, entry.error, report)
@@ -404,7 +404,7 @@ class RecoveryLoop:
                 with self._observer.operation("recover", link=entry.change.trace or ""):
                     await self._take_over(entry, report, claiming)
 
-    async def _take_over(self, entry: Entry, report: Report, claiming: ExitStack) -> None:
+    async def _take_over(self, entry: Entry, report: RecoveryReport, claiming: ExitStack) -> None:
         with self._answered_in_time():
             try:
                 lease = await self._heartbeat.claim(entry)
@@ -428,7 +428,7 @@ class RecoveryLoop:
         finally:
             self._heartbeat.drop(lease)
 
-    async def _finish(self, lease: Lease, owner_was: str, report: Report) -> None:
+    async def _finish(self, lease: Lease, owner_was: str, report: RecoveryReport) -> None:
         grace_ms = round(self._settings.late_upload_grace_s * 1000)
         try:
             ending = await persist(
@@ -459,7 +459,7 @@ class RecoveryLoop:
             await self._first_cleaned.wait()
         return self._cleaned > 0
 
-    async def _fail(self, lease: Lease, error: Exception, report: Report, *, alone: bool) -> None:
+    async def _fail(self, lease: Lease, error: Exception, report: RecoveryReport, *, alone: bool) -> None:
         """`alone`: only this entry fails. The garbage of others was deleted in this pass, so both tiers answer.
 
         Otherwise there is an outage, perhaps of one tier only, and it is not counted as a failed attempt of this entry.
@@ -479,7 +479,7 @@ class RecoveryLoop:
             await self._log.release(entry, entry.cleanup_after_ms)
         self._count(report, "failed")
 
-    def _finished(self, entry: Entry, owner_was: str, ending: Ending, report: Report) -> None:
+    def _finished(self, entry: Entry, owner_was: str, ending: Ending, report: RecoveryReport) -> None:
         self._failed_alone.pop(entry.key, None)
         self._count(report, "deferred" if ending is Ending.DEFERRED else "recovered", ending.name.lower())
         self.counts.finished += 1
@@ -491,7 +491,7 @@ class RecoveryLoop:
         self.outages.answered(CHANGELOG, *(TIERS if is_cleaned else (HIGH_VOLUME,)))  # without garbage only the row was asked
         events.info("recovered", ending.value, **self._facts(entry), verdict=ending.name.lower(), owner_was=owner_was)
 
-    async def _park(self, entry: Entry | Unreadable, error: str, report: Report) -> None:
+    async def _park(self, entry: Entry | Unreadable, error: str, report: RecoveryReport) -> None:
         if await self._log.park(entry, error):
             self._failed_alone.pop(entry.key, None)
             self._count(report, "parked")
@@ -500,11 +500,11 @@ class RecoveryLoop:
         else:
             self._lost(entry, "it changed before it could be parked", report)
 
-    def _lost(self, entry: Entry | Unreadable, why: str, report: Report) -> None:
+    def _lost(self, entry: Entry | Unreadable, why: str, report: RecoveryReport) -> None:
         self._count(report, "lost")
         events.info("entry_lost", why, **self._facts(entry), verdict="lost")
 
-    def _count(self, report: Report, outcome: str, result: str | None = None) -> None:
+    def _count(self, report: RecoveryReport, outcome: str, result: str | None = None) -> None:
         """Counts what became of one entry. `outcome`: the field of the report; `result`: another name for metrics."""
         setattr(report, outcome, getattr(report, outcome) + 1)
         self._observer.count(Event.RECOVERED, result or outcome)

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks import figures
-from benchmarks.baseline import Verdict, compare, judged, read_baseline, read_kept, write_baseline
-from benchmarks.figures import Figures, Measured, dumped, keep, loaded, places
+from benchmarks.baseline import RatioVerdict, compare, judged, read_baseline, read_kept, write_baseline
+from benchmarks.figures import Figures, MeasuredPart, dumped, keep, loaded, places
 from benchmarks.rounds import Ratio
 from tests.given.repository import ROOT
 
 THEN = Ratio(1.0, 0.95, 1.05, 7)
-RUN = Measured(date(2026, 11, 22), 1, 0.5, "a machine", "Python", {"table": {"row": {"ratio": THEN}}})
+RUN = MeasuredPart(date(2026, 11, 22), 1, 0.5, "a machine", "Python", {"table": {"row": {"ratio": THEN}}})
 
 
 def at(middle: float, spread: float = 0.1, rounds: int = 7, more_is_better: bool = False) -> Ratio:
@@ -26,20 +26,20 @@ def at(middle: float, spread: float = 0.1, rounds: int = 7, more_is_better: bool
 
 
 @pytest.mark.parametrize(("now", "verdict"), [
-    (at(1.24), Verdict.SAME),               # 1.05, and both spreads of 0.1
-    (at(1.26), Verdict.WORSE),
-    (at(0.74), Verdict.BETTER),
-    (at(1.26, more_is_better=True), Verdict.BETTER),
-    (at(0.74, more_is_better=True), Verdict.WORSE),
-    (at(1.26, spread=0.2), Verdict.SAME),   # it is less sure itself
-    (at(9.0, rounds=1), Verdict.NOT_JUDGED),
+    (at(1.24), RatioVerdict.SAME),               # 1.05, and both spreads of 0.1
+    (at(1.26), RatioVerdict.WORSE),
+    (at(0.74), RatioVerdict.BETTER),
+    (at(1.26, more_is_better=True), RatioVerdict.BETTER),
+    (at(0.74, more_is_better=True), RatioVerdict.WORSE),
+    (at(1.26, spread=0.2), RatioVerdict.SAME),   # it is less sure itself
+    (at(9.0, rounds=1), RatioVerdict.NOT_JUDGED),
 ])  # fmt: skip
-def test_a_ratio_is_worse_when_it_leaves_the_old_middle_half_widened_by_both_spreads(now: Ratio, verdict: Verdict) -> None:
+def test_a_ratio_is_worse_when_it_leaves_the_old_middle_half_widened_by_both_spreads(now: Ratio, verdict: RatioVerdict) -> None:
     assert judged(THEN, now) is verdict
 
 
 def test_rounds_that_were_all_alike_do_not_make_a_small_difference_a_finding() -> None:
-    assert [judged(at(1.0, spread=0), at(middle, spread=0)) for middle in (1.04, 1.06)] == [Verdict.SAME, Verdict.WORSE]
+    assert [judged(at(1.0, spread=0), at(middle, spread=0)) for middle in (1.04, 1.06)] == [RatioVerdict.SAME, RatioVerdict.WORSE]
 
 
 def test_the_same_code_is_seldom_called_worse_and_a_third_more_mostly_is() -> None:
@@ -48,8 +48,8 @@ def test_the_same_code_is_seldom_called_worse_and_a_third_more_mostly_is() -> No
     def measured(more: float) -> Ratio:
         return Ratio.of([more * chance.lognormvariate(0, 0.05) for _ in range(5)], [1.0] * 5)
 
-    assert sum(judged(measured(1), measured(1)) is Verdict.WORSE for _ in range(400)) < 12
-    assert sum(judged(measured(1), measured(1.33)) is Verdict.WORSE for _ in range(400)) > 360
+    assert sum(judged(measured(1), measured(1)) is RatioVerdict.WORSE for _ in range(400)) < 12
+    assert sum(judged(measured(1), measured(1.33)) is RatioVerdict.WORSE for _ in range(400)) > 360
 
 
 def test_a_comparison_names_what_got_worse_came_and_went(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,8 +57,8 @@ from changelog.bigtable.channel import BigtableTable
 from changelog.change import ChangeId
 from emulators.gcs.server import GcsEmulator
 from recovery.audit.names import read_name
-from recovery.audit.verdicts import Form
-from recovery.statistics.verdict import Kind
+from recovery.audit.verdicts import NameForm
+from recovery.statistics.verdict import SourceState
 from tests.given.repository import ROOT
 from tiered.bigtable.rows import BigtableRows
 from tiered.filesystem.tree import TieredFileSystem
@@ -112,7 +112,7 @@ def test_the_benchmark_beside_gcsfs_has_a_line_for_each_operation_and_file(tmp_p
     async def run() -> Figures:
         async with GcsEmulator() as server:
             server.create_bucket("bucket")
-            ours = files.Side(TieredFileSystem(settings={"directory": tmp_path}, skip_instance_cache=True), "bench/objects")
+            ours = files.FilesSide(TieredFileSystem(settings={"directory": tmp_path}, skip_instance_cache=True), "bench/objects")
             try:
                 return await files.compare([ours, files.gcsfs_at(server.url, "bucket")], TINY, rounds=2)
             finally:
@@ -236,7 +236,7 @@ def test_the_stages_of_an_audit_add_up_to_the_whole() -> None:
 
 @pytest.mark.sim
 def test_a_side_of_the_audit_that_finds_something_else_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_world.World, "orphans", 11)
+    monkeypatch.setattr(audit_world.AuditWorld, "orphans", 11)
     with pytest.raises(AssertionError, match=r"DuckDB.* found \[10, 1\] and not \[11, 1\]"):
         anyio.run(audit.figures, TINY, [audit.SIDES[-1]], 1)
 
@@ -257,7 +257,7 @@ def test_a_side_of_the_inventory_join_that_finds_something_else_is_not_measured(
 
 
 def test_the_names_of_the_audits_world_are_in_order_and_found_where_they_are() -> None:
-    world = audit_world.World(1_030_000)
+    world = audit_world.AuditWorld(1_030_000)
     numbers = [0, 1, 9999, 10_000, 999_999, 1_000_000, 1_029_999]
     names = [audit_world.name(number) for number in numbers]
     assert names == sorted(names) and {len(name) for name in names} == {audit_world.NAME_BYTES}
@@ -266,7 +266,7 @@ def test_the_names_of_the_audits_world_are_in_order_and_found_where_they_are() -
     assert [world.first_path(audit_world.path(number)) for number in numbers] == numbers
     assert [world.first_path(audit_world.path(number)[:-1]) for number in numbers] == numbers
     assert [world.first_name(b""), world.first_name(b"b")] == [0, world.names]
-    assert all(read_name(name.decode()).form is Form.REVISION for name in names)
+    assert all(read_name(name.decode()).form is NameForm.REVISION for name in names)
 
 
 def test_a_page_and_a_message_of_the_audits_world_say_the_same_names() -> None:
@@ -420,7 +420,7 @@ def test_the_pictures_of_the_statistics_show_what_their_page_says(tmp_path: Path
     assert (bounded[1].row.snapshot_progress or 0) < 400 == unbounded[1].row.snapshot_progress
     assert bounded[-1].row.snapshot_committed and unbounded[-1].row.snapshot_committed
     up, behind = (statistics_pictures.play(replace(scene, lasts_s=60)) for scene in statistics_pictures.BALANCES)
-    assert up[-1].verdict is Kind.CATCHING_UP and behind[-1].verdict is Kind.FALLING_BEHIND
+    assert up[-1].verdict is SourceState.CATCHING_UP and behind[-1].verdict is SourceState.FALLING_BEHIND
     statistics_pictures.draw_balances([replace(statistics_pictures.BALANCES[0], backlog=10, lasts_s=30)], tmp_path / "one.svg")
     assert "processed_values" in (tmp_path / "one.svg").read_text()
     for name in ("snapshot.svg", "keeping-up.svg"):

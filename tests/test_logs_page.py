@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from recovery.logs import OTHER_LOG
-from recovery.loop import Report
+from recovery.loop import RecoveryReport
 from tests.given.repository import ROOT
 
 PACKAGES = ("changelog", "tiered", "recovery")
@@ -29,7 +29,7 @@ COMPUTED: dict[str, set[str]] = {
 }
 """Events whose name is computed, by the file that writes them. Each is a string of the folder's code."""
 
-COUNTS = {each.name for each in fields(Report)}
+COUNTS = {each.name for each in fields(RecoveryReport)}
 RESERVED = {"time", "level", "event", "why", "traceback", "logger", "message", "upload", "session"}
 """What a JSON line has for itself, and what would be a secret."""
 

@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from benchmarks.calls import BESIDE, GOALS
-from benchmarks.cost import OPERATIONS, Calls, FeedYear, Prices, Use, main, monthly, written
+from benchmarks.cost import OPERATIONS, BilledCalls, FeedYear, Prices, Use, main, monthly, written
 from tests.given.repository import ROOT
 
 PAGE = (ROOT / "docs/sizing.md").read_text("utf-8")
@@ -20,9 +20,11 @@ def test_the_table_is_what_is_counted() -> None:
 
 
 def test_calls_are_classified_as_they_are_billed() -> None:
-    assert OPERATIONS["put small"] == Calls(reads=1, writes=1)
-    assert OPERATIONS["put 16 MiB over nothing"] == Calls(reads=2, writes=3, class_a=1)  # read, record, swap, forget; a session is one
-    assert OPERATIONS["get large"] == Calls(reads=1, class_b=2)
+    assert OPERATIONS["put small"] == BilledCalls(reads=1, writes=1)
+    assert OPERATIONS["put 16 MiB over nothing"] == BilledCalls(
+        reads=2, writes=3, class_a=1
+    )  # read, record, swap, forget; a session is one
+    assert OPERATIONS["get large"] == BilledCalls(reads=1, class_b=2)
 
 
 def test_a_month_is_rates_times_prices() -> None:

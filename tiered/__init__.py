@@ -45,18 +45,55 @@ from tiered.open import open_storage
 from tiered.payload.streams import Payload
 from tiered.protocol.backends import ByteRange
 from tiered.protocol.conditions import ANY_REVISION, IfRevision
-from tiered.protocol.writing import Outcome
+from tiered.protocol.writing import ChangeOutcome
 from tiered.settings import Settings, load_settings
 from tiered.storage import TieredStorage
 from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Progress, PutResult, StoredObject, Tier
 
 __all__ = [
-    "ANY_REVISION", "AtCapacityError", "Bulk", "ByteRange", "CancelledElsewhereError", "ChangeId", "ClockBehindError",
-    "ConditionFailedError", "ConfigurationError", "CorruptRecordError", "DanglingTombstoneError", "Expiration", "Folder",
-    "IfRevision", "InvalidRequestError", "ItemResult", "LeaseLostError", "ListEntry", "ListPage", "LoadedObject", "Metadata",
-    "ObjectHead", "ObjectId", "ObjectPrefix", "Outcome", "OutcomeUnknownError", "Payload", "Progress", "PutRequest",
-    "PutResult", "RangeNotSatisfiableError", "Requests", "ServiceAwayError", "Settings", "StoredObject", "Tier", "TieredError",
-    "TieredStorage", "TimeToIdle", "TimeToLive", "UnavailableError", "load_settings", "open_storage",
+    "ANY_REVISION",
+    "AtCapacityError",
+    "Bulk",
+    "ByteRange",
+    "CancelledElsewhereError",
+    "ChangeId",
+    "ChangeOutcome",
+    "ClockBehindError",
+    "ConditionFailedError",
+    "ConfigurationError",
+    "CorruptRecordError",
+    "DanglingTombstoneError",
+    "Expiration",
+    "Folder",
+    "IfRevision",
+    "InvalidRequestError",
+    "ItemResult",
+    "LeaseLostError",
+    "ListEntry",
+    "ListPage",
+    "LoadedObject",
+    "Metadata",
+    "ObjectHead",
+    "ObjectId",
+    "ObjectPrefix",
+    "OutcomeUnknownError",
+    "Payload",
+    "Progress",
+    "PutRequest",
+    "PutResult",
+    "RangeNotSatisfiableError",
+    "Requests",
+    "ServiceAwayError",
+    "Settings",
+    "StoredObject",
+    "Tier",
+    "TieredError",
+    "TieredStorage",
+    "TimeToIdle",
+    "TimeToLive",
+    "UnavailableError",
+    "load_settings",
+    "open_storage",
 ]
 
 if TYPE_CHECKING:

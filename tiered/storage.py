@@ -51,10 +51,10 @@ from tiered.protocol.breaker import Breakers
 from tiered.protocol.conditions import ANY_REVISION, Condition, IfRevision, checked_condition
 from tiered.protocol.dangling import DanglingNotes
 from tiered.protocol.feed_off import FeedOffNotifier
-from tiered.protocol.listing import LIST_PAGE_MAX, Lister, Listing
+from tiered.protocol.listing import LIST_PAGE_MAX, Lister, ListRequest
 from tiered.protocol.reading import Lifetime, Reader
-from tiered.protocol.under_way import Write, WritesUnderWay
-from tiered.protocol.writing import Body, Outcome, Writer, check_declared
+from tiered.protocol.under_way import WriteInProgress, WritesUnderWay
+from tiered.protocol.writing import Body, ChangeOutcome, Writer, check_declared
 from tiered.settings import Settings
 from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Progress, ProgressCount, PutResult, StoredObject
 from tiered.text import shown
@@ -239,7 +239,7 @@ class TieredStorage:
         condition: Condition | None,
     ) -> PutResult:  # fmt: skip
         head, head_size, rest = split
-        write = Write.begin(object_id, self._runtime, condition)
+        write = WriteInProgress.begin(object_id, self._runtime, condition)
         stamps = metadata.stamps(write.begun_ns)
         if rest is not None:
             # A blob's time of creation is the service's own, unless the caller told one.
@@ -263,7 +263,7 @@ class TieredStorage:
             _check(object_id)
             condition = checked_condition(if_absent=False, if_revision=if_revision)
             with await self._enter(admission) as slot:
-                await self._writer.delete(Write.begin(object_id, self._runtime, condition), slot)
+                await self._writer.delete(WriteInProgress.begin(object_id, self._runtime, condition), slot)
 
     async def copy(
         self, source: ObjectId, destination: ObjectId, *, if_absent: bool = False, if_revision: IfRevision = ANY_REVISION
@@ -298,7 +298,7 @@ class TieredStorage:
                 return None
             result, revision = found
             with await self._writes.enter_later() as slot:  # also if the store is being closed: that waits for this
-                await self._writer.delete(Write.begin(source, self._runtime, Condition(revision)), slot)
+                await self._writer.delete(WriteInProgress.begin(source, self._runtime, Condition(revision)), slot)
             return result
 
     async def _copy(
@@ -317,7 +317,7 @@ class TieredStorage:
                 return None
             if whole and found.head.revision is None:
                 raise InvalidRequestError(f"{source} has no revision, because older software wrote it: copy it, and then delete it")
-            write = Write.begin(destination, self._runtime, condition)
+            write = WriteInProgress.begin(destination, self._runtime, condition)
             return await self._writer.put_copy(write, found.head.metadata, found, slot), found.head.revision
 
     async def update_metadata(
@@ -391,7 +391,7 @@ class TieredStorage:
                     if metadata == found.head.metadata:
                         return PutResult(revision, found.head.tier, found.head.size)
                     await slot.take_back()
-                    write = Write.begin(object_id, self._runtime, Condition(revision))
+                    write = WriteInProgress.begin(object_id, self._runtime, Condition(revision))
                     try:
                         return await self._writer.put_copy(write, metadata, found, slot)
                     except ConditionFailedError:
@@ -461,7 +461,7 @@ class TieredStorage:
         damaged row does not end the listing. Its entry has a `fault`, and it is logged. If its key is no object id, it
         is only logged.
         """
-        return self._lister.entries(Listing(prefix, start_after, limit, delimiter, metadata))
+        return self._lister.entries(ListRequest(prefix, start_after, limit, delimiter, metadata))
 
     async def list_page(
         self, prefix: ObjectPrefix = ALL, *, page_token: str | None = None, start_after: ObjectId | ObjectPrefix | None = None,
@@ -477,9 +477,9 @@ class TieredStorage:
             raise InvalidRequestError(f"limit is {shown(limit)}: a page has from 1 to {LIST_PAGE_MAX} entries")
         if page_token is not None and start_after is not None:
             raise InvalidRequestError("pass page_token or start_after, not both: the token says where its page begins")
-        return await self._lister.page(Listing(prefix, start_after, limit, delimiter, metadata), page_token)
+        return await self._lister.page(ListRequest(prefix, start_after, limit, delimiter, metadata), page_token)
 
-    async def outcome(self, error: OutcomeUnknownError) -> Outcome:
+    async def outcome(self, error: OutcomeUnknownError) -> ChangeOutcome:
         """Says what became of a change that ended with `OutcomeUnknownError`. Ask again while it is PENDING."""
         if not isinstance(error, OutcomeUnknownError) or not isinstance(error.change_id, ChangeId):
             raise InvalidRequestError(f"pass the OutcomeUnknownError that was raised, not {shown(error)}")

@@ -36,7 +36,7 @@ async def in_thread(
     thread. `undo`: gets a result that nobody receives any more because this task was cancelled. `UnavailableError`: no
     thread could be started, so nothing was begun.
     """
-    call = _Call(function)
+    call = _ThreadCall(function)
     try:
         return await to_thread.run_sync(call.run, limiter=limiter, abandon_on_cancel=abandon_on_cancel)
     except RuntimeError as error:
@@ -79,7 +79,7 @@ def _no_thread(error: RuntimeError) -> UnavailableError:
     return UnavailableError(f"no thread could be started: let this process have more of them, or try again ({error})").telling(heard=False)
 
 
-class _Call(Generic[T]):
+class _ThreadCall(Generic[T]):
     """One call. `results`: what it returned, if it has returned."""
 
     def __init__(self, function: Callable[[], T]) -> None:

@@ -82,8 +82,8 @@ from changelog.log import (
     LOG_END,
     PRESENCE_AGE_MAX_MS,
     REMOVED_AGE_MAX_MS,
+    EntryPage,
     KeyRange,
-    Page,
     ValuePage,
     check_note,
     check_values,
@@ -172,7 +172,7 @@ class BigTableChangeLog:
     async def keep(self, entry: Entry) -> bool:
         return await self._compare_and_mutate(entry, [delete_column(FAMILY, _STATE), set_cell(FAMILY, _STATE, DONE.encode())])
 
-    async def kept(self, within: KeyRange, limit: int) -> Page:
+    async def kept(self, within: KeyRange, limit: int) -> EntryPage:
         def wanted(row: CellRow) -> Entry | Unreadable | None:
             entry = _entry(row)
             return None if entry is None or entry.kept_ms is None else entry
@@ -186,7 +186,7 @@ class BigTableChangeLog:
     def ranges(self) -> Sequence[KeyRange]:
         return shard_ranges()
 
-    async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> Page:
+    async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> EntryPage:
         """As in `ChangeLog`.
 
         The service does not even send an entry that is renewed and begins like one of this version. No filter of
@@ -212,7 +212,7 @@ class BigTableChangeLog:
                     if standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE:
                         found.append(entry)
             rows_max = max(rows_max, min(SUSPECTS_MAX, rows_max * 4))  # most of these rows are kept, parked or wait
-        return Page(tuple(found[:limit]), found[limit].key if len(found) > limit else None)
+        return EntryPage(tuple(found[:limit]), found[limit].key if len(found) > limit else None)
 
     async def _stated(self, cells: Sequence[ScannedCell]) -> set[bytes]:
         """The keys of the entries in these rows, and between them, that are kept or parked."""
@@ -250,7 +250,7 @@ class BigTableChangeLog:
         # Dated 0, like every entry without an owner. An unreadable value is searched for by its age, too.
         return await self._compare_and_mutate(entry, [*_setting(raw, 0), delete_column(FAMILY, _STATE)])
 
-    async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> Page:
+    async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> EntryPage:
         def wanted(row: CellRow) -> Entry | Unreadable | None:
             entry = _entry(row)
             return entry if entry is not None and (entry.stuck or not stuck_only) else None
@@ -381,7 +381,7 @@ class BigTableChangeLog:
             raise failed[0]
         raise UnconfirmedError(f"of {len(rows)} rows {len(failed)} may not be written, the first because {failed[0]}") from failed[0]
 
-    async def _page(self, within: KeyRange, yields: Message, chosen: Choice, limit: int) -> Page:
+    async def _page(self, within: KeyRange, yields: Message, chosen: Choice, limit: int) -> EntryPage:
         """The first `limit` chosen entries of the range. The next page begins at the one after them.
 
         It reads `rows_max` rows with each request, until it has enough or the range ends.
@@ -393,7 +393,7 @@ class BigTableChangeLog:
             rows = await self._table.scan([span], yields, rows_max)
             found += [entry for entry in map(chosen, rows) if entry is not None]
             span = span.beginning(rows[-1].key + b"\0") if len(rows) == rows_max else None
-        return Page(tuple(found[:limit]), found[limit].key if len(found) > limit else None)
+        return EntryPage(tuple(found[:limit]), found[limit].key if len(found) > limit else None)
 
 
 def _note_key(name: str) -> bytes:

@@ -81,7 +81,7 @@ async def connect(
         yield pool
 
 
-class Connection:
+class PooledChannel:
     """One gRPC channel, and the number of calls that are on it."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
@@ -152,8 +152,8 @@ class ChannelPool:
         self._instance = instance
         self._app_profile = app_profile
         self._runtime = runtime
-        self._connections = [Connection(opens()) for _ in range(size)]
-        self._retired: set[Connection] = set()
+        self._connections = [PooledChannel(opens()) for _ in range(size)]
+        self._retired: set[PooledChannel] = set()
         self._tasks: TaskGroup | None = None
 
     def unary_unary(self, method: str, request_serializer: Any = None, response_deserializer: Any = None) -> Any:
@@ -205,7 +205,7 @@ class ChannelPool:
     async def _warm_all(self) -> None:
         mistakes: list[ConfigurationError] = []
 
-        async def warm(connection: Connection) -> None:
+        async def warm(connection: PooledChannel) -> None:
             try:
                 await connection.warm(self._instance, self._app_profile, self.authorize)
             except ConfigurationError as mistake:
@@ -223,7 +223,7 @@ class ChannelPool:
         """Replaces the connection at `place` again and again, each time before the service would end it."""
         while True:
             await self._runtime.sleep(self._runtime.random.uniform(AGE_MIN_S, AGE_MAX_S))
-            fresh, old = Connection(self._opens()), self._connections[place]
+            fresh, old = PooledChannel(self._opens()), self._connections[place]
             self._retired.add(fresh)  # until it serves
             try:
                 await fresh.warm(self._instance, self._app_profile, self.authorize)
@@ -236,7 +236,7 @@ class ChannelPool:
                 self._retired.add(old)
             tasks.start_soon(self._retire, old)
 
-    async def _retire(self, connection: Connection) -> None:
+    async def _retire(self, connection: PooledChannel) -> None:
         await connection.retire(max(CALL_TIMEOUT_S, SCAN_TIMEOUT_S))
         self._retired.discard(connection)
 

@@ -44,7 +44,7 @@ LATEST = 0.1
 
 
 @dataclass(slots=True, eq=False)
-class _Asked:
+class _WaitingRead:
     """One caller that waits. `woken`: it is the first of the line now, or it has its answer, or it must read alone.
 
     `row`: the answer; None: there is no such row.
@@ -69,12 +69,12 @@ class SharedReads:
         self._yields = yields
         self._free = calls_at_once
         self._freed = anyio.Event()
-        self._line: list[_Asked] = []  # the first of it waits for a place, and the others wait for the first
+        self._line: list[_WaitingRead] = []  # the first of it waits for a place, and the others wait for the first
         self._usual_s = 0.0
 
     async def read(self, key: bytes) -> CellRow | None:
         """As `BigtableTable.read`."""
-        asked = _Asked(key)
+        asked = _WaitingRead(key)
         self._line.append(asked)
         try:
             if self._line[0] is not asked:
@@ -102,7 +102,7 @@ class SharedReads:
             if waiting.cancelled_caught:
                 return  # the calls under way hang: one more is sent beside them
 
-    async def _read_line(self, first: _Asked) -> None:
+    async def _read_line(self, first: _WaitingRead) -> None:
         """Reads the rows of those who wait. `first`, who came first, does it for all."""
         group = self._line[:ROWS_MAX]
         del self._line[:ROWS_MAX]
@@ -124,8 +124,8 @@ class SharedReads:
                     each.alone = True
                     each.woken.set()
 
-    async def _read_group(self, group: list[_Asked]) -> None:
-        waiting: dict[bytes, list[_Asked]] = {}
+    async def _read_group(self, group: list[_WaitingRead]) -> None:
+        waiting: dict[bytes, list[_WaitingRead]] = {}
         for each in group:
             waiting.setdefault(each.key, []).append(each)
 

@@ -32,8 +32,8 @@ from changelog.log import (
     CLOCK,
     PRESENCE_AGE_MAX_MS,
     REMOVED_AGE_MAX_MS,
+    EntryPage,
     KeyRange,
-    Page,
     ValuePage,
     check_note,
     check_values,
@@ -117,8 +117,8 @@ class SqliteChangeLog:
 
         return await self._database.write(run)
 
-    async def kept(self, within: KeyRange, limit: int) -> Page:
-        def run(connection: sqlite3.Connection) -> Page:
+    async def kept(self, within: KeyRange, limit: int) -> EntryPage:
+        def run(connection: sqlite3.Connection) -> EntryPage:
             rows = connection.execute(
                 f"SELECT {_COLUMNS} FROM changes WHERE key >= ? AND key < ? AND state IS NOT NULL ORDER BY key", (within.start, within.end)
             )
@@ -137,10 +137,10 @@ class SqliteChangeLog:
     def ranges(self) -> Sequence[KeyRange]:
         return shard_ranges()
 
-    async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> Page:
+    async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> EntryPage:
         """As in `ChangeLog`. SQLite leaves out what is renewed, has an owner, and begins like an entry of this version.
         """
-        def run(connection: sqlite3.Connection) -> Page:
+        def run(connection: sqlite3.Connection) -> EntryPage:
             rows = connection.execute(
                 f"SELECT {_COLUMNS} FROM changes WHERE key >= ? AND key < ? AND state IS NULL AND"
                 " NOT (CAST(heartbeat_ms AS INTEGER) BETWEEN ? AND ? AND substr(CAST(value AS BLOB), 1, ?) IS ?"
@@ -180,8 +180,8 @@ class SqliteChangeLog:
 
         return await self._database.write(run)
 
-    async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> Page:
-        def run(connection: sqlite3.Connection) -> Page:
+    async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> EntryPage:
+        def run(connection: sqlite3.Connection) -> EntryPage:
             rows = connection.execute(
                 f"SELECT {_COLUMNS} FROM changes WHERE key >= ? AND (state IS NOT NULL OR NOT ?) ORDER BY key", (start, stuck_only)
             )
@@ -371,8 +371,8 @@ def _decode(row: _Stored) -> Entry | Unreadable:
     return decode(key.decode(), value, heartbeat_ms, None if state is None else state.decode(errors="backslashreplace"))
 
 
-def _page(entries: Iterator[Entry | Unreadable], limit: int) -> Page:
+def _page(entries: Iterator[Entry | Unreadable], limit: int) -> EntryPage:
     """The first `limit` entries. The next page begins at the entry after them."""
     found = tuple(islice(entries, limit))
     following = next(entries, None)
-    return Page(found, None if following is None else following.key)
+    return EntryPage(found, None if following is None else following.key)

@@ -35,7 +35,7 @@ from google.api_core.exceptions import NotFound
 
 from changelog.base.errors import TieredError, UnavailableError
 from emulators.go import GoServer, NotBuiltError, running, which
-from tiered.provision.findings import Kind
+from tiered.provision.findings import NoticeKind
 from tiered.provision.production import provision_tables
 from tiered.provision.tables import open_admin
 from tiered.settings import BIGTABLE_EMULATOR, BigtableSettings, MarkSettings
@@ -122,7 +122,7 @@ async def provision(host: str, project: str, instance: str, table: str, changelo
     """
     at = BigtableSettings(project=project, instance=instance, table=table, changelog_table=changelog_table, emulator_host=host)
     findings = await anyio.to_thread.run_sync(lambda: list(provision_tables(at, MarkSettings())))
-    return [finding.sentence for finding in findings if finding.kind is Kind.DONE]
+    return [finding.sentence for finding in findings if finding.kind is NoticeKind.DONE]
 
 
 def find_cbtemulator() -> Path | None:

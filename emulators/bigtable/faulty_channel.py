@@ -137,8 +137,8 @@ class FaultyChannel:
         return len(landing)
 
     def _callable(self, method: str, exchange: Callable[[Message, float, Any], Awaitable[list[Message]]]) -> Any:
-        def call(request: Message, *, timeout: float, metadata: Any = None) -> Call:
-            return Call(lambda: self._meet(WireCall.of(method, request), lambda s: exchange(request, s, metadata), timeout))
+        def call(request: Message, *, timeout: float, metadata: Any = None) -> FaultyCall:
+            return FaultyCall(lambda: self._meet(WireCall.of(method, request), lambda s: exchange(request, s, metadata), timeout))
 
         return call
 
@@ -200,7 +200,7 @@ class FaultyChannel:
             raise rpc_error(grpc.StatusCode.UNAVAILABLE, "the process is dead")
 
 
-class Call:
+class FaultyCall:
     """What `grpc.aio` returns for a call, as far as it is used: it is awaited if unary, iterated if a stream."""
 
     def __init__(self, exchange: Callable[[], Awaitable[list[Message]]]) -> None:

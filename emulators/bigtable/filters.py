@@ -38,14 +38,14 @@ def place(cell: Cell) -> tuple[str, bytes, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class KeyBounds:
     """Bytes from `start` (inclusive) to `end` (exclusive; None: no end)."""
 
     start: bytes
     end: bytes | None
 
     @staticmethod
-    def of(message: Message, what: str) -> Bounds:
+    def of(message: Message, what: str) -> KeyBounds:
         """Reads the bounds of a range of `qualifier`s, `value`s or `key`s.
 
         The first bytes after x are x and a zero byte.
@@ -54,7 +54,7 @@ class Bounds:
         end = message.WhichOneof(f"end_{what}")
         first = b"" if start is None else getattr(message, start) + (b"\0" if start.endswith("_open") else b"")
         last = None if end is None else getattr(message, end) + (b"\0" if end.endswith("_closed") else b"")
-        return Bounds(first, last)
+        return KeyBounds(first, last)
 
     def holds(self, value: bytes) -> bool:
         return self.start <= value and (self.end is None or value < self.end)
@@ -77,9 +77,9 @@ def _built(filter: Message) -> Yields:
         case "interleave":
             return _interleave(_parts(filter.interleave.filters, "Interleave"))
         case "column_range_filter":
-            return _columns(filter.column_range_filter.family_name, Bounds.of(filter.column_range_filter, "qualifier"))
+            return _columns(filter.column_range_filter.family_name, KeyBounds.of(filter.column_range_filter, "qualifier"))
         case "value_range_filter":
-            values = Bounds.of(filter.value_range_filter, "value")
+            values = KeyBounds.of(filter.value_range_filter, "value")
             return lambda cells: [cell for cell in cells if values.holds(cell.value)]
         case "timestamp_range_filter":
             first = filter.timestamp_range_filter.start_timestamp_micros
@@ -117,7 +117,7 @@ def _interleave(parts: Sequence[Yields]) -> Yields:
     return lambda cells: sorted(chain.from_iterable(part(cells) for part in parts), key=place) if cells else cells
 
 
-def _columns(family: str, columns: Bounds) -> Yields:
+def _columns(family: str, columns: KeyBounds) -> Yields:
     if columns.end == columns.start + b"\0":
         column = columns.start
         return lambda cells: [cell for cell in cells if cell.column == column and cell.family == family]

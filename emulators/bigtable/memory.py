@@ -28,9 +28,9 @@ from google.cloud.bigtable_v2.types import bigtable
 from changelog.base.runtime import Runtime
 from changelog.bigtable.channel import SERVER_TIME, Message
 from changelog.bigtable.row_merge import Cell
-from emulators.bigtable.faulty_channel import Call, rpc_error
-from emulators.bigtable.filters import Bounds, place, yields
-from emulators.world.runtime import Simulated
+from emulators.bigtable.faulty_channel import FaultyCall, rpc_error
+from emulators.bigtable.filters import KeyBounds, place, yields
+from emulators.world.runtime import SimulatedService
 
 Cells = tuple[Cell, ...]
 Changed = Callable[[str, bytes, Message | None], None]
@@ -120,7 +120,7 @@ class MemoryTable:
         return tuple(found)
 
 
-class MemoryBigtable(Simulated):
+class MemoryBigtable(SimulatedService):
     """The server. `tables`: by their full name. `changed`: observers of every effect. `runtime`: the server's own.
 
     In its answers, cells are cut into pieces of `piece_bytes` bytes, and messages have `message_chunks` chunks.
@@ -264,8 +264,8 @@ class MemoryChannel:
     def unary_unary(self, method: str, request_serializer: Any = None, response_deserializer: Any = None) -> Any:
         name = method.rpartition("/")[2]
 
-        def call(request: Message, *, timeout: float, metadata: Any = None) -> Call:
-            return Call(lambda: self._exchange(name, request, timeout))
+        def call(request: Message, *, timeout: float, metadata: Any = None) -> FaultyCall:
+            return FaultyCall(lambda: self._exchange(name, request, timeout))
 
         return call
 
@@ -279,8 +279,8 @@ class MemoryChannel:
         async def in_bytes(request: Message, timeout_s: float) -> list[Any]:
             return [message.SerializeToString() for message in await self._exchange(name, request, timeout_s)]
 
-        def call(request: Message, *, timeout: float, metadata: Any = None) -> Call:
-            return Call(lambda: (self._exchange(name, request, timeout) if response_deserializer else in_bytes(request, timeout)))
+        def call(request: Message, *, timeout: float, metadata: Any = None) -> FaultyCall:
+            return FaultyCall(lambda: (self._exchange(name, request, timeout) if response_deserializer else in_bytes(request, timeout)))
 
         return call
 
@@ -301,7 +301,7 @@ def _walk(table: MemoryTable, rows: Message) -> Iterator[bytes]:
     """Yields the keys of the row set, in order. Each is looked up when the one before it has been read."""
     spans = [(key, key + b"\0") for key in rows.row_keys]
     for each in rows.row_ranges:
-        bounds = Bounds.of(each, "key")
+        bounds = KeyBounds.of(each, "key")
         spans.append((bounds.start, bounds.end or None))
     start = b""
     for first, end in sorted(spans, key=lambda span: span[0]) or [(b"", None)]:

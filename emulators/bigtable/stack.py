@@ -3,7 +3,7 @@
 Each process reaches, over a `Link`, a server in memory.
 
     process's adapter --message--> LinkedChannel --Link.call("rows.swap")--> MemoryBigtable
-                                   the plan chooses what happens to it       `-changed--> MemoryRows, MemoryLog:
+                                   the plan chooses what happens to it       `-changed--> StackRows, MemoryLog:
                                                                                           states, won, …, observers
 
 A message has the name of the protocol's call that sends it, so one plan serves both stacks. A call of several messages
@@ -44,7 +44,7 @@ from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import decode_metadata, decode_policy
 from tiered.protocol.backends import HighVolumeBackend, Inline, RowState, Tombstone
 from tiered.provision.schema import CHANGELOG_FAMILIES, FAMILIES, OBJECT_FAMILIES
-from tiered.testing.log import Stored
+from tiered.testing.log import StoredEntry
 from tiered.testing.service import Observer
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class BigtableStack:
         if beside:
             tables = {ROWS_TABLE: {**FAMILIES, **LEGACY}}
         self.server = MemoryBigtable(runtime, tables)
-        self.rows = MemoryRows(self.server, ROWS_TABLE, runtime)
+        self.rows = StackRows(self.server, ROWS_TABLE, runtime)
         self.log = MemoryLog(self.server, ROWS_TABLE if beside else LOG_TABLE, runtime)
 
     def rows_of(self, process: Process) -> HighVolumeBackend:
@@ -279,7 +279,7 @@ class Shown(dict[str, T]):
             super().__setitem__(name, item)
 
 
-class MemoryRows(BigtableRows):
+class StackRows(BigtableRows):
     """The rows themselves, without faults.
 
     Implements `InspectedRows`: `states`, `won` and `refused` are as in `SimulatedRows`.
@@ -340,8 +340,8 @@ class MemoryLog(ShardedLog):
     def __init__(self, server: MemoryBigtable, table: str, runtime: Runtime) -> None:
         super().__init__(BigtableTable(MemoryChannel(server), table), runtime)
         self.table = table
-        self._shown = Shown[Stored](self._plant)
-        self.stored: dict[str, Stored] = self._shown
+        self._shown = Shown[StoredEntry](self._plant)
+        self.stored: dict[str, StoredEntry] = self._shown
         self.presence: dict[str, int] = {}
         self.notes: dict[str, bytes] = {}
         self.values: dict[str, tuple[bytes | None, int]] = {}
@@ -377,12 +377,12 @@ class MemoryLog(ShardedLog):
                 self.values[name] = (value.value or None, value.timestamp_us // 1000)
         else:
             text = None if state is None else state.value.decode()
-            self._shown.show(name, None if entry is None else Stored(entry.value, entry.timestamp_us // 1000, text))
+            self._shown.show(name, None if entry is None else StoredEntry(entry.value, entry.timestamp_us // 1000, text))
         if cause is not None:  # no observer is told of collected older versions
             for observe in self.observers:
                 observe(_write_name(cause), name)
 
-    def _plant(self, key: str, stored: Stored | None) -> None:
+    def _plant(self, key: str, stored: StoredEntry | None) -> None:
         cells: Cells = ()
         if stored is not None:
             cells = (Cell(FAMILY, b"c", stored.heartbeat_ms * 1000, stored.value),)

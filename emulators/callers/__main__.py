@@ -14,7 +14,7 @@ import sys
 from random import SystemRandom
 
 from emulators.callers import command
-from emulators.callers.explore import FIRST_SEED_MAX, Explored, explore, replayed
+from emulators.callers.explore import FIRST_SEED_MAX, ExploredEpisodes, explore, replayed
 
 TELL_EVERY_S = 10.0
 
@@ -39,7 +39,7 @@ def main() -> int:
     first = SystemRandom().randrange(FIRST_SEED_MAX) if chosen.first is None else chosen.first
     told, said = 0.0, 0
 
-    def tell(explored: Explored) -> None:
+    def tell(explored: ExploredEpisodes) -> None:
         nonlocal told, said
         for seed, _, what in explored.violations[said:]:
             sys.stderr.write(f"seed {seed}: {what}\n")
@@ -55,7 +55,7 @@ def main() -> int:
     return 1 if explored.violations else 0
 
 
-def report(explored: Explored, *, command_line: bool = False) -> list[str]:
+def report(explored: ExploredEpisodes, *, command_line: bool = False) -> list[str]:
     """Returns the totals and the violations, and for the first violation what is needed to show it."""
     lines = [str(explored), *(f"seed {seed}: {what}" for seed, _, what in explored.violations)]
     for seed, kind, _ in explored.violations[:1]:

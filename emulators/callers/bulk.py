@@ -12,15 +12,15 @@ import anyio.lowlevel
 
 from emulators.callers.ended import Ended, described
 from emulators.callers.interrupt import ELSEWHERE, ForeignTask, Interrupt
-from emulators.callers.model import Seen, Told, Violation, Write
+from emulators.callers.model import ModelWrite, SeenObject, Violation, WriteCertainty
 from emulators.callers.oracle import Oracle, path_of
-from emulators.callers.payloads import Made, OwnError, Payload, Place
-from emulators.callers.recipe import Call, Item, Step
+from emulators.callers.payloads import Made, OwnError, Payload, PayloadContext
+from emulators.callers.recipe import CallerStep, CallKind, Item
 from emulators.callers.values import Is, Value, said
 from tiered import InvalidRequestError, ItemResult, LoadedObject, ObjectId, PutRequest, PutResult, TieredError, TieredStorage
 
 
-class Host(Place, Protocol):
+class Host(PayloadContext, Protocol):
     """What a bulk call uses of the episode."""
 
     storage: TieredStorage
@@ -30,14 +30,14 @@ class Host(Place, Protocol):
 
     async def run_to_end(self, call: Awaitable[Any], interrupt: Interrupt | None = None) -> Ended: ...
     async def afterwards(self, made: Made) -> None: ...
-    def note(self, step: Step, ended: Ended) -> None: ...
+    def note(self, step: CallerStep, ended: Ended) -> None: ...
     def condition(self, value: Value | None, object_id: object) -> tuple[dict[str, Any], Is]: ...
 
 
 class BulkCall:
     """One bulk call, from its requests to the last of its results."""
 
-    def __init__(self, host: Host, step: Step) -> None:
+    def __init__(self, host: Host, step: CallerStep) -> None:
         self._host = host
         self._step = step
         self._source, _, self._manner = step.manner.partition(", ")
@@ -45,7 +45,7 @@ class BulkCall:
         self._requests: list[Any] = []
         self._items: list[Item] = []
         self._made: list[Made | None] = []
-        self._writes: list[Write | None] = []
+        self._writes: list[ModelWrite | None] = []
         self._conditions: list[dict[str, Any]] = []
         self._verdicts: list[Is] = []
         self._results: list[ItemResult[Any, Any]] = []
@@ -66,7 +66,7 @@ class BulkCall:
         finally:
             for write, position in zip(self._writes, range(len(self._writes)), strict=True):
                 if write is not None and position not in {result.position for result in self._results}:
-                    host.oracle.model.end(write, Told.MAYBE)
+                    host.oracle.model.end(write, WriteCertainty.MAYBE)
             for made in self._made:
                 if made is not None:
                     await host.afterwards(made)
@@ -105,7 +105,7 @@ class BulkCall:
         made = self._made[position]
         if made is not None and isinstance(request, PutRequest):
             self._writes[position] = host.oracle.begin(request.object_id, request.metadata, made)
-        elif self._step.call is Call.DELETE_MANY and isinstance(request, ObjectId):
+        elif self._step.call is CallKind.DELETE_MANY and isinstance(request, ObjectId):
             self._writes[position] = host.oracle.model.begin(path_of(request), None, None)
         return request
 
@@ -181,10 +181,10 @@ class BulkCall:
     def _judge_item(self, position: int, ended: Ended) -> None:
         host, item, request = self._host, self._items[position], self._requests[position]
         verdict, made = self._verdicts[position], self._made[position]
-        if self._step.call is not Call.GET_MANY:
+        if self._step.call is not CallKind.GET_MANY:
             payload: Payload | None = item.payload
             object_id = request.object_id if isinstance(request, PutRequest) else request
-            result = PutResult if self._step.call is Call.PUT_MANY else type(None)
+            result = PutResult if self._step.call is CallKind.PUT_MANY else type(None)
             known = made or Made(None, None)
             blocks = payload is not None and payload.blocks
             host.oracle.judge_write(
@@ -196,7 +196,7 @@ class BulkCall:
         else:
             host.oracle.check_own_row(request)
             loaded: LoadedObject | None = ended.value
-            seen = Seen(None, None, None) if loaded is None else Seen(loaded.payload, loaded.head.metadata, loaded.head.revision)
+            seen = SeenObject(None, None, None) if loaded is None else SeenObject(loaded.payload, loaded.head.metadata, loaded.head.revision)
             host.oracle.model.check(path_of(request), seen, self._began[position])
 
     def _judge_all(self, ended: Ended) -> None:

@@ -65,7 +65,7 @@ _VARIABLES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CommandLine:
     """One command line. `stdin` None: it is closed."""
 
     arguments: tuple[str, ...]
@@ -79,7 +79,7 @@ class Line:
 
 
 @dataclass(slots=True)
-class Done:
+class FinishedCommand:
     code: int
     stdout: bytes
     stderr: str
@@ -91,16 +91,16 @@ class CommandResult:
     violation: Violation | None = None
 
 
-def recipe(seed: int) -> tuple[str, list[Line]]:
+def recipe(seed: int) -> tuple[str, list[CommandLine]]:
     """Returns the settings file and the command lines of a seed."""
     random = Random(f"{seed}/command")
     wrong = random.choice((0.0, 0.15, 0.5))
     text = _YAML[random.randrange(2)] if random.random() > wrong else random.choice(_YAML)
-    begun = [Line(("--directory", "store", "put", _IDS[0], "payload"))] if random.random() < 0.9 else []
+    begun = [CommandLine(("--directory", "store", "put", _IDS[0], "payload"))] if random.random() < 0.9 else []
     return text, begun + [_line(Random(f"{seed}/line {number}"), wrong) for number in range(random.randint(2, 7))]
 
 
-def _line(random: Random, wrong: float) -> Line:
+def _line(random: Random, wrong: float) -> CommandLine:
     def some(good: tuple[str, ...], bad: tuple[str, ...] = _WRONG) -> str:
         return random.choice(bad) if random.random() < wrong else random.choice(good)
 
@@ -164,7 +164,7 @@ def _line(random: Random, wrong: float) -> Line:
         arguments.append("--json")
     stdin = None if random.random() < wrong / 5 else random.randbytes(random.choice((0, 5, 11, 100, 5000, 1_100_000)))
     variables = tuple(random.choice(_VARIABLES) for _ in range(random.choice((0, 0, 1, 2)))) if random.random() < wrong else ()
-    return Line((*where, *arguments), stdin, variables)
+    return CommandLine((*where, *arguments), stdin, variables)
 
 
 def _options(random: Random, wrong: float, often: float, known: dict[str, tuple[str, ...]]) -> list[str]:
@@ -202,7 +202,7 @@ def run(seed: int) -> CommandResult:
     return result
 
 
-def judge(line: Line, done: Done, directory: Path, before: set[str]) -> None:
+def judge(line: CommandLine, done: FinishedCommand, directory: Path, before: set[str]) -> None:
     """Raises `Violation` if the command did not keep the rules. `before`: the files that were there before it ran."""
     if done.code not in CODES:
         raise Violation("exit code", f"{line}: {done.code} {done.stderr[-2000:]}")
@@ -223,7 +223,7 @@ def judge(line: Line, done: Done, directory: Path, before: set[str]) -> None:
         _check_stored(line, directory)
 
 
-def _check_json(line: Line, printed: str) -> None:
+def _check_json(line: CommandLine, printed: str) -> None:
     """One value, or one in each line."""
     with suppress(ValueError):
         json.loads(printed)
@@ -235,12 +235,12 @@ def _check_json(line: Line, printed: str) -> None:
             raise Violation("no JSON", f"{line}: {text[:200]!r}: {error}") from None
 
 
-def _wants_json(line: Line) -> bool:
+def _wants_json(line: CommandLine) -> bool:
     """Tells whether `--json` is an option there, and no value of another option."""
     return any(word == "--json" and before not in _TAKE_VALUES for before, word in pairwise(("", *line.arguments)))
 
 
-def _judge_refusal(line: Line, done: Done) -> None:
+def _judge_refusal(line: CommandLine, done: FinishedCommand) -> None:
     if not {"--if-absent", "--if-revision", "mv"} & set(line.arguments):
         raise Violation("exit code", f"{line}: {done.code} without a condition")
     if not _wants_json(line):
@@ -259,18 +259,18 @@ def _is_part(name: str, asked: str) -> bool:
     return name == asked or name.startswith(f"{asked}/") or asked.startswith(f"{name}/")
 
 
-def _check_stored(line: Line, directory: Path) -> None:
+def _check_stored(line: CommandLine, directory: Path) -> None:
     at = line.arguments.index("put")
     where, object_id, source = line.arguments[:at], line.arguments[at + 1], line.arguments[at + 2]
     expected = line.stdin if source == "-" else (directory / source).read_bytes() if source in ("payload", "empty") else None
     if expected is None or not object_id.startswith(("a/", "photos/", "µ/")) or any(option in line.arguments for option in ("--ttl", "--tti")):
         return
-    got = call(Line((*where, "get", object_id), b"", line.variables), directory)
+    got = call(CommandLine((*where, "get", object_id), b"", line.variables), directory)
     if got.code != 0 or got.stdout != expected:
         raise Violation("wrong answer", f"{line} was done, and get ends with {got.code}, {len(got.stdout)} of {len(expected)} bytes: {got.stderr[-300:]}")
 
 
-def call(line: Line, directory: Path) -> Done:
+def call(line: CommandLine, directory: Path) -> FinishedCommand:
     """Runs a command line in a child. Its output goes into temporary files elsewhere.
 
     A child that does not end is killed.
@@ -284,10 +284,10 @@ def call(line: Line, directory: Path) -> Done:
         status = _wait(child, line)
         for file in (stdout, stderr):
             file.seek(0)
-        return Done(os.waitstatus_to_exitcode(status), stdout.read(), stderr.read().decode("utf-8", "backslashreplace"))
+        return FinishedCommand(os.waitstatus_to_exitcode(status), stdout.read(), stderr.read().decode("utf-8", "backslashreplace"))
 
 
-def _wait(child: int, line: Line) -> int:
+def _wait(child: int, line: CommandLine) -> int:
     deadline = time.monotonic() + ENDS_WITHIN_S
     while time.monotonic() < deadline:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -299,7 +299,7 @@ def _wait(child: int, line: Line) -> int:
     raise Violation("hang", f"{line} did not end within {ENDS_WITHIN_S:g} s")
 
 
-def _become(line: Line, directory: Path, stdin: int, stdout: int, stderr: int) -> None:
+def _become(line: CommandLine, directory: Path, stdin: int, stdout: int, stderr: int) -> None:
     """Runs the command itself in this process. It does not return."""
     code = 70
     try:

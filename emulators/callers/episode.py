@@ -26,14 +26,15 @@ from emulators.callers.bulk import BulkCall
 from emulators.callers.ended import Ended, described, moments, run_to_end
 from emulators.callers.ground import Ground
 from emulators.callers.interrupt import Interrupt, Steps
-from emulators.callers.model import Seen, Told, Violation
+from emulators.callers.model import SeenObject, Violation, WriteCertainty
 from emulators.callers.oracle import Oracle, path_of
 from emulators.callers.payloads import Made
 from emulators.callers.reading import of_head, read_as, within
-from emulators.callers.recipe import Call, Recipe, Step
+from emulators.callers.recipe import CallerStep, CallKind, EpisodeRecipe
 from emulators.callers.values import LAST, Heard, Is, Value, said
 from emulators.simulation.leaks import held_by_store
 from tiered import (
+    ChangeOutcome,
     ConfigurationError,
     Folder,
     InvalidRequestError,
@@ -42,7 +43,6 @@ from tiered import (
     Metadata,
     ObjectId,
     ObjectPrefix,
-    Outcome,
     OutcomeUnknownError,
     Settings,
     StoredObject,
@@ -57,7 +57,7 @@ from tiered import (
 class Episode:
     """One seed that is carried out. `trace`: how the calls ended, in order."""
 
-    def __init__(self, recipe: Recipe, ground: Ground) -> None:
+    def __init__(self, recipe: EpisodeRecipe, ground: Ground) -> None:
         self.recipe = recipe
         self.trace: list[str] = []
         self.calls = 0
@@ -70,7 +70,7 @@ class Episode:
         self._unclosed: list[StoredObject] = []
         self._recovered = recipe.settings["changelog"] != "noop"
         self._abrupt = recipe.closing is not None or "drain_budget_s" in recipe.settings["store"]  # type: ignore[operator]
-        troubles = any(step.beside or step.interrupt is not None or step.call is Call.CLOSE for step in recipe.steps)
+        troubles = any(step.beside or step.interrupt is not None or step.call is CallKind.CLOSE for step in recipe.steps)
         store: Any = recipe.settings["store"]
         troubled, tight = troubles or recipe.closing is not None or self._abrupt, store["concurrency_max"] <= 2 or store["queue_max"] == 0
         self.oracle = Oracle(troubled=troubled, tight=tight)
@@ -79,9 +79,9 @@ class Episode:
     # --- sessions --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        sessions: list[list[Step]] = [[]]
+        sessions: list[list[CallerStep]] = [[]]
         for step in self.recipe.steps:
-            if step.call is Call.REOPEN:
+            if step.call is CallKind.REOPEN:
                 sessions.append([])
             else:
                 sessions[-1].append(step)
@@ -89,7 +89,7 @@ class Episode:
             await self._session(steps, self.recipe.closing if number == len(sessions) - 1 else None)
         await self._look_around()
 
-    async def _session(self, steps: list[Step], closing: Interrupt | None) -> None:
+    async def _session(self, steps: list[CallerStep], closing: Interrupt | None) -> None:
         stepper, reached = Steps(), False
 
         async def session() -> None:
@@ -119,9 +119,9 @@ class Episode:
             await stored.aclose()
         self._unclosed.clear()
 
-    async def _make_calls(self, steps: list[Step]) -> None:
+    async def _make_calls(self, steps: list[CallerStep]) -> None:
         async with anyio.create_task_group() as tasks:
-            pending: list[tuple[Step, anyio.Event]] = []
+            pending: list[tuple[CallerStep, anyio.Event]] = []
             for step in steps:
                 done = anyio.Event()
                 tasks.start_soon(self._take, step, done)
@@ -135,7 +135,7 @@ class Episode:
         if self._found is None and not self.oracle.closed:
             await self._wait_until_idle()
 
-    async def _wait(self, pending: list[tuple[Step, anyio.Event]]) -> None:
+    async def _wait(self, pending: list[tuple[CallerStep, anyio.Event]]) -> None:
         while pending:
             step, done = pending[0]
             with anyio.move_on_after(self._ground.budget_s):
@@ -145,7 +145,7 @@ class Episode:
                 return
             pending.pop(0)
 
-    async def _take(self, step: Step, done: anyio.Event) -> None:
+    async def _take(self, step: CallerStep, done: anyio.Event) -> None:
         try:
             await self._perform(step)
         except Violation as found:
@@ -192,7 +192,7 @@ class Episode:
                     object_id = ObjectId.parse(path)
                     object_id.validate()
                 except InvalidRequestError:
-                    if any(write.content is not None and write.told is Told.OK for write in self.oracle.model.writes[path]):
+                    if any(write.content is not None and write.told is WriteCertainty.OK for write in self.oracle.model.writes[path]):
                         raise
                     continue  # nothing was ever stored under this path
                 await self._read_whole(object_id)
@@ -214,34 +214,34 @@ class Episode:
 
     # --- calls -----------------------------------------------------------------------------------
 
-    async def _perform(self, step: Step) -> None:
+    async def _perform(self, step: CallerStep) -> None:
         match step.call:
-            case Call.PUT:
+            case CallKind.PUT:
                 await self._put(step)
-            case Call.GET:
+            case CallKind.GET:
                 await self._get(step)
-            case Call.HEAD:
+            case CallKind.HEAD:
                 await self._head(step)
-            case Call.DELETE:
+            case CallKind.DELETE:
                 await self._delete(step)
-            case Call.COPY | Call.RENAME | Call.UPDATE_METADATA | Call.SET_EXPIRY:
+            case CallKind.COPY | CallKind.RENAME | CallKind.UPDATE_METADATA | CallKind.SET_EXPIRY:
                 await self._rewrite(step)
-            case Call.LIST:
+            case CallKind.LIST:
                 await self._list(step)
-            case Call.OUTCOME:
+            case CallKind.OUTCOME:
                 await self._outcome(step)
-            case Call.PUT_MANY | Call.GET_MANY | Call.DELETE_MANY:
+            case CallKind.PUT_MANY | CallKind.GET_MANY | CallKind.DELETE_MANY:
                 await BulkCall(self, step).run()
-            case Call.CONSTRUCT:
+            case CallKind.CONSTRUCT:
                 self._construct(step)
-            case Call.SETTINGS:
+            case CallKind.SETTINGS:
                 await self._settings(step)
-            case Call.CLOSE:
+            case CallKind.CLOSE:
                 await self._close(step)
-            case Call.ENTER_AGAIN:
+            case CallKind.ENTER_AGAIN:
                 await self._enter_again(step)
 
-    async def _put(self, step: Step) -> None:
+    async def _put(self, step: CallerStep) -> None:
         try:
             object_id, metadata = self.oracle.make(step.arguments["id"]), self.oracle.make(step.arguments["metadata"])
         except InvalidRequestError:
@@ -262,7 +262,7 @@ class Episode:
         finally:
             await self.afterwards(made)
 
-    def _progress(self, step: Step) -> tuple[Any, Is, dict[str, Any]]:
+    def _progress(self, step: CallerStep) -> tuple[Any, Is, dict[str, Any]]:
         """The progress callback of a step, its verdict, and the arguments that pass it on."""
         if (value := step.arguments.get("progress")) is None:
             return None, Is.GOOD, {}
@@ -278,7 +278,7 @@ class Episode:
             kind, _, finding = shown.partition(": ")
             raise Violation(kind, finding)
 
-    async def _delete(self, step: Step) -> None:
+    async def _delete(self, step: CallerStep) -> None:
         try:
             object_id = self.oracle.make(step.arguments["id"])
         except InvalidRequestError:
@@ -290,7 +290,7 @@ class Episode:
         verdict = step.arguments["id"].verdict & is_wrong
         self.oracle.judge_write(write, ended, verdict, Made(None, None), object_id, result=type(None), condition=condition)
 
-    async def _rewrite(self, step: Step) -> None:
+    async def _rewrite(self, step: CallerStep) -> None:
         """A call that writes what is in the store already, under another name or with other metadata."""
         try:
             source = self.oracle.make(step.arguments["id"])
@@ -304,15 +304,15 @@ class Episode:
             verdict &= step.arguments[name].verdict if name in step.arguments else Is.GOOD
         if "to" in step.arguments and (path_of(source) == path_of(written)):
             verdict = Is.WRONG
-        calls: dict[Call, Callable[[], Awaitable[Any]]] = {
-            Call.COPY: lambda: self.storage.copy(source, written, **condition),
-            Call.RENAME: lambda: self.storage.rename(source, written, **condition),
-            Call.UPDATE_METADATA: lambda: self.storage.update_metadata(source, what, **condition),
-            Call.SET_EXPIRY: lambda: self.storage.set_expiry(source, **what, **condition),
+        calls: dict[CallKind, Callable[[], Awaitable[Any]]] = {
+            CallKind.COPY: lambda: self.storage.copy(source, written, **condition),
+            CallKind.RENAME: lambda: self.storage.rename(source, written, **condition),
+            CallKind.UPDATE_METADATA: lambda: self.storage.update_metadata(source, what, **condition),
+            CallKind.SET_EXPIRY: lambda: self.storage.set_expiry(source, **what, **condition),
         }
         writes = [self.oracle.model.begin(path_of(written), b"", None, known=False)]
         writes[0].copied = True
-        if step.call is Call.RENAME:
+        if step.call is CallKind.RENAME:
             writes.append(self.oracle.model.begin(path_of(source), None, None))
         ended = await self.run_to_end(calls[step.call](), step.interrupt)
         self.note(step, ended)
@@ -328,7 +328,7 @@ class Episode:
             return ({}, Is.GOOD) if last is None else ({"if_revision": last}, Is.GOOD)
         return condition, value.verdict
 
-    async def _get(self, step: Step) -> None:
+    async def _get(self, step: CallerStep) -> None:
         try:
             object_id = self.oracle.make(step.arguments["id"])
             range = self.oracle.make(step.arguments["range"]) if "range" in step.arguments else None
@@ -336,13 +336,13 @@ class Episode:
             return
         heard, told, passed = self._progress(step)
         verdict = step.arguments["id"].verdict & (Is.ODD if range is not None else Is.GOOD) & told
-        seen: list[Seen] = []
+        seen: list[SeenObject] = []
 
         async def get() -> None:
             stored = await self.storage.get(object_id, range, **passed)
             self.oracle.check_own_row(object_id)
             if stored is None:
-                seen.append(Seen(None, None, None))
+                seen.append(SeenObject(None, None, None))
                 return
             self._unclosed.append(stored)  # it is closed later, however this call ends
             await read_as(stored, step.manner, seen)
@@ -365,13 +365,13 @@ class Episode:
     async def _read_whole(self, object_id: ObjectId) -> None:
         began = self.oracle.model.tick()
         stored = await self.storage.get(object_id)
-        seen = Seen(None, None, None) if stored is None else Seen(await stored.read(), stored.metadata, stored.revision)
+        seen = SeenObject(None, None, None) if stored is None else SeenObject(await stored.read(), stored.metadata, stored.revision)
         self.oracle.model.check(object_id.path, seen, began)
         began = self.oracle.model.tick()
         head = await self.storage.head(object_id)
         self.oracle.model.check(object_id.path, of_head(head), began)
 
-    async def _head(self, step: Step) -> None:
+    async def _head(self, step: CallerStep) -> None:
         try:
             object_id = self.oracle.make(step.arguments["id"])
         except InvalidRequestError:
@@ -385,7 +385,7 @@ class Episode:
             self.oracle.check_own_row(object_id)
             self.oracle.model.check(path_of(object_id), of_head(ended.value), began)
 
-    async def _list(self, step: Step) -> None:
+    async def _list(self, step: CallerStep) -> None:
         try:
             arguments = {name: self.oracle.make(value) for name, value in step.arguments.items()}
         except InvalidRequestError:
@@ -432,7 +432,7 @@ class Episode:
             entries += page.entries
         return entries
 
-    async def _outcome(self, step: Step) -> None:
+    async def _outcome(self, step: CallerStep) -> None:
         error = self.oracle.make(step.arguments["error"])
         verdict = Is.WRONG
         if step.manner == "of what was never written":
@@ -442,17 +442,17 @@ class Episode:
         self.note(step, ended)
         if ended.error is not None:
             self.oracle.judge_error(ended, verdict)
-        elif not ended.cancelled and (verdict is Is.WRONG or not isinstance(ended.value, Outcome) or ended.value is Outcome.TOOK_EFFECT):
+        elif not ended.cancelled and (verdict is Is.WRONG or not isinstance(ended.value, ChangeOutcome) or ended.value is ChangeOutcome.TOOK_EFFECT):
             raise Violation("wrong answer", f"{said(error)}: it {described(ended)}")
 
-    async def _close(self, step: Step) -> None:
+    async def _close(self, step: CallerStep) -> None:
         self.oracle.closed = True
         ended = await self.run_to_end(self.storage.aclose(), step.interrupt)
         self.note(step, ended)
         if ended.error is not None:
             raise Violation("raw error", described(ended)) from ended.error
 
-    async def _enter_again(self, step: Step) -> None:
+    async def _enter_again(self, step: CallerStep) -> None:
         async def enter() -> None:
             async with self.storage:
                 pass
@@ -462,7 +462,7 @@ class Episode:
         if not isinstance(ended.error, InvalidRequestError):
             raise Violation("taken", f"a store that is open was entered again, and that {described(ended)}")
 
-    def _construct(self, step: Step) -> None:
+    def _construct(self, step: CallerStep) -> None:
         value = step.arguments["value"]
         try:
             made = self.oracle.make(value)
@@ -483,7 +483,7 @@ class Episode:
                 raise
             raise Violation("raw error", f"what {value} made raised {type(error).__name__}: {str(error)[:200]}") from error
 
-    async def _settings(self, step: Step) -> None:
+    async def _settings(self, step: CallerStep) -> None:
         value = step.arguments["source"]
         source = self.oracle.make(value)
         try:
@@ -504,7 +504,7 @@ class Episode:
         except Exception as error:
             raise Violation("raw error", f"{value} raised {type(error).__name__}: {str(error)[:200]}") from error
 
-    def note(self, step: Step, ended: Ended) -> None:
+    def note(self, step: CallerStep, ended: Ended) -> None:
         self.trace.append(f"{step.number} {step.call.value}: {ended}")
 
     # --- what payloads may use -------------------------------------------------------------------

@@ -22,8 +22,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from emulators.callers.recipe import Recipe
-from emulators.callers.run import STUCK_AFTER_S, Result, run
+from emulators.callers.recipe import EpisodeRecipe
+from emulators.callers.run import STUCK_AFTER_S, EpisodeResult, run
 from tiered.settings import ENV_PREFIX
 
 FIRST_SEED_MAX = 10**9
@@ -35,7 +35,7 @@ RUNS_TO_MAKE_SMALL = 60
 
 
 @dataclass(slots=True)
-class Explored:
+class ExploredEpisodes:
     """What was explored. `violations`: (seed, kind, what)."""
 
     first: int
@@ -53,20 +53,20 @@ class Explored:
         )
 
 
-Tell = Callable[[Explored], None]
+Tell = Callable[[ExploredEpisodes], None]
 
 
 def explore(
     first: int, *, seeds: int | None = None, seconds: float | None = None, jobs: int | None = None, keep_going: bool = False,
     tell: Tell = lambda explored: None, command: bool = False,
-) -> Explored:
+) -> ExploredEpisodes:
     """Runs seeds from `first` on, and returns what was explored.
 
     It ends when `seeds` were run, `seconds` are over and something was run, or there is a violation, unless
     `keep_going` is set. `jobs`: how many processes; None: one for each core. `tell` is called from time to time.
     `command`: callers of the command.
     """
-    explored, began, jobs = Explored(first), time.monotonic(), jobs or os.cpu_count() or 1
+    explored, began, jobs = ExploredEpisodes(first), time.monotonic(), jobs or os.cpu_count() or 1
     said: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
     at, heard, goes_on = dict.fromkeys(range(jobs), first), dict.fromkeys(range(jobs), began), True
     workers: dict[int, subprocess.Popen[str]] = {}
@@ -136,7 +136,7 @@ def _end(workers: dict[int, subprocess.Popen[str]], listeners: list[threading.Th
         listener.join()
 
 
-def smallest(result: Result) -> Result:
+def smallest(result: EpisodeResult) -> EpisodeResult:
     """Returns a run with as few steps as show a violation of the same kind.
 
     It tries to leave out half of the steps, then a quarter, and so on down to one.
@@ -169,13 +169,13 @@ def replayed(seed: int, *, whole: bool = False) -> tuple[bool, Iterator[str]]:
 
     If there is a violation, that is its smallest recipe, unless `whole` is set.
     """
-    result = run(Recipe.of(seed))
+    result = run(EpisodeRecipe.of(seed))
     if result.violation is not None and not whole:
         result = smallest(result)
     return result.violation is None, _lines(result)
 
 
-def _lines(result: Result) -> Iterator[str]:
+def _lines(result: EpisodeResult) -> Iterator[str]:
     yield from result.recipe.words()
     yield "what they told:"
     yield from (f"  {line}" for line in result.trace)

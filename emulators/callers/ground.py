@@ -88,7 +88,7 @@ class Embedded:
         shutil.rmtree(self.directory)
 
 
-class Simulated:
+class SimulatedStoreGround:
     budget_s = 500.0
     directory = Path("/nonexistent")
 

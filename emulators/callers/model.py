@@ -30,14 +30,14 @@ class Violation(Exception):
         self.finding = finding
 
 
-class Told(Enum):
+class WriteCertainty(Enum):
     OK = "ok"
     NO = "no"
     MAYBE = "maybe"
 
 
 @dataclass(slots=True, eq=False)
-class Write:
+class ModelWrite:
     """One write. `content` None: a deletion. `known` False: nobody knows which bytes it stored.
 
     `copied`: nobody knows anything of it but its revision. `told`: what its caller heard. `happened_by`: the tick by
@@ -49,7 +49,7 @@ class Write:
     metadata: Metadata | None
     began: int
     known: bool = True
-    told: Told = Told.MAYBE
+    told: WriteCertainty = WriteCertainty.MAYBE
     happened_by: float = inf
     revision: str | None = None
     copied: bool = False
@@ -63,7 +63,7 @@ class Write:
 
 
 @dataclass(slots=True, eq=False)
-class Seen:
+class SeenObject:
     """What a read returned. No metadata: there was nothing. `whole` False: it read only the head."""
 
     content: bytes | None
@@ -73,22 +73,22 @@ class Seen:
 
 
 @dataclass(slots=True)
-class Model:
+class CallersModel:
     now: int = 0
-    writes: dict[str, list[Write]] = field(default_factory=lambda: defaultdict(list))
+    writes: dict[str, list[ModelWrite]] = field(default_factory=lambda: defaultdict(list))
 
     def tick(self) -> int:
         self.now += 1
         return self.now
 
-    def begin(self, path: str, content: bytes | None, metadata: Metadata | None, *, known: bool = True) -> Write:
-        write = Write(path, content, metadata, self.tick(), known)
+    def begin(self, path: str, content: bytes | None, metadata: Metadata | None, *, known: bool = True) -> ModelWrite:
+        write = ModelWrite(path, content, metadata, self.tick(), known)
         self.writes[path].append(write)
         return write
 
-    def end(self, write: Write, told: Told, revision: str | None = None) -> None:
+    def end(self, write: ModelWrite, told: WriteCertainty, revision: str | None = None) -> None:
         write.told, write.revision = told, revision
-        if told is not Told.MAYBE:
+        if told is not WriteCertainty.MAYBE:
             write.happened_by = self.tick()
 
     def settled(self) -> None:
@@ -98,7 +98,7 @@ class Model:
             for write in writes:
                 write.happened_by = min(write.happened_by, now)
 
-    def check(self, path: str, seen: Seen, began: int, cut: Callable[[bytes], bytes | None] = bytes) -> None:
+    def check(self, path: str, seen: SeenObject, began: int, cut: Callable[[bytes], bytes | None] = bytes) -> None:
         """Checks a read that began at the tick `began` and ends now. Raises `Violation` if no write explains it.
 
         `cut`: returns the part of a content that the read asked for.
@@ -110,7 +110,7 @@ class Model:
         told = "; ".join(_said(write) for write in possible) or "nothing"
         raise Violation("wrong answer", f"{path} reads as {_shown(seen)}; possible is: {told}")
 
-    def judge_condition(self, write: Write, condition: Mapping[str, Any]) -> tuple[bool, bool]:
+    def judge_condition(self, write: ModelWrite, condition: Mapping[str, Any]) -> tuple[bool, bool]:
         """Returns whether the condition of a write that ends now may have held, and whether it may have been false."""
         possible = [each for each in self._possible(write.path, write.began) if each is not write]
         revision = condition.get("if_revision")
@@ -127,17 +127,17 @@ class Model:
         possible = self._possible(path, began)
         return any(write.content is not None for write in possible), any(write.content is None or write.mortal for write in possible)
 
-    def _possible(self, path: str, began: int) -> list[Write]:
-        nothing = Write(path, None, None, 0, told=Told.OK, happened_by=0)
-        happened = [nothing, *(write for write in self.writes[path] if write.told is not Told.NO)]
-        certain = [write for write in happened if write.told is Told.OK and write.happened_by < began]
+    def _possible(self, path: str, began: int) -> list[ModelWrite]:
+        nothing = ModelWrite(path, None, None, 0, told=WriteCertainty.OK, happened_by=0)
+        happened = [nothing, *(write for write in self.writes[path] if write.told is not WriteCertainty.NO)]
+        certain = [write for write in happened if write.told is WriteCertainty.OK and write.happened_by < began]
         return [
             write for write in happened
             if not any(other.began > write.happened_by for other in certain if other is not write)
         ]  # fmt: skip
 
 
-def _explains(write: Write, seen: Seen, cut: Callable[[bytes], bytes | None]) -> bool:
+def _explains(write: ModelWrite, seen: SeenObject, cut: Callable[[bytes], bytes | None]) -> bool:
     if seen.metadata is None:
         return write.content is None or write.mortal
     if write.content is None or (write.revision is not None and seen.revision != write.revision):
@@ -149,7 +149,7 @@ def _explains(write: Write, seen: Seen, cut: Callable[[bytes], bytes | None]) ->
     return same_metadata(write, seen.metadata)
 
 
-def same_metadata(write: Write, read: Metadata) -> bool:
+def same_metadata(write: ModelWrite, read: Metadata) -> bool:
     """Tells whether `read` is what was given, plus what the store fills in."""
     given = write.metadata or Metadata()
     filled = read.time_created_ns is not None and (read.time_expires_ns is not None) == (given.expiration is not None)
@@ -171,13 +171,13 @@ def _same(given: Any, read: Any) -> bool:
     return bool(given == read) and (type(given) is type(read) or (isinstance(given, str) and isinstance(read, str)))
 
 
-def _said(write: Write) -> str:
+def _said(write: ModelWrite) -> str:
     if write.content is None:
         return f"nothing ({write.told.value})"
     return f"{_bytes(write.content) if write.known else 'bytes'} with {_metadata(write.metadata)} ({write.told.value})"
 
 
-def _shown(seen: Seen) -> str:
+def _shown(seen: SeenObject) -> str:
     if seen.metadata is None:
         return "nothing"
     return f"{_bytes(seen.content) if seen.content is not None else 'something'} with {_metadata(seen.metadata)}, revision {seen.revision}"

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from emulators.callers.ended import NO_VALUE, Ended, described
-from emulators.callers.model import Model, Told, Violation, Write
+from emulators.callers.model import CallersModel, ModelWrite, Violation, WriteCertainty
 from emulators.callers.payloads import Made
 from emulators.callers.values import Heard, Is, Value, said
 from tiered import (
@@ -46,7 +46,7 @@ class Oracle:
     """
 
     def __init__(self, *, troubled: bool, tight: bool) -> None:
-        self.model = Model()
+        self.model = CallersModel()
         self.closed = False
         self._troubled = troubled
         self._tight = tight
@@ -67,7 +67,7 @@ class Oracle:
         except Exception as error:
             raise Violation("raw error", f"{value} raised {type(error).__name__}: {str(error)[:200]}") from error
 
-    def begin(self, object_id: object, metadata: object, made: Made) -> Write | None:
+    def begin(self, object_id: object, metadata: object, made: Made) -> ModelWrite | None:
         """Begins a write in the model, if the call can take effect at all."""
         if not isinstance(object_id, ObjectId) or not isinstance(metadata, (Metadata, type(None))):
             return None
@@ -75,7 +75,7 @@ class Oracle:
         return self.model.begin(path_of(object_id), content, metadata, known=made.content is not None)
 
     def judge_write(
-        self, write: Write | None, ended: Ended, verdict: Is, made: Made, object_id: object, *,
+        self, write: ModelWrite | None, ended: Ended, verdict: Is, made: Made, object_id: object, *,
         blocks: bool = False, result: type = PutResult, condition: Mapping[str, Any] | None = None,
     ) -> None:
         """Judges a put or a delete, and ends its write in the model.
@@ -100,13 +100,13 @@ class Oracle:
             if isinstance(ended.value, PutResult):
                 if write.known and ended.value.size != len(write.content or b""):
                     raise Violation("wrong answer", f"of {len(write.content or b'')} bytes it {described(ended)}")
-                self.model.end(write, Told.OK, ended.value.revision)
+                self.model.end(write, WriteCertainty.OK, ended.value.revision)
             else:
-                self.model.end(write, Told.OK)
+                self.model.end(write, WriteCertainty.OK)
             return
-        told = Told.NO
+        told = WriteCertainty.NO
         if ended.cancelled or isinstance(error, OutcomeUnknownError):
-            told = Told.MAYBE
+            told = WriteCertainty.MAYBE
         if write is not None:
             self.model.end(write, told)
         if isinstance(error, ConditionFailedError):
@@ -116,19 +116,19 @@ class Oracle:
         if not ended.cancelled and not own:
             self.judge_error(ended, verdict, writes=True)
 
-    def judge_rewrite(self, writes: Sequence[Write], ended: Ended, verdict: Is) -> None:
+    def judge_rewrite(self, writes: Sequence[ModelWrite], ended: Ended, verdict: Is) -> None:
         """Judges a copy, a change of metadata, or a rename. `writes`: the copy, and the deletion of the source."""
         if ended.value is not NO_VALUE:
             if verdict is Is.WRONG:
                 raise Violation("taken", f"it must not be taken, and {described(ended)}")
             for write in writes:
-                told = Told.NO if ended.value is None else Told.OK
-                self.model.end(write, told, ended.value.revision if told is Told.OK and write is writes[0] else None)
+                told = WriteCertainty.NO if ended.value is None else WriteCertainty.OK
+                self.model.end(write, told, ended.value.revision if told is WriteCertainty.OK and write is writes[0] else None)
             return
         error = ended.error
         half = len(writes) > 1 or ended.cancelled or isinstance(error, OutcomeUnknownError)  # a rename may have copied
         for write in writes:
-            self.model.end(write, Told.MAYBE if half else Told.NO)
+            self.model.end(write, WriteCertainty.MAYBE if half else WriteCertainty.NO)
         if not ended.cancelled and not isinstance(error, ConditionFailedError):
             self.judge_error(ended, verdict & Is.ODD, writes=True)
 

@@ -62,7 +62,7 @@ class Made:
     shows: list[str] = field(default_factory=list)
 
 
-class Place(Protocol):
+class PayloadContext(Protocol):
     """What a payload may use of the episode."""
 
     loop_thread: int
@@ -89,7 +89,7 @@ class Payload:
         """Whether it never ends. A put of it must be cancelled."""
         return self.kind in BLOCKING
 
-    async def make(self, place: Place) -> Made:
+    async def make(self, place: PayloadContext) -> Made:
         made = _KINDS[self.kind](self, place)
         return made if isinstance(made, Made) else await made
 
@@ -100,7 +100,7 @@ class Payload:
         return self.random().randbytes(self.size)
 
 
-Maker = Callable[[Payload, Place], Made | Awaitable[Made]]
+Maker = Callable[[Payload, PayloadContext], Made | Awaitable[Made]]
 _KINDS: dict[str, Maker] = {}
 BLOCKING: set[str] = set()
 WITH_THREADS: set[str] = set()
@@ -140,67 +140,67 @@ def _cut(content: bytes, random: Random) -> list[bytes]:
 
 
 @kind()
-def _bytes(spec: Payload, place: Place) -> Made:
+def _bytes(spec: Payload, place: PayloadContext) -> Made:
     return Made(spec.content(), spec.content())
 
 
 @kind()
-def _bytearray_changed_afterwards(spec: Payload, place: Place) -> Made:
+def _bytearray_changed_afterwards(spec: Payload, place: PayloadContext) -> Made:
     payload = bytearray(spec.content())
     return Made(payload, spec.content(), afterwards=lambda: payload.__setitem__(slice(None), bytes(len(payload))))
 
 
 @kind()
-def _memoryview_of_integers(spec: Payload, place: Place) -> Made:
+def _memoryview_of_integers(spec: Payload, place: PayloadContext) -> Made:
     numbers = array("I", range(spec.size // 4))
     return Made(memoryview(numbers), numbers.tobytes())
 
 
 @kind()
-def _memoryview_with_gaps(spec: Payload, place: Place) -> Made:
+def _memoryview_with_gaps(spec: Payload, place: PayloadContext) -> Made:
     return Made(memoryview(bytes(max(4, spec.size)))[::2], None, Is.WRONG)
 
 
 @kind()
-def _memoryview_of_two_dimensions(spec: Payload, place: Place) -> Made:
+def _memoryview_of_two_dimensions(spec: Payload, place: PayloadContext) -> Made:
     content = bytes(spec.size // 4 * 4 + 4)
     return Made(memoryview(content).cast("B", (2, len(content) // 2)), content)
 
 
 @kind()
-def _memoryview_that_was_released(spec: Payload, place: Place) -> Made:
+def _memoryview_that_was_released(spec: Payload, place: PayloadContext) -> Made:
     view = memoryview(spec.content())
     view.release()
     return Made(view, None, Is.WRONG)
 
 
 @kind(threads=True)
-def _bytes_io_at_a_position(spec: Payload, place: Place) -> Made:
+def _bytes_io_at_a_position(spec: Payload, place: PayloadContext) -> Made:
     file = io.BytesIO(b"skip" + spec.content())
     file.seek(4)
     return Made(file, spec.content())
 
 
 @kind()
-def _list_of_pieces(spec: Payload, place: Place) -> Made:
+def _list_of_pieces(spec: Payload, place: PayloadContext) -> Made:
     pieces = _cut(spec.content(), spec.random())
     return Made(spec.random().choice((list, tuple, deque))(pieces), spec.content())
 
 
 @kind()
-def _one_huge_piece(spec: Payload, place: Place) -> Made:
+def _one_huge_piece(spec: Payload, place: PayloadContext) -> Made:
     content = spec.random().randbytes(1_100_000)
     return Made([content], content)
 
 
 @kind()
-def _iterable_of_wrong_types(spec: Payload, place: Place) -> Made:
+def _iterable_of_wrong_types(spec: Payload, place: PayloadContext) -> Made:
     odd = spec.random().choice([each for each in JUNK if not isinstance(each, (bytes, bytearray))])
     return Made([spec.content(), odd], None, Is.WRONG)
 
 
 @kind(threads=True)
-def _junk(spec: Payload, place: Place) -> Made:
+def _junk(spec: Payload, place: PayloadContext) -> Made:
     junk: Any = JUNK[spec.salt % len(JUNK)]
     empty = isinstance(junk, (tuple, list, set)) and not junk
     if isinstance(junk, (bytes, bytearray)) or empty:
@@ -209,14 +209,14 @@ def _junk(spec: Payload, place: Place) -> Made:
 
 
 @kind()
-def _text(spec: Payload, place: Place) -> Made:
+def _text(spec: Payload, place: PayloadContext) -> Made:
     return Made(spec.random().choice(("", "text", "\ud800", io.StringIO("text"))), None, Is.WRONG)
 
 
 # --- generators ----------------------------------------------------------------------------------
 
 
-def _watched(pieces: Iterator[bytes], place: Place, shows: list[str]) -> Iterator[bytes]:
+def _watched(pieces: Iterator[bytes], place: PayloadContext, shows: list[str]) -> Iterator[bytes]:
     """Yields the pieces. It may block, so it must not run in the thread of the event loop; `shows` records if it does.
     """
     if threading.get_ident() == place.loop_thread:
@@ -225,13 +225,13 @@ def _watched(pieces: Iterator[bytes], place: Place, shows: list[str]) -> Iterato
 
 
 @kind(threads=True)
-def _generator(spec: Payload, place: Place) -> Made:
+def _generator(spec: Payload, place: PayloadContext) -> Made:
     shows: list[str] = []
     return Made(_watched(iter(_cut(spec.content(), spec.random())), place, shows), spec.content(), shows=shows)
 
 
 @kind(threads=True)
-def _generator_that_blocks_a_little(spec: Payload, place: Place) -> Made:
+def _generator_that_blocks_a_little(spec: Payload, place: PayloadContext) -> Made:
     def pieces() -> Iterator[bytes]:
         for piece in _cut(spec.content(), spec.random())[:3]:
             time.sleep(STALL_S / 3)
@@ -243,17 +243,17 @@ def _generator_that_blocks_a_little(spec: Payload, place: Place) -> Made:
 
 
 @kind(threads=True)
-def _generator_that_yields_nothing(spec: Payload, place: Place) -> Made:
+def _generator_that_yields_nothing(spec: Payload, place: PayloadContext) -> Made:
     return Made(iter(map(bytes, ())), b"")
 
 
 @kind(threads=True)
-def _generator_of_empty_pieces(spec: Payload, place: Place) -> Made:
+def _generator_of_empty_pieces(spec: Payload, place: PayloadContext) -> Made:
     return Made((b"" for _ in range(2000)), b"")
 
 
 @kind(threads=True, slow=True)
-def _generator_of_tiny_pieces(spec: Payload, place: Place) -> Made:
+def _generator_of_tiny_pieces(spec: Payload, place: PayloadContext) -> Made:
     content = spec.random().randbytes(20_000)
     return Made((content[at : at + 1] for at in range(len(content))), content)
 
@@ -280,7 +280,7 @@ def _errors(random: Random) -> BaseException:
 
 
 @kind(threads=True)
-def _generator_that_raises(spec: Payload, place: Place) -> Made:
+def _generator_that_raises(spec: Payload, place: PayloadContext) -> Made:
     error = _errors(spec.random())
 
     def pieces() -> Iterator[bytes]:
@@ -291,7 +291,7 @@ def _generator_that_raises(spec: Payload, place: Place) -> Made:
 
 
 @kind(threads=True)
-def _iterable_whose_iter_fails(spec: Payload, place: Place) -> Made:
+def _iterable_whose_iter_fails(spec: Payload, place: PayloadContext) -> Made:
     random = spec.random()
     what = random.choice((OwnError("ours"), TypeError("own"), None, 5, "text"))
     own = [what] if isinstance(what, BaseException) else []
@@ -302,7 +302,7 @@ def _iterable_whose_iter_fails(spec: Payload, place: Place) -> Made:
 
 
 @kind()
-def _async_generator(spec: Payload, place: Place) -> Made:
+def _async_generator(spec: Payload, place: PayloadContext) -> Made:
     async def pieces() -> AsyncIterator[bytes]:
         for piece in _cut(spec.content(), spec.random()):
             await anyio.lowlevel.checkpoint()
@@ -312,7 +312,7 @@ def _async_generator(spec: Payload, place: Place) -> Made:
 
 
 @kind()
-def _async_generator_that_never_waits(spec: Payload, place: Place) -> Made:
+def _async_generator_that_never_waits(spec: Payload, place: PayloadContext) -> Made:
     async def pieces() -> AsyncIterator[bytes]:
         for piece in _cut(spec.content(), spec.random()):
             yield piece
@@ -321,7 +321,7 @@ def _async_generator_that_never_waits(spec: Payload, place: Place) -> Made:
 
 
 @kind()
-def _async_generator_that_yields_nothing(spec: Payload, place: Place) -> Made:
+def _async_generator_that_yields_nothing(spec: Payload, place: PayloadContext) -> Made:
     async def pieces() -> AsyncIterator[bytes]:
         return
         yield b""
@@ -330,7 +330,7 @@ def _async_generator_that_yields_nothing(spec: Payload, place: Place) -> Made:
 
 
 @kind(slow=True)
-def _async_generator_of_tiny_pieces(spec: Payload, place: Place) -> Made:
+def _async_generator_of_tiny_pieces(spec: Payload, place: PayloadContext) -> Made:
     content = spec.random().randbytes(20_000)
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -341,7 +341,7 @@ def _async_generator_of_tiny_pieces(spec: Payload, place: Place) -> Made:
 
 
 @kind(blocks=True, threads=True)  # a virtual clock would stand still while it runs
-def _async_generator_of_empty_pieces_for_ever(spec: Payload, place: Place) -> Made:
+def _async_generator_of_empty_pieces_for_ever(spec: Payload, place: PayloadContext) -> Made:
     async def pieces() -> AsyncIterator[bytes]:
         yield spec.content()
         while True:
@@ -351,7 +351,7 @@ def _async_generator_of_empty_pieces_for_ever(spec: Payload, place: Place) -> Ma
 
 
 @kind()
-def _async_generator_that_raises(spec: Payload, place: Place) -> Made:
+def _async_generator_that_raises(spec: Payload, place: PayloadContext) -> Made:
     error = _errors(spec.random())
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -363,7 +363,7 @@ def _async_generator_that_raises(spec: Payload, place: Place) -> Made:
 
 
 @kind(blocks=True)
-def _async_generator_that_blocks(spec: Payload, place: Place) -> Made:
+def _async_generator_that_blocks(spec: Payload, place: PayloadContext) -> Made:
     async def pieces() -> AsyncIterator[bytes]:
         yield spec.content()
         await anyio.sleep(FOREVER_S)
@@ -373,7 +373,7 @@ def _async_generator_that_blocks(spec: Payload, place: Place) -> Made:
 
 
 @kind(blocks=True)
-def _async_generator_that_blocks_while_it_is_closed(spec: Payload, place: Place) -> Made:
+def _async_generator_that_blocks_while_it_is_closed(spec: Payload, place: PayloadContext) -> Made:
     """It blocks for a little while, for its own clean-up."""
     async def pieces() -> AsyncIterator[bytes]:
         try:
@@ -387,7 +387,7 @@ def _async_generator_that_blocks_while_it_is_closed(spec: Payload, place: Place)
 
 
 @kind(asyncio_only=True)
-def _async_generator_that_awaits_a_task_cancelled_by_others(spec: Payload, place: Place) -> Made:
+def _async_generator_that_awaits_a_task_cancelled_by_others(spec: Payload, place: PayloadContext) -> Made:
     own: list[BaseException] = []
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -403,7 +403,7 @@ def _async_generator_that_awaits_a_task_cancelled_by_others(spec: Payload, place
 
 
 @kind(threads=True, asyncio_only=True)
-def _generator_that_raises_cancelled(spec: Payload, place: Place) -> Made:
+def _generator_that_raises_cancelled(spec: Payload, place: PayloadContext) -> Made:
     error = asyncio.CancelledError("of another loop")
 
     def pieces() -> Iterator[bytes]:
@@ -414,7 +414,7 @@ def _generator_that_raises_cancelled(spec: Payload, place: Place) -> Made:
 
 
 @kind()
-def _async_generator_that_calls_the_store(spec: Payload, place: Place) -> Made:
+def _async_generator_that_calls_the_store(spec: Payload, place: PayloadContext) -> Made:
     async def pieces() -> AsyncIterator[bytes]:
         yield spec.content()
         await place.call_back()
@@ -424,7 +424,7 @@ def _async_generator_that_calls_the_store(spec: Payload, place: Place) -> Made:
 
 
 @kind()
-def _async_generator_with_a_scope_of_its_own(spec: Payload, place: Place) -> Made:
+def _async_generator_with_a_scope_of_its_own(spec: Payload, place: PayloadContext) -> Made:
     async def pieces() -> AsyncIterator[bytes]:
         with anyio.CancelScope():
             yield spec.content()
@@ -438,7 +438,7 @@ def _async_generator_with_a_scope_of_its_own(spec: Payload, place: Place) -> Mad
 
 
 @kind()
-def _async_generator_with_a_task_group(spec: Payload, place: Place) -> Made:
+def _async_generator_with_a_task_group(spec: Payload, place: PayloadContext) -> Made:
     async def pieces() -> AsyncIterator[bytes]:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(anyio.sleep, FOREVER_S)
@@ -465,12 +465,12 @@ class _Anyhow:
 
 
 @kind()
-def _async_iterator(spec: Payload, place: Place) -> Made:
+def _async_iterator(spec: Payload, place: PayloadContext) -> Made:
     return Made(_Anyhow(_cut(spec.content(), spec.random())), spec.content())
 
 
 @kind()
-async def _stored_object(spec: Payload, place: Place) -> Made:
+async def _stored_object(spec: Payload, place: PayloadContext) -> Made:
     """A stored object as payload: a copy by streaming."""
     stored, content = await place.stored()
     if stored is None:
@@ -482,7 +482,7 @@ async def _stored_object(spec: Payload, place: Place) -> Made:
 
 
 @kind(threads=True)
-def _path(spec: Payload, place: Place) -> Made:
+def _path(spec: Payload, place: PayloadContext) -> Made:
     path = place.new_path()
     path.write_bytes(spec.content())
     return Made(path, spec.content())
@@ -499,7 +499,7 @@ class _Named:
 
 
 @kind(threads=True)
-def _path_of_no_file(spec: Payload, place: Place) -> Made:
+def _path_of_no_file(spec: Payload, place: PayloadContext) -> Made:
     odd = spec.random().choice([
         place.directory, place.new_path(), Path("/nonexistent/x"), Path("a\0b"), Path("x" * 5000), _Named("a\0b"), _Named(5),
         _Named(b"/nonexistent"), _Named(None), Path("\ud800"), Path("/dev/mem/x"),
@@ -508,7 +508,7 @@ def _path_of_no_file(spec: Payload, place: Place) -> Made:
 
 
 @kind(threads=True)
-def _path_of_a_link(spec: Payload, place: Place) -> Made:
+def _path_of_a_link(spec: Payload, place: PayloadContext) -> Made:
     path, link = place.new_path(), place.new_path()
     path.write_bytes(spec.content())
     link.symlink_to(path)
@@ -516,12 +516,12 @@ def _path_of_a_link(spec: Payload, place: Place) -> Made:
 
 
 @kind(threads=True)
-def _path_under_proc(spec: Payload, place: Place) -> Made:
+def _path_under_proc(spec: Payload, place: PayloadContext) -> Made:
     return Made(Path("/proc/version"), Path("/proc/version").read_bytes())
 
 
 @kind(threads=True)
-def _open_file_at_a_position(spec: Payload, place: Place) -> Made:
+def _open_file_at_a_position(spec: Payload, place: PayloadContext) -> Made:
     path = place.new_path()
     path.write_bytes(b"skip" + spec.content())
     file = path.open("rb", buffering=spec.random().choice((0, -1)))
@@ -530,14 +530,14 @@ def _open_file_at_a_position(spec: Payload, place: Place) -> Made:
 
 
 @kind(threads=True)
-def _file_that_is_no_longer_open(spec: Payload, place: Place) -> Made:
+def _file_that_is_no_longer_open(spec: Payload, place: PayloadContext) -> Made:
     file = io.BytesIO() if spec.salt % 2 else (place.directory / "closed").open("wb")
     file.close()
     return Made(file, None, Is.ODD, may_raise=(ValueError, OSError))
 
 
 @kind(threads=True)
-def _file_for_writing_only(spec: Payload, place: Place) -> Made:
+def _file_for_writing_only(spec: Payload, place: PayloadContext) -> Made:
     file = place.new_path().open("wb")
     return Made(file, None, Is.ODD, may_raise=(ValueError, OSError), afterwards=file.close)
 
@@ -556,7 +556,7 @@ class _Growing(io.FileIO):
 
 
 @kind(threads=True)
-def _file_that_grows(spec: Payload, place: Place) -> Made:
+def _file_that_grows(spec: Payload, place: PayloadContext) -> Made:
     path = place.new_path()
     path.write_bytes(spec.content())
     file = _Growing(path)
@@ -572,7 +572,7 @@ class _Shrinking(_Growing):
 
 
 @kind(threads=True)
-def _file_that_shrinks(spec: Payload, place: Place) -> Made:
+def _file_that_shrinks(spec: Payload, place: PayloadContext) -> Made:
     path = place.new_path()
     path.write_bytes(spec.content() + b"xx")
     file = _Shrinking(path)
@@ -580,7 +580,7 @@ def _file_that_shrinks(spec: Payload, place: Place) -> Made:
 
 
 @kind(threads=True)
-def _gzip_file(spec: Payload, place: Place) -> Made:
+def _gzip_file(spec: Payload, place: PayloadContext) -> Made:
     path = place.new_path()
     path.write_bytes(gzip.compress(spec.content(), 1))
     file = gzip.open(path, "rb")  # noqa: SIM115 - the put reads it
@@ -588,7 +588,7 @@ def _gzip_file(spec: Payload, place: Place) -> Made:
 
 
 @kind(threads=True)
-def _text_file(spec: Payload, place: Place) -> Made:
+def _text_file(spec: Payload, place: PayloadContext) -> Made:
     file = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - the put refuses it
     return Made(file, None, Is.WRONG, afterwards=file.close)
 
@@ -607,7 +607,7 @@ class _Reads:
 
 
 @kind(threads=True)
-def _object_with_read(spec: Payload, place: Place) -> Made:
+def _object_with_read(spec: Payload, place: PayloadContext) -> Made:
     random = spec.random()
     pieces = [piece for piece in _cut(spec.content(), random) if piece]
     if random.random() < 0.5:
@@ -618,7 +618,7 @@ def _object_with_read(spec: Payload, place: Place) -> Made:
 
 
 @kind(threads=True)
-def _path_of_a_pipe(spec: Payload, place: Place) -> Made:
+def _path_of_a_pipe(spec: Payload, place: PayloadContext) -> Made:
     """A pipe whose writer is slow, and ends."""
     path = place.new_path()
     os.mkfifo(path)
@@ -646,7 +646,7 @@ def _end_of_pipe(path: Path, writer: threading.Thread) -> None:
 
 
 @kind(threads=True, blocks=True)
-def _path_of_a_pipe_without_a_writer(spec: Payload, place: Place) -> Made:
+def _path_of_a_pipe_without_a_writer(spec: Payload, place: PayloadContext) -> Made:
     path = place.new_path()
     os.mkfifo(path)
 
@@ -676,7 +676,7 @@ def _opens(thread: threading.Thread) -> bool:
 
 
 @kind(threads=True, blocks=True)
-def _pipe_that_stalls(spec: Payload, place: Place) -> Made:
+def _pipe_that_stalls(spec: Payload, place: PayloadContext) -> Made:
     reader, writer = os.pipe()
     file = os.fdopen(reader, "rb", buffering=0)
     os.write(writer, spec.content()[:1000])

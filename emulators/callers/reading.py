@@ -6,18 +6,18 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from emulators.callers.model import Seen, Violation
+from emulators.callers.model import SeenObject, Violation
 from tiered import ByteRange, InvalidRequestError, ObjectHead, StoredObject
 
 
-async def read_as(stored: StoredObject, manner: str, seen: list[Seen]) -> None:
+async def read_as(stored: StoredObject, manner: str, seen: list[SeenObject]) -> None:
     """Uses a stored object in this manner, and adds to `seen` what it showed.
 
     Raises `Violation` if the object allows a misuse.
     """
     def see(content: bytes | None) -> None:
         if content is not None or stored.metadata is not None:
-            seen.append(Seen(content, stored.metadata, stored.revision, whole=content is not None))
+            seen.append(SeenObject(content, stored.metadata, stored.revision, whole=content is not None))
 
     async def refused(use: Callable[[], Awaitable[object]]) -> None:
         try:
@@ -74,9 +74,9 @@ async def read_as(stored: StoredObject, manner: str, seen: list[Seen]) -> None:
             see(read[0])
 
 
-def of_head(head: ObjectHead | None) -> Seen:
+def of_head(head: ObjectHead | None) -> SeenObject:
     """Returns what a `head` showed."""
-    return Seen(None, None, None) if head is None else Seen(None, head.metadata, head.revision, whole=False)
+    return SeenObject(None, None, None) if head is None else SeenObject(None, head.metadata, head.revision, whole=False)
 
 
 def within(content: bytes, range: object) -> bytes | None:

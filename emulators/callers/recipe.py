@@ -1,7 +1,7 @@
 """What a seed chooses: a store, some objects, and the calls, with their arguments and when they are cancelled.
 
-    Recipe.of(seed)     always the same, whatever was run before; each step is drawn by a generator of its own,
-                        so one step can be left out while the others stay the same (`without`)
+    EpisodeRecipe.of(seed)  always the same, whatever was run before; each step is drawn by a generator of its own,
+                            so one step can be left out while the others stay the same (`without`)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STEPS_MAX = 20
 INTERRUPTED_MS = (0.0, 0.3, 1.0, 5.0, 20.0)
 
 
-class Call(Enum):
+class CallKind(Enum):
     PUT = "put"
     GET = "get"
     HEAD = "head"
@@ -42,14 +42,14 @@ class Call(Enum):
 
 
 _WEIGHTS = {
-    Call.PUT: 40, Call.GET: 16, Call.HEAD: 5, Call.DELETE: 9, Call.LIST: 4, Call.OUTCOME: 2, Call.PUT_MANY: 8, Call.GET_MANY: 4, Call.DELETE_MANY: 3,
-    Call.COPY: 3, Call.RENAME: 3, Call.UPDATE_METADATA: 3, Call.SET_EXPIRY: 3, Call.CONSTRUCT: 8, Call.REOPEN: 3, Call.CLOSE: 1, Call.ENTER_AGAIN: 1, Call.SETTINGS: 2,
+    CallKind.PUT: 40, CallKind.GET: 16, CallKind.HEAD: 5, CallKind.DELETE: 9, CallKind.LIST: 4, CallKind.OUTCOME: 2, CallKind.PUT_MANY: 8, CallKind.GET_MANY: 4, CallKind.DELETE_MANY: 3,
+    CallKind.COPY: 3, CallKind.RENAME: 3, CallKind.UPDATE_METADATA: 3, CallKind.SET_EXPIRY: 3, CallKind.CONSTRUCT: 8, CallKind.REOPEN: 3, CallKind.CLOSE: 1, CallKind.ENTER_AGAIN: 1, CallKind.SETTINGS: 2,
 }  # fmt: skip
 
 
-REWRITES = (Call.COPY, Call.RENAME, Call.UPDATE_METADATA, Call.SET_EXPIRY)
+REWRITES = (CallKind.COPY, CallKind.RENAME, CallKind.UPDATE_METADATA, CallKind.SET_EXPIRY)
 """Calls that write what is in the store already."""
-MAY_BE_ABSENT = (Call.PUT, Call.COPY, Call.RENAME)
+MAY_BE_ABSENT = (CallKind.PUT, CallKind.COPY, CallKind.RENAME)
 """Calls that know `if_absent`."""
 
 
@@ -70,11 +70,11 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CallerStep:
     """One call. `beside`: the next step does not wait for its end. `manner`: how its answer is used."""
 
     number: int
-    call: Call
+    call: CallKind
     arguments: dict[str, Value]
     payload: Payload | None = None
     items: tuple[Item, ...] = ()
@@ -90,7 +90,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class EpisodeRecipe:
     """Everything that one episode needs.
 
     `ground`: embedded on asyncio or trio, or simulated. `closing`: how the closing of the last store is cancelled.
@@ -101,13 +101,13 @@ class Recipe:
     ground: str
     settings: dict[str, object]
     ids: tuple[Value, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[CallerStep, ...]
     closing: Interrupt | None = None
     sweep: int | None = None
     left_out: frozenset[int] = field(default_factory=frozenset)
 
     @classmethod
-    def of(cls, seed: int, ground: str | None = None) -> Recipe:
+    def of(cls, seed: int, ground: str | None = None) -> EpisodeRecipe:
         random = Random(f"{seed}/recipe")
         drawn = random.choice((*["embedded on asyncio"] * 4, "embedded on trio", *["simulated"] * 4))
         ground = ground or drawn
@@ -119,7 +119,7 @@ class Recipe:
         settings["store"] = store
         ids = tuple(values.good_id(random) for _ in range(random.randint(1, 4)))
         interrupts, wrong, beside = random.random() < 0.7, random.choice((0.0, 0.1, 0.5)), random.choice((0, 0, 0.4))
-        chooser = _Chooser(seed, ground, ids, interrupts=interrupts, wrong=wrong, beside=beside)
+        chooser = _CallerChooser(seed, ground, ids, interrupts=interrupts, wrong=wrong, beside=beside)
         count = random.randint(1, STEPS_MAX) if ground == "simulated" else random.randint(3, STEPS_MAX)
         steps = tuple(chooser.step(number) for number in range(count))
         closing = chooser.interrupt(Random(f"{seed}/closing")) if random.random() < 0.2 else None
@@ -127,7 +127,7 @@ class Recipe:
         sweep = random.randrange(count) if ground == "simulated" and not slow and random.random() < 0.25 else None
         return cls(seed, ground, settings, ids, steps, closing, sweep)
 
-    def without(self, steps: frozenset[int]) -> Recipe:
+    def without(self, steps: frozenset[int]) -> EpisodeRecipe:
         kept = tuple(step for step in self.steps if step.number not in steps)
         return replace(self, steps=kept, left_out=self.left_out | steps)
 
@@ -139,7 +139,7 @@ class Recipe:
             yield f"  the closing of the store is {self.closing}"
 
 
-class _Chooser:
+class _CallerChooser:
     def __init__(self, seed: int, ground: str, ids: tuple[Value, ...], *, interrupts: bool, wrong: float, beside: float) -> None:
         self._seed = seed
         self._ids = ids
@@ -150,15 +150,15 @@ class _Chooser:
         self._simulated = ground == "simulated"
         self._kinds = kinds(threads=not self._simulated, on_asyncio=self._on_asyncio)
 
-    def step(self, number: int) -> Step:
+    def step(self, number: int) -> CallerStep:
         random = Random(f"{self._seed}/step {number}")
         call = random.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
-        step = Step(number, call, {}, beside=random.random() < self._beside)
+        step = CallerStep(number, call, {}, beside=random.random() < self._beside)
         match call:
-            case Call.PUT:
+            case CallKind.PUT:
                 arguments = {"id": self._id(random), "metadata": self._metadata(random)} | self._progress(random)
                 step = replace(step, arguments=arguments, payload=self._payload(random))
-            case Call.GET:
+            case CallKind.GET:
                 ranged = random.random() < 0.4
                 manner = random.choice((
                     "read whole", "read whole", "read whole", "read twice", "in pieces", "left half-way", "closed unread", "never closed", "closed twice",
@@ -167,29 +167,29 @@ class _Chooser:
                 arguments = {"id": self._id(random)} | ({"range": values.any_range(random)} if ranged else {})
                 arguments |= self._progress(random) if manner in ("read whole", "in pieces") else {}
                 step = replace(step, arguments=arguments, manner=manner)
-            case Call.HEAD | Call.DELETE:
+            case CallKind.HEAD | CallKind.DELETE:
                 step = replace(step, arguments={"id": self._id(random)})
-            case Call.COPY | Call.RENAME:
+            case CallKind.COPY | CallKind.RENAME:
                 step = replace(step, arguments={"id": self._id(random), "to": self._id(random)})
-            case Call.UPDATE_METADATA | Call.SET_EXPIRY:
-                what = values.any_change(random) if call is Call.UPDATE_METADATA else values.any_expiry(random)
+            case CallKind.UPDATE_METADATA | CallKind.SET_EXPIRY:
+                what = values.any_change(random) if call is CallKind.UPDATE_METADATA else values.any_expiry(random)
                 step = replace(step, arguments={"id": self._id(random), "what": what})
-            case Call.LIST:
+            case CallKind.LIST:
                 manner = random.choice(("to its end", "to its end", "left half-way", "page by page", "page by page"))
                 step = replace(step, arguments=values.listing(random, self._ids, self._wrong), manner=manner)
-            case Call.OUTCOME:
+            case CallKind.OUTCOME:
                 manner = random.choice(("of what was never written", "of something else"))
                 step = replace(step, arguments={"error": values.junk(random)}, manner=manner)
-            case Call.PUT_MANY | Call.GET_MANY | Call.DELETE_MANY:
+            case CallKind.PUT_MANY | CallKind.GET_MANY | CallKind.DELETE_MANY:
                 step = self._bulk(step, random)
-            case Call.CONSTRUCT:
+            case CallKind.CONSTRUCT:
                 make = random.choice((values.any_id, values.any_metadata, values.any_range, values.odd_lifetime))
                 step = replace(step, arguments={"value": make(random)})
-            case Call.SETTINGS:
+            case CallKind.SETTINGS:
                 step = replace(step, arguments={"source": values.any_settings(random)})
             case _:
                 pass
-        if call in (Call.PUT, Call.DELETE, *REWRITES) and random.random() < 0.25:
+        if call in (CallKind.PUT, CallKind.DELETE, *REWRITES) and random.random() < 0.25:
             step = replace(step, arguments=step.arguments | {"condition": values.any_condition(random, absent=call in MAY_BE_ABSENT)})
         blocks = any(payload.blocks for payload in _payloads(step))
         if blocks or (self._interrupts and random.random() < 0.4):
@@ -202,7 +202,7 @@ class _Chooser:
             return Interrupt(how, None, random.choice(INTERRUPTED_MS))
         return Interrupt(how, random.choice((1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 30)))
 
-    def _bulk(self, step: Step, random: Random) -> Step:
+    def _bulk(self, step: CallerStep, random: Random) -> CallerStep:
         manner = random.choice((
             "all results", "all results", "all results", "left early", "never iterated", "block raises", "entered twice", "not entered", "iterated afterwards",
         ))  # fmt: skip
@@ -213,7 +213,7 @@ class _Chooser:
             sources += ["an async generator that blocks", "an async generator that awaits a task cancelled by others"]
         source = random.choice(sources)
         arguments = {"concurrency": values.any_concurrency(random) if random.random() < 0.5 else values.exactly(None)}
-        if step.call is Call.GET_MANY:
+        if step.call is CallKind.GET_MANY:
             arguments["payload_bytes_max"] = values.any_bytes_max(random)
         items = tuple(self._item(step.call, random) for _ in range(random.choice((0, 1, 3, 6, 12))))
         step = replace(step, arguments=arguments, items=items, manner=f"{source}, {manner}")
@@ -221,10 +221,10 @@ class _Chooser:
             step = replace(step, interrupt=self.interrupt(random, timed=True))
         return step
 
-    def _item(self, call: Call, random: Random) -> Item:
+    def _item(self, call: CallKind, random: Random) -> Item:
         if random.random() < self._wrong / 3:
             return Item(self._id(random), wrong=values.junk(random))
-        if call is not Call.PUT_MANY:
+        if call is not CallKind.PUT_MANY:
             return Item(self._id(random))
         item = Item(self._id(random), self._payload(random), self._metadata(random))
         return replace(item, condition=values.any_condition(random)) if random.random() < 0.25 else item
@@ -245,8 +245,8 @@ class _Chooser:
         return Payload(name, size, random.getrandbits(48))
 
 
-def _payloads(step: Step) -> list[Payload]:
+def _payloads(step: CallerStep) -> list[Payload]:
     return [payload for payload in (step.payload, *(item.payload for item in step.items)) if payload is not None]
 
 
-__all__ = ["Call", "Interrupt", "Is", "Item", "Recipe", "Step"]
+__all__ = ["CallKind", "CallerStep", "EpisodeRecipe", "Interrupt", "Is", "Item"]

@@ -26,10 +26,10 @@ from typing import Any
 import anyio
 
 from emulators.callers.episode import Episode
-from emulators.callers.ground import Embedded, Ground, Simulated
+from emulators.callers.ground import Embedded, Ground, SimulatedStoreGround
 from emulators.callers.interrupt import How, Interrupt
 from emulators.callers.model import Violation
-from emulators.callers.recipe import Recipe
+from emulators.callers.recipe import EpisodeRecipe
 from emulators.world.runtime import run_world
 from tiered import CorruptRecordError
 
@@ -43,19 +43,19 @@ After that its event loop is stopped, wherever it is.
 
 
 @dataclass(slots=True)
-class Result:
-    recipe: Recipe
+class EpisodeResult:
+    recipe: EpisodeRecipe
     violation: Violation | None = None
     trace: list[str] = field(default_factory=list)
     calls: int = 0
     worlds: int = 0
 
 
-def run(recipe: Recipe) -> Result:
+def run(recipe: EpisodeRecipe) -> EpisodeResult:
     """Runs a recipe. A sweep runs one world for each await of its step."""
     if recipe.sweep is None or all(step.number != recipe.sweep for step in recipe.steps):
         return _run_once(recipe)
-    result = Result(recipe)
+    result = EpisodeResult(recipe)
     for at in range(1, SWEEP_MAX + 1):
         steps = tuple(replace(step, interrupt=Interrupt(How.SCOPE, at)) if step.number == recipe.sweep else step for step in recipe.steps)
         once = _run_once(replace(recipe, steps=steps, sweep=None))
@@ -70,7 +70,7 @@ def run(recipe: Recipe) -> Result:
     return result
 
 
-class Stuck(BaseException):
+class EpisodeHung(BaseException):
     """Raised in the event loop's thread when an episode takes too long."""
 
 
@@ -101,7 +101,7 @@ def _alarmed() -> Iterator[None]:
     def raise_stuck(number: int, frame: FrameType | None) -> None:
         where = [f"{each.filename}:{each.lineno} {each.name}" for each in traceback.extract_stack(frame)]
         waiting = "; ".join(_waiting())
-        raise Stuck(f"no end within {STUCK_AFTER_S:g} s; the event loop was at {' < '.join(where[:-5:-1])}; tasks: {waiting}")
+        raise EpisodeHung(f"no end within {STUCK_AFTER_S:g} s; the event loop was at {' < '.join(where[:-5:-1])}; tasks: {waiting}")
 
     former = signal.signal(signal.SIGALRM, raise_stuck)
     signal.setitimer(signal.ITIMER_REAL, STUCK_AFTER_S, STUCK_AFTER_S / 3)
@@ -112,13 +112,13 @@ def _alarmed() -> Iterator[None]:
         signal.signal(signal.SIGALRM, former)
 
 
-def _run_once(recipe: Recipe) -> Result:
-    ground: Ground = Simulated(recipe.seed) if recipe.ground == "simulated" else Embedded()
+def _run_once(recipe: EpisodeRecipe) -> EpisodeResult:
+    ground: Ground = SimulatedStoreGround(recipe.seed) if recipe.ground == "simulated" else Embedded()
     episode = Episode(recipe, ground)
-    result = Result(recipe, worlds=1)
+    result = EpisodeResult(recipe, worlds=1)
     try:
         with _alarmed(), _watched():
-            if isinstance(ground, Simulated):
+            if isinstance(ground, SimulatedStoreGround):
                 run_world(episode.run, recipe.seed)
             elif recipe.ground == "embedded on trio":
                 anyio.run(episode.run, backend="trio")
@@ -126,7 +126,7 @@ def _run_once(recipe: Recipe) -> Result:
                 asyncio.run(_with_handler(episode))
     except Violation as violation:
         result.violation = violation
-    except (Exception, Stuck) as error:  # noqa: BLE001 - whatever it is, the seed has caused it
+    except (Exception, EpisodeHung) as error:  # noqa: BLE001 - whatever it is, the seed has caused it
         result.violation = _unforeseen(error)
     finally:
         ground.close()
@@ -137,10 +137,10 @@ def _run_once(recipe: Recipe) -> Result:
 def _unforeseen(error: BaseException) -> Violation:
     """Makes a violation from a deadlock of the simulated world, or from an error that no call has raised."""
     while isinstance(error, BaseExceptionGroup):
-        error = next((each for each in error.exceptions if isinstance(each, (Violation, Stuck))), error.exceptions[0])
+        error = next((each for each in error.exceptions if isinstance(each, (Violation, EpisodeHung))), error.exceptions[0])
     if isinstance(error, Violation):
         return error
-    kind = "hang" if isinstance(error, Stuck) or "for ever" in str(error) else "raw error"
+    kind = "hang" if isinstance(error, EpisodeHung) or "for ever" in str(error) else "raw error"
     if isinstance(error, CorruptRecordError):
         kind = "corrupt"
     violation = Violation(kind, f"the episode ended with {type(error).__name__}: {error}")

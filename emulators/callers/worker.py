@@ -18,7 +18,7 @@ import signal
 import sys
 
 from emulators.callers import command
-from emulators.callers.recipe import Recipe
+from emulators.callers.recipe import EpisodeRecipe
 from emulators.callers.run import STUCK_AFTER_S, run
 
 
@@ -40,7 +40,7 @@ def work(first: int, stride: int) -> None:
     for seed in itertools.count(first, stride):
         _say({"at": seed})
         faulthandler.dump_traceback_later(3 * STUCK_AFTER_S, exit=True)
-        result = run(Recipe.of(seed))
+        result = run(EpisodeRecipe.of(seed))
         faulthandler.cancel_dump_traceback_later()
         found = result.violation
         _say({

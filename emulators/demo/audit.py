@@ -21,9 +21,9 @@ from rich.console import Console
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from emulators.demo.stage import Stage
-from recovery.audit.manifest import Counted, Manifest
-from recovery.audit.verdicts import FINDINGS, Kind
+from emulators.demo.stage import DemoStage
+from recovery.audit.manifest import Manifest, ManifestTally
+from recovery.audit.verdicts import FINDINGS, FindingClass
 from recovery.audit.words import PRICE_DEFAULT
 from recovery.audit.work import AuditOptions, Engine
 from tiered.metadata import Metadata
@@ -33,7 +33,10 @@ from tiered.protocol.backends import Tombstone
 from tiered.settings import Settings, load_settings
 
 ORPHANS, ORPHAN_BYTES = 3, 300_000
-EXPECTED = {Kind.ORPHAN: Counted(number=ORPHANS, size=ORPHANS * ORPHAN_BYTES), Kind.DANGLING: Counted(number=1, size=0)}
+EXPECTED = {
+    FindingClass.ORPHAN: ManifestTally(number=ORPHANS, size=ORPHANS * ORPHAN_BYTES),
+    FindingClass.DANGLING: ManifestTally(number=1, size=0),
+}
 SWAP_DEADLINE_S = 30.0
 
 
@@ -53,7 +56,7 @@ class Audited:
         return {"engine": self.manifest.engine, "totals": totals, "report": str(self.directory / "report.html")}
 
 
-def run_demo_audit(stage: Stage, said: Console) -> Audited:
+def run_demo_audit(stage: DemoStage, said: Console) -> Audited:
     """Plants, audits and compares. The audit's files stay in a temporary directory.
 
     Raises `TieredError` if no audit can be made.
@@ -68,8 +71,12 @@ def run_demo_audit(stage: Stage, said: Console) -> Audited:
         said.print(f"On {engine.name} …")
         manifest = anyio.run(_audit, settings, where, engine)
     found = {kind: counted for kind, counted in manifest.totals.items() if kind in FINDINGS}
-    flaws = [f"the audit found {found.get(kind, Counted()).number} times {kind}, and {EXPECTED.get(kind, Counted()).number} were planted"
-             for kind in sorted({*found, *EXPECTED}) if found.get(kind) != EXPECTED.get(kind)]  # fmt: skip
+    none = ManifestTally()
+    flaws = [
+        f"the audit found {found.get(kind, none).number} times {kind}, and {EXPECTED.get(kind, none).number} were planted"
+        for kind in sorted({*found, *EXPECTED})
+        if found.get(kind) != EXPECTED.get(kind)
+    ]
     show_summary(said, manifest, str(where), PRICE_DEFAULT)
     return Audited(manifest, where, (*manifest.doubts, *flaws))
 

@@ -13,9 +13,9 @@ It counts these flaws:
     errors       an answer that no caller should get, such as "its data is lost"
     feed         the change feed breaks a rule, or says another thing of an object than its row does
 
-It uses none of the code that it judges. For each backend, a `Stored` reads rows, blobs and entries by the stored
-formats alone (`emulators.demo.files`, `emulators.demo.google`). Call `check` when all processes have ended. `dangling`
-and `unfinished` may be called at any time.
+It uses none of the code that it judges. For each backend, a `BackendContent` reads rows, blobs and entries by the
+stored formats alone (`emulators.demo.files`, `emulators.demo.google`). Call `check` when all processes have ended.
+`dangling` and `unfinished` may be called at any time.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
-from emulators.demo.journal import Answer, Kind, Operation, late_writes, read_operations
+from emulators.demo.journal import JournaledAnswer, JournaledOperation, OperationKind, late_writes, read_operations
 from emulators.demo.load import digest
-from emulators.demo.published import Published
+from emulators.demo.published import PublishedFeed
 
 FLAWS = ("dangling", "orphans", "entries", "uploads", "parked", "lost", "false_no", "mixed_up", "errors", "feed")
 DETAILS_MAX = 3
@@ -40,7 +40,7 @@ SHOWN_MAX = 100
 
 
 @dataclass(slots=True)
-class Findings:
+class CheckResult:
     """What the check found. `flaws` counts each of FLAWS; `details` has a sentence for the first few of each.
 
     `late`: how many writes of rows took effect after they had timed out. That is no flaw.
@@ -84,7 +84,7 @@ class StoredRow:
     content: Content | None = None
 
 
-class Stored(Protocol):
+class BackendContent(Protocol):
     """Reads what a backend holds. A *place* is where a blob is stored: a path, or a name in a bucket."""
 
     late_s: float
@@ -116,20 +116,22 @@ class Stored(Protocol):
         """Returns key and state of each entry in the changelog. The state of an open entry is None."""
 
 
-def check(stored: Stored, journal: Path, seen_dangling: Collection[str] = (), published: Collection[Published] = ()) -> Findings:
+def check(
+    stored: BackendContent, journal: Path, seen_dangling: Collection[str] = (), published: Collection[PublishedFeed] = ()
+) -> CheckResult:
     """Judges a store by the journals of all its writers.
 
     `seen_dangling`: names that `dangling` returned while the processes ran. `published`: what each place of the change
     feed holds, after its writer has published everything.
     """
-    findings, operations = Findings(), read_operations(journal, stored.late_s)
+    findings, operations = CheckResult(), read_operations(journal, stored.late_s)
     contents = _check_tiers(stored, findings)
     for key, state in stored.entries():
         findings.add("parked" if is_stuck(state) else "entries", f"the changelog still has {key} {state or ''}")
     for name in sorted(set(seen_dangling) - dangling(stored)):
         findings.add("dangling", f"for a while, a row redirected to {_short(name)}, which did not exist")
     for operation in operations:
-        if operation.answer is Answer.ERROR:
+        if operation.answer is JournaledAnswer.ERROR:
             findings.add("errors", f"{operation.kind} {operation.id} was told: {operation.detail}")
     _check_contents(contents, operations, findings)
     if published:
@@ -143,7 +145,7 @@ def check(stored: Stored, journal: Path, seen_dangling: Collection[str] = (), pu
 # --- what is stored ------------------------------------------------------------------------------
 
 
-def dangling(stored: Stored) -> set[str]:
+def dangling(stored: BackendContent) -> set[str]:
     """Returns the names of blobs that a row redirects to and that do not exist. Others may write meanwhile.
 
     It reads the rows before and after it looks for the blobs. A revision that was replaced never comes back. So a row
@@ -157,7 +159,7 @@ def dangling(stored: Stored) -> set[str]:
     return {target for path, target in before.items() if target in absent and after.get(path) == target}
 
 
-def unfinished(stored: Stored) -> tuple[int, int]:
+def unfinished(stored: BackendContent) -> tuple[int, int]:
     """Returns how many entries are open in the changelog, and how many uploads there are, at this moment.
 
     An entry that is kept for the change feed is not open.
@@ -165,7 +167,7 @@ def unfinished(stored: Stored) -> tuple[int, int]:
     return sum(state is None for _, state in stored.entries()), len(stored.uploads())
 
 
-def kept_for_feed(stored: Stored) -> int:
+def kept_for_feed(stored: BackendContent) -> int:
     """Returns how many finished entries wait for the change feed, or for its clean-up, at this moment."""
     return sum(state is not None and not is_stuck(state) for _, state in stored.entries())
 
@@ -175,7 +177,7 @@ def is_stuck(state: str | None) -> bool:
     return state is not None and json.loads(state)["state"] != "done"
 
 
-def _check_tiers(stored: Stored, findings: Findings) -> dict[str, Content | None]:
+def _check_tiers(stored: BackendContent, findings: CheckResult) -> dict[str, Content | None]:
     """Compares rows with blobs, and blobs with rows.
 
     Returns what each object holds; None if that is lost or broken.
@@ -209,20 +211,20 @@ def _check_tiers(stored: Stored, findings: Findings) -> dict[str, Content | None
 # --- what callers were told ----------------------------------------------------------------------
 
 
-class History:
+class ObjectHistory:
     """The operations on one object. It says whether what was seen of the object may have been seen at that time.
 
     If two writes do not overlap, the later one wins. An acknowledged write took effect. So a value must not be seen any
     more once an acknowledged write has ended that began after the value's own write had ended.
     """
 
-    def __init__(self, operations: Iterable[Operation]) -> None:
+    def __init__(self, operations: Iterable[JournaledOperation]) -> None:
         every = sorted(operations, key=lambda each: each.ended)
-        self._puts = {each.digest: each for each in every if each.kind is Kind.PUT}
-        self._deletes = [each for each in every if each.kind is Kind.DELETE]
-        acknowledged = [each for each in every if each.kind is not Kind.GET and each.answer is Answer.OK]
+        self._puts = {each.digest: each for each in every if each.kind is OperationKind.PUT}
+        self._deletes = [each for each in every if each.kind is OperationKind.DELETE]
+        acknowledged = [each for each in every if each.kind is not OperationKind.GET and each.answer is JournaledAnswer.OK]
         self._last_write = _LastBegun(acknowledged)
-        self._last_put = _LastBegun([each for each in acknowledged if each.kind is Kind.PUT])
+        self._last_put = _LastBegun([each for each in acknowledged if each.kind is OperationKind.PUT])
 
     def flaw(self, seen: Content | None, looked: float = math.inf, looked_until: float = math.inf) -> str | None:
         """Returns which flaw it is that `seen` was there between the two moments, or None if it is no flaw.
@@ -234,7 +236,7 @@ class History:
         put = self._puts.get(seen.digest)
         if put is None or put.id != seen.by or put.began > looked_until:
             return "mixed_up"
-        if put.answer is Answer.NO:
+        if put.answer is JournaledAnswer.NO:
             return "false_no"
         return "lost" if put.ended < self._last_write.before(looked) else None
 
@@ -243,7 +245,7 @@ class History:
         if last_put == -math.inf:
             return None
         able = [each for each in self._deletes if each.ended >= last_put and each.began <= looked_until]
-        if any(each.answer is not Answer.NO for each in able):
+        if any(each.answer is not JournaledAnswer.NO for each in able):
             return None
         return "false_no" if able else "lost"
 
@@ -251,7 +253,7 @@ class History:
 class _LastBegun:
     """Of the operations that had ended by some moment, when did the one begin that began last?"""
 
-    def __init__(self, by_end: list[Operation]) -> None:
+    def __init__(self, by_end: list[JournaledOperation]) -> None:
         self._ended = [each.ended for each in by_end]
         self._began = list(accumulate((each.began for each in by_end), max))
 
@@ -261,18 +263,18 @@ class _LastBegun:
         return self._began[index - 1] if index else -math.inf
 
 
-def _check_contents(contents: Mapping[str, Content | None], operations: Iterable[Operation], findings: Findings) -> None:
-    of_object: defaultdict[str, list[Operation]] = defaultdict(list)
+def _check_contents(contents: Mapping[str, Content | None], operations: Iterable[JournaledOperation], findings: CheckResult) -> None:
+    of_object: defaultdict[str, list[JournaledOperation]] = defaultdict(list)
     for operation in operations:
         of_object[operation.object].append(operation)
     for path in sorted(of_object.keys() | contents.keys()):
-        history = History(of_object[path])
+        history = ObjectHistory(of_object[path])
         content = contents.get(path)
         found_already = path in contents and content is None
         if not found_already and (flaw := history.flaw(content)):
             findings.add(flaw, f"{_short(path)} holds {_said(content)}")
         for read in of_object[path]:
-            if read.kind is Kind.GET and read.answer is Answer.OK:
+            if read.kind is OperationKind.GET and read.answer is JournaledAnswer.OK:
                 seen = None if read.digest is None else Content(read.digest, read.by)
                 if flaw := history.flaw(seen, read.began, read.ended):
                     findings.add(flaw, f"{read.id} of {_short(path)} read {_said(seen)}")

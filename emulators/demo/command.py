@@ -33,7 +33,7 @@ from rich.console import Console
 from changelog.base.errors import ConfigurationError
 from emulators.demo.director import Director
 from emulators.demo.soak import SAMPLES_MIN
-from emulators.demo.stage import DemoOptions, EmbeddedStage, Stage
+from emulators.demo.stage import DemoOptions, DemoStage, EmbeddedStage
 from emulators.demo.weather import CUTS, FREEZES, STALLS
 
 __all__ = ["DemoOptions", "run_demo"]
@@ -73,7 +73,7 @@ def run_demo(options: DemoOptions, as_json: bool) -> int:
     return 0 if report["ok"] else 1
 
 
-def _audit(report: dict[str, Any], stage: Stage, said: Console) -> None:
+def _audit(report: dict[str, Any], stage: DemoStage, said: Console) -> None:
     try:
         from emulators.demo.audit import run_demo_audit
     except ModuleNotFoundError as missing:
@@ -85,7 +85,7 @@ def _audit(report: dict[str, Any], stage: Stage, said: Console) -> None:
         report |= {"ok": False, "verdict": "; ".join(audited.flaws)}
 
 
-def _stage(backend: str, root: Path, *, with_feed: bool) -> Stage:
+def _stage(backend: str, root: Path, *, with_feed: bool) -> DemoStage:
     """Returns the stage. Without the fence there is no feed: its writer settles changes, which is the fence."""
     if backend == "embedded":
         return EmbeddedStage(root, with_feed=with_feed)
@@ -113,7 +113,7 @@ MEANING = {
 }
 
 
-def _show(report: dict[str, Any], stage: Stage, said: Console) -> None:
+def _show(report: dict[str, Any], stage: DemoStage, said: Console) -> None:
     told, happened, flaws = report["operations"], report["happened"], report["flaws"]
     lines = (
         ("objects", report["objects"], f"stored at the end: {report['inline']:,} inline, {report['blobs']:,} in blobs"),
@@ -161,7 +161,7 @@ def _of_feed(report: dict[str, Any]) -> list[tuple[str, int, str]]:
     ]
 
 
-def _show_end(report: dict[str, Any], stage: Stage, said: Console) -> None:
+def _show_end(report: dict[str, Any], stage: DemoStage, said: Console) -> None:
     if "audit" in report and not report["ok"]:
         said.print(_verdict(report), style="bold red")
     elif "audit" in report:

@@ -27,14 +27,14 @@ from typing import Any
 from rich.console import Console
 
 from changelog.base.errors import UnavailableError
-from emulators.demo.check import FLAWS, Findings, check, dangling, kept_for_feed, unfinished
+from emulators.demo.check import FLAWS, CheckResult, check, dangling, kept_for_feed, unfinished
 from emulators.demo.feed import FOLLOWER, ONCE, ONCE_S, RECEIVER
-from emulators.demo.journal import DIRECTOR, Answer, Journal, Tail, read_lines
+from emulators.demo.journal import DIRECTOR, JournaledAnswer, OperationJournal, Tail, read_lines
 from emulators.demo.network import BACK_MAX_S, THERE_MAX_S
 from emulators.demo.soak import STATUS, Soak
-from emulators.demo.stage import EXPIRY_S, DemoOptions, Stage
+from emulators.demo.stage import EXPIRY_S, DemoOptions, DemoStage
 from emulators.demo.troupe import Troupe
-from emulators.demo.weather import KINDS, Weather
+from emulators.demo.weather import KINDS, DemoWeather
 from emulators.demo.writer import TASKS, Orders
 
 STOP_S = (1.5, 2.2)
@@ -76,20 +76,20 @@ class Score:
 
 
 class Director:
-    def __init__(self, options: DemoOptions, stage: Stage, said: Console) -> None:
+    def __init__(self, options: DemoOptions, stage: DemoStage, said: Console) -> None:
         self._options = options
         self._stage = stage
         self._said = said
         self._seed = Random().getrandbits(32) if options.seed is None else options.seed
         self._chance = Random(f"director {self._seed}")
-        self._weather = Weather(stage.services, Random(f"weather {self._seed}"))
+        self._weather = DemoWeather(stage.services, Random(f"weather {self._seed}"))
         self._deck: list[str] = []
         self._feed = stage.feed
         self._strikes = STRIKES + (self._feed.strikes if self._feed else ())
         self._writers = [f"w{number}" for number in range(options.writers)]
         self._daemons = [f"d{number}" for number in range(options.daemons)]
         self._soak = self._spare() if options.soak else None
-        self._journal = Journal(stage.journal / DIRECTOR)
+        self._journal = OperationJournal(stage.journal / DIRECTOR)
         self._troupe = Troupe(stage, self._journal, self._command)
         self._score = Score(strikes=Counter(dict.fromkeys(self._strikes, 0)))
         self._journals = Tail(stage.journal, "w*.jsonl")
@@ -260,7 +260,8 @@ class Director:
             counts[kind.rpartition("_")[2]] += count
         weather = "".join(f" {counts[kind]:3,} {kind}" for kind in KINDS) if self._stage.services else ""
         self._said.print(
-            f"{time.monotonic() - self._began_at:5.1f} s {score.answers[Answer.OK]:7,} ok {score.answers[Answer.NO]:4,} refused"
+            f"{time.monotonic() - self._began_at:5.1f} s {score.answers[JournaledAnswer.OK]:7,} ok"
+            f" {score.answers[JournaledAnswer.NO]:4,} refused"
             f" {counts['kills']:4,} kills {counts['stops']:3,} stops{weather} {score.unfinished:4,} open {counts['recovered']:5,} recovered"
             f" {len(score.dangling):3,} dangling   {news}"
         )
@@ -278,7 +279,7 @@ class Director:
             self._score.unfinished = unfinished(self._stage.stored)[0]
             self._score.dangling |= dangling(self._stage.stored)
 
-    def _report(self, soaked: dict[str, Any] | None, findings: Findings) -> dict[str, Any]:
+    def _report(self, soaked: dict[str, Any] | None, findings: CheckResult) -> dict[str, Any]:
         score, answers = self._score, self._score.answers
         flaws = {flaw: findings.flaws[flaw] for flaw in FLAWS} | {"crashes": len(self._troupe.crashes)}
         if soaked:
@@ -287,7 +288,7 @@ class Director:
         missing = self._missing()
         if self._stage.services and self._options.seconds >= LONG_S and not findings.late:
             missing.append("late writes")
-        wrong = what_is_wrong(flaws, answers[Answer.OK], missing)
+        wrong = what_is_wrong(flaws, answers[JournaledAnswer.OK], missing)
         return {
             "ok": wrong is None,
             "verdict": wrong or "nothing was wrong",
@@ -296,8 +297,8 @@ class Director:
             "unfenced": self._options.unfenced,
             "objects": findings.objects, "inline": findings.inline, "blobs": findings.blobs,
             "operations": {
-                "begun": score.begun, "ok": answers[Answer.OK], "no": answers[Answer.NO],
-                "unknown": answers[Answer.UNKNOWN] + answers[Answer.SETTLED], "unanswered": score.begun - answers.total(),
+                "begun": score.begun, "ok": answers[JournaledAnswer.OK], "no": answers[JournaledAnswer.NO],
+                "unknown": answers[JournaledAnswer.UNKNOWN] + answers[JournaledAnswer.SETTLED], "unanswered": score.begun - answers.total(),
             },
             "happened": happened,
             "flaws": flaws,

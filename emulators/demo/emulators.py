@@ -30,7 +30,7 @@ from changelog.base.errors import ConfigurationError
 from emulators.bigtable.emulator import EmulatorFailedError, freeze, start_bigtable
 from emulators.demo.google import StoredInGoogle
 from emulators.demo.relay import Relay
-from emulators.demo.stage import Service, Stage
+from emulators.demo.stage import DemoStage, Service
 from emulators.demo.troupe import environment
 from emulators.go import WITH_WARDEN
 from tiered.provision.findings import problems
@@ -45,7 +45,7 @@ NAMES = {"project": "tiered-demo", "instance": "demo", "table": "tiered", "chang
 BUCKET = "tiered-demo"
 
 
-class EmulatorStage(Stage):
+class EmulatorStage(DemoStage):
     backend = "emulators"
     pause_s = (0.4, 1.2)
     rest_s = GRACE_S

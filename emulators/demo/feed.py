@@ -20,7 +20,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from emulators.demo.published import Published, frontier_of_output, generations, read_folder, read_output
+from emulators.demo.published import PublishedFeed, frontier_of_output, generations, read_folder, read_output
 
 ONCE, FOLLOWER, RECEIVER = "o0", "v0", "r0"
 ONCE_S = 90.0
@@ -79,7 +79,7 @@ class DemoFeed:
         while frontier_of_output(self._followed()) < wanted and time.monotonic() < give_up_at:
             time.sleep(0.1)
 
-    def published(self) -> list[Published]:
+    def published(self) -> list[PublishedFeed]:
         """Returns what each place of the feed holds, of the newest generation."""
         folders = [(self.directory, "the directory"), *([(self.received, "the receiver")] if self.networked else [])]
         found = [read_folder(each[-1] if (each := generations(at)) else None, name) for at, name in folders]

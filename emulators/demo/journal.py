@@ -25,13 +25,13 @@ from typing import Any
 DIRECTOR, WRITES = "director.jsonl", ".writes"
 
 
-class Kind(StrEnum):
+class OperationKind(StrEnum):
     PUT = "put"
     DELETE = "delete"
     GET = "get"
 
 
-class Answer(StrEnum):
+class JournaledAnswer(StrEnum):
     OK = "ok"
     NO = "no"                    # UnavailableError: it did not take effect and never will
     SETTLED = "settled"          # OutcomeUnknownError: it may have, and will not any more
@@ -41,7 +41,7 @@ class Answer(StrEnum):
 
 
 @dataclass(slots=True)
-class Operation:
+class JournaledOperation:
     """One operation as its caller saw it.
 
     `began`, `ended`: in seconds. An operation has not ended while it may still take effect.
@@ -51,16 +51,16 @@ class Operation:
 
     id: str
     object: str
-    kind: Kind
+    kind: OperationKind
     digest: str | None
     began: float
     ended: float = math.inf
-    answer: Answer = Answer.NONE
+    answer: JournaledAnswer = JournaledAnswer.NONE
     by: str | None = None
     detail: str = ""
 
 
-class Journal:
+class OperationJournal:
     """Appends lines to one file. Only one process writes to a file."""
 
     def __init__(self, path: Path) -> None:
@@ -91,7 +91,7 @@ class Tail:
                 yield from whole.split(b"\n")
 
 
-def read_operations(directory: Path, late_s: float = 0.0) -> list[Operation]:
+def read_operations(directory: Path, late_s: float = 0.0) -> list[JournaledOperation]:
     """Returns every operation that began, in no order.
 
     An operation without an answer counts as ended `late_s` seconds after its process.
@@ -123,19 +123,19 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def _operations_of(path: Path, process_ended: float) -> Iterator[Operation]:
-    found: dict[str, Operation] = {}
+def _operations_of(path: Path, process_ended: float) -> Iterator[JournaledOperation]:
+    found: dict[str, JournaledOperation] = {}
     for line in read_lines(path):
         if "begin" in line:
-            found[line["begin"]] = Operation(
-                line["begin"], line["object"], Kind(line["kind"]), line["digest"], line["at"], process_ended
+            found[line["begin"]] = JournaledOperation(
+                line["begin"], line["object"], OperationKind(line["kind"]), line["digest"], line["at"], process_ended
             )
             continue
         operation = found[line["end"]]
-        operation.answer = Answer(line["answer"])
+        operation.answer = JournaledAnswer(line["answer"])
         operation.detail = line.get("detail", "")
-        if operation.answer is not Answer.UNKNOWN:
+        if operation.answer is not JournaledAnswer.UNKNOWN:
             operation.ended = line["at"]
-        if operation.kind is Kind.GET:
+        if operation.kind is OperationKind.GET:
             operation.digest, operation.by = line.get("digest"), line.get("by")
     yield from found.values()

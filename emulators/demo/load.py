@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from emulators.demo.journal import Kind
+from emulators.demo.journal import OperationKind
 from tiered.object_id import ObjectId
 
 INLINE_BYTES_MAX = 16 * 1024
@@ -25,11 +25,11 @@ _KEYS = ("file-{}.bin", "reports/2031/q{}/résumé größe.pdf", "写真/{}/桜.
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LoadStep:
     """One operation to do. `payload` is empty unless it is a put. `streamed`: `put` is not told its size in advance."""
 
     id: str
-    kind: Kind
+    kind: OperationKind
     object_id: ObjectId
     payload: bytes
     streamed: bool = False
@@ -44,7 +44,7 @@ def object_ids(count: int) -> list[ObjectId]:
     ]
 
 
-def steps(seed: int, process: str, task: int, objects: list[ObjectId]) -> Iterator[Step]:
+def steps(seed: int, process: str, task: int, objects: list[ObjectId]) -> Iterator[LoadStep]:
     """Yields what one task of one process does, without an end."""
     chance = Random(f"{seed} {process} {task}")
     number = 0
@@ -57,9 +57,9 @@ def steps(seed: int, process: str, task: int, objects: list[ObjectId]) -> Iterat
         match what:
             case "small put" | "large put" | "streamed put":
                 size = chance.randint(*(SMALL_BYTES if what == "small put" else LARGE_BYTES))
-                yield Step(operation, Kind.PUT, object_id, payload(seed, operation, size), streamed=what == "streamed put")
+                yield LoadStep(operation, OperationKind.PUT, object_id, payload(seed, operation, size), streamed=what == "streamed put")
             case _:
-                yield Step(operation, Kind(what), object_id, b"")
+                yield LoadStep(operation, OperationKind(what), object_id, b"")
 
 
 def payload(seed: int, operation: str, size: int) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any, cast
 from changelog.base.errors import UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
-from emulators.demo.journal import Journal
+from emulators.demo.journal import OperationJournal
 from tiered.protocol.backends import HighVolumeBackend, Inline, LongTermBackend, Only, RowState, Tiers
 
 THERE_MAX_S = 0.020
@@ -27,10 +27,13 @@ BACK_MAX_S = 0.005
 
 def far(tiers: Tiers, runtime: Runtime) -> Tiers:
     """Returns the same tiers behind a delay."""
-    return Tiers(cast(HighVolumeBackend, _Far(tiers.high_volume, runtime)), cast(LongTermBackend, _Far(tiers.long_term, runtime)))
+    return Tiers(
+        cast(HighVolumeBackend, _DelayedService(tiers.high_volume, runtime)),
+        cast(LongTermBackend, _DelayedService(tiers.long_term, runtime)),
+    )
 
 
-class _Far:
+class _DelayedService:
     """Stands for the object that it is given. Only calls that are awaited are delayed."""
 
     def __init__(self, near: object, runtime: Runtime) -> None:
@@ -46,12 +49,12 @@ class _Far:
             await self._runtime.sleep(self._runtime.random.uniform(0, THERE_MAX_S))
             answer = await call(*arguments, **named)
             await self._runtime.sleep(self._runtime.random.uniform(0, BACK_MAX_S))
-            return _Far(answer, self._runtime) if hasattr(answer, "finalise") else answer
+            return _DelayedService(answer, self._runtime) if hasattr(answer, "finalise") else answer
 
         return exchange
 
 
-def witness(tiers: Tiers, journal: Journal, runtime: Runtime, timeout_s: float) -> Tiers:
+def witness(tiers: Tiers, journal: OperationJournal, runtime: Runtime, timeout_s: float) -> Tiers:
     """Returns the same tiers. The journal gets a line when a write of a row times out, and when more is known of it."""
     return Tiers(cast(HighVolumeBackend, _Witness(tiers.high_volume, journal, runtime, timeout_s)), tiers.long_term)
 
@@ -62,7 +65,7 @@ class _Witness:
     A connection that breaks at once says nothing: the write may have arrived in time.
     """
 
-    def __init__(self, rows: HighVolumeBackend, journal: Journal, runtime: Runtime, timeout_s: float) -> None:
+    def __init__(self, rows: HighVolumeBackend, journal: OperationJournal, runtime: Runtime, timeout_s: float) -> None:
         self._rows = rows
         self._journal = journal
         self._runtime = runtime

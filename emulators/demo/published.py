@@ -25,7 +25,7 @@ Update = tuple[str, str, int, int]
 
 
 @dataclass(slots=True)
-class Published:
+class PublishedFeed:
     """What a place of the feed holds. `view`: the blobs of each object. `frontier`: all before this time is there.
 
     `flaws`: a sentence for each rule of the feed that is broken.
@@ -53,17 +53,17 @@ def generations(directory: Path) -> list[Path]:
     return sorted(directory.glob(f"{GENERATION}*"))
 
 
-def read_folder(folder: Path | None, place: str) -> Published:
+def read_folder(folder: Path | None, place: str) -> PublishedFeed:
     """Returns what is in a generation's folder. None: there is no folder, which is a flaw."""
     if folder is None:
-        return Published(place, flaws=[f"{place} holds nothing"])
+        return PublishedFeed(place, flaws=[f"{place} holds nothing"])
     files = sorted(each for each in folder.iterdir() if not each.name.startswith("."))
     found = _read(place, (line for each in files for line in each.read_bytes().splitlines()))
     found.files = len(files)
     return found
 
 
-def read_output(path: Path, place: str) -> Published:
+def read_output(path: Path, place: str) -> PublishedFeed:
     """Returns what a follower has printed. A last line that is cut short is left out."""
     whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
     return _read(place, (line for line in whole.split(b"\n") if line.startswith(b"{")))
@@ -74,13 +74,13 @@ def frontier_of_output(path: Path) -> int:
     return read_output(path, "").frontier
 
 
-def _read(place: str, lines: Iterable[bytes]) -> Published:
+def _read(place: str, lines: Iterable[bytes]) -> PublishedFeed:
     updates, progress = set[Update](), list[dict[str, Any]]()
     for message in map(json.loads, lines):
         updates.update(_updates(message))
         if (told := message.get(PROGRESS)) is not None:
             progress.append(told)
-    found = Published(place, updates=len(updates))
+    found = PublishedFeed(place, updates=len(updates))
     counts = Counter[int]()
     for told in sorted(progress, key=lambda each: each["lower"]):
         lower, upper = told["lower"][0], told["upper"][0]

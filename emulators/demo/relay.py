@@ -23,7 +23,7 @@ BROKEN = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError)
 
 
 @dataclass(slots=True, eq=False)
-class _Connection:
+class _RelayedConnection:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     released: anyio.Event | None = None
 
@@ -34,7 +34,7 @@ class Relay:
     def __init__(self, server_port: int) -> None:
         self.port = 0
         self._server_port = server_port
-        self._connections: list[_Connection] = []
+        self._connections: list[_RelayedConnection] = []
         self._is_cut = False
         self._later = False
 
@@ -72,7 +72,7 @@ class Relay:
             await ends.enter_async_context(client)
             if self._is_cut:
                 return
-            self._connections.append(connection := _Connection())
+            self._connections.append(connection := _RelayedConnection())
             ends.callback(self._connections.remove, connection)
             with connection.scope, suppress(*BROKEN):
                 server = await ends.enter_async_context(await anyio.connect_tcp("127.0.0.1", self._server_port))
@@ -81,7 +81,7 @@ class Relay:
                     ways.start_soon(_pass_on, server, client, None)
 
 
-async def _pass_on(source: SocketStream, target: SocketStream, stalls: _Connection | None) -> None:
+async def _pass_on(source: SocketStream, target: SocketStream, stalls: _RelayedConnection | None) -> None:
     with suppress(*BROKEN):
         async for piece in source:
             if stalls is not None and stalls.released is not None:

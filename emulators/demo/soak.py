@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from emulators.demo.stage import Stage
+from emulators.demo.stage import DemoStage
 from emulators.demo.status_check import StatusCheck
-from emulators.demo.troupe import Actor
+from emulators.demo.troupe import DemoProcess
 
 STATUS = "s0"
 SAMPLES_MIN = 40
@@ -77,7 +77,7 @@ def growth(samples: Sequence[Footprint]) -> list[str]:
 class Soak:
     """`writer`, `daemon`: the parts that are spared. Call `start`, then `sample` each second, `clear`, and `end`."""
 
-    def __init__(self, stage: Stage, writer: str, daemon: str) -> None:
+    def __init__(self, stage: DemoStage, writer: str, daemon: str) -> None:
         self.spared = frozenset({writer, daemon, STATUS})
         self.status = StatusCheck(stage, daemon)
         self._stage = stage
@@ -95,7 +95,7 @@ class Soak:
     def start(self) -> None:
         self.status.start()
 
-    def sample(self, actors: Mapping[str, Actor]) -> None:
+    def sample(self, actors: Mapping[str, DemoProcess]) -> None:
         if time.monotonic() < self._sample_at:
             return
         self._sample_at = time.monotonic() + 1

@@ -1,6 +1,6 @@
 """The demo's options, and its stages. A stage is the backend of one run, its settings, and the directory of the run.
 
-    Stage                  the directory has tiered.yaml, journal/ and log/; only the stage knows the backend, all
+    DemoStage              the directory has tiered.yaml, journal/ and log/; only the stage knows the backend, all
                            others read tiered.yaml
       EmbeddedStage        SQLite and files below `store/`
       EmulatorStage        Bigtable and GCS, services that can be frozen and cut off (`emulators.demo.emulators`)
@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from changelog.base.errors import InvalidRequestError
-from emulators.demo.check import Stored
+from emulators.demo.check import BackendContent
 from emulators.demo.feed import DemoFeed
 from emulators.demo.files import StoredFiles
 from emulators.demo.load import INLINE_BYTES_MAX
@@ -86,11 +86,11 @@ class Service:
     mend: Callable[[], None]
 
 
-class Stage(ABC):
+class DemoStage(ABC):
     """A context: inside it the backend runs, and `config` has its settings; after it, nothing of it runs any more."""
 
     backend: str
-    stored: Stored
+    stored: BackendContent
     services: Sequence[Service] = ()
     pause_s = (0.2, 0.6)
     """The least and the greatest time between two kills or stops, in seconds."""
@@ -137,7 +137,7 @@ class Stage(ABC):
         """Returns whether a process that was just stopped may stay stopped: not if it blocks all the others."""
 
 
-class EmbeddedStage(Stage):
+class EmbeddedStage(DemoStage):
     backend = "embedded"
 
     def __init__(self, root: Path, *, with_feed: bool = False) -> None:

@@ -27,11 +27,11 @@ import anyio
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from changelog.log import ChangeLog
-from emulators.demo.check import Stored, is_stuck
+from emulators.demo.check import BackendContent, is_stuck
 from emulators.demo.journal import DIRECTOR, Tail, read_lines
-from emulators.demo.stage import Stage
+from emulators.demo.stage import DemoStage
 from recovery.statistics.persisted import RECOVERY
-from recovery.status.known import SILENCE_MAX_S, Level, Status
+from recovery.status.known import SILENCE_MAX_S, Status, StatusLevel
 from recovery.status.look import gather
 from tiered.errors import TieredError, UnavailableError
 from tiered.object_id import ObjectId
@@ -54,27 +54,27 @@ _URL = re.compile(rb"\bhttp_started url=(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
+class EntryKeys:
     """The keys of the entries that are stored at a moment. `stuck`: of those that are marked."""
 
     all: frozenset[str]
     stuck: frozenset[str]
 
 
-def read(stored: Stored) -> Entries:
+def read(stored: BackendContent) -> EntryKeys:
     found = list(stored.entries())
-    return Entries(frozenset(key for key, _ in found), frozenset(key for key, state in found if is_stuck(state)))
+    return EntryKeys(frozenset(key for key, _ in found), frozenset(key for key, state in found if is_stuck(state)))
 
 
 @dataclass(frozen=True, slots=True)
-class Offsets:
+class SeenOffsets:
     """What a look said of recovery's work. The next one may not say less."""
 
     outstanding: int = 0
     processed: int = 0
 
 
-def untrue(before: Entries, found: Status, after: Entries, recovered: int, daemons: Collection[int]) -> list[str]:
+def untrue(before: EntryKeys, found: Status, after: EntryKeys, recovered: int, daemons: Collection[int]) -> list[str]:
     """Returns a sentence for each thing that a look said and that was not so. Others may write meanwhile.
 
     `before`, `after`: what was stored before and after the look. `recovered`: how often a daemon wrote in its log that
@@ -84,9 +84,9 @@ def untrue(before: Entries, found: Status, after: Entries, recovered: int, daemo
     return list(_untrue(before, found, after, recovered, daemons))
 
 
-def _untrue(before: Entries, found: Status, after: Entries, recovered: int, daemons: Collection[int]) -> Iterator[str]:
+def _untrue(before: EntryKeys, found: Status, after: EntryKeys, recovered: int, daemons: Collection[int]) -> Iterator[str]:
     if not found.answers:
-        if found.level in (Level.OK, Level.BEHIND):
+        if found.level in (StatusLevel.OK, StatusLevel.BEHIND):
             yield f"the changelog did not answer, and the level is {found.level}"
         return
     stayed = len(before.all & after.all)
@@ -96,7 +96,7 @@ def _untrue(before: Entries, found: Status, after: Entries, recovered: int, daem
         shown = {entry.key for entry in found.stuck.entries}
         if found.stuck.count != len(after.stuck) or shown != after.stuck:
             yield f"it shows {sorted(shown)} as stuck ({found.stuck.count}), and stuck are {sorted(after.stuck)}"
-        if (found.level is Level.STUCK) != bool(after.stuck):
+        if (found.level is StatusLevel.STUCK) != bool(after.stuck):
             yield f"its level is {found.level}, and {len(after.stuck)} entries are stuck"
     if found.alive is not None and not min(daemons) <= found.alive <= max(daemons):
         yield f"it shows {found.alive} daemons as alive, and there are {min(daemons)} to {max(daemons)}"
@@ -104,14 +104,14 @@ def _untrue(before: Entries, found: Status, after: Entries, recovered: int, daem
         yield f"it says that {source.total.updates_committed} entries were cleaned up, and the daemons logged {recovered}"
 
 
-def offsets_of(found: Status) -> Offsets | None:
+def offsets_of(found: Status) -> SeenOffsets | None:
     source = found.sources.get(RECOVERY)
     if source is None or source.total.outstanding_values is None or source.total.processed_values is None:
         return None
-    return Offsets(source.total.outstanding_values, source.total.processed_values)
+    return SeenOffsets(source.total.outstanding_values, source.total.processed_values)
 
 
-def went_back(before: Offsets, now: Offsets) -> list[str]:
+def went_back(before: SeenOffsets, now: SeenOffsets) -> list[str]:
     """Returns a sentence for each rule that is broken: no offset decreases, and the lag is not negative."""
     sentences = []
     if now.outstanding < before.outstanding or now.processed < before.processed:
@@ -124,7 +124,7 @@ def went_back(before: Offsets, now: Offsets) -> list[str]:
 class StatusCheck:
     """`daemon`: the part that is never killed. `untrue_count`: how many sentences there were; `details`: the first."""
 
-    def __init__(self, stage: Stage, daemon: str) -> None:
+    def __init__(self, stage: DemoStage, daemon: str) -> None:
         self.looks = self.stuck_looks = self.asked = self.untrue_count = 0
         self.details: list[str] = []
         self._stage = stage
@@ -132,7 +132,7 @@ class StatusCheck:
         self._logs = Tail(stage.log, "d*.log")
         self._recovered = 0
         self._url: str | None = None
-        self._offsets = Offsets()
+        self._offsets = SeenOffsets()
         self._planted: list[ChangeId] = []
         self._may_plant, self._ends, self._is_clear = True, Event(), Event()
         self._thread = Thread(target=anyio.run, args=(self._look_until_told,), name="status check", daemon=True)
@@ -186,7 +186,7 @@ class StatusCheck:
                 self._ask()
                 await anyio.sleep(max(0.0, due_at - time.monotonic()))
 
-    def _judge(self, before: Entries, found: Status, after: Entries) -> None:
+    def _judge(self, before: EntryKeys, found: Status, after: EntryKeys) -> None:
         self._read_logs()
         self.looks += 1
         self.stuck_looks += bool(found.answers and before.stuck and before.stuck == after.stuck)

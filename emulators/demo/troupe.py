@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from changelog.base.errors import UnavailableError
 from emulators.demo.feed import ONCE
-from emulators.demo.journal import Journal
-from emulators.demo.stage import Stage
+from emulators.demo.journal import OperationJournal
+from emulators.demo.stage import DemoStage
 from emulators.demo.writer import TURNED_AWAY
 from tiered.settings import BIGTABLE_EMULATOR, ENV_PREFIX, GCS_EMULATOR
 
@@ -29,7 +29,7 @@ BREATH_S = 0.02
 
 
 @dataclass(slots=True, eq=False)
-class Actor:
+class DemoProcess:
     """One running process. `part`: `w` (writer), `d` (daemon) or another letter (`emulators.demo.feed`) and a number.
 
     `name`: the part, and how often it was started again before, as in `w0.3`.
@@ -49,15 +49,15 @@ class Actor:
 class Troupe:
     """All processes of a run. `command` returns the command line that starts the process of a name."""
 
-    def __init__(self, stage: Stage, journal: Journal, command: Callable[[str], list[str]]) -> None:
-        self.actors: dict[str, Actor] = {}
+    def __init__(self, stage: DemoStage, journal: OperationJournal, command: Callable[[str], list[str]]) -> None:
+        self.actors: dict[str, DemoProcess] = {}
         self.crashes: list[str] = []
         self._stage = stage
         self._journal = journal
         self._command = command
         self._incarnations: dict[str, int] = {}
 
-    def start(self, part: str) -> Actor:
+    def start(self, part: str) -> DemoProcess:
         incarnation = self._incarnations.get(part, -1) + 1
         self._incarnations[part] = incarnation
         name = f"{part}.{incarnation}"
@@ -65,16 +65,16 @@ class Troupe:
             running = subprocess.Popen(
                 self._command(name), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment()
             )
-        self.actors[part] = Actor(part, incarnation, running)
+        self.actors[part] = DemoProcess(part, incarnation, running)
         self._note("started", name, pid=running.pid)
         return self.actors[part]
 
-    def kill(self, actor: Actor) -> None:
+    def kill(self, actor: DemoProcess) -> None:
         """Kills with SIGKILL. The next `revive` starts the part again."""
         actor.running.kill()
         self._lay_off(actor, {-signal.SIGKILL: "killed", TURNED_AWAY: "ended"}.get(actor.running.wait(), "crashed"))
 
-    def stop(self, actor: Actor, seconds: float) -> bool:
+    def stop(self, actor: DemoProcess, seconds: float) -> bool:
         """Stops a process with SIGSTOP for so many seconds. Returns False if it ended, or may not stay stopped.
 
         If it would block all others where it was stopped, it goes on and is stopped again a moment later, STOP_TRIES
@@ -98,7 +98,7 @@ class Troupe:
             if actor.resume_at is not None and time.monotonic() >= actor.resume_at:
                 self.resume(actor)
 
-    def resume(self, actor: Actor) -> None:
+    def resume(self, actor: DemoProcess) -> None:
         actor.resume_at, actor.rests_until = None, time.monotonic() + self._stage.rest_s
         actor.running.send_signal(signal.SIGCONT)
         self._note("resumed", actor.name)
@@ -143,11 +143,11 @@ class Troupe:
         for actor in list(self.actors.values()):
             self.kill(actor)
 
-    def idle(self, letter: str) -> Iterator[Actor]:
+    def idle(self, letter: str) -> Iterator[DemoProcess]:
         """Returns the processes of this letter that run and are not stopped."""
         return (actor for actor in self.actors.values() if actor.part.startswith(letter) and actor.resume_at is None)
 
-    def _lay_off(self, actor: Actor, event: str) -> None:
+    def _lay_off(self, actor: DemoProcess, event: str) -> None:
         del self.actors[actor.part]
         self._note(event, actor.name)
         if event == "crashed":

@@ -25,7 +25,7 @@ PAUSE_S = (0.3, 0.9)
 FREEZES, STALLS, CUTS = KINDS = tuple(LASTS_S)
 
 
-class Weather:
+class DemoWeather:
     """Makes faults begin and end. Call `pass_by` all the time. `happened` counts each kind, such as `gcs_cuts`."""
 
     def __init__(self, services: Sequence[Service], chance: Random) -> None:

@@ -21,8 +21,8 @@ from typing import Any
 import anyio
 
 from changelog.base.runtime import Runtime, SystemRuntime
-from emulators.demo.journal import WRITES, Answer, Journal, Kind
-from emulators.demo.load import Step, digest, object_ids, steps
+from emulators.demo.journal import WRITES, JournaledAnswer, OperationJournal, OperationKind
+from emulators.demo.load import LoadStep, digest, object_ids, steps
 from emulators.demo.network import far, witness
 from emulators.demo.unfenced import open_demo_backends
 from tiered.errors import OutcomeUnknownError, TieredError, UnavailableError
@@ -71,10 +71,10 @@ async def write(orders: Orders, runtime: Runtime) -> int:
 
 
 async def _work_all(orders: Orders, backends: Backends, runtime: Runtime, settings: Settings, told: anyio.Event) -> None:
-    journal, objects = Journal(Path(orders.journal)), object_ids(orders.objects)
+    journal, objects = OperationJournal(Path(orders.journal)), object_ids(orders.objects)
     tiers = backends.tiers
     if settings.bigtable is not None:
-        tiers = witness(tiers, Journal(Path(orders.journal).with_suffix(WRITES)), runtime, settings.bigtable.timeout_s)
+        tiers = witness(tiers, OperationJournal(Path(orders.journal).with_suffix(WRITES)), runtime, settings.bigtable.timeout_s)
     async with (
         TieredStorage(far(tiers, runtime), backends.log, runtime, settings) as storage,
         anyio.create_task_group() as tasks,
@@ -83,44 +83,44 @@ async def _work_all(orders: Orders, backends: Backends, runtime: Runtime, settin
             tasks.start_soon(_work, storage, journal, runtime, steps(orders.seed, orders.name, task, objects), told)
 
 
-async def _work(storage: TieredStorage, journal: Journal, runtime: Runtime, todo: Iterator[Step], told: anyio.Event) -> None:
+async def _work(storage: TieredStorage, journal: OperationJournal, runtime: Runtime, todo: Iterator[LoadStep], told: anyio.Event) -> None:
     for step in todo:
         if told.is_set():
             return
         await perform(storage, journal, runtime, step)
 
 
-async def perform(storage: TieredStorage, journal: Journal, runtime: Runtime, step: Step) -> Answer:
+async def perform(storage: TieredStorage, journal: OperationJournal, runtime: Runtime, step: LoadStep) -> JournaledAnswer:
     """Does one operation, and writes a line into the journal before it and after it."""
     journal.write(
         at=runtime.monotonic(), begin=step.id, object=step.object_id.path, kind=step.kind, size=len(step.payload),
-        digest=digest(step.payload) if step.kind is Kind.PUT else None,
+        digest=digest(step.payload) if step.kind is OperationKind.PUT else None,
     )
     answer, said = await _answered(storage, step)
     journal.write(at=runtime.monotonic(), end=step.id, answer=answer, **said)
     return answer
 
 
-async def _answered(storage: TieredStorage, step: Step) -> tuple[Answer, dict[str, Any]]:
+async def _answered(storage: TieredStorage, step: LoadStep) -> tuple[JournaledAnswer, dict[str, Any]]:
     """Does the operation. Returns the answer, and what the journal adds to it."""
     try:
-        return Answer.OK, await _carry_out(storage, step)
+        return JournaledAnswer.OK, await _carry_out(storage, step)
     except OutcomeUnknownError as error:
-        return Answer.SETTLED if error.settled else Answer.UNKNOWN, {"detail": str(error)}
+        return JournaledAnswer.SETTLED if error.settled else JournaledAnswer.UNKNOWN, {"detail": str(error)}
     except UnavailableError as error:
-        return Answer.NO, {"detail": str(error)}
+        return JournaledAnswer.NO, {"detail": str(error)}
     except TieredError as error:
-        return Answer.ERROR, {"detail": f"{type(error).__name__}: {error}"}
+        return JournaledAnswer.ERROR, {"detail": f"{type(error).__name__}: {error}"}
 
 
-async def _carry_out(storage: TieredStorage, step: Step) -> dict[str, Any]:
+async def _carry_out(storage: TieredStorage, step: LoadStep) -> dict[str, Any]:
     match step.kind:
-        case Kind.PUT:
+        case OperationKind.PUT:
             payload = _pieces(step.payload) if step.streamed else step.payload
             await storage.put(step.object_id, payload, Metadata(custom={"operation": step.id}))
-        case Kind.DELETE:
+        case OperationKind.DELETE:
             await storage.delete(step.object_id)
-        case Kind.GET:
+        case OperationKind.GET:
             stored = await storage.get(step.object_id)
             if stored is not None:
                 return {"digest": digest(await stored.read()), "by": stored.metadata.custom.get("operation")}

@@ -24,8 +24,8 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
-from emulators.feed.transactions import History, Order, Reference, reference, run
-from recovery.feed.batch import Batch
+from emulators.feed.transactions import CommitOrder, Reference, ScheduleHistory, reference, run
+from recovery.feed.batch import FeedBatch
 from recovery.feed.errors import FeedError
 from recovery.feed.messages import Message, Updates
 from recovery.feed.reader import CdcReader
@@ -37,32 +37,32 @@ REACHES = (2.0, 8.0, 1000.0)
 """By how many places a mangled channel may delay a message. The last one is longer than any history."""
 
 
-class Reader(Protocol):
-    def feed(self, message: Message) -> Batch | None: ...
+class TableReader(Protocol):
+    def feed(self, message: Message) -> FeedBatch | None: ...
 
 
-class Verdict(Enum):
+class TableVerdict(Enum):
     RIGHT = "right"
     LEAKED = "leaked"
     REFUSED = "refused"
     STUCK = "stuck"
 
 
-READERS: dict[str, Callable[[], Reader]] = {
+READERS: dict[str, Callable[[], TableReader]] = {
     "CDC v2": lambda: CdcReader(lenient=True), "strict": CdcReader, "roll-back": RollbackReader,
 }
 CHANNELS = ("ordered", "mangled", "zombie")
 
-Cell = tuple[Order, str, str]
+Cell = tuple[CommitOrder, str, str]
 """Order, channel and reader."""
-Table = dict[Cell, Counter[Verdict]]
+Table = dict[Cell, Counter[TableVerdict]]
 
 
 def table(schedules: int) -> Table:
     """Runs the schedules of so many seeds, from 1 on, and counts the verdicts."""
-    cells: Table = {(order, channel, reader): Counter() for order in Order for channel in CHANNELS for reader in READERS}
+    cells: Table = {(order, channel, reader): Counter() for order in CommitOrder for channel in CHANNELS for reader in READERS}
     for seed in range(1, schedules + 1):
-        for order in Order:
+        for order in CommitOrder:
             for channel in CHANNELS:
                 history, messages = sent(seed, order, channel)
                 for name, reader in READERS.items():
@@ -70,7 +70,7 @@ def table(schedules: int) -> Table:
     return cells
 
 
-def sent(seed: int, order: Order, channel: str) -> tuple[History, Sequence[Message]]:
+def sent(seed: int, order: CommitOrder, channel: str) -> tuple[ScheduleHistory, Sequence[Message]]:
     """Returns what happened, and the messages as the channel delivers them."""
     history = run(seed, order, zombies=channel == "zombie")
     return history, list(mangled(history.messages, Random(f"{seed}/channel"))) if channel == "mangled" else history.messages
@@ -86,7 +86,7 @@ def mangled(messages: Sequence[Message], random: Random) -> Iterator[Message]:
     yield from (message for _, _, message in sorted(delayed, key=lambda each: each[:2]))
 
 
-def judged(history: History, messages: Sequence[Message], reader: Reader) -> Verdict:
+def judged(history: ScheduleHistory, messages: Sequence[Message], reader: TableReader) -> TableVerdict:
     """Returns what becomes of a reader that is given these messages."""
     view: Counter[Reference] = Counter()
     frontier: tuple[int, ...] = (0,)
@@ -94,15 +94,15 @@ def judged(history: History, messages: Sequence[Message], reader: Reader) -> Ver
         try:
             batch = reader.feed(message)
         except FeedError:
-            return Verdict.REFUSED
+            return TableVerdict.REFUSED
         if batch is None:
             continue
         for data, _, diff in batch.updates:
             view[reference(data)] += diff
         frontier = batch.frontier
         if {each: number for each, number in view.items() if number} != history.view(frontier[0]):
-            return Verdict.LEAKED
-    return Verdict.RIGHT if frontier == (history.end,) else Verdict.STUCK
+            return TableVerdict.LEAKED
+    return TableVerdict.RIGHT if frontier == (history.end,) else TableVerdict.STUCK
 
 
 def wrong(cells: Table) -> list[str]:
@@ -113,13 +113,13 @@ def wrong(cells: Table) -> list[str]:
     """
     found = []
     for (order, channel, reader), verdicts in cells.items():
-        tolerates = channel == "ordered" if reader == "roll-back" else order is Order.COMMIT_FIRST
+        tolerates = channel == "ordered" if reader == "roll-back" else order is CommitOrder.COMMIT_FIRST
         where = f"{order.value}, {channel} channel, {reader} reader"
-        if tolerates and set(verdicts) != {Verdict.RIGHT}:
+        if tolerates and set(verdicts) != {TableVerdict.RIGHT}:
             found.append(f"{where}: {_cell(verdicts)}, but none may be")
-        if not tolerates and not verdicts.total() > verdicts[Verdict.RIGHT]:
+        if not tolerates and not verdicts.total() > verdicts[TableVerdict.RIGHT]:
             found.append(f"{where}: nothing went wrong, but something must")
-        if not tolerates and reader == "CDC v2" and not verdicts[Verdict.LEAKED]:
+        if not tolerates and reader == "CDC v2" and not verdicts[TableVerdict.LEAKED]:
             found.append(f"{where}: nothing leaked, but something must")
     return found
 
@@ -128,7 +128,9 @@ def lines(cells: Table) -> list[str]:
     """Returns the table in Markdown. A cell says of how many schedules which verdict is true."""
     head = ["order of the writer", "channel", *READERS]
     rows = [
-        [order.value, channel, *(_cell(cells[order, channel, reader]) for reader in READERS)] for order in Order for channel in CHANNELS
+        [order.value, channel, *(_cell(cells[order, channel, reader]) for reader in READERS)]
+        for order in CommitOrder
+        for channel in CHANNELS
     ]
     return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
 
@@ -147,8 +149,8 @@ def recorded(page: Path) -> list[str]:
     return page.read_text("utf-8").partition(BEGIN)[2].partition(END)[0].strip().splitlines()
 
 
-def _cell(verdicts: Counter[Verdict]) -> str:
-    wrong = [f"{verdicts[each]:,} {each.value}" for each in Verdict if each is not Verdict.RIGHT and verdicts[each]]
+def _cell(verdicts: Counter[TableVerdict]) -> str:
+    wrong = [f"{verdicts[each]:,} {each.value}" for each in TableVerdict if each is not TableVerdict.RIGHT and verdicts[each]]
     return ", ".join(wrong) or "all right"
 
 

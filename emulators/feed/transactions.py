@@ -36,13 +36,13 @@ Reference = tuple[str, str]
 """An object and its blob."""
 
 
-class Order(Enum):
+class CommitOrder(Enum):
     PUBLISHED = "published"
     COMMIT_FIRST = "commit-first"
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class ModelCheckpoint:
     """`time`: that of the last committed transaction. `lower`: where its progress begins. `updates`: its content."""
 
     epoch: int = 0
@@ -58,12 +58,12 @@ class Checkpoint:
 
 
 @dataclass(slots=True)
-class Row:
+class CheckpointRow:
     """The row of the checkpoint."""
 
-    checkpoint: Checkpoint = Checkpoint()
+    checkpoint: ModelCheckpoint = ModelCheckpoint()
 
-    def swap(self, known: Checkpoint, new: Checkpoint) -> bool:
+    def swap(self, known: ModelCheckpoint, new: ModelCheckpoint) -> bool:
         """Writes the new checkpoint if the row still has the known one. Says whether it did."""
         if (self.checkpoint.epoch, self.checkpoint.seq) != (known.epoch, known.seq):
             return False
@@ -72,7 +72,7 @@ class Row:
 
 
 @dataclass(slots=True)
-class History:
+class ScheduleHistory:
     """What happened in a schedule.
 
     `messages`: what was sent, in order. `committed`: the content of each committed transaction, by its time.
@@ -99,13 +99,13 @@ class History:
 
 
 @dataclass(slots=True)
-class Writer:
+class ModelWriter:
     """One life of a writer. `steps` ends when another writer has fenced it."""
 
-    order: Order
-    row: Row
+    order: CommitOrder
+    row: CheckpointRow
     live: dict[str, str]
-    history: History
+    history: ScheduleHistory
     bootstrap: bool = True
 
     def steps(self) -> Iterator[bool]:
@@ -122,7 +122,7 @@ class Writer:
                 continue
             time = mine.time + 1
             intent = tuple(Update({"object": name, "blob": blob}, time, diff) for (name, blob), diff in updates)
-            if self.order is Order.PUBLISHED:
+            if self.order is CommitOrder.PUBLISHED:
                 yield from self._send(intent)
             committed = replace(mine, seq=mine.seq + 1, time=time, lower=mine.time + 1, updates=intent)
             if not self.row.swap(mine, committed):
@@ -132,10 +132,10 @@ class Writer:
             yield False
             yield from self._acknowledge(mine)
 
-    def _acknowledge(self, mine: Checkpoint) -> Iterator[bool]:
+    def _acknowledge(self, mine: ModelCheckpoint) -> Iterator[bool]:
         if not self.bootstrap and mine.time == 0:
             return
-        if self.order is Order.COMMIT_FIRST:
+        if self.order is CommitOrder.COMMIT_FIRST:
             yield from self._send(mine.updates)
         self.history.messages.append(mine.progress)
         self.history.acknowledged.append((len(self.history.messages), mine.time))
@@ -153,16 +153,16 @@ class Writer:
         return [(each, wanted[each] - published[each]) for each in sorted(wanted | published) if wanted[each] != published[each]]
 
 
-def run(seed: int, order: Order, *, bootstrap: bool = True, zombies: bool = False) -> History:
+def run(seed: int, order: CommitOrder, *, bootstrap: bool = True, zombies: bool = False) -> ScheduleHistory:
     """Returns the history of the schedule that the seed chooses. Its last writer publishes everything.
 
     `bootstrap`: a progress goes out before any update. `zombies`: some writers that should be dead go on.
     """
     random = Random(f"{seed}/feed")
-    history, row, live, names = History(), Row(), dict[str, str](), count(1)
+    history, row, live, names = ScheduleHistory(), CheckpointRow(), dict[str, str](), count(1)
     undead: list[Iterator[bool]] = []
     for _ in range(random.randint(1, LIVES_MAX)):
-        steps = Writer(order, row, live, history, bootstrap).steps()
+        steps = ModelWriter(order, row, live, history, bootstrap).steps()
         _change(live, names, random)
         for _ in range(random.randint(1, STEPS_MAX)):
             next(steps, None)
@@ -172,7 +172,7 @@ def run(seed: int, order: Order, *, bootstrap: bool = True, zombies: bool = Fals
         if zombies and random.random() < 0.5:
             undead.append(steps)
         _change(live, names, random)
-    steps = Writer(order, row, live, history, bootstrap).steps()
+    steps = ModelWriter(order, row, live, history, bootstrap).steps()
     while not next(steps):
         _stagger(undead, random)
     return history

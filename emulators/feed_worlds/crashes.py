@@ -16,7 +16,7 @@ from emulators.feed_worlds.run import FedWorld
 from emulators.simulation.run import quiet
 from emulators.world.client import Client
 from emulators.world.deployment import INLINE_BYTES_MAX, SETTINGS, World
-from emulators.world.faults import Fault, Mode, Process
+from emulators.world.faults import CallFault, Mode, Process
 from emulators.world.runtime import elapse, run_world
 from tiered.metadata import TimeToLive
 from tiered.object_id import ObjectId
@@ -51,14 +51,14 @@ async def _live(call: int | None, ending: Mode) -> int:
     world, number = World(1, settings=FED), itertools.count(1)
     made = 0
 
-    def plan(point: str) -> Fault | None:
+    def plan(point: str) -> CallFault | None:
         nonlocal made
         made = next(number)
         if made != call:
             return None
         if ending is Mode.LATE:
             feeder.crash()
-        return Fault(ending, LATE_S)
+        return CallFault(ending, LATE_S)
 
     async with world:
         fed = FedWorld(world, FED)

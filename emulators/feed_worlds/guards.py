@@ -23,12 +23,12 @@ from recovery.feed.writer import delivery, stored, writer
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
 from recovery.feed.writer.positions import Position, note_name
 from recovery.feed.writer.stored import Journaled
-from recovery.feed.writer.writer import Covered, FeedWriter, Intent, Step
+from recovery.feed.writer.writer import Covered, FeedWriter, Intent, StepResult
 from tiered.protocol.finishing import Ending, clean_up, finish, settle_change
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class FeedGuard:
     """One guard. `protects`: what goes wrong without it. `patches`: what stands there instead.
 
     `seed`: one that misses it. None: no seed of a thousand does; tests/recovery/feed/writer/test_zombies.py shows it.
@@ -94,7 +94,7 @@ def _tell_at_once(began_ms: int, *, withheld: bool) -> Pass:
     return _PASS(began_ms, withheld=False)
 
 
-async def _go_on_telling(self: FeedWriter, known: Checkpoint, *, withheld: bool) -> Step:
+async def _go_on_telling(self: FeedWriter, known: Checkpoint, *, withheld: bool) -> StepResult:
     return await _BEGIN_PASS(self, known, withheld=False)
 
 
@@ -121,43 +121,44 @@ def _in_both(instead: Callable[..., Awaitable[Ending]]) -> tuple[Replacement, ..
     return (tiered.protocol.writing, "finish", instead), (recovery.loop, "finish", instead)
 
 
-GUARDS: dict[str, Guard] = {
-    "compare-and-swap of the checkpoint": Guard(
+GUARDS: dict[str, FeedGuard] = {
+    "compare-and-swap of the checkpoint": FeedGuard(
         "A writer that was fenced commits, and takes back what its successor has committed.",
         ((FeedWriter, "_commit", _commit_over_anything),), seed=4
     ),
-    "commit before delivery": Guard(
+    "commit before delivery": FeedGuard(
         "A sink gets a transaction that is never committed.", ((FeedWriter, "_commit", _deliver_first),), seed=1
     ),
-    "version of a value": Guard(
+    "version of a value": FeedGuard(
         "A late write of a fenced writer changes the published index.",
         ((SimulatedChangeLog, "write_values", _last_arrival_wins),)
     ),
-    "redo after opening": Guard(
+    "redo after opening": FeedGuard(
         "What was committed and not applied is published once more.", ((FeedWriter, "_updates_of", _redo_nothing),), seed=34
     ),
-    "deletion after the -1": Guard("A blob is gone while the feed still shows it.", _in_both(_finish_before_the_feed), seed=18),
-    "settled before it is kept": Guard("A change takes effect after the feed has looked at its row.", _in_both(_keep_unsettled), seed=1),
-    "withheld progress of the first pass": Guard(
+    "deletion after the -1": FeedGuard("A blob is gone while the feed still shows it.", _in_both(_finish_before_the_feed), seed=18),
+    "settled before it is kept": FeedGuard("A change takes effect after the feed has looked at its row.", _in_both(_keep_unsettled),
+    seed=1),
+    "withheld progress of the first pass": FeedGuard(
         "A reader takes a part of the references for all.", ((writer, "_pass", _tell_at_once),), seed=3
     ),
-    "withheld progress after a gap": Guard(
+    "withheld progress after a gap": FeedGuard(
         "A reader is told of references that recovery has deleted.", ((FeedWriter, "_begin_pass", _go_on_telling),), seed=77
     ),
-    "commit of a hint without a difference": Guard(
+    "commit of a hint without a difference": FeedGuard(
         "A fenced writer that compared with an old index forgets a hint.", ((FeedWriter, "_publish", _publish_only_differences),)
     ),
-    "name of the writer in the checkpoint": Guard(
+    "name of the writer in the checkpoint": FeedGuard(
         "Two writers that open at once both believe that they won.", ((writer, "instance_name", lambda runtime, role: role),)
     ),
-    "position that only goes forward": Guard(
+    "position that only goes forward": FeedGuard(
         "A fenced writer takes the position of a sink back.", ((delivery, "advance", _write_position),), seed=220
     ),
-    "trim of what every sink has": Guard("A slow sink never gets a file.", ((FeedWriter, "trim", _trim_all),), seed=2),
-    "old blob of a refused change": Guard(
+    "trim of what every sink has": FeedGuard("A slow sink never gets a file.", ((FeedWriter, "trim", _trim_all),), seed=2),
+    "old blob of a refused change": FeedGuard(
         "A blob that a later change takes away is deleted before its -1.", ((writer, "Covered", _covered_by_its_own),)
     ),
-    "sweep of earlier epochs only": Guard(
+    "sweep of earlier epochs only": FeedGuard(
         "A fenced writer removes the files of its successor.", ((stored, "_epoch_of", lambda key: -1),)
     ),
 }  # fmt: skip

@@ -11,7 +11,7 @@ import anyio
 from emulators.feed_worlds.run import FedWorld
 from emulators.simulation.run import quiet
 from emulators.world.deployment import INLINE_BYTES_MAX, SETTINGS, World
-from emulators.world.faults import Fault, Mode, Process
+from emulators.world.faults import CallFault, Mode, Process
 from emulators.world.runtime import elapse, run_world
 from tiered.object_id import ObjectId
 from tiered.settings import FeedSettings
@@ -68,8 +68,8 @@ async def _call(world: World, name: str, objects: Sequence[ObjectId], changes: i
 async def _feed(world: World, fed: FedWorld, name: str, chance: Random, over: anyio.Event) -> None:
     """Runs writers, one life after the other, each until it is killed."""
 
-    def plan(point: str) -> Fault | None:
-        return Fault(chance.choice(FAULTS), 40.0) if chance.random() < KILLED_SHARE and not over.is_set() else None
+    def plan(point: str) -> CallFault | None:
+        return CallFault(chance.choice(FAULTS), 40.0) if chance.random() < KILLED_SHARE and not over.is_set() else None
 
     life = 0
     while not over.is_set():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random  # noqa: TID251 - the simulated door for chance
 
-from emulators.simulation.recipe import Actor, Kind, Outage, Recipe, Role, Weather
+from emulators.simulation.recipe import Actor, PlannedOutage, Recipe, Role, StepKind, Weather
 from emulators.world.deployment import SETTINGS, TIGHT
 from emulators.world.faults import Mode
 from tiered.settings import FeedSettings, Settings
@@ -43,7 +43,7 @@ class FeedRecipe:
         chance = Random(f"feed recipe {seed}")
         base = _hours(seed)
         actors = [replace(actor, stays=False) for actor in base.actors if actor.role not in LEFT_OUT]
-        actors = [replace(actor, steps=tuple(step for step in actor.steps if step.kind not in (Kind.SLEEP, Kind.COPY_OLDER)))
+        actors = [replace(actor, steps=tuple(step for step in actor.steps if step.kind not in (StepKind.SLEEP, StepKind.COPY_OLDER)))
                   for actor in actors]  # fmt: skip
         if chance.random() < 0.5:  # more writes, on the same two objects
             actors = [replace(actor, steps=actor.steps * chance.choice((2, 3))) if actor.role is Role.CALLER else actor for actor in actors]
@@ -70,7 +70,7 @@ class FeedRecipe:
         if chance.random() < 0.3:
             from_s = chance.uniform(0, busy_s)
             mode = chance.choice((Mode.UNAVAILABLE, Mode.LOST, Mode.SLOW, Mode.DROPPED))
-            outages += (Outage("sink", mode, from_s, from_s + chance.choice((30.0, 300.0))),)
+            outages += (PlannedOutage("sink", mode, from_s, from_s + chance.choice((30.0, 300.0))),)
         base = replace(base, actors=tuple(actors), outages=outages, things=chance.choice((base.things, 2)))
         return FeedRecipe(base, feeders, bound, settings, chance.choice((0.0, 0.0, 0.3)), chance.choice((0, 0, 3)))
 

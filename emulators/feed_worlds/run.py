@@ -5,7 +5,7 @@
     3 a writer without faults goes on until nothing waits, and then makes one more pass over all rows
     4 rest: `FeedWatch.rest`, I1-I7, and every clean-up once more (I5)
 
-A run raises nothing. Its `Result` holds what breaks.
+A run raises nothing. Its `RunResult` holds what breaks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from emulators.feed_worlds.watch import FeedWatch
 from emulators.simulation.actors import LARGE_BYTES, OBJECTS, RESTART_S, Stage, live
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.recipe import Actor, Role
-from emulators.simulation.run import SKEW_MAX_S, WORLD_ENDS_S, Result, drain, quiet, violation_of
+from emulators.simulation.run import SKEW_MAX_S, WORLD_ENDS_S, RunResult, drain, quiet, violation_of
 from emulators.world.deployment import World
 from emulators.world.faults import Process
 from emulators.world.runtime import elapse, run_world
@@ -82,9 +82,9 @@ class FedWorld:
         await self.writer(self.world.process(f"{name}-once"), once=True).run()
 
 
-def run(recipe: FeedRecipe, coverage: Coverage) -> Result:
+def run(recipe: FeedRecipe, coverage: Coverage) -> RunResult:
     """Runs a recipe. `coverage` counts what was exercised."""
-    result = Result(recipe.seed)
+    result = RunResult(recipe.seed)
     looks = cleaning.LOOK_EVERY_S, delivery.LOOK_EVERY_S
     cleaning.LOOK_EVERY_S = delivery.LOOK_EVERY_S = WRITER_LOOKS_EVERY_S
     with quiet():
@@ -99,7 +99,7 @@ def run(recipe: FeedRecipe, coverage: Coverage) -> Result:
     return result
 
 
-async def _live(recipe: FeedRecipe, result: Result, coverage: Coverage) -> None:
+async def _live(recipe: FeedRecipe, result: RunResult, coverage: Coverage) -> None:
     base = recipe.base
     skew_max_s = max(SKEW_MAX_S if actor.role is Role.CLOCKS else abs(actor.skew_s) for actor in base.actors)
     world = World(recipe.seed, sessions=base.sessions, settings=recipe.settings, skew_max_s=skew_max_s)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from changelog.base.runtime import Runtime
-from emulators.world.runtime import Simulated
-from recovery.feed.sinks.sink import Held, Owner, Parcel
+from emulators.world.runtime import SimulatedService
+from recovery.feed.sinks.sink import Owner, Parcel, SinkContent
 
 
-class WorldSink(Simulated):
+class WorldSink(SimulatedService):
     """Keeps what arrives, in the order of arrival, also what comes twice. `held`: the same by folder and name."""
 
     def __init__(self, runtime: Runtime, name: str) -> None:
@@ -23,10 +23,10 @@ class WorldSink(Simulated):
         self.held.setdefault((parcel.generation, parcel.time), parcel)
         self._took_effect("sink.deliver", self.name)
 
-    async def look(self, generation: int, since: int) -> Held:
+    async def look(self, generation: int, since: int) -> SinkContent:
         await self._travel()
         times = tuple(sorted(time for number, time in self.held if number == generation and time >= since))
-        return Held(self.owner, max((number for number, _ in self.held), default=None), times)
+        return SinkContent(self.owner, max((number for number, _ in self.held), default=None), times)
 
     async def claim(self, owner: Owner) -> bool:
         await self._travel()

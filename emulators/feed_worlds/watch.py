@@ -68,7 +68,7 @@ class Generation:
         return {path: blob for (path, blob), number in found.items() if number}
 
 
-class Reading:
+class StrictReader:
     """A strict reader of one generation, and the view that it has."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class FeedWatch:
         self._lapsed = set[str]()
         self._kept: dict[str, tuple[str, int, float]] = {}
         self._positions: dict[str, tuple[int, int]] = {}
-        self._readings: dict[tuple[str, int], Reading] = {}
+        self._readings: dict[tuple[str, int], StrictReader] = {}
         for path in world.rows.states:
             self._note_row(path)
         for observers in (world.rows.observers, world.blobs.observers, world.log.observers, *(sink.observers for sink in sinks)):
@@ -301,7 +301,7 @@ class FeedWatch:
         if generation is None or generation.files.get(parcel.time) != parcel.data:
             self._report("feed published", f"{sink.name} got {parcel.folder}/{parcel.name}, which was not committed so")
             return
-        reading = self._readings.setdefault((sink.name, parcel.generation), Reading())
+        reading = self._readings.setdefault((sink.name, parcel.generation), StrictReader())
         before = reading.frontier
         for message in messages_of(parcel.data):
             if (wrong := reading.feed(message)) is not None:
@@ -379,7 +379,7 @@ class FeedWatch:
 
     def _read_by_name(self, sink: WorldSink, generation: Generation, checkpoint: dict[str, Any], rows: View) -> None:
         """Reads the files of a sink in the order of their names, as a strict reader does."""
-        reading = Reading()
+        reading = StrictReader()
         held: list[Parcel] = [each for each in sink.held.values() if each.generation == generation.number]
         for parcel in sorted(held, key=lambda each: each.name):
             for message in messages_of(parcel.data):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
 
-from emulators.gcs.wire import Call
+from emulators.gcs.wire import WireRequest
 
 
 class FaultMode(Enum):
@@ -47,11 +47,11 @@ class GcsFault:
     text: str | None = None
     seconds: float = 0.0
 
-    def matches(self, call: Call, name: str) -> bool:
+    def matches(self, call: WireRequest, name: str) -> bool:
         return self.times != 0 and fnmatchcase(call.kind, self.kind) and self.name in name
 
 
-def take_fault(faults: list[GcsFault], call: Call, name: str) -> GcsFault | None:
+def take_fault(faults: list[GcsFault], call: WireRequest, name: str) -> GcsFault | None:
     fault = next((each for each in faults if each.matches(call, name)), None)
     if fault is not None and fault.times is not None:
         fault.times -= 1

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import re
 
-from emulators.gcs.store import StoredObject
-from emulators.gcs.wire import Answer, GcsError
+from emulators.gcs.store import ObjectGeneration
+from emulators.gcs.wire import GcsError, WireResponse
 
 
-def media(stored: StoredObject, wanted: str | None) -> Answer:
+def media(stored: ObjectGeneration, wanted: str | None) -> WireResponse:
     """Returns the object's bytes. `wanted`: the header `Range`. Raises 416 if the range is empty."""
     size, headers = len(stored.payload), _headers(stored)
     span = _span(wanted, size)
     if span is None:
-        return Answer(200, stored.payload, headers)
+        return WireResponse(200, stored.payload, headers)
     start, stop = span
-    return Answer(206, stored.payload[start:stop], {**headers, "Content-Range": f"bytes {start}-{stop - 1}/{size}"})
+    return WireResponse(206, stored.payload[start:stop], {**headers, "Content-Range": f"bytes {start}-{stop - 1}/{size}"})
 
 
-def _headers(stored: StoredObject) -> dict[str, str]:
+def _headers(stored: ObjectGeneration) -> dict[str, str]:
     """Returns the headers of a download. The JSON API shows custom metadata only in the object's metadata, not here."""
     content = {re.sub("(?<=[a-z])(?=[A-Z])", "-", key).title(): value for key, value in stored.content.items()}
     encoding = stored.content.get("contentEncoding", "identity")

@@ -4,7 +4,7 @@
         server.create_bucket("blobs")        server.buckets     name -> Bucket, open to inspection
         server.faults.append(GcsFault(...))  server.calls       kinds of the calls that came, in order
 
-    request -> Call -> [fault] -> body -> [fault] -> GcsService.answer, one atomic step -> [fault] -> answer
+    request -> WireRequest -> [fault] -> body -> [fault] -> GcsService.answer, one atomic step -> [fault] -> answer
 
 It is an aiohttp server, so it runs on asyncio only. Its clients may be anything, in any process. *Failure*: a body that
 breaks off has no effect, except that a resumable upload keeps its whole granules.
@@ -28,7 +28,7 @@ from emulators.gcs.faults import FaultMode, GcsFault, take_fault
 from emulators.gcs.service import GcsService
 from emulators.gcs.sessions import ContentRange, Session
 from emulators.gcs.store import Bucket
-from emulators.gcs.wire import HEAD_BYTES_MAX, HEAD_END, Answer, Call, GcsError, with_one_content_type
+from emulators.gcs.wire import HEAD_BYTES_MAX, HEAD_END, GcsError, WireRequest, WireResponse, with_one_content_type
 
 PIECE_BYTES = 256 * 1024
 CALLS_KEPT = 10_000
@@ -51,7 +51,7 @@ class GcsEmulator:
         self._runtime = runtime or SystemRuntime()
         self._service = GcsService(self._runtime, self._fault_of_part)
         self._closing = anyio.Event()
-        self._server = _Server(self._serve, auto_decompress=False)
+        self._server = _GcsServer(self._serve, auto_decompress=False)
         self._runner = web.ServerRunner(self._server, shutdown_timeout=1.0)
         self._port = port
 
@@ -104,10 +104,10 @@ class GcsEmulator:
                 request.transport.abort()
             return web.Response(status=503)
 
-    async def _answer(self, request: web.BaseRequest) -> tuple[Answer, bool]:
+    async def _answer(self, request: web.BaseRequest) -> tuple[WireResponse, bool]:
         """Returns the answer, and whether only half of it is to be sent."""
         try:
-            call = Call.parse(request.method, request.raw_path, request.headers)
+            call = WireRequest.parse(request.method, request.raw_path, request.headers)
         except GcsError as error:
             await self._read_body(request)
             return error.answer(), False
@@ -129,12 +129,12 @@ class GcsEmulator:
             raise _ConnectionLostError
         return answer, mode is FaultMode.TRUNCATE
 
-    def _fault_of_part(self, call: Call) -> GcsError | None:
+    def _fault_of_part(self, call: WireRequest) -> GcsError | None:
         """The fault of one call of a batch. Only an error status can be."""
         fault = take_fault([each for each in self.faults if each.mode is FaultMode.STATUS], call, call.name)
         return None if fault is None else _error_of(fault)
 
-    def _note(self, call: Call) -> None:
+    def _note(self, call: WireRequest) -> None:
         self.calls.append(call.kind)
         del self.calls[:-CALLS_KEPT]
 
@@ -146,7 +146,7 @@ class GcsEmulator:
         if fault.mode is FaultMode.DELAY:
             await self._runtime.sleep(fault.seconds)
 
-    async def _receive(self, request: web.BaseRequest, call: Call) -> tuple[Answer | None, bytes]:
+    async def _receive(self, request: web.BaseRequest, call: WireRequest) -> tuple[WireResponse | None, bytes]:
         """Returns the whole body, or a refusal. The body of a resumable upload goes to its session."""
         if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -182,7 +182,7 @@ class GcsEmulator:
         if session.open:
             session.end(sent, count)
 
-    async def _send(self, request: web.BaseRequest, answer: Answer, truncated: bool) -> web.StreamResponse:
+    async def _send(self, request: web.BaseRequest, answer: WireResponse, truncated: bool) -> web.StreamResponse:
         body = b"" if answer.status == 304 else answer.body
         if request.method == "HEAD" or (len(body) <= PIECE_BYTES and not truncated):
             return web.Response(status=answer.status, body=body, headers=answer.headers)
@@ -208,11 +208,11 @@ def _error_of(fault: GcsFault) -> GcsError:
 class _BetweenError(GcsError):
     """An answer that is not in the service's form. Any status may have one."""
 
-    def answer(self) -> Answer:
-        return Answer(self.status, str(self).encode(), {"Content-Type": "text/html", **self.headers})
+    def answer(self) -> WireResponse:
+        return WireResponse(self.status, str(self).encode(), {"Content-Type": "text/html", **self.headers})
 
 
-class _Server(web.Server):
+class _GcsServer(web.Server):
     """Accepts what GCS accepts.
 
     aiohttp itself refuses a request with two Content-Type headers, and one client sends its multipart uploads like

@@ -16,7 +16,7 @@ from emulators.gcs.sessions import SESSION_AGE_MAX_NS, ContentRange, Session
 from emulators.gcs.store import (
     WEEK_S,
     Bucket,
-    StoredObject,
+    ObjectGeneration,
     bucket_of,
     check_fields,
     check_name,
@@ -26,9 +26,9 @@ from emulators.gcs.store import (
     rfc3339,
 )
 from emulators.gcs.wire import (
-    Answer,
-    Call,
     GcsError,
+    WireRequest,
+    WireResponse,
     XmlError,
     batch_answer,
     batch_calls,
@@ -50,14 +50,14 @@ class GcsService:
     `merges_rewrites` True: as in Google's testbench, what the body of a rewrite leaves out stays as in the source.
     """
 
-    def __init__(self, runtime: Runtime, fault_of: Callable[[Call], GcsError | None] = lambda call: None) -> None:
+    def __init__(self, runtime: Runtime, fault_of: Callable[[WireRequest], GcsError | None] = lambda call: None) -> None:
         """`fault_of`: the error that a call of a batch gets instead of its effect, or None."""
         self.merges_rewrites = False
         self._fault_of = fault_of
         self.buckets: dict[str, Bucket] = {}
         self.sessions: dict[str, Session] = {}
         self._runtime = runtime
-        self._steps: dict[str, Callable[[Call, bytes], Answer]] = {
+        self._steps: dict[str, Callable[[WireRequest, bytes], WireResponse]] = {
             "upload.media": self._upload_media, "upload.multipart": self._upload_multipart, "upload.start": self._start,
             "upload.put": self._finish, "upload.status": self._finish, "upload.cancel": self._cancel,
             "object.get": self._get, "object.read": self._read, "object.delete": self._delete, "object.patch": self._patch,
@@ -68,7 +68,7 @@ class GcsService:
             **xml_steps(self.buckets, runtime),
         }  # fmt: skip
 
-    def answer(self, call: Call, body: bytes) -> Answer:
+    def answer(self, call: WireRequest, body: bytes) -> WireResponse:
         """Carries the call out, or returns why not."""
         try:
             return self._steps[call.kind](call, body)
@@ -81,20 +81,20 @@ class GcsService:
 
     # --- uploads
 
-    def _upload_media(self, call: Call, body: bytes) -> Answer:
+    def _upload_media(self, call: WireRequest, body: bytes) -> WireResponse:
         return self._insert(call, body, {}, call.headers.get("Content-Type"))
 
-    def _upload_multipart(self, call: Call, body: bytes) -> Answer:
+    def _upload_multipart(self, call: WireRequest, body: bytes) -> WireResponse:
         resource, content_type, media = multipart_upload(call.headers.get("Content-Type", ""), body)
         return self._insert(call, media, resource, content_type)
 
-    def _insert(self, call: Call, payload: bytes, resource: dict[str, Any], content_type: str | None) -> Answer:
+    def _insert(self, call: WireRequest, payload: bytes, resource: dict[str, Any], content_type: str | None) -> WireResponse:
         bucket = self._bucket(call)
         complete = _described(resource, call, content_type)
         stored = bucket.insert(complete["name"], payload, complete, call.query, _told_hashes(call), self._runtime.wall_ns())
         return _shown(stored.resource(), call)
 
-    def _start(self, call: Call, body: bytes) -> Answer:
+    def _start(self, call: WireRequest, body: bytes) -> WireResponse:
         bucket = self._bucket(call)
         resource = _described(json_object(body), call, call.headers.get("X-Upload-Content-Type"))
         name, size = resource["name"], call.headers.get("X-Upload-Content-Length")
@@ -106,14 +106,16 @@ class GcsService:
         total = int(size) if size is not None and size.isdecimal() else None
         self.sessions[upload_id] = Session(upload_id, bucket.name, name, resource, call.query, now, total)
         root = f"http://{call.headers.get('Host', '127.0.0.1')}/upload/storage/v1/b/{bucket.name}/o"
-        return Answer(200, headers={"Location": f"{root}?uploadType=resumable&upload_id={upload_id}", "X-GUploader-UploadID": upload_id})
+        return WireResponse(
+            200, headers={"Location": f"{root}?uploadType=resumable&upload_id={upload_id}", "X-GUploader-UploadID": upload_id}
+        )
 
     def _forget_sessions(self, now_ns: int) -> None:
         """Forgets sessions a week after they expired. They are in order of age."""
         while self.sessions and now_ns - (oldest := next(iter(self.sessions.values()))).created_ns > 2 * SESSION_AGE_MAX_NS:
             del self.sessions[oldest.id]
 
-    def arrive(self, call: Call) -> tuple[Session, ContentRange]:
+    def arrive(self, call: WireRequest) -> tuple[Session, ContentRange]:
         """Returns the session to which the body of this request is to be added, and its range.
 
         Raises `GcsError` if it must not be.
@@ -124,14 +126,14 @@ class GcsService:
             session.begin(sent)
         return session, sent
 
-    def _session(self, call: Call) -> Session:
+    def _session(self, call: WireRequest) -> Session:
         session = self.sessions.get(call.query.get("upload_id", ""))
         if session is None:
             raise GcsError(404, "No such upload session.")
         session.check_open(self._runtime.wall_ns())
         return session
 
-    def _finish(self, call: Call, body: bytes) -> Answer:
+    def _finish(self, call: WireRequest, body: bytes) -> WireResponse:
         """Finalises the session if it is complete. The body is in it already."""
         session = self._session(call)
         if session.stored is None and session.complete:
@@ -140,9 +142,9 @@ class GcsService:
         if session.stored is not None:
             return _shown(session.stored, call)
         held = len(session.arrived)
-        return Answer(308, headers={"Range": f"bytes=0-{held - 1}"} if held else {})
+        return WireResponse(308, headers={"Range": f"bytes=0-{held - 1}"} if held else {})
 
-    def _finalise(self, session: Session, call: Call) -> StoredObject:
+    def _finalise(self, session: Session, call: WireRequest) -> ObjectGeneration:
         """Makes the object and checks it. A wrong checksum ends the session.
 
         After a failed precondition the client may try again.
@@ -157,7 +159,7 @@ class GcsService:
             session.gone = error.status == 400
             raise
 
-    def _cancel(self, call: Call, body: bytes) -> Answer:
+    def _cancel(self, call: WireRequest, body: bytes) -> WireResponse:
         """Cancels the session. After 499 it can never be finalised.
 
         An object that was finalised stays, and the answer is 404.
@@ -167,23 +169,23 @@ class GcsService:
             raise GcsError(404, "The upload session is complete.")
         session.gone = True
         session.arrived.clear()
-        return Answer(499)
+        return WireResponse(499)
 
     # --- objects
 
-    def _get(self, call: Call, body: bytes) -> Answer:
+    def _get(self, call: WireRequest, body: bytes) -> WireResponse:
         if is_true(call.query, "softDeleted"):
             return _shown(self._bucket(call).get_soft_deleted(call.name, call.query, self._runtime.wall_ns()).resource(), call)
         return _shown(self._bucket(call).get(call.name, call.query, reading=True).resource(), call)
 
-    def _read(self, call: Call, body: bytes) -> Answer:
+    def _read(self, call: WireRequest, body: bytes) -> WireResponse:
         return media(self._bucket(call).get(call.name, call.query, reading=True), call.headers.get("Range"))
 
-    def _delete(self, call: Call, body: bytes) -> Answer:
+    def _delete(self, call: WireRequest, body: bytes) -> WireResponse:
         self._bucket(call).remove(call.name, call.query, self._runtime.wall_ns())
-        return Answer(204)
+        return WireResponse(204)
 
-    def _rewrite(self, call: Call, body: bytes) -> Answer:
+    def _rewrite(self, call: WireRequest, body: bytes) -> WireResponse:
         """Copies an object. A large one takes a second call, with the token that the first one returns."""
         source, target = self._source(call), self._target(call)
         check_fields(resource := json_object(body))
@@ -200,32 +202,32 @@ class GcsService:
         stored = target.copy(source, call.target[1], resource if body else None, call.query, self._runtime.wall_ns())
         return _shown({**told, "done": True, "resource": stored.resource()}, call)
 
-    def _copy(self, call: Call, body: bytes) -> Answer:
+    def _copy(self, call: WireRequest, body: bytes) -> WireResponse:
         """Copies an object of any size in one call. A body is as in a rewrite."""
         resource = json_object(body) if body else None
         stored = self._target(call).copy(self._source(call), call.target[1], resource, call.query, self._runtime.wall_ns())
         return _shown(stored.resource(), call)
 
-    def _move(self, call: Call, body: bytes) -> Answer:
+    def _move(self, call: WireRequest, body: bytes) -> WireResponse:
         bucket, now_ns = self._bucket(call), self._runtime.wall_ns()
         return _shown(bucket.move(call.name, of_source(call.query), call.target[1], call.query, now_ns).resource(), call)
 
-    def _source(self, call: Call) -> StoredObject:
+    def _source(self, call: WireRequest) -> ObjectGeneration:
         return self._bucket(call).get(call.name, of_source(call.query))
 
-    def _target(self, call: Call) -> Bucket:
+    def _target(self, call: WireRequest) -> Bucket:
         return bucket_of(self.buckets, call.target[0])
 
-    def _restore(self, call: Call, body: bytes) -> Answer:
+    def _restore(self, call: WireRequest, body: bytes) -> WireResponse:
         return _shown(self._bucket(call).restore(call.name, call.query, self._runtime.wall_ns()).resource(), call)
 
-    def _update(self, call: Call, body: bytes) -> Answer:
+    def _update(self, call: WireRequest, body: bytes) -> WireResponse:
         return _shown(self._bucket(call).update(call.name, json_object(body), call.query, self._runtime.wall_ns()).resource(), call)
 
-    def _patch(self, call: Call, body: bytes) -> Answer:
+    def _patch(self, call: WireRequest, body: bytes) -> WireResponse:
         return _shown(self._bucket(call).patch(call.name, json_object(body), call.query, self._runtime.wall_ns()).resource(), call)
 
-    def _list(self, call: Call, body: bytes) -> Answer:
+    def _list(self, call: WireRequest, body: bytes) -> WireResponse:
         bucket = self._bucket(call)
         soft_deleted = is_true(call.query, "softDeleted")
         versions = is_true(call.query, "versions")
@@ -237,12 +239,12 @@ class GcsService:
         found = {"nextPageToken": page.next_token, "prefixes": page.prefixes, "items": [each.resource() for each in page.objects]}
         return _shown({"kind": "storage#objects", **{key: value for key, value in found.items() if value}}, call)
 
-    def _batch(self, call: Call, body: bytes) -> Answer:
+    def _batch(self, call: WireRequest, body: bytes) -> WireResponse:
         """Carries out each call by itself. A call that fails says so in its own part."""
         answers = []
         for content_id, method, target, headers, part in list(batch_calls(call.headers.get("Content-Type", ""), body)):
             try:
-                inner = Call.parse(method, target, headers)
+                inner = WireRequest.parse(method, target, headers)
                 if inner.kind in ("batch", "object.read") or inner.kind.startswith("upload"):
                     raise GcsError(400, f"{inner.kind} is not allowed in a batch")
                 if (fault := self._fault_of(inner)) is not None:
@@ -255,7 +257,7 @@ class GcsService:
 
     # --- buckets
 
-    def _bucket(self, call: Call) -> Bucket:
+    def _bucket(self, call: WireRequest) -> Bucket:
         return bucket_of(self.buckets, call.bucket)
 
     def create_bucket(self, name: str, settings: Mapping[str, Any] | None = None) -> Bucket:
@@ -272,18 +274,18 @@ class GcsService:
         self.buckets[name] = Bucket(name, {**chosen, **fixed})
         return self.buckets[name]
 
-    def _create_bucket(self, call: Call, body: bytes) -> Answer:
+    def _create_bucket(self, call: WireRequest, body: bytes) -> WireResponse:
         settings = json_object(body)
         return _shown(self.create_bucket(str(settings.get("name", "")), settings).settings, call)
 
-    def _get_bucket(self, call: Call, body: bytes) -> Answer:
+    def _get_bucket(self, call: WireRequest, body: bytes) -> WireResponse:
         return _shown(self._bucket(call).settings, call)
 
-    def _list_buckets(self, call: Call, body: bytes) -> Answer:
+    def _list_buckets(self, call: WireRequest, body: bytes) -> WireResponse:
         found = [bucket.settings for name, bucket in sorted(self.buckets.items()) if name.startswith(call.query.get("prefix", ""))]
         return _shown({"kind": "storage#buckets", "items": found}, call)
 
-    def _patch_bucket(self, call: Call, body: bytes) -> Answer:
+    def _patch_bucket(self, call: WireRequest, body: bytes) -> WireResponse:
         bucket = self._bucket(call)
         both = {**bucket.settings, **json_object(body)}
         lifecycle_rules(both)
@@ -292,11 +294,11 @@ class GcsService:
         bucket.settings = {key: value for key, value in both.items() if value is not None}
         return _shown(bucket.settings, call)
 
-    def _delete_bucket(self, call: Call, body: bytes) -> Answer:
+    def _delete_bucket(self, call: WireRequest, body: bytes) -> WireResponse:
         if self._bucket(call).objects:
             raise GcsError(409, "The bucket you tried to delete is not empty.")
         del self.buckets[call.bucket]
-        return Answer(204)
+        return WireResponse(204)
 
 
 def of_source(query: Mapping[str, str]) -> dict[str, str]:
@@ -306,7 +308,7 @@ def of_source(query: Mapping[str, str]) -> dict[str, str]:
     return {**wanted, **({"generation": query["sourceGeneration"]} if "sourceGeneration" in query else {})}
 
 
-def _described(resource: dict[str, Any], call: Call, content_type: str | None) -> dict[str, Any]:
+def _described(resource: dict[str, Any], call: WireRequest, content_type: str | None) -> dict[str, Any]:
     """Returns an upload's metadata, completed from the query and the headers."""
     by_query = {key: call.query[key] for key in ("name", "contentEncoding") if key in call.query}
     name = str(resource.get("name") or by_query.get("name") or "")
@@ -315,14 +317,14 @@ def _described(resource: dict[str, Any], call: Call, content_type: str | None) -
     return {"contentType": content_type or "application/octet-stream", **by_query, **resource, "name": name}
 
 
-def _told_hashes(call: Call) -> list[tuple[str, object]]:
+def _told_hashes(call: WireRequest) -> list[tuple[str, object]]:
     """Returns the hashes of `X-Goog-Hash: crc32c=...,md5=...`, which may come several times."""
     told = [pair.strip().partition("=") for header in call.headers.getall("X-Goog-Hash", []) for pair in header.split(",")]
     return [(kind, value) for kind, _, value in told]
 
 
-def _shown(resource: Mapping[str, Any], call: Call) -> Answer:
+def _shown(resource: Mapping[str, Any], call: WireRequest) -> WireResponse:
     """Returns the resource as an answer. With `fields`, only these fields."""
-    answer = Answer.of_json(select(resource, parse_fields(call.query["fields"])) if call.query.get("fields") else resource)
+    answer = WireResponse.of_json(select(resource, parse_fields(call.query["fields"])) if call.query.get("fields") else resource)
     etag = resource.get("etag")
-    return Answer(200, answer.body, {**answer.headers, "ETag": etag}) if etag else answer
+    return WireResponse(200, answer.body, {**answer.headers, "ETag": etag}) if etag else answer

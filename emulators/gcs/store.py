@@ -1,6 +1,6 @@
 """Buckets and objects of the GCS emulator, in memory: generations, preconditions, listings, lifecycle.
 
-    Bucket.objects    name -> StoredObject, the live ones; names are listed by the bytes of their UTF-8
+    Bucket.objects    name -> ObjectGeneration, the live ones; names are listed by the bytes of their UTF-8
 
 No method awaits, so each is atomic. A custom time may only move forward. In a bucket with versioning, what was
 overwritten or deleted becomes noncurrent. It can be listed, read and copied until its generation is deleted. Whatever
@@ -38,7 +38,7 @@ CONDITIONS = {"age", "createdBefore", "customTimeBefore", "daysSinceCustomTime",
 
 
 @dataclass(frozen=True, slots=True)
-class StoredObject:
+class ObjectGeneration:
     """One generation. `content`: type, encoding, ... by their JSON names. Hashes are base64, as on the wire."""
 
     bucket: str
@@ -74,7 +74,7 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class _PastObject:
-    stored: StoredObject
+    stored: ObjectGeneration
 
     @property
     def name(self) -> str:
@@ -150,7 +150,7 @@ def check_fields(resource: Mapping[str, Any]) -> None:
         raise GcsError.lacking(f"{(*asked, 'storageClass')[0]} of an object")
 
 
-def check_preconditions(query: Mapping[str, str], current: StoredObject | None, *, reading: bool = False) -> None:
+def check_preconditions(query: Mapping[str, str], current: ObjectGeneration | None, *, reading: bool = False) -> None:
     """Raises `GcsError` if a precondition does not hold. Generation 0 stands for absence.
 
     A failed *not* is 304 for reads. Every other failure is 412.
@@ -209,8 +209,8 @@ def content_of(resource: Mapping[str, Any], old: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    objects: Sequence[StoredObject | SoftDeletedObject | NoncurrentObject]
+class ObjectPage:
+    objects: Sequence[ObjectGeneration | SoftDeletedObject | NoncurrentObject]
     prefixes: list[str]
     next_token: str | None
 
@@ -221,7 +221,7 @@ class Bucket:
 
     name: str
     settings: dict[str, Any]
-    objects: dict[str, StoredObject] = field(default_factory=dict)
+    objects: dict[str, ObjectGeneration] = field(default_factory=dict)
     page_max: int = PAGE_MAX
     _soft_deleted: deque[SoftDeletedObject] = field(default_factory=deque)
     _soft_deleted_bytes: int = 0
@@ -229,7 +229,7 @@ class Bucket:
     _order: list[bytes] = field(default_factory=list)
     _last_generation: int = 0
 
-    def get(self, name: str, query: Mapping[str, str], *, reading: bool = False) -> StoredObject:
+    def get(self, name: str, query: Mapping[str, str], *, reading: bool = False) -> ObjectGeneration:
         """Returns an object.
 
         Raises 404 if it, or the generation that was asked for, does not exist; 412 or 304 by preconditions.
@@ -242,14 +242,14 @@ class Bucket:
         check_preconditions(query, found, reading=reading)
         return found
 
-    def _live(self, name: str, query: Mapping[str, str]) -> StoredObject:
+    def _live(self, name: str, query: Mapping[str, str]) -> ObjectGeneration:
         found = self.get(name, query)
         if found is not self.objects.get(name):
             raise GcsError.lacking("a change of a noncurrent generation")
         return found
 
     def insert(self, name: str, payload: bytes, resource: Mapping[str, Any], query: Mapping[str, str],
-               told: Iterable[tuple[str, object]], now_ns: int) -> StoredObject:  # fmt: skip
+               told: Iterable[tuple[str, object]], now_ns: int) -> ObjectGeneration:  # fmt: skip
         """Creates or replaces an object in one step. If it raises `GcsError`, nothing changes.
 
         `told`: hashes besides those in `resource`.
@@ -263,12 +263,12 @@ class Bucket:
         metadata = merged({}, resource.get("metadata"))
         custom_time = parse_time(resource["customTime"]) if resource.get("customTime") else None
         now, generation = from_ns(now_ns), self._next_generation(now_ns)
-        stored = StoredObject(self.name, name, payload, content_of(resource), metadata, custom_time, generation, now, now, crc32c, md5)
+        stored = ObjectGeneration(self.name, name, payload, content_of(resource), metadata, custom_time, generation, now, now, crc32c, md5)
         self._put(stored, now_ns)
         return stored
 
-    def copy(self, source: StoredObject, name: str, resource: Mapping[str, Any] | None, query: Mapping[str, str],
-             now_ns: int) -> StoredObject:  # fmt: skip
+    def copy(self, source: ObjectGeneration, name: str, resource: Mapping[str, Any] | None, query: Mapping[str, str],
+             now_ns: int) -> ObjectGeneration:  # fmt: skip
         """Copies an object into this bucket. `resource`: all of the copy's metadata; None: those of the source."""
         return self.insert(name, source.payload, source.resource() if resource is None else resource, query, (), now_ns)
 
@@ -276,7 +276,7 @@ class Bucket:
         self._last_generation = max(now_ns // 1000, self._last_generation + 1)
         return self._last_generation
 
-    def _put(self, stored: StoredObject, now_ns: int) -> None:
+    def _put(self, stored: ObjectGeneration, now_ns: int) -> None:
         name = stored.name
         if name not in self.objects:
             insort(self._order, name.encode())
@@ -302,7 +302,7 @@ class Bucket:
         (self._soft_delete if "generation" in query else self._keep)(gone, now_ns)
         self._drop(name)
 
-    def move(self, name: str, of_source: Mapping[str, str], target: str, query: Mapping[str, str], now_ns: int) -> StoredObject:
+    def move(self, name: str, of_source: Mapping[str, str], target: str, query: Mapping[str, str], now_ns: int) -> ObjectGeneration:
         """Gives an object another name, in one step. The old one is not soft-deleted."""
         check_name(target)
         source, now = self._live(name, of_source), from_ns(now_ns)
@@ -319,7 +319,7 @@ class Bucket:
         del self.objects[name]
         del self._order[bisect_left(self._order, name.encode())]
 
-    def _keep(self, gone: StoredObject, now_ns: int) -> None:
+    def _keep(self, gone: ObjectGeneration, now_ns: int) -> None:
         if not self.keeps_versions:
             self._soft_delete(gone, now_ns)
             return
@@ -327,7 +327,7 @@ class Bucket:
         if len(self._noncurrent) > NONCURRENT_MAX:
             self._noncurrent.popleft()
 
-    def versions(self, query: Mapping[str, str]) -> Page:
+    def versions(self, query: Mapping[str, str]) -> ObjectPage:
         """Returns one page of the live and the noncurrent generations, by name and generation.
 
         Its tokens are valid as long as nothing is written or deleted.
@@ -336,7 +336,7 @@ class Bucket:
             raise GcsError.lacking("a delimiter where versions are listed")
         return self._page_of([*self.objects.values(), *self._noncurrent], query)
 
-    def _page_of(self, listed: Iterable[StoredObject | SoftDeletedObject | NoncurrentObject], query: Mapping[str, str]) -> Page:
+    def _page_of(self, listed: Iterable[ObjectGeneration | SoftDeletedObject | NoncurrentObject], query: Mapping[str, str]) -> ObjectPage:
         prefix, start, end = (query.get(key, "").encode() for key in ("prefix", "startOffset", "endOffset"))
         found = [
             each for each in listed
@@ -345,9 +345,9 @@ class Bucket:
         found.sort(key=lambda each: (each.name.encode(), each.generation))
         limit = min(parse_int(query, "maxResults") or PAGE_MAX, self.page_max)
         first = parse_int(query, "pageToken") or 0
-        return Page(found[first : first + limit], [], str(first + limit) if first + limit < len(found) else None)
+        return ObjectPage(found[first : first + limit], [], str(first + limit) if first + limit < len(found) else None)
 
-    def _soft_delete(self, gone: StoredObject, now_ns: int) -> None:
+    def _soft_delete(self, gone: ObjectGeneration, now_ns: int) -> None:
         kept_s = int((self.settings.get("softDeletePolicy") or {}).get("retentionDurationSeconds", 0))
         if kept_s:
             times = from_ns(now_ns), from_ns(now_ns) + timedelta(seconds=kept_s)
@@ -356,7 +356,7 @@ class Bucket:
             while len(self._soft_deleted) > SOFT_DELETED_MAX or self._soft_deleted_bytes > SOFT_DELETED_BYTES_MAX:
                 self._soft_deleted_bytes -= len(self._soft_deleted.popleft().stored.payload)
 
-    def restore(self, name: str, query: Mapping[str, str], now_ns: int) -> StoredObject:
+    def restore(self, name: str, query: Mapping[str, str], now_ns: int) -> ObjectGeneration:
         """Makes a live object of a soft-deleted generation, with its metadata. That generation stays soft-deleted.
 
         Raises 404 if the generation is not kept, and 412 by preconditions on the live object.
@@ -381,7 +381,7 @@ class Bucket:
                 return each
         raise GcsError(404, f"No such object: {self.name}/{name}#{generation}")
 
-    def soft_deleted(self, query: Mapping[str, str], now_ns: int) -> Page:
+    def soft_deleted(self, query: Mapping[str, str], now_ns: int) -> ObjectPage:
         """Returns one page of what was deleted, by name and generation.
 
         Its tokens are valid as long as nothing more is deleted."""
@@ -391,13 +391,13 @@ class Bucket:
             raise GcsError.lacking("a delimiter where soft-deleted objects are listed")
         return self._page_of(self._kept(now_ns), query)
 
-    def update(self, name: str, resource: Mapping[str, Any], query: Mapping[str, str], now_ns: int) -> StoredObject:
+    def update(self, name: str, resource: Mapping[str, Any], query: Mapping[str, str], now_ns: int) -> ObjectGeneration:
         """Replaces an object's metadata. What is not in the resource is taken away."""
         gone, metadata = dict.fromkeys(self.get(name, query).metadata), resource.get("metadata") or {}
         replaced = {**gone, **metadata} if isinstance(metadata, dict) else metadata
         return self.patch(name, {**dict.fromkeys((*CONTENT_KEYS, "customTime")), **resource, "metadata": replaced}, query, now_ns)
 
-    def patch(self, name: str, change: Mapping[str, Any], query: Mapping[str, str], now_ns: int) -> StoredObject:
+    def patch(self, name: str, change: Mapping[str, Any], query: Mapping[str, str], now_ns: int) -> ObjectGeneration:
         check_fields(change)
         old = self._live(name, query)
         custom_time = old.custom_time
@@ -413,7 +413,7 @@ class Bucket:
         self.objects[name] = new
         return new
 
-    def page(self, query: Mapping[str, str]) -> Page:
+    def page(self, query: Mapping[str, str]) -> ObjectPage:
         """Returns one page of the listing. Its objects and prefixes together are at most `maxResults`.
 
         With `includeTrailingDelimiter`, an object that a prefix names whole is told beside it, and not counted.
@@ -423,8 +423,8 @@ class Bucket:
         if limit < 1:
             raise GcsError(400, f"Invalid maxResults {limit}")
         position = max(prefix, query.get("startOffset", "").encode(), _from_token(query.get("pageToken", "")))
-        objects: list[StoredObject] = []
-        page, beside = Page(objects, [], None), 0
+        objects: list[ObjectGeneration] = []
+        page, beside = ObjectPage(objects, [], None), 0
         while (key := self._next(position, prefix, end)) is not None:
             if len(objects) + len(page.prefixes) - beside >= min(limit, self.page_max):
                 return replace(page, next_token=base64.urlsafe_b64encode(position).decode())
@@ -487,7 +487,7 @@ def lifecycle_rules(settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return rules
 
 
-def _applies(condition: Mapping[str, Any], stored: StoredObject, now: datetime, *, live: bool = True) -> bool:
+def _applies(condition: Mapping[str, Any], stored: ObjectGeneration, now: datetime, *, live: bool = True) -> bool:
     """Tells whether all of the condition holds."""
     custom = stored.custom_time
     tests: dict[str, Callable[[Any], bool]] = {

@@ -2,8 +2,8 @@
 
 No I/O.
 
-    "GET /storage/v1/b/B/o/N?alt=media"  --Call.parse-->  Call(kind="object.read", bucket="B", name="N", ...)
-    GcsError(412, "conditionNotMet")     --answer()---->  Answer(412, headers, JSON body)
+    "GET /storage/v1/b/B/o/N?alt=media"  --parse-->     WireRequest(kind="object.read", bucket="B", name="N", ...)
+    GcsError(412, "conditionNotMet")     --answer()-->  WireResponse(412, headers, JSON body)
 
 Paths are taken as they were sent. An object's name is one percent-encoded segment, so `a/b` must arrive as `a%2Fb`.
 Anything else has no route, as in the service.
@@ -86,13 +86,13 @@ REASONS = {400: "invalid", 404: "notFound", 405: "methodNotAllowed", 409: "confl
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WireResponse:
     status: int
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of_json(cls, value: object, status: int = 200) -> Answer:
+    def of_json(cls, value: object, status: int = 200) -> WireResponse:
         return cls(status, json.dumps(value, ensure_ascii=False).encode(), {"Content-Type": "application/json; charset=UTF-8"})
 
 
@@ -110,14 +110,14 @@ class GcsError(Exception):
         """The service has this. To ignore it would be a wrong answer."""
         return cls(501, f"This emulator does not implement {what}", "notImplemented")
 
-    def answer(self) -> Answer:
+    def answer(self) -> WireResponse:
         errors = [{"message": str(self), "domain": "global", "reason": self.reason}]
-        plain = Answer.of_json({"error": {"code": self.status, "message": str(self), "errors": errors}}, self.status)
-        return Answer(plain.status, plain.body, {**plain.headers, **self.headers})
+        plain = WireResponse.of_json({"error": {"code": self.status, "message": str(self), "errors": errors}}, self.status)
+        return WireResponse(plain.status, plain.body, {**plain.headers, **self.headers})
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class WireRequest:
     """One request without its body. `kind` is `object.get`, `upload.put`, `batch`, ...: see `ROUTES`.
 
     `target`: the bucket and the name that a rewrite writes to.
@@ -131,7 +131,7 @@ class Call:
     target: tuple[str, str] = ("", "")
 
     @classmethod
-    def parse(cls, method: str, target: str, headers: MultiMapping[str]) -> Call:
+    def parse(cls, method: str, target: str, headers: MultiMapping[str]) -> WireRequest:
         """Reads a request. `target`: the path and query as sent, or a whole URL.
 
         Raises `GcsError` if there is no such route.
@@ -153,7 +153,7 @@ class Call:
         raise GcsError.lacking(path) if re.fullmatch(LACKING, path) else GcsError(404, f"Not Found: {path}")
 
     @classmethod
-    def _parse_xml(cls, method: str, path: str, query: Mapping[str, str], headers: MultiMapping[str]) -> Call:
+    def _parse_xml(cls, method: str, path: str, query: Mapping[str, str], headers: MultiMapping[str]) -> WireRequest:
         bucket, _, name = path[1:].partition("/")
         source = _decoded(headers.get("x-goog-copy-source", "")).removeprefix("/")
         kinds = {"GET": "get", "HEAD": "head", "PUT": "copy" if source else "put", "DELETE": "delete"} if name else {"GET": "list"}
@@ -167,7 +167,7 @@ class Call:
         except GcsError as error:
             raise XmlError(error) from None
 
-    def _known(self) -> Call:
+    def _known(self) -> WireRequest:
         """Raises 501 if a parameter or a header says something that no call of this kind knows here."""
         if self.kind == "bucket.update":
             raise GcsError.lacking(self.kind)
@@ -189,9 +189,9 @@ class XmlError(GcsError):
         code = "NoSuchBucket" if "bucket does not exist" in str(error) else XML_CODES.get(error.status, error.reason)
         super().__init__(error.status, str(error), code, error.headers)
 
-    def answer(self) -> Answer:
+    def answer(self) -> WireResponse:
         body = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{self.reason}</Code><Message>{escape(str(self))}</Message></Error>"
-        return Answer(self.status, body.encode(), {"Content-Type": "application/xml; charset=UTF-8", **self.headers})
+        return WireResponse(self.status, body.encode(), {"Content-Type": "application/xml; charset=UTF-8", **self.headers})
 
 
 def with_one_content_type(head: bytes) -> bytes:
@@ -334,7 +334,7 @@ def batch_calls(content_type: str, body: bytes) -> Iterator[tuple[str | None, st
         yield part.get("Content-ID"), method, target, CIMultiDict(inner.items()), str(inner.get_payload()).encode(errors="surrogateescape")
 
 
-def batch_answer(answers: list[tuple[str | None, Answer]]) -> Answer:
+def batch_answer(answers: list[tuple[str | None, WireResponse]]) -> WireResponse:
     boundary = b"batch_of_answers"
     parts = []
     for content_id, answer in answers:
@@ -345,4 +345,6 @@ def batch_answer(answers: list[tuple[str | None, Answer]]) -> Answer:
         inner += [f"{key}: {value}".encode() for key, value in {**answer.headers, "Content-Length": len(answer.body)}.items()]
         head = b"\r\n".join([b"--" + boundary, *outer, b"", *inner, b"", b""])
         parts.append(head + answer.body + b"\r\n")
-    return Answer(200, b"".join(parts) + b"--" + boundary + b"--\r\n", {"Content-Type": f"multipart/mixed; boundary={boundary.decode()}"})
+    return WireResponse(
+        200, b"".join(parts) + b"--" + boundary + b"--\r\n", {"Content-Type": f"multipart/mixed; boundary={boundary.decode()}"}
+    )

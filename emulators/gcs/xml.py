@@ -16,30 +16,30 @@ from xml.sax.saxutils import escape
 
 from changelog.base.runtime import Runtime
 from emulators.gcs.media import media
-from emulators.gcs.store import CONTENT_KEYS, Bucket, StoredObject, bucket_of, rfc3339
-from emulators.gcs.wire import Answer, Call
+from emulators.gcs.store import CONTENT_KEYS, Bucket, ObjectGeneration, bucket_of, rfc3339
+from emulators.gcs.wire import WireRequest, WireResponse
 
 CUSTOM, MATCH = "x-goog-meta-", "x-goog-if-"
 OF_QUERY = {"max-keys": "maxResults", "continuation-token": "pageToken", "start-after": "startOffset"}
 
 
-def xml_steps(buckets: Mapping[str, Bucket], runtime: Runtime) -> dict[str, Callable[[Call, bytes], Answer]]:
+def xml_steps(buckets: Mapping[str, Bucket], runtime: Runtime) -> dict[str, Callable[[WireRequest, bytes], WireResponse]]:
     steps = {"get": _get, "head": _head, "put": _put, "copy": _copy, "delete": _delete, "list": _list}
     return {f"xml.{kind}": partial(step, buckets, runtime) for kind, step in steps.items()}
 
 
-def _get(buckets: Mapping[str, Bucket], runtime: Runtime, call: Call, body: bytes) -> Answer:
+def _get(buckets: Mapping[str, Bucket], runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
     stored = bucket_of(buckets, call.bucket).get(call.name, {**call.query, **_preconditions(call)}, reading=True)
     found = media(stored, call.headers.get("Range"))
     custom = {f"{CUSTOM}{key}": value for key, value in stored.metadata.items()}
-    return Answer(found.status, found.body, {**found.headers, **custom, "ETag": _etag(stored)})
+    return WireResponse(found.status, found.body, {**found.headers, **custom, "ETag": _etag(stored)})
 
 
-def _head(buckets: Mapping[str, Bucket], runtime: Runtime, call: Call, body: bytes) -> Answer:
+def _head(buckets: Mapping[str, Bucket], runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
     return _get(buckets, runtime, call, body)  # the server leaves the body out
 
 
-def _put(buckets: Mapping[str, Bucket], runtime: Runtime, call: Call, body: bytes) -> Answer:
+def _put(buckets: Mapping[str, Bucket], runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
     content = {key: call.headers[name] for key in CONTENT_KEYS if (name := re.sub("(?=[A-Z])", "-", key)) in call.headers}
     custom = {key.lower()[len(CUSTOM) :]: value for key, value in call.headers.items() if key.lower().startswith(CUSTOM)}
     resource = {"contentType": "application/octet-stream", **content, "metadata": custom}
@@ -48,31 +48,31 @@ def _put(buckets: Mapping[str, Bucket], runtime: Runtime, call: Call, body: byte
     return _written(stored)
 
 
-def _copy(buckets: Mapping[str, Bucket], runtime: Runtime, call: Call, body: bytes) -> Answer:
+def _copy(buckets: Mapping[str, Bucket], runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
     source = bucket_of(buckets, call.bucket).get(call.name, {})
     stored = bucket_of(buckets, call.target[0]).copy(source, call.target[1], None, _preconditions(call), runtime.wall_ns())
     told = f"<LastModified>{rfc3339(stored.updated)}</LastModified><ETag>{escape(_etag(stored))}</ETag>"
     return _xml(f"<CopyObjectResult>{told}</CopyObjectResult>", stored)
 
 
-def _delete(buckets: Mapping[str, Bucket], runtime: Runtime, call: Call, body: bytes) -> Answer:
+def _delete(buckets: Mapping[str, Bucket], runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
     bucket_of(buckets, call.bucket).remove(call.name, {**call.query, **_preconditions(call)}, runtime.wall_ns())
-    return Answer(204)
+    return WireResponse(204)
 
 
-def _list(buckets: Mapping[str, Bucket], runtime: Runtime, call: Call, body: bytes) -> Answer:
+def _list(buckets: Mapping[str, Bucket], runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
     query = {OF_QUERY.get(key, key): value for key, value in call.query.items()}
     if "start-after" in call.query:
         query["startOffset"] += "\0"
     page = bucket_of(buckets, call.bucket).page(query)
-    contents = "".join(f"<Contents>{_listed(each)}</Contents>" for each in page.objects if isinstance(each, StoredObject))
+    contents = "".join(f"<Contents>{_listed(each)}</Contents>" for each in page.objects if isinstance(each, ObjectGeneration))
     groups = "".join(f"<CommonPrefixes><Prefix>{escape(prefix)}</Prefix></CommonPrefixes>" for prefix in page.prefixes)
     more = f"<NextContinuationToken>{escape(page.next_token)}</NextContinuationToken>" if page.next_token else ""
     cut = f"<IsTruncated>{str(bool(more)).lower()}</IsTruncated>"
     return _xml(f"<ListBucketResult><Name>{escape(call.bucket)}</Name>{cut}{more}{contents}{groups}</ListBucketResult>")
 
 
-def _listed(stored: StoredObject) -> str:
+def _listed(stored: ObjectGeneration) -> str:
     told = {
         "Key": stored.name, "Generation": stored.generation, "LastModified": rfc3339(stored.updated), "ETag": _etag(stored),
         "Size": len(stored.payload),
@@ -80,20 +80,20 @@ def _listed(stored: StoredObject) -> str:
     return "".join(f"<{key}>{escape(str(value))}</{key}>" for key, value in told.items())
 
 
-def _xml(text: str, stored: StoredObject | None = None) -> Answer:
+def _xml(text: str, stored: ObjectGeneration | None = None) -> WireResponse:
     headers = {"Content-Type": "application/xml; charset=UTF-8", **(_written(stored).headers if stored else {})}
-    return Answer(200, f"<?xml version='1.0' encoding='UTF-8'?>{text}".encode(), headers)
+    return WireResponse(200, f"<?xml version='1.0' encoding='UTF-8'?>{text}".encode(), headers)
 
 
-def _written(stored: StoredObject) -> Answer:
-    return Answer(200, headers={"ETag": _etag(stored), "X-Goog-Generation": str(stored.generation)})
+def _written(stored: ObjectGeneration) -> WireResponse:
+    return WireResponse(200, headers={"ETag": _etag(stored), "X-Goog-Generation": str(stored.generation)})
 
 
-def _etag(stored: StoredObject) -> str:
+def _etag(stored: ObjectGeneration) -> str:
     return f'"{stored.etag}"'
 
 
-def _preconditions(call: Call) -> dict[str, str]:
+def _preconditions(call: WireRequest) -> dict[str, str]:
     """Returns the preconditions as the JSON API calls them: x-goog-if-generation-match is ifGenerationMatch."""
     asked = {key.lower(): value for key, value in call.headers.items() if key.lower().startswith(MATCH)}
     return {"if" + key.removeprefix(MATCH).title().replace("-", ""): value for key, value in asked.items()}

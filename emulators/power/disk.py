@@ -1,4 +1,4 @@
-"""`Disk`, a model of what is on a disk: it replays a record, and leaves what a power cut may leave at any moment.
+"""`ModelledDisk`, a model of a disk: it replays a record, and leaves what a power cut may leave at any moment.
 
 An fsync of a file makes its bytes and its size safe. An fsync of a directory makes its names safe. What was not synced
 since it changed is chosen, by one of two models:
@@ -11,7 +11,7 @@ since it changed is chosen, by one of two models:
 
 It assumes that a sector is written as a whole or not at all, that a truncation is one change (SQLite relies on it, too,
 when it empties its log), that a disk keeps what it was told to sync, and that a directory has one name at a time.
-Modes, owners and times are not modelled. A `Disk` may be told to ignore syncs (`ignores`), to see that somebody
+Modes, owners and times are not modelled. A `ModelledDisk` may be told to ignore syncs (`ignores`), to see that somebody
 notices.
 """
 
@@ -27,7 +27,7 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from emulators.power.recording import Kind, Operation, RecordingError, Seen
+from emulators.power.recording import DiskImage, DiskOperation, RecordingError, RecordKind
 
 SECTOR = 512
 GARBAGE = bytes(range(1, 252))
@@ -35,7 +35,7 @@ GARBAGE = bytes(range(1, 252))
 T = TypeVar("T")
 
 
-class Model(StrEnum):
+class DiskModel(StrEnum):
     WEAKEST = "weakest"
     EXT4 = "ext4"
 
@@ -51,7 +51,7 @@ class _Written:
 
 
 @dataclass(slots=True, eq=False)
-class _File:
+class _DiskFile:
     """`safe`: the bytes at the last sync. `changes`: those since then."""
 
     safe: bytearray = field(default_factory=bytearray)
@@ -95,19 +95,19 @@ class _Directory:
         self.safe, self.changes = self.now(), defaultdict(list)
 
 
-_Node = _File | _Directory
+_Node = _DiskFile | _Directory
 _Change = tuple[_Directory, str, _Node | None]
 
 
-class Disk:
+class ModelledDisk:
     """Give it the operations of a record, in their order, by `apply`. `leave` may be called after each of them.
 
     `ignores`: says of an fsync whether this disk ignores it; its second argument is a path below the root.
     """
 
-    def __init__(self, before: Seen, ignores: Callable[[Operation, str], bool] | None = None) -> None:
+    def __init__(self, before: DiskImage, ignores: Callable[[DiskOperation, str], bool] | None = None) -> None:
         self._ignores = ignores
-        self._nodes: dict[int, _Node] = {inode: _File(bytearray(data), len(data)) for inode, data in before.files.items()}
+        self._nodes: dict[int, _Node] = {inode: _DiskFile(bytearray(data), len(data)) for inode, data in before.files.items()}
         self._nodes |= {inode: _Directory() for inode in before.directories}
         for inode, names in before.directories.items():
             self._directory(inode).safe = {name: self._nodes[target] for name, target in names.items()}
@@ -115,32 +115,32 @@ class Disk:
         self._root = self._directory(before.root)
         self._journal: list[Sequence[_Change]] = []
 
-    def apply(self, operation: Operation) -> None:
+    def apply(self, operation: DiskOperation) -> None:
         match operation.kind:
-            case Kind.CREATE | Kind.MAKE_DIRECTORY:
-                self._nodes[operation.inode] = node = _File() if operation.kind is Kind.CREATE else _Directory()
+            case RecordKind.CREATE | RecordKind.MAKE_DIRECTORY:
+                self._nodes[operation.inode] = node = _DiskFile() if operation.kind is RecordKind.CREATE else _Directory()
                 self._change((self._directory(operation.directory), operation.name, node))
-            case Kind.LINK:
+            case RecordKind.LINK:
                 self._change((self._directory(operation.directory), operation.name, self._node(operation.inode)))
-            case Kind.RENAME:
+            case RecordKind.RENAME:
                 into, node = self._directory(operation.to), self._node(operation.inode)
                 self._change((into, operation.other, node), (self._directory(operation.directory), operation.name, None))
-            case Kind.UNLINK:
+            case RecordKind.UNLINK:
                 self._change((self._directory(operation.directory), operation.name, None))
-            case Kind.WRITE:
+            case RecordKind.WRITE:
                 self._file(operation.inode).write(operation.offset, operation.data)
-            case Kind.TRUNCATE:
+            case RecordKind.TRUNCATE:
                 self._file(operation.inode).truncate(operation.offset)
-            case Kind.SYNC:
+            case RecordKind.SYNC:
                 node = self._node(operation.inode)
                 if self._ignores is None or not self._ignores(operation, self._path_of(node)):
                     node.sync()
                     self._commit()
-            case Kind.SYNC_ALL:
+            case RecordKind.SYNC_ALL:
                 for node in self._nodes.values():
                     node.sync()
                 self._commit()
-            case Kind.NOTE:
+            case RecordKind.NOTE:
                 pass
 
     def _change(self, *changes: _Change) -> None:
@@ -163,9 +163,9 @@ class Disk:
         assert isinstance(node, _Directory)
         return node
 
-    def _file(self, inode: int) -> _File:
+    def _file(self, inode: int) -> _DiskFile:
         node = self._node(inode)
-        assert isinstance(node, _File)
+        assert isinstance(node, _DiskFile)
         return node
 
     def _path_of(self, node: _Node, within: _Directory | None = None, above: str = "") -> str:
@@ -184,18 +184,18 @@ class Disk:
 
         def look(directory: _Directory, above: str) -> None:
             for name, node in directory.now().items():
-                found[above + name] = bytes(node.now()) if isinstance(node, _File) else None
+                found[above + name] = bytes(node.now()) if isinstance(node, _DiskFile) else None
                 if isinstance(node, _Directory):
                     look(node, f"{above}{name}/")
 
         look(self._root, "")
         return found
 
-    def leave(self, where: Path, chance: Random, model: Model) -> None:
+    def leave(self, where: Path, chance: Random, model: DiskModel) -> None:
         """Makes the directory `where` hold what a power cut leaves at this moment."""
-        names = _Weakest(chance) if model is Model.WEAKEST else self._ordered(chance)
+        names = _Weakest(chance) if model is DiskModel.WEAKEST else self._ordered(chance)
         data = _Choice(chance)
-        filler = GARBAGE if model is Model.WEAKEST and chance.random() < 0.3 else b"\0"
+        filler = GARBAGE if model is DiskModel.WEAKEST and chance.random() < 0.3 else b"\0"
         made: dict[int, Path] = {}
 
         def place(directory: _Directory, at: Path) -> None:
@@ -267,7 +267,7 @@ def _carry_out(changes: Sequence[_Change]) -> None:
             directory.journaled[name] = node
 
 
-def _left(file: _File, choice: _Choice, model: Model, filler: bytes) -> bytes:
+def _left(file: _DiskFile, choice: _Choice, model: DiskModel, filler: bytes) -> bytes:
     """What is left of a file: some size that it had since the last sync, and each sector as some change since made it.
 
     EXT4: it grew in the order of its writes, so what it holds beyond its safe size is what made it as large as it is.
@@ -281,13 +281,13 @@ def _left(file: _File, choice: _Choice, model: Model, filler: bytes) -> bytes:
     content[: len(file.safe)] = file.safe
     for number, each in enumerate(file.changes):
         for at, piece in _sectors(each.offset, each.data):
-            in_order = each.cuts or (model is Model.EXT4 and at >= len(file.safe))
+            in_order = each.cuts or (model is DiskModel.EXT4 and at >= len(file.safe))
             if number < until if in_order else number <= last[at // SECTOR]:
                 _overwrite(content, at, piece)
     return bytes(content[:size].ljust(size, b"\0"))
 
 
-def _last_of_sectors(file: _File, choice: _Choice) -> dict[int, int]:
+def _last_of_sectors(file: _DiskFile, choice: _Choice) -> dict[int, int]:
     """For each sector that was written since the last sync, the number of the last write that it holds; -1: none."""
     written: dict[int, list[int]] = defaultdict(lambda: [-1])
     for number, each in enumerate(file.changes):

@@ -1,8 +1,8 @@
 """Judges an embedded store after a power cut: what its callers were told must be true of it, and stay true.
 
-`Told` hears the notes of the processes up to the power cut. `judge_store` opens the store, reads it, recovers, reads it
-again, and compares rows with blobs by `emulators/demo/files.py`, which uses none of the store's code. It raises
-`BrokenPromiseError`; any error of the store itself is one, too.
+`AllowedContent` hears the notes of the processes up to the power cut. `judge_store` opens the store, reads it,
+recovers, reads it again, and compares rows with blobs by `emulators/demo/files.py`, which uses none of the store's
+code. It raises `BrokenPromiseError`; any error of the store itself is one, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from changelog.base.runtime import SystemRuntime
-from emulators.demo.check import Stored, dangling
+from emulators.demo.check import BackendContent, dangling
 from emulators.demo.files import StoredFiles
 from emulators.demo.load import digest
 from recovery.daemon import collect
@@ -53,7 +53,7 @@ def settings_of(store: Path) -> Settings:
     return Settings(directory=store, changelog="sqlite", inline_bytes_max=INLINE_BYTES_MAX)
 
 
-class Told:
+class AllowedContent:
     """What an object may hold, by what was noted.
 
         {"begin": ID, "objects": {PATH: DIGEST or null, …}, "moves": bool}     what will be there once it took effect
@@ -90,7 +90,7 @@ class Told:
                     raise BrokenPromiseError(f"{source} was being renamed to {destination}, and is under neither name")
 
 
-async def judge_store(store: Path, told: Told) -> None:
+async def judge_store(store: Path, told: AllowedContent) -> None:
     """Opens the store as after a restart, recovers, and opens it again."""
     settings, runtime = settings_of(store), Later(hours=4)
     async with open_backends(settings, runtime) as backends:
@@ -113,7 +113,7 @@ async def clean_up(backends: Backends, runtime: SystemRuntime, settings: Setting
         raise BrokenPromiseError(f"recovery could not clean up: {loop.total}, {collected.failures}")
 
 
-async def _compare(backends: Backends, runtime: SystemRuntime, settings: Settings, told: Told) -> None:
+async def _compare(backends: Backends, runtime: SystemRuntime, settings: Settings, told: AllowedContent) -> None:
     async with TieredStorage(backends.tiers, backends.log, runtime, settings) as storage:
         listed = {entry.object_id.path async for entry in storage.list()}
         found: dict[str, str | None] = {}
@@ -125,7 +125,7 @@ async def _compare(backends: Backends, runtime: SystemRuntime, settings: Setting
             raise BrokenPromiseError(f"a listing and the reads differ: {unlisted}")
 
 
-def judge_tiers(stored: Stored) -> None:
+def judge_tiers(stored: BackendContent) -> None:
     """I1, I3 and I6, of a store that nobody uses and that was recovered."""
     if missing := dangling(stored):
         raise BrokenPromiseError(f"rows name blobs that are gone: {missing}")

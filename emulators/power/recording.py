@@ -30,7 +30,7 @@ PROCESS_S = 120.0
 _HEAD = struct.Struct("=IIQQQqIIII")
 
 
-class Kind(StrEnum):
+class RecordKind(StrEnum):
     """What a record tells. The letters are those of the recorder."""
 
     CREATE = "C"
@@ -54,14 +54,14 @@ class RecordingError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class DiskOperation:
     """One change, or a note. `inode`: of the file or directory that is written, synced or named.
 
     `directory`: the inode of the one in which `name` changes. A rename goes to `other` in `to`. `offset`: in bytes; of
     TRUNCATE the new size. `data`: what is written, or the text of a note. `pid`: of the process.
     """
 
-    kind: Kind
+    kind: RecordKind
     pid: int = 0
     inode: int = 0
     directory: int = 0
@@ -94,7 +94,7 @@ def note(text: str, log: Path | None = None) -> None:
     try:
         fcntl.flock(log_file, fcntl.LOCK_EX)
         data = text.encode()
-        os.write(log_file, _HEAD.pack(ord(Kind.NOTE), os.getpid(), 0, 0, 0, 0, 0, 0, len(data), 0) + data)
+        os.write(log_file, _HEAD.pack(ord(RecordKind.NOTE), os.getpid(), 0, 0, 0, 0, 0, 0, len(data), 0) + data)
     finally:
         os.close(log_file)
 
@@ -139,23 +139,23 @@ class Recording:
     def note(self, text: str) -> None:
         note(text, self._log)
 
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[DiskOperation]:
         return list(_operations(self._log.read_bytes()))
 
 
-def _operations(raw: bytes) -> Iterator[Operation]:
+def _operations(raw: bytes) -> Iterator[DiskOperation]:
     at = 0
     while at < len(raw):
         what, pid, inode, directory, to, offset, name_bytes, other_bytes, data_bytes, _ = _HEAD.unpack_from(raw, at)
         at += _HEAD.size
         ends = at + name_bytes, at + name_bytes + other_bytes, at + name_bytes + other_bytes + data_bytes
         name, other = os.fsdecode(raw[at : ends[0]]), os.fsdecode(raw[ends[0] : ends[1]])
-        yield Operation(Kind(chr(what)), pid, inode, directory, to, name, other, offset, raw[ends[1] : ends[2]])
+        yield DiskOperation(RecordKind(chr(what)), pid, inode, directory, to, name, other, offset, raw[ends[1] : ends[2]])
         at = ends[2]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DiskImage:
     """Files and directories by their inodes. A directory is its names, each with the inode that it leads to."""
 
     root: int
@@ -163,7 +163,7 @@ class Seen:
     directories: Mapping[int, Mapping[str, int]]
 
 
-def seen(root: Path) -> Seen:
+def seen(root: Path) -> DiskImage:
     """Returns what is below `root` at this moment."""
     files: dict[int, bytes] = {}
     directories: dict[int, dict[str, int]] = {}
@@ -178,4 +178,4 @@ def seen(root: Path) -> Seen:
                 files[path.stat().st_ino] = path.read_bytes()
         return inode
 
-    return Seen(look(root), files, directories)
+    return DiskImage(look(root), files, directories)

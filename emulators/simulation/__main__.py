@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from emulators.simulation.explore import Explored, Tell
+    from emulators.simulation.explore import ExploredSeeds, Tell
 
 PLAIN_EVERY_S = 10.0
 PLAIN_COLUMNS = 160
@@ -113,7 +113,7 @@ def _progress(seeds: int | None, seconds: float | None, prefix: str = "") -> Tel
     goal = "" if seeds is None else f" of {seeds}"
     time = "" if seconds is None else f" of {seconds:.0f} s"
 
-    def tell(explored: Explored) -> None:
+    def tell(explored: ExploredSeeds) -> None:
         nonlocal told_at
         if not terminal and explored.elapsed_s - told_at < PLAIN_EVERY_S:
             return
@@ -134,7 +134,7 @@ def _clear() -> None:
         sys.stderr.write("\r\x1b[2K")
 
 
-def _table(explored: Explored) -> None:
+def _table(explored: ExploredSeeds) -> None:
     from rich.console import Console
     from rich.table import Table
 

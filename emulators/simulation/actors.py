@@ -34,13 +34,13 @@ from emulators.simulation.recipe import (
     OVER_ITSELF,
     SKEWS_S,
     Actor,
-    Kind,
     Life,
-    Outage,
-    Part,
+    PlannedOutage,
     Recipe,
+    RecipePart,
     Role,
     Step,
+    StepKind,
     When,
     actor_part,
     fault_part,
@@ -51,18 +51,18 @@ from emulators.simulation.recipe import (
 from emulators.world.checker import WANTED_BY_OPERATOR
 from emulators.world.client import NOTHING, BrokenPayload, Client, content
 from emulators.world.deployment import INLINE_BYTES_MAX, World
-from emulators.world.faults import Fault, Process
+from emulators.world.faults import CallFault, Process
 from emulators.world.runtime import SimulatedRuntime, elapse
-from recovery.audit.deleting.candidates import Batch, Candidate
+from recovery.audit.deleting.candidates import Candidate, DeletionBatch
 from recovery.audit.finding import Finding
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.sweep import audit_range
-from recovery.audit.verdicts import Kind as Verdict
+from recovery.audit.verdicts import FindingClass as Verdict
 from recovery.loop import RecoveryLoop
 from tiered.metadata import Expiration, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId, blob_name
 from tiered.protocol.backends import HighVolumeBackend, Tiers
-from tiered.testing.log import Stored
+from tiered.testing.log import StoredEntry
 
 OBJECTS = [ObjectId.create("attachments", f"object-{number}") for number in range(2)]
 SMALL_BYTES, LARGE_BYTES = INLINE_BYTES_MAX // 2, INLINE_BYTES_MAX * 3
@@ -100,7 +100,7 @@ class Stage:
         self.clients: list[tuple[Process, Client]] = []
         self.recoveries: list[tuple[Process, RecoveryLoop]] = []
         self._through = {actor.name: anyio.Event() for actor in recipe.actors}
-        self.played: dict[Part, None] = {}
+        self.played: dict[RecipePart, None] = {}
         self.faults: Counter[str] = Counter()
         self.checked: Counter[str] = Counter()
         self.clocks: dict[str, SimulatedRuntime] = {}
@@ -133,7 +133,7 @@ class Stage:
     def _travel(self, name: str, point: str) -> tuple[float, float]:
         return (0.0, 0.0) if self.calm else self.recipe.travel(name, point)
 
-    def _fault(self, actor: Actor, process: Process, point: str) -> Fault | None:
+    def _fault(self, actor: Actor, process: Process, point: str) -> CallFault | None:
         if self.calm:
             return None
         if suspension := self.recipe.suspension(actor, process.name, point):
@@ -143,14 +143,14 @@ class Stage:
         if (outage := self._outage(actor, point)) is not None:
             self.faults[f"outage {outage.mode.name}"] += 1
             self.played[outage_part(outage, self.recipe.outages.index(outage))] = None
-            return Fault(outage.mode, outage.until_s - anyio.current_time())
+            return CallFault(outage.mode, outage.until_s - anyio.current_time())
         fault = self.recipe.fault(actor, process.name, point)
         if fault is not None:
             self.faults[fault.mode.name] += 1
             self.played[fault_part(process.name, point, fault)] = None
         return fault
 
-    def _outage(self, actor: Actor, point: str) -> Outage | None:
+    def _outage(self, actor: Actor, point: str) -> PlannedOutage | None:
         now = anyio.current_time()
         for outage in self._outages:
             if outage.from_s <= now < outage.until_s and outage.actor in (None, actor.name) and outage.meets(point):
@@ -240,10 +240,10 @@ async def _do_steps(stage: Stage, actor: Actor, client: Client, process: Process
         step = actor.steps[number]
         stage.played[step_part(actor, number)] = None
         await process.runtime.sleep(step.pause_s)
-        if step.kind is Kind.REOPEN:
+        if step.kind is StepKind.REOPEN:
             reopen.set()
             return
-        if step.kind is Kind.SLEEP:
+        if step.kind is StepKind.SLEEP:
             process.suspend(stage.recipe.weather.suspend_s)
             continue
         with anyio.move_on_after(step.cancel_after_s):
@@ -257,47 +257,47 @@ async def _do(client: Client, process: Process, object_id: ObjectId, step: Step,
     over = NOTHING if step.when is When.ABSENT else None
     if step.when is When.SEEN and (over := await client.seen(object_id)) is None:
         return
-    if over is NOTHING and (step.kind is Kind.DELETE or step.kind in OVER_ITSELF):
+    if over is NOTHING and (step.kind is StepKind.DELETE or step.kind in OVER_ITSELF):
         return
     match step.kind:
-        case Kind.PUT_SMALL:
+        case StepKind.PUT_SMALL:
             await client.put(object_id, label, SMALL_BYTES, expiration=expiration, over=over)
-        case Kind.PUT_LARGE:
+        case StepKind.PUT_LARGE:
             await client.put(object_id, label, LARGE_BYTES, expiration=expiration, over=over)
-        case Kind.PUT_STREAM:
+        case StepKind.PUT_STREAM:
             await client.put(object_id, label, LARGE_BYTES, payload=stream(process, label, step.pause_s), expiration=expiration, over=over)
-        case Kind.PUT_BROKEN:
+        case StepKind.PUT_BROKEN:
             broken = stream(process, label, 0.0, breaks=True)
             await client.put(object_id, label, LARGE_BYTES, payload=broken, expiration=expiration, over=over)
-        case Kind.COPY:
+        case StepKind.COPY:
             await client.copy(f"copy {label}", other_than(object_id), object_id, over)
-        case Kind.COPY_OLDER:
+        case StepKind.COPY_OLDER:
             if older is not None:
                 await client.copy(f"copy {label}", older, object_id, over)
-        case Kind.RENAME:
+        case StepKind.RENAME:
             await client.rename(f"rename {label}", other_than(object_id), object_id, over)
-        case Kind.UPDATE:
+        case StepKind.UPDATE:
             await client.update_metadata(f"update {label}", object_id, over, expiration=expiration, takes_s=step.pause_s)
-        case Kind.EXPIRE:
+        case StepKind.EXPIRE:
             of_creation = step.life is Life.IDLE
             await client.set_expiry(f"expiry {label}", object_id, over, lives_s=EXPIRES_S[step.life], of_creation=of_creation)
-        case Kind.PROLONG:
+        case StepKind.PROLONG:
             await client.set_expiry(f"prolong {label}", object_id, over, lives_s=EXPIRES_S[step.life], extend_only=True)
-        case Kind.DELETE:
+        case StepKind.DELETE:
             await client.delete(object_id, over)
-        case Kind.GET:
+        case StepKind.GET:
             await client.get(object_id)
-        case Kind.GET_SLOWLY:
+        case StepKind.GET_SLOWLY:
             await client.get(object_id, step.pause_s)
-        case Kind.HEAD:
+        case StepKind.HEAD:
             await client.head(object_id)
-        case Kind.LIST:
+        case StepKind.LIST:
             await client.list(metadata=step.life is Life.SOON)  # drawn for every step
-        case Kind.PUT_MANY:
+        case StepKind.PUT_MANY:
             await client.put_many([object_id, OBJECTS[0]] * 2, label, LARGE_BYTES if step.thing else SMALL_BYTES)
-        case Kind.DELETE_MANY:
+        case StepKind.DELETE_MANY:
             await client.delete_many([object_id, OBJECTS[0]])
-        case Kind.GET_MANY:
+        case StepKind.GET_MANY:
             await client.get_many([object_id, OBJECTS[0]])
 
 
@@ -393,7 +393,7 @@ async def _delete(stage: Stage, process: Process, tiers: Tiers, log: ChangeLog, 
     candidates = [candidate for each in found if (candidate := Candidate.of(each)) is not None]
     if log.durable:
         tiers = Tiers(cast(HighVolumeBackend, _SpoilsNothing(stage, tiers.high_volume)), tiers.long_term)
-    batch = Batch(tiers, log, candidates, process.runtime)
+    batch = DeletionBatch(tiers, log, candidates, process.runtime)
     try:
         await batch.run()
     finally:
@@ -479,4 +479,4 @@ async def _set_clocks(stage: Stage, actor: Actor) -> None:
 
 def _vandalise(stage: Stage) -> None:
     key = ChangeId.new(stage.world.runtime).row_key(2)
-    stage.world.log.stored[key] = Stored(b'{"v":1,"id":', 0)
+    stage.world.log.stored[key] = StoredEntry(b'{"v":1,"id":', 0)

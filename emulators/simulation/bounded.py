@@ -42,7 +42,7 @@ from emulators.world.client import Client
 from emulators.world.deployment import SETTINGS, World
 from emulators.world.faults import ONCE, Mode, Plan, Process, Travel, no_faults, no_time
 from emulators.world.ghost import acts
-from emulators.world.history import Answer
+from emulators.world.history import WriteAnswer
 from emulators.world.runtime import SimulatedRuntime, run_world
 from recovery.loop import RecoveryLoop
 from tiered.errors import DanglingTombstoneError
@@ -128,7 +128,7 @@ def _before(scenario: Scenario) -> World:
         async with _HastyWorld(SEED, sessions=scenario.sessions) as world:
             if scenario.before != "absent":
                 async with world.client(world.process("earlier")) as client:
-                    assert await client.put(OBJECT, "old", SMALL if scenario.before == "small" else LARGE) is Answer.OK
+                    assert await client.put(OBJECT, "old", SMALL if scenario.before == "small" else LARGE) is WriteAnswer.OK
         return world
 
     return run_world(put, SEED)
@@ -241,7 +241,7 @@ async def _get(client: Client) -> list[str]:
 
 
 @dataclass(slots=True)
-class Explored:
+class ExploredSchedules:
     """What was explored. `traces`: the different orders of calls that others can see.
 
     `cut`: the budget did not suffice for all.
@@ -273,9 +273,9 @@ def each(scenario: Scenario, delays_max: int, wrongs: Collection[Mode] = (), vic
 
 def explore(
     scenario: Scenario, delays_max: int, wrongs: Collection[Mode] = (), budget: int | None = None, victims: Collection[str] = ROUND[:1]
-) -> Explored:
+) -> ExploredSchedules:
     """Runs `each` and sums up. `budget`: how many schedules at most."""
-    explored = Explored()
+    explored = ExploredSchedules()
     for ran in each(scenario, delays_max, wrongs, victims):
         if explored.schedules == budget:
             explored.cut = True

@@ -17,10 +17,10 @@ from enum import Enum
 from changelog.lease import Renewal, Standing
 from emulators.simulation.recipe import Role
 from emulators.world.faults import Mode
-from emulators.world.history import Answer
+from emulators.world.history import WriteAnswer
 from recovery.audit.deleting.candidates import Fate
 from tiered.protocol.finishing import Ending
-from tiered.protocol.writing import Outcome, Told
+from tiered.protocol.writing import ChangeOutcome, SwapResult
 
 Names = frozenset[str]
 
@@ -39,7 +39,7 @@ REQUIRED: dict[str, Names] = {
     | {"outage UNAVAILABLE", "outage DENIED", "outage LOST", "outage SLOW", "suspended for days"},
     "actors": frozenset(role.name for role in Role),
     "decisions": frozenset().union(
-        members("swap told", Told),
+        members("swap told", SwapResult),
         {"judged ok", "judged no", "judged unknown"},
         {"may tell ok: live", "may tell ok: won", "may tell ok: superseded", "may not tell ok"},
         {"legacy is garbage: another state", "legacy is garbage: won", "legacy is kept"},
@@ -52,7 +52,7 @@ REQUIRED: dict[str, Names] = {
         {"lease held", "lease ended", "claim won", "claim lost"},
         {f"recovery {outcome}" for outcome in ("recovered", "deferred", "parked", "lost", "failed")},
         {"recovery failed: the entry's fault", "recovery failed: an outage", "recovery released at its end"},
-        members("outcome", Outcome),
+        members("outcome", ChangeOutcome),
         {"read nothing", "read expired", "read inline", "read blob", "read again"},
         # Not required: "read dangling", which is a violation, and "read gave up", which takes as many overwrites as a
         # read has attempts, each at its worst moment.
@@ -67,7 +67,7 @@ REQUIRED: dict[str, Names] = {
         {"put: ConditionFailedError", "judged condition false"},
         {"put: LeaseLostError", "put: Cancelled", "get: ok", "get: UnavailableError", "refused: its service is away"},
     ),
-    "answers": frozenset(answer.name for answer in Answer),
+    "answers": frozenset(answer.name for answer in WriteAnswer),
     "checks": frozenset({
         "I1 no dangling", "I2 settled before it is deleted", "I3 no leak", "I4 an order explains the history", "I4 no late effect",
         "I4 ok is true", "I4 no is true", "I4 a condition is true when its write takes effect",

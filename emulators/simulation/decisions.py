@@ -26,15 +26,15 @@ from changelog.lease import Lease, Renewal, Standing
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.replaced import replaced
 from emulators.world.deployment import World
-from emulators.world.history import History
+from emulators.world.history import RegisterHistory
 from emulators.world.services import SimulatedBlobs, SimulatedRows
-from recovery.loop import RecoveryLoop, Report
+from recovery.loop import RecoveryLoop, RecoveryReport
 from tiered.errors import ConditionFailedError, DanglingTombstoneError, OutcomeUnknownError
 from tiered.object_id import revision_of
 from tiered.protocol.backends import Row
 from tiered.protocol.breaker import Breaker
 from tiered.protocol.reading import Reader
-from tiered.protocol.writing import Verdict, Writer
+from tiered.protocol.writing import Writer, WriteResult
 from tiered.storage import TieredStorage
 
 Count = Callable[..., None]
@@ -116,7 +116,7 @@ def _answer_sync(name: Callable[..., str]) -> Wrapping:
     return wrapping
 
 
-def _judged(verdict: Verdict) -> str:
+def _judged(verdict: WriteResult) -> str:
     if verdict.error is None:
         return "judged ok"
     if isinstance(verdict.error, ConditionFailedError):
@@ -165,7 +165,7 @@ def _renewed(original: Callable[..., None], count: Count) -> Callable[..., None]
 
 
 def _reported(original: Callable[..., None], count: Count) -> Callable[..., None]:
-    def counted(total: Report, report: Report) -> None:
+    def counted(total: RecoveryReport, report: RecoveryReport) -> None:
         for outcome in ("recovered", "deferred", "parked", "lost", "failed"):
             if getattr(report, outcome):
                 count(f"recovery {outcome}")
@@ -280,7 +280,7 @@ _WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
     (Lease, "after", _renewed),
     (Lease, "held", _answer_sync(lambda held, *_: f"lease {'held' if held else 'ended'}")),
     (Heartbeat, "claim", _answer(lambda lease: f"claim {'lost' if lease is None else 'won'}")),
-    (Report, "add", _reported),
+    (RecoveryReport, "add", _reported),
     (RecoveryLoop, "_fail", _failed),
     (RecoveryLoop, "_release_held", _released),
     (TieredStorage, "outcome", _answer(lambda outcome: f"outcome {outcome.name}")),
@@ -295,7 +295,7 @@ _WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
     (SimulatedRows, "touch", _answer(lambda took: f"row touch{'ed' if took else ' refused'}")),
     (SimulatedBlobs, "touch", _answer(lambda took: f"blob touch{'ed' if took else ': gone'}")),
     (World, "repeat", _repeated),
-    (History, "unexplained", _check("I4 an order explains the history")),
+    (RegisterHistory, "unexplained", _check("I4 an order explains the history")),
     (emulators.world.deployment, "orphans", _check("I3 no leak")),
     (emulators.world.deployment, "left_over", _check("I6 drained")),
 )

@@ -45,7 +45,7 @@ class WorkerError(Exception):
 
 
 @dataclass(slots=True)
-class Explored:
+class ExploredSeeds:
     """The seeds from `first` on that were run, on `jobs` processes in `elapsed_s` real seconds."""
 
     first: int
@@ -69,7 +69,7 @@ class Explored:
         return self.totals.coverage.missing(but=RARE if self.totals.worlds < SEEDS_TO_TELL_ALL else frozenset())
 
 
-Tell = Callable[[Explored], None]
+Tell = Callable[[ExploredSeeds], None]
 
 
 def explore(
@@ -81,7 +81,7 @@ def explore(
     keep_going: bool = False,
     tell: Tell = lambda explored: None,
     worker: Sequence[str] = WORKER,
-) -> Explored:
+) -> ExploredSeeds:
     """Runs seeds and returns what was explored.
 
     It runs at most `seeds` seeds for about `seconds`, from `first` on (None: a random one), on `jobs` processes (None:
@@ -91,7 +91,7 @@ def explore(
     if seeds is None and seconds is None:
         raise ValueError("say how many seeds, or how many seconds")
     first = SystemRuntime().random.randrange(FIRST_SEED_MAX) if first is None else first
-    explorer = _Explorer(Explored(first, jobs or os.cpu_count() or 1), seeds, seconds, keep_going, tell, tuple(worker))
+    explorer = _Explorer(ExploredSeeds(first, jobs or os.cpu_count() or 1), seeds, seconds, keep_going, tell, tuple(worker))
     failed: list[WorkerError] = []
     try:
         anyio.run(explorer.run)
@@ -104,7 +104,7 @@ def explore(
 
 class _Explorer:
     def __init__(
-        self, explored: Explored, seeds: int | None, seconds: float | None, keep_going: bool, tell: Tell, worker: tuple[str, ...]
+        self, explored: ExploredSeeds, seeds: int | None, seconds: float | None, keep_going: bool, tell: Tell, worker: tuple[str, ...]
     ) -> None:
         self.explored = explored
         self._seeds = seeds
@@ -124,7 +124,7 @@ class _Explorer:
     async def _keep_asking(self) -> None:
         """Uses one worker after the other. Each is replaced when it has run its share."""
         while self._goes_on():
-            async with _Worker(self._worker) as worker:
+            async with _SeedWorker(self._worker) as worker:
                 for _ in range(SEEDS_OF_A_WORKER // SEEDS_AT_ONCE):
                     if (count := self._next()) == 0:
                         return
@@ -148,7 +148,7 @@ class _Explorer:
         self._tell(self.explored)
 
 
-class _Worker:
+class _SeedWorker:
     """One worker process, for `async with`. `ask` runs seeds in it."""
 
     def __init__(self, command: tuple[str, ...]) -> None:

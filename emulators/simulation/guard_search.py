@@ -22,7 +22,7 @@ from emulators.simulation.coverage import Coverage
 from emulators.simulation.explore import Tell, explore
 from emulators.simulation.guards import GUARDS
 from emulators.simulation.recipe import Recipe
-from emulators.simulation.run import Result, run
+from emulators.simulation.run import RunResult, run
 from emulators.simulation.worker import work
 
 BEGIN, END = "<!-- guards -->", "<!-- end of guards -->"
@@ -32,7 +32,7 @@ NAME_ENDS = re.compile(r"attachments/objects/|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class GuardResult:
     """The result for one guard. `seed` None: it was not found. `what`: the violation, in one line."""
 
     guard: str
@@ -43,7 +43,7 @@ class Found:
         return self.guard, GUARDS[self.guard].protects, "not found" if self.seed is None else str(self.seed), self.what
 
 
-def run_without(name: str, recipe: Recipe, coverage: Coverage) -> Result:
+def run_without(name: str, recipe: Recipe, coverage: Coverage) -> RunResult:
     """Runs a recipe. A violation counts only if it is one by which this guard's absence is known."""
     result = run(recipe, coverage)
     if result.violation is not None and result.violation.invariant not in GUARDS[name].seen:
@@ -51,14 +51,14 @@ def run_without(name: str, recipe: Recipe, coverage: Coverage) -> Result:
     return result
 
 
-def search(name: str, seeds: int, jobs: int | None = None, tell: Tell = lambda explored: None) -> Found:
+def search(name: str, seeds: int, jobs: int | None = None, tell: Tell = lambda explored: None) -> GuardResult:
     """Returns the first of `seeds` seeds that finds the missing guard. Raises `WorkerError`, as `explore`."""
     worker = (sys.executable, "-m", "emulators.simulation.guard_search", name)
     violations = explore(seeds, first=1, jobs=jobs, tell=tell, worker=worker).totals.violations
-    return Found(name, violations[0][0], NAME_ENDS.sub("", violations[0][1])) if violations else Found(name)
+    return GuardResult(name, violations[0][0], NAME_ENDS.sub("", violations[0][1])) if violations else GuardResult(name)
 
 
-def put_into(page: Path, found: Iterable[Found]) -> None:
+def put_into(page: Path, found: Iterable[GuardResult]) -> None:
     """Writes the table into the page. Guards that were not searched keep their row.
 
     Raises `ValueError` if the page has no marks.
@@ -73,14 +73,14 @@ def put_into(page: Path, found: Iterable[Found]) -> None:
     page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", "utf-8")
 
 
-def recorded(page: Path) -> list[Found]:
+def recorded(page: Path) -> list[GuardResult]:
     """Returns what the page says, in its order."""
     return _rows(page.read_text("utf-8").partition(BEGIN)[2].partition(END)[0])
 
 
-def _rows(table: str) -> list[Found]:
+def _rows(table: str) -> list[GuardResult]:
     cells = [[cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines() if line]
-    return [Found(guard, int(seed) if seed.isdecimal() else None, what) for guard, _, seed, what in cells if guard in GUARDS]
+    return [GuardResult(guard, int(seed) if seed.isdecimal() else None, what) for guard, _, seed, what in cells if guard in GUARDS]
 
 
 if __name__ == "__main__":

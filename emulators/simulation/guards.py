@@ -34,7 +34,7 @@ from emulators.simulation.replaced import Replacement, replaced
 from emulators.simulation.unfenced import UnfencedBlobs, UnfencedRows, follow_once
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
 from recovery.audit.deleting import candidates
-from recovery.audit.deleting.candidates import Batch, Candidate
+from recovery.audit.deleting.candidates import Candidate, DeletionBatch
 from tiered.errors import OutcomeUnknownError, UnavailableError, UnconfirmedError
 from tiered.metadata import Metadata, is_expired, touch_deadline
 from tiered.object_id import ObjectId
@@ -44,14 +44,14 @@ from tiered.protocol.concurrent import both
 from tiered.protocol.conditions import ANY_REVISION, Condition, IfRevision, checked_condition, revision_shown
 from tiered.protocol.feed_off import FeedOffNotifier
 from tiered.protocol.finishing import Ending, took_effect
-from tiered.protocol.reading import Lifetime, Reader, Source
+from tiered.protocol.reading import CopySource, Lifetime, Reader
 from tiered.protocol.retry import persist
-from tiered.protocol.under_way import Write
-from tiered.protocol.writing import Body, Told, Verdict, Writer
+from tiered.protocol.under_way import WriteInProgress
+from tiered.protocol.writing import Body, SwapResult, Writer, WriteResult
 from tiered.storage import TieredStorage
 from tiered.stored import PutResult
 from tiered.testing.blobs import Blob, MemoryCopy, MemoryUpload
-from tiered.testing.log import Stored
+from tiered.testing.log import StoredEntry
 
 T = TypeVar("T")
 
@@ -166,7 +166,7 @@ def _bytes_of_any_generation(self: MemoryCopy) -> bytes:
 async def _renew_whatever_is_there(self: SimulatedChangeLog, entries: Sequence[Entry]) -> Sequence[Renewal]:
     await self._travel()
     for entry in entries:
-        self.stored[entry.key] = Stored(encode(entry), self._now_ms())
+        self.stored[entry.key] = StoredEntry(encode(entry), self._now_ms())
         self._took_effect("log.renew", entry.key)
     return [Renewal.RENEWED] * len(entries)
 
@@ -199,16 +199,18 @@ def _beat_by_monotonic_clock(self: Heartbeat, log: ChangeLog, runtime: Runtime, 
 # --- the store -----------------------------------------------------------------------------------
 
 
-async def _judge_by_the_answer(self: Writer, write: Write, change: Change, lease: Lease | None, told: Told) -> Verdict:
+async def _judge_by_the_answer(self: Writer, write: WriteInProgress, change: Change, lease: Lease | None, told: SwapResult) -> WriteResult:
     """Takes a swap that was not told ok for one that failed."""
-    return Verdict(UnavailableError(f"{write.object_id} was not changed, it seems"), None)
+    return WriteResult(UnavailableError(f"{write.object_id} was not changed, it seems"), None)
 
 
-async def _judge_the_condition_first(self: Writer, write: Write, change: Change, lease: Lease | None, told: Told) -> Verdict:
+async def _judge_the_condition_first(
+    self: Writer, write: WriteInProgress, change: Change, lease: Lease | None, told: SwapResult
+) -> WriteResult:
     row, now_ns = await self._row(write.object_id), self._runtime.wall_ns()
     is_shown = row.state is not None and row.state.token == write.id
     if write.condition is not None and not is_shown and not write.condition.holds(write.object_id.path, row.state, now_ns):
-        return Verdict(write.condition.failure(write.object_id, row.state, now_ns), None)
+        return WriteResult(write.condition.failure(write.object_id, row.state, now_ns), None)
     return await _JUDGE(self, write, change, lease, told)
 
 
@@ -216,7 +218,7 @@ def _superseded_by_anybody(change: Change, live: bool, row: Row) -> bool:
     return took_effect(change, live, row) or (row.target is not None and row.target != change.old)
 
 
-async def _prepare_unrecorded(self: Writer, write: Write, name: str, metadata: Metadata, body: Body, slot: Slot) -> int:
+async def _prepare_unrecorded(self: Writer, write: WriteInProgress, name: str, metadata: Metadata, body: Body, slot: Slot) -> int:
     """Like the store's own, but finalises the upload at once: only the swap waits for the record."""
 
     async def open_upload() -> Upload:
@@ -249,18 +251,18 @@ async def _write_again_and_again(
     return await persist(call, runtime, budget_s)
 
 
-async def _say_not_live(self: Writer, write: Write) -> bool:
+async def _say_not_live(self: Writer, write: WriteInProgress) -> bool:
     return False
 
 
-async def _settle_or_pass_on(self: Writer, write: Write) -> bool:
+async def _settle_or_pass_on(self: Writer, write: WriteInProgress) -> bool:
     try:
         return await persist(lambda: self._tiers.high_volume.settle(write.object_id.path, write.id), self._runtime, self._budget_s)
     except (UnavailableError, UnconfirmedError) as error:
         raise OutcomeUnknownError(write.object_id, write.id) from error
 
 
-async def _leave_abandoned(self: Writer, write: Write) -> None:
+async def _leave_abandoned(self: Writer, write: WriteInProgress) -> None:
     return
 
 
@@ -272,7 +274,7 @@ async def _rename_what_is_there(
     if found is None:
         return None
     with await self._enter(self._writes) as slot:
-        await self._writer.delete(Write.begin(source, self._runtime), slot)
+        await self._writer.delete(WriteInProgress.begin(source, self._runtime), slot)
     return found[0]
 
 
@@ -284,19 +286,19 @@ async def _rename_backwards(
     if found is None or found.payload is None or found.head.revision is None:
         return None
     with await self._enter(self._writes) as slot:
-        await self._writer.delete(Write.begin(source, self._runtime, Condition(found.head.revision)), slot)
+        await self._writer.delete(WriteInProgress.begin(source, self._runtime, Condition(found.head.revision)), slot)
     with await self._enter(self._writes) as slot:
-        write = Write.begin(destination, self._runtime, checked_condition(if_absent, if_revision))
+        write = WriteInProgress.begin(destination, self._runtime, checked_condition(if_absent, if_revision))
         return await self._writer.put_copy(write, found.head.metadata, found, slot)
 
 
-async def _change_what_is_there(self: Writer, write: Write, metadata: Metadata, source: Source, slot: Slot) -> PutResult:
+async def _change_what_is_there(self: Writer, write: WriteInProgress, metadata: Metadata, source: CopySource, slot: Slot) -> PutResult:
     if write.object_id == source.head.object_id:
         write.condition = None
     return await _PUT_COPY(self, write, metadata, source, slot)
 
 
-async def _source_also_expired(self: Reader, object_id: ObjectId) -> Source | None:
+async def _source_also_expired(self: Reader, object_id: ObjectId) -> CopySource | None:
     async def state(path: str) -> RowState:
         return (await self._tiers.high_volume.read(path)).state
 
@@ -334,7 +336,7 @@ _OPEN_COPY, _PUT_COPY, _SOURCE, _HOLDS = SimulatedBlobs.open_copy, Writer.put_co
 # --- the deletion of orphans ---------------------------------------------------------------------
 
 
-async def _say_unlogged(self: Batch, left: Sequence[Candidate]) -> set[str]:
+async def _say_unlogged(self: DeletionBatch, left: Sequence[Candidate]) -> set[str]:
     return set()
 
 
@@ -342,7 +344,7 @@ def _row_of_its_object(candidate: Candidate) -> tuple[str, ...]:
     return (candidate.path,)
 
 
-async def _see_in_the_row(self: Batch, candidate: Candidate) -> bool:
+async def _see_in_the_row(self: DeletionBatch, candidate: Candidate) -> bool:
     return (await self.tiers.high_volume.read(candidate.path)).target == candidate.name
 
 
@@ -526,7 +528,7 @@ GUARDS: dict[str, Guard] = {
         ((Writer, "_settle_abandoned", _leave_abandoned),),
     ),
     "age bound of a swap": Guard(
-        "A swap is sent when the mark that refused it has been collected.", ((Write, "age_s", lambda self, runtime: 0.0),),
+        "A swap is sent when the mark that refused it has been collected.", ((WriteInProgress, "age_s", lambda self, runtime: 0.0),),
     ),
     "deadline of a swap": Guard(
         "A swap that was young enough when it was looked at leaves days later, when its mark has been collected.",
@@ -534,14 +536,14 @@ GUARDS: dict[str, Guard] = {
     ),
     "the log before an orphan is deleted": Guard(
         "A deletion with a wrong finding refuses a change that is under way, and its writer fails.",
-        ((Batch, "_logged", _say_unlogged),), SPOILT,
+        ((DeletionBatch, "_logged", _say_unlogged),), SPOILT,
     ),
     "both rows before an orphan is deleted": Guard(
         "The blob of an object of older software, whose key ends in a revision, is deleted while its row names it.",
         ((candidates, "rows_of", _row_of_its_object),),
     ),
     "settle before an orphan is deleted": Guard(
-        "A deletion only looks at the row, and what it deletes may still be swapped in.", ((Batch, "_is_live", _see_in_the_row),),
+        "A deletion only looks at the row, and what it deletes may still be swapped in.", ((DeletionBatch, "_is_live", _see_in_the_row),),
     ),
     "generation of the orphan": Guard(
         "A blob that was written again under the name of an orphan, and is named, is deleted in its place.",

@@ -13,37 +13,37 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from emulators.simulation.coverage import Coverage
-from emulators.simulation.recipe import Part, Recipe
-from emulators.simulation.run import Result, run
+from emulators.simulation.recipe import Recipe, RecipePart
+from emulators.simulation.run import RunResult, run
 
 STAGES = (("actor",), ("step",), ("outage", "fault", "suspension"))
 
-Run = Callable[[Recipe], Result]
+Run = Callable[[Recipe], RunResult]
 
 
-def run_uncounted(recipe: Recipe) -> Result:
+def run_uncounted(recipe: Recipe) -> RunResult:
     return run(recipe, Coverage())
 
 
-def minimise(recipe: Recipe, result: Result, runs_max: int = 400, run: Run = run_uncounted) -> tuple[Recipe, Result]:
+def minimise(recipe: Recipe, result: RunResult, runs_max: int = 400, run: Run = run_uncounted) -> tuple[Recipe, RunResult]:
     """Returns the smallest recipe found whose run violates the same invariant as `result`, and that run."""
-    search = _Search(recipe, result, runs_max, run)
+    search = _MinimiseSearch(recipe, result, runs_max, run)
     while any(search.reduce(kinds) for kinds in STAGES):  # begin again if a stage left something out
         pass
     return search.recipe, search.result
 
 
-class _Search:
+class _MinimiseSearch:
     """One search. `recipe` and `result` are the smallest so far."""
 
-    def __init__(self, recipe: Recipe, result: Result, runs_max: int, run: Run) -> None:
+    def __init__(self, recipe: Recipe, result: RunResult, runs_max: int, run: Run) -> None:
         assert result.violation is not None, "only a failing run is made smaller"
         self.recipe = recipe
         self.result = result
         self._invariant = result.violation.invariant
         self._runs_left = runs_max
         self._run = run
-        self._tried: set[frozenset[Part]] = set()
+        self._tried: set[frozenset[RecipePart]] = set()
 
     def reduce(self, kinds: Sequence[str]) -> bool:
         """Does one stage: ddmin over the parts of these kinds. Returns whether anything could be left out."""
@@ -59,17 +59,17 @@ class _Search:
                 pieces = min(len(parts), pieces * 2)
         return self._size() < began
 
-    def _any_smaller(self, parts: list[Part], pieces: int) -> bool:
+    def _any_smaller(self, parts: list[RecipePart], pieces: int) -> bool:
         """Tries to keep nothing or only one piece. Then tries to leave out one piece."""
         cut = list(_cut(parts, pieces))
-        kept: list[list[Part]] = [[]] if pieces == 1 else []
+        kept: list[list[RecipePart]] = [[]] if pieces == 1 else []
         if pieces > 1:
             kept += cut
         if pieces > 2:
             kept += [[part for part in parts if part not in piece] for piece in cut]
         return any(self._try(frozenset(parts) - frozenset(each)) for each in kept)
 
-    def _try(self, less: frozenset[Part]) -> bool:
+    def _try(self, less: frozenset[RecipePart]) -> bool:
         """Leaves these parts out too, if the run still fails and has become smaller."""
         recipe = self.recipe.without(less)
         if self._runs_left <= 0 or recipe.left_out in self._tried:
@@ -82,13 +82,13 @@ class _Search:
         self.recipe, self.result = recipe, result
         return True
 
-    def _parts(self, kinds: Sequence[str]) -> list[Part]:
+    def _parts(self, kinds: Sequence[str]) -> list[RecipePart]:
         return [part for part in self.result.parts if part.kind in kinds]
 
     def _size(self) -> tuple[int, ...]:
         return self._size_of(self.result)
 
-    def _size_of(self, result: Result) -> tuple[int, ...]:
+    def _size_of(self, result: RunResult) -> tuple[int, ...]:
         """Returns the number of parts by stage.
 
         A run without an actor may have more faults, but it counts as smaller all the same. So the search ends.
@@ -96,7 +96,7 @@ class _Search:
         return tuple(sum(part.kind in kinds for part in result.parts) for kinds in STAGES)
 
 
-def _cut(parts: list[Part], pieces: int) -> Iterator[list[Part]]:
+def _cut(parts: list[RecipePart], pieces: int) -> Iterator[list[RecipePart]]:
     """Cuts the parts into this many pieces, as equal as possible, in order."""
     for number in range(pieces):
         yield parts[len(parts) * number // pieces : len(parts) * (number + 1) // pieces]

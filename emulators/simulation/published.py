@@ -27,12 +27,12 @@ from functools import partial
 
 import anyio
 
-from emulators.simulation.unfenced import PUBLISHED, Published, unfenced
+from emulators.simulation.unfenced import PUBLISHED, PublishedVariant, unfenced
 from emulators.world.checker import dangling, orphans
 from emulators.world.client import Client
 from emulators.world.deployment import SETTINGS, World
-from emulators.world.faults import Fault, Mode, Plan, no_faults
-from emulators.world.history import Answer
+from emulators.world.faults import CallFault, Mode, Plan, no_faults
+from emulators.world.history import WriteAnswer
 from emulators.world.runtime import run_world
 from tiered.metadata import Expiration, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
@@ -59,7 +59,9 @@ async def late_swap_after_recovery(world: World) -> None:
         4 the swap arrives. Unfenced, the row now names a blob that is gone
     """
     await _live(world, "setup", _put("old"))
-    await _live(world, "writer", _put("new"), {"rows.swap #1": Fault(Mode.LATE, LONG_S), "rows.swap #2": Fault(Mode.CRASH_BEFORE)}.get)
+    await _live(
+        world, "writer", _put("new"), {"rows.swap #1": CallFault(Mode.LATE, LONG_S), "rows.swap #2": CallFault(Mode.CRASH_BEFORE)}.get
+    )
     await _recover(world)
     await world.runtime.sleep(LONG_S)
 
@@ -132,7 +134,7 @@ async def lost_race_told_ok(world: World) -> None:
     await _live(world, "setup", _put("old", TimeToLive(HOUR)))
     await world.runtime.sleep(HOUR.total_seconds() - 1)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_live, world, "writer", _put("new"), {"rows.swap #1": Fault(Mode.STALL_BEFORE, SHORT_S)}.get)
+        tasks.start_soon(_live, world, "writer", _put("new"), {"rows.swap #1": CallFault(Mode.STALL_BEFORE, SHORT_S)}.get)
         await world.runtime.sleep(2)
         await world.rows.collect(10)
         await world.blobs.collect(10)
@@ -151,7 +153,7 @@ async def unconditional_idle_touch(world: World) -> None:
     await _live(world, "setup", _put("old", TimeToIdle(HOUR)))
     await world.runtime.sleep(HOUR.total_seconds() / 2)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_live, world, "reader", _get, {"rows.touch #1": Fault(Mode.STALL_BEFORE, SHORT_S)}.get)
+        tasks.start_soon(_live, world, "reader", _get, {"rows.touch #1": CallFault(Mode.STALL_BEFORE, SHORT_S)}.get)
         await world.runtime.sleep(1)
         await _live(world, "other", _put("new"))
 
@@ -164,7 +166,7 @@ async def late_put_after_clean_up(world: World) -> None:
         2 its lease ends; recovery claims its entry, and there is no blob to delete yet. Unfenced, it forgets the entry
         3 the upload arrives. Unfenced, it is a blob that no row names and no entry remembers
     """
-    plan = {"upload.finalise #1": Fault(Mode.LATE, LONG_S), "upload.abort #1": Fault(Mode.CRASH_BEFORE)}.get
+    plan = {"upload.finalise #1": CallFault(Mode.LATE, LONG_S), "upload.abort #1": CallFault(Mode.CRASH_BEFORE)}.get
     await _live(world, "writer", _put("new"), plan)
     await _recover(world)
     await world.runtime.sleep(LONG_S)
@@ -180,13 +182,13 @@ async def read_during_overwrite(world: World) -> None:
     """
     await _live(world, "setup", _put("old"))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_live, world, "reader", _get, {"rows.read #1": Fault(Mode.STALL_AFTER, SHORT_S)}.get)
+        tasks.start_soon(_live, world, "reader", _get, {"rows.read #1": CallFault(Mode.STALL_AFTER, SHORT_S)}.get)
         await world.runtime.sleep(1)
         await _live(world, "other", _put("new"))
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class PublishedSchedule:
     """One schedule. `breaks`: the invariant that does not hold unfenced.
 
     `steps`: how lines of the trace begin, in order, in both cases.
@@ -196,10 +198,10 @@ class Schedule:
 
     play: Callable[[World], Awaitable[None]]
     breaks: str
-    answer: Answer
+    answer: WriteAnswer
     left: str | None
     steps: tuple[str, ...]
-    published: Published = PUBLISHED
+    published: PublishedVariant = PUBLISHED
     sessions: bool = True
 
 
@@ -211,39 +213,39 @@ LATE_PUT = (
     "recoverer: log.claim #1", "recoverer: blobs.delete #1", "network: upload.finalise #1 has arrived",
 )  # fmt: skip
 
-SCHEDULES: dict[str, Schedule] = {
-    "late swap after recovery": Schedule(
-        late_swap_after_recovery, I1, Answer.UNKNOWN, "old",
+SCHEDULES: dict[str, PublishedSchedule] = {
+    "late swap after recovery": PublishedSchedule(
+        late_swap_after_recovery, I1, WriteAnswer.UNKNOWN, "old",
         ("writer: rows.swap #1 [LATE", "writer: rows.swap #2 [CRASH", "recoverer: blobs.delete #1", "network: rows.swap #1 has arrived"),
     ),
-    "absent ABA on a retried swap": Schedule(
-        absent_aba_on_a_retried_swap, I1, Answer.OK, None,
+    "absent ABA on a retried swap": PublishedSchedule(
+        absent_aba_on_a_retried_swap, I1, WriteAnswer.OK, None,
         (*SENT_TWICE, "other: rows.swap #1", "other: blobs.delete #1", "writer: log.forget #1"),
     ),
-    "absent ABA on a retried swap, of an inline object": Schedule(
-        absent_aba_of_an_inline_object, I4, Answer.OK, None,
+    "absent ABA on a retried swap, of an inline object": PublishedSchedule(
+        absent_aba_of_an_inline_object, I4, WriteAnswer.OK, None,
         (*SENT_TWICE, "reader: rows.read #1", "other: rows.delete_inline #1", "later reader: rows.read #1", "writer: log.forget #1"),
     ),
-    "retried swap that won and reports lost": Schedule(
-        retried_swap_that_won_and_reports_lost, I1, Answer.OK, "new",
-        (*SENT_TWICE, "writer: blobs.delete #1", "writer: log.forget #1"), Published(shown_is_ok=False),
+    "retried swap that won and reports lost": PublishedSchedule(
+        retried_swap_that_won_and_reports_lost, I1, WriteAnswer.OK, "new",
+        (*SENT_TWICE, "writer: blobs.delete #1", "writer: log.forget #1"), PublishedVariant(shown_is_ok=False),
     ),
-    "retried swap that won and was replaced": Schedule(
-        retried_swap_that_won_and_was_replaced, I4, Answer.OK, "other",
-        (*SENT_TWICE, "reader: blobs.open #1", "other: blobs.delete #1", "writer: log.forget #1"), Published(lost_is_ok=False),
+    "retried swap that won and was replaced": PublishedSchedule(
+        retried_swap_that_won_and_was_replaced, I4, WriteAnswer.OK, "other",
+        (*SENT_TWICE, "reader: blobs.open #1", "other: blobs.delete #1", "writer: log.forget #1"), PublishedVariant(lost_is_ok=False),
     ),
-    "lost race told ok": Schedule(
-        lost_race_told_ok, I4, Answer.OK, "new",
+    "lost race told ok": PublishedSchedule(
+        lost_race_told_ok, I4, WriteAnswer.OK, "new",
         ("writer: rows.swap #1 [STALL_BEFORE", "writer: log.forget #1", "reader: rows.read #1"),
     ),
-    "unconditional idle touch": Schedule(
-        unconditional_idle_touch, I1, Answer.OK, "new",
+    "unconditional idle touch": PublishedSchedule(
+        unconditional_idle_touch, I1, WriteAnswer.OK, "new",
         ("reader: blobs.touch #1", "reader: rows.touch #1 [STALL_BEFORE", "other: rows.swap #1", "other: blobs.delete #1"),
     ),
-    "late put after clean-up": Schedule(late_put_after_clean_up, I3, Answer.NO, None, LATE_PUT, sessions=False),
-    "late put after clean-up, of a session": Schedule(late_put_after_clean_up, I3, Answer.NO, None, LATE_PUT),
-    "read during overwrite": Schedule(
-        read_during_overwrite, I4, Answer.OK, "new",
+    "late put after clean-up": PublishedSchedule(late_put_after_clean_up, I3, WriteAnswer.NO, None, LATE_PUT, sessions=False),
+    "late put after clean-up, of a session": PublishedSchedule(late_put_after_clean_up, I3, WriteAnswer.NO, None, LATE_PUT),
+    "read during overwrite": PublishedSchedule(
+        read_during_overwrite, I4, WriteAnswer.OK, "new",
         ("reader: rows.read #1 [STALL_AFTER", "other: rows.swap #1", "other: blobs.delete #1", "reader: blobs.open #1"),
     ),
 }  # fmt: skip
@@ -259,11 +261,11 @@ class Played:
 
     missing: list[str]
     findings: list[str]
-    answer: Answer
+    answer: WriteAnswer
     left: str | None
 
 
-def play(schedule: Schedule) -> Played:
+def play(schedule: PublishedSchedule) -> Played:
     """Plays a schedule with our protocol.
 
     Raises the first `InvariantViolation`, also one that only the watch saw on the way.
@@ -271,12 +273,12 @@ def play(schedule: Schedule) -> Played:
     return run_world(partial(_play, schedule, verified=True), SEED)
 
 
-def play_unfenced(schedule: Schedule) -> Played:
+def play_unfenced(schedule: PublishedSchedule) -> Played:
     with unfenced(schedule.published):
         return run_world(partial(_play, schedule, verified=False), SEED)
 
 
-async def _play(schedule: Schedule, *, verified: bool) -> Played:
+async def _play(schedule: PublishedSchedule, *, verified: bool) -> Played:
     async with World(SEED, sessions=schedule.sessions) as world:
         await schedule.play(world)
         missing = _missing(schedule.steps, world.network.trace)
@@ -334,4 +336,4 @@ async def _get(client: Client) -> None:
     await client.get(OBJECT)
 
 
-_swap_sent_twice: Plan = {"rows.swap #1": Fault(Mode.LOST), "rows.swap #2": Fault(Mode.STALL_BEFORE, SHORT_S)}.get
+_swap_sent_twice: Plan = {"rows.swap #1": CallFault(Mode.LOST), "rows.swap #2": CallFault(Mode.STALL_BEFORE, SHORT_S)}.get

@@ -6,8 +6,8 @@
 
 It is a *swarm* (Groce et al., ISSTA 2012): each seed enables a random subset of faults and actors. A feature that is
 always on hides what happens only when it is off. Whether a call meets a fault follows from the seed and the call's own
-name, not from what happened before. So a `Part` can be left out and the rest stays the same. That makes it possible to
-make a failing run small.
+name, not from what happened before. So a `RecipePart` can be left out and the rest stays the same. That makes it
+possible to make a failing run small.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hashlib import blake2b
 from struct import unpack
 from typing import TypeVar
 
-from emulators.world.faults import ONCE, READS, SCANS, STREAMS, Fault, Mode, call_of
+from emulators.world.faults import ONCE, READS, SCANS, STREAMS, CallFault, Mode, call_of
 
 DAY_S = 86_400.0
 WHILES_S = (0.2, 2.0, 15.0, 45.0, 120.0, 600.0)
@@ -30,7 +30,7 @@ All are shorter than the late-upload grace (900 s).
 """
 
 
-class Kind(Enum):
+class StepKind(Enum):
     """What a caller does in one step."""
 
     PUT_SMALL = "put, inline"
@@ -91,7 +91,7 @@ class Step:
     `thing`: the number of the object. `life`: how long what is written lives. `when`: the condition of what it writes.
     """
 
-    kind: Kind
+    kind: StepKind
     thing: int
     pause_s: float
     life: Life = Life.EVER
@@ -146,7 +146,7 @@ class Actor:
 
 
 @dataclass(frozen=True, slots=True)
-class Outage:
+class PlannedOutage:
     """For a time, all calls on one service meet one fault.
 
     `service`: rows, log or blobs. It lasts from `from_s` until `until_s`. `actor`: only the calls of this actor; None:
@@ -172,7 +172,7 @@ class Outage:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RecipePart:
     """Something that can be left out: an actor, one of its steps, an outage, the fault at one call.
 
     `text` is for the reader.
@@ -200,7 +200,7 @@ class Recipe:
     seed: int
     actors: tuple[Actor, ...]
     weather: Weather
-    outages: tuple[Outage, ...] = ()
+    outages: tuple[PlannedOutage, ...] = ()
     things: int = 1
     sessions: bool = True
     durable: bool = True
@@ -209,7 +209,7 @@ class Recipe:
     lingers_s: float = 0.0
     bigtable: bool = False
     tight: bool = False
-    left_out: frozenset[Part] = frozenset()
+    left_out: frozenset[RecipePart] = frozenset()
 
     @property
     def horizon(self) -> bool:
@@ -222,7 +222,7 @@ class Recipe:
     @staticmethod
     def of(seed: int) -> Recipe:
         return (
-            _Chooser(random.Random(f"recipe {seed}"), seed).recipe()
+            _RecipeChooser(random.Random(f"recipe {seed}"), seed).recipe()
             .with_older_software().with_conditions().with_copies().with_changes().with_copies_of_older()
         )  # fmt: skip
 
@@ -283,26 +283,26 @@ class Recipe:
             return self
 
         def copied(step: Step) -> Step:
-            return replace(step, kind=Kind.COPY_OLDER) if step.kind in PUTS and chance.random() < 0.5 else step
+            return replace(step, kind=StepKind.COPY_OLDER) if step.kind in PUTS and chance.random() < 0.5 else step
 
         return replace(self, actors=tuple(replace(actor, steps=tuple(map(copied, actor.steps))) for actor in self.actors))
 
-    def without(self, parts: Collection[Part]) -> Recipe:
+    def without(self, parts: Collection[RecipePart]) -> Recipe:
         return replace(self, left_out=self.left_out | frozenset(parts))
 
-    def has(self, part: Part) -> bool:
+    def has(self, part: RecipePart) -> bool:
         return part not in self.left_out
 
-    def fault(self, actor: Actor, process: str, point: str) -> Fault | None:
+    def fault(self, actor: Actor, process: str, point: str) -> CallFault | None:
         """Returns the fault that the weather has for this call, or None."""
         weather, chance = actor.weather or self.weather, self._chances(process, point)
         if not weather.modes or chance[0] >= weather.rate:
             return None
         mode, seconds = _pick(weather.modes, chance[1]), _pick(WHILES_S, chance[2])
         fits = _fits(point, mode) or (mode is Mode.DUPLICATED and _is_end(point) and not self.sessions and seconds < COPY_WITHIN_S)
-        return Fault(mode, seconds) if fits and self.has(fault_part(process, point)) else None
+        return CallFault(mode, seconds) if fits and self.has(fault_part(process, point)) else None
 
-    def suspension(self, actor: Actor, process: str, point: str) -> Fault | None:
+    def suspension(self, actor: Actor, process: str, point: str) -> CallFault | None:
         """Returns how the process's machine is suspended at this call, or None.
 
         It is suspended before the request leaves, or before its answer arrives.
@@ -311,7 +311,7 @@ class Recipe:
         if chance[3] >= weather.suspend_rate or not self.has(suspension_part(process, point)):
             return None
         mode = _pick((Mode.SUSPEND_BEFORE, Mode.SUSPEND_AFTER), chance[4])
-        return Fault(mode, weather.suspend_s)
+        return CallFault(mode, weather.suspend_s)
 
     def travel(self, process: str, point: str) -> tuple[float, float]:
         """Returns the seconds that a request and its answer travel."""
@@ -325,13 +325,13 @@ class Recipe:
 
 
 def _conditional(step: Step, chance: random.Random) -> Step:
-    if step.kind is Kind.DELETE or step.kind in OVER_ITSELF:
+    if step.kind is StepKind.DELETE or step.kind in OVER_ITSELF:
         return replace(step, when=When.SEEN)
     return replace(step, when=chance.choice((When.ABSENT, When.SEEN, When.SEEN))) if step.kind in (*PUTS, *CHANGES) else step
 
 
 def _copied(step: Step) -> Step:
-    return replace(step, kind=Kind.COPY)
+    return replace(step, kind=StepKind.COPY)
 
 
 T = TypeVar("T")
@@ -341,24 +341,24 @@ def _pick(choices: tuple[T, ...], chance: float) -> T:
     return choices[int(chance * len(choices)) % len(choices)]
 
 
-def actor_part(actor: Actor) -> Part:
-    return Part("actor", actor.name, "", str(actor))
+def actor_part(actor: Actor) -> RecipePart:
+    return RecipePart("actor", actor.name, "", str(actor))
 
 
-def step_part(actor: Actor, number: int) -> Part:
-    return Part("step", actor.name, str(number), str(actor.steps[number]))
+def step_part(actor: Actor, number: int) -> RecipePart:
+    return RecipePart("step", actor.name, str(number), str(actor.steps[number]))
 
 
-def outage_part(outage: Outage, number: int) -> Part:
-    return Part("outage", str(number), "", str(outage))
+def outage_part(outage: PlannedOutage, number: int) -> RecipePart:
+    return RecipePart("outage", str(number), "", str(outage))
 
 
-def fault_part(process: str, point: str, fault: Fault | None = None) -> Part:
-    return Part("fault", process, point, "" if fault is None else f"{fault.mode.name} {fault.seconds:g} s")
+def fault_part(process: str, point: str, fault: CallFault | None = None) -> RecipePart:
+    return RecipePart("fault", process, point, "" if fault is None else f"{fault.mode.name} {fault.seconds:g} s")
 
 
-def suspension_part(process: str, point: str, suspension: Fault | None = None) -> Part:
-    return Part("suspension", process, point, "" if suspension is None else f"{suspension.mode.name} {suspension.seconds:g} s")
+def suspension_part(process: str, point: str, suspension: CallFault | None = None) -> RecipePart:
+    return RecipePart("suspension", process, point, "" if suspension is None else f"{suspension.mode.name} {suspension.seconds:g} s")
 
 
 # --- what may happen to which call ---------------------------------------------------------------
@@ -390,11 +390,11 @@ def _fits(point: str, mode: Mode) -> bool:
 
 # --- the choice ----------------------------------------------------------------------------------
 
-PUTS = (Kind.PUT_SMALL, Kind.PUT_LARGE, Kind.PUT_STREAM, Kind.PUT_BROKEN)
-CHANGES = (Kind.COPY, Kind.RENAME, Kind.RENAME, Kind.UPDATE, Kind.UPDATE, Kind.EXPIRE, Kind.PROLONG)
-OVER_ITSELF = (Kind.UPDATE, Kind.EXPIRE, Kind.PROLONG)
-WRITES = (Kind.PUT_SMALL, Kind.PUT_LARGE, Kind.PUT_LARGE, Kind.PUT_STREAM, Kind.DELETE)
-READINGS = (Kind.GET, Kind.GET, Kind.GET, Kind.HEAD, Kind.GET_SLOWLY, Kind.LIST)
+PUTS = (StepKind.PUT_SMALL, StepKind.PUT_LARGE, StepKind.PUT_STREAM, StepKind.PUT_BROKEN)
+CHANGES = (StepKind.COPY, StepKind.RENAME, StepKind.RENAME, StepKind.UPDATE, StepKind.UPDATE, StepKind.EXPIRE, StepKind.PROLONG)
+OVER_ITSELF = (StepKind.UPDATE, StepKind.EXPIRE, StepKind.PROLONG)
+WRITES = (StepKind.PUT_SMALL, StepKind.PUT_LARGE, StepKind.PUT_LARGE, StepKind.PUT_STREAM, StepKind.DELETE)
+READINGS = (StepKind.GET, StepKind.GET, StepKind.GET, StepKind.HEAD, StepKind.GET_SLOWLY, StepKind.LIST)
 MODES = tuple(mode for mode in Mode)
 SHARDS = (1, 2, 3, 5)
 SKEWS_S = (-60.0, -5.0, 0.0, 5.0, 60.0)
@@ -409,7 +409,7 @@ DEADLY = Weather(0.4, (Mode.CRASH_BEFORE, Mode.CRASH_AFTER))
 
 
 @dataclass(slots=True)
-class _Chooser:
+class _RecipeChooser:
     """Draws a recipe.
 
     `chance` is used in a fixed order, so a seed keeps its meaning as long as this class is not changed.
@@ -433,7 +433,7 @@ class _Chooser:
             durable = not self._on(0.25)
             actors = self._of_ages(actors, durable)
             from_s = self.chance.uniform(0, busy_s)
-            outages += (Outage("rows", Mode.LOST, from_s, from_s + 120.0),) if self._on() else ()
+            outages += (PlannedOutage("rows", Mode.LOST, from_s, from_s + 120.0),) if self._on() else ()
         if skewed:
             actors = [replace(actor, skew_s=self.chance.choice(SKEWS_S)) for actor in actors]
         if self._on(0.2):
@@ -454,7 +454,7 @@ class _Chooser:
     def _callers(self, pace_s: float) -> list[Actor]:
         kinds = tuple(kind for kind in WRITES if self._on(0.7)) or WRITES
         if self._on(0.2):
-            kinds += (Kind.PUT_BROKEN, Kind.REOPEN, Kind.PUT_MANY, Kind.DELETE_MANY, Kind.GET_MANY)
+            kinds += (StepKind.PUT_BROKEN, StepKind.REOPEN, StepKind.PUT_MANY, StepKind.DELETE_MANY, StepKind.GET_MANY)
         lives = (Life.EVER, *(life for life in (Life.SOON, Life.IDLE) if self._on(0.25)))
         if self._on(0.05):
             lives = (Life.IDLE,)
@@ -471,14 +471,14 @@ class _Chooser:
 
     def _idlers(self) -> list[Actor]:
         """Returns actors for objects with a time to idle: reads come close to the deadlines."""
-        kinds = (Kind.PUT_LARGE, Kind.PUT_LARGE, Kind.PUT_LARGE, Kind.PUT_SMALL, Kind.DELETE)
+        kinds = (StepKind.PUT_LARGE, StepKind.PUT_LARGE, StepKind.PUT_LARGE, StepKind.PUT_SMALL, StepKind.DELETE)
         writes = [Step(self.chance.choice(kinds), number, self.chance.uniform(0, 600) * number, Life.IDLE) for number in range(3)]
-        reads = [[Step(Kind.GET, self.chance.randrange(2), self.chance.uniform(20, 160)) for _ in range(10)] for _ in range(2)]
+        reads = [[Step(StepKind.GET, self.chance.randrange(2), self.chance.uniform(20, 160)) for _ in range(10)] for _ in range(2)]
         return [
             Actor(name, Role.CALLER, tuple(steps)) for name, steps in (("writer-0", writes), ("reader-0", reads[0]), ("reader-1", reads[1]))
         ]  # fmt: skip
 
-    def _steps(self, kinds: tuple[Kind, ...], lives: tuple[Life, ...], pace_s: float, cancels: bool) -> tuple[Step, ...]:
+    def _steps(self, kinds: tuple[StepKind, ...], lives: tuple[Life, ...], pace_s: float, cancels: bool) -> tuple[Step, ...]:
         return tuple(
             Step(
                 self.chance.choice(kinds), self.chance.randrange(2), self._pause(pace_s), self.chance.choice(lives),
@@ -513,7 +513,7 @@ class _Chooser:
         Machines sleep, one caller comes late, marks are collected, and the other actors work from time to time.
         """
         late = replace(actors[0], name=f"late-{actors[0].name}", starts_s=self.chance.uniform(1.5, 4.0) * DAY_S)
-        sleep = Step(Kind.SLEEP, 0, 0.0)
+        sleep = Step(StepKind.SLEEP, 0, 0.0)
         actors = [replace(actor, steps=(*actor.steps, sleep)) if actor.role is Role.CALLER and self._on() else actor for actor in actors]
         beside = (Role.COLLECTOR, Role.JOB) if durable else (Role.COLLECTOR, Role.BLIND_AUDITOR)
         return [*actors, late] + [
@@ -529,17 +529,18 @@ class _Chooser:
         suspend_s = self.chance.choice((2.1, 3.5, 3.5)) * DAY_S
         return Weather(rate, modes, travel_s, 0.05 if ages else 0.0, suspend_s)
 
-    def _outages(self, actors: list[Actor], busy_s: float) -> tuple[Outage, ...]:
+    def _outages(self, actors: list[Actor], busy_s: float) -> tuple[PlannedOutage, ...]:
         outages = tuple(self._outage(actors, busy_s) for _ in range(self.chance.choice((0, 0, 0, 1, 2))))
         if self._on(0.05):  # answers are lost, and then the permission to ask is lost too
             from_s, lost_s = self.chance.uniform(0, busy_s), self.chance.uniform(1, 20)
             outages += (
-                Outage("rows", Mode.LOST, from_s, from_s + lost_s), Outage("rows", Mode.DENIED, from_s + lost_s, from_s + lost_s + 40.0)
+                PlannedOutage("rows", Mode.LOST, from_s, from_s + lost_s),
+                PlannedOutage("rows", Mode.DENIED, from_s + lost_s, from_s + lost_s + 40.0)
             )  # fmt: skip
         return outages
 
-    def _outage(self, actors: list[Actor], busy_s: float) -> Outage:
+    def _outage(self, actors: list[Actor], busy_s: float) -> PlannedOutage:
         from_s, mode = self.chance.uniform(0, busy_s), self.chance.choice((Mode.UNAVAILABLE, Mode.DENIED, Mode.LOST, Mode.SLOW))
         until_s = from_s + self.chance.choice((3.0, 40.0, 200.0))
         whom = self.chance.choice([None, *(actor.name for actor in actors)])
-        return Outage(self.chance.choice(("rows", "log", "blobs")), mode, from_s, until_s, whom)
+        return PlannedOutage(self.chance.choice(("rows", "log", "blobs")), mode, from_s, until_s, whom)

@@ -7,10 +7,10 @@ import traceback
 from collections.abc import Iterator
 
 from emulators.simulation.coverage import RARE
-from emulators.simulation.explore import SEEDS_TO_TELL_ALL, SEEDS_TO_TELL_MIN, Explored, replay
+from emulators.simulation.explore import SEEDS_TO_TELL_ALL, SEEDS_TO_TELL_MIN, ExploredSeeds, replay
 from emulators.simulation.minimise import minimise, run_uncounted
-from emulators.simulation.recipe import Part, Recipe, actor_part, outage_part, step_part
-from emulators.simulation.run import Result
+from emulators.simulation.recipe import Recipe, RecipePart, actor_part, outage_part, step_part
+from emulators.simulation.run import RunResult
 from emulators.world.checker import InvariantViolation
 
 AFTERWARDS = "afterwards:"
@@ -28,14 +28,14 @@ def replayed(seed: int, *, whole: bool = False) -> tuple[bool, Iterator[str]]:
     return False, minimised(recipe, result)
 
 
-def first_violation(explored: Explored) -> Iterator[str]:
+def first_violation(explored: ExploredSeeds) -> Iterator[str]:
     """Yields the smallest run that shows the first violation, or nothing if there is none."""
     for seed, _ in explored.totals.violations[:1]:
         well, lines = replayed(seed)
         yield from [f"seed {seed} violates nothing when it is run again: the simulation does not repeat itself"] if well else lines
 
 
-def minimised(recipe: Recipe, result: Result) -> Iterator[str]:
+def minimised(recipe: Recipe, result: RunResult) -> Iterator[str]:
     """Yields the smallest run that violates the same invariant, up to that moment."""
     small, found = minimise(recipe, result)
     yield from chosen(small.without([part for part in _parts(small) if part not in found.parts]))
@@ -58,9 +58,9 @@ def chosen(recipe: Recipe) -> Iterator[str]:
     yield from (line for part, line in _parts(recipe).items() if recipe.has(part))
 
 
-def _parts(recipe: Recipe) -> dict[Part, str]:
+def _parts(recipe: Recipe) -> dict[RecipePart, str]:
     """Returns a line for each actor, each of its steps, and each outage."""
-    lines: dict[Part, str] = {}
+    lines: dict[RecipePart, str] = {}
     for actor in recipe.actors:
         lines[actor_part(actor)] = f"  {actor}"
         if recipe.has(actor_part(actor)):
@@ -68,7 +68,7 @@ def _parts(recipe: Recipe) -> dict[Part, str]:
     return lines | {outage_part(outage, number): f"  {outage}" for number, outage in enumerate(recipe.outages)}
 
 
-def happened(result: Result) -> Iterator[str]:
+def happened(result: RunResult) -> Iterator[str]:
     """Yields the trace and the verdict. A violation appears at the place where it was seen."""
     moment = len(result.trace) if result.violation is None else _moment(result.violation, result.trace)
     yield from result.trace[:moment]
@@ -88,7 +88,7 @@ def _moment(violation: InvariantViolation, trace: list[str]) -> int:
     return next((number for number in range(len(trace), 0, -1) if trace[number - 1] == last), len(trace))
 
 
-def figures(explored: Explored) -> list[tuple[str, str]]:
+def figures(explored: ExploredSeeds) -> list[tuple[str, str]]:
     """Returns the summary, as names and values."""
     totals = explored.totals
     hours, rate = totals.simulated_s / 3600, 1 / max(explored.elapsed_s, 1e-9)
@@ -105,14 +105,14 @@ def figures(explored: Explored) -> list[tuple[str, str]]:
     ]
 
 
-def problems(explored: Explored) -> list[str]:
+def problems(explored: ExploredSeeds) -> list[str]:
     """Returns what is wrong: violations, and what no world met. Empty if nothing is wrong."""
     return [f"seed {seed}: {what}" for seed, what in explored.totals.violations] + [
         f"never met, in {explored.totals.worlds} worlds: {name}" for name in explored.missing()
     ]
 
 
-def too_short(explored: Explored) -> str | None:
+def too_short(explored: ExploredSeeds) -> str | None:
     """Returns a sentence if the run was too short to tell all that is missing, else None."""
     worlds = explored.totals.worlds
     if worlds >= SEEDS_TO_TELL_ALL:
@@ -123,13 +123,13 @@ def too_short(explored: Explored) -> str | None:
     return f"not met, which {worlds} worlds are too few to blame: {', '.join(unmet)}" if unmet else None
 
 
-def counts(explored: Explored) -> list[tuple[str, list[tuple[str, int]]]]:
+def counts(explored: ExploredSeeds) -> list[tuple[str, list[tuple[str, int]]]]:
     """Returns by section how often each name was met."""
     sections = explored.totals.coverage.sections
     return [(section, sorted(names.items())) for section, names in sorted(sections.items()) if names]
 
 
-def record(explored: Explored) -> dict[str, object]:
+def record(explored: ExploredSeeds) -> dict[str, object]:
     """Returns everything, for a file."""
     return {
         "first": explored.first, "last": explored.last, "jobs": explored.jobs, "elapsed_s": round(explored.elapsed_s, 1),

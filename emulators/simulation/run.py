@@ -8,7 +8,7 @@
     6 live: each object can be put, read, deleted; where orphans are deleted, an audit leaves none
     7 verify: I1-I7, and that some order explains the history
 
-A run raises nothing. Its `Result` holds what breaks: a violated invariant, or an error that no caller should see.
+A run raises nothing. Its `RunResult` holds what breaks: a violated invariant, or an error that no caller should see.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from emulators.bigtable.stack import BigtableStack
 from emulators.simulation.actors import LARGE_BYTES, OBJECTS, SMALL_BYTES, SOON_S, Stage, audit_and_delete, live, stream
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.leaks import held_by_recovery, held_by_store
-from emulators.simulation.recipe import OVER_ITSELF, Part, Recipe, Role, actor_part
+from emulators.simulation.recipe import OVER_ITSELF, Recipe, RecipePart, Role, actor_part
 from emulators.world.checker import InvariantViolation
 from emulators.world.client import Client
 from emulators.world.deployment import SETTINGS, TIGHT, World
-from emulators.world.faults import Fault, Mode, Process
-from emulators.world.history import Answer
+from emulators.world.faults import CallFault, Mode, Process
+from emulators.world.history import WriteAnswer
 from emulators.world.runtime import elapse, run_world
 from emulators.world.stack import SimulatedStack, Stack
 from recovery.audit.names import read_name
-from recovery.audit.verdicts import Form
+from recovery.audit.verdicts import NameForm
 from tiered.errors import DanglingTombstoneError
 from tiered.metadata import TimeToIdle, TimeToLive, is_expired
 from tiered.object_id import ObjectId
@@ -61,7 +61,7 @@ HANGS_S = 500.0
 
 
 @dataclass(slots=True)
-class Result:
+class RunResult:
     """The result of a run. `violation` None: all invariants held.
 
     `parts`: the parts of the recipe that mattered and could be left out.
@@ -74,15 +74,15 @@ class Result:
     trace: list[str] = field(default_factory=list)
     simulated_s: float = 0.0
     calls: int = 0
-    parts: tuple[Part, ...] = ()
+    parts: tuple[RecipePart, ...] = ()
 
 
-def run(recipe: Recipe, coverage: Coverage) -> Result:
+def run(recipe: Recipe, coverage: Coverage) -> RunResult:
     """Runs a recipe. `coverage` counts what was exercised.
 
     The product's decisions are counted only if the caller has switched that on (`decisions_counted`).
     """
-    result = Result(recipe.seed)
+    result = RunResult(recipe.seed)
     with quiet():
         try:
             run_world(lambda: _live(recipe, result, coverage), recipe.seed)
@@ -93,7 +93,7 @@ def run(recipe: Recipe, coverage: Coverage) -> Result:
     return result
 
 
-async def _live(recipe: Recipe, result: Result, coverage: Coverage) -> None:
+async def _live(recipe: Recipe, result: RunResult, coverage: Coverage) -> None:
     skew_max_s = max(SKEW_MAX_S if actor.role is Role.CLOCKS else abs(actor.skew_s) for actor in recipe.actors)
     stack: Callable[[Runtime], Stack] = BigtableStack if recipe.bigtable else partial(SimulatedStack, horizon=recipe.horizon)
     settings = TIGHT if recipe.tight else SETTINGS
@@ -150,7 +150,7 @@ async def _rest(stage: Stage) -> None:
     for number, (process, client) in enumerate(stage.clients):
         await _holds_nothing(stage, process, partial(held_by_store, client.storage), "store")
         for label in (f"stayed-{number}", f"stayed-{number}-again"):
-            if not process.alive or await client.put(OBJECTS[0], label, SMALL_BYTES) is Answer.OK:
+            if not process.alive or await client.put(OBJECTS[0], label, SMALL_BYTES) is WriteAnswer.OK:
                 break
             # A process that was stopped for minutes has heard nothing of its services, and is told when to ask again.
             await elapse(LOOKS_EVERY_S)
@@ -230,9 +230,9 @@ async def _prove_alive(stage: Stage) -> None:
                 await _prove_in_time(stage, client, object_id, f"{number}")
             for label, size in ((f"last-large-{number}", LARGE_BYTES), (f"last-small-{number}", SMALL_BYTES)):
                 await client.get(object_id)
-                if await client.put(object_id, label, size) is not Answer.OK or await client.get(object_id) != label:
+                if await client.put(object_id, label, size) is not WriteAnswer.OK or await client.get(object_id) != label:
                     world.watch.report("I6 drained", f"when all is calm, {object_id} cannot be put and read")
-            if await client.delete(object_id) is not Answer.OK or await client.get(object_id) is not None:
+            if await client.delete(object_id) is not WriteAnswer.OK or await client.get(object_id) is not None:
                 world.watch.report("I6 drained", f"when all is calm, {object_id} cannot be deleted")
 
 
@@ -261,7 +261,7 @@ async def _prove_audit(stage: Stage) -> None:
     stage.checked["orphans are gone, and nothing else"] += 1
     now_ns = world.runtime.wall_ns()
     for name in sorted(after - named):
-        if read_name(name).form is Form.REVISION and not is_expired(world.blobs.blobs[name].metadata.time_expires_ns, now_ns):
+        if read_name(name).form is NameForm.REVISION and not is_expired(world.blobs.blobs[name].metadata.time_expires_ns, now_ns):
             world.watch.report("orphans", f"an audit and its deletion left {name}")
     if gone := (before - after) & named:
         world.watch.report("orphans", f"an audit and its deletion took {min(gone)}, which a row names")
@@ -277,7 +277,7 @@ async def _prove_in_time(stage: Stage, client: Client, object_id: ObjectId, name
     for share in (0.385, 1.0):  # shares of three pauses: a little longer than a lease in all, and several renewals
         label = f"slow-{name}-{share}"
         slow = stream(process, label, share * SETTINGS.lease.expiry_s)
-        if await client.put(object_id, label, LARGE_BYTES, payload=slow) is not Answer.OK:
+        if await client.put(object_id, label, LARGE_BYTES, payload=slow) is not WriteAnswer.OK:
             watch.report("I6 drained", f"when all is calm, {object_id} cannot be put slowly")
     for size in (LARGE_BYTES, SMALL_BYTES):
         await client.put(object_id, f"idle-{name}-{size}", size, expiration=TimeToIdle(LIFE))
@@ -295,7 +295,7 @@ async def _prove_in_time(stage: Stage, client: Client, object_id: ObjectId, name
 async def _prove_patience(stage: Stage, object_id: ObjectId) -> None:
     """Checks that a caller is answered within its budgets if the service does not answer."""
     world = stage.world
-    hangs = Fault(Mode.SLOW, HANGS_S)
+    hangs = CallFault(Mode.SLOW, HANGS_S)
     async with world.client(world.process("waiting", lambda point: hangs if point.startswith("rows.read") else None)) as client:
         await client.get(object_id)
         await client.head(object_id)

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 
 from changelog.base.errors import InvalidRequestError
-from emulators.world.faults import Fault, Mode, Plan, no_faults
+from emulators.world.faults import CallFault, Mode, Plan, no_faults
 
 ROUND = ("writer-1", "reader", "writer-2", "recoverer", "network")
 """The order of turns. What one writer did is read before the other does anything. The network carries what is late."""
@@ -85,7 +85,7 @@ class Schedule:
     def plan(self, process: str) -> Plan:
         if self.wrong is None or self.wrong.process != process:
             return no_faults
-        return {self.wrong.point: Fault(self.wrong.mode)}.get
+        return {self.wrong.point: CallFault(self.wrong.mode)}.get
 
 
 _LINE = re.compile(r"(.+): (?:no delays|delays at (\d+(?:, \d+)*))(?:; (\S+) ([A-Z_]+) (\S+ #\d+))?")

@@ -31,15 +31,15 @@ from tiered.errors import UnavailableError
 from tiered.object_id import ObjectId
 from tiered.protocol.backends import Inline, Only, Row, RowState, Tombstone
 from tiered.protocol.reading import Reader
-from tiered.protocol.under_way import Write
-from tiered.protocol.writing import Told, Verdict, Writer
+from tiered.protocol.under_way import WriteInProgress
+from tiered.protocol.writing import SwapResult, Writer, WriteResult
 from tiered.testing.rows import with_deadline
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedVariant:
     """A variant of the published protocol.
 
     `shown_is_ok`: a swap to what the row shows already is told ok. `lost_is_ok`: a lost race is told ok, too.
@@ -49,13 +49,13 @@ class Published:
     lost_is_ok: bool = True
 
 
-PUBLISHED = Published()
+PUBLISHED = PublishedVariant()
 
 
 class UnfencedRows(SimulatedRows):
     """Rows that remember no token: `settle` only reads, and `swap` compares what is there, which may be nothing."""
 
-    def __init__(self, runtime: Runtime, published: Published, *, horizon: bool = True) -> None:
+    def __init__(self, runtime: Runtime, published: PublishedVariant, *, horizon: bool = True) -> None:
         super().__init__(runtime, horizon=horizon)
         self._published = published
 
@@ -93,7 +93,7 @@ class UnfencedBlobs(SimulatedBlobs):
 
 
 @contextmanager
-def unfenced(published: Published) -> Iterator[None]:
+def unfenced(published: PublishedVariant) -> Iterator[None]:
     """Worlds that are made within the `with` have no fence, and the store and its recovery rely on none."""
     with replaced([
         (emulators.world.stack, "SimulatedRows", partial(UnfencedRows, published=published)),
@@ -105,20 +105,20 @@ def unfenced(published: Published) -> Iterator[None]:
         yield
 
 
-def _commit_of(published: Published) -> Callable[[Writer, Write, Change, Lease | None, RowState], Awaitable[Verdict]]:
-    async def commit(self: Writer, write: Write, change: Change, lease: Lease | None, state: RowState) -> Verdict:
+def _commit_of(published: PublishedVariant) -> Callable[[Writer, WriteInProgress, Change, Lease | None, RowState], Awaitable[WriteResult]]:
+    async def commit(self: Writer, write: WriteInProgress, change: Change, lease: Lease | None, state: RowState) -> WriteResult:
         """Takes what lost the race for garbage, and looks up in the row what was not answered."""
         told = await self._swap(write, change, lease, state, None)
         lost = UnavailableError(f"change {change.id} of {write.object_id} lost the race")
         match told:
-            case Told.OK:
-                return Verdict(None, live=True)
-            case Told.CONFLICT:
-                return Verdict(None if published.lost_is_ok else lost, live=False)
-            case Told.LEASE_LOST:
-                return Verdict(lost, None, ours=False)
+            case SwapResult.OK:
+                return WriteResult(None, live=True)
+            case SwapResult.CONFLICT:
+                return WriteResult(None if published.lost_is_ok else lost, live=False)
+            case SwapResult.LEASE_LOST:
+                return WriteResult(lost, None, ours=False)
         live = await self._tiers.high_volume.settle(change.object, change.id)
-        return Verdict(None if live else lost, live)
+        return WriteResult(None if live else lost, live)
 
     return commit
 

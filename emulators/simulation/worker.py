@@ -22,10 +22,10 @@ from typing import TextIO
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.decisions import decisions_counted
 from emulators.simulation.recipe import Recipe
-from emulators.simulation.run import Result, run
+from emulators.simulation.run import RunResult, run
 from emulators.simulation.totals import Totals
 
-RunCounted = Callable[[Recipe, Coverage], Result]
+RunCounted = Callable[[Recipe, Coverage], RunResult]
 
 
 def work(requests: TextIO, answers: TextIO, run: RunCounted = run) -> None:

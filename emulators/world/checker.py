@@ -22,7 +22,7 @@ from types import MappingProxyType
 from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId, Entry, decode
 from emulators.world.ghost import EFFECTS, Ghost
-from emulators.world.history import History
+from emulators.world.history import RegisterHistory
 from emulators.world.services import SimulatedBlobs
 from emulators.world.stack import InspectedLog, InspectedRows
 from tiered.metadata import is_expired
@@ -100,7 +100,7 @@ class Watch:
     """
 
     def __init__(
-        self, rows: InspectedRows, blobs: SimulatedBlobs, log: InspectedLog, runtime: Runtime, trace: list[str], history: History
+        self, rows: InspectedRows, blobs: SimulatedBlobs, log: InspectedLog, runtime: Runtime, trace: list[str], history: RegisterHistory
     ) -> None:
         self.recorded: dict[str, Change] = {}
         self.touched: set[str] = set()

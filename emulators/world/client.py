@@ -19,14 +19,14 @@ import anyio
 
 from emulators.world.faults import Process
 from emulators.world.ghost import Ghost, acting, acts
-from emulators.world.history import Answer, History, Need, Read, Write
+from emulators.world.history import Need, Read, RegisterHistory, RegisterWrite, WriteAnswer
 from emulators.world.rewrite import EDIT, LABEL, Lives, Rewrite, kept, rewriting, shown, watch
 from tiered.bulk import Bulk, PutRequest
 from tiered.errors import ConditionFailedError, CorruptRecordError, InvalidRequestError, OutcomeUnknownError, UnavailableError
 from tiered.metadata import Expiration, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
 from tiered.payload.streams import Payload
-from tiered.protocol.writing import Outcome
+from tiered.protocol.writing import ChangeOutcome
 from tiered.storage import TieredStorage
 from tiered.stored import ObjectHead, PutResult
 
@@ -65,21 +65,21 @@ class Client:
     """
 
     def __init__(
-        self, process: Process, storage: TieredStorage, history: History, ghost: Ghost | None = None, skew_max_s: float = 0.0
+        self, process: Process, storage: TieredStorage, history: RegisterHistory, ghost: Ghost | None = None, skew_max_s: float = 0.0
     ) -> None:
         self.storage = storage
-        self.unknown: list[tuple[Write, OutcomeUnknownError]] = []
+        self.unknown: list[tuple[RegisterWrite, OutcomeUnknownError]] = []
         self.process = process
         self._history = history
         self._ghost = Ghost(history, lambda invariant, finding: None) if ghost is None else ghost
         self._skew_max_s = skew_max_s
-        self._cancelled: list[Write] = []
+        self._cancelled: list[RegisterWrite] = []
         watch(storage, process, history, self._ghost)
 
     async def put(
         self, object_id: ObjectId, label: str, size: int, *, payload: Payload | None = None, expiration: Expiration = None,
         over: Over | None = None,
-    ) -> Answer:
+    ) -> WriteAnswer:
         """Puts `content(label, size)`, as `payload` if that is given. A payload that gives up raises `BrokenPayload`.
 
         `over`: only over this.
@@ -94,25 +94,25 @@ class Client:
             write.dead_at_s = anyio.current_time() + lives_s + 4 * self._skew_max_s if isinstance(expiration, TimeToLive) else inf
         return write.answer
 
-    async def delete(self, object_id: ObjectId, over: Over | None = None) -> Answer:
+    async def delete(self, object_id: ObjectId, over: Over | None = None) -> WriteAnswer:
         async with self._write(object_id, None, over=over) as write:
             with self._timed("delete"):
                 await self.storage.delete(object_id, **_arguments(over))
         return write.answer
 
-    async def copy(self, name: str, source: ObjectId, target: ObjectId, over: Over | None = None) -> Answer:
+    async def copy(self, name: str, source: ObjectId, target: ObjectId, over: Over | None = None) -> WriteAnswer:
         """Copies an object. `name`: of this write. `over`: only over this."""
         call = Rewrite(name, _need(over), kept)
         return await self._rewrite(call, lambda: self.storage.copy(source, target, **_arguments(over)), "copy", 1)
 
-    async def rename(self, name: str, source: ObjectId, target: ObjectId, over: Over | None = None) -> Answer:
+    async def rename(self, name: str, source: ObjectId, target: ObjectId, over: Over | None = None) -> WriteAnswer:
         """Renames an object. `name`: of the copy. `over`: only over this."""
         call = Rewrite(name, _need(over), kept, deletes=True)
         return await self._rewrite(call, lambda: self.storage.rename(source, target, **_arguments(over)), "rename", 2)
 
     async def update_metadata(
         self, name: str, object_id: ObjectId, over: Over | None = None, *, expiration: Expiration = None, takes_s: float = 0.0
-    ) -> Answer:
+    ) -> WriteAnswer:
         """Notes its name in the metadata. `expiration`: the new one; None: as it was. `takes_s`: how long the function
         takes.
         """
@@ -123,7 +123,7 @@ class Client:
                 metadata, custom={**metadata.custom, EDIT: name}, expiration=metadata.expiration if expiration is None else expiration
             )
 
-        def lives(found: Write, metadata: Metadata) -> Lives:
+        def lives(found: RegisterWrite, metadata: Metadata) -> Lives:
             after = metadata.expiration if expiration is None else expiration
             if after is None or (after == metadata.expiration and not isinstance(after, TimeToIdle)):
                 return kept(found, metadata)
@@ -138,14 +138,14 @@ class Client:
     async def set_expiry(
         self, name: str, object_id: ObjectId, over: Over | None = None, *, lives_s: float | None = None, of_creation: bool = False,
         extend_only: bool = False,
-    ) -> Answer:
+    ) -> WriteAnswer:
         """Sets when the object expires: `lives_s` from now, or from its creation; None: never."""
         at = None if lives_s is None else datetime.fromtimestamp(self.process.runtime.wall_ns() // 10**9 + lives_s, UTC)
         arguments: dict[str, Any] = {"extend_only": extend_only}
         if lives_s is not None:
             arguments |= {"from_creation": timedelta(seconds=lives_s)} if of_creation else {"at": at}
 
-        def lives(found: Write, metadata: Metadata) -> Lives:
+        def lives(found: RegisterWrite, metadata: Metadata) -> Lives:
             if at is None or lives_s is None:
                 return inf, inf
             created_ns = metadata.time_created_ns
@@ -165,20 +165,20 @@ class Client:
 
     async def _rewrite(
         self, call: Rewrite, do: Callable[[], Awaitable[PutResult | None]], what: str, budgets: int | None
-    ) -> Answer:
+    ) -> WriteAnswer:
         """`budgets`: how many operations it consists of; None: it may begin again and again."""
-        call.began_s, answer = anyio.current_time(), Answer.OK
+        call.began_s, answer = anyio.current_time(), WriteAnswer.OK
         token, unknown = rewriting.set(call), None
         try:
             with self._timed(what, (ANSWERED_WITHIN_S + COPIED_WITHIN_S) * budgets if budgets else inf):
                 result = await do()
             if self.process.alive:
                 self._ghost.answered(f"the {what} {call.name} returned {result}", is_true=call.is_told(result, self._history))
-            answer = Answer.NO if result is None else Answer.OK
+            answer = WriteAnswer.NO if result is None else WriteAnswer.OK
         except (UnavailableError, InvalidRequestError):
-            answer = Answer.NO
+            answer = WriteAnswer.NO
         except ConditionFailedError as error:
-            answer = Answer.FAILED
+            answer = WriteAnswer.FAILED
             if self.process.alive:
                 self._ghost.answered(f"the {what} {call.name} raised: {error}", is_true=call.may_fail(error))
         except OutcomeUnknownError as error:
@@ -246,8 +246,8 @@ class Client:
 
     async def put_many(self, object_ids: Sequence[ObjectId], label: str, size: int) -> None:
         """Puts to each of these objects. Each write's label ends with its position."""
-        writes: dict[int, Write] = {}
-        begun: list[Write] = []
+        writes: dict[int, RegisterWrite] = {}
+        begun: list[RegisterWrite] = []
 
         async def requests() -> AsyncIterator[PutRequest]:
             for position, object_id in enumerate(object_ids):
@@ -257,12 +257,12 @@ class Client:
                 yield PutRequest(object_id, content(f"{label}.{position}", size), Metadata(custom={LABEL: f"{label}.{position}"}))
 
         await self._many(self.storage.put_many(requests()), writes)
-        for earlier, later in combinations([write for write in begun if write.answer is Answer.OK], 2):
+        for earlier, later in combinations([write for write in begun if write.answer is WriteAnswer.OK], 2):
             if earlier.path == later.path:
                 self._ghost.ordered(earlier, later)
 
     async def delete_many(self, object_ids: Sequence[ObjectId]) -> None:
-        writes: dict[int, Write] = {}
+        writes: dict[int, RegisterWrite] = {}
 
         async def requests() -> AsyncIterator[ObjectId]:
             for position, object_id in enumerate(object_ids):
@@ -283,7 +283,7 @@ class Client:
                 elif not isinstance(result.error, (UnavailableError, InvalidRequestError, type(None))):
                     raise result.error
 
-    async def _many(self, bulk: Bulk[Any, Any], writes: dict[int, Write]) -> None:
+    async def _many(self, bulk: Bulk[Any, Any], writes: dict[int, RegisterWrite]) -> None:
         """Reads the results.
 
         What was begun but not answered when the caller was cancelled stays unknown until the store has closed.
@@ -295,7 +295,7 @@ class Client:
                     unknown = error if isinstance(error, OutcomeUnknownError) else None
                     if error is not None and unknown is None and not isinstance(error, (UnavailableError, InvalidRequestError)):
                         raise error
-                    self._answered(write, Answer.OK if error is None else Answer.NO, unknown)
+                    self._answered(write, WriteAnswer.OK if error is None else WriteAnswer.NO, unknown)
         finally:
             self._cancelled += writes.values()
 
@@ -306,11 +306,15 @@ class Client:
             try:
                 outcome = await self.storage.outcome(error)
             except (UnavailableError, OutcomeUnknownError, InvalidRequestError):
-                outcome = Outcome.PENDING
-            if not self.process.alive or outcome is Outcome.PENDING:
+                outcome = ChangeOutcome.PENDING
+            if not self.process.alive or outcome is ChangeOutcome.PENDING:
                 self.unknown.append((write, error))
                 continue
-            answers = {Outcome.TOOK_EFFECT: Answer.OK, Outcome.NO_EFFECT: Answer.NO, Outcome.UNKNOWABLE: Answer.OVER}
+            answers = {
+                ChangeOutcome.TOOK_EFFECT: WriteAnswer.OK,
+                ChangeOutcome.NO_EFFECT: WriteAnswer.NO,
+                ChangeOutcome.UNKNOWABLE: WriteAnswer.OVER,
+            }
             self._end(write, answers[outcome], outcome)
 
     def note_end(self) -> None:
@@ -323,22 +327,22 @@ class Client:
         """
         if all(point in self.process.link.answered for point in self.process.link.points if point.startswith("rows.settle")):
             for write in self._cancelled:
-                self._end(write, Answer.OVER)
+                self._end(write, WriteAnswer.OVER)
 
     @asynccontextmanager
     async def _write(
         self, object_id: ObjectId, label: str | None, mortal_at_s: float = inf, over: Over | None = None
-    ) -> AsyncIterator[Write]:
+    ) -> AsyncIterator[RegisterWrite]:
         write = self._history.begin_write(object_id.path, label, mortal_at_s, _need(over), anyio.current_time())
-        answer = Answer.OK
+        answer = WriteAnswer.OK
         unknown: OutcomeUnknownError | None = None
         try:
             with acts(write):
                 yield write
         except (UnavailableError, InvalidRequestError, BrokenPayload):
-            answer = Answer.NO
+            answer = WriteAnswer.NO
         except ConditionFailedError:
-            answer = Answer.FAILED
+            answer = WriteAnswer.FAILED
         except OutcomeUnknownError as error:
             unknown = error
         except anyio.get_cancelled_exc_class():
@@ -380,16 +384,16 @@ class Client:
         self._history.end_read(read, found, anyio.current_time())
         self._ghost.found(read)
 
-    def _answered(self, write: Write, answer: Answer, unknown: OutcomeUnknownError | None) -> None:
+    def _answered(self, write: RegisterWrite, answer: WriteAnswer, unknown: OutcomeUnknownError | None) -> None:
         """Records the answer to a write. If the process is dead, nobody heard the answer."""
         if not self.process.alive:
             return
         if unknown is not None:
-            answer = Answer.OVER if unknown.settled else Answer.UNKNOWN
+            answer = WriteAnswer.OVER if unknown.settled else WriteAnswer.UNKNOWN
             self.unknown.append((write, unknown))
         self._end(write, answer)
 
-    def _end(self, write: Write, answer: Answer, outcome: Outcome | None = None) -> None:
+    def _end(self, write: RegisterWrite, answer: WriteAnswer, outcome: ChangeOutcome | None = None) -> None:
         self._history.end_write(write, answer, anyio.current_time())
         self._ghost.told(write, outcome)
 

@@ -25,7 +25,7 @@ from emulators.world.checker import InvariantViolation, Watch, kept, left_over, 
 from emulators.world.client import Client, content
 from emulators.world.faults import Network, Plan, Process, Travel, no_faults, no_time
 from emulators.world.ghost import acts
-from emulators.world.history import Answer, History
+from emulators.world.history import RegisterHistory, WriteAnswer
 from emulators.world.runtime import SimulatedRuntime
 from emulators.world.services import SimulatedBlobs
 from emulators.world.stack import SimulatedStack, Stack
@@ -74,7 +74,7 @@ class World:
         self.log = self.stack.log
         self.blobs = SimulatedBlobs(self.runtime, sessions=sessions)
         self.network = Network()
-        self.history = History()
+        self.history = RegisterHistory()
         self.legacy: set[str] = set()
         self.watch = Watch(self.rows, self.blobs, self.log, self.runtime, self.network.trace, self.history)
         self._settings = settings
@@ -110,7 +110,7 @@ class World:
         write = self.history.begin_write(object_id.path, label)
         with acts(write):
             self.watch.ghost.took_effect(object_id.path)
-        self.history.end_write(write, Answer.OK)
+        self.history.end_write(write, WriteAnswer.OK)
 
     def plant_stray(self, blob: str) -> None:
         """Stores a blob that nothing names."""
@@ -129,7 +129,7 @@ class World:
         write = self.history.begin_write(path, label)
         with acts(write):
             self.watch.ghost.took_effect(path)
-        self.history.end_write(write, Answer.OK)
+        self.history.end_write(write, WriteAnswer.OK)
 
     def recovery(self, process: Process, shards: int | None = None) -> RecoveryLoop:
         return RecoveryLoop(self.tiers_of(process), self.log_of(process, shards), process.runtime, self._settings)

@@ -60,14 +60,14 @@ class Mode(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class CallFault:
     """A fault of one call. `seconds`: how long its "while" lasts."""
 
     mode: Mode
     seconds: float = 0.0
 
 
-Plan = Callable[[str], Fault | None]
+Plan = Callable[[str], CallFault | None]
 """Returns the fault for a call point, or None. It is asked once for each call, when the process makes it."""
 
 
@@ -98,7 +98,7 @@ def call_of(point: str) -> str:
     return point.partition(" #")[0]
 
 
-def no_faults(point: str) -> Fault | None:
+def no_faults(point: str) -> CallFault | None:
     return None
 
 
@@ -205,17 +205,17 @@ class Link:
         self._stops: set[anyio.CancelScope] = set()
 
     def rows(self, rows: HighVolumeBackend) -> HighVolumeBackend:
-        return cast(HighVolumeBackend, _Far(self, "rows", rows))
+        return cast(HighVolumeBackend, _FarService(self, "rows", rows))
 
     def log(self, log: ChangeLog) -> ChangeLog:
-        return cast(ChangeLog, _Far(self, "log", log))
+        return cast(ChangeLog, _FarService(self, "log", log))
 
     def blobs(self, blobs: LongTermBackend) -> LongTermBackend:
-        return cast(LongTermBackend, _Far(self, "blobs", blobs))
+        return cast(LongTermBackend, _FarService(self, "blobs", blobs))
 
     def sink(self, sink: S) -> S:
         """Returns the sink of a change feed, as seen through this link."""
-        return cast(S, _Far(self, "sink", sink))
+        return cast(S, _FarService(self, "sink", sink))
 
     def stall(self, seconds: float) -> None:
         """From now on, for so long, let no request leave and no answer arrive."""
@@ -350,7 +350,7 @@ def _unanswered(point: str, process: Process) -> UnconfirmedError:
     return UnconfirmedError(f"{point} of {process.name} was not answered")
 
 
-class _Far:
+class _FarService:
     """A service as seen through a link. Its methods are calls. Other attributes are passed on."""
 
     def __init__(self, link: Link, kind: str, target: object) -> None:
@@ -376,9 +376,9 @@ class _Far:
             self._target.given_at = now_s()
         answer = await self._link.call(f"{self._kind}.{name}", partial(method, *args, **named))
         if name in ("open_upload", "open_copy"):
-            return _Far(self._link, "upload", answer)
+            return _FarService(self._link, "upload", answer)
         if name == "open" and answer is not None:
-            return _Far(self._link, "reader", answer)
+            return _FarService(self._link, "reader", answer)
         return answer
 
     async def _each(self, name: str, method: Callable[[], AsyncGenerator[Any, None]]) -> AsyncIterator[Any]:

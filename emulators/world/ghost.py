@@ -34,17 +34,17 @@ from dataclasses import dataclass
 
 import anyio
 
-from emulators.world.history import Answer, History, Read, Write
-from tiered.protocol.writing import Outcome
+from emulators.world.history import Read, RegisterHistory, RegisterWrite, WriteAnswer
+from tiered.protocol.writing import ChangeOutcome
 
-acting: ContextVar[Write | None] = ContextVar("acting", default=None)
+acting: ContextVar[RegisterWrite | None] = ContextVar("acting", default=None)
 
 EFFECTS = {"rows.swap", "rows.put_inline", "rows.delete_inline"}
 """The calls that change what a row holds."""
 
 
 @contextmanager
-def acts(write: Write) -> Iterator[None]:
+def acts(write: RegisterWrite) -> Iterator[None]:
     """Lets whatever happens within the block, and whatever it starts or sends, belong to this write."""
     token = acting.set(write)
     try:
@@ -56,7 +56,7 @@ def acts(write: Write) -> Iterator[None]:
 @dataclass(frozen=True, slots=True)
 class Effect:
     event: int
-    write: Write
+    write: RegisterWrite
 
 
 class Ghost:
@@ -65,7 +65,7 @@ class Ghost:
     `checked`: how often each check was made. `report(invariant, finding)` is called for each violation.
     """
 
-    def __init__(self, history: History, report: Callable[[str, str], None]) -> None:
+    def __init__(self, history: RegisterHistory, report: Callable[[str, str], None]) -> None:
         self.checked: Counter[str] = Counter()
         self._history = history
         self._report = report
@@ -77,7 +77,7 @@ class Ghost:
         if write is None:
             return
         self.checked["I4 no late effect"] += 1
-        if write.ended is not None and write.answer is not Answer.UNKNOWN:
+        if write.ended is not None and write.answer is not WriteAnswer.UNKNOWN:
             self._report("I4 honest", f"LATE: the {write} took effect after its caller was told {write.answer.name}")
         if self._took_effect(write):
             self._report("I4 honest", f"TWICE: the {write} took effect again")
@@ -90,20 +90,20 @@ class Ghost:
                 self._report("I4 honest", f"REVIVED: the {write} took effect over {held.value!r}, which had expired before")
         self._effects[path].append(Effect(self._history.tick(), write))
 
-    def told(self, write: Write, outcome: Outcome | None = None) -> None:
+    def told(self, write: RegisterWrite, outcome: ChangeOutcome | None = None) -> None:
         """Judges the answer to a write.
 
         `outcome`: what the caller heard when it asked later. Only then does "superseded" not count as an effect.
         """
-        if write.answer is Answer.OK:
+        if write.answer is WriteAnswer.OK:
             self.checked["I4 ok is true"] += 1
             if not (self._is_ok(write) if outcome is None and write.needs is None else self._took_effect(write)):
                 self._report("I4 honest", f"FALSE OK: the {write} took no effect, and nobody else wrote since it began")
-        if write.answer is Answer.NO:
+        if write.answer is WriteAnswer.NO:
             self.checked["I4 no is true"] += 1
             if self._took_effect(write):
                 self._report("I4 honest", f"FALSE NO: the {write} took effect")
-        if write.answer is Answer.FAILED and write.needs is not None:
+        if write.answer is WriteAnswer.FAILED and write.needs is not None:
             self.checked["I4 a condition that is called false was false"] += 1
             held = [effect.write for effect in self._since(write.path, write.began)]
             if self._took_effect(write) or not any(write.needs.may_fail(each, anyio.current_time()) for each in held):
@@ -138,14 +138,14 @@ class Ghost:
             values = ", ".join(repr(write.value) for write in held)
             self._report("I4 honest", f"STALE LIST: {path} was listed as {value!r}, and held {values}")
 
-    def ordered(self, earlier: Write, later: Write) -> None:
+    def ordered(self, earlier: RegisterWrite, later: RegisterWrite) -> None:
         """Judges two writes of one object in one bulk call, both told ok. They must take effect in their order."""
         self.checked["bulk writes keep their order"] += 1
         effects = [effect.write for effect in self._effects[earlier.path] if effect.write in (earlier, later)]
         if effects == [later, earlier]:
             self._report("I4 honest", f"UNORDERED: the {earlier} took effect after the {later} of the same call")
 
-    def renamed(self, deletion: Write, copy: Write | None) -> None:
+    def renamed(self, deletion: RegisterWrite, copy: RegisterWrite | None) -> None:
         """Judges the deletion of a rename's source that begins now. `copy`: what was told ok; None: nothing."""
         self.checked["I4 a rename deletes what it has copied"] += 1
         if copy is None:
@@ -163,12 +163,12 @@ class Ghost:
         if seconds > at_most_s:
             self._report("I6 drained", f"TOO LATE: a {what} took {seconds:.0f} s, and its budgets are less than {at_most_s:g} s")
 
-    def sized(self, write: Write, told: int, size: int) -> None:
+    def sized(self, write: RegisterWrite, told: int, size: int) -> None:
         """Judges how many bytes a put was told that it has stored."""
         if told != size:
             self._report("I4 honest", f"the {write} was told that it stored {told} bytes, of {size}")
 
-    def _is_ok(self, write: Write) -> bool:
+    def _is_ok(self, write: RegisterWrite) -> bool:
         # A write just before one with a condition would have broken that condition, so it was not superseded by it.
         since = [effect.write for effect in self._effects[write.path] if effect.event > write.began]
         if any(each is write or each.needs is None for each in since):
@@ -176,11 +176,11 @@ class Ghost:
         last = self._since(write.path, write.began)[-1].write
         return write.value is None and (last.value is None or last.mortal_at_s <= anyio.current_time())
 
-    def _took_effect(self, write: Write) -> bool:
+    def _took_effect(self, write: RegisterWrite) -> bool:
         return any(effect.write is write for effect in self._effects[write.path])
 
     def _since(self, path: str, event: int) -> list[Effect]:
         """Returns what the register held at that event and after it, in order."""
-        effects = [Effect(-1, Write(path, None, -1, -1, Answer.OK)), *self._effects[path]]
+        effects = [Effect(-1, RegisterWrite(path, None, -1, -1, WriteAnswer.OK)), *self._effects[path]]
         before = [effect for effect in effects if effect.event < event]
         return [before[-1], *(effect for effect in effects if effect.event > event)]

@@ -1,9 +1,9 @@
 """What callers were told, and whether some order of effects explains it (I4, I7).
 
-    Write      a put, a copy or a delete, from its call to its `Answer`; None is the value of a delete
-    Need       its condition: what the register must hold
-    Read       a read, and what it found
-    History    all of them, one register for each path
+    RegisterWrite    a put, a copy or a delete, from its call to its `WriteAnswer`; None is the value of a delete
+    Need             its condition: what the register must hold
+    Read             a read, and what it found
+    RegisterHistory  all of them, one register for each path
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from enum import Enum
 from math import inf
 
 from changelog.change import ChangeId
-from emulators.world.linear import INITIAL, Operation, explaining_order
+from emulators.world.linear import INITIAL, RegisterOperation, explaining_order
 
 
-class Answer(Enum):
+class WriteAnswer(Enum):
     """What the caller of a write knows after it."""
 
     OK = "it took effect, or was superseded"
@@ -36,17 +36,17 @@ class Need:
 
     value: object
 
-    def may_hold(self, write: Write, at_s: float) -> bool:
+    def may_hold(self, write: RegisterWrite, at_s: float) -> bool:
         """Tells whether it may be true when the register holds what this write left, until that second."""
         return write.value == self.value or (self.value is None and write.mortal_at_s <= at_s)
 
-    def may_fail(self, write: Write, at_s: float) -> bool:
+    def may_fail(self, write: RegisterWrite, at_s: float) -> bool:
         """Tells whether it may be false then."""
         return write.value != self.value or (self.value is not None and write.mortal_at_s <= at_s)
 
 
 @dataclass(slots=True, eq=False)
-class Write:
+class RegisterWrite:
     """One put or copy (`value`: its name, which no other write has) or delete (`value` None).
 
     `shows`: what a reader sees of its content. A copy shows what its source shows. `began` and `ended` count events of
@@ -61,7 +61,7 @@ class Write:
     value: object
     began: int
     ended: int | None = None
-    answer: Answer = Answer.UNKNOWN
+    answer: WriteAnswer = WriteAnswer.UNKNOWN
     mortal_at_s: float = inf
     dead_at_s: float = inf
     needs: Need | None = None
@@ -103,15 +103,15 @@ class Read:
 
 
 @dataclass(slots=True)
-class History:
+class RegisterHistory:
     """Writes and reads of registers, one for each path. Give each write a value of its own.
 
     `revisions`: the writes by their revisions, as far as they are known.
     """
 
-    writes: list[Write] = field(default_factory=list)
+    writes: list[RegisterWrite] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
-    revisions: dict[ChangeId, Write] = field(default_factory=dict)
+    revisions: dict[ChangeId, RegisterWrite] = field(default_factory=dict)
     _events: Iterator[int] = field(default_factory=itertools.count)
 
     def tick(self) -> int:
@@ -120,12 +120,12 @@ class History:
 
     def begin_write(
         self, path: str, value: object, mortal_at_s: float = inf, needs: Need | None = None, began_s: float = 0.0
-    ) -> Write:
-        write = Write(path, value, next(self._events), mortal_at_s=mortal_at_s, needs=needs, began_s=began_s, shows=value)
+    ) -> RegisterWrite:
+        write = RegisterWrite(path, value, next(self._events), mortal_at_s=mortal_at_s, needs=needs, began_s=began_s, shows=value)
         self.writes.append(write)
         return write
 
-    def end_write(self, write: Write, answer: Answer, ended_s: float = inf) -> None:
+    def end_write(self, write: RegisterWrite, answer: WriteAnswer, ended_s: float = inf) -> None:
         write.ended, write.answer, write.ended_s = next(self._events), answer, ended_s
 
     def begin_read(self, path: str) -> Read:
@@ -135,7 +135,7 @@ class History:
     def end_read(self, read: Read, found: object, ended_s: float = 0.0) -> None:
         read.ended, read.found, read.ended_s = next(self._events), found, ended_s
 
-    def source(self, path: str, revision: ChangeId | None, shown: str) -> Write | None:
+    def source(self, path: str, revision: ChangeId | None, shown: str) -> RegisterWrite | None:
         """Returns the write that a reader of this object has found, or None if it is not known.
 
         `revision`: that of the object; None: older software wrote it. `shown`: what the reader sees of its content.
@@ -159,8 +159,8 @@ class History:
 
         It says which answer is the first that cannot be explained, and shows all operations.
         """
-        paths: defaultdict[str, list[Write | Read]] = defaultdict(list)
-        every: list[Write | Read] = [*self.writes, *self.reads]
+        paths: defaultdict[str, list[RegisterWrite | Read]] = defaultdict(list)
+        every: list[RegisterWrite | Read] = [*self.writes, *self.reads]
         for each in sorted(every, key=lambda each: each.began):
             paths[each.path].append(each)
         return [_accusation(path, operations) for path, operations in paths.items() if _explanation(operations) is None]
@@ -169,7 +169,7 @@ class History:
 # --- one register --------------------------------------------------------------------------------
 
 
-def _explanation(operations: Sequence[Write | Read], until: float = inf) -> list[Write | Read] | None:
+def _explanation(operations: Sequence[RegisterWrite | Read], until: float = inf) -> list[RegisterWrite | Read] | None:
     """Returns the operations in an order that explains the answers up to that event, or None if there is none.
 
     It is a register where the last writer wins. A superseded write was overwritten at once, so it counts as any other
@@ -178,52 +178,56 @@ def _explanation(operations: Sequence[Write | Read], until: float = inf) -> list
     states: dict[tuple[object, float], int] = {(None, inf): INITIAL}
     known = [each for each in operations if _has_effect(each, until)]
     for each in known:
-        if isinstance(each, Write) and not _has_failed(each, until):
+        if isinstance(each, RegisterWrite) and not _has_failed(each, until):
             states.setdefault((each.value, each.mortal_at_s), len(states))
     order = explaining_order([_operation(each, states, until) for each in known])
     return None if order is None else [known[index] for index in order]
 
 
-def _has_effect(each: Write | Read, until: float) -> bool:
+def _has_effect(each: RegisterWrite | Read, until: float) -> bool:
     """Tells whether the operation counts. A write that was answered NO has no effect.
 
     A read that has not ended has found nothing.
     """
     if isinstance(each, Read):
         return _is_over(each, until)
-    return not (_is_over(each, until) and each.answer is Answer.NO)
+    return not (_is_over(each, until) and each.answer is WriteAnswer.NO)
 
 
-def _operation(each: Write | Read, states: dict[tuple[object, float], int], until: float) -> Operation:
+def _operation(each: RegisterWrite | Read, states: dict[tuple[object, float], int], until: float) -> RegisterOperation:
     if isinstance(each, Read):
         assert each.ended is not None, "a read that has not ended is left out"
-        return Operation(each.began, each.ended, finds=frozenset(state for key, state in states.items() if _may_find(each, *key)))
+        return RegisterOperation(each.began, each.ended, finds=frozenset(state for key, state in states.items() if _may_find(each, *key)))
     if _has_failed(each, until):
         assert each.ended is not None and each.needs is not None, "it was told that its condition is false"
-        return Operation(each.began, each.ended, finds=_met(each.needs.may_fail, states, each.ended_s))
-    known = _is_over(each, until) and each.answer is not Answer.UNKNOWN
+        return RegisterOperation(each.began, each.ended, finds=_met(each.needs.may_fail, states, each.ended_s))
+    known = _is_over(each, until) and each.answer is not WriteAnswer.UNKNOWN
     ended = each.ended if known and each.ended is not None else inf
     needs = None if each.needs is None else _met(each.needs.may_hold, states, each.ended_s if known else inf)
-    return Operation(each.began, ended, states[each.value, each.mortal_at_s], optional=not known or each.answer is Answer.OVER, needs=needs)
+    return RegisterOperation(
+        each.began, ended, states[each.value, each.mortal_at_s], optional=not known or each.answer is WriteAnswer.OVER, needs=needs
+    )
 
 
-def _has_failed(each: Write, until: float) -> bool:
-    return _is_over(each, until) and each.answer is Answer.FAILED
+def _has_failed(each: RegisterWrite, until: float) -> bool:
+    return _is_over(each, until) and each.answer is WriteAnswer.FAILED
 
 
-def _met(judge: Callable[[Write, float], bool], states: dict[tuple[object, float], int], at_s: float) -> frozenset[int]:
-    return frozenset(state for (value, mortal_at_s), state in states.items() if judge(Write("", value, 0, mortal_at_s=mortal_at_s), at_s))
+def _met(judge: Callable[[RegisterWrite, float], bool], states: dict[tuple[object, float], int], at_s: float) -> frozenset[int]:
+    return frozenset(
+        state for (value, mortal_at_s), state in states.items() if judge(RegisterWrite("", value, 0, mortal_at_s=mortal_at_s), at_s)
+    )
 
 
 def _may_find(read: Read, value: object, mortal_at_s: float) -> bool:
     return read.found == value or (read.found is None and mortal_at_s <= read.ended_s)
 
 
-def _is_over(each: Write | Read, until: float) -> bool:
+def _is_over(each: RegisterWrite | Read, until: float) -> bool:
     return each.ended is not None and each.ended <= until
 
 
-def _accusation(path: str, operations: Sequence[Write | Read]) -> str:
+def _accusation(path: str, operations: Sequence[RegisterWrite | Read]) -> str:
     """Returns the accusation. It accuses the first answer after which no order explains all answers so far."""
     ended = sorted((each for each in operations if each.ended is not None), key=lambda each: each.ended or 0)
     first = bisect_left(ended, True, key=lambda each: _explanation(operations, each.ended or 0) is None)

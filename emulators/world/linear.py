@@ -42,7 +42,7 @@ Node = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class RegisterOperation:
     """One operation. A write leaves `state` in the register. A read (`state` None) found one of `finds`.
 
     `ended` inf: it may have its effect at any later time. `needs`: a conditional write takes effect only on one of
@@ -57,18 +57,18 @@ class Operation:
     needs: frozenset[int] | None = None
 
 
-def explaining_order(operations: Sequence[Operation]) -> list[int] | None:
+def explaining_order(operations: Sequence[RegisterOperation]) -> list[int] | None:
     """Returns the operations' positions in an order that explains all reads, or None if there is no such order.
 
     Optional writes that the order does not need are left out.
     """
-    return _Search(operations).run()
+    return _LinearSearch(operations).run()
 
 
-class _Search:
+class _LinearSearch:
     """One search. `_sorted` holds the operations in the order in which they began. Operation i of it is bit i."""
 
-    def __init__(self, operations: Sequence[Operation]) -> None:
+    def __init__(self, operations: Sequence[RegisterOperation]) -> None:
         self._positions = sorted(range(len(operations)), key=lambda each: operations[each].began)
         self._sorted = [operations[each] for each in self._positions]
         self._began = [each.began for each in self._sorted]

@@ -20,13 +20,13 @@ import anyio
 
 from emulators.world.faults import Process
 from emulators.world.ghost import Ghost, acting, acts
-from emulators.world.history import Answer, History, Need, Write
+from emulators.world.history import Need, RegisterHistory, RegisterWrite, WriteAnswer
 from tiered.errors import ConditionFailedError
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.protocol.admission import Slot
-from tiered.protocol.reading import Source
-from tiered.protocol.under_way import Write as StoreWrite
+from tiered.protocol.reading import CopySource
+from tiered.protocol.under_way import WriteInProgress as StoreWrite
 from tiered.storage import TieredStorage
 from tiered.stored import PutResult
 
@@ -50,17 +50,17 @@ class Rewrite:
 
     name: str
     needs: Need | None
-    lives: Callable[[Write, Metadata], Lives]
+    lives: Callable[[RegisterWrite, Metadata], Lives]
     edit: str | None = None
     changes: bool = False
     deletes: bool = False
     began_s: float = 0.0
-    found: Write | None = None
-    open: Write | None = None
-    copy: Write | None = None
+    found: RegisterWrite | None = None
+    open: RegisterWrite | None = None
+    copy: RegisterWrite | None = None
     attempts: int = 0
 
-    def is_told(self, result: PutResult | None, history: History) -> bool:
+    def is_told(self, result: PutResult | None, history: RegisterHistory) -> bool:
         """Tells whether the store may return this."""
         if result is None:
             return self.found is None and self.open is None
@@ -80,7 +80,7 @@ class Rewrite:
             return error.object_id.path == self.open.path  # the ghost judges it as that of any write
         return self.changes and (self.found is None or needs.may_fail(self.found, anyio.current_time()))
 
-    def shows(self, found: Write) -> str:
+    def shows(self, found: RegisterWrite) -> str:
         """Returns what a reader of the copy must see."""
         shown = str(found.shows)
         return shown if self.edit is None else f"{shown.partition(EDITED)[0]}{EDITED}{self.edit}"
@@ -90,7 +90,7 @@ rewriting: ContextVar[Rewrite | None] = ContextVar("rewriting", default=None)
 """The call that the current task works for."""
 
 
-def watch(storage: TieredStorage, process: Process, history: History, ghost: Ghost) -> None:
+def watch(storage: TieredStorage, process: Process, history: RegisterHistory, ghost: Ghost) -> None:
     """Watches the reads and writes of this store from now on."""
     reader, writer = storage._reader, storage._writer
     find, copy, delete = reader.source, writer.put_copy, writer.delete
@@ -103,19 +103,19 @@ def watch(storage: TieredStorage, process: Process, history: History, ghost: Gho
 
         return send_named
 
-    def end(call: Rewrite, answer: Answer) -> None:
+    def end(call: Rewrite, answer: WriteAnswer) -> None:
         if call.open is not None and process.alive:
             history.end_write(call.open, answer, anyio.current_time())
             ghost.told(call.open)
             call.open = None
 
-    async def source(object_id: ObjectId) -> Source | None:
+    async def source(object_id: ObjectId) -> CopySource | None:
         call = rewriting.get()
         if call is None:
             return await find(object_id)
         if call.open is not None:
             ghost.checked["I4 a change that comes too late begins again"] += 1
-            end(call, Answer.FAILED)
+            end(call, WriteAnswer.FAILED)
         read = history.begin_read(object_id.path)
         read.began_s = anyio.current_time()
         found = await find(object_id)
@@ -127,7 +127,7 @@ def watch(storage: TieredStorage, process: Process, history: History, ghost: Gho
             call.found = None if head is None else history.source(object_id.path, head.revision, shown(head.metadata))
         return found
 
-    async def put_copy(write: StoreWrite, metadata: Metadata, found: Source, slot: Slot) -> PutResult:
+    async def put_copy(write: StoreWrite, metadata: Metadata, found: CopySource, slot: Slot) -> PutResult:
         call = rewriting.get()
         if call is None or call.found is None:
             return await copy(write, metadata, found, slot)
@@ -141,7 +141,7 @@ def watch(storage: TieredStorage, process: Process, history: History, ghost: Gho
             result = await copy(write, metadata, found, slot)
         if call.deletes:
             call.copy = attempt
-            end(call, Answer.OK)  # whatever becomes of the deletion
+            end(call, WriteAnswer.OK)  # whatever becomes of the deletion
         return result
 
     async def remove(write: StoreWrite, slot: Slot) -> None:
@@ -170,6 +170,6 @@ def shown(metadata: Metadata) -> str:
     return label if edit is None else f"{label}{EDITED}{edit}"
 
 
-def kept(found: Write, metadata: Metadata) -> Lives:
+def kept(found: RegisterWrite, metadata: Metadata) -> Lives:
     """Returns the lives of a copy that keeps the deadline of what was read."""
     return found.mortal_at_s, found.dead_at_s

@@ -4,8 +4,8 @@
 deadline, so hours cost nothing. Everything random comes from the seed: each process's ids and jitter, and the order in
 which ready tasks run.
 
-`Simulated` is what the simulated services have in common. `Request` is one call of theirs under way. Whoever holds it
-can carry it on, so a request outlives a sender that gave up.
+`SimulatedService` is what the simulated services have in common. `Request` is one call of theirs under way. Whoever
+holds it can carry it on, so a request outlives a sender that gave up.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class Request(Generic[T]):
         self._steps.throw(error)
 
 
-class Simulated(MemoryService):
+class SimulatedService(MemoryService):
     """A simulated service: its calls are requests that the network can hold back, and that outlive their sender."""
 
     async def _travel(self) -> float:

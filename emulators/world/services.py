@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from emulators.world.runtime import Simulated
+from emulators.world.runtime import SimulatedService
 from tiered.testing.blobs import MemoryBlobs
 from tiered.testing.log import MemoryChangeLog
 from tiered.testing.rows import MemoryRows
 
 
-class SimulatedRows(Simulated, MemoryRows):
+class SimulatedRows(SimulatedService, MemoryRows):
     """The high-volume tier of a world."""
 
 
-class SimulatedBlobs(Simulated, MemoryBlobs):
+class SimulatedBlobs(SimulatedService, MemoryBlobs):
     """The long-term tier of a world."""
 
 
-class SimulatedChangeLog(Simulated, MemoryChangeLog):
+class SimulatedChangeLog(SimulatedService, MemoryChangeLog):
     """The changelog of a world."""

@@ -15,7 +15,7 @@ from changelog.log import ChangeLog
 from emulators.world.faults import Process
 from emulators.world.services import SimulatedChangeLog, SimulatedRows
 from tiered.protocol.backends import HighVolumeBackend, Inline, Tombstone
-from tiered.testing.log import Stored
+from tiered.testing.log import StoredEntry
 from tiered.testing.service import Observer
 
 
@@ -36,7 +36,7 @@ class InspectedLog(ChangeLog, Protocol):
     the values with their versions (None: removed), and observers.
     """
 
-    stored: dict[str, Stored]
+    stored: dict[str, StoredEntry]
     presence: dict[str, int]
     notes: dict[str, bytes]
     values: dict[str, tuple[bytes | None, int]]

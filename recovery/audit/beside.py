@@ -14,10 +14,10 @@ from functools import partial
 
 from changelog.base.errors import TieredError
 from changelog.base.runtime import Runtime
-from recovery.audit.finding import NO_USECASE, Count, Finding, Summary
+from recovery.audit.finding import NO_USECASE, Finding, Summary, Tally
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.verdicts import Kind
-from tiered.protocol.backends import KeepsDeleted, Kept, ShowsUploads, Tiers
+from recovery.audit.verdicts import FindingClass
+from tiered.protocol.backends import KeepsDeleted, Retention, ShowsUploads, Tiers
 from tiered.protocol.retry import ask
 
 BUDGET_S = 30.0
@@ -34,7 +34,7 @@ async def look_beside(tiers: Tiers, bounds: Bounds, cutoff: Cutoff, runtime: Run
     """
     blobs = tiers.long_term
     if isinstance(blobs, KeepsDeleted):
-        for what in Kept:
+        for what in Retention:
             try:
                 await _count_kept(blobs, what, bounds, runtime, summary)
             except TieredError as error:
@@ -46,14 +46,14 @@ async def look_beside(tiers: Tiers, bounds: Bounds, cutoff: Cutoff, runtime: Run
             summary.unknown[UPLOADS] = str(error)
 
 
-async def _count_kept(blobs: KeepsDeleted, what: Kept, bounds: Bounds, runtime: Runtime, summary: Summary) -> None:
-    counted = Count()
+async def _count_kept(blobs: KeepsDeleted, what: Retention, bounds: Bounds, runtime: Runtime, summary: Summary) -> None:
+    counted = Tally()
     token: str | None = ""
     while token is not None:
         page = await ask(partial(blobs.kept, what, bounds.start, bounds.end, token), runtime, BUDGET_S)
         counted.add(page.number, page.size)
         token = page.next_token
-    summary.kept.setdefault(what, Count()).add(counted.number, counted.size)
+    summary.kept.setdefault(what, Tally()).add(counted.number, counted.size)
 
 
 async def _tell_uploads(blobs: ShowsUploads, cutoff: Cutoff, runtime: Runtime, found: Sink, summary: Summary) -> None:
@@ -62,10 +62,10 @@ async def _tell_uploads(blobs: ShowsUploads, cutoff: Cutoff, runtime: Runtime, f
         now_ns = runtime.wall_ns()
         page = await ask(partial(blobs.abandoned_uploads, start, cutoff.created_before_ns, UPLOADS_PAGE), runtime, BUDGET_S)
         for left in page.uploads:
-            summary.count(NO_USECASE, Kind.STALE_UPLOAD, 1, left.size)
-            summary.age(Kind.STALE_UPLOAD, (cutoff.as_of_ns - left.changed_ns) / 1e9, left.size)
+            summary.count(NO_USECASE, FindingClass.STALE_UPLOAD, 1, left.size)
+            summary.age(FindingClass.STALE_UPLOAD, (cutoff.as_of_ns - left.changed_ns) / 1e9, left.size)
             found([Finding(
-                Kind.STALE_UPLOAD, left.name, None, None, left.size, left.changed_ns, None, None,
+                FindingClass.STALE_UPLOAD, left.name, None, None, left.size, left.changed_ns, None, None,
                 "the process that wrote it has died, and no recovery has collected it", now_ns, now_ns, now_ns, now_ns,
             )])  # fmt: skip
         if page.next_start is None:

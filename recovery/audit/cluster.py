@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Any
 
 from changelog.base.errors import ConfigurationError, UnavailableError
 from recovery.audit.java import find_java
-from recovery.audit.work import Job, Outcome, collect_less
+from recovery.audit.work import Job, PartResult, collect_less
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +86,7 @@ LOCAL = {
 It listens only on the loopback and writes no event log.
 """
 
-CarryOut = Callable[[Job, int], Outcome]
+CarryOut = Callable[[Job, int], PartResult]
 Tasks = Callable[[Iterable[int]], Iterator[str]]
 
 REASON_MAX = 500
@@ -122,7 +122,7 @@ class SparkEngine:
     def stop(self) -> None:
         self._stopped.set()
 
-    def run(self, job: Job, numbers: Sequence[int]) -> Iterator[Outcome]:
+    def run(self, job: Job, numbers: Sequence[int]) -> Iterator[PartResult]:
         """Audits the ranges of these numbers, and yields their outcomes.
 
         All outcomes come together at the end of Spark's job. Until then, only the run's directory shows the progress.
@@ -147,7 +147,7 @@ class SparkEngine:
         if failed and not self._stopped.is_set():
             raise explained(failed[0]) from failed[0]
         for line in found:
-            yield Outcome(**json.loads(line))
+            yield PartResult(**json.loads(line))
 
     def _submit(self, tasks: Tasks, number: int, found: list[str], failed: list[Exception]) -> None:
         """Submits the job.
@@ -197,7 +197,7 @@ def _carry_out_each(carry_out: CarryOut, job: Job, order: Sequence[int], attempt
     context = TaskContext.get()
     last = context is not None and context.attemptNumber() >= attempts - 1 > 0
     for number in (order[position] for position in positions):
-        outcome = Outcome(number, error=_GIVEN_UP.format(attempts - 1), retryable=True) if last else carry_out(job, number)
+        outcome = PartResult(number, error=_GIVEN_UP.format(attempts - 1), retryable=True) if last else carry_out(job, number)
         yield json.dumps(asdict(outcome))
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from heapq import nlargest
 
 from recovery.audit.beside import UPLOADS
-from recovery.audit.finding import AGES, Count, Summary
-from recovery.audit.manifest import Counted, Failure, Manifest, Prefix, index_not_whole
-from recovery.audit.verdicts import DOUBTS, MEANING, Kind
+from recovery.audit.finding import AGES, Summary, Tally
+from recovery.audit.manifest import Failure, Manifest, ManifestTally, Prefix, index_not_whole
+from recovery.audit.verdicts import DOUBTS, MEANING, FindingClass
 
-_NAMED = (Kind.REFERENCED, Kind.DESTROYED)
+_NAMED = (FindingClass.REFERENCED, FindingClass.DESTROYED)
 """Blobs of these kinds are named by a live tombstone."""
 
 PREFIXES = 20
@@ -47,8 +47,8 @@ def conclude(
         "usecases": counted_by_usecase(summary),
         "ages": {kind: tuple(ages[age] for age in range(len(AGES))) for kind, ages in summary.ages.items()},
         "kept": {
-            what: None if what in summary.unknown else Counted(number=count.number, size=count.size)
-            for what, count in sorted({**dict.fromkeys(summary.unknown, Count()), **summary.kept}.items()) if what != UPLOADS
+            what: None if what in summary.unknown else ManifestTally(number=count.number, size=count.size)
+            for what, count in sorted({**dict.fromkeys(summary.unknown, Tally()), **summary.kept}.items()) if what != UPLOADS
         },
         "age_sizes": {kind: tuple(sizes[age] for age in range(len(AGES))) for kind, sizes in summary.age_sizes.items()},
     })  # fmt: skip
@@ -72,9 +72,9 @@ def _doubts(manifest: Manifest, summary: Summary, failures: tuple[Failure, ...])
             )
         else:
             yield f"there are {summary.names} blobs and not one tombstone: almost certainly the wrong table"
-    if not failures and not summary.names and Kind.DANGLING in totals:
-        yield f"there are {totals[Kind.DANGLING].number} tombstones and not one blob: almost certainly the wrong bucket"
-    if not failures and summary.names and Kind.DANGLING in totals and not any(totals.get(kind, Count()).number for kind in _NAMED):
+    if not failures and not summary.names and FindingClass.DANGLING in totals:
+        yield f"there are {totals[FindingClass.DANGLING].number} tombstones and not one blob: almost certainly the wrong bucket"
+    if not failures and summary.names and FindingClass.DANGLING in totals and not any(totals.get(kind, Tally()).number for kind in _NAMED):
         yield (
             f"there are {summary.names} blobs, and not one of {summary.redirects} tombstones names any of them:"
             " almost certainly the wrong table, or the wrong bucket"
@@ -89,7 +89,7 @@ def _notes(manifest: Manifest, summary: Summary, faults: Iterable[str]) -> Itera
             f"{summary.unreadable_max} entries of the changelog cannot be read; a blob that only they name may seem to be an orphan"
             " if it is not named after the entry"
         )
-    if misfiled := summary.totals().get(Kind.MISFILED):
+    if misfiled := summary.totals().get(FindingClass.MISFILED):
         yield (
             f"{misfiled.number} blobs are named by rows that cannot be read, under keys that are not their objects'; if such a row is far"
             " from its blob, the blob is called an orphan, too, and a deletion spares it"
@@ -103,14 +103,14 @@ def _notes(manifest: Manifest, summary: Summary, faults: Iterable[str]) -> Itera
         yield f"{fault}; it did not count, and its range was audited again"
 
 
-def counted_by_usecase(summary: Summary) -> dict[str, dict[Kind, Counted]]:
+def counted_by_usecase(summary: Summary) -> dict[str, dict[FindingClass, ManifestTally]]:
     return {usecase: counted for usecase, kinds in sorted(summary.counts.items()) if (counted := counted_by_kind(kinds))}
 
 
-def counted_by_kind(kinds: Mapping[Kind, Count]) -> dict[Kind, Counted]:
+def counted_by_kind(kinds: Mapping[FindingClass, Tally]) -> dict[FindingClass, ManifestTally]:
     """Returns the counts as the manifest holds them. A kind that was not found is left out."""
-    counts = ((kind, kinds[kind]) for kind in Kind if kind in kinds)
-    return {kind: Counted(number=count.number, size=count.size) for kind, count in counts if count.number}
+    counts = ((kind, kinds[kind]) for kind in FindingClass if kind in kinds)
+    return {kind: ManifestTally(number=count.number, size=count.size) for kind, count in counts if count.number}
 
 
 class Prefixes:

@@ -59,7 +59,7 @@ class FileSeen(NamedTuple):
     is_file: bool
 
 
-class Files:
+class DirectoryFiles:
     """The files of one directory.
 
     `uri` opens the same directory in another process, or on another machine that can reach it.
@@ -205,7 +205,7 @@ class Files:
 class Draft:
     """A file that nobody sees until it is published. `file` is the open binary file to write to."""
 
-    def __init__(self, files: Files, name: str, chance: int) -> None:
+    def __init__(self, files: DirectoryFiles, name: str, chance: int) -> None:
         self._files = files
         self.name = name
         self._target = f"{files.path}/{name}"

@@ -25,7 +25,7 @@ from recovery.audit.conclusion import counted_by_kind, counted_by_usecase
 from recovery.audit.examine import examined
 from recovery.audit.finding import Summary
 from recovery.audit.ledger import FINDINGS, READERS, RunDirectory, file_of
-from recovery.audit.manifest import Manifest, Part, contradictions
+from recovery.audit.manifest import Manifest, ManifestPart, contradictions
 from recovery.audit.tiles import Tiling
 
 
@@ -83,10 +83,10 @@ def damage(directory: RunDirectory, manifest: Manifest, tiling: Tiling) -> dict[
         return {piece.key: faults for (piece, _), faults in zip(tiling.done, found, strict=True) if faults}
 
 
-def parts_of(tiling: Tiling) -> tuple[Part, ...]:
+def parts_of(tiling: Tiling) -> tuple[ManifestPart, ...]:
     """Returns the files that are done, as the manifest names them."""
     return tuple(
-        Part(
+        ManifestPart(
             file=file_of(piece.key), range=piece.range, start=header.audited.start, end=header.audited.end,
             names=header.summary.names, rows=header.rows, sha256=header.sha256,
         ) for piece, header in tiling.done

@@ -23,22 +23,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from recovery.audit.directory import COPY_BYTES, Files
+from recovery.audit.directory import COPY_BYTES, DirectoryFiles
 from recovery.audit.ledger import FINDINGS, ROW_GROUP, SCHEMA, SEALED, file_of, sealed
 from recovery.audit.manifest import CLOCKS_NS, Bounds, Manifest
-from recovery.audit.tiles import Header, Piece
+from recovery.audit.tiles import Header, Partition
 from recovery.audit.verdicts import FINDINGS as FINDING_KINDS
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 
-ORPHANS = (Kind.ORPHAN, Kind.LEGACY_ORPHAN)
-OF_BLOBS = (*ORPHANS, Kind.DANGLING)
+ORPHANS = (FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN)
+OF_BLOBS = (*ORPHANS, FindingClass.DANGLING)
 """Kinds of findings that are named after a blob of the part."""
 
 _FOOTER_END = 8
 """The last bytes of a Parquet file: the length of the footer (4, little-endian), and PAR1."""
 
 
-def examined(files: Files, piece: Piece, header: Header, manifest: Manifest) -> Iterator[str]:
+def examined(files: DirectoryFiles, piece: Partition, header: Header, manifest: Manifest) -> Iterator[str]:
     """Yields what is wrong with the file of a part, one sentence each."""
     name = f"{FINDINGS}/{file_of(piece.key)}"
     path = f"{files.path}/{name}"
@@ -56,7 +56,7 @@ def examined(files: Files, piece: Piece, header: Header, manifest: Manifest) -> 
             yield f"{name} cannot be read to its end ({' '.join(str(error).split())[:200]})"
 
 
-def _is_sealed(files: Files, path: str, header: Header) -> bool:
+def _is_sealed(files: DirectoryFiles, path: str, header: Header) -> bool:
     """Tells whether the bytes before the footer, and what the footer says, are what was written."""
     summed = sha256()
     with files.filesystem.open_input_file(path) as file:
@@ -74,7 +74,7 @@ def _is_sealed(files: Files, path: str, header: Header) -> bool:
     return sealed(summed, says) == header.sha256
 
 
-def _rows(file: Any, piece: Piece, header: Header, manifest: Manifest) -> Iterator[str]:
+def _rows(file: Any, piece: Partition, header: Header, manifest: Manifest) -> Iterator[str]:
     counted: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     for rows in file.iter_batches(ROW_GROUP):
@@ -93,7 +93,7 @@ def _rows(file: Any, piece: Piece, header: Header, manifest: Manifest) -> Iterat
             yield f"holds {times} findings {fault}"
 
 
-def _faults(rows: Any, piece: Piece, bounds: Bounds, manifest: Manifest) -> Iterator[tuple[str, Any]]:
+def _faults(rows: Any, piece: Partition, bounds: Bounds, manifest: Manifest) -> Iterator[tuple[str, Any]]:
     """Yields pairs: what is wrong, and for each row whether it is."""
     orphan = pc.is_in(rows["class"], pa.array([kind.value for kind in ORPHANS]))
     of_blob = pc.is_in(rows["class"], pa.array([kind.value for kind in OF_BLOBS]))

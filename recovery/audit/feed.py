@@ -34,11 +34,11 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Unavai
 from changelog.base.runtime import Runtime
 from recovery.audit import words
 from recovery.audit.beside import UPLOADS
-from recovery.audit.directory import Files
+from recovery.audit.directory import DirectoryFiles
 from recovery.audit.evidence import evidence
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Manifest
-from recovery.audit.verdicts import FINDINGS, Kind
+from recovery.audit.verdicts import FINDINGS, FindingClass
 from recovery.feed.avro import ContainerReader, ContainerWriter, schema
 from recovery.feed.errors import FeedError
 from recovery.feed.files import is_left_out
@@ -84,16 +84,16 @@ class Added:
 class FindingsFeed:
     """The feed in one directory. Its calls block, so call them in a thread."""
 
-    def __init__(self, files: Files, runtime: Runtime) -> None:
+    def __init__(self, files: DirectoryFiles, runtime: Runtime) -> None:
         self.files = files
         self._runtime = runtime
 
     @classmethod
     def open(cls, where: str, runtime: Runtime) -> Self:
         """Returns the feed of a path or a URI. It need not exist yet. Raises `ConfigurationError` for other text."""
-        return cls(Files.at(where, runtime, WHAT), runtime)
+        return cls(DirectoryFiles.at(where, runtime, WHAT), runtime)
 
-    def check(self, manifest: Manifest, run: Files) -> None:
+    def check(self, manifest: Manifest, run: DirectoryFiles) -> None:
         """Refuses a run that the feed cannot take, before it is carried out. `run`: its directory.
 
         It reads the beginning of each file, and writes nothing. Raises the errors that the module names.
@@ -352,13 +352,13 @@ def _now(directory: RunDirectory, manifest: Manifest, before: set[str]) -> set[s
         for values in zip(*(rows[column].to_pylist() for column in _COLUMNS), strict=True):
             record = {column: value or "" for column, value in zip(_COLUMNS, values, strict=True)}
             now.add(canonical(record))
-            if record["class"] == Kind.CORRUPT_ROW:
+            if record["class"] == FindingClass.CORRUPT_ROW:
                 corrupt.add(record["name"])
     silent = any(UPLOADS in header.summary.unknown for _, header in directory.tiling(manifest).done)
     if corrupt or silent:
         for key in before:
             record = json.loads(key)
-            if {record["name"], record["object"]} & corrupt or (silent and record["class"] == Kind.STALE_UPLOAD):
+            if {record["name"], record["object"]} & corrupt or (silent and record["class"] == FindingClass.STALE_UPLOAD):
                 now.add(key)
     return now
 

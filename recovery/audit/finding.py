@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 
 HOUR_S, DAY_S = 3600, 86_400
 AGES: tuple[tuple[str, float], ...] = (
@@ -37,7 +37,7 @@ class Finding(NamedTuple):
     began. `confirmed_ns` says when the audit looked a second time; None if it did not.
     """
 
-    kind: Kind
+    kind: FindingClass
     name: str
     object: str | None
     revision: str | None
@@ -53,7 +53,7 @@ class Finding(NamedTuple):
 
 
 @dataclass(slots=True)
-class Count:
+class Tally:
     """How many there are, and how many bytes. A row without a blob counts 0 bytes."""
 
     number: int = 0
@@ -88,23 +88,23 @@ class Summary:
     dated_ahead: int = 0
     verified: int = 0
     verified_bytes: int = 0
-    counts: dict[str, dict[Kind, Count]] = field(default_factory=dict)
-    ages: dict[Kind, Counter[int]] = field(default_factory=dict)
-    age_sizes: dict[Kind, Counter[int]] = field(default_factory=dict)
-    kept: dict[str, Count] = field(default_factory=dict)
+    counts: dict[str, dict[FindingClass, Tally]] = field(default_factory=dict)
+    ages: dict[FindingClass, Counter[int]] = field(default_factory=dict)
+    age_sizes: dict[FindingClass, Counter[int]] = field(default_factory=dict)
+    kept: dict[str, Tally] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
     indexed: int = 0
     looked_up: int = 0
 
-    def count(self, usecase: str, kind: Kind, number: int, size: int) -> None:
+    def count(self, usecase: str, kind: FindingClass, number: int, size: int) -> None:
         if usecase not in self.counts and len(self.counts) >= USECASES_MAX:
             usecase = OTHERS
         kinds = self.counts.setdefault(usecase, {})
         if kind not in kinds:
-            kinds[kind] = Count()
+            kinds[kind] = Tally()
         kinds[kind].add(number, size)
 
-    def age(self, kind: Kind, seconds: float, size: int = 0) -> None:
+    def age(self, kind: FindingClass, seconds: float, size: int = 0) -> None:
         place = bisect_right(_BOUNDS, seconds)
         if kind not in self.age_sizes:
             self.age_sizes[kind] = Counter()
@@ -113,12 +113,12 @@ class Summary:
         self.ages[kind][place] += 1
         self.age_sizes[kind][place] += size
 
-    def totals(self) -> dict[Kind, Count]:
+    def totals(self) -> dict[FindingClass, Tally]:
         """Returns the counts by kind, over all usecases."""
-        found: dict[Kind, Count] = {}
+        found: dict[FindingClass, Tally] = {}
         for kinds in self.counts.values():
             for kind, count in kinds.items():
-                found.setdefault(kind, Count()).add(count.number, count.size)
+                found.setdefault(kind, Tally()).add(count.number, count.size)
         return found
 
     def merge(self, other: Summary) -> None:
@@ -140,5 +140,5 @@ class Summary:
         for kind, sizes in other.age_sizes.items():
             self.age_sizes.setdefault(kind, Counter()).update(sizes)
         for what, count in other.kept.items():
-            self.kept.setdefault(what, Count()).add(count.number, count.size)
+            self.kept.setdefault(what, Tally()).add(count.number, count.size)
         self.unknown |= other.unknown

@@ -9,7 +9,7 @@
 The findings have schema version 2. They are in the order in which they were found, in small row groups.
 `spark.read.parquet(RUN/findings)` opens them all.
 
-    class string                           a `Kind`, such as orphan
+    class string                           a `FindingClass`, such as orphan
     name string                            of the blob, or of the row if no blob is known
     object, revision, usecase string       as far as the name tells them
     size int64                             bytes
@@ -48,12 +48,12 @@ import pyarrow.parquet as pq
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime, SystemRuntime
 from recovery.audit.arrow import arrow_column
-from recovery.audit.directory import Draft, Files
-from recovery.audit.finding import Count, Finding, Summary
+from recovery.audit.directory import DirectoryFiles, Draft
+from recovery.audit.finding import Finding, Summary, Tally
 from recovery.audit.manifest import Bounds, Manifest, parse_manifest
 from recovery.audit.names import usecase_of
-from recovery.audit.tiles import Header, Piece, Tiling, is_key, tiled
-from recovery.audit.verdicts import Kind
+from recovery.audit.tiles import Header, Partition, Tiling, is_key, tiled
+from recovery.audit.verdicts import FindingClass
 
 SCHEMA_VERSION = 2
 _TIME = pa.timestamp("us", tz="UTC")
@@ -80,7 +80,7 @@ class RunDirectory:
     `uri` opens it in another process. `faults`: by the key of a part, why a file that exists does not count.
     """
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: DirectoryFiles) -> None:
         self.files = files
         self.uri = files.uri
         self.faults: dict[str, str] = {}
@@ -91,7 +91,7 @@ class RunDirectory:
 
         Raises `ConfigurationError` if the URI cannot be opened.
         """
-        return cls(Files.at(where, runtime or SystemRuntime()))
+        return cls(DirectoryFiles.at(where, runtime or SystemRuntime()))
 
     # --- the run
 
@@ -137,7 +137,7 @@ class RunDirectory:
 
     # --- its parts
 
-    def writer(self, run: str, piece: Piece) -> FindingsFile:
+    def writer(self, run: str, piece: Partition) -> FindingsFile:
         """Returns the file of a part, for a `with` block. `commit` makes it appear. Without `commit` it never appears.
         """
         return FindingsFile(self.files.draft(f"{FINDINGS}/{file_of(piece.key)}"), self.files, run, piece)
@@ -157,7 +157,7 @@ class RunDirectory:
                 else:
                     self.faults[key] = header
 
-    def done_part(self, run: str, piece: Piece) -> Header | None:
+    def done_part(self, run: str, piece: Partition) -> Header | None:
         """Returns what the footer of a part says, or None if the part is not done."""
         header = self._header(run, piece.key, self._path(piece.key))
         return header if isinstance(header, Header) and header.fits(piece) else None
@@ -198,13 +198,13 @@ class RunDirectory:
             if seen.name.startswith(_FAILED) and seen.name.endswith(_TEXT):
                 self.files.remove(seen.path)
 
-    def findings(self, run: str, kinds: Collection[Kind] | None = None) -> Iterator[Finding]:
+    def findings(self, run: str, kinds: Collection[FindingClass] | None = None) -> Iterator[Finding]:
         """Yields the findings of these kinds (None: of all kinds), range by range, in the order of finding."""
         for rows in self.batches(run, kinds):
             yield from _findings(rows)
 
     def batches(
-        self, run: str, kinds: Collection[Kind] | None = None, columns: Sequence[str] | None = None, *,
+        self, run: str, kinds: Collection[FindingClass] | None = None, columns: Sequence[str] | None = None, *,
         keys: Collection[str] | None = None,
     ) -> Iterator[Any]:
         """Yields the same as Arrow record batches of at most `ROW_GROUP` rows.
@@ -257,7 +257,7 @@ class RunDirectory:
 class FindingsFile:
     """The file of findings of one part while it is being written. It holds at most `ROW_GROUP` findings in memory."""
 
-    def __init__(self, draft: Draft, files: Files, run: str, piece: Piece) -> None:
+    def __init__(self, draft: Draft, files: DirectoryFiles, run: str, piece: Partition) -> None:
         self._draft = draft
         self._files = files
         self._run, self._piece = run, piece
@@ -377,12 +377,14 @@ def summary_from_json(text: str) -> Summary:
     """
     told = json.loads(text)
     ages = {
-        key: {Kind(kind): Counter({int(age): int(number) for age, number in ages.items()}) for kind, ages in told.get(key, {}).items()}
+        key: {
+            FindingClass(kind): Counter({int(age): int(number) for age, number in ages.items()}) for kind, ages in told.get(key, {}).items()
+        }
         for key in _AGES
     }
     summary = Summary(
         counts={
-            usecase: {Kind(kind): _count(count) for kind, count in kinds.items()} for usecase, kinds in told["counts"].items()
+            usecase: {FindingClass(kind): _count(count) for kind, count in kinds.items()} for usecase, kinds in told["counts"].items()
         },
         ages=ages["ages"],
         age_sizes=ages["age_sizes"],
@@ -396,9 +398,9 @@ def summary_from_json(text: str) -> Summary:
     return summary
 
 
-def _count(told: Sequence[int]) -> Count:
+def _count(told: Sequence[int]) -> Tally:
     number, size = told
-    return Count(int(number), int(size))
+    return Tally(int(number), int(size))
 
 
 SEALED = ("schema", "run", "range", "bounds", "summary", "rows", "length")
@@ -430,7 +432,7 @@ def _findings(rows: Any) -> Iterator[Finding]:
     for kind, name, path, revision, size, generation, detail, *times in zip(*columns, strict=True):
         created, deadline, listed, logged, scanned, confirmed = map(_nanoseconds, times)
         yield Finding(
-            Kind(kind), name, path, revision, size, created, deadline, generation, detail, listed, logged, scanned, confirmed
+            FindingClass(kind), name, path, revision, size, created, deadline, generation, detail, listed, logged, scanned, confirmed
         )
 
 
@@ -445,7 +447,7 @@ def _json(manifest: Manifest) -> bytes:
     return manifest.model_dump_json(indent=1).encode()
 
 
-def misfit(piece: Piece) -> str:
+def misfit(piece: Partition) -> str:
     return f"{FINDINGS}/{file_of(piece.key)} was written for other names than its part has"
 
 

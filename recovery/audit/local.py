@@ -1,6 +1,6 @@
 """Audits ranges in worker processes of this machine, without Java.
 
-    run (a thread) --number--> worker: carry_out(job, number) --Outcome--> run
+    run (a thread) --number--> worker: carry_out(job, number) --PartResult--> run
                                `-> if its connection to us ends, the worker ends itself
 
 Workers are fresh interpreters, never forks, because the clients of Google's services do not survive a fork. A worker
@@ -28,9 +28,9 @@ from multiprocessing.connection import Connection, Pipe, wait
 from queue import SimpleQueue
 
 from changelog.base.errors import UnavailableError
-from recovery.audit.work import Job, Outcome, carry_out, collect_less
+from recovery.audit.work import Job, PartResult, carry_out, collect_less
 
-Work = Callable[[Job, int], Outcome]
+Work = Callable[[Job, int], PartResult]
 """What a worker does with a range. It must be a function of a module, so that another process can import it by name."""
 
 DEATHS_MAX = 3
@@ -53,18 +53,18 @@ class LocalEngine:
         with suppress(OSError):
             self._stop.send(None)
 
-    def run(self, job: Job, numbers: Sequence[int]) -> Iterator[Outcome]:
+    def run(self, job: Job, numbers: Sequence[int]) -> Iterator[PartResult]:
         """Audits the ranges of these numbers, and yields each outcome. It blocks until the next one.
 
         Raises `UnavailableError` if no worker process can be started. The ranges whose files exist are done.
         """
         waiting = deque(numbers)
         deaths: Counter[int] = Counter()
-        workers: dict[Connection, _Worker] = {}
+        workers: dict[Connection, _AuditWorker] = {}
         try:
             while waiting or workers:
                 while waiting and len(workers) < self.slots:
-                    worker = _Worker.start(self._work, job)
+                    worker = _AuditWorker.start(self._work, job)
                     workers[worker.connection] = worker
                     worker.give(waiting.popleft())
                 ready = wait([self._stopped, *workers])
@@ -86,13 +86,13 @@ class LocalEngine:
                     if deaths[worker.number] < DEATHS_MAX:
                         waiting.append(worker.number)
                     else:
-                        yield Outcome(worker.number, error=_died(how))
+                        yield PartResult(worker.number, error=_died(how))
         finally:
             for worker in workers.values():
                 worker.end()
 
 
-class _Worker:
+class _AuditWorker:
     """One worker process, and the number of the range that it has been given."""
 
     def __init__(self, process: subprocess.Popen[bytes], connection: Connection) -> None:
@@ -101,7 +101,7 @@ class _Worker:
         self._process = process
 
     @classmethod
-    def start(cls, work: Work, job: Job) -> _Worker:
+    def start(cls, work: Work, job: Job) -> _AuditWorker:
         ours, theirs = Pipe()
         # Pass the import paths of this process on, as absolute paths: they must not depend on the directory it was
         # started in.
@@ -126,13 +126,13 @@ class _Worker:
         with suppress(OSError):
             self.connection.send(number)
 
-    def answer(self) -> Outcome | None:
+    def answer(self) -> PartResult | None:
         """Returns the outcome of the range, or None if the worker died."""
         try:
             outcome = self.connection.recv()
         except (OSError, EOFError):
             return None
-        assert isinstance(outcome, Outcome)
+        assert isinstance(outcome, PartResult)
         return outcome
 
     def end(self) -> int:

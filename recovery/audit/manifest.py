@@ -20,7 +20,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError
-from recovery.audit.verdicts import FINDINGS, Kind
+from recovery.audit.verdicts import FINDINGS, FindingClass
 
 VERSION = 2
 CLOCKS_NS = 60_000_000_000
@@ -98,7 +98,7 @@ class Verify(_Frozen):
     bytes_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
-class Counted(_Frozen):
+class ManifestTally(_Frozen):
     """How many there are, and how many bytes."""
 
     number: Number = 0
@@ -161,7 +161,7 @@ class FeedAtEnd(_Frozen):
     records: Number
 
 
-class Part(_Frozen):
+class ManifestPart(_Frozen):
     """A file of findings that the run counted. A range is one part, or several if it was too long for one task.
 
     `file`: its name below `findings/`. `range`: the number of its range. `start`, `end`: the names that it audited, as
@@ -178,7 +178,7 @@ class Part(_Frozen):
     sha256: str
 
 
-class StuckEntry(_Frozen):
+class ManifestStuckEntry(_Frozen):
     """An entry of the changelog that waits for an operator. `object`: None if the entry cannot be read.
 
     `since_ms`: since when (Unix milliseconds); None: nobody has parked it yet.
@@ -239,19 +239,19 @@ class Manifest(_Frozen):
     failures: tuple[Failure, ...] = ()
     names_by_range: tuple[Number | None, ...] = ()
     """How many blobs each range held. None: the range was not audited to its end."""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ManifestPart, ...] = ()
     """The files that the counts are from, in the order of names."""
-    totals: dict[Kind, Counted] = {}
-    usecases: dict[str, dict[Kind, Counted]] = {}
-    ages: dict[Kind, tuple[Number, ...]] = {}
+    totals: dict[FindingClass, ManifestTally] = {}
+    usecases: dict[str, dict[FindingClass, ManifestTally]] = {}
+    ages: dict[FindingClass, tuple[Number, ...]] = {}
     """For each kind, how many blobs are in each class of age, in the order of `recovery.audit.finding.AGES`."""
-    age_sizes: dict[Kind, tuple[Number, ...]] = {}
+    age_sizes: dict[FindingClass, tuple[Number, ...]] = {}
     """The same, but how many bytes."""
-    kept: dict[str, Counted | None] = {}
+    kept: dict[str, ManifestTally | None] = {}
     """What the service keeps of deleted blobs, `soft_deleted` and `noncurrent`. None: not known; a note says why."""
     stuck: Number | None = None
     """How many entries of the changelog were stuck at the end. None: not known."""
-    stuck_entries: tuple[StuckEntry, ...] = ()
+    stuck_entries: tuple[ManifestStuckEntry, ...] = ()
     """The first of them."""
     prefixes: tuple[Prefix, ...] = ()
     """The prefixes that hold the most bytes of orphans."""

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from changelog.base.errors import InvalidRequestError
 from changelog.change import ChangeId
 from recovery.audit.finding import NO_USECASE
-from recovery.audit.verdicts import Form
+from recovery.audit.verdicts import NameForm
 from tiered.object_id import ROW_KEY_BYTES_MAX, ObjectId
 from tiered.protocol.backends import QUARANTINE
 
@@ -33,26 +33,26 @@ _SUFFIX = 37
 """How many characters `/{revision}` has."""
 
 
-class Reading(NamedTuple):
+class ParsedName(NamedTuple):
     """A blob's name, read. `object`: the storage path, if the name has one. `revision`: only for the form `REVISION`.
     """
 
-    form: Form
+    form: NameForm
     object: str | None = None
     revision: ChangeId | None = None
 
 
-def read_name(name: str) -> Reading:
+def read_name(name: str) -> ParsedName:
     """Reads a blob's name. It never fails: every name in a bucket has a form."""
     stem, _, last = name.rpartition("/")
     if ChangeId.matches(last) and _is_path(stem):
-        return Reading(Form.REVISION, stem, str.__new__(ChangeId, last))  # it matches, so it need not be checked again
+        return ParsedName(NameForm.REVISION, stem, str.__new__(ChangeId, last))  # it matches, so it need not be checked again
     if _is_path(name):
-        return Reading(Form.UNSUFFIXED, name)
+        return ParsedName(NameForm.UNSUFFIXED, name)
     if name.startswith(QUARANTINE):
-        return Reading(Form.QUARANTINE)
+        return ParsedName(NameForm.QUARANTINE)
     kind = next((segment for segment in name.split("/")[1:] if segment in ("objects", "uploads")), None)
-    return Reading({"uploads": Form.UPLOAD, "objects": Form.UNPARSEABLE, None: Form.FOREIGN}[kind])
+    return ParsedName({"uploads": NameForm.UPLOAD, "objects": NameForm.UNPARSEABLE, None: NameForm.FOREIGN}[kind])
 
 
 def usecase_of(name: str) -> str:

@@ -27,7 +27,7 @@ from difflib import get_close_matches
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
 from recovery.audit.cuts import cut_names
-from recovery.audit.directory import Files
+from recovery.audit.directory import DirectoryFiles
 from recovery.audit.manifest import OVERDUE_S, Bounds, Cutoff, FeedReferences, Inventory, Manifest
 from recovery.audit.names import usecase_of
 from recovery.audit.references import check_same as check_same_feed
@@ -166,7 +166,7 @@ def check_grace(options: AuditOptions) -> None:
         )
 
 
-def check_apart(files: Files, settings: Settings) -> None:
+def check_apart(files: DirectoryFiles, settings: Settings) -> None:
     """Refuses a directory inside the store that is audited, because the audit would find its own files there."""
     if settings.gcs is not None and files.bucket == settings.gcs.bucket:
         raise ConfigurationError(f"{files.what} {files.uri} is in the bucket that is audited: give one in another bucket")

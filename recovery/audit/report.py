@@ -22,9 +22,9 @@ from markupsafe import Markup, escape
 
 from recovery.audit import words
 from recovery.audit.finding import AGES, OTHERS, USECASES_MAX, Finding
-from recovery.audit.manifest import Counted, Manifest
+from recovery.audit.manifest import Manifest, ManifestTally
 from recovery.audit.since import Earlier, changes
-from recovery.audit.verdicts import FINDINGS, LOSSES, MEANING, Kind
+from recovery.audit.verdicts import FINDINGS, LOSSES, MEANING, FindingClass
 from recovery.audit.words import PRICE_DEFAULT
 
 TEMPLATE = "report.html.j2"
@@ -37,11 +37,11 @@ DRAWN_MAX = 15
 """How many usecases are drawn."""
 NOTES_MAX = 50
 DOUBTS_MAX = 50
-RECLAIMABLE = (*words.ORPHANS, Kind.OVERDUE, Kind.STALE_UPLOAD, Kind.CORRUPT_BLOB)
+RECLAIMABLE = (*words.ORPHANS, FindingClass.OVERDUE, FindingClass.STALE_UPLOAD, FindingClass.CORRUPT_BLOB)
 """Bytes of these classes are paid for, and nobody can read them."""
 
 
-def names_max(kind: Kind) -> int:
+def names_max(kind: FindingClass) -> int:
     """Returns how many findings of this class a page shows."""
     return LOST_MAX if kind in LOSSES else NAMES_MAX
 
@@ -82,7 +82,7 @@ class _Elsewhere:
 class _Names:
     """The names of one class. `left`: how many more there are, and `query` finds them."""
 
-    kind: Kind
+    kind: FindingClass
     findings: Sequence[Finding]
     left: int
     query: str
@@ -96,21 +96,21 @@ class _Usecase:
     """
 
     name: str
-    referenced: Counted
-    passing: Counted
-    orphans: Counted
-    lost: Counted
-    others: Counted
+    referenced: ManifestTally
+    passing: ManifestTally
+    orphans: ManifestTally
+    lost: ManifestTally
+    others: ManifestTally
 
     @classmethod
-    def of(cls, name: str, found: Mapping[Kind, Counted]) -> _Usecase:
-        def added(kinds: Iterable[Kind]) -> Counted:
+    def of(cls, name: str, found: Mapping[FindingClass, ManifestTally]) -> _Usecase:
+        def added(kinds: Iterable[FindingClass]) -> ManifestTally:
             counted = [found[kind] for kind in kinds if kind in found]
-            return Counted(number=sum(each.number for each in counted), size=sum(each.size for each in counted))
+            return ManifestTally(number=sum(each.number for each in counted), size=sum(each.size for each in counted))
 
-        passing = set(Kind) - FINDINGS - {Kind.REFERENCED}
+        passing = set(FindingClass) - FINDINGS - {FindingClass.REFERENCED}
         others = FINDINGS - {*words.ORPHANS, *LOSSES}
-        return cls(name, added([Kind.REFERENCED]), added(passing), added(words.ORPHANS), added(LOSSES), added(others))
+        return cls(name, added([FindingClass.REFERENCED]), added(passing), added(words.ORPHANS), added(LOSSES), added(others))
 
 
 def render(
@@ -195,21 +195,21 @@ def _commands(manifest: Manifest, findings: Sequence[Finding], where: str, tiere
     told = []
     same = [*_as_before(manifest.model_copy(update={"inventory": None})), *(["--prefix", manifest.scope] if manifest.scope else [])]
     known = "All that is known of one object or blob, now and in this run"
-    if Kind.DANGLING in has:
+    if FindingClass.DANGLING in has:
         known += "; of a blob that is gone, it says how to restore what the bucket still keeps"
     told.append((f"{known}:", ["audit", "show", _example(findings), "--from", where]))
-    if Kind.DANGLING in has and "bucket" in manifest.inputs:
+    if FindingClass.DANGLING in has and "bucket" in manifest.inputs:
         told.append((
             "Say which of the blobs that are gone the bucket still keeps (soft delete). With --yes, they are restored:",
             ["audit", "restore", where, "--class", "dangling"],
         ))  # fmt: skip
-    if Kind.ORPHAN in has and manifest.complete:
+    if FindingClass.ORPHAN in has and manifest.complete:
         told.append((
             "Say which orphans would be deleted. With --yes, each is looked at again and deleted; with --quarantine LABEL, a copy is kept:",
             ["audit", "delete", where, "--class", "orphan"],
         ))  # fmt: skip
         told.append(("Bring the copies back that a deletion of this run has kept:", ["audit", "restore", where]))
-    if {Kind.OVERDUE, Kind.STALE_UPLOAD} & has:
+    if {FindingClass.OVERDUE, FindingClass.STALE_UPLOAD} & has:
         bucket = "bucket" in manifest.inputs
         why = "See whether the bucket has the rule that removes expired blobs:" if bucket else "Let recovery remove what has expired:"
         told.append((why, ["check"] if bucket else ["recover"]))
@@ -222,7 +222,7 @@ def _commands(manifest: Manifest, findings: Sequence[Finding], where: str, tiere
     return [(why, _command(*tiered, *parts)) for why, parts in told]
 
 
-def _names(manifest: Manifest, kind: Kind, findings: Sequence[Finding], where: str) -> _Names:
+def _names(manifest: Manifest, kind: FindingClass, findings: Sequence[Finding], where: str) -> _Names:
     shown = [finding for finding in findings if finding.kind is kind][: names_max(kind)]
     path = _sql(f"{where.rstrip('/')}/findings/*.parquet")
     query = f"SELECT name, object, size, created, detail FROM read_parquet({path}) WHERE class = '{kind}' ORDER BY size DESC;"
@@ -270,9 +270,9 @@ def _name(name: str) -> Markup:
 
 def _ages(manifest: Manifest) -> Sequence[Bar]:
     """Returns the bars for orphans of both kinds and overdue blobs, by bytes. Nothing if there are none."""
-    kinds = (*words.ORPHANS, Kind.OVERDUE)
+    kinds = (*words.ORPHANS, FindingClass.OVERDUE)
 
-    def added(by_kind: Mapping[Kind, Sequence[int]]) -> list[int]:
+    def added(by_kind: Mapping[FindingClass, Sequence[int]]) -> list[int]:
         return [sum(by_kind[kind][place] for kind in kinds if place < len(by_kind.get(kind, ()))) for place in range(len(AGES))]
 
     numbers, sizes = added(manifest.ages), added(manifest.age_sizes)
@@ -284,15 +284,15 @@ def _ages(manifest: Manifest) -> Sequence[Bar]:
     ] if longest else []  # fmt: skip
 
 
-def _stacks(usecases: Mapping[str, Mapping[Kind, Counted]]) -> Sequence[_Stack]:
+def _stacks(usecases: Mapping[str, Mapping[FindingClass, ManifestTally]]) -> Sequence[_Stack]:
     """Returns the usecases with the most bytes, drawn. Nothing if there are no bytes."""
-    passing = set(Kind) - FINDINGS - {Kind.REFERENCED}
+    passing = set(FindingClass) - FINDINGS - {FindingClass.REFERENCED}
 
-    def size(found: Mapping[Kind, Counted], kinds: Iterable[Kind]) -> int:
+    def size(found: Mapping[FindingClass, ManifestTally], kinds: Iterable[FindingClass]) -> int:
         return sum(found[kind].size for kind in kinds if kind in found)
 
     sizes = {
-        name: (size(found, [Kind.REFERENCED]), size(found, passing), size(found, RECLAIMABLE)) for name, found in usecases.items()
+        name: (size(found, [FindingClass.REFERENCED]), size(found, passing), size(found, RECLAIMABLE)) for name, found in usecases.items()
     }
     most = sorted(sizes, key=lambda name: (-sum(sizes[name]), name))[:DRAWN_MAX]
     longest = max((sum(sizes[name]) for name in most), default=0)
@@ -304,10 +304,10 @@ def _stacks(usecases: Mapping[str, Mapping[Kind, Counted]]) -> Sequence[_Stack]:
     ]  # fmt: skip
 
 
-def _usecases(usecases: Mapping[str, Mapping[Kind, Counted]]) -> Sequence[tuple[str, Mapping[Kind, Counted]]]:
+def _usecases(usecases: Mapping[str, Mapping[FindingClass, ManifestTally]]) -> Sequence[tuple[str, Mapping[FindingClass, ManifestTally]]]:
     """Sorts the usecases: those with the most to look at come first."""
 
-    def weight(item: tuple[str, Mapping[Kind, Counted]]) -> tuple[int, int, int, int, str]:
+    def weight(item: tuple[str, Mapping[FindingClass, ManifestTally]]) -> tuple[int, int, int, int, str]:
         name, kinds = item
         lost = sum(kinds[kind].number for kind in LOSSES if kind in kinds)
         orphaned = sum(kinds[kind].size for kind in words.ORPHANS if kind in kinds)

@@ -1,7 +1,7 @@
 """A whole audit: a new one, or one that was interrupted and goes on.
 
     plan -> manifest.json -> the engine audits parts, in a thread -> totals -> manifest.json, report.html, a note
-                             ^                          `-> meanwhile: which files of findings are there? -> Progress
+                             ^                          `-> meanwhile: which files of findings exist? -> AuditProgress
                              `-- the pieces of the rest that long parts handed back
 
 The directory is the only memory. A part is done if and only if its file is there, whoever wrote it. So the same loop
@@ -45,7 +45,7 @@ from recovery.audit.examine import examined
 from recovery.audit.finding import Summary
 from recovery.audit.interrupts import heed_signals
 from recovery.audit.ledger import RunDirectory, misfit
-from recovery.audit.manifest import Failure, FeedAtEnd, Manifest, Prefix, StuckEntry, contradictions
+from recovery.audit.manifest import Failure, FeedAtEnd, Manifest, ManifestStuckEntry, Prefix, contradictions
 from recovery.audit.plan import (
     Plan,
     check_apart,
@@ -64,10 +64,10 @@ from recovery.audit.references import at_end
 from recovery.audit.report import names_max, render
 from recovery.audit.since import check_since, earlier
 from recovery.audit.stuck import read_stuck
-from recovery.audit.tiles import Header, Piece, Tiling, tiled
-from recovery.audit.verdicts import FINDINGS, Kind
+from recovery.audit.tiles import Header, Partition, Tiling, tiled
+from recovery.audit.verdicts import FINDINGS, FindingClass
 from recovery.audit.words import PRICE_DEFAULT
-from recovery.audit.work import CANARY, AuditOptions, Engine, Job, Outcome, Progress, check_there, job_of, portable
+from recovery.audit.work import CANARY, AuditOptions, AuditProgress, Engine, Job, PartResult, check_there, job_of, portable
 from recovery.last_audit import FEED, ROWS, LastAudit, note_audit
 from recovery.statistics.audit_source import AuditSource, Finished, estimate
 from tiered.open import open_backends
@@ -88,11 +88,11 @@ _VARYING = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
 
 NOTE_BUDGET_S = 15.0
 FEED_BUDGET_S = 30.0
-ORPHANS = frozenset({Kind.ORPHAN, Kind.LEGACY_ORPHAN})
+ORPHANS = frozenset({FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN})
 
 
 async def run_audit(
-    settings: Settings, options: AuditOptions, engine: Engine, runtime: Runtime, progress: Callable[[Progress], None]
+    settings: Settings, options: AuditOptions, engine: Engine, runtime: Runtime, progress: Callable[[AuditProgress], None]
 ) -> Manifest:
     """Begins a run in `options.directory`, or goes on with the run that is there.
 
@@ -136,7 +136,7 @@ async def run_audit(
     async with AuditSource.open(settings, runtime, manifest.run) as source:
         verify = options.verify or manifest.verify  # the same share; the rate may be another one for this call
         job = job_of(manifest.model_copy(update={"verify": verify}), directory.uri, settings, engine.slots)
-        run = _Run(manifest, directory, engine, job, runtime, progress, options, source, planned, ownerless)
+        run = _AuditRun(manifest, directory, engine, job, runtime, progress, options, source, planned, ownerless)
         try:
             ended = await run.finish()
         finally:
@@ -177,20 +177,20 @@ async def _note(settings: Settings, ended: Manifest, where: str, runtime: Runtim
         events.warning("audit_not_noted", error, run=ended.run)
 
 
-OF_NO_BLOB = frozenset({Kind.DANGLING, Kind.CORRUPT_ROW, Kind.MISDIRECTED})
+OF_NO_BLOB = frozenset({FindingClass.DANGLING, FindingClass.CORRUPT_ROW, FindingClass.MISDIRECTED})
 """Findings about a row whose blob is gone, or is counted by itself."""
 
 
 def last_audit_of(ended: Manifest, where: str) -> LastAudit:
     """Returns the headline figures of a run that ended. `where`: its directory."""
     assert ended.ended_ns is not None
-    live = words.total(ended, [Kind.REFERENCED])
+    live = words.total(ended, [FindingClass.REFERENCED])
     return LastAudit(
         run=ended.run, where=where, started_ns=ended.started_ns, ended_ns=ended.ended_ns, complete=ended.complete,
         blobs=ended.names, tombstones=ended.redirects,
         findings={kind.value: (each.number, each.size) for kind, each in ended.totals.items() if kind in FINDINGS and each.number},
         ranges=len(ended.ranges), ranges_missing=len(ended.failures), doubts=len(ended.doubts), scope=ended.scope,
-        verified=None if ended.verify is None else ended.verified, young=words.total(ended, [Kind.TOO_YOUNG]).number,
+        verified=None if ended.verify is None else ended.verified, young=words.total(ended, [FindingClass.TOO_YOUNG]).number,
         references=ROWS if ended.references is None else FEED,
         share=None if ended.verify is None else ended.verify.share,
         reported_ns=None if ended.inventory is None else ended.inventory.snapshot_ns,
@@ -211,7 +211,7 @@ def _versions(engine: Engine) -> dict[str, str]:
     return {"tiered": version("tiered"), "python": platform.python_version(), "pyarrow": version("pyarrow"), **engine.versions}
 
 
-class _Run:
+class _AuditRun:
     """What one call does for a run. `_look` adds to `_headers`, to the parts and to the counts.
 
     A part's number is its place in `_pieces`. The first are the ranges; parts that were handed back come after them.
@@ -220,7 +220,7 @@ class _Run:
 
     def __init__(
         self, manifest: Manifest, directory: RunDirectory, engine: Engine, job: Job, runtime: Runtime,
-        progress: Callable[[Progress], None], options: AuditOptions, source: AuditSource, planned: int | None, ownerless: str | None,
+        progress: Callable[[AuditProgress], None], options: AuditOptions, source: AuditSource, planned: int | None, ownerless: str | None,
     ) -> None:  # fmt: skip
         self._manifest = manifest
         self._ownerless = ownerless
@@ -236,7 +236,7 @@ class _Run:
         self._runtime = runtime
         self._progress = progress
         self._began = runtime.monotonic()
-        self._pieces: list[Piece] = list(job.pieces)
+        self._pieces: list[Partition] = list(job.pieces)
         self._numbers = {piece.key: number for number, piece in enumerate(self._pieces)}
         self._headers: dict[str, Header] = {}  # what was read of the files, by key
         self._tiling: Tiling = tiled(manifest.ranges, {})
@@ -244,7 +244,7 @@ class _Run:
         self._before = (0, 0)  # parts and names that earlier calls have done
         self._summary = Summary()
         self._faults: dict[str, str] = {}
-        self._errors: dict[int, Outcome] = {}
+        self._errors: dict[int, PartResult] = {}
         self._alike: dict[str, set[int]] = {}  # the parts that failed since one was done, by their reason
         self._noted: set[str] = set()
         self._broken: TieredError | None = None
@@ -427,7 +427,7 @@ class _Run:
                 self._alike.clear()
                 self._summary.merge(header.summary)
 
-    def _number(self, piece: Piece) -> int:
+    def _number(self, piece: Partition) -> int:
         if piece.key not in self._numbers:
             self._numbers[piece.key] = len(self._pieces)
             self._pieces.append(piece)
@@ -460,12 +460,12 @@ class _Run:
         ranges, done = len(self._pieces), len(self._done)
         ranges_now, names_now = done - self._before[0], self._summary.names - self._before[1]
         totals = self._summary.totals()
-        self._progress(Progress(
+        self._progress(AuditProgress(
             ranges=ranges,
             ranges_done=done,
             ranges_failed=sum(number not in self._done for number in list(self._errors)),
             names=self._summary.names,
-            findings={kind: totals[kind].number for kind in Kind if kind in FINDINGS and kind in totals},
+            findings={kind: totals[kind].number for kind in FindingClass if kind in FINDINGS and kind in totals},
             seconds=seconds,
             names_per_s=names_now / seconds if seconds else 0.0,
             seconds_left=seconds * (ranges - done) / ranges_now if ranges_now else None,
@@ -478,7 +478,7 @@ class _Run:
         if self._there().ended_ns is None:
             self._directory.write_manifest(self._manifest.model_copy(update={"work_s": self._work_s()}))
 
-    def _conclude(self, stuck: int | None, stuck_entries: tuple[StuckEntry, ...]) -> Manifest:
+    def _conclude(self, stuck: int | None, stuck_entries: tuple[ManifestStuckEntry, ...]) -> Manifest:
         """Returns the manifest of the run as it is now, and writes it if that is news."""
         self._look_anew()
         missing = self._missing()

@@ -1,7 +1,7 @@
 """Everything that is known about one name now: the row, its blobs, the changelog, and what an earlier run found.
 
-    look_at(backends, name, ...) -> Looked       NAME is read as an object's path and as a blob's name; both are tried
-    told_by(directory, proof, name) -> Told   what the findings of a run say about it
+    look_at(backends, name, ...) -> NameReport     NAME is read as an object's path and as a blob's name; both are tried
+    told_by(directory, proof, name) -> RunRecord   what the findings of a run say about it
     verdict(looked) -> str                       the result, in one sentence
 
 The audit itself judges the blobs and the rows, as ranges of one name each. So the same tables decide, in the same order
@@ -33,7 +33,7 @@ from recovery.audit.finding import Finding
 from recovery.audit.manifest import Bounds, Cutoff, Verify
 from recovery.audit.names import after, is_of, read_name
 from recovery.audit.sweep import ENTRIES_PAGE, audit_range
-from recovery.audit.verdicts import FINDINGS, MEANING, Form, Kind
+from recovery.audit.verdicts import FINDINGS, MEANING, FindingClass, NameForm
 from recovery.audit.verify import READ_BUDGET_S
 from recovery.audit.words import moment, size, visible
 from tiered.metadata import NS_PER_MS
@@ -56,7 +56,7 @@ NAME_BYTES_MAX = 1024
 
 DAMAGED = "its bytes are damaged where they are stored: put the blob back from a backup; until then get refuses it"
 
-_OF_ROWS = frozenset({Kind.CORRUPT_ROW, Kind.MISDIRECTED})
+_OF_ROWS = frozenset({FindingClass.CORRUPT_ROW, FindingClass.MISDIRECTED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class LookedRow:
     size: int | None = None
     won: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
-    kind: Kind | None = None
+    kind: FindingClass | None = None
     detail: str = ""
 
 
@@ -93,7 +93,7 @@ class LookedBlob:
 
     name: str
     there: bool
-    kind: Kind | None
+    kind: FindingClass | None
     detail: str
     size: int | None = None
     created_ns: int | None = None
@@ -116,7 +116,7 @@ class LookedEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class NameReport:
     """The result of `look_at`. `more`: there are more blobs below the name than are shown.
 
     `as_of_ns`: when it was read, by the service's clock.
@@ -132,7 +132,7 @@ class Looked:
     log_is_durable: bool
 
     @property
-    def findings(self) -> tuple[Kind, ...]:
+    def findings(self) -> tuple[FindingClass, ...]:
         """The kinds that are findings, each once."""
         kinds = [*(row.kind for row in self.rows), *(blob.kind for blob in self.blobs)]
         return tuple(dict.fromkeys(kind for kind in kinds if kind in FINDINGS))
@@ -143,7 +143,7 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RunRecord:
     """What a run says about a name. `audited`: whether the range of the name was audited to this name.
 
     `doubts`: why its findings may be wrong, one sentence each; empty if it is complete. `more`: there are further
@@ -164,14 +164,14 @@ class Told:
 
 async def look_at(
     backends: Backends, name: str, settings: Settings, cutoff: Cutoff, runtime: Runtime, payload_max: int | None = PAYLOAD_MAX
-) -> Looked:
+) -> NameReport:
     """Reads everything about a name. `cutoff`: as for an audit that begins now; a younger blob is not called an orphan.
 
     `payload_max`: payloads of up to so many bytes are read; None: of any size.
 
     Raises `TieredError` if anything cannot be read, and `InvalidRequestError` if `name` cannot be a name.
     """
-    look = _Look(backends, name, settings, runtime)
+    look = _NameLook(backends, name, settings, runtime)
     blobs, corrupt, more = await look.list()
     entries = tuple([entry async for entry in look.entries({*blobs, *corrupt})])
     rows = [await look.read_row(path) for path in look.paths]
@@ -187,19 +187,19 @@ async def look_at(
         kind, detail, of_row, was_read = await look.judge(place, cutoff, Verify() if reads else None)
         rows = [_with(row, of_row) if row.path == place else row for row in rows]
         if place in blobs or place in corrupt or kind is not None:
-            remedy = await look.remedy(place) if kind is Kind.DANGLING else (DAMAGED,) if kind is Kind.DESTROYED else ()
+            remedy = await look.remedy(place) if kind is FindingClass.DANGLING else (DAMAGED,) if kind is FindingClass.DESTROYED else ()
             seen = blobs.get(place) or corrupt.get(place)
             found.append(_blob(place, seen, kind, detail, remedy, was_read))
-    return Looked(name, cutoff.as_of_ns, cutoff.grace_s, tuple(rows), tuple(found), more, entries, backends.log.durable)
+    return NameReport(name, cutoff.as_of_ns, cutoff.grace_s, tuple(rows), tuple(found), more, entries, backends.log.durable)
 
 
-class _Look:
+class _NameLook:
     def __init__(self, backends: Backends, name: str, settings: Settings, runtime: Runtime) -> None:
         _check(name)
         self._backends, self._settings, self._runtime = backends, settings, runtime
         self._name = name
         reading = read_name(name)
-        stem = reading.object if reading.form is Form.REVISION else None
+        stem = reading.object if reading.form is NameForm.REVISION else None
         self.paths = [name] if stem is None else [stem, name]
 
     async def list(self) -> tuple[dict[str, BlobInfo], dict[str, Oddity], bool]:
@@ -238,7 +238,7 @@ class _Look:
         try:
             row = await self.ask(partial(self._backends.tiers.high_volume.read, path, marks=True))
         except CorruptRecordError as error:
-            return LookedRow(path, "corrupt", kind=Kind.CORRUPT_ROW, detail=str(error))
+            return LookedRow(path, "corrupt", kind=FindingClass.CORRUPT_ROW, detail=str(error))
         marks: dict[str, Any] = {"won": tuple(sorted(row.won)), "refused": tuple(sorted(row.refused))}
         match row.state:
             case Tombstone(target, _, deadline_ns, token):
@@ -248,7 +248,7 @@ class _Look:
             case _:
                 return LookedRow(path, "absent", **marks)
 
-    async def judge(self, place: str, cutoff: Cutoff, verify: Verify | None) -> tuple[Kind | None, str, Finding | None, bool]:
+    async def judge(self, place: str, cutoff: Cutoff, verify: Verify | None) -> tuple[FindingClass | None, str, Finding | None, bool]:
         """Returns what the blob of this name is and why, and the finding about the row of this key, if there is one.
 
         Last: whether its payload was read and is whole.
@@ -283,7 +283,7 @@ class _Look:
         return await ask(read, self._runtime, READ_BUDGET_S)
 
 
-def told_by(directory: RunDirectory, proof: Evidence, name: str) -> Told:
+def told_by(directory: RunDirectory, proof: Evidence, name: str) -> RunRecord:
     """Returns the run's findings for this name, for the row of this blob's name and every name below it. It blocks.
 
     `proof`: what may be doubted about the run (`recovery.audit.evidence`).
@@ -297,7 +297,7 @@ def told_by(directory: RunDirectory, proof: Evidence, name: str) -> Told:
     )  # fmt: skip
     found = list(islice(hits, TOLD_MAX + 1))
     audited = any(header.audited.holds(name) for _, header in directory.tiling(manifest).done)
-    return Told(
+    return RunRecord(
         manifest.run, manifest.started_ns, manifest.cutoff.grace_s, proof.complete, proof.doubts, audited, tuple(found[:TOLD_MAX]),
         len(found) > TOLD_MAX, None if manifest.inventory is None else manifest.inventory.snapshot_ns,
     )
@@ -320,7 +320,7 @@ def _with(row: LookedRow, finding: Finding | None) -> LookedRow:
 
 
 def _blob(
-    name: str, seen: BlobInfo | Oddity | None, kind: Kind | None, detail: str, remedy: tuple[str, ...], was_read: bool
+    name: str, seen: BlobInfo | Oddity | None, kind: FindingClass | None, detail: str, remedy: tuple[str, ...], was_read: bool
 ) -> LookedBlob:
     if seen is None:
         return LookedBlob(name, False, kind, detail, remedy=remedy)
@@ -348,9 +348,9 @@ def _entry(entry: Entry, where: str) -> LookedEntry:
     return LookedEntry(entry.key, change.object, change.new, change.old, where, None if stuck is None else stuck.error)
 
 
-def verdict(looked: Looked) -> str:
+def verdict(looked: NameReport) -> str:
     """Returns the result in one sentence. It claims nothing of what was not looked at."""
-    young = any(blob.kind is Kind.TOO_YOUNG for blob in looked.blobs)
+    young = any(blob.kind is FindingClass.TOO_YOUNG for blob in looked.blobs)
     return (
         _verdict(looked)
         + ("; a blob that nothing names is too young to judge" if young else "")
@@ -358,12 +358,12 @@ def verdict(looked: Looked) -> str:
     )
 
 
-def _verdict(looked: Looked) -> str:
+def _verdict(looked: NameReport) -> str:
     if looked.findings:
         return "; ".join(f"{kind}: {MEANING[kind]}" for kind in looked.findings)
     if not looked.is_known:
         return "there is nothing of this name"
-    live = [blob for blob in looked.blobs if blob.kind is Kind.REFERENCED]
+    live = [blob for blob in looked.blobs if blob.kind is FindingClass.REFERENCED]
     unread = [blob for blob in live if not blob.was_read]
     if not live:
         return "no fault was found in its row, its entries and the names of its blobs; no live row names a blob"

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from changelog.base.errors import ConfigurationError, TieredError
 from recovery.audit.ledger import MANIFEST, RunDirectory
-from recovery.audit.manifest import Counted, Manifest
-from recovery.audit.verdicts import Kind
+from recovery.audit.manifest import Manifest, ManifestTally
+from recovery.audit.verdicts import FindingClass
 from recovery.audit.words import shown_kinds
 
 BESIDE_MAX = 1000
@@ -36,19 +36,23 @@ class Earlier:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ClassChange:
     """How one class changed: what was found then and now."""
 
-    kind: Kind
-    before: Counted
-    now: Counted
+    kind: FindingClass
+    before: ManifestTally
+    now: ManifestTally
 
 
-def changes(manifest: Manifest, earlier: Manifest) -> Sequence[Change]:
+def changes(manifest: Manifest, earlier: Manifest) -> Sequence[ClassChange]:
     """Returns the classes whose number or bytes changed, the most serious first."""
     kinds = dict.fromkeys([*shown_kinds(manifest), *shown_kinds(earlier)])
-    order = [kind for kind in shown_kinds(manifest.model_copy(update={"totals": dict.fromkeys(Kind, Counted(number=1))})) if kind in kinds]
-    compared = [Change(kind, earlier.totals.get(kind, Counted()), manifest.totals.get(kind, Counted())) for kind in order]
+    order = [
+        kind
+        for kind in shown_kinds(manifest.model_copy(update={"totals": dict.fromkeys(FindingClass, ManifestTally(number=1))}))
+        if kind in kinds
+    ]
+    compared = [ClassChange(kind, earlier.totals.get(kind, ManifestTally()), manifest.totals.get(kind, ManifestTally())) for kind in order]
     return [each for each in compared if each.before != each.now]
 
 

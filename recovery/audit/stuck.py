@@ -11,7 +11,7 @@ from functools import partial
 from changelog.base.errors import TieredError
 from changelog.base.runtime import Runtime
 from changelog.change import Unreadable
-from recovery.audit.manifest import StuckEntry
+from recovery.audit.manifest import ManifestStuckEntry
 from recovery.audit.sweep import ENTRIES_PAGE
 from tiered.open import open_backends
 from tiered.protocol.retry import ask
@@ -21,12 +21,12 @@ SHOWN_MAX = 50
 BUDGET_S = 30.0
 
 
-async def read_stuck(settings: Settings, runtime: Runtime) -> tuple[int | None, tuple[StuckEntry, ...]]:
+async def read_stuck(settings: Settings, runtime: Runtime) -> tuple[int | None, tuple[ManifestStuckEntry, ...]]:
     """Returns how many entries are stuck, and the first `SHOWN_MAX` of them.
 
     None: the changelog could not be read, so it is not known. Raises nothing: the audit is done by then.
     """
-    number, shown = 0, list[StuckEntry]()
+    number, shown = 0, list[ManifestStuckEntry]()
     try:
         async with open_backends(settings, runtime, writes=False, verify=False) as backends:
             start: str | None = ""
@@ -40,7 +40,7 @@ async def read_stuck(settings: Settings, runtime: Runtime) -> tuple[int | None, 
                         error = entry.stuck.error if entry.stuck is not None else "it cannot be read"
                         of = None if isinstance(entry, Unreadable) else entry.change.object
                         since_ms = None if entry.stuck is None else entry.stuck.at_ms
-                        shown.append(StuckEntry(key=entry.key, object=of, error=error, since_ms=since_ms))
+                        shown.append(ManifestStuckEntry(key=entry.key, object=of, error=error, since_ms=since_ms))
                 start = page.next_start
     except TieredError:
         return None, ()

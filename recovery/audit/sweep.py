@@ -49,19 +49,19 @@ from changelog.base.errors import CorruptRecordError, TieredError, UnavailableEr
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId, Unreadable
 from changelog.log import ChangeLog
-from recovery.audit.finding import NO_USECASE, Count, Finding, Summary
+from recovery.audit.finding import NO_USECASE, Finding, Summary, Tally
 from recovery.audit.manifest import Bounds, Cutoff, FeedReferences, Verify
 from recovery.audit.merge import NameMerge
-from recovery.audit.names import Reading, after, is_of, is_plain, own_rows, read_name, rows_before, usecase_of
+from recovery.audit.names import ParsedName, after, is_of, is_plain, own_rows, read_name, rows_before, usecase_of
 from recovery.audit.references import FeedIndex, Reference
 from recovery.audit.verdicts import (
     FINDINGS,
     Deadline,
     Facts,
-    Form,
-    Kind,
+    FindingClass,
     Logged,
-    Missing,
+    MissingBlob,
+    NameForm,
     Redirected,
     classify,
     classify_missing,
@@ -110,7 +110,7 @@ RELIST_SHARE = 0.02
 If more than this are to be looked at again, one more listing is cheaper than a request for each.
 """
 
-ACCUSED = (Kind.ORPHAN, Kind.LEGACY_ORPHAN, Kind.OVERDUE)
+ACCUSED = (FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN, FindingClass.OVERDUE)
 """What is looked at twice, because somebody may delete it."""
 
 BROKEN_BUDGET_S = 5.0
@@ -238,7 +238,7 @@ class _Suspect(NamedTuple):
     """A blob that gets a second look, and what was known after the first one."""
 
     blob: BlobInfo
-    reading: Reading
+    reading: ParsedName
     facts: Facts
 
 
@@ -329,13 +329,13 @@ class _Sweep:
             usecase = usecase_of(blobs[first].name)
             # All names of a usecase are next to each other, up to `{usecase}0`, because 0 comes right after the slash.
             last = first + 1 if usecase == NO_USECASE else bisect_left(blobs, f"{usecase}0", lo=first + 1, key=_NAME)
-            self.summary.count(usecase, Kind.REFERENCED, last - first, sum(map(_SIZE, blobs[first:last])))
+            self.summary.count(usecase, FindingClass.REFERENCED, last - first, sum(map(_SIZE, blobs[first:last])))
             first = last
 
     def _tell_foreign(self, window: _Window, oddities: Iterable[Oddity]) -> None:
         for oddity in oddities:
             if not oddity.is_blob:
-                self._tell(window, Kind.FOREIGN, oddity.name, detail=oddity.fault)
+                self._tell(window, FindingClass.FOREIGN, oddity.name, detail=oddity.fault)
 
     # --- C ---------------------------------------------------------------------------------------
 
@@ -519,16 +519,16 @@ class _Sweep:
 
     def _tell_corrupt_rows(self, window: _Window, page: RedirectPage) -> None:
         for row in page.corrupt:
-            self._tell_row(window, Kind.CORRUPT_ROW, row)
+            self._tell_row(window, FindingClass.CORRUPT_ROW, row)
             if (name := _misfiled(row)) is not None:
                 window.misfiled.add(name)
                 detail = f"the row {row.path} names it, which nobody finds by its key; {row.fault}"
-                self._tell(window, Kind.MISFILED, name, read_name(name).object, read_name(name).revision, detail=detail)
+                self._tell(window, FindingClass.MISFILED, name, read_name(name).object, read_name(name).revision, detail=detail)
         for path, target, _ in page.redirects:
             if not target.startswith(f"{path}/") and not is_of(path, target):
-                self._tell_row(window, Kind.MISDIRECTED, CorruptRow(path, f"it names {target!r}, a blob that is not its own"))
+                self._tell_row(window, FindingClass.MISDIRECTED, CorruptRow(path, f"it names {target!r}, a blob that is not its own"))
 
-    def _tell_row(self, window: _Window, kind: Kind, row: CorruptRow) -> None:
+    def _tell_row(self, window: _Window, kind: FindingClass, row: CorruptRow) -> None:
         self._tell(window, kind, row.path, object=row.path, detail=row.fault)
 
     # --- dangling --------------------------------------------------------------------------------
@@ -541,7 +541,7 @@ class _Sweep:
             if not is_of(redirect.path, redirect.target):
                 continue  # it is reported as misdirected, and its blob may be in any range
             if self._has_expired(redirect.deadline_ns):
-                self.summary.count(usecase_of(redirect.path), Kind.EXPIRED, 1, 0)
+                self.summary.count(usecase_of(redirect.path), FindingClass.EXPIRED, 1, 0)
             else:
                 live.append(redirect)
         if not live:
@@ -559,7 +559,7 @@ class _Sweep:
         path, target, deadline_ns = redirect
         seen = head if isinstance(head, BlobHead) else None
         now = shown.get(target)
-        kind = classify_missing(Missing(
+        kind = classify_missing(MissingBlob(
             expired=now is not None and self._has_expired(now.deadline_ns),
             there=head is not None,
             readable=seen is not None,
@@ -674,7 +674,7 @@ class _Sweep:
         confirmed_ns = self._runtime.wall_ns()
         paths = {path for blob, reading, _ in suspects for path in (reading.object, blob.name) if path}
         named, corrupt, misfiled = await self._rows_again(window, paths)
-        accused: list[tuple[BlobInfo, Reading, Kind]] = []
+        accused: list[tuple[BlobInfo, ParsedName, FindingClass]] = []
         for blob, reading, facts in suspects:
             name = blob.name
             if there.get(name) != blob.generation:
@@ -709,15 +709,15 @@ class _Sweep:
             start = page.next_start
         return found, corrupt, misfiled
 
-    def _accuse(self, window: _Window, accused: Sequence[tuple[BlobInfo, Reading, Kind]], confirmed_ns: int) -> None:
+    def _accuse(self, window: _Window, accused: Sequence[tuple[BlobInfo, ParsedName, FindingClass]], confirmed_ns: int) -> None:
         """Does what `_conclude` does for these blobs, and counts them together."""
         listed_ns, logged_ns, scanned_ns, as_of_ns = window.listed_ns, window.logged_ns, window.scanned_ns, self._cutoff.as_of_ns
-        counts: dict[tuple[str, Kind], Count] = {}
+        counts: dict[tuple[str, FindingClass], Tally] = {}
         for blob, reading, kind in accused:
             name, size, created_ns, deadline_ns = blob.name, blob.size, blob.created_ns, blob.deadline_ns
             key = usecase_of(name), kind
             if key not in counts:
-                counts[key] = Count()
+                counts[key] = Tally()
             counts[key].add(1, size)
             self.summary.age(kind, (as_of_ns - created_ns) / NS_PER_S, size)
             self._held.append(Finding(
@@ -725,7 +725,7 @@ class _Sweep:
                 listed_ns, logged_ns, scanned_ns, confirmed_ns,
             ))  # fmt: skip
         for (usecase, kind), count in counts.items():
-            self.summary.count(usecase, Kind.REFERENCED, -count.number, -count.size)
+            self.summary.count(usecase, FindingClass.REFERENCED, -count.number, -count.size)
             self.summary.count(usecase, kind, count.number, count.size)
         self._tell_held()
 
@@ -753,7 +753,7 @@ class _Sweep:
             hidden = redirected is not Redirected.LIVE and bool(paths[name] & corrupt_rows)
             if isinstance(head, BlobHead):
                 blob = ListedBlob(name, head.size, head.created_ns, head.metadata.time_expires_ns, head.generation)
-                self.summary.count(usecase_of(name), Kind.REFERENCED, 1, blob.size)
+                self.summary.count(usecase_of(name), FindingClass.REFERENCED, 1, blob.size)
                 kind = self._classify(blob, read_name(name), logged, Redirected.LIVE if hidden else redirected)
                 self._conclude(window, blob, read_name(name), kind, confirmed_ns)
             else:
@@ -840,22 +840,22 @@ class _Sweep:
             start = page.next_start
         return found
 
-    def _classify(self, blob: BlobInfo, reading: Reading, logged: _Logged, redirected: Redirected) -> Kind:
+    def _classify(self, blob: BlobInfo, reading: ParsedName, logged: _Logged, redirected: Redirected) -> FindingClass:
         return classify(self._facts(blob, reading, logged, redirected, self._date_ns(reading.revision, blob.created_ns)))
 
-    def _facts(self, blob: BlobInfo, reading: Reading, logged: _Logged, redirected: Redirected, date_ns: int) -> Facts:
+    def _facts(self, blob: BlobInfo, reading: ParsedName, logged: _Logged, redirected: Redirected, date_ns: int) -> Facts:
         return Facts(
             form=reading.form,
             logged=logged.of(blob.name, reading.revision),
             redirected=redirected,
             readable=True,
             young=date_ns >= self._young_from_ns,
-            stale=reading.form is Form.UPLOAD and blob.created_ns < self._cutoff.as_of_ns - UPLOAD_STALE_NS,
+            stale=reading.form is NameForm.UPLOAD and blob.created_ns < self._cutoff.as_of_ns - UPLOAD_STALE_NS,
             deadline=self._standing_of(blob.deadline_ns),
         )
 
-    def _conclude(self, window: _Window, blob: BlobInfo, reading: Reading, kind: Kind, confirmed_ns: int | None = None) -> None:
-        if kind is Kind.REFERENCED:
+    def _conclude(self, window: _Window, blob: BlobInfo, reading: ParsedName, kind: FindingClass, confirmed_ns: int | None = None) -> None:
+        if kind is FindingClass.REFERENCED:
             return
         self._uncount(blob)
         self.summary.age(kind, (self._cutoff.as_of_ns - blob.created_ns) / NS_PER_S, blob.size)
@@ -867,14 +867,14 @@ class _Sweep:
             self._why(kind, blob), confirmed_ns,
         )  # fmt: skip
 
-    def _why(self, kind: Kind, blob: BlobInfo) -> str:
-        if kind is Kind.OVERDUE:
+    def _why(self, kind: FindingClass, blob: BlobInfo) -> str:
+        if kind is FindingClass.OVERDUE:
             days = (self._cutoff.as_of_ns - (blob.deadline_ns or 0)) // (86_400 * NS_PER_S)
             return f"its deadline passed {days} days before the audit began"
-        return "no tombstone and no entry of the changelog names it" if kind in (Kind.ORPHAN, Kind.LEGACY_ORPHAN) else ""
+        return "no tombstone and no entry of the changelog names it" if kind in (FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN) else ""
 
     def _uncount(self, blob: BlobInfo) -> None:
-        self.summary.count(usecase_of(blob.name), Kind.REFERENCED, -1, -blob.size)
+        self.summary.count(usecase_of(blob.name), FindingClass.REFERENCED, -1, -blob.size)
 
     # --- shared ----------------------------------------------------------------------------------
 
@@ -896,7 +896,8 @@ class _Sweep:
         return Deadline.OVERDUE if deadline_ns <= self._cutoff.overdue_by_ns else Deadline.PASSED
 
     def _tell(
-        self, window: _Window, kind: Kind, name: str, object: str | None = None, revision: str | None = None, size: int | None = None,
+        self, window: _Window, kind: FindingClass, name: str, object: str | None = None, revision: str | None = None,
+        size: int | None = None,
         created_ns: int | None = None, generation: int | None = None, deadline_ns: int | None = None, detail: str = "",
         confirmed_ns: int | None = None,
     ) -> None:  # fmt: skip

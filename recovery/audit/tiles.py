@@ -32,7 +32,7 @@ _KEY = re.compile(r"(\d{6,})((?:-\d+)*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Partition:
     """A part that is to be audited, or was. `range`: the number of its range. `place`: its place in the rest of its
     parent, after that of its parent; empty for the first part of a range.
     """
@@ -46,10 +46,10 @@ class Piece:
         """The name of the part in file names and footers, such as 000017 or 000017-1-0."""
         return "-".join([f"{self.range:06d}", *map(str, self.place)])
 
-    def pieces_of_rest(self, rest: Sequence[str]) -> tuple[Piece, ...]:
+    def pieces_of_rest(self, rest: Sequence[str]) -> tuple[Partition, ...]:
         """Returns the parts of the rest. `rest`: the names where they begin, in order."""
         return tuple(
-            Piece(self.range, Bounds(start=start, end=end), (*self.place, place))
+            Partition(self.range, Bounds(start=start, end=end), (*self.place, place))
             for place, (start, end) in enumerate(pairwise([*rest, self.bounds.end]))
             if start is not None
         )
@@ -77,7 +77,7 @@ class Header:
         """The names that were audited."""
         return Bounds(start=self.bounds.start, end=self.rest[0]) if self.rest else self.bounds
 
-    def fits(self, piece: Piece) -> bool:
+    def fits(self, piece: Partition) -> bool:
         """Tells whether this is the file of that part."""
         return self.key == piece.key and self.bounds == piece.bounds and is_cut(self.bounds, self.rest)
 
@@ -88,16 +88,16 @@ class Tiling:
     to no part.
     """
 
-    done: tuple[tuple[Piece, Header], ...]
-    missing: tuple[Piece, ...]
+    done: tuple[tuple[Partition, Header], ...]
+    missing: tuple[Partition, ...]
     strays: tuple[str, ...]
 
 
 def tiled(ranges: Sequence[Bounds], headers: Mapping[str, Header]) -> Tiling:
     """Returns how these files cover these ranges. `headers`: by key."""
-    done: list[tuple[Piece, Header]] = []
-    missing: list[Piece] = []
-    for piece in _walk([Piece(number, bounds) for number, bounds in enumerate(ranges)], headers):
+    done: list[tuple[Partition, Header]] = []
+    missing: list[Partition] = []
+    for piece in _walk([Partition(number, bounds) for number, bounds in enumerate(ranges)], headers):
         header = headers.get(piece.key)
         if header is not None and header.fits(piece):
             done.append((piece, header))
@@ -119,7 +119,7 @@ def is_key(text: str) -> bool:
     return match is not None and text == "-".join([f"{int(match[1]):06d}", *(str(int(each)) for each in match[2].split("-")[1:])])
 
 
-def _walk(pieces: Sequence[Piece], headers: Mapping[str, Header]) -> Iterator[Piece]:
+def _walk(pieces: Sequence[Partition], headers: Mapping[str, Header]) -> Iterator[Partition]:
     """Yields these parts and all parts of their rests, in the order of names."""
     waiting = list(reversed(pieces))
     while waiting:

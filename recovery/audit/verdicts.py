@@ -12,7 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 
-class Kind(StrEnum):
+class FindingClass(StrEnum):
     """The verdict on one thing that was looked at."""
 
     # no findings: these are only counted
@@ -39,43 +39,45 @@ class Kind(StrEnum):
     UNLISTED = "unlisted"
 
 
-MEANING: dict[Kind, str] = {
-    Kind.REFERENCED: "a live tombstone names it",
-    Kind.IN_FLIGHT: "a change that is under way, or waits for recovery, is writing it",
-    Kind.SUPERSEDED: "an entry of the changelog names it as replaced; its clean-up is under way, or waits for recovery",
-    Kind.TOO_YOUNG: "nothing names it, but it is younger than the grace",
-    Kind.EXPIRED: "its deadline has passed; it is left to the lifecycle",
-    Kind.UPLOAD: "belongs to a resumable upload of older software",
-    Kind.QUARANTINED: "a copy of what tiered audit delete has deleted; it stays until somebody restores or deletes it",
-    Kind.ORPHAN: "nothing names it: it costs money and nobody can read it",
-    Kind.LEGACY_ORPHAN: "nothing names it, and its name has no revision, so no token that could be refused: never deleted by us",
-    Kind.OVERDUE: "no live tombstone names it, and its deadline passed days ago: what should remove expired blobs does not",
-    Kind.STALE_UPLOAD: "belongs to an upload that nobody can finish any more",
-    Kind.DANGLING: "a live tombstone names a blob that is gone: data loss",
-    Kind.DESTROYED: "a live tombstone names a blob that is there and cannot be read: data loss",
-    Kind.CORRUPT_ROW: "a row breaks the format",
-    Kind.MISDIRECTED: "a tombstone names a blob of another object; that blob may seem to be an orphan",
-    Kind.MISFILED: "a row that cannot be read names it, under a key that is not its object's: mend the row; never deleted",
-    Kind.CORRUPT_BLOB: "a blob cannot be read, and no live tombstone names it: garbage",
-    Kind.UNPARSEABLE: "its name is almost a blob's, but breaks the format",
-    Kind.FOREIGN: "this software did not put it there",
-    Kind.UNLISTED: "a blob is there, but a listing that should hold it does not: the listing cannot be trusted",
+MEANING: dict[FindingClass, str] = {
+    FindingClass.REFERENCED: "a live tombstone names it",
+    FindingClass.IN_FLIGHT: "a change that is under way, or waits for recovery, is writing it",
+    FindingClass.SUPERSEDED: "an entry of the changelog names it as replaced; its clean-up is under way, or waits for recovery",
+    FindingClass.TOO_YOUNG: "nothing names it, but it is younger than the grace",
+    FindingClass.EXPIRED: "its deadline has passed; it is left to the lifecycle",
+    FindingClass.UPLOAD: "belongs to a resumable upload of older software",
+    FindingClass.QUARANTINED: "a copy of what tiered audit delete has deleted; it stays until somebody restores or deletes it",
+    FindingClass.ORPHAN: "nothing names it: it costs money and nobody can read it",
+    FindingClass.LEGACY_ORPHAN: "nothing names it, and its name has no revision, so no token that could be refused: never deleted by us",
+    FindingClass.OVERDUE: "no live tombstone names it, and its deadline passed days ago: what should remove expired blobs does not",
+    FindingClass.STALE_UPLOAD: "belongs to an upload that nobody can finish any more",
+    FindingClass.DANGLING: "a live tombstone names a blob that is gone: data loss",
+    FindingClass.DESTROYED: "a live tombstone names a blob that is there and cannot be read: data loss",
+    FindingClass.CORRUPT_ROW: "a row breaks the format",
+    FindingClass.MISDIRECTED: "a tombstone names a blob of another object; that blob may seem to be an orphan",
+    FindingClass.MISFILED: "a row that cannot be read names it, under a key that is not its object's: mend the row; never deleted",
+    FindingClass.CORRUPT_BLOB: "a blob cannot be read, and no live tombstone names it: garbage",
+    FindingClass.UNPARSEABLE: "its name is almost a blob's, but breaks the format",
+    FindingClass.FOREIGN: "this software did not put it there",
+    FindingClass.UNLISTED: "a blob is there, but a listing that should hold it does not: the listing cannot be trusted",
 }
 
 FINDINGS = frozenset({
-    Kind.ORPHAN, Kind.LEGACY_ORPHAN, Kind.OVERDUE, Kind.STALE_UPLOAD, Kind.DANGLING, Kind.DESTROYED, Kind.CORRUPT_ROW,
-    Kind.MISDIRECTED, Kind.MISFILED, Kind.CORRUPT_BLOB, Kind.UNPARSEABLE, Kind.FOREIGN, Kind.UNLISTED,
+    FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN, FindingClass.OVERDUE, FindingClass.STALE_UPLOAD, FindingClass.DANGLING,
+    FindingClass.DESTROYED, FindingClass.CORRUPT_ROW,
+    FindingClass.MISDIRECTED, FindingClass.MISFILED, FindingClass.CORRUPT_BLOB, FindingClass.UNPARSEABLE, FindingClass.FOREIGN,
+    FindingClass.UNLISTED,
 })  # fmt: skip
 """What somebody should look at. The other kinds are normal in a store that is in use."""
 
-LOSSES = (Kind.DANGLING, Kind.DESTROYED)
+LOSSES = (FindingClass.DANGLING, FindingClass.DESTROYED)
 """Findings that mean that the data of a live object are lost."""
 
-DOUBTS = frozenset({Kind.MISDIRECTED, Kind.UNLISTED})
+DOUBTS = frozenset({FindingClass.MISDIRECTED, FindingClass.UNLISTED})
 """Findings that make the run's evidence incomplete: because of them, other findings may be wrong."""
 
 
-class Form(StrEnum):
+class NameForm(StrEnum):
     """What a blob's name looks like."""
 
     REVISION = "revision"  # {path}/{change id}
@@ -117,7 +119,7 @@ class Facts(NamedTuple):
     creation is not before the cut-off. `stale`: it is older than any upload can last.
     """
 
-    form: Form
+    form: NameForm
     logged: Logged
     redirected: Redirected
     readable: bool
@@ -127,40 +129,40 @@ class Facts(NamedTuple):
 
 
 @cache
-def classify(facts: Facts) -> Kind:
+def classify(facts: Facts) -> FindingClass:
     """Returns what a listed blob is."""
     if facts.redirected is Redirected.LIVE:
-        return Kind.REFERENCED if facts.readable else Kind.DESTROYED
+        return FindingClass.REFERENCED if facts.readable else FindingClass.DESTROYED
     if not facts.readable:
-        return Kind.CORRUPT_BLOB
+        return FindingClass.CORRUPT_BLOB
     if facts.redirected is Redirected.EXPIRED:
         overdue = facts.deadline is Deadline.OVERDUE and facts.logged is Logged.NOT
-        return Kind.OVERDUE if overdue else Kind.EXPIRED
+        return FindingClass.OVERDUE if overdue else FindingClass.EXPIRED
     if facts.logged is Logged.NEW:
-        return Kind.IN_FLIGHT
+        return FindingClass.IN_FLIGHT
     if facts.logged is Logged.OLD:
-        return Kind.SUPERSEDED
+        return FindingClass.SUPERSEDED
     match facts.form:
-        case Form.FOREIGN:
-            return Kind.FOREIGN
-        case Form.UNPARSEABLE:
-            return Kind.UNPARSEABLE
-        case Form.UPLOAD:
-            return Kind.STALE_UPLOAD if facts.stale else Kind.UPLOAD
-        case Form.QUARANTINE:
-            return Kind.QUARANTINED
+        case NameForm.FOREIGN:
+            return FindingClass.FOREIGN
+        case NameForm.UNPARSEABLE:
+            return FindingClass.UNPARSEABLE
+        case NameForm.UPLOAD:
+            return FindingClass.STALE_UPLOAD if facts.stale else FindingClass.UPLOAD
+        case NameForm.QUARANTINE:
+            return FindingClass.QUARANTINED
     if facts.young:
-        return Kind.TOO_YOUNG
+        return FindingClass.TOO_YOUNG
     match facts.deadline:
         case Deadline.PASSED:
-            return Kind.EXPIRED
+            return FindingClass.EXPIRED
         case Deadline.OVERDUE:
-            return Kind.OVERDUE
-    return Kind.LEGACY_ORPHAN if facts.form is Form.UNSUFFIXED else Kind.ORPHAN
+            return FindingClass.OVERDUE
+    return FindingClass.LEGACY_ORPHAN if facts.form is NameForm.UNSUFFIXED else FindingClass.ORPHAN
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingBlob:
     """All that is known about a tombstone whose blob is not in the listing.
 
     `expired`: the row's deadline has passed. `there`: a point read finds the blob now. `readable`: what it finds does
@@ -175,15 +177,15 @@ class Missing:
     shown: bool
 
 
-def classify_missing(facts: Missing) -> Kind | None:
+def classify_missing(facts: MissingBlob) -> FindingClass | None:
     """Returns what a tombstone without a listed blob is.
 
     None: the row has changed meanwhile, so there is nothing to say.
     """
     if facts.there and not facts.readable:
-        return Kind.DESTROYED if facts.shown and not facts.expired else Kind.CORRUPT_BLOB
+        return FindingClass.DESTROYED if facts.shown and not facts.expired else FindingClass.CORRUPT_BLOB
     if facts.there:
-        return Kind.UNLISTED if facts.listable else Kind.REFERENCED
+        return FindingClass.UNLISTED if facts.listable else FindingClass.REFERENCED
     if facts.expired:
-        return Kind.EXPIRED
-    return Kind.DANGLING if facts.shown else None
+        return FindingClass.EXPIRED
+    return FindingClass.DANGLING if facts.shown else None

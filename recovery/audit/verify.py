@@ -1,7 +1,7 @@
 """Reads blobs to their last byte and checks them, as `tiered audit run --verify` wants it.
 
     is_chosen(name, share) -> bool     the same names in every run: the name's hash decides
-    Verifier.look(name) -> Seen        whole, gone, or what is wrong with it
+    Verifier.look(name) -> BlobRead    whole, gone, or what is wrong with it
 
 `get` refuses exactly what `look` finds wrong: it reads through the same backend. The listing of a bucket or a directory
 reads no payload, so without this the audit says nothing about bytes.
@@ -31,7 +31,7 @@ AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class BlobRead:
     """What reading a blob showed. `size`: the bytes that it has, or that were read. `fault`: None if nothing is wrong.
 
     `there`: False if there is no such blob now.
@@ -56,9 +56,9 @@ class Verifier:
         self._bytes_per_s = bytes_per_s
         self._free_at = runtime.monotonic()
 
-    async def look_at(self, names: Sequence[str]) -> Mapping[str, Seen]:
+    async def look_at(self, names: Sequence[str]) -> Mapping[str, BlobRead]:
         """Reads these blobs, several at once. Raises `TieredError` if one of them cannot be asked for."""
-        found: dict[str, Seen] = {}
+        found: dict[str, BlobRead] = {}
         failed: list[TieredError] = []
         waiting = iter(names)
 
@@ -77,25 +77,25 @@ class Verifier:
             raise failed[0]  # raise the error itself, not an exception group
         return found
 
-    async def look(self, name: str) -> Seen:
+    async def look(self, name: str) -> BlobRead:
         """Reads one blob to its end. Raises `UnavailableError` or `ConfigurationError` if nobody could read it."""
         for left in reversed(range(TRIES)):
             try:
                 return await self._read(name)
             except CorruptRecordError as error:
-                return Seen(True, 0, str(error))
+                return BlobRead(True, 0, str(error))
             except DamagedError as error:
                 if not left:
-                    return Seen(True, 0, str(error))
+                    return BlobRead(True, 0, str(error))
             except UnavailableError:  # it may have disappeared meanwhile, which opening it again shows
                 if not left:
                     raise
         raise AssertionError("the last try returns or raises")
 
-    async def _read(self, name: str) -> Seen:
+    async def _read(self, name: str) -> BlobRead:
         reader = await ask(partial(self._blobs.open, name), self._runtime, READ_BUDGET_S)
         if reader is None:
-            return Seen(False, 0, None)
+            return BlobRead(False, 0, None)
         size = 0
         try:
             async for piece in reader.pieces():
@@ -103,7 +103,7 @@ class Verifier:
                 await self._wait_for(len(piece))
         finally:
             await reader.aclose()
-        return Seen(True, size, None if size == reader.size else f"it has {size} bytes, and should have {reader.size}")
+        return BlobRead(True, size, None if size == reader.size else f"it has {size} bytes, and should have {reader.size}")
 
     async def _wait_for(self, read_bytes: int) -> None:
         """Waits until the bytes that were just read fit the limit."""

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from recovery.audit.manifest import Counted, Manifest
-from recovery.audit.verdicts import FINDINGS, LOSSES, Kind
+from recovery.audit.manifest import Manifest, ManifestTally
+from recovery.audit.verdicts import FINDINGS, LOSSES, FindingClass
 from recovery.last_audit import moment as moment  # noqa: PLC0414 - the audit has it from here
 from recovery.visible import visible as visible  # noqa: PLC0414 - the audit has it from here
 
@@ -32,10 +32,10 @@ PRICE_DEFAULT = 0.020
 SENTENCE_MAX = 240
 """How many characters of a reason a verdict repeats. The text of an error has no limit."""
 
-ORPHANS = (Kind.ORPHAN, Kind.LEGACY_ORPHAN)
+ORPHANS = (FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN)
 
 
-class Level(StrEnum):
+class AuditLevel(StrEnum):
     """How serious a verdict is."""
 
     CLEAN = "clean"
@@ -45,43 +45,43 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RunVerdict:
     """The verdict on a run. `sentence`: the result, shown before everything else."""
 
-    level: Level
+    level: AuditLevel
     sentence: str
 
 
-def verdict(manifest: Manifest, price_per_gib_month: float) -> Verdict:
+def verdict(manifest: Manifest, price_per_gib_month: float) -> RunVerdict:
     """Returns the verdict. It names only the most serious result. The table of classes shows the rest."""
     level, sentence = _verdict(manifest, price_per_gib_month)
-    return Verdict(level, f"{sentence}{scoped(manifest)}")
+    return RunVerdict(level, f"{sentence}{scoped(manifest)}")
 
 
-def _verdict(manifest: Manifest, price_per_gib_month: float) -> tuple[Level, str]:
-    lost, overdue = total(manifest, ORPHANS), total(manifest, [Kind.OVERDUE])
+def _verdict(manifest: Manifest, price_per_gib_month: float) -> tuple[AuditLevel, str]:
+    lost, overdue = total(manifest, ORPHANS), total(manifest, [FindingClass.OVERDUE])
     if not manifest.complete:
         found = f" It has {count(manifest.findings, 'finding')}, which may be wrong." if manifest.findings else ""
         if losses(manifest):
             found = f" It found {_losses_named(manifest)}: data loss, if the evidence holds."
-        return Level.INCOMPLETE, f"Incomplete: {_ended(_short(visible(reasons(manifest)[0])))}{found}"
+        return AuditLevel.INCOMPLETE, f"Incomplete: {_ended(_short(visible(reasons(manifest)[0])))}{found}"
     if losses(manifest):
-        return Level.LOSS, f"DATA LOSS: {' and '.join(_losses(manifest))}."
+        return AuditLevel.LOSS, f"DATA LOSS: {' and '.join(_losses(manifest))}."
     if lost.number:
-        return Level.FINDINGS, f"{count(lost.number, 'orphan')}: {size(lost.size)}, {cost(lost.size, price_per_gib_month)}."
+        return AuditLevel.FINDINGS, f"{count(lost.number, 'orphan')}: {size(lost.size)}, {cost(lost.size, price_per_gib_month)}."
     if overdue.number:
         costs = f"{size(overdue.size)}, {cost(overdue.size, price_per_gib_month)}"
-        return Level.FINDINGS, f"{count(overdue.number, 'expired blob')} that nothing removes: {costs}."
+        return AuditLevel.FINDINGS, f"{count(overdue.number, 'expired blob')} that nothing removes: {costs}."
     if unread := unread_rows(manifest):
-        return Level.FINDINGS, f"{unread} Somebody should look at {_listed(manifest)}."
+        return AuditLevel.FINDINGS, f"{unread} Somebody should look at {_listed(manifest)}."
     if manifest.findings:
-        return Level.FINDINGS, f"No orphan and no loss was found, but somebody should look at {_listed(manifest)}."
+        return AuditLevel.FINDINGS, f"No orphan and no loss was found, but somebody should look at {_listed(manifest)}."
     if not manifest.names and not manifest.redirects:
-        return Level.CLEAN, "Clean: there is no blob and no tombstone."
-    young = total(manifest, [Kind.TOO_YOUNG]).number
+        return AuditLevel.CLEAN, "Clean: there is no blob and no tombstone."
+    young = total(manifest, [FindingClass.TOO_YOUNG]).number
     blobs, rows = f"{count(max(0, manifest.names - young), 'blob')}{_reported(manifest)}", _references(manifest)
     waits = f"; {count(young, 'blob')} that nothing names {'was' if young == 1 else 'were'} too young to judge" if young else ""
-    return Level.CLEAN, f"Clean: {blobs} and {rows} are accounted for by name{waits}. {looked(manifest)}"
+    return AuditLevel.CLEAN, f"Clean: {blobs} and {rows} are accounted for by name{waits}. {looked(manifest)}"
 
 
 def consequence(manifest: Manifest, price_per_gib_month: float) -> str:
@@ -101,34 +101,34 @@ def consequence(manifest: Manifest, price_per_gib_month: float) -> str:
     elif manifest.references is not None:
         there = f"No loss was found: the blob of every reference of the change feed is there.{f' {unread}' if unread else ''}"
     match verdict(manifest, price_per_gib_month).level:
-        case Level.INCOMPLETE:
+        case AuditLevel.INCOMPLETE:
             return "What was found may be wrong, and there may be more. Nothing may be deleted on the word of this run."
-        case Level.LOSS:
+        case AuditLevel.LOSS:
             lose = "Its object cannot be read." if losses(manifest) == 1 else "Their objects cannot be read."
             also = f" Besides, {count(lost.number, 'orphan')}: {size(lost.size)}, {cost(lost.size, price_per_gib_month)}."
             return f"{lose}{also if lost.number else ''}{f' {unread}' if unread else ''} {looked(manifest)}"
-        case Level.FINDINGS if lost.number:
+        case AuditLevel.FINDINGS if lost.number:
             listed = sum(each.size for each in manifest.totals.values())
             share = f" They are {_share(lost.size, listed)} of the bytes in the bucket." if lost.size else ""
             return f"{there} {looked(manifest)} Nobody can read an orphan.{share}"
-        case Level.FINDINGS if total(manifest, [Kind.OVERDUE]).number:
+        case AuditLevel.FINDINGS if total(manifest, [FindingClass.OVERDUE]).number:
             rule = "Their deadline passed days ago: see whether the bucket has its lifecycle rule (tiered check)."
             if "directory" in manifest.inputs:
                 rule = "Their deadline passed days ago: see whether a recovery runs, which removes them (tiered status)."
             return f"{there} {looked(manifest)} {rule}"
-        case Level.FINDINGS:
+        case AuditLevel.FINDINGS:
             return f"{there} {looked(manifest)} What was found is listed by class."
-        case Level.CLEAN if total(manifest, [Kind.TOO_YOUNG]).number:
+        case AuditLevel.CLEAN if total(manifest, [FindingClass.TOO_YOUNG]).number:
             return f"{there} No orphan was found among the blobs that were old enough to judge."
-        case Level.CLEAN if manifest.names or manifest.redirects:
+        case AuditLevel.CLEAN if manifest.names or manifest.redirects:
             return f"{there} No orphan was found, and nothing to reclaim."
-        case Level.CLEAN:
+        case AuditLevel.CLEAN:
             return "If there should be, look at what was compared."
 
 
 def unread_rows(manifest: Manifest) -> str:
     """Returns that some rows cannot be read, and so what they name is not known. Empty: all rows can be read."""
-    number = total(manifest, [Kind.CORRUPT_ROW]).number
+    number = total(manifest, [FindingClass.CORRUPT_ROW]).number
     objects = "its object is" if number == 1 else "their objects are"
     return f"{count(number, 'row')} cannot be read, so it is not known whether {objects} lost." if number else ""
 
@@ -140,7 +140,7 @@ def losses(manifest: Manifest) -> int:
 
 def _losses(manifest: Manifest) -> Sequence[str]:
     """Returns what is lost, in clauses."""
-    gone, broken = total(manifest, [Kind.DANGLING]).number, total(manifest, [Kind.DESTROYED]).number
+    gone, broken = total(manifest, [FindingClass.DANGLING]).number, total(manifest, [FindingClass.DESTROYED]).number
     clauses = []
     if gone:
         clauses.append(f"{count(gone, 'dangling tombstone')} {'names a blob that is gone' if gone == 1 else 'name blobs that are gone'}")
@@ -151,7 +151,7 @@ def _losses(manifest: Manifest) -> Sequence[str]:
 
 
 def _losses_named(manifest: Manifest) -> str:
-    gone, broken = total(manifest, [Kind.DANGLING]).number, total(manifest, [Kind.DESTROYED]).number
+    gone, broken = total(manifest, [FindingClass.DANGLING]).number, total(manifest, [FindingClass.DESTROYED]).number
     named = ((gone, "dangling tombstone"), (broken, "live blob that cannot be read"))
     plural = {"live blob that cannot be read": "live blobs that cannot be read"}
     return " and ".join(
@@ -258,15 +258,15 @@ def missing(manifest: Manifest) -> Sequence[tuple[int, str]]:
     return [(number, errors.get(number, "not reached")) for number in range(len(manifest.ranges)) if number in errors or number not in done]
 
 
-def total(manifest: Manifest, kinds: Sequence[Kind]) -> Counted:
-    found = [manifest.totals.get(kind, Counted()) for kind in kinds]
-    return Counted(number=sum(each.number for each in found), size=sum(each.size for each in found))
+def total(manifest: Manifest, kinds: Sequence[FindingClass]) -> ManifestTally:
+    found = [manifest.totals.get(kind, ManifestTally()) for kind in kinds]
+    return ManifestTally(number=sum(each.number for each in found), size=sum(each.size for each in found))
 
 
-def shown_kinds(manifest: Manifest) -> Sequence[Kind]:
+def shown_kinds(manifest: Manifest) -> Sequence[FindingClass]:
     """Returns the kinds that were found: findings first, the most serious before the others."""
-    order = [*LOSSES, *ORPHANS, *(kind for kind in Kind if kind in FINDINGS), *Kind]
-    return [kind for kind in dict.fromkeys(order) if manifest.totals.get(kind, Counted()).number]
+    order = [*LOSSES, *ORPHANS, *(kind for kind in FindingClass if kind in FINDINGS), *FindingClass]
+    return [kind for kind in dict.fromkeys(order) if manifest.totals.get(kind, ManifestTally()).number]
 
 
 # --- figures -------------------------------------------------------------------------------------

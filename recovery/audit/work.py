@@ -1,6 +1,6 @@
 """What an engine receives, and what comes back: plain values that can be pickled.
 
-    run --Job, numbers--> Engine (local processes, Spark) --carry_out(job, number)--> Outcome
+    run --Job, numbers--> Engine (local processes, Spark) --carry_out(job, number)--> PartResult
                                                                    `-> RUN/findings/range-000017.parquet
 
 A number is the place of a part in the job's `pieces`. No part takes longer than some minutes: after `PIECE_S` or
@@ -34,8 +34,8 @@ from recovery.audit.finding import Summary
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff, FeedReferences, Inventory, Manifest, Verify
 from recovery.audit.sweep import audit_until
-from recovery.audit.tiles import DEPTH_MAX, Piece
-from recovery.audit.verdicts import FINDINGS, Kind
+from recovery.audit.tiles import DEPTH_MAX, Partition
+from recovery.audit.verdicts import FINDINGS, FindingClass
 from tiered.open import DATABASE_NAME, Backends, open_backends
 from tiered.protocol.backends import SharesNames
 from tiered.protocol.concurrent import most_urgent
@@ -112,7 +112,7 @@ class Job:
     directory: str
     run: str
     settings: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Partition, ...]
     cutoff: Cutoff
     piece_names: int = PIECE_NAMES
     piece_s: float = PIECE_S
@@ -122,7 +122,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PartResult:
     """How a part ended. `range`: its number. `error`: None, or one sentence that says why its file is not there.
 
     `retryable`: another try may work.
@@ -150,7 +150,7 @@ class Engine(Protocol):
     slots: int
     elsewhere: bool
 
-    def run(self, job: Job, numbers: Sequence[int]) -> Iterator[Outcome]:
+    def run(self, job: Job, numbers: Sequence[int]) -> Iterator[PartResult]:
         """Audits the parts of these numbers, in any order, and yields each outcome.
 
         It blocks, so it is called in a thread.
@@ -168,7 +168,7 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class AuditProgress:
     """How far a run is. `ranges`: how many parts there are by now; more come when a part hands back its rest.
 
     `names` and `findings` count all finished parts, also those of earlier calls for this run.
@@ -181,7 +181,7 @@ class Progress:
     ranges_done: int
     ranges_failed: int = 0
     names: int = 0
-    findings: Mapping[Kind, int] = field(default_factory=dict)
+    findings: Mapping[FindingClass, int] = field(default_factory=dict)
     seconds: float = 0.0
     names_per_s: float = 0.0
     seconds_left: float | None = None
@@ -195,7 +195,7 @@ def job_of(manifest: Manifest, directory: str, settings: Settings, slots: int = 
     verify = manifest.verify
     if verify is not None and verify.bytes_per_s is not None:
         verify = verify.model_copy(update={"bytes_per_s": verify.bytes_per_s / slots})
-    pieces = tuple(Piece(number, bounds) for number, bounds in enumerate(manifest.ranges))
+    pieces = tuple(Partition(number, bounds) for number, bounds in enumerate(manifest.ranges))
     return Job(
         directory, manifest.run, portable(settings).model_dump_json(), pieces, manifest.cutoff, verify=verify,
         references=manifest.references,
@@ -230,7 +230,7 @@ def collect_less() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
-def carry_out(job: Job, number: int) -> Outcome:
+def carry_out(job: Job, number: int) -> PartResult:
     """Audits one part and leaves its file. It needs a process or thread without an event loop.
 
     It never raises: the outcome holds the error.
@@ -246,16 +246,16 @@ def carry_out(job: Job, number: int) -> Outcome:
         return outcome
 
 
-def failed_outcome(number: int, error: BaseException) -> Outcome:
+def failed_outcome(number: int, error: BaseException) -> PartResult:
     """Returns the outcome of a number that ended with this error."""
     if isinstance(error, TieredError):
-        return Outcome(number, error=str(error), retryable=isinstance(error, UnavailableError | UnconfirmedError))
+        return PartResult(number, error=str(error), retryable=isinstance(error, UnavailableError | UnconfirmedError))
     [*_, frame] = traceback.extract_tb(error.__traceback__)
     place = f"{Path(frame.filename).name}:{frame.lineno}"
-    return Outcome(number, error=f"this software failed, please report it: {type(error).__name__}: {error} ({place})")
+    return PartResult(number, error=f"this software failed, please report it: {type(error).__name__}: {error} ({place})")
 
 
-def _note(job: Job, failed: Outcome) -> None:
+def _note(job: Job, failed: PartResult) -> None:
     """Tells the driver early why a part failed, if its outcome may come late.
 
     If it is the directory that fails, there is no note.
@@ -266,7 +266,7 @@ def _note(job: Job, failed: Outcome) -> None:
         RunDirectory.open(job.directory).note_failure(job.pieces[failed.range].key, failed.error)
 
 
-async def _carry_out(job: Job, number: int) -> Outcome:
+async def _carry_out(job: Job, number: int) -> PartResult:
     runtime = SystemRuntime()
     began = runtime.monotonic()
     if number == CANARY:
@@ -274,7 +274,7 @@ async def _carry_out(job: Job, number: int) -> Outcome:
     directory = RunDirectory.open(job.directory, runtime)
     piece = job.pieces[number]
     if (done := directory.done_part(job.run, piece)) is not None:
-        return Outcome(number, done.summary.names, findings_in(done.summary))
+        return PartResult(number, done.summary.names, findings_in(done.summary))
     settings = Settings(**json.loads(job.settings))
     check_there(settings)
 
@@ -297,7 +297,7 @@ async def _carry_out(job: Job, number: int) -> Outcome:
             # If another worker has done the part meanwhile, its file stays: its rest may be under way already.
             if directory.done_part(job.run, piece) is None:
                 file.commit(summary, rest)
-    return Outcome(number, summary.names, file.written, runtime.monotonic() - began)
+    return PartResult(number, summary.names, file.written, runtime.monotonic() - began)
 
 
 async def _cut_rest(backends: Backends, rest: Bounds, runtime: SystemRuntime) -> list[str]:
@@ -310,7 +310,7 @@ async def _cut_rest(backends: Backends, rest: Bounds, runtime: SystemRuntime) ->
     return []
 
 
-async def _try_out(job: Job, runtime: SystemRuntime) -> Outcome:
+async def _try_out(job: Job, runtime: SystemRuntime) -> PartResult:
     assert job.canary is not None
     check_variables(job.canary, job.directory)
     check_directory(job.canary, RunDirectory.open(job.directory, runtime))
@@ -318,7 +318,7 @@ async def _try_out(job: Job, runtime: SystemRuntime) -> Outcome:
     check_there(settings)
     async with open_backends(settings, runtime, writes=False, verify=False) as backends:
         await check_backends(backends)
-    return Outcome(CANARY)
+    return PartResult(CANARY)
 
 
 def findings_in(summary: Summary) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from recovery.cli.output import Table, dump, plain, write
+from recovery.cli.output import PrintedTable, dump, plain, write
 from recovery.cli.shared import choice, run_async, shared
 
 config_app = typer.Typer(help="The settings.", no_args_is_help=True)
@@ -26,7 +26,7 @@ def config_show() -> None:
         if choice.json:
             write(dump(shown))
             return
-        table = Table(("setting", "value", "from"))
+        table = PrintedTable(("setting", "value", "from"))
         table.add([(key, plain(each["value"]), str(each["from"])) for key, each in shown.items()])
 
     run_async(command)

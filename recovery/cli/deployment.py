@@ -19,7 +19,7 @@ from tiered.open import DATABASE_NAME, open_backends
 from tiered.settings import Settings
 
 if TYPE_CHECKING:
-    from tiered.provision.findings import Finding
+    from tiered.provision.findings import Notice
 
 
 @shared
@@ -38,11 +38,11 @@ def provision(
     """
 
     async def command() -> None:
-        from tiered.provision.findings import Finding, Kind
+        from tiered.provision.findings import Notice, NoticeKind
 
         settings = choice.settings()
         if settings.directory is not None:
-            _show_findings([Finding(Kind.OK, f"nothing is needed: the first put makes the directory {settings.directory}")])
+            _show_findings([Notice(NoticeKind.OK, f"nothing is needed: the first put makes the directory {settings.directory}")])
             return
         from tiered.provision.production import provision as provision_all
 
@@ -75,12 +75,12 @@ def check() -> None:
     run_async(command)
 
 
-async def _add_known(settings: Settings, found: list[Finding]) -> list[str]:
+async def _add_known(settings: Settings, found: list[Notice]) -> list[str]:
     """Adds to the findings that entries are stuck, and that an audit found lost data. Returns these sentences.
 
     Where Bigtable or GCS already has a problem it adds nothing: it would wait for the same failure again.
     """
-    from tiered.provision.findings import Finding, Kind, problems
+    from tiered.provision.findings import Notice, NoticeKind, problems
 
     if problems(found) and settings.directory is None:
         return []
@@ -90,15 +90,15 @@ async def _add_known(settings: Settings, found: list[Finding]) -> list[str]:
             count, audits = await count_stuck(backends.log), await read_audits(backends.log)
     except TieredError as error:
         if not problems(found):
-            found.append(Finding(Kind.PROBLEM, str(error)))
+            found.append(Notice(NoticeKind.PROBLEM, str(error)))
         return []
     known = [stuck_sentence(count)] if count else []
     known += [f"an audit found {each.lost:,} live objects that are lost: read its report in {each.where}" for each in audits.losses]
-    found += [Finding(Kind.PROBLEM, sentence) for sentence in known]
+    found += [Notice(NoticeKind.PROBLEM, sentence) for sentence in known]
     return known
 
 
-def _show_findings(findings: Sequence[Finding], known: Sequence[str] = ()) -> None:
+def _show_findings(findings: Sequence[Notice], known: Sequence[str] = ()) -> None:
     """Prints a line for each finding.
 
     Then raises `CorruptRecordError` if anything is `known` to be stuck or lost, else `ConfigurationError` if there is a

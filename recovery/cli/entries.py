@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Entry, Unreadable
 from changelog.lease import Standing
-from recovery.cli.output import List, Table, iso_of_ms, write
+from recovery.cli.output import List, PrintedTable, iso_of_ms, write
 from recovery.cli.shared import say_cut
 from tiered.errors import InvalidRequestError
 from tiered.open import Backends, open_backends
@@ -46,7 +46,7 @@ async def show_listed(
 
     If `limit` cuts the list, the JSON list ends with {"more": true}, and stderr says so.
     """
-    table = List() if as_json else Table(columns)
+    table = List() if as_json else PrintedTable(columns)
     rows: list[Any] = []
     count, cut = 0, False
     async for listed in found:

@@ -40,18 +40,18 @@ from changelog.base.runtime import SystemRuntime
 from recovery.cli.feed_receive import receive
 from recovery.cli.feed_run import run
 from recovery.cli.feed_status import feed_status
-from recovery.cli.output import Table, dump, iso_of_ms, show_fields, write
+from recovery.cli.output import PrintedTable, dump, iso_of_ms, show_fields, write
 from recovery.cli.shared import choice, guard, say, shared, stay
 from recovery.visible import visible
 from tiered.errors import ConfigurationError, InvalidRequestError
 
 if TYPE_CHECKING:
     import recovery.audit.directory as audit
-    from recovery.feed import Batch, CdcReader, FeedError, RollbackReader
+    from recovery.feed import CdcReader, FeedBatch, FeedError, RollbackReader
     from recovery.feed.avro import Schema
-    from recovery.feed.files import Form, Located
+    from recovery.feed.files import FileFormat, Located
     from recovery.feed.messages import Message
-    from recovery.feed.view import View
+    from recovery.feed.view import FeedView
 
 UNSOUND = 6
 MISSING = 1
@@ -75,7 +75,7 @@ PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "string")
 
 feed_app = typer.Typer(help="A change feed: what its files say, whether they are sound, and how the writer does.", no_args_is_help=True)
 
-Files = Annotated[list[str], typer.Argument(
+DirectoryFiles = Annotated[list[str], typer.Argument(
     metavar="FILE...", help="Files of one feed, in any order, also gs://…; a directory stands for its files; - is stdin."
 )]  # fmt: skip
 At = Annotated[int | None, typer.Option(metavar="TIME", min=0, help="At this time, which must be complete; by default at the last one.")]
@@ -120,14 +120,19 @@ def choose_feed() -> None:
 @feed_app.command()
 @shared
 def view(
-    files: Files, at: At = None, dates: Dates = False, form: FormOption = None, schema: SchemaOption = None, rollback: Rollback = False
+    files: DirectoryFiles,
+    at: At = None,
+    dates: Dates = False,
+    form: FormOption = None,
+    schema: SchemaOption = None,
+    rollback: Rollback = False,
 ) -> None:
     """Shows which records are there, how often, and since when. It shows nothing of a time that is not complete."""
 
     def command() -> int:
-        from recovery.feed.view import View
+        from recovery.feed.view import FeedView
 
-        shown, reader = View(at), _reader(rollback)
+        shown, reader = FeedView(at), _reader(rollback)
         for located in _messages(files, form, schema):
             if (batch := _fed(reader, located)) is not None:
                 shown.add(batch)
@@ -145,7 +150,7 @@ def _not_complete(at: int | None, frontier: tuple[int, ...]) -> str:
     return f"--at {at} is not complete: the frontier is {frontier[0]}, so give {frontier[0] - 1} or an earlier time, or leave it out"
 
 
-def _show_view(shown: View, at: int | None, reader: CdcReader | RollbackReader, moment: Callable[[int], str]) -> None:
+def _show_view(shown: FeedView, at: int | None, reader: CdcReader | RollbackReader, moment: Callable[[int], str]) -> None:
     held = reader.held
     if choice.json:
         value = {"frontier": shown.frontier, "at": at, "held": {"updates": held.updates, "times": held.times}}
@@ -156,7 +161,7 @@ def _show_view(shown: View, at: int | None, reader: CdcReader | RollbackReader, 
             before = ","
         write("]}")
         return
-    table = Table(("multiplicity", "since", "record"))
+    table = PrintedTable(("multiplicity", "since", "record"))
     rows: list[tuple[str, ...]] = []
     for row in shown:
         rows.append((str(row.multiplicity), moment(row.since), _record(row.record)))
@@ -191,7 +196,7 @@ def _time(frontier: tuple[int, ...]) -> str:
 @feed_app.command()
 @shared
 def check(
-    files: Files, form: FormOption = None, schema: SchemaOption = None, rollback: Rollback = False, bounded: Bounded = False
+    files: DirectoryFiles, form: FormOption = None, schema: SchemaOption = None, rollback: Rollback = False, bounded: Bounded = False
 ) -> None:
     """Says whether the feed is sound. If not: in which file, at which message, and which rule it breaks."""
 
@@ -223,7 +228,7 @@ class _Looked:
         self._covers: list[tuple[int, int]] = []
         self._merge_at = COVERS_MIN
 
-    def add(self, located: Located, batch: Batch | None) -> None:
+    def add(self, located: Located, batch: FeedBatch | None) -> None:
         from recovery.feed.batch import END
         from recovery.feed.messages import Updates
 
@@ -331,11 +336,11 @@ def convert(
     """Writes the messages of a file in another form, one for one. It does not check what they say together."""
 
     def command() -> int:
-        from recovery.feed.files import Form
+        from recovery.feed.files import FileFormat
 
         form_to = _form("--to", to)
         assert form_to is not None
-        if schema_id and form_to is not Form.FRAMED:
+        if schema_id and form_to is not FileFormat.FRAMED:
             raise InvalidRequestError(f"--schema-id is of framed: leave it out, or write --to framed instead of {to}")
         count = _write(source, _target(target), form_to, form, schema, schema_id)
         if target != STDIN:
@@ -359,7 +364,7 @@ def _target(name: str) -> str:
     return target
 
 
-def _write(source: str, target: str, to: Form, form: str | None, schema: str | None, schema_id: int) -> int:
+def _write(source: str, target: str, to: FileFormat, form: str | None, schema: str | None, schema_id: int) -> int:
     from recovery.feed import files
 
     located = _messages([source], form, schema)
@@ -417,7 +422,7 @@ def follow(into: Directory, begin: From = 0, until_idle: Idle = None, for_s: For
     _finish(lambda: anyio.run(follow_it))
 
 
-def _print_batch(batch: Batch | None, printed: int) -> int:
+def _print_batch(batch: FeedBatch | None, printed: int) -> int:
     """Prints what a batch has from the time `printed` on, as messages. Returns where the next one begins."""
     from recovery.feed.batch import END
     from recovery.feed.messages import Progress, Update, Updates
@@ -470,7 +475,7 @@ def _reader(rollback: bool, *, remember: bool = False) -> CdcReader | RollbackRe
     return RollbackReader() if rollback else CdcReader(remember=remember)
 
 
-def _fed(reader: CdcReader | RollbackReader, located: Located) -> Batch | None:
+def _fed(reader: CdcReader | RollbackReader, located: Located) -> FeedBatch | None:
     from recovery.feed.errors import FeedError
 
     try:
@@ -547,21 +552,21 @@ def _open_file(path: str | Path) -> io.RawIOBase:
         return cast(io.RawIOBase, place.filesystem.open_input_stream(place.path, compression=None))
 
 
-def _place(uri: str) -> audit.Files:
+def _place(uri: str) -> audit.DirectoryFiles:
     try:
-        from recovery.audit.directory import Files
+        from recovery.audit.directory import DirectoryFiles
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"to read {uri}, {error.name} is needed: pip install '.[audit]' in the checkout") from None
-    return Files.at(uri, SystemRuntime(), "the feed")
+    return DirectoryFiles.at(uri, SystemRuntime(), "the feed")
 
 
-def _form(option: str, text: str | None) -> Form | None:
-    from recovery.feed.files import Form
+def _form(option: str, text: str | None) -> FileFormat | None:
+    from recovery.feed.files import FileFormat
 
     try:
-        return None if text is None else Form(text)
+        return None if text is None else FileFormat(text)
     except ValueError:
-        raise InvalidRequestError(f"{option} {text!r} is no form: use {', '.join(Form)}") from None
+        raise InvalidRequestError(f"{option} {text!r} is no form: use {', '.join(FileFormat)}") from None
 
 
 def _schema(text: str | None) -> Schema | None:

@@ -58,7 +58,7 @@ class List:
         write("[]" if self._before == "[" else "]")
 
 
-class Table:
+class PrintedTable:
     """A table that is printed as its rows come. A column is as wide as the widest cell so far.
 
     Nothing is cut to the terminal's width, so a name is always whole.

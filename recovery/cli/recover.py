@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from recovery.daemon import Beside
     from recovery.feed.writer.overdue import Released
     from recovery.feed.writer.run import FeedRun
-    from recovery.loop import RecoveryLoop, Report
+    from recovery.loop import RecoveryLoop, RecoveryReport
     from tiered.open import Backends
     from tiered.settings import Settings
 
@@ -186,12 +186,12 @@ def _nothing_yet(open_count: int) -> str:
     return f"nothing to recover yet: {open_count:,} {are} open, and 'tiered log list' says what {each} waits for"
 
 
-def _show_report(report: Report, more: Mapping[str, Any]) -> None:
+def _show_report(report: RecoveryReport, more: Mapping[str, Any]) -> None:
     value = asdict(report) | dict(more)
     show(value, "  ".join(f"{name} {'-' if count is None else count}" for name, count in value.items()), choice.json)
 
 
-def _raise_unless_clean(report: Report, overdue: int, stuck: int, failures: Iterable[TieredError]) -> None:
+def _raise_unless_clean(report: RecoveryReport, overdue: int, stuck: int, failures: Iterable[TieredError]) -> None:
     """Raises an error as long as something is left to do. `overdue`: how many entries of the feed could not be cleaned
     up. `failures`: of the collection, and of the clean-up as a whole.
     """

@@ -21,10 +21,10 @@ import typer
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, guard, shared, stay
-from recovery.cli.status_lines import Line, status_lines
+from recovery.cli.status_lines import StatusLine, status_lines
 from recovery.status.as_json import as_json
 from recovery.status.feed import FeedState
-from recovery.status.known import Level, Status
+from recovery.status.known import Status, StatusLevel
 from recovery.status.look import gather
 from tiered.errors import InvalidRequestError
 from tiered.open import open_backends
@@ -33,7 +33,13 @@ WATCH_S = 5.0
 WATCH_MIN_S = 0.2
 TOP_LEFT_AND_CLEAR = "\x1b[H\x1b[2J"
 
-STYLES = {Level.LOST: "bold red", Level.OK: "bold green", Level.BEHIND: "bold yellow", Level.STUCK: "bold red", Level.UNKNOWN: "bold"}
+STYLES = {
+    StatusLevel.LOST: "bold red",
+    StatusLevel.OK: "bold green",
+    StatusLevel.BEHIND: "bold yellow",
+    StatusLevel.STUCK: "bold red",
+    StatusLevel.UNKNOWN: "bold",
+}
 
 
 @shared
@@ -65,9 +71,9 @@ def status(
 def exit_code(found: Status) -> int:
     """Returns the exit code that a status means."""
     match found.level:
-        case Level.LOST | Level.STUCK:
+        case StatusLevel.LOST | StatusLevel.STUCK:
             return 6
-        case Level.BEHIND:
+        case StatusLevel.BEHIND:
             return 1
         case _:
             is_known = found.answers and found.complete and not found.suspicions and not (found.disk and found.disk.is_read_only)
@@ -90,7 +96,7 @@ def _show(found: Status, *, watching: bool) -> None:
         sys.stdout.flush()
 
 
-def _draw(lines: list[Line], *, afresh: bool) -> None:
+def _draw(lines: list[StatusLine], *, afresh: bool) -> None:
     from rich.console import Console  # imported here: a pipe and all other commands do without it
 
     if afresh:
@@ -100,11 +106,11 @@ def _draw(lines: list[Line], *, afresh: bool) -> None:
         console.print(line.text, style=None if line.level is None else STYLES[line.level])
 
 
-def _cut(lines: list[Line], columns: int, rows: int) -> list[Line]:
+def _cut(lines: list[StatusLine], columns: int, rows: int) -> list[StatusLine]:
     """Returns what fits on the terminal. The answer stands at the top, so it must not scroll away."""
     room, shown = rows - 2, 0
     for number, line in enumerate(lines):
         shown += max(1, -(-len(line.text) // max(1, columns)))  # the terminal breaks a line that is too long
         if shown > room and number:
-            return [*lines[:number], Line(f"… {len(lines) - number:,} more lines")]
+            return [*lines[:number], StatusLine(f"… {len(lines) - number:,} more lines")]
     return lines

@@ -18,8 +18,8 @@ from recovery.last_audit import LastAudit
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import AUDIT, FEED, RECOVERY
 from recovery.status.as_json import moment
-from recovery.status.feed import Feed, FeedSink
-from recovery.status.known import AGES_S, DUE, REPORT_AGE_MAX_S, SILENCE_MAX_S, Daemon, Level, Source, Status, StuckEntry
+from recovery.status.feed import FeedSink, FeedStatus
+from recovery.status.known import AGES_S, DUE, REPORT_AGE_MAX_S, SILENCE_MAX_S, Daemon, SourceStatus, Status, StatusLevel, StuckEntry
 from recovery.status.words import advice, feed_orders, headline, orders
 from recovery.visible import visible
 from tiered.metadata import NS_PER_MS
@@ -54,16 +54,16 @@ READ = {FEED: ("row", "rows")}
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class StatusLine:
     """One line. `level`: the line is the answer, and is shown in that level's colour."""
 
     text: str
-    level: Level | None = None
+    level: StatusLevel | None = None
 
 
-def status_lines(status: Status, width: int | None, tiered: str = TIERED) -> list[Line]:
+def status_lines(status: Status, width: int | None, tiered: str = TIERED) -> list[StatusLine]:
     """Returns the lines. `width`: columns of the terminal; None: no line is wrapped. `tiered`: how commands begin."""
-    page = _Page(width, tiered)
+    page = _StatusLines(width, tiered)
     page.answer(headline(status), status.level)
     for order in orders(status):
         page.text("do", order.why)
@@ -91,9 +91,9 @@ def status_lines(status: Status, width: int | None, tiered: str = TIERED) -> lis
     return page.lines
 
 
-def feed_lines(status: Status, feed: Feed, width: int | None, tiered: str = TIERED) -> list[Line]:
+def feed_lines(status: Status, feed: FeedStatus, width: int | None, tiered: str = TIERED) -> list[StatusLine]:
     """Returns the lines about the change feed alone, as `tiered feed status` shows them. See `status_lines`."""
-    page = _Page(width, tiered)
+    page = _StatusLines(width, tiered)
     for order in feed_orders(feed):
         page.text("do", order.why)
         page.command(order.type)
@@ -105,35 +105,35 @@ def feed_lines(status: Status, feed: Feed, width: int | None, tiered: str = TIER
     return page.lines
 
 
-class _Page:
+class _StatusLines:
     """The lines so far."""
 
     def __init__(self, width: int | None, tiered: str) -> None:
-        self.lines: list[Line] = []
+        self.lines: list[StatusLine] = []
         self.width = width
         self._tiered = tiered
 
-    def answer(self, sentence: str, level: Level) -> None:
-        self.lines += [Line(line, level) for line in self._wrapped(visible(sentence), "", "")]
+    def answer(self, sentence: str, level: StatusLevel) -> None:
+        self.lines += [StatusLine(line, level) for line in self._wrapped(visible(sentence), "", "")]
 
     def gap(self) -> None:
-        self.lines.append(Line(""))
+        self.lines.append(StatusLine(""))
 
     def text(self, label: str, text: str) -> None:
         """Adds a text beside its label. The lines after the first are indented."""
-        self.lines += [Line(line) for line in self._wrapped(visible(text), f"{label:<{LABEL}}", " " * LABEL)]
+        self.lines += [StatusLine(line) for line in self._wrapped(visible(text), f"{label:<{LABEL}}", " " * LABEL)]
 
     def more(self, text: str) -> None:
         self.text("", text)
 
     def whole(self, label: str, text: str) -> None:
         """Adds a text that is not wrapped, such as a name."""
-        self.lines.append(Line(f"{label:<{LABEL}}{visible(text)}"))
+        self.lines.append(StatusLine(f"{label:<{LABEL}}{visible(text)}"))
 
     def command(self, command: str | None) -> None:
         """Adds a command on a line of its own. It is not wrapped, because somebody will copy it."""
         if command is not None:
-            self.lines.append(Line(visible(f"{' ' * LABEL}$ {typed(command, self._tiered)}")))
+            self.lines.append(StatusLine(visible(f"{' ' * LABEL}$ {typed(command, self._tiered)}")))
 
     def _wrapped(self, text: str, first: str, others: str) -> list[str]:
         if self.width is None:
@@ -148,7 +148,7 @@ class _Page:
 # --- sources ---------------------------------------------------------------------------------------
 
 
-def _show_source(page: _Page, name: str, source: Source | None, status: Status) -> None:
+def _show_source(page: _StatusLines, name: str, source: SourceStatus | None, status: Status) -> None:
     if source is None:
         if status.durable:
             told = any("statistics of recovery" in problem for problem in status.problems)
@@ -203,7 +203,7 @@ def snapshot_words(row: SourceRow, one: str, many: str) -> str:
 # --- entries ---------------------------------------------------------------------------------------
 
 
-def _show_entries(page: _Page, status: Status) -> None:
+def _show_entries(page: _StatusLines, status: Status) -> None:
     entries = status.entries
     if not status.durable:
         page.text("entries", "none: no changelog is kept")
@@ -228,7 +228,7 @@ def _show_entries(page: _Page, status: Status) -> None:
         page.text("oldest", "there is none")
 
 
-def _show_stuck(page: _Page, status: Status) -> None:
+def _show_stuck(page: _StatusLines, status: Status) -> None:
     stuck = status.stuck
     if not status.durable:
         return
@@ -243,7 +243,7 @@ def _show_stuck(page: _Page, status: Status) -> None:
         page.command("tiered log list --stuck")
 
 
-def _show_stuck_entry(page: _Page, entry: StuckEntry) -> None:
+def _show_stuck_entry(page: _StatusLines, entry: StuckEntry) -> None:
     page.whole("-", entry.key if entry.object is None else entry.object)
     since = moment(entry.since_ms) or "a time that is not known"
     claimed = "" if entry.attempt is None else f", claimed {count(entry.attempt, 'time')}"
@@ -257,7 +257,7 @@ def _show_stuck_entry(page: _Page, entry: StuckEntry) -> None:
 # --- the change feed -------------------------------------------------------------------------------
 
 
-def _show_feed(page: _Page, feed: Feed, status: Status) -> None:
+def _show_feed(page: _StatusLines, feed: FeedStatus, status: Status) -> None:
     page.text("feed", f"{feed.state.value}{': ' + feed.why if feed.why else ''}")
     checkpoint = feed.checkpoint
     if feed.frontier_ms is not None and feed.frontier_age_s is not None:
@@ -305,7 +305,7 @@ def _sink_words(sink: FeedSink, now_ms: int) -> str:
 # --- daemons, losses, audit --------------------------------------------------------------------------------
 
 
-def _show_lost_reads(page: _Page, status: Status) -> None:
+def _show_lost_reads(page: _StatusLines, status: Status) -> None:
     if (lost := status.lost_reads) is None or not lost.is_loss:
         return
     page.text("lost", "readers found these, and their blobs are gone:" if lost.objects else "readers found objects whose blobs are gone")
@@ -318,7 +318,7 @@ def _show_lost_reads(page: _Page, status: Status) -> None:
         page.more("and others, for which there was no place in the note: audit the whole store")
 
 
-def _show_daemons(page: _Page, status: Status) -> None:
+def _show_daemons(page: _StatusLines, status: Status) -> None:
     if not status.durable:
         return
     if status.daemons is None:
@@ -347,7 +347,7 @@ def _contents(whole: LastAudit, at_ms: int) -> str:
     return f"{live}{count(whole.blobs, 'blob')} in all{of}, by the audit that ended {when} (small objects are not counted)"
 
 
-def _show_audit(page: _Page, status: Status) -> None:
+def _show_audit(page: _StatusLines, status: Status) -> None:
     if status.audits is None or not status.durable:
         page.text("audit", "unknown")
         return
@@ -359,7 +359,7 @@ def _show_audit(page: _Page, status: Status) -> None:
         page.more(f"and {rest:,} earlier ones of other names")
 
 
-def _show_run(page: _Page, audit: LastAudit, at_ms: int) -> None:
+def _show_run(page: _StatusLines, audit: LastAudit, at_ms: int) -> None:
     ago_s = (at_ms * NS_PER_MS - audit.ended_ns) / 1e9
     took_s = (audit.ended_ns - audit.started_ns) / 1e9
     began = f"began {ago(ago_s + took_s)}, " if took_s > BEGAN_S else ""  # what it says is of then

@@ -18,10 +18,22 @@ Only `files.py` and `follow.py` do I/O. Nothing here knows the store, the audit 
 protocol.
 """
 
-from recovery.feed.batch import Batch, Held, Waiting
+from recovery.feed.batch import BufferedUpdates, FeedBatch, Waiting
 from recovery.feed.errors import FeedError, Rule
 from recovery.feed.messages import Message, Progress, Update, Updates
 from recovery.feed.reader import CdcReader
 from recovery.feed.rollback import RollbackReader
 
-__all__ = ["Batch", "CdcReader", "FeedError", "Held", "Message", "Progress", "RollbackReader", "Rule", "Update", "Updates", "Waiting"]
+__all__ = [
+    "BufferedUpdates",
+    "CdcReader",
+    "FeedBatch",
+    "FeedError",
+    "Message",
+    "Progress",
+    "RollbackReader",
+    "Rule",
+    "Update",
+    "Updates",
+    "Waiting",
+]

@@ -20,7 +20,7 @@ on top: those of text once, those of other records three times, because they are
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class FeedBatch:
     """What became complete.
 
     `updates`: (data, time, diff) at the times from the frontier before to the new one, sorted by data, then by time:
@@ -33,7 +33,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class BufferedUpdates:
     """What a reader holds back. `updates`, `times` of these, `bytes`: an estimate of the memory that this takes."""
 
     updates: int

@@ -56,7 +56,7 @@ GENERATION = "tiered.feed.generation"
 Unit: TypeAlias = Literal["line", "byte"]
 
 
-class Form(StrEnum):
+class FileFormat(StrEnum):
     """What a file looks like: see the top of this file."""
 
     AVRO = "avro"
@@ -98,7 +98,7 @@ def _where(file: str, position: int, unit: Unit, number: int) -> str:
 
 
 def read(
-    path: str | Path, form: Form | None = None, schema: Schema | None = None, schema_id: int | None = None, time: int = 0,
+    path: str | Path, form: FileFormat | None = None, schema: Schema | None = None, schema_id: int | None = None, time: int = 0,
     on_read: Callable[[int], None] | None = None, open_file: Callable[[str | Path], io.RawIOBase] = io.FileIO,
 ) -> Iterator[Located]:  # fmt: skip
     """Yields the messages of a file, each with its place.
@@ -116,14 +116,14 @@ def read(
     file = "standard input" if str(path) == STANDARD else str(path)
     with _opened(path, file, on_read, open_file) as source:
         form = form or _form(source, file)
-        if form is Form.AVRO:
+        if form is FileFormat.AVRO:
             yield from _container(source, file, schema)
-        elif form in (Form.BARE, Form.FRAMED):
+        elif form in (FileFormat.BARE, FileFormat.FRAMED):
             yield from _sequence(source, file, form, schema, schema_id)
-        elif form is Form.DELTA:
+        elif form is FileFormat.DELTA:
             yield from _deltas(source, file, time)
         else:
-            parse = from_text if form is Form.TEXT else _from_json_line
+            parse = from_text if form is FileFormat.TEXT else _from_json_line
             for number, (line, message) in enumerate(_lines(source, file, parse), start=1):
                 yield Located(message, file, number, line, "line")
 
@@ -172,11 +172,11 @@ def _check_path(path: object) -> None:
         raise InvalidRequestError(f"{shown(path)} is no path of a file: use text or a Path")
 
 
-def _form_of(form: str) -> Form:
+def _form_of(form: str) -> FileFormat:
     try:
-        return Form(form)
+        return FileFormat(form)
     except ValueError:
-        raise InvalidRequestError(f"{shown(form)} is no form of a feed: use {', '.join(Form)}") from None
+        raise InvalidRequestError(f"{shown(form)} is no form of a feed: use {', '.join(FileFormat)}") from None
 
 
 class _Stream(io.RawIOBase):
@@ -244,23 +244,23 @@ def _unzipped(stream: _Stream, file: str) -> io.BufferedReader:
     return io.BufferedReader(_Stream(gzip.GzipFile(fileobj=source), file), BUFFER_BYTES)
 
 
-def _form(source: io.BufferedReader, file: str) -> Form:
+def _form(source: io.BufferedReader, file: str) -> FileFormat:
     """The form of a file, by its first bytes. Nothing of it is consumed."""
     start = source.peek(1)
     if start[:4] == b"Obj\x01" or (start and b"Obj\x01".startswith(start)) or (not start and file.endswith(".avro")):
-        return Form.AVRO
+        return FileFormat.AVRO
     line = start.lstrip().split(b"\n", 1)[0]
     if is_text(line[:20].decode("latin-1")):
-        return Form.TEXT
+        return FileFormat.TEXT
     if line.startswith(b"{"):
-        return Form.DELTA if line[1:].lstrip().startswith((b'"record"', b'"delta"')) else Form.JSON
+        return FileFormat.DELTA if line[1:].lstrip().startswith((b'"record"', b'"delta"')) else FileFormat.JSON
     if line.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         raise FeedError(Rule.FORM, "the file begins with a byte order mark: save it as UTF-8 without one", f"{file}, byte 0")
     if line:
         raise FeedError(
             Rule.FORM, f"the file begins with {shown(start[:20])}, and neither with an Avro header nor with a message", f"{file}, byte 0"
         )
-    return Form.JSON
+    return FileFormat.JSON
 
 
 T = TypeVar("T")
@@ -337,7 +337,7 @@ def _generation(text: str | None) -> int | None:
     return int(text)
 
 
-def _sequence(source: io.BufferedReader, file: str, form: Form, schema: Schema | None, schema_id: int | None) -> Iterator[Located]:
+def _sequence(source: io.BufferedReader, file: str, form: FileFormat, schema: Schema | None, schema_id: int | None) -> Iterator[Located]:
     from recovery.feed.avro import FRAME_BYTES, REFERENCES, decode_from, unframe
 
     number = 0
@@ -346,7 +346,7 @@ def _sequence(source: io.BufferedReader, file: str, form: Form, schema: Schema |
         position = source.tell()
         found = None
         try:
-            if form is Form.FRAMED:
+            if form is FileFormat.FRAMED:
                 found, _ = unframe(source.read(FRAME_BYTES))
                 schema_id = found if schema_id is None else schema_id
                 if found != schema_id:
@@ -360,7 +360,7 @@ def _sequence(source: io.BufferedReader, file: str, form: Form, schema: Schema |
 
 
 def write(
-    path: str | Path, messages: Iterable[Message], form: Form = Form.JSON, schema: Schema | None = None, schema_id: int = 0,
+    path: str | Path, messages: Iterable[Message], form: FileFormat = FileFormat.JSON, schema: Schema | None = None, schema_id: int = 0,
     codec: Literal["deflate", "null"] = "deflate", generation: int | None = None,
 ) -> int:  # fmt: skip
     """Writes messages to a file, and returns how many it was given. A file that is there is replaced as a whole.
@@ -405,7 +405,7 @@ def write(
     return count
 
 
-def encoded(messages: Iterable[Message], form: Form, generation: int) -> bytes:
+def encoded(messages: Iterable[Message], form: FileFormat, generation: int) -> bytes:
     """Returns the bytes of a file with these messages. Equal messages give equal bytes."""
     to = io.BytesIO()
     _write(to, messages, form, None, 0, "deflate", generation)
@@ -413,7 +413,7 @@ def encoded(messages: Iterable[Message], form: Form, generation: int) -> bytes:
 
 
 def _write(
-    to: BinaryIO, messages: Iterable[Message], form: Form, schema: Schema | None, schema_id: int, codec: Literal["deflate", "null"],
+    to: BinaryIO, messages: Iterable[Message], form: FileFormat, schema: Schema | None, schema_id: int, codec: Literal["deflate", "null"],
     generation: int | None,
 ) -> int:  # fmt: skip
     count = 0
@@ -444,23 +444,23 @@ def _parts(message: Message) -> Iterator[Message]:
 
 
 def _writer(
-    to: BinaryIO, form: Form, schema: Schema | None, schema_id: int, codec: Literal["deflate", "null"], generation: int | None
+    to: BinaryIO, form: FileFormat, schema: Schema | None, schema_id: int, codec: Literal["deflate", "null"], generation: int | None
 ) -> tuple[Callable[[Message], object], Callable[[], None]]:
     """What writes one message, and what writes the rest at the end."""
-    if form is Form.JSON:
+    if form is FileFormat.JSON:
         return lambda message: to.write(_line(to_line(message))), to.flush
-    if form is Form.TEXT:
+    if form is FileFormat.TEXT:
         return lambda message: to.write(b"".join(map(_line, to_text(message)))), to.flush
-    if form is Form.DELTA:
+    if form is FileFormat.DELTA:
         deltas = _DeltaWriter(to)
         return deltas.write, deltas.finish
     from recovery.feed.avro import REFERENCES, ContainerWriter, encode, frame
 
     schema = schema or REFERENCES
-    if form is Form.AVRO:
+    if form is FileFormat.AVRO:
         container = ContainerWriter(to, schema, codec, {} if generation is None else {GENERATION: str(generation)})
         return lambda message: container.write(_not_too_long(message)), container.flush
-    if form is Form.FRAMED:
+    if form is FileFormat.FRAMED:
         return lambda message: to.write(frame(encode(_not_too_long(message), schema), schema_id)), to.flush
     return lambda message: to.write(encode(_not_too_long(message), schema)), to.flush
 

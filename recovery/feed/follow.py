@@ -36,7 +36,7 @@ class Following:
     def __init__(self, directory: str | Path, schema: Schema | None = None) -> None:
         self._directory = Path(directory)
         self._schema = schema
-        self._files: dict[str, _File] = {}
+        self._files: dict[str, _FollowedFile] = {}
         self._generations = Generations()
 
     def look(self) -> Iterator[Located]:
@@ -49,7 +49,7 @@ class Following:
         except OSError as error:
             raise InvalidRequestError(f"{self._directory} cannot be read: {error.strerror}") from None
         for name in names:
-            file = self._files.setdefault(name, _File(self._directory / name))
+            file = self._files.setdefault(name, _FollowedFile(self._directory / name))
             for located in file.look(self._schema):
                 self._generations.check(located)
                 yield located
@@ -65,7 +65,7 @@ def _mark(found: os.stat_result) -> tuple[int, int, int]:
 
 
 @dataclass(slots=True)
-class _File:
+class _FollowedFile:
     """`known`: the inode, size and time of change at the last look. `offset`, `line`: where its next line begins."""
 
     path: Path

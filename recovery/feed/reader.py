@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from changelog.base.errors import InvalidRequestError
-from recovery.feed.batch import BYTES_PER_TIME, END, Batch, Held, Waiting, bytes_of, counts_of, in_order, named
+from recovery.feed.batch import BYTES_PER_TIME, END, BufferedUpdates, FeedBatch, Waiting, bytes_of, counts_of, in_order, named
 from recovery.feed.errors import FeedError, Rule
 from recovery.feed.messages import Key, Message, Progress, Update, Updates
 from recovery.feed.reference import ReferenceRules
@@ -63,7 +63,7 @@ class CdcReader:
             raise InvalidRequestError("a lenient reader refuses nothing, so it has nothing to remember: choose one of the two")
         self._rules: Rules = ReferenceRules() if lenient else StrictRules(remember)
 
-    def feed(self, message: Message | dict[str, Any]) -> Batch | None:
+    def feed(self, message: Message | dict[str, Any]) -> FeedBatch | None:
         """Takes one message, a value or the decoded Avro-JSON object. Returns what became complete by it, if anything.
 
         The data of the message is kept as it is, and not copied: do not change it afterwards. Raises `FeedError` if the
@@ -78,7 +78,7 @@ class CdcReader:
         delivered = self._rules.deliver()
         if delivered is None:
             return None
-        return Batch(in_order(delivered), self.frontier)
+        return FeedBatch(in_order(delivered), self.frontier)
 
     @property
     def frontier(self) -> tuple[int, ...]:
@@ -86,10 +86,10 @@ class CdcReader:
         return () if self._rules.frontier == END else (self._rules.frontier,)
 
     @property
-    def held(self) -> Held:
+    def held(self) -> BufferedUpdates:
         """How much the reader holds back. `remember` is not counted."""
         times = self._rules.times()
-        return Held(self._rules.updates, times, self._rules.bytes + times * BYTES_PER_TIME)
+        return BufferedUpdates(self._rules.updates, times, self._rules.bytes + times * BYTES_PER_TIME)
 
     @property
     def ignored(self) -> int:
@@ -258,6 +258,6 @@ class StrictRules:
 _NONE: dict[Key, Update] = {}
 
 
-def batches(reader: CdcReader, messages: Iterable[Message | dict[str, Any]]) -> list[Batch]:
+def batches(reader: CdcReader, messages: Iterable[Message | dict[str, Any]]) -> list[FeedBatch]:
     """Returns all that a reader delivers for some messages."""
     return [batch for message in messages if (batch := reader.feed(message)) is not None]

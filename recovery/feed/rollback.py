@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from recovery.feed.batch import END, Batch, Held, bytes_of, counts_of, in_order, named
+from recovery.feed.batch import END, BufferedUpdates, FeedBatch, bytes_of, counts_of, in_order, named
 from recovery.feed.errors import FeedError, Rule
 from recovery.feed.messages import Message, Progress, Update, Updates
 from recovery.feed.spelling import from_json
@@ -43,7 +43,7 @@ class RollbackReader:
         self._since: dict[Update, None] = {}
         """The distinct updates since the last progress message."""
 
-    def feed(self, message: Message | dict[str, Any]) -> Batch | None:
+    def feed(self, message: Message | dict[str, Any]) -> FeedBatch | None:
         """Takes one message, a value or the decoded Avro-JSON object. Returns what became complete by it, if anything.
 
         Raises `FeedError` if the message is none, or if the channel cannot have been an ordered one. Then nothing of
@@ -59,7 +59,7 @@ class RollbackReader:
         self._since.update(dict.fromkeys(message.updates))
         return None
 
-    def _progress(self, progress: Progress) -> Batch | None:
+    def _progress(self, progress: Progress) -> FeedBatch | None:
         upper = progress.upper[0] if progress.upper else END
         rolls_back = self._rolls_back(upper)
         if not self._lenient:
@@ -69,7 +69,7 @@ class RollbackReader:
             self.discarded += len(since)
             return None
         self._frontier, self._last = upper, progress
-        return Batch(in_order(since), self.frontier)
+        return FeedBatch(in_order(since), self.frontier)
 
     def _rolls_back(self, upper: int) -> bool:
         return self._last is not None and upper <= self._frontier
@@ -95,6 +95,6 @@ class RollbackReader:
         return () if self._frontier == END else (self._frontier,)
 
     @property
-    def held(self) -> Held:
+    def held(self) -> BufferedUpdates:
         """How much the reader holds back: the updates since the last progress message."""
-        return Held(len(self._since), len({each.time for each in self._since}), sum(bytes_of(each.key) for each in self._since))
+        return BufferedUpdates(len(self._since), len({each.time for each in self._since}), sum(bytes_of(each.key) for each in self._since))

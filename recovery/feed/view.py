@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from changelog.base.errors import InvalidRequestError
-from recovery.feed.batch import Batch
+from recovery.feed.batch import FeedBatch
 from recovery.feed.messages import LONG_MAX, Json, Key, key_of
 from tiered.text import shown
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ViewRecord:
     """A record of a view. `multiplicity`: how often it is there; never 0, and below 0 only if the feed says so.
 
     `since`: the time from which on it was there without a break, with whatever multiplicity.
@@ -27,7 +27,7 @@ class Row:
     since: int
 
 
-class View:
+class FeedView:
     """Adds up batches. `at`: up to and with which time; None: up to the frontier. `frontier`: that of the last batch.
 
     It holds one row for each record that is there.
@@ -38,9 +38,9 @@ class View:
             raise InvalidRequestError(f"the time of a view is {shown(at)}, not an integer of 64 bits from 0")
         self.frontier: tuple[int, ...] = (0,)
         self._at = at
-        self._rows: dict[Key, Row] = {}
+        self._rows: dict[Key, ViewRecord] = {}
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: FeedBatch) -> None:
         """Adds the next batch."""
         for data, time, diff in sorted(batch.updates, key=lambda each: each[1]):
             if self._at is None or time <= self._at:
@@ -48,7 +48,7 @@ class View:
                 row = self._rows.get(key)
                 multiplicity = diff + (row.multiplicity if row else 0)
                 if multiplicity:
-                    self._rows[key] = Row(data, multiplicity, row.since if row else time)
+                    self._rows[key] = ViewRecord(data, multiplicity, row.since if row else time)
                 else:
                     self._rows.pop(key, None)
         self.frontier = batch.frontier
@@ -61,11 +61,11 @@ class View:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[ViewRecord]:
         """Yields the rows, sorted by their records: text as it is, all else by its canonical JSON."""
         for key in sorted(self._rows, key=lambda key: (key, False) if type(key) is str else (key[0], True)):
             yield self._rows[key]
 
-    def get(self, record: Json) -> Row | None:
+    def get(self, record: Json) -> ViewRecord | None:
         """Returns the row of a record, or None if it is not there."""
         return self._rows.get(key_of(record))

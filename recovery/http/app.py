@@ -33,7 +33,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from changelog.base.runtime import Runtime
 from recovery.http.audits import AuditRun, audit_runs, report_of
-from recovery.http.view import View
+from recovery.http.view import ServerView
 
 PAGE = Path(__file__).parent / "page"
 FILES = {
@@ -61,7 +61,7 @@ AUDITS_EVERY_S = 30.0
 """The directory of audits is read at most this often."""
 
 
-def make_app(view: View, registry: CollectorRegistry, hosts: Collection[str] | None) -> ASGIApp:
+def make_app(view: ServerView, registry: CollectorRegistry, hosts: Collection[str] | None) -> ASGIApp:
     """Returns the ASGI application. `hosts`: the names that requests may call this machine; None: any."""
     audits = _Audits(view.settings.daemon.audit_reports, view.runtime)
 

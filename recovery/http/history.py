@@ -36,7 +36,7 @@ COARSE_MAX = 288
 """Older ones become one point for every `COARSE_S` seconds: a day of them."""
 
 
-class Point(NamedTuple):
+class HistoryPoint(NamedTuple):
     """`at`: `Runtime.monotonic`, in seconds. The rates are entries per second, and the backlog counts entries.
 
     None: not known.
@@ -53,34 +53,34 @@ Past = Mapping[int, Figures]
 """The figures of a point by the number of its five minutes since 1970."""
 
 
-class History:
+class StatusHistory:
     """Points in order of time: at most `FINE_MAX + COARSE_MAX + 1` of this process, and those of earlier ones."""
 
     def __init__(self) -> None:
-        self._earlier: Sequence[Point] = ()
-        self._fine: deque[Point] = deque()
-        self._coarse: deque[Point] = deque(maxlen=COARSE_MAX)
-        self._bucket: list[Point] = []
+        self._earlier: Sequence[HistoryPoint] = ()
+        self._fine: deque[HistoryPoint] = deque()
+        self._coarse: deque[HistoryPoint] = deque(maxlen=COARSE_MAX)
+        self._bucket: list[HistoryPoint] = []
 
-    def add(self, point: Point) -> None:
+    def add(self, point: HistoryPoint) -> None:
         self._fine.append(point)
         if len(self._fine) > FINE_MAX:
             self._thin(self._fine.popleft())
 
-    def _thin(self, point: Point) -> None:
+    def _thin(self, point: HistoryPoint) -> None:
         if self._bucket and point.at // COARSE_S != self._bucket[0].at // COARSE_S:
             self._coarse.append(_merged(self._bucket))
             self._bucket = []
         self._bucket.append(point)
 
-    def points(self) -> list[Point]:
+    def points(self) -> list[HistoryPoint]:
         """All points, oldest first."""
         own = self._own()
         first = own[0].at if own else math.inf
         earlier = [point for point in self._earlier if point.at + COARSE_S <= first]
-        return [*_with_gaps(earlier), *([Point(earlier[-1].at + COARSE_S)] if earlier else []), *own]
+        return [*_with_gaps(earlier), *([HistoryPoint(earlier[-1].at + COARSE_S)] if earlier else []), *own]
 
-    def _own(self) -> list[Point]:
+    def _own(self) -> list[HistoryPoint]:
         return [*self._coarse, *([_merged(self._bucket)] if self._bucket else []), *self._fine]
 
     def past(self, unix_s: float, now: float) -> Past:
@@ -88,7 +88,7 @@ class History:
 
         Minutes that are not over yet are left out.
         """
-        gathered: dict[int, list[Point]] = {}
+        gathered: dict[int, list[HistoryPoint]] = {}
         for point in self._own():
             gathered.setdefault(int((unix_s - (now - point.at)) // COARSE_S), []).append(point)
         merged = {number: _merged(points) for number, points in gathered.items() if (number + 1) * COARSE_S <= unix_s}
@@ -96,22 +96,22 @@ class History:
 
     def recall(self, past: Past, unix_s: float, now: float) -> None:
         """Takes in the note's points. Only those that are older than all of this process are shown."""
-        self._earlier = [Point(now - (unix_s - number * COARSE_S), *past[number]) for number in sorted(past)]
+        self._earlier = [HistoryPoint(now - (unix_s - number * COARSE_S), *past[number]) for number in sorted(past)]
 
 
-def _with_gaps(points: Sequence[Point]) -> Iterator[Point]:
+def _with_gaps(points: Sequence[HistoryPoint]) -> Iterator[HistoryPoint]:
     """A point without figures wherever some are missing."""
     for point, following in pairwise(points):
         yield point
         if following.at - point.at > 1.5 * COARSE_S:
-            yield Point(point.at + COARSE_S)
+            yield HistoryPoint(point.at + COARSE_S)
     yield from points[-1:]
 
 
-def _merged(points: Sequence[Point]) -> Point:
+def _merged(points: Sequence[HistoryPoint]) -> HistoryPoint:
     """One point for many: the mean of each rate, and the largest backlog, so that no peak disappears."""
     backlogs = [point.backlog for point in points if point.backlog is not None]
-    return Point(
+    return HistoryPoint(
         points[0].at, _mean(point.inflow for point in points), _mean(point.drain for point in points), max(backlogs, default=None),
     )
 

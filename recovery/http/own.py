@@ -27,7 +27,7 @@ def memory_bytes() -> int | None:
     return None
 
 
-class Calls:
+class RecentCalls:
     """How many calls were made, and how many failed, within the last `LATE_S` seconds. `made` counts them so far."""
 
     def __init__(self, made: Callable[[], Made], runtime: Runtime) -> None:

@@ -22,8 +22,8 @@ from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import ChangeId
 from changelog.log import ChangeLog
-from recovery.http.history import COARSE_S, History, Point, exchange
-from recovery.http.own import Calls
+from recovery.http.history import COARSE_S, HistoryPoint, StatusHistory, exchange
+from recovery.http.own import RecentCalls
 from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM
 from recovery.status.known import SERVICES, Status
 from tiered.open import Backends
@@ -67,14 +67,14 @@ class Sampler:
 
     def __init__(
         self, look: Callable[[], Awaitable[Status]], questions: Mapping[str, Callable[[], Awaitable[object]]], runtime: Runtime,
-        calls: Calls | None = None, odd_files: Callable[[], int | None] = lambda: None, log: ChangeLog | None = None,
+        calls: RecentCalls | None = None, odd_files: Callable[[], int | None] = lambda: None, log: ChangeLog | None = None,
     ) -> None:  # fmt: skip
         self.status: Status | None = None
         self.taken_at: float | None = None
         self.failing_since: float | None = None
         self.error: str | None = None
-        self.history = History()
-        self.calls = calls or Calls(dict, runtime)
+        self.history = StatusHistory()
+        self.calls = calls or RecentCalls(dict, runtime)
         self.services = {name: Reach() for name in questions}
         self._look = look
         self._questions = questions
@@ -125,7 +125,7 @@ class Sampler:
         told = "; ".join(status.problems) or "the changelog does not answer" if error is None else text_of(error)
         self.error = told or type(error).__name__
         self.failing_since = now if self.failing_since is None else self.failing_since
-        self.history.add(Point(now))
+        self.history.add(HistoryPoint(now))
 
     async def _exchange(self) -> None:
         """Keeps the history in the changelog, and learns what earlier processes kept, every `COARSE_S` seconds."""
@@ -175,8 +175,8 @@ def _log_unforeseen(error: Exception) -> None:
         events.warning("status_failed", error, exc_info=error)
 
 
-def _point(now: float, status: Status) -> Point:
+def _point(now: float, status: Status) -> HistoryPoint:
     source = status.sources.get("recovery")
     if source is None:
-        return Point(now)
-    return Point(now, source.verdict.inflow_per_s, source.verdict.drain_per_s, source.total.lag)
+        return HistoryPoint(now)
+    return HistoryPoint(now, source.verdict.inflow_per_s, source.verdict.drain_per_s, source.total.lag)

@@ -34,9 +34,9 @@ from changelog.base.runtime import Runtime
 from recovery.commands import TIERED
 from recovery.http.app import make_app
 from recovery.http.decisions import Decisions
-from recovery.http.own import Calls, Made
+from recovery.http.own import Made, RecentCalls
 from recovery.http.sampler import Sampler, questions_to
-from recovery.http.view import View, Worker
+from recovery.http.view import ServerView, Worker
 from recovery.metrics import StatusMetrics
 from recovery.status.known import SERVICES
 from recovery.status.look import gather
@@ -125,10 +125,10 @@ async def serve(
         return {SERVICES[service]: calls for service, calls in metrics.calls_made().items()}
 
     sampler = Sampler(
-        partial(gather, backends, settings, runtime), questions_to(backends), runtime, Calls(made, runtime),
+        partial(gather, backends, settings, runtime), questions_to(backends), runtime, RecentCalls(made, runtime),
         lambda: getattr(backends.tiers.long_term, "odd_files", None), backends.log,
     )  # fmt: skip
-    view = View(sampler, decisions, worker, runtime, settings, tiered)
+    view = ServerView(sampler, decisions, worker, runtime, settings, tiered)
     registry.register(StatusMetrics(view.status, view.age_s))
     app = make_app(view, registry, names_of(bound, settings.daemon.http_host))
     logger.addHandler(decisions)
@@ -143,7 +143,7 @@ async def serve(
         logger.removeHandler(decisions)
 
 
-class _Server(uvicorn.Server):
+class _StatusServer(uvicorn.Server):
     """uvicorn without signal handlers: the daemon's stay in place."""
 
     @contextmanager
@@ -151,7 +151,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _Connection(H11Protocol):
+class _TimedConnection(H11Protocol):
     """A connection that ends after `connection_s` seconds, and at the latest `STOP_S` seconds later.
 
     uvicorn itself waits without an end for the first request, for the rest of one, and for a client to read its answer.
@@ -170,7 +170,7 @@ class _Connection(H11Protocol):
         super().connection_made(transport)
         self._ending = self.loop.call_later(self._connection_s, self._end)
         if len(self.connections) > self._connections_max:
-            idle = [each for each in cast(set[_Connection], self.connections) if each.is_idle and not each.transport.is_closing()]
+            idle = [each for each in cast(set[_TimedConnection], self.connections) if each.is_idle and not each.transport.is_closing()]
             min(idle, key=lambda each: each.since).transport.abort()  # there is one: this one has no request yet
 
     @property
@@ -197,8 +197,8 @@ async def run_uvicorn(app: ASGIApp, bound: socket.socket, connection_s: float = 
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     connections_max = max(2, min(CONNECTIONS_MAX, descriptors - DESCRIPTORS_LEFT if descriptors > 0 else CONNECTIONS_MAX))
     requests_max = max(1, min(REQUESTS_MAX, connections_max * 9 // 10))
-    connection = cast(type[H11Protocol], partial(_Connection, connection_s=connection_s, connections_max=connections_max))
-    server = _Server(uvicorn.Config(
+    connection = cast(type[H11Protocol], partial(_TimedConnection, connection_s=connection_s, connections_max=connections_max))
+    server = _StatusServer(uvicorn.Config(
         _Bounded(app, requests_max), http=connection, ws="none", lifespan="off", interface="asgi3", log_config=None, access_log=False,
         server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=STOP_S,
         h11_max_incomplete_event_size=HEAD_BYTES_MAX, backlog=BACKLOG,

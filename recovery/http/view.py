@@ -20,7 +20,7 @@ from recovery.http.sampler import EVERY_S, Reach, Sampler
 from recovery.outages import Outage, Outages
 from recovery.status.as_json import as_json, verdict_json
 from recovery.status.feed import FeedState
-from recovery.status.known import SERVICES, UNKNOWN, Level
+from recovery.status.known import SERVICES, UNKNOWN, StatusLevel
 from recovery.status.words import away_sentence
 from tiered.settings import Settings
 
@@ -39,7 +39,7 @@ class Worker(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ServerView:
     """All that the server shows. Nothing here waits or asks a service. `tiered`: how commands for this store begin."""
 
     sampler: Sampler
@@ -65,8 +65,8 @@ class View:
         known = as_json(judged, show_objects=self._names_shown, tiered=self.tiered)
         known["problems"] = [self._hidden(each) for each in known["problems"]]
         if is_old:
-            lost = known["level"] == Level.LOST  # that is known still
-            known["level"] = Level.LOST.value if lost else Level.UNKNOWN.value
+            lost = known["level"] == StatusLevel.LOST  # that is known still
+            known["level"] = StatusLevel.LOST.value if lost else StatusLevel.UNKNOWN.value
             unknown = f"It is not known whether recovery keeps up. These figures are {self._age()} old."
             known["headline"] = f"{'DATA IS LOST. ' if lost else ''}{away_sentence(replace(status, answers=False))}{unknown}"
             known["problems"] = [self._failure(), *known["problems"]]
@@ -76,7 +76,7 @@ class View:
                 if known["feed"] is not None:
                     known["feed"] |= {"state": FeedState.UNKNOWN.value, "why": "These figures are old."}
         elif (still_s := self._still_s) is not None:  # others count it as alive, because its reports go on
-            known["level"] = Level.UNKNOWN.value if known["level"] == Level.OK else known["level"]
+            known["level"] = StatusLevel.UNKNOWN.value if known["level"] == StatusLevel.OK else known["level"]
             told = f"This daemon does nothing: no pass has read the changelog for {_long(still_s)}."
             known["headline"] = f"{told} {known['headline']}"
             known["orders"].append({"why": "This daemon makes no pass. Read its log, and restart it.", "type": None})
@@ -107,7 +107,7 @@ class View:
         """Returns what stands for `status` before the first look that succeeded."""
         failed = self.sampler.error is not None
         return {
-            "level": Level.UNKNOWN.value,
+            "level": StatusLevel.UNKNOWN.value,
             "headline": "The changelog could not be read yet." if failed else "There are no figures yet: the daemon reads the changelog.",
             "orders": [{"why": "See what is missing or out of reach.", "type": typed("tiered check", self.tiered)}] if failed else [],
             "tiered": self.tiered,

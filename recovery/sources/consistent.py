@@ -61,7 +61,7 @@ _RULE = re.compile(r" \(rule (\w+): [^()]*\)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class BrokenRule:
     """A rule that a feed breaks. `why`: what was found, as one clause. `time`, `data`: which these are, if known.
 
     `rule`: None if a file cannot be read; then `why` is a whole sentence.
@@ -74,7 +74,7 @@ class Fault:
     data: str | None = None
 
 
-class Reading:
+class ConsistentFeeds:
     """What the messages of one or more feeds say. It is a context manager: `close` frees what Spark keeps for it.
 
     `frontier`: one row for each feed. `frontier` is the first time that is not known to be complete; null if `closed`:
@@ -162,7 +162,7 @@ class Reading:
         return sums.select("feed", "data", f.when(fits, f.col("sum").cast("bigint")).otherwise(f.raise_error(why)).alias("count"))
 
 
-def open_feed(session: SparkSession, directory: str, *, parallel: int | None = None) -> Reading:
+def open_feed(session: SparkSession, directory: str, *, parallel: int | None = None) -> ConsistentFeeds:
     """Reads the feed in a directory. Use it in a `with` block.
 
     `parallel`: about how many files are read at once. Raises `FeedError` if the feed breaks a rule; it names the file,
@@ -171,7 +171,9 @@ def open_feed(session: SparkSession, directory: str, *, parallel: int | None = N
     """
     options = {"path": directory} | ({} if parallel is None else {"parallel": str(parallel)})
     needed = ddl({name: FEED[name] for name in NEEDED})
-    reading = Reading(session.read.format("tiered.feed").options(**options).schema(needed).load(), [str(Path(directory).absolute())])
+    reading = ConsistentFeeds(
+        session.read.format("tiered.feed").options(**options).schema(needed).load(), [str(Path(directory).absolute())]
+    )
     if not reading.faults:
         return reading
     reading.close()
@@ -190,7 +192,7 @@ def _distinct(messages: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def _faults_of_messages(held: DataFrame) -> Iterator[Fault]:
+def _faults_of_messages(held: DataFrame) -> Iterator[BrokenRule]:
     """Yields what is wrong with a message alone, or with two updates of the same record and time."""
     declared = f.col("counts")
     times = f.transform(declared, lambda each: each["time"])
@@ -205,15 +207,15 @@ def _faults_of_messages(held: DataFrame) -> Iterator[Fault]:
     found = held.withColumn("rule", broken).where(f.isnotnull("error") | f.isnotnull("rule"))
     for row in _first(found, "rule", "time", "lower", "upper", "data", "least", "greatest", "kind", "error"):
         if row.error is not None:
-            yield Fault(row.feed, None, row.error)
+            yield BrokenRule(row.feed, None, row.error)
         elif row.rule == Rule.DIFF.name:
             why = f"{row.data[:DATA_MAX]} at time {row.time} has the diffs {row.least} and {row.greatest}"
-            yield Fault(row.feed, Rule.DIFF, why, row.time, row.data)
+            yield BrokenRule(row.feed, Rule.DIFF, why, row.time, row.data)
         elif row.kind == UPDATE:
-            yield Fault(row.feed, Rule.TIME, f"an update has the time {row.time}", row.time, row.data)
+            yield BrokenRule(row.feed, Rule.TIME, f"an update has the time {row.time}", row.time, row.data)
         else:
             upper = "its end" if row.upper is None else row.upper
-            yield Fault(row.feed, Rule[row.rule], f"a progress message from {row.lower} to {upper} is not possible", row.lower)
+            yield BrokenRule(row.feed, Rule[row.rule], f"a progress message from {row.lower} to {upper} is not possible", row.lower)
 
 
 def _first(faults: DataFrame, *columns: str) -> list[Row]:
@@ -260,7 +262,7 @@ def _range_of(bounds: Sequence[float]) -> Column:
     return reduce(add, [(f.col("at").cast("double") >= bound).cast("int") for bound in bounds], f.lit(0))
 
 
-def _faults_of_points(points: DataFrame) -> Iterator[Fault]:
+def _faults_of_points(points: DataFrame) -> Iterator[BrokenRule]:
     """Yields mixed generations, contradictions between progress messages, and times with more updates than declared."""
     declared = f.coalesce("most", f.lit(0))
     mixed = f.coalesce(f.col("oldest") != f.col("newest"), f.lit(False))
@@ -271,18 +273,18 @@ def _faults_of_points(points: DataFrame) -> Iterator[Fault]:
     for row in _first(found, "at", "rule", "said", "covered", "found", "least", "most", "oldest", "newest"):
         rule, time = Rule[row.rule], row["at"]
         if rule is Rule.GENERATION:
-            yield Fault(row.feed, rule, f"there are files of the generations {row.oldest} and {row.newest}")
+            yield BrokenRule(row.feed, rule, f"there are files of the generations {row.oldest} and {row.newest}")
         elif rule is Rule.COUNT:
-            yield Fault(row.feed, rule, f"time {time} has {row.found} distinct updates, and {row.most or 0} are declared", time)
+            yield BrokenRule(row.feed, rule, f"time {time} has {row.found} distinct updates, and {row.most or 0} are declared", time)
         else:
             least = row.least if row.said == row.covered else 0
-            yield Fault(row.feed, rule, f"progress messages declare {least} and {row.most} updates at time {time}", time)
+            yield BrokenRule(row.feed, rule, f"progress messages declare {least} and {row.most} updates at time {time}", time)
 
 
 # --- where a fault is ------------------------------------------------------------------------------
 
 
-def located(messages: DataFrame, fault: Fault) -> FeedError | ConfigurationError:
+def located(messages: DataFrame, fault: BrokenRule) -> FeedError | ConfigurationError:
     """Returns the error of a fault, with the files and places of the first `BLAMED` messages that it is about.
 
     `messages`: the same messages again, with all columns of the format tiered.feed.

@@ -22,7 +22,7 @@ from recovery.sources.columns import FINDINGS, Row
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class FindingsRun:
     """A run as it was when the query was planned.
 
     `complete`: something may be deleted because of it. `done`: the keys of its parts that have a file, each with its
@@ -36,7 +36,7 @@ class Run:
     faults: tuple[tuple[int, str], ...]
 
 
-def look(where: str) -> Run:
+def look(where: str) -> FindingsRun:
     """Checks a run. It reads the manifest and all findings.
 
     Raises `ConfigurationError` if there is no run or if newer software wrote it, `CorruptRecordError` if its manifest
@@ -52,10 +52,10 @@ def look(where: str) -> Run:
         (piece.range, directory.faults.get(piece.key) or errors.get(piece.range) or "this range was not audited")
         for piece in tiling.missing
     )
-    return Run(directory.uri, manifest.run, proven.complete, done, faults)
+    return FindingsRun(directory.uri, manifest.run, proven.complete, done, faults)
 
 
-def rows(run: Run, parts: Sequence[tuple[str, int]], faults: Sequence[tuple[int, str]]) -> Iterator[list[Row]]:
+def rows(run: FindingsRun, parts: Sequence[tuple[str, int]], faults: Sequence[tuple[int, str]]) -> Iterator[list[Row]]:
     """Yields the findings of these parts, page by page, and a row for each fault."""
     if faults:
         yield [_fault(run, number, sentence) for number, sentence in faults]
@@ -74,6 +74,6 @@ def _values(column: pa.Array) -> list[object]:
     return list((column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist())
 
 
-def _fault(run: Run, number: int, sentence: str) -> Row:
+def _fault(run: FindingsRun, number: int, sentence: str) -> Row:
     values = {"range": number, "run": run.run, "complete": run.complete, "error": sentence}
     return tuple(values.get(name) for name in FINDINGS)

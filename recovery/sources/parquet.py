@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 from changelog.base.directories import sync_directory
 from changelog.base.errors import ConfigurationError, CorruptRecordError
 from changelog.base.runtime import Runtime
-from recovery.audit.directory import Files
+from recovery.audit.directory import DirectoryFiles
 from recovery.audit.plan import check_same, inputs_of
 from recovery.audit.work import check_there
 from recovery.sources.columns import ARROW, OBJECTS, Row, batch_of
@@ -161,9 +161,9 @@ async def export_objects(
 # --- the place -------------------------------------------------------------------------------------
 
 
-def _place(to: str, settings: Settings, runtime: Runtime) -> tuple[Files, Path]:
+def _place(to: str, settings: Settings, runtime: Runtime) -> tuple[DirectoryFiles, Path]:
     """The directory in which the export is written, and the one that it becomes."""
-    asked = Files.at(to, runtime, WHAT)
+    asked = DirectoryFiles.at(to, runtime, WHAT)
     if (target := asked.local) is None:
         raise ConfigurationError(
             f"{WHAT} {asked.uri} is not on this machine: give a directory, or let Spark write the table"
@@ -176,11 +176,11 @@ def _place(to: str, settings: Settings, runtime: Runtime) -> tuple[Files, Path]:
             raise ConfigurationError(f"{target} holds an export already: give another directory, or delete this one")
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise ConfigurationError(f"{target} is a file, or a directory that is not empty: give one that is not there yet")
-    return Files.at(f"{target}{UNFINISHED}", runtime, WHAT), target
+    return DirectoryFiles.at(f"{target}{UNFINISHED}", runtime, WHAT), target
 
 
 @contextmanager
-def _unfinished(files: Files) -> Iterator[None]:
+def _unfinished(files: DirectoryFiles) -> Iterator[None]:
     """Makes the directory if it is not there, and keeps others out of it as long as the block lasts."""
     files.make("")
     with files.explained("be locked"):
@@ -198,7 +198,7 @@ def _unfinished(files: Files) -> Iterator[None]:
         os.close(held)
 
 
-def _begun(files: Files, wanted: ObjectsExport) -> ObjectsExport:
+def _begun(files: DirectoryFiles, wanted: ObjectsExport) -> ObjectsExport:
     """The export that goes on in this directory, or the `wanted` one, which begins. Refuses what is of another one."""
     names = [seen.name for seen in files.list()]
     for name in names:
@@ -235,7 +235,7 @@ def _told_in(text: bytes, where: str) -> ObjectsExport:
     return ObjectsExport(store, prefix, blobs, export, began)
 
 
-def _parts(files: Files, found: ObjectsExport) -> Iterator[ExportPart]:
+def _parts(files: DirectoryFiles, found: ObjectsExport) -> Iterator[ExportPart]:
     """The parts that are there. Each must go on where the one before it ends."""
     names = sorted((seen.name for seen in files.list() if _PART.fullmatch(seen.name)), key=lambda name: (len(name), name))
     end: bytes | None = bounds_of(found.prefix).start.encode()
@@ -247,7 +247,7 @@ def _parts(files: Files, found: ObjectsExport) -> Iterator[ExportPart]:
         end = part.end
 
 
-def _part_of(files: Files, name: str, export: str) -> ExportPart:
+def _part_of(files: DirectoryFiles, name: str, export: str) -> ExportPart:
     with files.explained("be read", name):
         try:
             parquet = pq.read_metadata(f"{files.path}/{name}")
@@ -267,7 +267,7 @@ def _part_of(files: Files, name: str, export: str) -> ExportPart:
     return part
 
 
-def _broken(files: Files, name: str, why: str) -> CorruptRecordError:
+def _broken(files: DirectoryFiles, name: str, why: str) -> CorruptRecordError:
     return CorruptRecordError(f"{files.path}/{name} cannot be used, because {why}: delete {files.path}, and export anew")
 
 
@@ -275,7 +275,7 @@ def _name(number: int) -> str:
     return f"part-{number:06d}.parquet"
 
 
-def _size(files: Files, name: str) -> int:
+def _size(files: DirectoryFiles, name: str) -> int:
     with files.explained("be read", name):
         return os.stat(f"{files.path}/{name}").st_size
 
@@ -284,7 +284,7 @@ def _size(files: Files, name: str) -> int:
 
 
 class _Writing:
-    def __init__(self, files: Files, export: ObjectsExport, tiers: Tiers, runtime: Runtime, end: bytes | None) -> None:
+    def __init__(self, files: DirectoryFiles, export: ObjectsExport, tiers: Tiers, runtime: Runtime, end: bytes | None) -> None:
         self._files = files
         self._export = export
         self._tiers = tiers

@@ -44,7 +44,7 @@ Page = tuple[list[Row], str | bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TablePartition:
     """A partition: the names or keys from `start` (inclusive) to `end` (exclusive; None: no end).
 
     `blobs`: whether `tiered.objects` asks for the blobs of large objects.
@@ -55,7 +55,7 @@ class Part:
     blobs: bool = True
 
 
-async def read_blobs(backends: Backends, start: str | bytes, part: Part) -> Page:
+async def read_blobs(backends: Backends, start: str | bytes, part: TablePartition) -> Page:
     assert isinstance(start, str)
     page = await backends.tiers.long_term.list(start, part.end, PAGE)
     rows: list[Row] = []
@@ -74,7 +74,7 @@ async def read_blobs(backends: Backends, start: str | bytes, part: Part) -> Page
     return rows, page.next_start
 
 
-async def read_tombstones(backends: Backends, start: str | bytes, part: Part) -> Page:
+async def read_tombstones(backends: Backends, start: str | bytes, part: TablePartition) -> Page:
     page = await backends.tiers.high_volume.redirects(_key(start), _key(part.end), PAGE)
     rows: list[Row] = [
         (path, target, read_name(target).revision, usecase_of(path), us_of(deadline_ns), None)
@@ -84,7 +84,7 @@ async def read_tombstones(backends: Backends, start: str | bytes, part: Part) ->
     return rows, page.next_start
 
 
-async def read_changes(backends: Backends, start: str | bytes, part: Part) -> Page:
+async def read_changes(backends: Backends, start: str | bytes, part: TablePartition) -> Page:
     assert isinstance(start, str)
     page = await backends.log.entries(start, ENTRIES_PAGE)
     rows: list[Row] = []
@@ -104,7 +104,7 @@ async def read_changes(backends: Backends, start: str | bytes, part: Part) -> Pa
     return rows, page.next_start
 
 
-async def read_objects_of(backends: Backends, start: str | bytes, part: Part) -> Page:
+async def read_objects_of(backends: Backends, start: str | bytes, part: TablePartition) -> Page:
     return await read_objects(backends.tiers, SystemRuntime(), _key(start), _key(part.end), blobs=part.blobs)
 
 
@@ -117,25 +117,25 @@ def _key(name: str | bytes | None) -> bytes | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class StoreTable:
     """One table of a store. `name`: its format in Spark. `read`: reads one page."""
 
     name: str
     columns: Mapping[str, str]
-    read: Callable[[Backends, str | bytes, Part], Awaitable[Page]]
+    read: Callable[[Backends, str | bytes, TablePartition], Awaitable[Page]]
 
 
-TABLES: Mapping[str, Table] = {
+TABLES: Mapping[str, StoreTable] = {
     table.name: table for table in (
-        Table("tiered.objects", OBJECTS, read_objects_of),
-        Table("tiered.blobs", BLOBS, read_blobs),
-        Table("tiered.tombstones", TOMBSTONES, read_tombstones),
-        Table("tiered.changes", CHANGES, read_changes),
+        StoreTable("tiered.objects", OBJECTS, read_objects_of),
+        StoreTable("tiered.blobs", BLOBS, read_blobs),
+        StoreTable("tiered.tombstones", TOMBSTONES, read_tombstones),
+        StoreTable("tiered.changes", CHANGES, read_changes),
     )
 }  # fmt: skip
 
 
-def plan(table: str, settings: Settings, parallel: int, prefix: str = "", blobs: bool = True) -> list[Part]:
+def plan(table: str, settings: Settings, parallel: int, prefix: str = "", blobs: bool = True) -> list[TablePartition]:
     """Returns the partitions of a table. `parallel`: about how many of them are read at once.
 
     Blobs and tombstones are cut as the audit cuts its ranges, objects as the table's rows are, changes by the shards of
@@ -150,7 +150,7 @@ def bounds_of(prefix: str) -> Bounds:
     return Bounds.of_prefix(ObjectPrefix.parse(prefix).path)
 
 
-async def _plan(table: str, settings: Settings, parallel: int, prefix: str, blobs: bool) -> list[Part]:
+async def _plan(table: str, settings: Settings, parallel: int, prefix: str, blobs: bool) -> list[TablePartition]:
     check_there(settings)
     runtime = SystemRuntime()
     if table == "tiered.changes":
@@ -159,12 +159,12 @@ async def _plan(table: str, settings: Settings, parallel: int, prefix: str, blob
         scope = bounds_of(prefix)
         async with open_backends(settings, runtime, writes=False) as backends:
             cuts = await backends.tiers.high_volume.boundaries(parallel) if parallel > 1 else []
-        return [Part(bounds.start, bounds.end, blobs) for bounds in split(cuts, scope)]
+        return [TablePartition(bounds.start, bounds.end, blobs) for bounds in split(cuts, scope)]
     planned = await plan_audit(settings, AuditOptions(directory="", insist=True), parallel, runtime)
-    return [Part(bounds.start, bounds.end) for bounds in planned.ranges]
+    return [TablePartition(bounds.start, bounds.end) for bounds in planned.ranges]
 
 
-async def _shards(settings: Settings, parallel: int, runtime: Runtime) -> list[Part]:
+async def _shards(settings: Settings, parallel: int, runtime: Runtime) -> list[TablePartition]:
     if settings.changelog in (None, "noop"):
         raise ConfigurationError(
             "this store keeps no changelog (changelog: noop), so tiered.changes has nothing to read: read tiered.blobs or tiered.tombstones"
@@ -173,10 +173,10 @@ async def _shards(settings: Settings, parallel: int, runtime: Runtime) -> list[P
         starts = sorted(each.start for each in backends.log.ranges())
     step = max(1, -(-len(starts) // parallel))
     cuts = starts[step::step]
-    return [Part(start, end) for start, end in zip(["", *cuts], [*cuts, None], strict=True)]
+    return [TablePartition(start, end) for start, end in zip(["", *cuts], [*cuts, None], strict=True)]
 
 
-def rows(table: str, settings: str, part: Part) -> Iterator[list[Row]]:
+def rows(table: str, settings: str, part: TablePartition) -> Iterator[list[Row]]:
     """Yields the rows of a partition, page by page. `settings`: those of the store, as JSON.
 
     Call it in a thread without an event loop. Raises `TieredError` if the partition cannot be read to its end.

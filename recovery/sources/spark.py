@@ -42,7 +42,7 @@ from changelog.base.errors import ConfigurationError
 from recovery.audit.work import portable
 from recovery.sources import feed, findings
 from recovery.sources.columns import BLOBS, CHANGES, FEED, FINDINGS, OBJECTS, TOMBSTONES, batch_of, ddl
-from recovery.sources.reading import Part, plan, rows
+from recovery.sources.reading import TablePartition, plan, rows
 from tiered.settings import Settings, load_settings
 
 PARALLEL, PARALLEL_MAX = 8, 4096
@@ -53,7 +53,7 @@ def register(session: SparkSession) -> None:
 
     The executors must be able to import this software (docs/audit.md says how to pack it).
     """
-    for source in (Objects, Blobs, Tombstones, Changes, Findings, Feed):
+    for source in (Objects, BlobsDataSource, Tombstones, Changes, FindingsDataSource, FeedDataSource):
         session.dataSource.register(source)
 
 
@@ -61,7 +61,7 @@ def register(session: SparkSession) -> None:
 class RangePartition(InputPartition):
     """One range of names or keys of a store."""
 
-    part: Part
+    part: TablePartition
 
 
 @dataclass
@@ -136,7 +136,7 @@ class Objects(_Source):
         return StoreReader(self.FORMAT, self.COLUMNS, wanted, self._settings(), self._parallel(), prefix, blobs == "true")
 
 
-class Blobs(_Source):
+class BlobsDataSource(_Source):
     FORMAT, COLUMNS = "tiered.blobs", BLOBS
 
 
@@ -148,7 +148,7 @@ class Changes(_Source):
     FORMAT, COLUMNS = "tiered.changes", CHANGES
 
 
-class Findings(_Source):
+class FindingsDataSource(_Source):
     FORMAT, COLUMNS, OPTIONS = "tiered.findings", FINDINGS, frozenset({"run", "parallel"})
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -159,7 +159,7 @@ class Findings(_Source):
         return FindingsReader(run, self._wanted(schema), self._parallel())
 
 
-class Feed(_Source):
+class FeedDataSource(_Source):
     FORMAT, COLUMNS, OPTIONS = "tiered.feed", FEED, frozenset({"path", "parallel"})
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -16,18 +16,18 @@ from dataclasses import dataclass
 
 from changelog.base.runtime import Runtime
 from changelog.change import LOG_PREFIX, Entry, Unreadable
-from changelog.log import LOG_END, KeyRange, Page
+from changelog.log import LOG_END, EntryPage, KeyRange
 
 COUNT_PAGE = 500
 COUNT_S = 5.0
 """For about so many seconds entries are counted. What was not reached by then is estimated."""
 
-ReadPage = Callable[[KeyRange, int], Awaitable[Page]]
+ReadPage = Callable[[KeyRange, int], Awaitable[EntryPage]]
 """Reads up to so many entries of a range, as `ChangeLog.kept`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class EntryCount:
     """`number`: how many there are; None: not known, because no range was read to its end. `estimated`: it is no more
     than an estimate."""
 
@@ -38,7 +38,7 @@ class Count:
 async def count_entries(
     read: ReadPage, ranges: Sequence[KeyRange], is_counted: Callable[[Entry | Unreadable], bool], runtime: Runtime,
     within_s: float = COUNT_S,
-) -> Count:  # fmt: skip
+) -> EntryCount:  # fmt: skip
     """Counts the entries for which `is_counted` is true, for about `within_s` seconds. It may be asked twice of one.
 
     A log that fits into one page is read with one call. Raises what `read` raises.
@@ -46,7 +46,7 @@ async def count_entries(
     began = runtime.monotonic()
     page = await read(KeyRange(LOG_PREFIX, LOG_END), COUNT_PAGE)
     if page.next_start is None:
-        return Count(sum(map(is_counted, page.entries)))
+        return EntryCount(sum(map(is_counted, page.entries)))
     first = runtime.random.randrange(len(ranges))
     whole = reached = 0
     in_order = sorted(ranges, key=lambda each: each.start)
@@ -55,11 +55,11 @@ async def count_entries(
         while True:
             if runtime.monotonic() - began >= within_s:
                 sure = reached + found
-                return Count(max(sure, round(reached * len(ranges) / whole)) if whole else None, estimated=True)
+                return EntryCount(max(sure, round(reached * len(ranges) / whole)) if whole else None, estimated=True)
             page = await read(KeyRange(start, within.end), COUNT_PAGE)
             found += sum(map(is_counted, page.entries))
             if page.next_start is None:
                 break
             start = page.next_start
         whole, reached = whole + 1, reached + found
-    return Count(reached)
+    return EntryCount(reached)

@@ -26,7 +26,7 @@ from typing import Any
 from changelog.base.errors import CorruptRecordError
 from changelog.log import NOTE_BYTES_MAX, ChangeLog
 from recovery.statistics.columns import COUNTERS, NULLABLE, Offsets, SourceRow, advance, total, with_offsets
-from recovery.statistics.verdict import Sample, Verdict, verdict
+from recovery.statistics.verdict import Sample, SourceVerdict, verdict
 
 RECOVERY, FEED, AUDIT = "recovery", "feed", "audit"
 SOURCES = (RECOVERY, FEED, AUDIT)
@@ -60,7 +60,7 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class Shortfall:
     """What a probe missed although nobody had reported it as processed.
 
     `since_ms`: when that probe ended (the server's time). `amount`: how much was missed. `others`: how much the other
@@ -92,7 +92,7 @@ class Document:
     base: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(DONE, 0))
     folded: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     offsets: Offsets | None = None
-    missing: Missing | None = None
+    missing: Shortfall | None = None
     elsewhere: int = 0
     regressions: int = 0
     samples: tuple[tuple[int, int, int], ...] = ()
@@ -128,7 +128,7 @@ class Document:
         far = [each for each in earlier if after.at_ms - each.at_ms >= WINDOW_MS]
         return (far[-1] if far else earlier[0] if earlier else None), after
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> SourceVerdict:
         """Returns whether the source keeps up, by what is stored."""
         return verdict(*self.window())
 
@@ -211,7 +211,7 @@ class Document:
         if not others:
             elsewhere = missed
         if missing is None and missed > elsewhere:
-            missing = Missing(looked_ms, missed - elsewhere, others_did)
+            missing = Shortfall(looked_ms, missed - elsewhere, others_did)
         return replace(self, missing=missing, elsewhere=self.elsewhere + elsewhere, regressions=self.regressions + elsewhere)
 
     def _probed(self, probe: Offsets, now_ms: int) -> Document:
@@ -367,7 +367,7 @@ def _decoded(source: str, value: Any) -> Document:
             run: dict(zip(DONE, map(_count, _list(part, len(DONE))), strict=True)) for run, part in _of(value, "folded", dict).items()
         },
         offsets=None if offsets is None else Offsets(_count(offsets["outstanding"]), _count(offsets["processed"])),
-        missing=None if missing is None else Missing(*(_count(missing[each.name]) for each in fields(Missing))),
+        missing=None if missing is None else Shortfall(*(_count(missing[each.name]) for each in fields(Shortfall))),
         elsewhere=_count(value["elsewhere"]), regressions=_count(value["regressions"]),
         samples=tuple((_count(at), _count(outstanding), _count(processed)) for at, outstanding, processed in value["samples"]),
         workers={name: _reported(source, name, each) for name, each in _of(value, "workers", dict).items()},

@@ -1,6 +1,6 @@
 """The statistics of recovery: what a loop counts, how much there is to do, and the reports about both.
 
-    RecoveryLoop --counts--> Counts --every REPORT_EVERY_S--> RecoverySource --> note `statistics/recovery`
+    RecoveryLoop --counts--> RecoveryCounts --every REPORT_EVERY_S--> RecoverySource --> note `statistics/recovery`
 
 The unit is an entry of the changelog. *Processed* are the entries that a worker cleaned up or parked. The *backlog* is
 what is due now: entries that nobody works on, those that must be parked, and those that a recoverer holds. Entries that
@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from changelog.base.runtime import Runtime
 from changelog.change import Entry, Unreadable, encode
 from changelog.lease import Standing, standing
-from changelog.log import ChangeLog, KeyRange, Page
+from changelog.log import ChangeLog, EntryPage, KeyRange
 from recovery.statistics.columns import Offsets, SourceRow
-from recovery.statistics.counting import COUNT_S, Count, count_entries
+from recovery.statistics.counting import COUNT_S, EntryCount, count_entries
 from recovery.statistics.persisted import RECOVERY, Document, change_statistics, read_statistics
 from recovery.statistics.reporting import Reporting
 from tiered.settings import Settings
@@ -41,7 +41,7 @@ _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 
 
 @dataclass(slots=True)
-class Counts:
+class RecoveryCounts:
     """What a recovery loop has done since it was made. The loop adds to it, without a call to anything.
 
     `read` and `read_bytes`: entries that passes found, and their encoded bytes. `claimed`: claims won. `finished`:
@@ -76,15 +76,15 @@ class Counts:
             self.progress += self.passing
 
 
-async def count_backlog(log: ChangeLog, runtime: Runtime, now_ms: int, settings: Settings, within_s: float = COUNT_S) -> Count:
+async def count_backlog(log: ChangeLog, runtime: Runtime, now_ms: int, settings: Settings, within_s: float = COUNT_S) -> EntryCount:
     """Counts what is due at `now_ms` (the server's time), by reading the changelog. Raises as `ChangeLog.entries`."""
     rules = (now_ms, round(settings.lease.expiry_s * 1000), settings.recovery.attempts_max)
 
-    async def read(within: KeyRange, limit: int) -> Page:
+    async def read(within: KeyRange, limit: int) -> EntryPage:
         page = await log.entries(within.start, limit)
         inside = tuple(entry for entry in page.entries if entry.key < within.end)
         is_last = page.next_start is None or page.next_start >= within.end
-        return Page(inside, None if is_last else page.next_start)
+        return EntryPage(inside, None if is_last else page.next_start)
 
     return await count_entries(read, log.ranges(), lambda entry: _is_due(entry, standing(entry, *rules)), runtime, within_s)
 
@@ -100,18 +100,18 @@ class RecoverySource(Reporting):
     `instance`: the name of the worker. `counts`: what the loop adds to.
     """
 
-    def __init__(self, log: ChangeLog, runtime: Runtime, settings: Settings, instance: str, counts: Counts) -> None:
+    def __init__(self, log: ChangeLog, runtime: Runtime, settings: Settings, instance: str, counts: RecoveryCounts) -> None:
         super().__init__(log, runtime, instance)
         self._settings = settings
         self._counts = counts
         self._gone_ms = round(GONE_EXPIRIES * settings.lease.expiry_s * 1000)
         self._run = f"{runtime.random.getrandbits(64):016x}"
-        self._known: Count | None = None
+        self._known: EntryCount | None = None
         self._backlog: int | None = None
         self._probe_at = -math.inf
         self._stored = False
-        self._before = Counts()
-        self._told = Counts()
+        self._before = RecoveryCounts()
+        self._told = RecoveryCounts()
 
     async def _report(self, left: bool) -> None:
         now_ms = await self._log.announce(self._instance)
@@ -144,14 +144,14 @@ class RecoverySource(Reporting):
         ended = self._runtime.monotonic()
         self._probe_at = ended + RESTS * (ended - began)
         if self._known is None and not passed and backlog.number is not None:
-            self._known = Count(done + backlog.number, backlog.estimated)
+            self._known = EntryCount(done + backlog.number, backlog.estimated)
         return None if backlog.estimated else backlog.number
 
     def _row(self, processed: int) -> SourceRow:
         counts, before = self._counts, self._before
         known = self._known
         if known is None and counts.passed:  # the pass was faster than the first probe
-            known = Count(counts.progress)
+            known = EntryCount(counts.progress)
         return SourceRow(
             source=RECOVERY, worker=self._instance, incarnation=self._run,
             snapshot_records_known=None if known is None else known.number,
@@ -172,6 +172,6 @@ class RecoverySource(Reporting):
             self._run = f"{self._runtime.random.getrandbits(64):016x}"
             self._before, self._stored = self._told, False
 
-    def _copy(self) -> Counts:
+    def _copy(self) -> RecoveryCounts:
         counts = self._counts
-        return Counts(counts.read, counts.read_bytes, counts.claimed, counts.finished, counts.processed)
+        return RecoveryCounts(counts.read, counts.read_bytes, counts.claimed, counts.finished, counts.processed)

@@ -27,7 +27,7 @@ NEW_S = 60.0
 """What came less than this time ago may still be untouched: recovery has only just seen it."""
 
 
-class Kind(StrEnum):
+class SourceState(StrEnum):
     """What a person wants to know about a source."""
 
     HEALTHY = "healthy"
@@ -52,33 +52,33 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SourceVerdict:
     """The answer. The rates are values per second; `caught_up_in_s` is in seconds, and None if that never happens."""
 
-    kind: Kind
+    kind: SourceState
     inflow_per_s: float | None = None
     drain_per_s: float | None = None
     caught_up_in_s: float | None = None
 
 
-def verdict(before: Sample | None, after: Sample | None) -> Verdict:
+def verdict(before: Sample | None, after: Sample | None) -> SourceVerdict:
     """Judges a source by two samples, the older one first. None: there is no such sample."""
     if before is None or after is None:
-        return Verdict(Kind.UNKNOWN)
+        return SourceVerdict(SourceState.UNKNOWN)
     if before.outstanding is None or before.processed is None or after.outstanding is None or after.processed is None:
-        return Verdict(Kind.UNKNOWN)
+        return SourceVerdict(SourceState.UNKNOWN)
     seconds = (after.at_ms - before.at_ms) / 1000
     arrived, drained = after.outstanding - before.outstanding, after.processed - before.processed
     lag, lag_before = after.outstanding - after.processed, before.outstanding - before.processed
     if seconds <= 0 or min(arrived, drained, lag, lag_before) < 0:
-        return Verdict(Kind.UNKNOWN)
+        return SourceVerdict(SourceState.UNKNOWN)
     inflow, drain = arrived / seconds, drained / seconds
     net = drain - inflow
     caught_up_in_s = 0.0 if lag == 0 else lag / net if drained > arrived else None
     if lag <= drain * SLACK_S or (lag_before == 0 and seconds < NEW_S):
-        return Verdict(Kind.HEALTHY, inflow, drain, caught_up_in_s)
+        return SourceVerdict(SourceState.HEALTHY, inflow, drain, caught_up_in_s)
     if drained == 0 and lag_before > 0:
-        return Verdict(Kind.STALLED, inflow, drain, None)
+        return SourceVerdict(SourceState.STALLED, inflow, drain, None)
     if drained <= arrived:
-        return Verdict(Kind.FALLING_BEHIND, inflow, drain, None)
-    return Verdict(Kind.CATCHING_UP, inflow, drain, caught_up_in_s)
+        return SourceVerdict(SourceState.FALLING_BEHIND, inflow, drain, None)
+    return SourceVerdict(SourceState.CATCHING_UP, inflow, drain, caught_up_in_s)

@@ -11,9 +11,9 @@ from recovery.dangling import LostReads
 from recovery.hiding import HIDDEN, without_names
 from recovery.last_audit import LastAudit
 from recovery.statistics.columns import SourceRow
-from recovery.statistics.verdict import Verdict
-from recovery.status.feed import Feed, FeedSink
-from recovery.status.known import AGES_S, Source, Status, StuckEntry
+from recovery.statistics.verdict import SourceVerdict
+from recovery.status.feed import FeedSink, FeedStatus
+from recovery.status.known import AGES_S, SourceStatus, Status, StuckEntry
 from recovery.status.words import advice, headline, orders
 from tiered.metadata import NS_PER_MS
 
@@ -98,7 +98,7 @@ def _lost_reads_json(lost: LostReads, show_objects: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def feed_json(feed: Feed, *, show_objects: bool = True) -> dict[str, Any]:
+def feed_json(feed: FeedStatus, *, show_objects: bool = True) -> dict[str, Any]:
     """Returns what is known of the change feed as plain JSON."""
     def shown(text: str) -> str:
         return text if show_objects else without_names(text)
@@ -134,7 +134,7 @@ def _sink_json(sink: FeedSink, shown: Callable[[str], str]) -> dict[str, Any]:
     }
 
 
-def _source_json(source: Source) -> dict[str, Any]:
+def _source_json(source: SourceStatus) -> dict[str, Any]:
     return {
         "total": _columns(source.total),
         "workers": {name: _columns(row) for name, row in source.workers.items()},
@@ -143,7 +143,7 @@ def _source_json(source: Source) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def verdict_json(found: Verdict) -> dict[str, Any]:
+def verdict_json(found: SourceVerdict) -> dict[str, Any]:
     """Returns the verdict as plain JSON."""
     return {
         "kind": found.kind.value, "inflow_per_s": found.inflow_per_s, "drain_per_s": found.drain_per_s,

@@ -1,4 +1,4 @@
-"""`Feed`: what is known of the change feed, and how it is judged. Pure, but for `look_at_feed`.
+"""`FeedStatus`: what is known of the change feed, and how it is judged. Pure, but for `look_at_feed`.
 
 It claims only what was read. A sign of life of the writer is a report of its statistics, or a frontier that is as young
 as a writer that works keeps it. A figure that is not known is None.
@@ -16,8 +16,8 @@ from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
 from recovery.feed.writer.checkpoint import NOTE, NOTHING_YET, Checkpoint, store_of
 from recovery.feed.writer.positions import Position, read, sink_name
-from recovery.feed.writer.source import Kept, count_kept
-from recovery.statistics.verdict import Kind, Verdict
+from recovery.feed.writer.source import RetainedEntries, count_kept
+from recovery.statistics.verdict import SourceState, SourceVerdict
 from tiered.protocol.feed_off import FeedOffNotice, read_notices
 from tiered.settings import FeedSettings, Settings
 from tiered.text import shown
@@ -82,7 +82,7 @@ class FeedSink:
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class FeedStatus:
     """What is known of the feed. `why`: why it is in this state, as a sentence; empty: that needs no reason.
 
     `enabled`: the setting. `checkpoint`: None: there is none, or it could not be read. `frontier_ms`: up to this time
@@ -99,7 +99,7 @@ class Feed:
     checkpoint: Checkpoint | None
     frontier_ms: int | None
     frontier_age_s: float | None
-    kept: Kept | None
+    kept: RetainedEntries | None
     kept_age_s: float | None
     hold_max_s: float
     sinks: tuple[FeedSink, ...]
@@ -132,7 +132,7 @@ class Feed:
         return min(99.0, 100.0 * scan.read / scan.known) if scan.known else 0.0
 
 
-Judged = Callable[[int, "SourceOfFeed | None"], Feed | None]
+Judged = Callable[[int, "SourceOfFeed | None"], FeedStatus | None]
 
 
 async def look_at_feed(ask: Ask, log: ChangeLog, settings: Settings, runtime: Runtime) -> Judged:
@@ -148,7 +148,7 @@ async def look_at_feed(ask: Ask, log: ChangeLog, settings: Settings, runtime: Ru
         return lambda now_ms, source: None
     checkpoint: Checkpoint | None = None if raw is None else await ask("the checkpoint of the feed", partial(_parsed, raw))
     unread = answer is None or (raw is not None and checkpoint is None)
-    kept: Kept | None = await ask("the entries that wait for the feed", partial(count_kept, log, runtime))
+    kept: RetainedEntries | None = await ask("the entries that wait for the feed", partial(count_kept, log, runtime))
     notices: Sequence[FeedOffNotice] | None = await ask("who works with the feed off", partial(read_notices, log))
     known: dict[str, Position | None] = {}
     for name in map(sink_name, settings.feed.to):
@@ -157,11 +157,11 @@ async def look_at_feed(ask: Ask, log: ChangeLog, settings: Settings, runtime: Ru
             known[name] = found.get(name)
     sinks = tuple(_sink(sink_name(to), known, checkpoint) for to in settings.feed.to)
 
-    def judged(now_ms: int, source: SourceOfFeed | None) -> Feed:
+    def judged(now_ms: int, source: SourceOfFeed | None) -> FeedStatus:
         frontier_ms = checkpoint.frontier if checkpoint is not None and checkpoint.frontier > NOTHING_YET else None
         kept_ms = None if kept is None else kept.oldest_ms
         ages_s = [None if since is None else max(0.0, (now_ms - since) / 1000) for since in (frontier_ms, kept_ms)]
-        feed = Feed(
+        feed = FeedStatus(
             FeedState.UNKNOWN, "", enabled, checkpoint, frontier_ms, ages_s[0], kept, ages_s[1], settings.feed.hold_max_s, sinks,
             store_of(settings), 0.0 if frontier_ms is None else max(0.0, (frontier_ms - now_ms) / 1000),
             _off(notices or (), now_ms),
@@ -201,12 +201,12 @@ class SourceOfFeed:
     """What the statistics of the feed say. `fresh`: they are of now. `ended`: the worker that reported them has ended.
     """
 
-    verdict: Verdict
+    verdict: SourceVerdict
     fresh: bool
     ended: bool
 
 
-def judge(feed: Feed, settings: FeedSettings, source: SourceOfFeed | None, *, unread: bool = False) -> tuple[FeedState, str]:
+def judge(feed: FeedStatus, settings: FeedSettings, source: SourceOfFeed | None, *, unread: bool = False) -> tuple[FeedState, str]:
     """Returns the state of the feed, and why. `unread`: its checkpoint could not be read."""
     checkpoint = feed.checkpoint
     if unread:
@@ -232,7 +232,7 @@ def judge(feed: Feed, settings: FeedSettings, source: SourceOfFeed | None, *, un
         return FeedState.STALLED, f"No sink takes anything: {_reasons(failing)}"
     if failing:
         return FeedState.BEHIND, f"A sink fails: {_reasons(failing)}"
-    if source is not None and source.fresh and source.verdict.kind is Kind.STALLED:
+    if source is not None and source.fresh and source.verdict.kind is SourceState.STALLED:
         return FeedState.STALLED, "Updates wait, and not every sink acknowledges any."
     if feed.off:
         return FeedState.BEHIND, feed.off
@@ -242,7 +242,7 @@ def judge(feed: Feed, settings: FeedSettings, source: SourceOfFeed | None, *, un
         return FeedState.FIRST_PASS, f"It publishes no progress before it has read all rows{far}."
     if checkpoint.withheld:
         return FeedState.BEHIND, f"Changes were cleaned up without it, so it reads all rows again before it publishes progress{far}."
-    if source is not None and source.fresh and source.verdict.kind in (Kind.FALLING_BEHIND, Kind.CATCHING_UP):
+    if source is not None and source.fresh and source.verdict.kind in (SourceState.FALLING_BEHIND, SourceState.CATCHING_UP):
         return FeedState.BEHIND, f"It is {source.verdict.kind.value}."
     if not _is_young(feed, settings):
         return FeedState.BEHIND, "Its frontier is old."
@@ -251,7 +251,7 @@ def judge(feed: Feed, settings: FeedSettings, source: SourceOfFeed | None, *, un
     return FeedState.LIVE, ""
 
 
-def _ended(feed: Feed) -> tuple[FeedState, str]:
+def _ended(feed: FeedStatus) -> tuple[FeedState, str]:
     """Judges a feed whose writer has ended in good order."""
     why = "Its writer has ended in good order, and no other one works"
     if feed.near_bound or (feed.kept_age_s is not None and feed.kept_age_s > ENDED_S):
@@ -270,7 +270,7 @@ def _ended(feed: Feed) -> tuple[FeedState, str]:
     return FeedState.ENDED, f"{why}."
 
 
-def _no_life(feed: Feed, settings: FeedSettings, source: SourceOfFeed | None) -> str:
+def _no_life(feed: FeedStatus, settings: FeedSettings, source: SourceOfFeed | None) -> str:
     """Returns the sentence that no writer works. Empty: there is a sign of life."""
     if (source is not None and source.fresh and not source.ended) or _is_young(feed, settings):
         return ""
@@ -279,7 +279,7 @@ def _no_life(feed: Feed, settings: FeedSettings, source: SourceOfFeed | None) ->
     return "Its writer has ended, and no other one works." if source.ended else "Its writer gives no sign of life any more."
 
 
-def _is_young(feed: Feed, settings: FeedSettings) -> bool:
+def _is_young(feed: FeedStatus, settings: FeedSettings) -> bool:
     return feed.frontier_age_s is not None and feed.frontier_age_s <= max(YOUNG_S, YOUNG_PERIODS * settings.progress_every_s)
 
 

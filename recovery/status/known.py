@@ -14,8 +14,8 @@ from recovery.last_audit import Audits, LastAudit
 from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import RECOVERY
-from recovery.statistics.verdict import Kind, Verdict
-from recovery.status.feed import Feed, FeedState
+from recovery.statistics.verdict import SourceState, SourceVerdict
+from recovery.status.feed import FeedState, FeedStatus
 
 STUCK_LISTED_MAX = 100
 """So many stuck entries are described. All are counted."""
@@ -36,13 +36,13 @@ AGES_S = (60.0, 600.0, 3600.0, 86_400.0)
 DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 """Entries of these standings are work for recovery, now."""
 
-UNKNOWN = Verdict(Kind.UNKNOWN)
+UNKNOWN = SourceVerdict(SourceState.UNKNOWN)
 
 SERVICES = {CHANGELOG: "changelog", HIGH_VOLUME: "high-volume tier", LONG_TERM: "long-term tier"}
 """What people call the services of a store."""
 
 
-class Level(StrEnum):
+class StatusLevel(StrEnum):
     """The answer in one word. LOST comes before STUCK, STUCK before BEHIND, and BEHIND before UNKNOWN."""
 
     LOST = "lost"
@@ -53,7 +53,7 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class StoreIdentity:
     """Which store it is. `kind`: `embedded` or `google`."""
 
     kind: str
@@ -61,7 +61,7 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
-class Disk:
+class DiskStatus:
     """The file system of an embedded store. `free_bytes`: what this user may still write; 0 also if no file fits."""
 
     free_bytes: int
@@ -79,7 +79,7 @@ class Disk:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceStatus:
     """The statistics of one source.
 
     `workers`: the row of each worker that has not ended, by its name. `verdict`: unknown if the figures are older than
@@ -89,13 +89,13 @@ class Source:
 
     total: SourceRow
     workers: Mapping[str, SourceRow]
-    verdict: Verdict
+    verdict: SourceVerdict
     reported_ms: int | None = None
     regressions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
+class CountedEntries:
     """The entries that were counted, by standing, and in each standing by class of age (`AGES_S`).
 
     `complete`: all were counted. Otherwise there are more, or the changelog did not answer. `oldest_age_s`: the age of
@@ -184,18 +184,18 @@ class Status:
     """
 
     at_ms: int
-    store: Store
+    store: StoreIdentity
     durable: bool
     answers: bool
-    sources: Mapping[str, Source]
-    entries: Entries
+    sources: Mapping[str, SourceStatus]
+    entries: CountedEntries
     stuck: StuckEntries
     daemons: Sequence[Daemon] | None
     audits: Audits | None
     problems: tuple[str, ...]
-    feed: Feed | None = None
+    feed: FeedStatus | None = None
     complete: bool = True
-    disk: Disk | None = None
+    disk: DiskStatus | None = None
     away: tuple[str, ...] = ()
     refusing: tuple[str, ...] = ()
     lost_reads: LostReads | None = None
@@ -231,26 +231,26 @@ class Status:
         return self.alive == 0 and self.entries.due > 0
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> SourceVerdict | None:
         """The verdict on recovery. None: no daemon has reported anything."""
         return self.sources[RECOVERY].verdict if RECOVERY in self.sources else None
 
     @property
-    def level(self) -> Level:
+    def level(self) -> StatusLevel:
         kind = None if self.verdict is None else self.verdict.kind
         if self.losses or self.readers_lost:
-            return Level.LOST
+            return StatusLevel.LOST
         if self.stuck.count or (self.disk is not None and self.disk.is_full):
-            return Level.STUCK
-        if self.nobody_works or kind in (Kind.FALLING_BEHIND, Kind.STALLED) or (self.feed is not None and self.feed.is_late):
-            return Level.BEHIND
+            return StatusLevel.STUCK
+        if self.nobody_works or kind in (SourceState.FALLING_BEHIND, SourceState.STALLED) or (self.feed is not None and self.feed.is_late):
+            return StatusLevel.BEHIND
         if not self.answers or not self.durable or not self.complete or (self.disk is not None and self.disk.is_read_only):
-            return Level.UNKNOWN
+            return StatusLevel.UNKNOWN
         if self.away or self.refusing:
-            return Level.UNKNOWN
+            return StatusLevel.UNKNOWN
         if self.suspicions or (self.feed is not None and self.feed.state is FeedState.UNKNOWN):
-            return Level.UNKNOWN
+            return StatusLevel.UNKNOWN
         nothing_waits = self.entries.complete and not self.entries.due
-        if self.stuck.complete and (kind in (Kind.HEALTHY, Kind.CATCHING_UP) or nothing_waits):
-            return Level.OK
-        return Level.UNKNOWN
+        if self.stuck.complete and (kind in (SourceState.HEALTHY, SourceState.CATCHING_UP) or nothing_waits):
+            return StatusLevel.OK
+        return StatusLevel.UNKNOWN

@@ -38,12 +38,12 @@ from recovery.status.known import (
     SILENCE_MAX_S,
     STUCK_LISTED_MAX,
     UNKNOWN,
+    CountedEntries,
     Daemon,
-    Disk,
-    Entries,
-    Source,
+    DiskStatus,
+    SourceStatus,
     Status,
-    Store,
+    StoreIdentity,
     StuckEntries,
     StuckEntry,
 )
@@ -78,10 +78,10 @@ async def gather(backends: Backends, settings: Settings, runtime: Runtime) -> St
 
     It takes up to a few times `ANSWER_S` seconds if the services do not answer.
     """
-    return await _Look(backends, settings, runtime).gather()
+    return await _StoreLook(backends, settings, runtime).gather()
 
 
-class _Look:
+class _StoreLook:
     """One look at a store. `_unread`: what could not be read, by the reason. `_ended`: workers that
     said so, and when (Unix ms by the service's clock)."""
 
@@ -103,7 +103,7 @@ class _Look:
         presences: Sequence[tuple[str, int]] | None = None
         audits: Audits | None = None
         lost_reads: LostReads | None = None
-        sources: dict[str, Source] = {}
+        sources: dict[str, SourceStatus] = {}
         judged: Judged | None = None
 
         async def read_feed() -> None:
@@ -192,7 +192,7 @@ class _Look:
             self._problems.append(f"this machine's clock is {abs(ahead_s):,.0f} s {side} the service's, by which ages are shown")
         return there_ns // NS_PER_MS
 
-    async def _source(self, name: str) -> Source | None:
+    async def _source(self, name: str) -> SourceStatus | None:
         """Reads the statistics of a source. None: nobody has reported, or they cannot be read."""
         found = await self._ask(f"the statistics of {name}", lambda: read_statistics(self._log, name))
         if found is None or not found.at_ms:
@@ -202,9 +202,9 @@ class _Look:
         self._tell_twins(found)
         self._ended |= {**found.departed, **{worker: each.at_ms for worker, each in found.workers.items() if each.left}}
         present = {worker: each.row for worker, each in found.workers.items() if not each.left}
-        return Source(found.total(), present, found.verdict() if fresh and present else UNKNOWN, found.at_ms, found.regressions)
+        return SourceStatus(found.total(), present, found.verdict() if fresh and present else UNKNOWN, found.at_ms, found.regressions)
 
-    def _of_feed(self, source: Source | None) -> SourceOfFeed | None:
+    def _of_feed(self, source: SourceStatus | None) -> SourceOfFeed | None:
         if source is None or source.reported_ms is None:
             return None
         ago_s = (self._now_ms - source.reported_ms) / 1000
@@ -254,7 +254,7 @@ def _named(services: Collection[str]) -> tuple[str, ...]:
     return tuple(name for service, name in SERVICES.items() if service in services)
 
 
-def _disk_of(directory: Path | None) -> Disk | None:
+def _disk_of(directory: Path | None) -> DiskStatus | None:
     """Asks the system. It blocks, for microseconds: SQLite's log needs a local disk. None: there is no directory."""
     if directory is None:
         return None
@@ -263,18 +263,18 @@ def _disk_of(directory: Path | None) -> Disk | None:
     except OSError:
         return None
     free = found.f_bavail if found.f_favail or not found.f_files else 0
-    return Disk(free * found.f_frsize, found.f_blocks * found.f_frsize, bool(found.f_flag & os.ST_RDONLY))
+    return DiskStatus(free * found.f_frsize, found.f_blocks * found.f_frsize, bool(found.f_flag & os.ST_RDONLY))
 
 
-def store_of(settings: Settings) -> Store:
+def store_of(settings: Settings) -> StoreIdentity:
     """Returns which store the settings name."""
     if (directory := settings.directory) is not None:
         with suppress(OSError):  # the current directory may be gone
             directory = directory.absolute()
-        return Store("embedded", str(directory))
+        return StoreIdentity("embedded", str(directory))
     bigtable, gcs = settings.bigtable, settings.gcs
     assert bigtable is not None and gcs is not None, "settings allow one only with the other"
-    return Store("google", f"{bigtable.project}/{bigtable.instance}/{bigtable.table} and gs://{gcs.bucket}")
+    return StoreIdentity("google", f"{bigtable.project}/{bigtable.instance}/{bigtable.table} and gs://{gcs.bucket}")
 
 
 class _Scan:
@@ -322,10 +322,10 @@ class _Scan:
         if where is Standing.PARKED and len(self._stuck) < STUCK_LISTED_MAX:
             self._stuck.append(_stuck_entry(entry))
 
-    def entries(self) -> Entries:
+    def entries(self) -> CountedEntries:
         if not self.answered:
-            return Entries()
-        return Entries(
+            return CountedEntries()
+        return CountedEntries(
             by_standing=dict(self._counts), by_age={each: tuple(ages) for each, ages in self._ages.items()},
             undated=sum(self._undated.values()),
             oldest_age_s=None if self._oldest is None else max(0.0, (self._now_ms - self._oldest[0]) / 1000),

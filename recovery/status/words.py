@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from recovery.dangling import LostReads
 from recovery.statistics.persisted import RECOVERY
-from recovery.statistics.verdict import Kind
-from recovery.status.feed import Feed, FeedState
+from recovery.statistics.verdict import SourceState
+from recovery.status.feed import FeedState, FeedStatus
 from recovery.status.known import UNKNOWN, Status
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class OperatorAction:
     """Something for an operator to do. `why`: one sentence. `type`: the command to type; None: there is none."""
 
     why: str
@@ -109,13 +109,13 @@ def _pace(status: Status) -> str:
         least = "" if status.entries.complete else "at least "
         return f"Nobody works on {least}{_count(due, 'entry that waits', 'entries that wait')} for recovery: no daemon lives."
     match found.kind:
-        case Kind.HEALTHY:
+        case SourceState.HEALTHY:
             return "Recovery keeps up."
-        case Kind.CATCHING_UP:
+        case SourceState.CATCHING_UP:
             return "Recovery is catching up."
-        case Kind.FALLING_BEHIND:
+        case SourceState.FALLING_BEHIND:
             return "Recovery falls behind: entries come in at least as fast as it deals with them."
-        case Kind.STALLED:
+        case SourceState.STALLED:
             return "Recovery stands still: entries wait, and it deals with none."
     if status.entries.complete and not due:
         return f"Nothing waits for recovery{', and no daemon lives' if status.alive == 0 else ''}."
@@ -124,58 +124,66 @@ def _pace(status: Status) -> str:
     return "It is not known whether recovery keeps up: that takes two reports of a daemon that lives."
 
 
-def orders(status: Status) -> list[Order]:
+def orders(status: Status) -> list[OperatorAction]:
     """Returns what an operator should do, the most urgent first. Each stuck entry has a command of its own besides."""
     return list(_orders(status))
 
 
-def _orders(status: Status) -> Iterator[Order]:
+def _orders(status: Status) -> Iterator[OperatorAction]:
     kind = None if status.verdict is None else status.verdict.kind
     for audit in status.losses:
         where = f" below {audit.scope}" if audit.scope else ""
-        yield Order(f"An audit found live objects{where} that are lost. Read its report in {audit.where}; restore them, then audit again.")
+        yield OperatorAction(
+            f"An audit found live objects{where} that are lost. Read its report in {audit.where}; restore them, then audit again."
+        )
     if status.readers_lost:
-        yield Order("Readers found live objects whose blob is gone. Stop whoever deletes blobs; find all that is lost.", "tiered audit run")
+        yield OperatorAction(
+            "Readers found live objects whose blob is gone. Stop whoever deletes blobs; find all that is lost.", "tiered audit run"
+        )
     for audit in status.suspicions:
-        yield Order(f"An audit found lost data, but its evidence is not complete. Read its report in {audit.where}, and audit again.")
+        yield OperatorAction(
+            f"An audit found lost data, but its evidence is not complete. Read its report in {audit.where}, and audit again."
+        )
     disk = status.disk
     if disk is not None and disk.is_full:
-        yield Order(f"The disk is full. Free some space for {status.store.name}, or delete objects: deletions still work for a while.")
+        yield OperatorAction(
+            f"The disk is full. Free some space for {status.store.name}, or delete objects: deletions still work for a while."
+        )
     if disk is not None and disk.is_read_only:
-        yield Order(f"The disk is read-only. Mount it for writing if {status.store.name} shall be written to.")
+        yield OperatorAction(f"The disk is read-only. Mount it for writing if {status.store.name} shall be written to.")
     if out := (*status.away, *status.refusing):
         does = "does" if len(out) == 1 else "do"
-        yield Order(f"The {_listed(out)} {does} not do what is asked. See what is missing or out of reach.", "tiered check")
+        yield OperatorAction(f"The {_listed(out)} {does} not do what is asked. See what is missing or out of reach.", "tiered check")
     elif not status.answers:
-        yield Order("The changelog cannot be read. See what is missing or damaged.", "tiered check")
+        yield OperatorAction("The changelog cannot be read. See what is missing or damaged.", "tiered check")
     if status.stuck.count:
-        yield Order("Entries are stuck. Mend the cause of each, then give it back to recovery.", "tiered log list --stuck")
+        yield OperatorAction("Entries are stuck. Mend the cause of each, then give it back to recovery.", "tiered log list --stuck")
     if status.answers and not status.durable:
         to = "sqlite" if status.store.kind == "embedded" else "bigtable"
-        yield Order(f"No changelog is kept. Set 'changelog: {to}' if what a killed process leaves behind should be removed.")
+        yield OperatorAction(f"No changelog is kept. Set 'changelog: {to}' if what a killed process leaves behind should be removed.")
     elif status.alive == 0 and (disk is None or not disk.refuses_puts):  # there none can say that it lives
-        yield Order("No daemon lives. Start one.", "tiered recover")
-    if kind is Kind.STALLED and not status.nobody_works:
-        yield Order("The daemon deals with no entry. Its log says why; see whether it reaches everything.", "tiered check")
-    if kind is Kind.FALLING_BEHIND and not status.nobody_works:
+        yield OperatorAction("No daemon lives. Start one.", "tiered recover")
+    if kind is SourceState.STALLED and not status.nobody_works:
+        yield OperatorAction("The daemon deals with no entry. Its log says why; see whether it reaches everything.", "tiered check")
+    if kind is SourceState.FALLING_BEHIND and not status.nobody_works:
         why = "Recovery is too slow. Start another daemon, or raise recovery.rate_per_s and recovery.concurrency_max."
-        yield Order(why, "tiered recover")
+        yield OperatorAction(why, "tiered recover")
     if status.feed is not None:
         yield from feed_orders(status.feed)
 
 
-def feed_orders(feed: Feed) -> Iterator[Order]:
+def feed_orders(feed: FeedStatus) -> Iterator[OperatorAction]:
     """Yields what an operator should do for the change feed."""
     failing, ended = feed.failing, feed.checkpoint is not None and feed.checkpoint.closed
     if feed.state is FeedState.NO_WRITER:
-        yield Order("The change feed is configured, and no writer has ever begun it. Start one.", "tiered feed run")
+        yield OperatorAction("The change feed is configured, and no writer has ever begun it. Start one.", "tiered feed run")
     elif (feed.state is FeedState.STALLED and not failing) or (feed.is_late and ended):
-        yield Order(f"{feed.why} See the log of the writer, or start one.", "tiered feed run")
+        yield OperatorAction(f"{feed.why} See the log of the writer, or start one.", "tiered feed run")
     for sink in failing:
         goes_on = "then start the writer" if ended else "the writer goes on by itself"
-        yield Order(f"The sink {sink.name} takes nothing. Mend the cause; {goes_on}.")
+        yield OperatorAction(f"The sink {sink.name} takes nothing. Mend the cause; {goes_on}.")
     if feed.near_bound:
-        yield Order(
+        yield OperatorAction(
             "Deletions have waited for the change feed for almost feed.hold_max_s. Then recovery cleans up without it, and the feed"
             " publishes no progress before it has read all rows again."
         )

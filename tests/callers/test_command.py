@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from emulators.callers.command import Done, Line, judge
+from emulators.callers.command import CommandLine, FinishedCommand, judge
 from emulators.callers.model import Violation
 
 OBJECT = "a/objects/b"
@@ -19,7 +19,7 @@ def verdict(words: str, code: int, stdout: bytes, stderr: str, directory: Path, 
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).touch()
     try:
-        judge(Line(tuple(words.split())), Done(code, stdout, stderr), directory, set())
+        judge(CommandLine(tuple(words.split())), FinishedCommand(code, stdout, stderr), directory, set())
     except Violation as violation:
         return violation.kind
     return None

@@ -17,8 +17,8 @@ import emulators.callers.run as runner
 from emulators.callers import values
 from emulators.callers.interrupt import How, Interrupt
 from emulators.callers.payloads import Payload
-from emulators.callers.recipe import Call, Item, Recipe, Step
-from emulators.callers.run import Result, run
+from emulators.callers.recipe import CallerStep, CallKind, EpisodeRecipe, Item
+from emulators.callers.run import EpisodeResult, run
 from tiered import ListEntry, Metadata, ObjectId, PutRequest, StoredObject, TieredStorage
 from tiered.protocol.listing import Lister
 from tiered.stored import ProgressCount
@@ -26,22 +26,24 @@ from tiered.stored import ProgressCount
 OBJECT = values.Value("OBJECT", lambda: ObjectId.create("photos", "cat"))
 SMALL, LARGE = Payload("bytes", 10, 1), Payload("async generator", 5000, 2)
 NOTHING = values.exactly(None)
-PUT = Step(0, Call.PUT, {"id": OBJECT, "metadata": NOTHING}, SMALL)
+PUT = CallerStep(0, CallKind.PUT, {"id": OBJECT, "metadata": NOTHING}, SMALL)
 PUT_LARGE = replace(PUT, number=1, payload=LARGE)
-GET = Step(2, Call.GET, {"id": OBJECT}, manner="read whole")
+GET = CallerStep(2, CallKind.GET, {"id": OBJECT}, manner="read whole")
 GROUNDS = ["embedded on asyncio", "embedded on trio", "simulated"]
 
 
-def recipe(*steps: Step, ground: str = "embedded on asyncio") -> Recipe:
+def recipe(*steps: CallerStep, ground: str = "embedded on asyncio") -> EpisodeRecipe:
     settings: dict[str, object] = {"inline_bytes_max": 100, "changelog": "sqlite", "store": {"concurrency_max": 8, "queue_max": 8}}
-    return Recipe(1, ground, settings, (OBJECT,), steps)
+    return EpisodeRecipe(1, ground, settings, (OBJECT,), steps)
 
 
-def kind(result: Result) -> str | None:
+def kind(result: EpisodeResult) -> str | None:
     return None if result.violation is None else result.violation.kind
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Callable[..., Any], *steps: Step, on: type = TieredStorage) -> str | None:
+def planted(
+    monkeypatch: pytest.MonkeyPatch, name: str, wrong: Callable[..., Any], *steps: CallerStep, on: type = TieredStorage
+) -> str | None:
     """What the oracle says when `wrong`, which is passed the real method, stands in for it."""
     real = getattr(on, name)
 
@@ -54,7 +56,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Callable[..., Any
 
 @pytest.mark.parametrize("ground", GROUNDS)
 def test_honest_store_is_found_honest(ground: str) -> None:
-    bulk = Step(3, Call.PUT_MANY, {"concurrency": NOTHING}, items=(Item(OBJECT, SMALL, NOTHING),), manner="a list, all results")
+    bulk = CallerStep(3, CallKind.PUT_MANY, {"concurrency": NOTHING}, items=(Item(OBJECT, SMALL, NOTHING),), manner="a list, all results")
     cancelled = replace(PUT_LARGE, number=4, interrupt=Interrupt(How.SCOPE, 3))
     result = run(recipe(PUT, GET, PUT_LARGE, replace(GET, number=5), bulk, cancelled, ground=ground))
     assert result.violation is None, result.violation
@@ -94,7 +96,7 @@ def test_list_that_is_wrong(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None
         return [] if wrong == "an object that is left out" else [replace(entry, size=1) for entry in found if isinstance(entry, ListEntry)]
 
     monkeypatch.setattr(Lister, "_finished", stands_in)
-    listed = Step(9, Call.LIST, {"metadata": values.exactly(True)}, manner="to its end")
+    listed = CallerStep(9, CallKind.LIST, {"metadata": values.exactly(True)}, manner="to its end")
     assert kind(run(recipe(PUT, listed))) == "wrong answer"
 
 
@@ -111,7 +113,7 @@ def test_condition_in_a_bulk_put_that_is_left_out(monkeypatch: pytest.MonkeyPatc
 
     absent = values.Value("if_absent", lambda: {"if_absent": True})
     items = (Item(OBJECT, SMALL, NOTHING, condition=absent),)
-    bulk = Step(3, Call.PUT_MANY, {"concurrency": NOTHING}, items=items, manner="a list, all results")
+    bulk = CallerStep(3, CallKind.PUT_MANY, {"concurrency": NOTHING}, items=items, manner="a list, all results")
     assert kind(run(recipe(PUT, bulk))) is None
     assert planted(monkeypatch, "_put", wrong, PUT, bulk) == "taken"
 
@@ -232,18 +234,18 @@ def test_coroutine_that_is_never_awaited(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_recipe_is_the_same_every_time() -> None:
     for seed in range(200):
-        assert list(Recipe.of(seed).words()) == list(Recipe.of(seed).words())
+        assert list(EpisodeRecipe.of(seed).words()) == list(EpisodeRecipe.of(seed).words())
 
 
 def test_step_is_the_same_when_others_are_left_out() -> None:
-    whole = Recipe.of(3)
+    whole = EpisodeRecipe.of(3)
     less = whole.without(frozenset({whole.steps[0].number}))
     assert [str(step) for step in less.steps] == [str(step) for step in whole.steps[1:]]
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.sim), pytest.param(2, marks=pytest.mark.sim)])
 def test_simulated_episode_is_the_same_every_time(seed: int) -> None:
-    chosen = Recipe.of(seed, "simulated")
+    chosen = EpisodeRecipe.of(seed, "simulated")
     first, second = run(chosen), run(chosen)
     assert first.trace == second.trace
     assert kind(first) == kind(second)

@@ -23,8 +23,8 @@ import pytest
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.run import run_audit
 from recovery.audit.work import AuditOptions
-from recovery.statistics.recovery_source import Counts, RecoverySource
-from recovery.status.known import Level
+from recovery.statistics.recovery_source import RecoveryCounts, RecoverySource
+from recovery.status.known import StatusLevel
 from tests.given.audited_store import InThread
 from tests.given.command_line import Command, plant
 from tests.given.small_disk import Mount, fill
@@ -115,7 +115,7 @@ class Ground(Command):
         """A daemon reports three times, at last now. Before each, so many entries came, and so many were dealt with."""
 
         async def three() -> None:
-            runtime, counts = ClockBehind(44), Counts(passed=True)
+            runtime, counts = ClockBehind(44), RecoveryCounts(passed=True)
             async with open_backends(self.settings, runtime) as backends:
                 source = RecoverySource(backends.log, runtime, self.settings, "recovery-1", counts)
                 for behind_s in (44, 22, 0):
@@ -144,7 +144,7 @@ class Fault:
     """
 
     plant: Callable[[Ground], None]
-    level: Level = Level.OK
+    level: StatusLevel = StatusLevel.OK
     code: int = 0
     says: dict[str, str] = field(default_factory=dict)
     feed: int = 0
@@ -397,7 +397,7 @@ def feed_of_the_store_restored_and_run(ground: Ground) -> None:
     ground.publish(code=range(8))
 
 
-LOST, STUCK, BEHIND, UNKNOWN = Level.LOST, Level.STUCK, Level.BEHIND, Level.UNKNOWN
+LOST, STUCK, BEHIND, UNKNOWN = StatusLevel.LOST, StatusLevel.STUCK, StatusLevel.BEHIND, StatusLevel.UNKNOWN
 LOSS = {"headline": "DATA IS LOST: ", "check": "live objects that are lost"}
 NOBODY_LOOKED = "none has ended yet, so nobody has looked for lost data"
 

@@ -27,8 +27,10 @@ LOOKS = ("tiered/provision/*.py", "recovery/cli/deployment.py")
 """Of them, the sentences of findings that all is well, or that something was done."""
 
 ENUMS = {
-    "recovery/status/known.py": ("Level",), "recovery/statistics/verdict.py": ("Kind",), "recovery/status/feed.py": ("FeedState",),
-    "recovery/audit/words.py": ("Level",), "recovery/audit/verdicts.py": ("Kind",), "tiered/provision/findings.py": ("Kind",),
+    "recovery/status/known.py": ("StatusLevel",), "recovery/statistics/verdict.py": ("SourceState",),
+    "recovery/status/feed.py": ("FeedState",),
+    "recovery/audit/words.py": ("AuditLevel",), "recovery/audit/verdicts.py": ("FindingClass",),
+    "tiered/provision/findings.py": ("NoticeKind",),
 }  # fmt: skip
 
 WORDS_MIN = 5
@@ -52,9 +54,9 @@ def _sentences() -> Iterator[str]:
 
 
 def _is_well(call: ast.Call) -> bool:
-    """`Finding(Kind.OK, …)`"""
+    """`Notice(NoticeKind.OK, …)`"""
     kind = call.args[0] if call.args else None
-    return isinstance(call.func, ast.Name) and call.func.id == "Finding" and isinstance(kind, ast.Attribute) and kind.attr in _WELL
+    return isinstance(call.func, ast.Name) and call.func.id == "Notice" and isinstance(kind, ast.Attribute) and kind.attr in _WELL
 
 
 def sentences(tree: ast.AST) -> Iterator[str]:

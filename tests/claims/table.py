@@ -47,8 +47,8 @@ CLAIMS = (
         "recovery keeps up; nothing waits; level ok",
         "every entry counted, and two reports of a daemon that lives",
         {
-            KNOWN: ("Level ok",),
-            PACE: ("Kind healthy", "Kind catching up"),
+            KNOWN: ("StatusLevel ok",),
+            PACE: ("SourceState healthy", "SourceState catching up"),
             WORDS: ("Recovery keeps up", "Recovery is catching up", "Nothing waits for recovery"),
             STATUS: ("exit code 0",),
         },
@@ -58,8 +58,8 @@ CLAIMS = (
         "level behind",
         "entries that are due, living daemons, their verdict, the state of the feed",
         {
-            KNOWN: ("Level behind",),
-            PACE: ("Kind falling behind", "Kind stalled"),
+            KNOWN: ("StatusLevel behind",),
+            PACE: ("SourceState falling behind", "SourceState stalled"),
             STATUS: ("exit code 1",),
             WORDS: (
                 "Nobody works on",
@@ -76,7 +76,7 @@ CLAIMS = (
         "DATA IS LOST; level lost",
         "the audits' note, and that of readers: a loss stays until a look at it, or an audit that looked there, finds it mended",
         {
-            KNOWN: ("Level lost",),
+            KNOWN: ("StatusLevel lost",),
             WORDS: (
                 "DATA IS LOST",
                 "An audit found live objects",
@@ -129,7 +129,7 @@ CLAIMS = (
     Claim(
         "entries are stuck; level stuck",
         "a count of its own, also where the others are too many",
-        {KNOWN: ("Level stuck",), WORDS: ("1 entry is stuck", "{}{} entries are stuck", "Entries are stuck")},
+        {KNOWN: ("StatusLevel stuck",), WORDS: ("1 entry is stuck", "{}{} entries are stuck", "Entries are stuck")},
         ("stuck",),
         (f"{LOOK}beyond_the_bound_the_count_is_flagged_and_what_is_stuck_is_counted_all_the_same",),
     ),
@@ -166,8 +166,8 @@ CLAIMS = (
         "level unknown: something does not answer",
         "one question to each service at every look",
         {
-            KNOWN: ("Level unknown",),
-            PACE: ("Kind unknown",),
+            KNOWN: ("StatusLevel unknown",),
+            PACE: ("SourceState unknown",),
             STATUS: ("exit code 4",),
             WORDS: (
                 "It is not known whether recovery",
@@ -393,7 +393,7 @@ CLAIMS = (
         "a listing of the blobs and a scan of the references; no payload without --verify",
         {
             AUDIT: (
-                "Level clean",
+                "AuditLevel clean",
                 "Clean:",
                 "No orphan and no loss",
                 "No loss was found",
@@ -412,7 +412,7 @@ CLAIMS = (
         "a second look at the blob, and at its row after it",
         {
             AUDIT: (
-                "Level loss",
+                "AuditLevel loss",
                 "DATA LOSS",
                 "Its object cannot",
                 "Their objects cannot",
@@ -434,7 +434,7 @@ CLAIMS = (
         "the same",
         {
             AUDIT: (
-                "Level findings",
+                "AuditLevel findings",
                 "Their deadline passed",
                 " They are {}",
                 "{} Somebody should",
@@ -452,7 +452,7 @@ CLAIMS = (
         "every range audited, and no doubt",
         {
             AUDIT: (
-                "Level incomplete",
+                "AuditLevel incomplete",
                 " It found {}",
                 " It has {}",
                 "What was found may be wrong",
@@ -532,7 +532,7 @@ CLAIMS = (
         {
             KINDS: (
                 *(
-                    f"Kind {kind}"
+                    f"FindingClass {kind}"
                     for kind in (
                         "corrupt_blob",
                         "corrupt_row",
@@ -609,7 +609,8 @@ CLAIMS = (
     Claim(
         "check: the database is whole, its rows match",
         "SQLite's integrity check, and every row's checksum; no blob is read",
-        {DIRECTORY: ("all {} rows", "{} can be written", "{} runs, which does not"), FINDINGS: ("Kind ok", "Kind note", "Kind problem")},
+        {DIRECTORY: ("all {} rows", "{} can be written", "{} runs, which does not"),
+        FINDINGS: ("NoticeKind ok", "NoticeKind note", "NoticeKind problem")},
         ("lost_unseen", "row_damaged", "disk_full_at_rest", "disk_read_only", "stuck"),
         (f"{CLI}check.py::test_an_index_without_a_row_was_whole", f"{CLI}check.py::test_a_damaged_database_is_a_problem"),
     ),
@@ -633,7 +634,7 @@ CLAIMS = (
     Claim(
         "provision: done, planned, nothing is needed",
         "the look of check, and the answer to each change",
-        {FINDINGS: ("Kind done", "Kind planned"), "recovery/cli/deployment.py": ("nothing is needed",)},
+        {FINDINGS: ("NoticeKind done", "NoticeKind planned"), "recovery/cli/deployment.py": ("nothing is needed",)},
         tests=(
             f"{PROVISION}on_emulators.py::test_a_dry_run_says_what_provisioning_then_does_and_changes_nothing",
             f"{PROVISION}scripted_answers.py::test_a_mend_that_is_refused_is_a_problem_and_the_next_one_is_still_made",

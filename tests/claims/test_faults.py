@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from recovery.status.known import Level
+from recovery.status.known import StatusLevel
 from tests.claims.faults import FAULTS, NAME, Ground
 from tests.given.small_disk import Mount, mount
 from tests.given.surfaces import ask
 
 __all__ = ["mount"]  # a fixture
 
-GREENEST_FIRST = (Level.OK, Level.UNKNOWN, Level.BEHIND, Level.STUCK, Level.LOST)
+GREENEST_FIRST = (StatusLevel.OK, StatusLevel.UNKNOWN, StatusLevel.BEHIND, StatusLevel.STUCK, StatusLevel.LOST)
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -27,7 +27,7 @@ from changelog.noop import NoopChangeLog
 from changelog.sqlite.log import Database, SqliteChangeLog
 from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from emulators.gcs.server import GcsEmulator
-from emulators.world.runtime import Simulated, SimulatedRuntime
+from emulators.world.runtime import SimulatedRuntime, SimulatedService
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
 from tests.given.owned_bucket import give, owned_blobs
 from tiered.bigtable.cells import LEGACY_FAMILIES
@@ -44,7 +44,7 @@ from tiered.telemetry.observed import Observed
 from tiered.telemetry.telemetry import Telemetry
 from tiered.testing.clock import Clock
 from tiered.testing.contracts.changelog import Plant
-from tiered.testing.log import Stored
+from tiered.testing.log import StoredEntry
 
 LOOPS = ["asyncio", "trio"]
 TELEMETRY = Telemetry(registry=CollectorRegistry(), tracer_provider=TracerProvider())
@@ -125,7 +125,7 @@ async def on_fake_gcs(url: str, runtime: Runtime) -> AsyncIterator[GcsBlobs]:
         yield blobs
 
 
-class Crawling(Simulated):
+class Crawling(SimulatedService):
     """A simulated service whose scans are no snapshots: each row is read at a moment of its own."""
 
     async def _travel(self) -> float:
@@ -249,7 +249,7 @@ async def planted(log: ChangeLog, key: str, raw: bytes) -> None:
         case SqliteChangeLog(_database=database):
             await database.write(lambda connection: connection.execute("INSERT INTO changes VALUES (?, ?, ?, NULL)", (key, raw, now_ms)))
         case SimulatedChangeLog(stored=stored):
-            stored[key] = Stored(raw, now_ms)
+            stored[key] = StoredEntry(raw, now_ms)
         case BigTableChangeLog(_table=table):
             # What nobody owns is dated 0 there, by whatever software.
             beaten_us = 0 if b'"owner":""' in raw else now_ms * 1000

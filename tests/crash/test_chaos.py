@@ -26,8 +26,8 @@ from emulators.demo.check import check, dangling, unfinished
 from emulators.demo.command import DemoOptions, run_demo
 from emulators.demo.emulators import BUCKET, EmulatorStage
 from emulators.demo.google import StoredInGoogle
-from emulators.demo.journal import DIRECTOR, Answer, Journal, Kind, late_writes, read_lines
-from emulators.demo.load import INLINE_BYTES_MAX, Step, object_ids, payload
+from emulators.demo.journal import DIRECTOR, JournaledAnswer, OperationJournal, OperationKind, late_writes, read_lines
+from emulators.demo.load import INLINE_BYTES_MAX, LoadStep, object_ids, payload
 from emulators.demo.weather import KINDS
 from emulators.demo.writer import perform
 from tests.given.processes import is_running
@@ -88,16 +88,19 @@ def write(stage: EmulatorStage, count: int) -> None:
 
     The journal is that of their only writer.
     """
-    runtime, journal = SystemRuntime(), Journal(stage.journal / "w0.0.jsonl")
+    runtime, journal = SystemRuntime(), OperationJournal(stage.journal / "w0.0.jsonl")
 
     async def put_all() -> None:
         async with open_storage(stage.config, runtime) as storage:
             for number, object_id in enumerate(object_ids(count)):
                 operation = f"w0.0-0-{number}"
                 large = payload(1, operation, (INLINE_BYTES_MAX + 1) if number % 2 else 10)
-                step = Step(operation, Kind.PUT, object_id, large, streamed=number % 4 == 1)
-                assert await perform(storage, journal, runtime, step) is Answer.OK
-                assert await perform(storage, journal, runtime, Step(f"w0.0-1-{number}", Kind.GET, object_id, b"")) is Answer.OK
+                step = LoadStep(operation, OperationKind.PUT, object_id, large, streamed=number % 4 == 1)
+                assert await perform(storage, journal, runtime, step) is JournaledAnswer.OK
+                assert (
+                    await perform(storage, journal, runtime, LoadStep(f"w0.0-1-{number}", OperationKind.GET, object_id, b""))
+                    is JournaledAnswer.OK
+                )
 
     anyio.run(put_all)
     journal.close()
@@ -156,7 +159,7 @@ def test_a_timed_out_write_that_lands_late_is_counted_if_no_repetition_was_told_
         (won, "timed out"), ("live", "timed out"), ("live", "live"), ("told", "timed out"), ("told", "live"), ("told", "answered"),
         ("never", "timed out"),
     ]
-    journal = Journal(stage.journal / "w0.0.writes")
+    journal = OperationJournal(stage.journal / "w0.0.writes")
     for token, became in lines:
         journal.write(token=token, became=became)
     journal.close()

@@ -20,13 +20,13 @@ from changelog.base.errors import ConfigurationError, UnavailableError, Unconfir
 from changelog.change import ChangeId, decode
 from emulators.world.client import NOTHING, BrokenPayload, Client, content
 from emulators.world.deployment import SETTINGS, World
-from emulators.world.faults import ONCE, READS, STREAMS, Fault, Mode, Plan, Process, call_of, no_faults
-from emulators.world.history import Answer
+from emulators.world.faults import ONCE, READS, STREAMS, CallFault, Mode, Plan, Process, call_of, no_faults
+from emulators.world.history import WriteAnswer
 from emulators.world.runtime import run_world
 from tiered.metadata import TimeToIdle
 from tiered.object_id import ObjectId
 from tiered.settings import FeedSettings
-from tiered.testing.log import Stored
+from tiered.testing.log import StoredEntry
 
 SEED = 1
 SMALL, LARGE = 50, 500
@@ -68,7 +68,7 @@ def put(label: str, size: int) -> Act:
     return lambda client: client.put(OBJECT, label, size)
 
 
-async def delete(client: Client) -> Answer:
+async def delete(client: Client) -> WriteAnswer:
     return await client.delete(OBJECT)
 
 
@@ -100,7 +100,7 @@ async def put_broken(client: Client) -> None:
         yield content("new", LARGE // 2)
         raise BrokenPayload
 
-    assert await client.put(OBJECT, "new", LARGE, payload=payload()) is Answer.NO
+    assert await client.put(OBJECT, "new", LARGE, payload=payload()) is WriteAnswer.NO
 
 
 async def put_cancelled(client: Client) -> None:
@@ -157,10 +157,10 @@ async def prepare(world: World, before: str) -> None:
         world.plant_legacy(OBJECT, "old", LARGE)
     async with world.client(world.process("setup")) as client:
         for size, bystander in BYSTANDERS.items():
-            assert await client.put(bystander, "bystander", size) is Answer.OK
+            assert await client.put(bystander, "bystander", size) is WriteAnswer.OK
         if before not in ("absent", "legacy"):
             size = SMALL if "small" in before else LARGE
-            assert await client.put(OBJECT, "old", size, expiration=IDLE if "idle" in before else None) is Answer.OK
+            assert await client.put(OBJECT, "old", size, expiration=IDLE if "idle" in before else None) is WriteAnswer.OK
 
 
 async def check(world: World) -> None:
@@ -224,28 +224,28 @@ def points(name: str) -> list[str]:
 
 # --- what goes wrong -----------------------------------------------------------------------------
 
-CRASHES = [Fault(Mode.CRASH_BEFORE), Fault(Mode.CRASH_AFTER)]
+CRASHES = [CallFault(Mode.CRASH_BEFORE), CallFault(Mode.CRASH_AFTER)]
 
 
-def faults_at(point: str) -> list[Fault]:
+def faults_at(point: str) -> list[CallFault]:
     """What else can happen to this call."""
-    call, faults = call_of(point), [Fault(Mode.UNAVAILABLE), Fault(Mode.DENIED), Fault(Mode.LOST)]
+    call, faults = call_of(point), [CallFault(Mode.UNAVAILABLE), CallFault(Mode.DENIED), CallFault(Mode.LOST)]
     if call == "upload.finalise":
-        faults += [Fault(Mode.DAMAGED)]
+        faults += [CallFault(Mode.DAMAGED)]
     if call not in STREAMS:
-        faults += [Fault(Mode.SLOW, LONG_S)]
+        faults += [CallFault(Mode.SLOW, LONG_S)]
     if call not in READS | STREAMS:
-        faults += [Fault(Mode.DROPPED), Fault(Mode.LATE, SHORT_S), Fault(Mode.LATE, LONG_S)]
+        faults += [CallFault(Mode.DROPPED), CallFault(Mode.LATE, SHORT_S), CallFault(Mode.LATE, LONG_S)]
     if call not in READS | STREAMS | ONCE:
-        faults += [Fault(Mode.DUPLICATED, SHORT_S), Fault(Mode.DUPLICATED, LONG_S)]
+        faults += [CallFault(Mode.DUPLICATED, SHORT_S), CallFault(Mode.DUPLICATED, LONG_S)]
     return faults
 
 
-def only_at(point: str, fault: Fault) -> Plan:
+def only_at(point: str, fault: CallFault) -> Plan:
     return {point: fault}.get
 
 
-def at_every(call: str, fault: Fault) -> Plan:
+def at_every(call: str, fault: CallFault) -> Plan:
     return lambda point: fault if call_of(point) == call else None
 
 
@@ -283,7 +283,7 @@ def run_each(cases: Iterable[Case], run: Callable[..., Awaitable[object]]) -> No
 
 
 def text_of(part: object) -> str:
-    return f"{part.mode.name}{f'_{part.seconds:g}s' if part.seconds else ''}" if isinstance(part, Fault) else str(part)
+    return f"{part.mode.name}{f'_{part.seconds:g}s' if part.seconds else ''}" if isinstance(part, CallFault) else str(part)
 
 
 @EVERY_SCENARIO
@@ -312,21 +312,21 @@ def test_an_operation_during_an_outage_of_any_call_answers_honestly_and_leaves_n
     run_each(fault_cases(calls), lambda call, fault: run_scenario(SCENARIOS[name], at_every(call, fault)))
 
 
-def fault_cases(points: Iterable[str]) -> Iterator[tuple[str, Fault]]:
+def fault_cases(points: Iterable[str]) -> Iterator[tuple[str, CallFault]]:
     return ((point, fault) for point in points for fault in faults_at(point))
 
 
-def denied_after(point: str, fault: Fault) -> Plan:
+def denied_after(point: str, fault: CallFault) -> Plan:
     """From that call on, this process may do nothing any more.
 
     It may still give an upload up, because a session's address suffices for that.
     """
     passed = False
 
-    def plan(made: str) -> Fault | None:
+    def plan(made: str) -> CallFault | None:
         nonlocal passed
         if passed:
-            return None if call_of(made) in ("upload.abort", "blobs.cancel") else Fault(Mode.DENIED)
+            return None if call_of(made) in ("upload.abort", "blobs.cancel") else CallFault(Mode.DENIED)
         passed = made == point
         return fault if passed else None
 
@@ -339,7 +339,7 @@ def test_a_writer_whose_permissions_are_taken_away_after_any_call_answers_honest
     cases = [
         (point, fault)
         for point in points(name)
-        for fault in (Fault(Mode.LOST), Fault(Mode.STALL_AFTER, SHORT_S), Fault(Mode.LATE, SHORT_S))
+        for fault in (CallFault(Mode.LOST), CallFault(Mode.STALL_AFTER, SHORT_S), CallFault(Mode.LATE, SHORT_S))
         if fault in faults_at(point) or fault.mode is Mode.STALL_AFTER
     ]
     run_each(cases, lambda point, fault: run_scenario(SCENARIOS[name], denied_after(point, fault)))
@@ -348,11 +348,11 @@ def test_a_writer_whose_permissions_are_taken_away_after_any_call_answers_honest
 # --- cancelled callers ---------------------------------------------------------------------------
 
 
-async def run_cancelled(name: str, point: str, fault: Fault, then: Act | None = None) -> None:
+async def run_cancelled(name: str, point: str, fault: CallFault, then: Act | None = None) -> None:
     """The caller is cancelled half a second into the call, whose fault makes it last for longer."""
     scope = anyio.CancelScope()
 
-    def plan(made: str) -> Fault | None:
+    def plan(made: str) -> CallFault | None:
         if made != point:
             return None
         scope.deadline = anyio.current_time() + SHORT_S / 2
@@ -370,7 +370,7 @@ def test_an_operation_cancelled_during_any_call_leaves_old_or_new_and_nothing_el
     """Before the request leaves, after its effect, or while it is under way (it arrives all the same)."""
     modes = Mode.STALL_BEFORE, Mode.STALL_AFTER, Mode.SLOW
     cases = [
-        (point, Fault(mode, SHORT_S))
+        (point, CallFault(mode, SHORT_S))
         for point, mode in product(points(name), modes)
         if mode is not Mode.SLOW or call_of(point) not in STREAMS
     ]
@@ -385,7 +385,7 @@ def test_a_request_that_arrives_late_never_undoes_a_later_write(name: str) -> No
     """Whether its caller was told that it is unknown, or was cancelled while it was under way."""
     late = [(point, fault) for point, fault in fault_cases(points(name)) if fault.seconds == LONG_S and call_of(point) not in READS]
 
-    async def run(point: str, fault: Fault, size: int) -> None:
+    async def run(point: str, fault: CallFault, size: int) -> None:
         then = put("later", size)
         if fault.mode is Mode.SLOW:
             await run_cancelled(name, point, fault, then)
@@ -413,7 +413,7 @@ def test_a_writer_stalled_past_its_lease_while_recovery_cleans_up_does_no_harm(n
     async def recover(world: World) -> None:
         await world.recovery(world.process("cleaner"), shards=1).run()
 
-    cases = [(point, Fault(mode, LONG_S)) for point in points(name) for mode in (Mode.STALL_BEFORE, Mode.STALL_AFTER)]
+    cases = [(point, CallFault(mode, LONG_S)) for point in points(name) for mode in (Mode.STALL_BEFORE, Mode.STALL_AFTER)]
     run_each(cases, lambda point, fault: run_beside(SCENARIOS[name], only_at(point, fault), recover))
 
 
@@ -425,16 +425,16 @@ def test_an_operation_overtaken_by_another_writer_at_any_call_stays_honest(name:
     async def world_of_two(point: str, other: str) -> None:
         stalled = anyio.Event()
 
-        def plan(made: str) -> Fault | None:
+        def plan(made: str) -> CallFault | None:
             if made != point:
                 return None
             stalled.set()
-            return Fault(Mode.STALL_AFTER, SHORT_S)
+            return CallFault(Mode.STALL_AFTER, SHORT_S)
 
         async def overtake(world: World) -> None:
             async with world.client(world.process("other")) as client:
                 await stalled.wait()
-                assert await OTHERS[other](client) is Answer.OK
+                assert await OTHERS[other](client) is WriteAnswer.OK
 
         await run_beside(SCENARIOS[name], plan, overtake)
         assert stalled.is_set(), f"the caller never came to {point}"
@@ -467,9 +467,9 @@ async def run_recovery(kind: str, plan: Plan = no_faults, unreadable: str | None
     scenario = replace(SCENARIOS[name], feed=feed)
     async with scenario.world() as world:
         await prepare(world, scenario.before)
-        await live(world, scenario, only_at(point, Fault(mode)))
+        await live(world, scenario, only_at(point, CallFault(mode)))
         if unreadable is not None:
-            world.log.stored[unreadable] = Stored(b"{", 0)
+            world.log.stored[unreadable] = StoredEntry(b"{", 0)
         assert world.log.stored, "the writer left no entry to recover"
         recoverer = world.process("recoverer", plan)
 
@@ -502,7 +502,7 @@ def test_recovery_crashed_or_disturbed_at_any_call_is_finished_by_another(kind: 
         (point, fault)
         for point in recovery_points(kind)
         if call_of(point) != "log.stale" or point == "log.stale #1"  # the other ranges are alike
-        for fault in (*CRASHES, *faults_at(point), Fault(Mode.STALL_BEFORE, LONG_S), Fault(Mode.STALL_AFTER, LONG_S))
+        for fault in (*CRASHES, *faults_at(point), CallFault(Mode.STALL_BEFORE, LONG_S), CallFault(Mode.STALL_AFTER, LONG_S))
     ]
     run_each(cases, lambda point, fault: run_recovery(kind, only_at(point, fault)))
 
@@ -514,7 +514,7 @@ def test_with_a_change_feed_recovery_keeps_what_it_has_settled_whatever_happens_
     assert {call_of(point) for point in made} == set(wanted)
     cases = [
         (point, fault) for point in made
-        for fault in (*CRASHES, *faults_at(point), Fault(Mode.STALL_BEFORE, LONG_S), Fault(Mode.STALL_AFTER, LONG_S))
+        for fault in (*CRASHES, *faults_at(point), CallFault(Mode.STALL_BEFORE, LONG_S), CallFault(Mode.STALL_AFTER, LONG_S))
     ]  # fmt: skip
     run_each(cases, lambda point, fault: run_recovery(kind, only_at(point, fault), feed=True))
 
@@ -527,10 +527,10 @@ def test_two_recoveries_at_once_do_no_more_than_one(kind: str) -> None:
         name, point, mode = STALE[kind]
         async with World(SEED, sessions=SCENARIOS[name].sessions) as world:
             await prepare(world, SCENARIOS[name].before)
-            await live(world, SCENARIOS[name], only_at(point, Fault(mode)))
+            await live(world, SCENARIOS[name], only_at(point, CallFault(mode)))
             await anyio.sleep(AFTER_EXPIRY_S)
             async with anyio.create_task_group() as tasks:
-                for number, plan in enumerate([no_faults, lambda point: Fault(Mode.DUPLICATED, SHORT_S)]):
+                for number, plan in enumerate([no_faults, lambda point: CallFault(Mode.DUPLICATED, SHORT_S)]):
                     tasks.start_soon(world.recovery(world.process(f"recoverer-{number}", plan)).run_once)
             await check(world)
 

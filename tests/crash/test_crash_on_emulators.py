@@ -38,10 +38,10 @@ from changelog.log import KeyRange
 from emulators.adapter_world import AdapterWorld
 from emulators.bigtable.faulty_channel import READ_MODES, WireMode
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
-from emulators.gcs.wire import Call
+from emulators.gcs.wire import WireRequest
 from emulators.world.client import BrokenPayload, Client, content
-from emulators.world.faults import Fault, Mode, Network, Process, call_of
-from emulators.world.history import Answer
+from emulators.world.faults import CallFault, Mode, Network, Process, call_of
+from emulators.world.history import WriteAnswer
 from emulators.world.services import SimulatedBlobs
 from tiered.bigtable.rows import BigtableRows
 from tiered.errors import DanglingTombstoneError
@@ -69,7 +69,7 @@ MEETING_S = 5.0
 PATIENCE_S = 0.02
 RENEWAL = "CheckAndMutateRow entry c #2"
 
-DEATHS = [Fault(Mode.CRASH_BEFORE), Fault(Mode.CRASH_AFTER)]
+DEATHS = [CallFault(Mode.CRASH_BEFORE), CallFault(Mode.CRASH_AFTER)]
 SERVICE_FAULTS = [
     GcsFault(FaultMode.STATUS, status=503), GcsFault(FaultMode.STATUS, status=429), GcsFault(FaultMode.DROP_BEFORE),
     GcsFault(FaultMode.DROP_AFTER), GcsFault(FaultMode.DELAY, seconds=DELAY_S), GcsFault(FaultMode.STALL_BEFORE),
@@ -103,7 +103,7 @@ def anyio_backend() -> str:
 # --- what is done, and what goes wrong -------------------------------------------------------------
 
 
-AnyFault = WireMode | Fault | GcsFault
+AnyFault = WireMode | CallFault | GcsFault
 """Where a fault is: in a call to Bigtable on the wire, in a call of the long-term tier, or in a request to GCS."""
 
 
@@ -137,8 +137,8 @@ class Case:
     def script(self, made: str) -> WireMode | None:
         return self.fault if isinstance(self.fault, WireMode) and self._meets(made) else None
 
-    def plan(self, made: str) -> Fault | None:
-        return self.fault if isinstance(self.fault, Fault) and self._meets(made) else None
+    def plan(self, made: str) -> CallFault | None:
+        return self.fault if isinstance(self.fault, CallFault) and self._meets(made) else None
 
     def at_service(self, made: str) -> bool:
         self.service_points.append(made)
@@ -177,7 +177,7 @@ class AtService(GcsFault):
         self._case = case
         self._counts: Counter[str] = Counter()
 
-    def matches(self, call: Call, name: str) -> bool:
+    def matches(self, call: WireRequest, name: str) -> bool:
         if call.headers.get("Authorization", self._case.name) != self._case.name:
             return False
         if "Authorization" not in call.headers and not name.startswith(f"{self._case.object_id.path}/"):
@@ -229,7 +229,7 @@ async def put_broken(client: Client, case: Case) -> None:
         yield content("new", LARGE // 2)
         raise BrokenPayload
 
-    assert await client.put(case.object_id, "new", LARGE, payload=payload()) is Answer.NO
+    assert await client.put(case.object_id, "new", LARGE, payload=payload()) is WriteAnswer.NO
 
 
 async def delete(client: Client, case: Case) -> None:
@@ -348,10 +348,10 @@ class Stage:
                 await upload.write(content("old", LARGE))
                 await upload.finalise()
             await self.world.table.mutate(object_id.path.encode(), set_cell("fm", b"r", b""))
-            self.world.history.end_write(self.world.history.begin_write(object_id.path, "old"), Answer.OK)
+            self.world.history.end_write(self.world.history.begin_write(object_id.path, "old"), WriteAnswer.OK)
         elif before != "absent":
             size = SMALL if "small" in before else LARGE
-            assert await client.put(object_id, "old", size, expiration=IDLE if "idle" in before else None) is Answer.OK
+            assert await client.put(object_id, "old", size, expiration=IDLE if "idle" in before else None) is WriteAnswer.OK
 
     async def live(self, case: Case, settings: Settings | None = None) -> None:
         """The case's process, from the opening of its store to its close, or to its death."""
@@ -376,7 +376,7 @@ class Stage:
         async with self.world.client(self.world.process("successor")) as client:
 
             async def put(case: Case) -> None:
-                assert await client.put(case.object_id, "later", size) is Answer.OK
+                assert await client.put(case.object_id, "later", size) is WriteAnswer.OK
 
             await each(cases, put)
 
@@ -484,7 +484,7 @@ async def clean_run(stage: Stage) -> list[Case]:
     return _clean_runs[on_gcs]
 
 
-def some(clean: Sequence[T], fault: WireMode | Fault | GcsFault, whole: bool = ALL) -> Sequence[T]:
+def some(clean: Sequence[T], fault: WireMode | CallFault | GcsFault, whole: bool = ALL) -> Sequence[T]:
     """Every fourth one, others for the next kind of fault; `make sim` has all."""
     kinds = [fault_name(each) for each in (*WireMode, *DEATHS, *SERVICE_FAULTS)]
     number = kinds.index(fault_name(fault))
@@ -524,7 +524,7 @@ async def test_an_operation_with_a_fault_at_any_call_to_bigtable_answers_honestl
 @ON_GCS
 @pytest.mark.parametrize("fault", DEATHS, ids=fault_name)
 async def test_an_operation_that_dies_at_any_call_of_the_long_term_tier_leaves_old_or_new_and_nothing_else(
-    stage: Stage, fault: Fault
+    stage: Stage, fault: CallFault
 ) -> None:
     cases = [Case(clean.scenario, point, fault) for clean in await clean_run(stage) for point in clean.far_points]
     await stage.prepare(cases)
@@ -622,8 +622,8 @@ async def test_an_operation_during_an_outage_of_any_call_answers_honestly_and_le
 
 SWAP_BLOB, SWAP_INLINE, SWAP_NOTHING = (f"CheckAndMutateRow object {cells}w: #1" for cells in ("r t v ", "p m v ", ""))
 
-STALE: dict[str, tuple[str, str, WireMode | Fault]] = {
-    "upload_open": ("put_stream_on_large", "upload.finalise #1", Fault(Mode.CRASH_BEFORE)),
+STALE: dict[str, tuple[str, str, WireMode | CallFault]] = {
+    "upload_open": ("put_stream_on_large", "upload.finalise #1", CallFault(Mode.CRASH_BEFORE)),
     "blob_written": ("put_stream_on_large", SWAP_BLOB, WireMode.DIE_BEFORE),
     "blob_written_nothing_before": ("put_large_on_absent", SWAP_BLOB, WireMode.DIE_BEFORE),
     "blob_written_over_inline": ("put_stream_on_small", SWAP_BLOB, WireMode.DIE_BEFORE),
@@ -634,8 +634,8 @@ STALE: dict[str, tuple[str, str, WireMode | Fault]] = {
     "inline_swap_under_way": ("put_small_on_large", SWAP_INLINE, WireMode.DIE_LATE),
     "deleted": ("delete_on_large", SWAP_NOTHING, WireMode.DIE_AFTER),
     "deleted_legacy": ("delete_on_legacy", SWAP_NOTHING, WireMode.DIE_AFTER),
-    "request_not_sent": ("put_large_on_large", "upload.finalise #1", Fault(Mode.CRASH_BEFORE)),
-    "request_landed": ("put_large_on_large", "upload.finalise #1", Fault(Mode.CRASH_AFTER)),
+    "request_not_sent": ("put_large_on_large", "upload.finalise #1", CallFault(Mode.CRASH_BEFORE)),
+    "request_landed": ("put_large_on_large", "upload.finalise #1", CallFault(Mode.CRASH_AFTER)),
 }
 """How each kind of stale entry comes about: the scenario, and where its writer dies."""
 
@@ -719,10 +719,10 @@ async def test_recovery_with_a_fault_at_any_call_to_bigtable_is_finished_by_anot
     *(pytest.param(fault, id=fault_name(fault)) for fault in DEATHS),
     *(pytest.param(fault, id=fault_name(fault), marks=pytest.mark.sim if fault.status == 429 else ()) for fault in SERVICE_FAULTS),
 ])  # fmt: skip
-async def test_recovery_with_a_fault_at_any_call_to_gcs_is_finished_by_another(stage: Stage, fault: Fault | GcsFault) -> None:
+async def test_recovery_with_a_fault_at_any_call_to_gcs_is_finished_by_another(stage: Stage, fault: CallFault | GcsFault) -> None:
     recoveries = [
         Recovery.of(clean.kind, point, fault) for clean in some(await clean_recoveries(stage), fault)
-        for point in (clean.recoverer.far_points if isinstance(fault, Fault) else clean.recoverer.service_points)
+        for point in (clean.recoverer.far_points if isinstance(fault, CallFault) else clean.recoverer.service_points)
     ]  # fmt: skip
     await recover(stage, recoveries)
     assert await stage.findings([each.writer for each in recoveries], [each.recoverer for each in recoveries]) == []
@@ -774,7 +774,7 @@ async def test_without_a_guard_the_suite_finds_what_breaks(stage: Stage, monkeyp
     cases = [
         *(case for case in await wire_cases(stage, WireMode.LATE, whole=True) if case.scenario.name in names),
         *(Recovery.of(kind).writer for kind in STALE),
-        Case(SCENARIOS["put_large_on_large"], "upload.finalise #1", Fault(Mode.LATE, SHORT_GRACE_S)),
+        Case(SCENARIOS["put_large_on_large"], "upload.finalise #1", CallFault(Mode.LATE, SHORT_GRACE_S)),
     ]  # fmt: skip
     await stage.prepare(cases)
     for name, replacement in KNOCKED_OUT[guard].replaced.items():

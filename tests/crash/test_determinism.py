@@ -14,7 +14,7 @@ import pytest
 
 from emulators.world.client import Client
 from emulators.world.deployment import World
-from emulators.world.faults import Fault, Mode, Process
+from emulators.world.faults import CallFault, Mode, Process
 from emulators.world.runtime import run_world
 from tiered.object_id import ObjectId
 
@@ -31,11 +31,11 @@ async def busy_world(seed: int) -> list[str]:
     """
     async with World(seed) as world:
 
-        def plan(point: str) -> Fault | None:
+        def plan(point: str) -> CallFault | None:
             chance = world.runtime.random.random()
             if chance < 0.01:
-                return Fault(Mode.CRASH_BEFORE if chance < 0.005 else Mode.CRASH_AFTER)
-            return Fault(Mode.SLOW if chance < 0.03 else Mode.LOST, 0.5) if chance < 0.05 else None
+                return CallFault(Mode.CRASH_BEFORE if chance < 0.005 else Mode.CRASH_AFTER)
+            return CallFault(Mode.SLOW if chance < 0.03 else Mode.LOST, 0.5) if chance < 0.05 else None
 
         async def live(process: Process) -> None:
             async with world.client(process) as client:

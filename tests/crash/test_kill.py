@@ -25,7 +25,7 @@ from changelog.base.runtime import SystemRuntime
 from emulators.demo.check import check, unfinished
 from emulators.demo.command import DemoOptions, run_demo
 from emulators.demo.files import StoredFiles
-from emulators.demo.journal import DIRECTOR, Answer, Journal, read_lines, read_operations
+from emulators.demo.journal import DIRECTOR, JournaledAnswer, OperationJournal, read_lines, read_operations
 from emulators.demo.stage import EmbeddedStage
 from emulators.demo.troupe import Troupe, environment
 from emulators.demo.writer import Orders
@@ -68,7 +68,7 @@ async def recover(store: Path) -> int:
 
 def test_a_writer_killed_at_any_moment_loses_leaks_and_mixes_up_nothing(tmp_path: Path) -> None:
     stage, chance, recovered = EmbeddedStage(tmp_path / "run").__enter__(), Random(7), 0
-    director = Journal(stage.journal / DIRECTOR)
+    director = OperationJournal(stage.journal / DIRECTOR)
     for number in range(ROUNDS):
         name = f"w0.{number}"
         journal = stage.journal / f"{name}.jsonl"
@@ -85,8 +85,8 @@ def test_a_writer_killed_at_any_moment_loses_leaks_and_mixes_up_nothing(tmp_path
         assert found.flaws == {}, f"round {number}: {found.details}"
     director.close()
     answers = [operation.answer for operation in read_operations(stage.journal)]
-    assert answers.count(Answer.OK) >= ROUNDS
-    assert answers.count(Answer.NONE) >= ROUNDS, "the kills hit operations under way"
+    assert answers.count(JournaledAnswer.OK) >= ROUNDS
+    assert answers.count(JournaledAnswer.NONE) >= ROUNDS, "the kills hit operations under way"
     assert recovered >= ROUNDS, "the kills left work for recovery"
 
 
@@ -133,7 +133,7 @@ def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path) -> None:
 
 def test_a_process_that_ends_by_itself_has_crashed_and_one_that_does_not_listen_is_killed(tmp_path: Path) -> None:
     stage = EmbeddedStage(tmp_path / "run").__enter__()
-    journal = Journal(stage.journal / DIRECTOR)
+    journal = OperationJournal(stage.journal / DIRECTOR)
     ignoring = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
     troupe = Troupe(stage, journal, lambda name: [sys.executable, "-c", "raise SystemExit(3)" if name.startswith("w") else ignoring])
     try:

@@ -22,11 +22,11 @@ import pytest
 
 from changelog.base.runtime import SystemRuntime
 from emulators.demo.files import StoredFiles
-from emulators.power.disk import Disk, Model
-from emulators.power.judge import BrokenPromiseError, Told, judge_store, settings_of
-from emulators.power.recording import Kind, Operation, RecorderMissingError, Recording, RecordingError, build, seen
+from emulators.power.disk import DiskModel, ModelledDisk
+from emulators.power.judge import AllowedContent, BrokenPromiseError, judge_store, settings_of
+from emulators.power.recording import DiskOperation, RecorderMissingError, Recording, RecordingError, RecordKind, build, seen
 from emulators.power.work import BLOB, FEED, STORE, parcels
-from recovery.audit.deleting.journal import Journal
+from recovery.audit.deleting.journal import DeletionJournal
 from recovery.audit.evidence import evidence
 from recovery.audit.ledger import RunDirectory
 from recovery.feed.sinks.directory import DirectorySink
@@ -42,7 +42,7 @@ KNOCKED_OUT_STATES = 150
 """At most so many states are looked at until a sync that is missing is noticed."""
 BACKUP = "backups/1"
 MEMORY, ROOM_BYTES = Path("/dev/shm"), 1 << 30
-NAMES = (Kind.LINK, Kind.RENAME, Kind.MAKE_DIRECTORY)
+NAMES = (RecordKind.LINK, RecordKind.RENAME, RecordKind.MAKE_DIRECTORY)
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +61,7 @@ class Scene:
 
     recording: Recording
     promise: Callable[[], Promise]
-    operations: list[Operation] = field(init=False)
+    operations: list[DiskOperation] = field(init=False)
 
     def __post_init__(self) -> None:
         self.operations = self.recording.operations()
@@ -74,15 +74,15 @@ class Scene:
         """
         root, chance = self.recording.root, Random(seed)
         missing = without_syncs_of
-        disk = Disk(self.recording.before, None if missing is None else lambda _, path: missing(path))
+        disk = ModelledDisk(self.recording.before, None if missing is None else lambda _, path: missing(path))
         promise, applied = self.promise(), 0
         for moment in sorted(self._moments(chance, states)):
             for operation in self.operations[applied:moment]:
                 disk.apply(operation)
-                if operation.kind is Kind.NOTE:
+                if operation.kind is RecordKind.NOTE:
                     promise.hear(operation.data.decode())
             applied = moment
-            model = chance.choice(list(Model))
+            model = chance.choice(list(DiskModel))
             shutil.rmtree(root)
             disk.leave(root, chance, model)
             try:
@@ -94,15 +94,15 @@ class Scene:
     def _moments(self, chance: Random, states: int) -> Iterator[int]:
         """A third after somebody was told something, a third after a name changed, and the others anywhere."""
         numbered = list(enumerate(self.operations, start=1))
-        told = [number for number, each in numbered if each.kind is Kind.NOTE and b'"begin"' not in each.data]
+        told = [number for number, each in numbered if each.kind is RecordKind.NOTE and b'"begin"' not in each.data]
         named = [found for kind in NAMES if (found := [number for number, each in numbered if each.kind is kind])]
         for number in range(states):
             yield chance.choice((told, chance.choice(named), range(len(self.operations) + 1))[number % 3])
 
 
-def check_whole(recording: Recording, operations: Sequence[Operation]) -> None:
+def check_whole(recording: Recording, operations: Sequence[DiskOperation]) -> None:
     """Compares a replay with the real files: a record with a gap would prove nothing."""
-    disk = Disk(recording.before)
+    disk = ModelledDisk(recording.before)
     for operation in operations:
         disk.apply(operation)
     replayed = disk.show()
@@ -126,7 +126,7 @@ class StorePromise:
     """What callers of a store were told."""
 
     def __init__(self) -> None:
-        self.told = Told()
+        self.told = AllowedContent()
 
     def hear(self, text: str) -> None:
         self.told.hear(text)
@@ -223,7 +223,7 @@ class DeletionPromise:
         """Where each candidate was, and where its copy is, by the journal."""
         manifest = run.read_manifest()
         assert manifest is not None
-        journal = Journal(run.files, manifest.run)
+        journal = DeletionJournal(run.files, manifest.run)
         order = journal.order()
         if order is None:
             raise BrokenPromiseError("something was deleted, and the journal does not say what")

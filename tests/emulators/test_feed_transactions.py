@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from emulators.feed.__main__ import main
-from emulators.feed.table import Verdict, judged, lines, mangled, put_into, recorded, table, wrong
-from emulators.feed.transactions import Checkpoint, Order, Row, Writer, run
+from emulators.feed.table import TableVerdict, judged, lines, mangled, put_into, recorded, table, wrong
+from emulators.feed.transactions import CheckpointRow, CommitOrder, ModelCheckpoint, ModelWriter, run
 from recovery.feed.messages import Update
 from recovery.feed.reader import CdcReader
 from recovery.feed.rollback import RollbackReader
@@ -20,19 +20,19 @@ SEEDS = range(1, 101)
 
 
 def test_a_seed_gives_the_same_history_again() -> None:
-    for order in Order:
+    for order in CommitOrder:
         assert run(7, order, zombies=True) == run(7, order, zombies=True)
-    assert run(7, Order.PUBLISHED) != run(8, Order.PUBLISHED)
+    assert run(7, CommitOrder.PUBLISHED) != run(8, CommitOrder.PUBLISHED)
 
 
 def test_a_mangled_channel_loses_nothing_and_adds_nothing() -> None:
-    messages = run(7, Order.COMMIT_FIRST).messages
+    messages = run(7, CommitOrder.COMMIT_FIRST).messages
     told = [each for message in mangled(messages, Random(7)) for each in getattr(message, "updates", (message,))]
     assert set(map(repr, told)) == {repr(each) for message in messages for each in getattr(message, "updates", (message,))}
 
 
-@pytest.mark.parametrize("order", Order)
-def test_an_object_has_at_most_one_blob_at_every_frontier(order: Order) -> None:
+@pytest.mark.parametrize("order", CommitOrder)
+def test_an_object_has_at_most_one_blob_at_every_frontier(order: CommitOrder) -> None:
     for seed in SEEDS:
         history = run(seed, order)
         for frontier in range(history.end + 1):
@@ -44,7 +44,7 @@ def test_schedules_have_transactions_that_failed_after_they_sent_something() -> 
     """At the same time, the retry sends something else. Without such schedules the table would prove nothing."""
     failed = 0
     for seed in SEEDS:
-        history = run(seed, Order.PUBLISHED)
+        history = run(seed, CommitOrder.PUBLISHED)
         sent = {(update.time, repr(update)) for message in history.messages for update in getattr(message, "updates", ())}
         kept = {(time, repr(update)) for time, updates in history.committed.items() for update in updates}
         failed += bool(sent - kept)
@@ -52,62 +52,62 @@ def test_schedules_have_transactions_that_failed_after_they_sent_something() -> 
 
 
 def test_a_fenced_writer_commits_nothing_more() -> None:
-    row, live, history = Row(), {"a": "a/1"}, run(1, Order.PUBLISHED)
+    row, live, history = CheckpointRow(), {"a": "a/1"}, run(1, CommitOrder.PUBLISHED)
     history.committed.clear()
-    zombie = Writer(Order.PUBLISHED, row, live, history).steps()
+    zombie = ModelWriter(CommitOrder.PUBLISHED, row, live, history).steps()
     next(zombie)
-    next(Writer(Order.PUBLISHED, row, live, history).steps())
-    assert list(zombie) and history.committed == {} and row.checkpoint == Checkpoint(epoch=2)
+    next(ModelWriter(CommitOrder.PUBLISHED, row, live, history).steps())
+    assert list(zombie) and history.committed == {} and row.checkpoint == ModelCheckpoint(epoch=2)
 
 
 def test_without_the_bootstrap_progress_the_first_failed_transaction_leaks_on_an_ordered_channel_too() -> None:
     """A roll-back reader discards updates when it gets a progress again. Before the first one, there is none."""
     verdicts = {bootstrap: Counter(
         judged(history, history.messages, RollbackReader()) for seed in SEEDS
-        for history in [run(seed, Order.PUBLISHED, bootstrap=bootstrap)]
+        for history in [run(seed, CommitOrder.PUBLISHED, bootstrap=bootstrap)]
     ) for bootstrap in (True, False)}  # fmt: skip
-    assert set(verdicts[True]) == {Verdict.RIGHT}
-    assert verdicts[False].total() > verdicts[False][Verdict.RIGHT]
+    assert set(verdicts[True]) == {TableVerdict.RIGHT}
+    assert verdicts[False].total() > verdicts[False][TableVerdict.RIGHT]
 
 
 def test_if_the_first_act_after_opening_were_left_out_readers_would_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a dead writer had committed would never be sent as a whole. A reader waits, and shows nothing wrong."""
-    opened: list[Writer] = []
-    acknowledge = Writer._acknowledge
+    opened: list[ModelWriter] = []
+    acknowledge = ModelWriter._acknowledge
 
-    def not_at_first(writer: Writer, mine: Checkpoint) -> Iterator[bool]:
+    def not_at_first(writer: ModelWriter, mine: ModelCheckpoint) -> Iterator[bool]:
         first = not any(each is writer for each in opened)
         opened.append(writer)
         if not first or mine.time == 0:
             yield from acknowledge(writer, mine)
 
-    monkeypatch.setattr(Writer, "_acknowledge", not_at_first)
+    monkeypatch.setattr(ModelWriter, "_acknowledge", not_at_first)
     verdicts = Counter(
-        judged(history, history.messages, CdcReader()) for seed in SEEDS for history in [run(seed, Order.COMMIT_FIRST)]
+        judged(history, history.messages, CdcReader()) for seed in SEEDS for history in [run(seed, CommitOrder.COMMIT_FIRST)]
     )
-    assert set(verdicts) == {Verdict.RIGHT, Verdict.STUCK} and verdicts[Verdict.STUCK] > 10
+    assert set(verdicts) == {TableVerdict.RIGHT, TableVerdict.STUCK} and verdicts[TableVerdict.STUCK] > 10
 
 
 def test_if_what_was_committed_were_made_again_from_what_is_live_it_would_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     """The intent must be in the checkpoint, so that it is sent again byte for byte."""
-    send = Writer._send
+    send = ModelWriter._send
 
-    def made_again(writer: Writer, updates: tuple[Update, ...]) -> Iterator[bool]:
+    def made_again(writer: ModelWriter, updates: tuple[Update, ...]) -> Iterator[bool]:
         names = sorted(writer.live)[: len(updates)]
         again = tuple(Update({"object": name, "blob": writer.live[name]}, updates[0].time, 1) for name in names)
         yield from send(writer, again if len(again) == len(updates) else updates)
 
-    monkeypatch.setattr(Writer, "_send", made_again)
+    monkeypatch.setattr(ModelWriter, "_send", made_again)
     verdicts = Counter(
-        judged(history, history.messages, CdcReader(lenient=True)) for seed in SEEDS for history in [run(seed, Order.COMMIT_FIRST)]
+        judged(history, history.messages, CdcReader(lenient=True)) for seed in SEEDS for history in [run(seed, CommitOrder.COMMIT_FIRST)]
     )
-    assert verdicts[Verdict.LEAKED] > 10
+    assert verdicts[TableVerdict.LEAKED] > 10
 
 
 def test_a_reader_that_gets_only_a_part_is_stuck_and_never_wrong() -> None:
-    history = run(7, Order.COMMIT_FIRST)
-    assert judged(history, history.messages, CdcReader()) is Verdict.RIGHT
-    assert judged(history, history.messages[:-1], CdcReader()) is Verdict.STUCK
+    history = run(7, CommitOrder.COMMIT_FIRST)
+    assert judged(history, history.messages, CdcReader()) is TableVerdict.RIGHT
+    assert judged(history, history.messages[:-1], CdcReader()) is TableVerdict.STUCK
 
 
 def test_the_command_prints_the_table_puts_it_into_a_page_and_judges_it(
@@ -129,8 +129,8 @@ def test_the_command_prints_the_table_puts_it_into_a_page_and_judges_it(
 def test_a_table_that_is_not_that_of_the_page_is_found() -> None:
     cells = table(20)
     assert wrong(cells) == []
-    cells[Order.COMMIT_FIRST, "mangled", "CDC v2"][Verdict.LEAKED] += 1
-    cells[Order.PUBLISHED, "ordered", "CDC v2"] = Counter({Verdict.RIGHT: 20})
+    cells[CommitOrder.COMMIT_FIRST, "mangled", "CDC v2"][TableVerdict.LEAKED] += 1
+    cells[CommitOrder.PUBLISHED, "ordered", "CDC v2"] = Counter({TableVerdict.RIGHT: 20})
     assert wrong(cells) == [
         "published, ordered channel, CDC v2 reader: nothing went wrong, but something must",
         "published, ordered channel, CDC v2 reader: nothing leaked, but something must",

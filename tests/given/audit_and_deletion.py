@@ -15,7 +15,7 @@ from changelog.base.runtime import SystemRuntime
 from emulators.power.judge import settings_of
 from emulators.power.recording import note
 from emulators.power.work import STORE
-from recovery.audit.deleting.gates import Asked
+from recovery.audit.deleting.gates import DeletionOptions
 from recovery.audit.deleting.run import Wish, delete_orphans
 from recovery.audit.feed import FindingsFeed
 from recovery.audit.ledger import RunDirectory
@@ -35,7 +35,7 @@ async def audit_and_delete(root: Path, *, notes: bool) -> None:
     await to_thread.run_sync(FindingsFeed.open(str(root / FINDINGS_FEED), SystemRuntime()).add, RunDirectory.open(run))
     if notes:
         note("added")
-    wish = Wish(run, Asked(at_most=1000), rate_per_s=2000.0, quarantine="kept")
+    wish = Wish(run, DeletionOptions(at_most=1000), rate_per_s=2000.0, quarantine="kept")
     await delete_orphans(settings, wish, SystemRuntime(), lambda _: None)
     if notes:
         note("deleted")

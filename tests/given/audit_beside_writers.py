@@ -26,13 +26,13 @@ from changelog.change import Entry, decode
 from emulators.simulation.actors import stream
 from emulators.world.client import BrokenPayload, Client
 from emulators.world.deployment import INLINE_BYTES_MAX, SETTINGS, World
-from emulators.world.faults import ONCE, READS, SCANS, STREAMS, Fault, Mode, Process, call_of
+from emulators.world.faults import ONCE, READS, SCANS, STREAMS, CallFault, Mode, Process, call_of
 from emulators.world.runtime import elapse, now_s, run_world
 from recovery.audit.finding import Finding
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.references import references_of
 from recovery.audit.sweep import audit_range
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from tests.given.audit_grounds import DAY_NS, SetRuntime
 from tests.given.feed_index import STORE, keep_up, publish, rows_of
 from tiered.metadata import Metadata, TimeToLive
@@ -52,7 +52,7 @@ MODES = (
     Mode.CRASH_BEFORE, Mode.CRASH_AFTER, Mode.STALL_BEFORE, Mode.STALL_AFTER, Mode.UNAVAILABLE, Mode.DROPPED, Mode.LOST, Mode.LATE,
     Mode.DUPLICATED, Mode.SLOW, Mode.CRAWLING,
 )  # fmt: skip
-ACCUSED = {Kind.ORPHAN, Kind.LEGACY_ORPHAN}
+ACCUSED = {FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN}
 
 
 def may_meet(mode: Mode, call: str) -> bool:
@@ -177,7 +177,7 @@ class Scene:
         orphan, gone = f"a/objects/foo/{runtime.at(now_ns - DAY_NS)}", f"a/objects/foo!/{runtime.at(now_ns - DAY_NS)}"
         world.blobs.blobs[orphan] = Blob(Metadata(size=1), b"x", now_ns - DAY_NS, 1_000_000)
         world.rows.states["a/objects/foo!"] = Tombstone(gone)
-        self.planted = {(Kind.ORPHAN, orphan), (Kind.DANGLING, gone)}
+        self.planted = {(FindingClass.ORPHAN, orphan), (FindingClass.DANGLING, gone)}
         if self.chance.random() < 0.2:
             world.plant_legacy(OBJECTS[0], "legacy", LARGE)
             self.named.look("rows.swap", OBJECTS[0].path)
@@ -186,11 +186,11 @@ class Scene:
         max_s = self.travels_max_s.get(name.partition("-")[0].partition(".")[0], 3.0)
         return self.world.process(name, self._fault, 0.0, lambda point: self._travel(max_s))
 
-    def _fault(self, point: str) -> Fault | None:
+    def _fault(self, point: str) -> CallFault | None:
         if self.calm or self.chance.random() >= self.fault_share:
             return None
         mode = self.chance.choice(MODES)
-        return Fault(mode, self.chance.choice((0.2, 2.0, 15.0, 45.0, 120.0))) if may_meet(mode, call_of(point)) else None
+        return CallFault(mode, self.chance.choice((0.2, 2.0, 15.0, 45.0, 120.0))) if may_meet(mode, call_of(point)) else None
 
     def _travel(self, max_s: float) -> tuple[float, float]:
         if self.calm or not max_s:
@@ -289,9 +289,9 @@ class Scene:
     async def _audit(self, process: Process) -> None:
         tiers, log = self.world.tiers_of(process), self.world.log_of(process)
         while self.writing and now_s() < RUNS_S:
-            began_s, found = now_s(), list[tuple[Kind, str]]()
+            began_s, found = now_s(), list[tuple[FindingClass, str]]()
 
-            def tell(findings: Sequence[Finding], began_s: float = began_s, found: list[tuple[Kind, str]] = found) -> None:
+            def tell(findings: Sequence[Finding], began_s: float = began_s, found: list[tuple[FindingClass, str]] = found) -> None:
                 for finding in findings:
                     found.append((finding.kind, finding.name))
                     self._judge(finding, began_s)

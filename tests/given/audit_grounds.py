@@ -26,7 +26,7 @@ from changelog.log import ChangeLog, Collects
 from changelog.sqlite.log import Database, SqliteChangeLog
 from emulators.gcs.server import GcsEmulator
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from tiered.bigtable.rows import BigtableRows
 from tiered.embedded.blobs import FileBlobs
 from tiered.embedded.file import path_of
@@ -34,7 +34,7 @@ from tiered.embedded.rows import SqliteRows
 from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
 from tiered.protocol.backends import Inline, Tiers, Tombstone
-from tiered.testing.log import Stored
+from tiered.testing.log import StoredEntry
 
 BEGINS_NS = 1_790_000_000 * NS_PER_S
 """When the audit of a planted world begins, by everybody's clock."""
@@ -44,7 +44,7 @@ OLD_NS = BEGINS_NS - 3 * DAY_NS
 class Expect(Protocol):
     """`size`: of a blob that is listed."""
 
-    def __call__(self, kind: Kind, name: str, size: int | None = None) -> None: ...
+    def __call__(self, kind: FindingClass, name: str, size: int | None = None) -> None: ...
 
 
 class SetRuntime(SystemRuntime):
@@ -120,7 +120,7 @@ class SimulatedGround(Ground):
         super().__init__(clock, Tiers(SimulatedRows(clock), SimulatedBlobs(clock)), self.stored)
 
     async def raw_entry(self, key: str, value: bytes) -> None:
-        self.stored.stored[key] = Stored(value, 0)
+        self.stored.stored[key] = StoredEntry(value, 0)
 
 
 # --- embedded ------------------------------------------------------------------------------------
@@ -155,12 +155,12 @@ class EmbeddedGround(Ground):
     async def oddities(self, expect: Expect) -> None:
         target = f"corrupt/objects/row/{self.clock.at(OLD_NS)}"
         await self.sql("INSERT INTO rows (path, target, policy) VALUES (CAST(X'FF2F' AS TEXT), ?, '{}')", target)
-        expect(Kind.CORRUPT_ROW, "\\xff/")
-        expect(Kind.MISFILED, target)
+        expect(FindingClass.CORRUPT_ROW, "\\xff/")
+        expect(FindingClass.MISFILED, target)
         await self.sql("INSERT INTO rows (path, target, policy) VALUES ('corrupt/objects/target', CAST(X'FE' AS TEXT), '{}')")
-        expect(Kind.CORRUPT_ROW, "corrupt/objects/target")
+        expect(FindingClass.CORRUPT_ROW, "corrupt/objects/target")
         blobs = self.root / "blobs"
-        for name, kind in (("corrupt/objects/cut", Kind.CORRUPT_BLOB), ("corrupt/objects/named", Kind.DESTROYED)):
+        for name, kind in (("corrupt/objects/cut", FindingClass.CORRUPT_BLOB), ("corrupt/objects/named", FindingClass.DESTROYED)):
             name = f"{name}/{self.clock.at(OLD_NS)}"
             await self.blob(name, 5, OLD_NS, None)
             path = blobs / path_of(name)
@@ -171,11 +171,11 @@ class EmbeddedGround(Ground):
         deeper = next(each for each in blobs.iterdir() if each.is_dir())
         for stranger in (blobs / "NOTES.txt", blobs / "refs%2", deeper / "~c3", deeper / "Copy of k"):
             stranger.write_bytes(b"what is this?")
-            expect(Kind.FOREIGN, str(stranger))
+            expect(FindingClass.FOREIGN, str(stranger))
         for stranger in (blobs / "lost+found", deeper / "sub"):
             stranger.mkdir()
             (stranger / "below").write_bytes(b"never looked at")
-            expect(Kind.FOREIGN, str(stranger))
+            expect(FindingClass.FOREIGN, str(stranger))
 
 
 def ground_of(kind: str, request: pytest.FixtureRequest, root: Path) -> AbstractAsyncContextManager[Ground]:
@@ -220,18 +220,18 @@ class EmulatedGround(Ground):
     async def oddities(self, expect: Expect) -> None:
         target = f"corrupt/objects/row/{self.clock.at(OLD_NS)}".encode()
         await self.table.mutate(b"\xff/", set_cell("fm", b"r", target))
-        expect(Kind.CORRUPT_ROW, "\\xff/")
-        expect(Kind.MISFILED, target.decode())
+        expect(FindingClass.CORRUPT_ROW, "\\xff/")
+        expect(FindingClass.MISFILED, target.decode())
         await self.table.mutate(b"corrupt/objects/target", set_cell("fm", b"r", b"\xfe"))
-        expect(Kind.CORRUPT_ROW, "corrupt/objects/target")
+        expect(FindingClass.CORRUPT_ROW, "corrupt/objects/target")
         path, names = "corrupt/objects/twice", []
         for family in ("fm", "fg"):  # it could mean either, so both are spared
             names.append(name := f"{path}/{self.clock.at(OLD_NS)}")
             await self.blob(name, 5, OLD_NS, None)
             timestamp_us = SERVER_TIME if family == "fm" else (BEGINS_NS + DAY_NS) // 1000
             await self.table.mutate(path.encode(), set_cell(family, b"r", name.encode(), timestamp_us))
-            expect(Kind.REFERENCED, name, 5)
-        expect(Kind.CORRUPT_ROW, path)
+            expect(FindingClass.REFERENCED, name, 5)
+        expect(FindingClass.CORRUPT_ROW, path)
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import Work
 from recovery.audit.manifest import Manifest
 from recovery.audit.run import run_audit
-from recovery.audit.work import AuditOptions, Engine, Job, Outcome, Progress, carry_out
+from recovery.audit.work import AuditOptions, AuditProgress, Engine, Job, PartResult, carry_out
 from tests.given.command_line import Command
 from tiered.object_id import ObjectId
 from tiered.open import DATABASE_NAME, open_backends, open_storage
@@ -57,7 +57,7 @@ class InThread:
         self.stopped = False
         self._work = work
 
-    def run(self, job: Job, numbers: Sequence[int]) -> Iterator[Outcome]:
+    def run(self, job: Job, numbers: Sequence[int]) -> Iterator[PartResult]:
         for number in numbers:
             if self.stopped:
                 return
@@ -68,7 +68,7 @@ class InThread:
         self.stopped = True
 
 
-async def audit(settings: Settings, to: Path, engine: Engine | None = None, shown: list[Progress] | None = None) -> Manifest:
+async def audit(settings: Settings, to: Path, engine: Engine | None = None, shown: list[AuditProgress] | None = None) -> Manifest:
     """Without a grace, because what was planted is young."""
     told = [] if shown is None else shown
     return await run_audit(settings, AuditOptions(str(to), grace_s=0, insist=True), engine or InThread(), SystemRuntime(), told.append)

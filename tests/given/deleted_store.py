@@ -6,7 +6,7 @@ from pathlib import Path
 
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from recovery.audit.deleting.gates import Asked
+from recovery.audit.deleting.gates import DeletionOptions
 from tests.given.audited_store import audit
 from tests.given.deletion_process import settings_of
 from tiered.metadata import Metadata
@@ -15,7 +15,7 @@ from tiered.open import open_backends, open_storage
 from tiered.settings import Settings
 
 OBJECTS, ORPHANS = 12, 25
-ALL = Asked(at_most=1_000_000)
+ALL = DeletionOptions(at_most=1_000_000)
 
 
 async def plant_orphans(settings: Settings) -> None:

@@ -22,10 +22,10 @@ from typing import Any
 import anyio
 
 from changelog.base.runtime import SystemRuntime
-from recovery.audit.deleting.gates import Asked
-from recovery.audit.deleting.journal import Journal
+from recovery.audit.deleting.gates import DeletionOptions
+from recovery.audit.deleting.journal import DeletionJournal
 from recovery.audit.deleting.run import Wish, delete_orphans
-from recovery.audit.directory import Files
+from recovery.audit.directory import DirectoryFiles
 from tests.given.repository import ROOT
 from tiered.embedded.blobs import FileBlobs
 from tiered.gcs.blobs import GcsBlobs
@@ -80,16 +80,16 @@ def around(owner: Any, name: str, *, before: Callable[..., bool] | None = None, 
     setattr(owner, name, watched)
 
 
-def are_fates(journal: Journal, batch: int, entries: Any) -> bool:
+def are_fates(journal: DeletionJournal, batch: int, entries: Any) -> bool:
     return any(each.fate is not None for each in entries)
 
 
 def arm(point: str) -> None:
     match point:
         case "planned":
-            around(Files, "create", before=lambda *_: True)
+            around(DirectoryFiles, "create", before=lambda *_: True)
         case "ordered":
-            around(Journal, "begin", after=lambda *_: True)
+            around(DeletionJournal, "begin", after=lambda *_: True)
         case "copied":
             for blobs in (FileBlobs, GcsBlobs):
                 kill_after(blobs, "set_aside", 3)
@@ -97,9 +97,9 @@ def arm(point: str) -> None:
             kill_after(FileBlobs, "delete_generation", 3)
             kill_in_the_middle_of_a_request()
         case "unnoted":
-            around(Journal, "write", before=are_fates)
+            around(DeletionJournal, "write", before=are_fates)
         case "noted":
-            around(Journal, "write", after=are_fates)
+            around(DeletionJournal, "write", after=are_fates)
 
 
 def start(settings: Settings, to: str, point: str) -> subprocess.Popen[bytes]:
@@ -113,5 +113,5 @@ def settings_of(store: Path) -> Settings:
 
 if __name__ == "__main__":
     arm(sys.argv[3])
-    wish = Wish(sys.argv[2], Asked(at_most=1_000_000), 2000.0, "test")
+    wish = Wish(sys.argv[2], DeletionOptions(at_most=1_000_000), 2000.0, "test")
     anyio.run(delete_orphans, Settings(**json.loads(sys.argv[1])), wish, SystemRuntime(), lambda _: None)

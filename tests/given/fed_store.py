@@ -12,10 +12,10 @@ from typing import Any, cast
 
 from changelog.change import LOG_PREFIX
 from changelog.log import LOG_END, KeyRange
-from recovery.feed.files import Form, read
+from recovery.feed.files import FileFormat, read
 from recovery.feed.messages import Message
 from recovery.feed.reader import CdcReader
-from recovery.feed.sinks.sink import Held, Owner, Parcel
+from recovery.feed.sinks.sink import Owner, Parcel, SinkContent
 from recovery.feed.writer.run import FeedRun
 from tiered.errors import UnavailableError
 from tiered.metadata import Metadata
@@ -50,11 +50,11 @@ class ListSink:
         assert held.get(parcel.name, parcel) == parcel, "the same file has the same bytes"
         self.parcels.append(parcel)
 
-    async def look(self, generation: int, since: int) -> Held:
+    async def look(self, generation: int, since: int) -> SinkContent:
         if self.is_away:
             raise UnavailableError(f"{self.name} does not answer")
         times = {each.time for each in self.parcels if each.generation == generation and each.time >= since}
-        return Held(self.owner, max((each.generation for each in self.parcels), default=None), tuple(sorted(times)))
+        return SinkContent(self.owner, max((each.generation for each in self.parcels), default=None), tuple(sorted(times)))
 
     async def claim(self, owner: Owner) -> bool:
         self.owner = self.owner or owner
@@ -68,7 +68,8 @@ class ListSink:
         newest = max((each.generation for each in self.parcels), default=0)
         return [
             located.message for each in self.parcels if each.generation == (generation or newest)
-            for located in read(each.name, Form(each.suffix), open_file=lambda path, each=each: cast(io.RawIOBase, io.BytesIO(each.data)))  # type: ignore[misc]
+            for located in read(each.name, FileFormat(each.suffix), open_file=lambda path,
+            each=each: cast(io.RawIOBase, io.BytesIO(each.data)))  # type: ignore[misc]
         ]  # fmt: skip
 
     def view(self) -> tuple[dict[str, str], tuple[int, ...]]:

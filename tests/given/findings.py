@@ -6,11 +6,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from recovery.audit.finding import Count, Finding, Summary
+from recovery.audit.finding import Finding, Summary, Tally
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff, Manifest
-from recovery.audit.tiles import Piece
-from recovery.audit.verdicts import Kind
+from recovery.audit.tiles import Partition
+from recovery.audit.verdicts import FindingClass
 
 RUN = "0190aaaa-0000-7000-8000-000000000001"
 NOW_NS = 1_790_000_000_123_456_000
@@ -18,13 +18,13 @@ NOW_NS = 1_790_000_000_123_456_000
 SUMMARY = Summary(
     names=7, redirects=6, windows=2, entries_max=3, unreadable_max=1, dated_ahead=2,
     counts={
-        "media": {Kind.ORPHAN: Count(1, 10), Kind.REFERENCED: Count(5, 500), Kind.DANGLING: Count(1, 0)},
-        "(none)": {Kind.FOREIGN: Count(1, 0)},
+        "media": {FindingClass.ORPHAN: Tally(1, 10), FindingClass.REFERENCED: Tally(5, 500), FindingClass.DANGLING: Tally(1, 0)},
+        "(none)": {FindingClass.FOREIGN: Tally(1, 0)},
     },
-    ages={Kind.ORPHAN: Counter({3: 1})},
+    ages={FindingClass.ORPHAN: Counter({3: 1})},
 )  # fmt: skip
 FINDING = Finding(
-    Kind.ORPHAN, "media/objects/a/r", object="media/objects/a", revision="r", size=10, created_ns=NOW_NS, deadline_ns=None,
+    FindingClass.ORPHAN, "media/objects/a/r", object="media/objects/a", revision="r", size=10, created_ns=NOW_NS, deadline_ns=None,
     generation=1 << 60, detail="why", listed_ns=NOW_NS, logged_ns=NOW_NS + 1000, scanned_ns=NOW_NS + 2000, confirmed_ns=None,
 )  # fmt: skip
 MANIFEST = Manifest(
@@ -33,7 +33,7 @@ MANIFEST = Manifest(
 )  # fmt: skip
 
 
-def finding(kind: Kind = Kind.ORPHAN, name: str = FINDING.name, **facts: Any) -> Finding:
+def finding(kind: FindingClass = FindingClass.ORPHAN, name: str = FINDING.name, **facts: Any) -> Finding:
     return FINDING._replace(kind=kind, name=name, **facts)
 
 
@@ -41,15 +41,15 @@ def manifest(**facts: Any) -> Manifest:
     return MANIFEST.model_copy(update=facts)
 
 
-def piece(number: int) -> Piece:
+def piece(number: int) -> Partition:
     """The first part of a range. Whether it fits the run's ranges is no matter to the ledger."""
-    return Piece(number, Bounds(start="", end=None))
+    return Partition(number, Bounds(start="", end=None))
 
 
 def write(directory: RunDirectory, number: int, *findings: Finding, run: str = RUN, summary: Summary = SUMMARY) -> Path:
     told = directory.read_manifest()
     ranges = () if told is None else told.ranges
-    part = Piece(number, ranges[number]) if number < len(ranges) else piece(number)
+    part = Partition(number, ranges[number]) if number < len(ranges) else piece(number)
     with directory.writer(run, part) as file:
         file.add(findings)
         file.commit(summary)

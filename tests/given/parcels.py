@@ -8,10 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from recovery.feed import CdcReader, Message, Progress, Update, Updates
-from recovery.feed.files import Form, write
+from recovery.feed.files import FileFormat, write
 from recovery.feed.sinks.sink import Parcel, Suffix
 from recovery.feed.spelling import to_line
-from recovery.feed.view import View
+from recovery.feed.view import FeedView
 
 GENERATION = 1_795_000_000_000
 NOW = GENERATION + 12_345
@@ -34,7 +34,7 @@ def parcel(time: int, messages: Sequence[Message], suffix: Suffix = "json", gene
         return Parcel.of(generation, time, "".join(f"{to_line(each)}\n" for each in messages).encode(), suffix)
     with TemporaryDirectory() as directory:
         path = Path(directory) / "file"
-        write(path, messages, Form.AVRO, generation=generation)
+        write(path, messages, FileFormat.AVRO, generation=generation)
         return Parcel.of(generation, time, path.read_bytes(), suffix)
 
 
@@ -53,7 +53,7 @@ def large(size: int) -> Parcel:
 
 def viewed(messages: Iterable[Message]) -> tuple[dict[str, int], tuple[int, ...]]:
     """The view: how often each object is there; and the frontier."""
-    reader, view = CdcReader(remember=True), View()
+    reader, view = CdcReader(remember=True), FeedView()
     for message in messages:
         if (batch := reader.feed(message)) is not None:
             view.add(batch)

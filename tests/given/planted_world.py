@@ -15,7 +15,7 @@ from uuid import UUID
 from changelog.change import LOG_PREFIX, Change, ChangeId
 from recovery.audit.finding import NO_USECASE
 from recovery.audit.manifest import Cutoff
-from recovery.audit.verdicts import FINDINGS, Kind
+from recovery.audit.verdicts import FINDINGS, FindingClass
 from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, Ground
 from tiered.metadata import NS_PER_MS
 
@@ -48,25 +48,25 @@ class Planted:
     """`undecided`: blobs that a row of another object names; whether they seem to be orphans depends on the cut."""
 
     ground: Ground
-    expected: Counter[tuple[Kind, str]] = field(default_factory=Counter)
+    expected: Counter[tuple[FindingClass, str]] = field(default_factory=Counter)
     sizes: dict[str, int] = field(default_factory=dict)
     undecided: set[str] = field(default_factory=set)
     dated_ahead: int = 0
     count: int = 0
 
-    def expect(self, kind: Kind, name: str, size: int | None = None) -> None:
+    def expect(self, kind: FindingClass, name: str, size: int | None = None) -> None:
         """`size`: of a blob that is listed."""
         self.expected[kind, name] += 1
         if size is not None:
             self.sizes[name] = size
 
     @property
-    def findings(self) -> Counter[tuple[Kind, str]]:
+    def findings(self) -> Counter[tuple[FindingClass, str]]:
         return Counter({(kind, name): number for (kind, name), number in self.expected.items() if kind in FINDINGS})
 
-    def totals(self) -> dict[tuple[str, Kind], tuple[int, int]]:
+    def totals(self) -> dict[tuple[str, FindingClass], tuple[int, int]]:
         """Number and bytes by usecase and kind."""
-        found: dict[tuple[str, Kind], tuple[int, int]] = {}
+        found: dict[tuple[str, FindingClass], tuple[int, int]] = {}
         for (kind, name), number in self.expected.items():
             usecase, slash, _ = name.partition("/")
             key = usecase if usecase and slash else NO_USECASE, kind
@@ -77,27 +77,27 @@ class Planted:
     def id(self, at_ns: int = OLD_NS) -> ChangeId:
         return self.ground.clock.at(at_ns)
 
-    async def blob(self, kind: Kind, name: str, at_ns: int = OLD_NS, deadline_ns: int | None = None) -> str:
+    async def blob(self, kind: FindingClass, name: str, at_ns: int = OLD_NS, deadline_ns: int | None = None) -> str:
         self.count += 1
         size = 1 + self.count % 97
         await self.ground.blob(name, size, at_ns, deadline_ns)
         self.expect(kind, name, size)
         return name
 
-    async def revision(self, kind: Kind, path: str, at_ns: int = OLD_NS, deadline_ns: int | None = None) -> str:
+    async def revision(self, kind: FindingClass, path: str, at_ns: int = OLD_NS, deadline_ns: int | None = None) -> str:
         """A blob of this object, named by no row."""
         return await self.blob(kind, f"{path}/{self.id(at_ns)}", at_ns, deadline_ns)
 
     async def object(self, path: str, at_ns: int = OLD_NS) -> str:
         """A whole object of this software."""
-        name = await self.revision(Kind.REFERENCED, path, at_ns)
+        name = await self.revision(FindingClass.REFERENCED, path, at_ns)
         await self.ground.row(path, name, None)
         return name
 
     async def dangling(self, path: str, deadline_ns: int | None = None) -> None:
         name = f"{path}/{self.id()}"
         await self.ground.row(path, name, deadline_ns)
-        self.expect(Kind.DANGLING, name)
+        self.expect(FindingClass.DANGLING, name)
 
 
 async def plant(ground: Ground) -> Planted:
@@ -118,9 +118,9 @@ async def _references(world: Planted) -> None:
     await world.object("refs/objects/young", YOUNG_NS)
     for empty in (False, True):
         path = f"refs/objects/legacy/{empty}"
-        await world.blob(Kind.REFERENCED, path)
+        await world.blob(FindingClass.REFERENCED, path)
         await world.ground.legacy_row(path, None, empty=empty)
-    name = await world.revision(Kind.REFERENCED, "refs/objects/mortal", OLD_NS, LATER_NS)
+    name = await world.revision(FindingClass.REFERENCED, "refs/objects/mortal", OLD_NS, LATER_NS)
     await world.ground.row("refs/objects/mortal", name, LATER_NS)
     for number in range(3):  # rows without a blob
         await world.ground.inline(f"refs/org.{number}/objects/inline")
@@ -129,53 +129,53 @@ async def _references(world: Planted) -> None:
 
 async def _both_readings(world: Planted) -> None:
     ground = world.ground
-    by_revision = await world.revision(Kind.REFERENCED, "both/objects/k")
+    by_revision = await world.revision(FindingClass.REFERENCED, "both/objects/k")
     await ground.row("both/objects/k", by_revision, None)
     for empty in (False, True):
-        unsuffixed = await world.revision(Kind.REFERENCED, f"both/objects/legacy-{empty}")
+        unsuffixed = await world.revision(FindingClass.REFERENCED, f"both/objects/legacy-{empty}")
         await ground.legacy_row(unsuffixed, None, empty=empty)  # the whole name is the key of an object of older software
     for expired, live in ((0, 1), (1, 0)):
         path = f"both/objects/rows-{live}"
-        name = await world.revision(Kind.REFERENCED, path)
+        name = await world.revision(FindingClass.REFERENCED, path)
         deadlines = {expired: PAST_NS, live: None}
         await ground.row(path, name, deadlines[0])
         await ground.legacy_row(name, deadlines[1], empty=True)
     key = f"both/objects/keyed/{world.id()}"
     await world.object(key)
-    await world.revision(Kind.ORPHAN, key)
-    await world.revision(Kind.ORPHAN, "both/objects/keyed")
+    await world.revision(FindingClass.ORPHAN, key)
+    await world.revision(FindingClass.ORPHAN, "both/objects/keyed")
     # Not of version 7, not of lower case: parts of a key.
-    await world.blob(Kind.LEGACY_ORPHAN, f"both/objects/four/{UUID(int=7, version=4)}")
-    await world.blob(Kind.LEGACY_ORPHAN, f"both/objects/upper/{world.id().upper()}")
-    await world.blob(Kind.LEGACY_ORPHAN, f"both/objects/{world.id()}")  # a revision of nothing
+    await world.blob(FindingClass.LEGACY_ORPHAN, f"both/objects/four/{UUID(int=7, version=4)}")
+    await world.blob(FindingClass.LEGACY_ORPHAN, f"both/objects/upper/{world.id().upper()}")
+    await world.blob(FindingClass.LEGACY_ORPHAN, f"both/objects/{world.id()}")  # a revision of nothing
     name = f"both/objects/gone/{world.id()}"
     await ground.legacy_row(name, None, empty=True)
-    world.expect(Kind.DANGLING, name)
+    world.expect(FindingClass.DANGLING, name)
 
 
 async def _prefixes(world: Planted) -> None:
     for key in FAMILY:
         await world.object(f"prefix/objects/{key}")
-        await world.revision(Kind.ORPHAN, f"prefix/objects/{key}")
+        await world.revision(FindingClass.ORPHAN, f"prefix/objects/{key}")
         await world.dangling(f"prefix-gone/objects/{key}")
         for usecase in ("prefix-old", "prefix-old!"):
-            await world.blob(Kind.REFERENCED, f"{usecase}/objects/{key}")
+            await world.blob(FindingClass.REFERENCED, f"{usecase}/objects/{key}")
             await world.ground.legacy_row(f"{usecase}/objects/{key}", None, empty=len(key) % 2 == 0)
-        await world.blob(Kind.LEGACY_ORPHAN, f"prefix-lost/objects/{key}")
+        await world.blob(FindingClass.LEGACY_ORPHAN, f"prefix-lost/objects/{key}")
     for scope in ("a.1", "a.1-", "a.1!", "a.10", "a.1/b.2"):  # where the path before the key is one, too
         await world.object(f"prefix/{scope}/objects/k")
         await world.dangling(f"prefix/{scope}/objects/gone")
     for _ in range(12):  # more than a window holds, of one row
-        await world.revision(Kind.ORPHAN, "prefix/objects/foo-bar")
-        await world.revision(Kind.ORPHAN, "prefix/objects/foo")
+        await world.revision(FindingClass.ORPHAN, "prefix/objects/foo-bar")
+        await world.revision(FindingClass.ORPHAN, "prefix/objects/foo")
 
 
 async def _unicode(world: Planted) -> None:
     for key in UNICODE:
         await world.object(f"unicode/objects/{key}")
-        await world.revision(Kind.ORPHAN, f"unicode/objects/{key}")
+        await world.revision(FindingClass.ORPHAN, f"unicode/objects/{key}")
         await world.dangling(f"unicode/objects/gone/{key}")
-        await world.blob(Kind.LEGACY_ORPHAN, f"ünïcode/objects/{key}")
+        await world.blob(FindingClass.LEGACY_ORPHAN, f"ünïcode/objects/{key}")
 
 
 async def _lengths(world: Planted) -> None:
@@ -183,37 +183,37 @@ async def _lengths(world: Planted) -> None:
         stem = f"long/objects/{character}/"
         whole = stem + character * ((PATH_MAX - len(stem.encode())) // len(character.encode()))
         await world.object(whole)
-        await world.revision(Kind.ORPHAN, whole)
+        await world.revision(FindingClass.ORPHAN, whole)
         await world.dangling(whole[:-1])
         legacy = stem + character * ((1024 - len(stem.encode())) // len(character.encode()))
-        await world.blob(Kind.LEGACY_ORPHAN, legacy)
-        await world.blob(Kind.REFERENCED, legacy[:-1])
+        await world.blob(FindingClass.LEGACY_ORPHAN, legacy)
+        await world.blob(FindingClass.REFERENCED, legacy[:-1])
         await world.ground.legacy_row(legacy[:-1], None, empty=True)
     await world.object("s/objects/k")
 
 
 async def _expired(world: Planted) -> None:
     ground = world.ground
-    name = await world.revision(Kind.EXPIRED, "expired/objects/both", OLD_NS, PAST_NS)
+    name = await world.revision(FindingClass.EXPIRED, "expired/objects/both", OLD_NS, PAST_NS)
     await ground.row("expired/objects/both", name, PAST_NS)
-    name = await world.revision(Kind.EXPIRED, "expired/objects/row")  # the blob was touched, and the row was not
+    name = await world.revision(FindingClass.EXPIRED, "expired/objects/row")  # the blob was touched, and the row was not
     await ground.row("expired/objects/row", name, PAST_NS)
     await ground.row("expired/objects/lost", f"expired/objects/lost/{world.id()}", PAST_NS)
-    world.expect(Kind.EXPIRED, "expired/objects/lost")
+    world.expect(FindingClass.EXPIRED, "expired/objects/lost")
     for empty in (False, True):
         await ground.legacy_row(f"expired/objects/legacy-lost-{empty}", PAST_NS, empty=empty)
-        world.expect(Kind.EXPIRED, f"expired/objects/legacy-lost-{empty}")
-        await world.blob(Kind.EXPIRED, f"expired/objects/legacy-{empty}", OLD_NS, PAST_NS)
+        world.expect(FindingClass.EXPIRED, f"expired/objects/legacy-lost-{empty}")
+        await world.blob(FindingClass.EXPIRED, f"expired/objects/legacy-{empty}", OLD_NS, PAST_NS)
         await ground.legacy_row(f"expired/objects/legacy-{empty}", PAST_NS, empty=empty)
-    name = await world.revision(Kind.REFERENCED, "expired/objects/blob", OLD_NS, PAST_NS)
+    name = await world.revision(FindingClass.REFERENCED, "expired/objects/blob", OLD_NS, PAST_NS)
     await ground.row("expired/objects/blob", name, None)  # a live row is never in doubt
-    await world.revision(Kind.EXPIRED, "expired/objects/alone", OLD_NS, PAST_NS)
-    await world.revision(Kind.OVERDUE, "expired/objects/overdue", LONG_AGO_NS, LONG_PAST_NS)
-    name = await world.revision(Kind.OVERDUE, "expired/objects/overdue-row", LONG_AGO_NS, LONG_PAST_NS)
+    await world.revision(FindingClass.EXPIRED, "expired/objects/alone", OLD_NS, PAST_NS)
+    await world.revision(FindingClass.OVERDUE, "expired/objects/overdue", LONG_AGO_NS, LONG_PAST_NS)
+    name = await world.revision(FindingClass.OVERDUE, "expired/objects/overdue-row", LONG_AGO_NS, LONG_PAST_NS)
     await ground.row("expired/objects/overdue-row", name, LONG_PAST_NS)
-    await world.blob(Kind.EXPIRED, "expired/objects/legacy-alone", OLD_NS, PAST_NS)
-    await world.revision(Kind.ORPHAN, "expired/objects/mortal", OLD_NS, LATER_NS)
-    await world.revision(Kind.TOO_YOUNG, "expired/objects/young", YOUNG_NS - HOUR_NS, PAST_NS)
+    await world.blob(FindingClass.EXPIRED, "expired/objects/legacy-alone", OLD_NS, PAST_NS)
+    await world.revision(FindingClass.ORPHAN, "expired/objects/mortal", OLD_NS, LATER_NS)
+    await world.revision(FindingClass.TOO_YOUNG, "expired/objects/young", YOUNG_NS - HOUR_NS, PAST_NS)
     await world.dangling("expired/objects/dangling", LATER_NS)
 
 
@@ -225,90 +225,90 @@ async def _in_flight(world: Planted) -> None:
 
     for stuck in (False, True):
         path = f"flight/objects/{'stuck' if stuck else 'open'}"
-        new, old = await world.revision(Kind.IN_FLIGHT, path), await world.revision(Kind.SUPERSEDED, path)
+        new, old = await world.revision(FindingClass.IN_FLIGHT, path), await world.revision(FindingClass.SUPERSEDED, path)
         await entry(path, new=new, old=old, stuck=stuck)
-        await world.revision(Kind.ORPHAN, path)  # which no entry names
+        await world.revision(FindingClass.ORPHAN, path)  # which no entry names
     name = await world.object("flight/objects/done")
     await entry("flight/objects/done", new=name, old=f"flight/objects/done/{world.id()}")
-    name = await world.revision(Kind.IN_FLIGHT, "flight/objects/twice")
+    name = await world.revision(FindingClass.IN_FLIGHT, "flight/objects/twice")
     await entry("flight/objects/twice", old=name)
     await entry("flight/objects/twice", new=name)
-    await entry("flight/objects/legacy", old=await world.blob(Kind.SUPERSEDED, "flight/objects/legacy"))
-    await entry("flight/objects/young", new=await world.revision(Kind.IN_FLIGHT, "flight/objects/young", YOUNG_NS))
-    name = await world.revision(Kind.EXPIRED, "flight/objects/expired", OLD_NS, PAST_NS)
+    await entry("flight/objects/legacy", old=await world.blob(FindingClass.SUPERSEDED, "flight/objects/legacy"))
+    await entry("flight/objects/young", new=await world.revision(FindingClass.IN_FLIGHT, "flight/objects/young", YOUNG_NS))
+    name = await world.revision(FindingClass.EXPIRED, "flight/objects/expired", OLD_NS, PAST_NS)
     await ground.row("flight/objects/expired", name, PAST_NS)
     await entry("flight/objects/expired", old=name)
     await entry("flight/objects/delete")  # names nothing
     for number, (value, shard) in enumerate(((b'{"v":1,"id":', "07/"), (b"\xff", ""), (b'{"v":9}', "ff/"))):
         path, token = f"flight/objects/unreadable-{number}", world.id()
-        await world.blob(Kind.IN_FLIGHT, f"{path}/{token}")
+        await world.blob(FindingClass.IN_FLIGHT, f"{path}/{token}")
         await ground.raw_entry(f"{LOG_PREFIX}{shard}{token}", value)
     token, path = world.id(), "flight/objects/older"
-    new, old = await world.blob(Kind.IN_FLIGHT, f"{path}/{token}"), await world.revision(Kind.SUPERSEDED, path)
+    new, old = await world.blob(FindingClass.IN_FLIGHT, f"{path}/{token}"), await world.revision(FindingClass.SUPERSEDED, path)
     await ground.raw_entry(f"{LOG_PREFIX}{token}", f'{{"id":"{path}","new":"{new}","old":"{old}"}}'.encode())
 
 
 async def _young(world: Planted) -> None:
     edge_ns = CUTOFF.created_before_ns
-    await world.revision(Kind.TOO_YOUNG, "young/objects/both", YOUNG_NS)
-    await world.blob(Kind.TOO_YOUNG, f"young/objects/landed-late/{world.id()}", YOUNG_NS)
-    await world.blob(Kind.TOO_YOUNG, f"young/objects/clock-ahead/{world.id(YOUNG_NS)}", OLD_NS)
-    await world.blob(Kind.TOO_YOUNG, "young/objects/legacy", YOUNG_NS)
-    await world.revision(Kind.TOO_YOUNG, "young/objects/edge", edge_ns)
-    await world.revision(Kind.ORPHAN, "young/objects/edge", edge_ns - NS_PER_MS)
-    await world.blob(Kind.TOO_YOUNG, "young/objects/legacy-edge", edge_ns)
-    await world.blob(Kind.LEGACY_ORPHAN, "young/objects/legacy-over-the-edge", edge_ns - NS_PER_MS)
-    await world.blob(Kind.TOO_YOUNG, f"young/objects/dated-ahead/{world.id(AHEAD_NS)}", OLD_NS)
-    await world.revision(Kind.TOO_YOUNG, "young/objects/created-ahead", AHEAD_NS)
+    await world.revision(FindingClass.TOO_YOUNG, "young/objects/both", YOUNG_NS)
+    await world.blob(FindingClass.TOO_YOUNG, f"young/objects/landed-late/{world.id()}", YOUNG_NS)
+    await world.blob(FindingClass.TOO_YOUNG, f"young/objects/clock-ahead/{world.id(YOUNG_NS)}", OLD_NS)
+    await world.blob(FindingClass.TOO_YOUNG, "young/objects/legacy", YOUNG_NS)
+    await world.revision(FindingClass.TOO_YOUNG, "young/objects/edge", edge_ns)
+    await world.revision(FindingClass.ORPHAN, "young/objects/edge", edge_ns - NS_PER_MS)
+    await world.blob(FindingClass.TOO_YOUNG, "young/objects/legacy-edge", edge_ns)
+    await world.blob(FindingClass.LEGACY_ORPHAN, "young/objects/legacy-over-the-edge", edge_ns - NS_PER_MS)
+    await world.blob(FindingClass.TOO_YOUNG, f"young/objects/dated-ahead/{world.id(AHEAD_NS)}", OLD_NS)
+    await world.revision(FindingClass.TOO_YOUNG, "young/objects/created-ahead", AHEAD_NS)
     world.dated_ahead += 2
 
 
 async def _uploads(world: Planted) -> None:
-    await world.blob(Kind.UPLOAD, "up/org.1/uploads/k/part-1")
-    await world.revision(Kind.UPLOAD, "up/uploads/k")
-    await world.blob(Kind.UPLOAD, "up/org.1/uploads/objects/k", YOUNG_NS)
-    await world.blob(Kind.STALE_UPLOAD, "up/org.1/uploads/stale/part-1", LONG_AGO_NS)
-    name = await world.revision(Kind.REFERENCED, "up/org.1/uploads/marked")
+    await world.blob(FindingClass.UPLOAD, "up/org.1/uploads/k/part-1")
+    await world.revision(FindingClass.UPLOAD, "up/uploads/k")
+    await world.blob(FindingClass.UPLOAD, "up/org.1/uploads/objects/k", YOUNG_NS)
+    await world.blob(FindingClass.STALE_UPLOAD, "up/org.1/uploads/stale/part-1", LONG_AGO_NS)
+    name = await world.revision(FindingClass.REFERENCED, "up/org.1/uploads/marked")
     await world.ground.row("up/org.1/uploads/marked", name, None)
-    await world.revision(Kind.ORPHAN, "up/objects/uploads/k")  # an object whose key is called so
-    await world.blob(Kind.QUARANTINED, f"~quarantine/november/set/objects/aside/{world.id(OLD_NS)}", OLD_NS)
+    await world.revision(FindingClass.ORPHAN, "up/objects/uploads/k")  # an object whose key is called so
+    await world.blob(FindingClass.QUARANTINED, f"~quarantine/november/set/objects/aside/{world.id(OLD_NS)}", OLD_NS)
 
 
 async def _odd_names(world: Planted) -> None:
     for name in ("odd/noscope/objects/k", "odd/org.1/objects/", "odd/a.1//objects/k", "odd//objects/x"):
-        await world.blob(Kind.UNPARSEABLE, name)
-    await world.revision(Kind.UNPARSEABLE, "odd/noscope/objects/k")
+        await world.blob(FindingClass.UNPARSEABLE, name)
+    await world.revision(FindingClass.UNPARSEABLE, "odd/noscope/objects/k")
     # Some of them side by side with a usecase, before and between its names.
     for name in ("backup.tar", "notes", "refs", "refs-old", "refs.tar/part", "s", "dir/file.txt", "object/objectss/k", "日本", "zzz"):
-        await world.blob(Kind.FOREIGN, name)
-    await world.revision(Kind.FOREIGN, "logs/2026")
-    name = await world.blob(Kind.REFERENCED, "odd/name/that/a/row/names")
+        await world.blob(FindingClass.FOREIGN, name)
+    await world.revision(FindingClass.FOREIGN, "logs/2026")
+    name = await world.blob(FindingClass.REFERENCED, "odd/name/that/a/row/names")
     await world.ground.row(name, name, None)
 
 
 async def _orphans(world: Planted) -> None:
     ground = world.ground
     for number in range(10):
-        await world.revision(Kind.ORPHAN, f"orphans/org.{number % 3}/objects/{number}")
-    await world.blob(Kind.LEGACY_ORPHAN, "orphans/objects/legacy")
+        await world.revision(FindingClass.ORPHAN, f"orphans/org.{number % 3}/objects/{number}")
+    await world.blob(FindingClass.LEGACY_ORPHAN, "orphans/objects/legacy")
     await world.object("orphans/objects/beside")
     for _ in range(3):
-        await world.revision(Kind.ORPHAN, "orphans/objects/beside")
-    await world.blob(Kind.LEGACY_ORPHAN, "orphans/objects/beside")
+        await world.revision(FindingClass.ORPHAN, "orphans/objects/beside")
+    await world.blob(FindingClass.LEGACY_ORPHAN, "orphans/objects/beside")
     await ground.inline("orphans/objects/inline")
-    await world.revision(Kind.ORPHAN, "orphans/objects/inline")
+    await world.revision(FindingClass.ORPHAN, "orphans/objects/inline")
     await ground.inline("orphans/objects/inline-legacy")
-    await world.blob(Kind.LEGACY_ORPHAN, "orphans/objects/inline-legacy")
-    name = await world.revision(Kind.ORPHAN, "orphans/objects/refused")
+    await world.blob(FindingClass.LEGACY_ORPHAN, "orphans/objects/inline-legacy")
+    name = await world.revision(FindingClass.ORPHAN, "orphans/objects/refused")
     await ground.refuse("orphans/objects/refused", ChangeId(name.rpartition("/")[2]))
     for number in range(5):
         await world.dangling(f"dangling/org.{number % 3}/objects/{number}")
     await ground.legacy_row("dangling/objects/legacy-r", None, empty=True)
     await ground.legacy_row("dangling/objects/legacy-m", None, empty=False)
-    world.expect(Kind.DANGLING, "dangling/objects/legacy-r")
-    world.expect(Kind.DANGLING, "dangling/objects/legacy-m")
+    world.expect(FindingClass.DANGLING, "dangling/objects/legacy-r")
+    world.expect(FindingClass.DANGLING, "dangling/objects/legacy-m")
     await world.dangling("dangling/objects/beside")
-    await world.revision(Kind.ORPHAN, "dangling/objects/beside")
+    await world.revision(FindingClass.ORPHAN, "dangling/objects/beside")
 
 
 async def _misdirected(world: Planted) -> None:
@@ -317,9 +317,9 @@ async def _misdirected(world: Planted) -> None:
         path = f"misdirected/objects/{number}"
         for other in (f"misdirected/objects/{number}0/{world.id()}", f"a/objects/k/{world.id()}", f"zzz/objects/k/{world.id()}"):
             await world.ground.row(f"{path}/{other}", other, deadline_ns)
-            world.expect(Kind.MISDIRECTED, f"{path}/{other}")
+            world.expect(FindingClass.MISDIRECTED, f"{path}/{other}")
     name = f"misdirected/objects/there/{world.id()}"
     world.undecided.add(name)
     await world.ground.blob(name, 1, OLD_NS, None)
     await world.ground.row("misdirected/objects/elsewhere", name, None)
-    world.expect(Kind.MISDIRECTED, "misdirected/objects/elsewhere")
+    world.expect(FindingClass.MISDIRECTED, "misdirected/objects/elsewhere")

@@ -14,17 +14,17 @@ from changelog.base.runtime import SystemRuntime
 from changelog.lease import Standing
 from changelog.log import ChangeLog
 from recovery.feed.writer.checkpoint import Checkpoint
-from recovery.feed.writer.source import Kept
+from recovery.feed.writer.source import RetainedEntries
 from recovery.http.app import make_app
 from recovery.http.decisions import Decisions
 from recovery.http.sampler import Sampler
-from recovery.http.view import View
+from recovery.http.view import ServerView
 from recovery.last_audit import Audits, LastAudit
 from recovery.outages import Outages
 from recovery.statistics.columns import SourceRow
-from recovery.statistics.verdict import Kind, Verdict
-from recovery.status.feed import Feed, FeedSink, FeedState
-from recovery.status.known import Daemon, Entries, Source, Status, Store, StuckEntries, StuckEntry
+from recovery.statistics.verdict import SourceState, SourceVerdict
+from recovery.status.feed import FeedSink, FeedState, FeedStatus
+from recovery.status.known import CountedEntries, Daemon, SourceStatus, Status, StoreIdentity, StuckEntries, StuckEntry
 from tiered.settings import DaemonSettings, Settings
 
 NAME = "photos/org.17/objects/2026/holiday pictures/cat.jpg"
@@ -65,12 +65,12 @@ def healthy() -> Status:
     total = SourceRow("recovery", "", "i1", 52_300, False, 52_300, True, 1_040_012, 1_040_000, 31_200, 9_400_000, 31_000, 30_100)
     audit = SourceRow("audit", "", "r1", 4_000_000, True, 1_250_000, False, 4_000_000, 1_250_000)
     return Status(
-        at_ms=NOW_MS, store=Store("embedded", "/var/lib/tiered"), durable=True, answers=True,
+        at_ms=NOW_MS, store=StoreIdentity("embedded", "/var/lib/tiered"), durable=True, answers=True,
         sources={
-            "recovery": Source(total, {"recovery-3f9c0a1b2c3d4e5f": total}, Verdict(Kind.HEALTHY, 12.4, 12.5, 0.0)),
-            "audit": Source(audit, {}, Verdict(Kind.UNKNOWN)),
+            "recovery": SourceStatus(total, {"recovery-3f9c0a1b2c3d4e5f": total}, SourceVerdict(SourceState.HEALTHY, 12.4, 12.5, 0.0)),
+            "audit": SourceStatus(audit, {}, SourceVerdict(SourceState.UNKNOWN)),
         },
-        entries=Entries(
+        entries=CountedEntries(
             dict.fromkeys(Standing, 0) | {Standing.HELD: 14}, dict.fromkeys(Standing, (0, 0, 0, 0, 0)), 0, 5.0, STUCK_ID, 14, True
         ),
         stuck=StuckEntries(0, True), daemons=[Daemon("recovery-3f9c0a1b2c3d4e5f", 1.2, True), Daemon("recovery-gone", 4000.0, False),
@@ -101,9 +101,9 @@ def fed() -> Status:
         FeedSink("/srv/feed", NOW_MS - 2000, 9120, 0, 0.0),
         FeedSink("gs://my-bucket/feed", NOW_MS - 62_000, 9116, 4, 60.0, NOW_MS - 300_000, "it answered <b>503</b>"),
     )
-    feed = Feed(
+    feed = FeedStatus(
         FeedState.BEHIND, "A sink fails: gs://my-bucket/feed: it answered <b>503</b>", True, checkpoint, NOW_MS - 1999, 2.0,
-        Kept(3, False, NOW_MS - 1000), 1.0, 86_400.0, sinks,
+        RetainedEntries(3, False, NOW_MS - 1000), 1.0, 86_400.0, sinks,
     )
     return replace(healthy(), feed=feed)
 
@@ -111,7 +111,7 @@ def fed() -> Status:
 def unanswered() -> Status:
     """The changelog does not answer."""
     return replace(
-        healthy(), answers=False, sources={}, entries=Entries(), stuck=StuckEntries(), daemons=None, audits=None,
+        healthy(), answers=False, sources={}, entries=CountedEntries(), stuck=StuckEntries(), daemons=None, audits=None,
         problems=("the changelog could not be read: no answer within 10 s",),
     )  # fmt: skip
 
@@ -135,7 +135,7 @@ class Shown:
         self.registry = CollectorRegistry()
         self.sampler = Sampler(self._look, {name: self._question(name) for name in SERVICES}, self.runtime, log=log)
         settings = Settings(directory=Path("store"), daemon=DaemonSettings(show_objects=show_objects, audit_reports=audit_reports))
-        self.view = View(self.sampler, self.decisions, self.worker, self.runtime, settings, tiered)
+        self.view = ServerView(self.sampler, self.decisions, self.worker, self.runtime, settings, tiered)
         self.app: ASGIApp = make_app(self.view, self.registry, hosts)
 
     async def sample(self) -> None:

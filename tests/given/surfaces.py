@@ -15,7 +15,7 @@ from changelog.base.runtime import SystemRuntime
 from recovery.http.app import make_app
 from recovery.http.decisions import Decisions
 from recovery.http.sampler import Sampler, questions_to
-from recovery.http.view import View
+from recovery.http.view import ServerView
 from recovery.metrics import StatusMetrics
 from recovery.outages import Outages
 from recovery.status.look import gather
@@ -81,7 +81,7 @@ async def _server(settings: Settings) -> tuple[dict[str, Any], list[str], list[s
         await sampler.sample()
         now = runtime.monotonic()
         worker = SetWorker(answered_at=now, passed_at=now, outages=Outages(runtime, "recovery-1"))
-        view = View(sampler, Decisions(runtime), worker, runtime, settings)
+        view = ServerView(sampler, Decisions(runtime), worker, runtime, settings)
         registry.register(StatusMetrics(view.status, view.age_s))
         app = make_app(view, registry, None)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as browser:

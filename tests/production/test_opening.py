@@ -20,7 +20,7 @@ from changelog.bigtable.channel import BigtableTable, insecure_channel, set_cell
 from changelog.change import ChangeId
 from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from emulators.up import BUILT_IN, start_emulators
-from recovery.status.known import Level, Status
+from recovery.status.known import Status, StatusLevel
 from recovery.status.look import gather
 from tests.given.command_line import OWN_PROCESS, Command
 from tests.given.repository import ROOT
@@ -46,7 +46,7 @@ from tiered.open import open_backends
 from tiered.production import told_by_deletions
 from tiered.protocol.backends import Tombstone
 from tiered.provision.bucket import open_client
-from tiered.provision.findings import Kind
+from tiered.provision.findings import NoticeKind
 from tiered.provision.production import inspect, provision
 from tiered.provision.schema import OBJECT_FAMILIES
 from tiered.provision.tables import open_admin
@@ -272,7 +272,7 @@ async def test_a_table_of_other_software_is_read_and_not_written(theirs: Setting
                 await write()
     assert "no family ff" in await refusal(theirs)
     assert "no-such-table" in await refusal(theirs.model_copy(update={"changelog": "bigtable"}))
-    assert [said.sentence for said in await inspect(theirs) if said.kind is Kind.PROBLEM] == [
+    assert [said.sentence for said in await inspect(theirs) if said.kind is NoticeKind.PROBLEM] == [
         f"table {theirs.bigtable.table} has no family ff: run 'tiered provision'" if theirs.bigtable else "",
         "gs://theirs/ holds objects, and no marker says whose: if no other store keeps its blobs there, run 'tiered provision"
         " --adopt-bucket'; else give this store another gcs.bucket, or a gcs.prefix of its own",
@@ -490,8 +490,8 @@ async def test_what_a_reader_found_lost_is_known_after_it_until_it_is_replaced(s
         with pytest.raises(DanglingTombstoneError):
             await storage.get(object_id)
     found = await look()
-    assert found.level is Level.LOST and found.lost_reads is not None
+    assert found.level is StatusLevel.LOST and found.lost_reads is not None
     assert [(each.path, each.blob) for each in found.lost_reads.objects] == [(object_id.path, blob.name)]
     async with open_storage(settings, RUNTIME) as storage:
         await storage.put(object_id, b"y")
-    assert (await look()).level is not Level.LOST
+    assert (await look()).level is not StatusLevel.LOST

@@ -28,7 +28,7 @@ from tiered.errors import OutcomeUnknownError, TieredError, UnavailableError, Un
 from tiered.object_id import ObjectId, blob_name
 from tiered.protocol.backends import Tiers
 from tiered.protocol.retry import persist
-from tiered.protocol.writing import Outcome
+from tiered.protocol.writing import ChangeOutcome
 from tiered.settings import LeaseSettings, RecoverySettings, Settings, StoreSettings
 from tiered.storage import TieredStorage
 
@@ -171,7 +171,7 @@ async def test_swaps_that_timed_out_on_a_frozen_emulator_land_as_they_may_and_le
             for error in unknown:
                 outcome = await storage.outcome(error)
                 took_effect = targets[error.object_id.path] == blob_name(error.object_id.path, error.change_id)
-                assert outcome is (Outcome.TOOK_EFFECT if took_effect else Outcome.NO_EFFECT)
+                assert outcome is (ChangeOutcome.TOOK_EFFECT if took_effect else ChangeOutcome.NO_EFFECT)
 
 
 CALLS: dict[str, Callable[[BigtableTable], Awaitable[object]]] = {

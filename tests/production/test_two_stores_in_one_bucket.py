@@ -12,13 +12,13 @@ import pytest
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from recovery.audit.deleting.gates import Asked
+from recovery.audit.deleting.gates import DeletionOptions
 from recovery.audit.deleting.restoring import restore_lost
 from recovery.audit.deleting.run import Look, Wish, delete_orphans, look
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Manifest
 from recovery.audit.run import run_audit
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from recovery.audit.work import AuditOptions
 from tests.given.emulated_services import emulated_services
 from tiered.gcs.owners import marker_name
@@ -91,7 +91,7 @@ async def audit(settings: Settings, directory: Path) -> Manifest:
 
 
 async def delete(settings: Settings, directory: Path, found: Look | None = None) -> Look:
-    return await delete_orphans(settings, Wish(str(directory), Asked(at_most=100)), RUNTIME, lambda _: None, None, found)
+    return await delete_orphans(settings, Wish(str(directory), DeletionOptions(at_most=100)), RUNTIME, lambda _: None, None, found)
 
 
 def test_blobs_of_another_store_in_the_bucket_were_called_orphans_and_deleted(ours: Settings, tmp_path: Path) -> None:
@@ -117,8 +117,8 @@ def test_a_deletion_went_on_after_another_store_had_taken_the_bucket(ours: Setti
         await put(ours)
         await plant_orphan(ours)
         manifest = await audit(ours, tmp_path / "run")
-        assert manifest.complete and manifest.totals[Kind.ORPHAN].number == 1
-        wish = Wish(str(tmp_path / "run"), Asked(at_most=100))
+        assert manifest.complete and manifest.totals[FindingClass.ORPHAN].number == 1
+        wish = Wish(str(tmp_path / "run"), DeletionOptions(at_most=100))
         before = await look(ours, wish, RUNTIME)
         assert before.refused == ()
         theirs = theirs_beside(ours)
@@ -145,7 +145,7 @@ def test_without_an_owner_an_audit_is_doubtful_and_nothing_is_deleted_until_the_
         with pytest.raises(ConfigurationError, match="no store owns gs://tiered-blobs/ yet: run 'tiered provision', with --adopt-bucket"):
             await put(ours)
         manifest = await audit(ours, tmp_path / "run")
-        assert not manifest.complete and manifest.totals[Kind.ORPHAN].number == 1
+        assert not manifest.complete and manifest.totals[FindingClass.ORPHAN].number == 1
         assert manifest.doubts[0].startswith("blobs of another store may be among these, because no store owns gs://tiered-blobs/ yet")
         with pytest.raises(ConfigurationError, match="nothing is deleted: blobs of another store may be among these"):
             await delete(ours, tmp_path / "run")
@@ -171,7 +171,7 @@ def test_two_stores_share_a_bucket_below_prefixes_of_their_own(ours: Settings, t
             await plant_orphan(store)
         for number, store in enumerate(stores):
             manifest = await audit(store, tmp_path / str(number))
-            assert manifest.complete and (manifest.names, manifest.totals[Kind.ORPHAN].number) == (2, 1)
+            assert manifest.complete and (manifest.names, manifest.totals[FindingClass.ORPHAN].number) == (2, 1)
             assert manifest.inputs["prefix"] == ("ours/", "theirs/")[number]
         with pytest.raises(ConfigurationError, match="holds a run of something else"):
             await audit(stores[1], tmp_path / "0")

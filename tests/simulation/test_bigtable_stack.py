@@ -15,16 +15,16 @@ import pytest
 
 from changelog.base.errors import ConfigurationError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
 from changelog.change import DONE, Change, ChangeId, Entry, Unreadable
-from changelog.log import KeyRange, Page
+from changelog.log import EntryPage, KeyRange
 from emulators.bigtable.stack import BigtableStack
-from emulators.world.faults import Fault, Mode, Network, Process
+from emulators.world.faults import CallFault, Mode, Network, Process
 from emulators.world.runtime import SimulatedRuntime, run_world
 from emulators.world.services import SimulatedChangeLog, SimulatedRows
 from tests.given.virtual_time import simulated
 from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, TimeToLive
 from tiered.object_id import blob_name
 from tiered.protocol.backends import Inline, Row, RowState, Tombstone
-from tiered.testing.log import Stored
+from tiered.testing.log import StoredEntry
 
 SEEDS, STEPS = 20, 60
 PATHS = ["attachments/objects/a", "attachments/objects/b"]
@@ -143,10 +143,10 @@ def comparable(answer: object) -> object:
     """Without when something was parked or kept: each log has a way of its own to tell."""
     if isinstance(answer, Entry | Unreadable):
         return replace(answer, stuck=answer.stuck and replace(answer.stuck, at_ms=0))
-    return (*map(comparable, answer.entries), answer.next_start) if isinstance(answer, Page) else answer
+    return (*map(comparable, answer.entries), answer.next_start) if isinstance(answer, EntryPage) else answer
 
 
-def held(stored: Stored) -> Stored:
+def held(stored: StoredEntry) -> StoredEntry:
     """What nobody owns is dated 0 in Bigtable. What is kept has its date in the cell there."""
     stored = replace(stored, state=DONE) if (stored.state or "").startswith('{"state":"done"') else stored
     return replace(stored, heartbeat_ms=0) if b'"owner":""' in stored.value else stored
@@ -158,7 +158,7 @@ def held(stored: Stored) -> Stored:
 class Wire:
     """One process on a stack, whose first call meets `fault`. `network` carries what is late."""
 
-    def __init__(self, fault: Fault | None) -> None:
+    def __init__(self, fault: CallFault | None) -> None:
         self.network = Network()
         self.stack = BigtableStack(SimulatedRuntime("services"))
         faults = iter([fault])
@@ -174,17 +174,17 @@ class Wire:
 
 
 NOT_CONFIRMED, NEVER = UnconfirmedError, UnavailableError
-MET: dict[str, tuple[Fault | None, object, bool, bool]] = {
+MET: dict[str, tuple[CallFault | None, object, bool, bool]] = {
     # the fault, what the caller gets, whether the effect is there then, and after an hour
     "nothing": (None, False, True, True),
-    "unavailable": (Fault(Mode.UNAVAILABLE), NEVER, False, False),
-    "denied": (Fault(Mode.DENIED), ConfigurationError, False, False),
-    "one that is dropped": (Fault(Mode.DROPPED), NOT_CONFIRMED, False, False),
-    "an answer that is lost": (Fault(Mode.LOST), NOT_CONFIRMED, True, True),
-    "a request that is late": (Fault(Mode.LATE, 60), NOT_CONFIRMED, False, True),
-    "one that is slow": (Fault(Mode.SLOW, 5), False, True, True),
-    "one that is slower than its deadline": (Fault(Mode.SLOW, 60), NOT_CONFIRMED, False, True),
-    "one that is sent twice": (Fault(Mode.DUPLICATED, 60), False, True, True),
+    "unavailable": (CallFault(Mode.UNAVAILABLE), NEVER, False, False),
+    "denied": (CallFault(Mode.DENIED), ConfigurationError, False, False),
+    "one that is dropped": (CallFault(Mode.DROPPED), NOT_CONFIRMED, False, False),
+    "an answer that is lost": (CallFault(Mode.LOST), NOT_CONFIRMED, True, True),
+    "a request that is late": (CallFault(Mode.LATE, 60), NOT_CONFIRMED, False, True),
+    "one that is slow": (CallFault(Mode.SLOW, 5), False, True, True),
+    "one that is slower than its deadline": (CallFault(Mode.SLOW, 60), NOT_CONFIRMED, False, True),
+    "one that is sent twice": (CallFault(Mode.DUPLICATED, 60), False, True, True),
 }
 
 
@@ -205,7 +205,7 @@ def test_a_process_is_told_what_grpc_would_say_of(name: str) -> None:
 
 @simulated
 async def test_a_scan_that_crawls_sees_what_is_written_ahead_of_it() -> None:
-    wire, names = Wire(Fault(Mode.CRAWLING, 2)), [f"{PATHS[0]}/{number}" for number in range(3)]
+    wire, names = Wire(CallFault(Mode.CRAWLING, 2)), [f"{PATHS[0]}/{number}" for number in range(3)]
     token = ChangeId.new(wire.process.runtime)
 
     async def put(name: str) -> None:
@@ -225,7 +225,7 @@ async def test_a_scan_that_crawls_sees_what_is_written_ahead_of_it() -> None:
 @pytest.mark.parametrize("mode", [Mode.CRASH_BEFORE, Mode.CRASH_AFTER])
 def test_a_process_that_dies_is_told_nothing_and_does_nothing_more(mode: Mode) -> None:
     async def die() -> None:
-        wire, after = Wire(Fault(mode)), list[object]()
+        wire, after = Wire(CallFault(mode)), list[object]()
 
         async def life() -> None:
             try:
@@ -246,7 +246,7 @@ def test_what_a_process_sends_after_it_stood_still_arrives_unless_its_connection
     """Its caller has been told that it is not confirmed, either way."""
 
     async def stand_still() -> None:
-        wire = Wire(Fault(Mode.STALL_BEFORE, seconds))
+        wire = Wire(CallFault(Mode.STALL_BEFORE, seconds))
         async with wire.network:
             assert await wire.settle() is NOT_CONFIRMED
             await anyio.sleep(4 * 3600)
@@ -281,7 +281,7 @@ async def test_one_log_is_recorded_under_several_numbers_of_shards() -> None:
 def test_a_record_that_was_not_confirmed_is_repeated_under_its_shard_and_takes_nothing_back_from_recovery() -> None:
     """Though nobody but its sender still knows that there was a first one."""
     async def repeat() -> None:
-        wire = Wire(Fault(Mode.LOST))
+        wire = Wire(CallFault(Mode.LOST))
         change = Change(ChangeId.new(wire.process.runtime), PATHS[0], None, None)
         async with wire.network:
             log = wire.stack.log_of(wire.process, 3)
@@ -306,7 +306,7 @@ async def test_what_is_planted_is_stored_and_what_is_taken_away_is_gone_and_mark
     del stack.rows.states[PATHS[0]]
     assert await stack.rows.read(PATHS[0], marks=True) == replace(row, state=None) and stack.rows.states == {}
     key = "~changelog/00/x"
-    stack.log.stored[key] = Stored(b"{", 0, '{"state":"stuck"}')
+    stack.log.stored[key] = StoredEntry(b"{", 0, '{"state":"stuck"}')
     [found] = (await stack.log.entries("", 10)).entries
     assert isinstance(found, Unreadable) and found.raw == b"{" and found.stuck is not None and list(stack.log.stored) == [key]
     del stack.log.stored[key]

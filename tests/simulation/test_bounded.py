@@ -20,7 +20,7 @@ import tiered.protocol.writing
 from changelog.base.errors import InvalidRequestError
 from changelog.change import Change, ChangeId
 from emulators.simulation import bounded, conductor
-from emulators.simulation.bounded import CRASHES, UNTOLD, Explored, Ran, each, explore, replay, run
+from emulators.simulation.bounded import CRASHES, UNTOLD, ExploredSchedules, Ran, each, explore, replay, run
 from emulators.simulation.conductor import BEGIN, Conductor, Question
 from emulators.simulation.schedules import Scenario, Schedule, Wrong, scenario_named, scenarios, schedule_of
 from emulators.world.deployment import World
@@ -45,7 +45,7 @@ def some(all_of_them: list[Scenario]) -> list[Any]:
     return [pytest.param(scenario, id=str(scenario)) for scenario in all_of_them[::3]]
 
 
-def assert_kept(explored: Explored) -> None:
+def assert_kept(explored: ExploredSchedules) -> None:
     """The first violation, in full, with the line that replays it."""
     for ran in explored.violations:
         pytest.fail(f"{ran.schedule}\n{ran.violation}")
@@ -162,7 +162,7 @@ def test_a_superseded_change_that_is_told_no_is_found_with_one_delay_and_a_lost_
 # --- what need not be run ------------------------------------------------------------------------
 
 
-def calls_only(explored: Explored, made: Callable[[str], bool] = lambda point: True) -> set[tuple[tuple[str, str], ...]]:
+def calls_only(explored: ExploredSchedules, made: Callable[[str], bool] = lambda point: True) -> set[tuple[tuple[str, str], ...]]:
     return {
         tuple((process, point) for process, point in trace if not point.startswith(BEGIN) and made(call_of(point)))
         for trace in explored.traces

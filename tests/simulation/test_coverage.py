@@ -19,15 +19,15 @@ from emulators.simulation.recipe import Recipe, Role
 from emulators.simulation.run import run
 from emulators.world.deployment import SETTINGS, World
 from emulators.world.faults import Mode
-from emulators.world.history import Answer
+from emulators.world.history import WriteAnswer
 from emulators.world.runtime import run_world
-from recovery.loop import Report
+from recovery.loop import RecoveryReport
 from recovery.statistics.recovery_source import count_backlog
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.protocol.backends import Inline, Row, Tombstone
 from tiered.protocol.finishing import Ending, may_delete_legacy, may_tell_ok
-from tiered.protocol.writing import Outcome, Told
+from tiered.protocol.writing import ChangeOutcome, SwapResult
 from tiered.settings import FeedSettings
 
 SEEDS = range(30)
@@ -82,9 +82,9 @@ def test_a_new_member_of_an_enum_is_required_at_once() -> None:
 @pytest.mark.parametrize(
     ("section", "word", "kind"),
     [
-        ("decisions", "swap told ", Told), ("decisions", "writer's clean-up ", Ending), ("decisions", "recovery's clean-up ", Ending),
-        ("decisions", "entry ", Standing), ("decisions", "renewal ", Renewal), ("decisions", "outcome ", Outcome),
-        ("answers", "", Answer), ("faults", "", Mode), ("actors", "", Role),
+        ("decisions", "swap told ", SwapResult), ("decisions", "writer's clean-up ", Ending), ("decisions", "recovery's clean-up ", Ending),
+        ("decisions", "entry ", Standing), ("decisions", "renewal ", Renewal), ("decisions", "outcome ", ChangeOutcome),
+        ("answers", "", WriteAnswer), ("faults", "", Mode), ("actors", "", Role),
     ],
 )  # fmt: skip
 def test_every_member_of_every_table_is_required(section: str, word: str, kind: type[Enum]) -> None:
@@ -112,7 +112,7 @@ def test_what_is_not_required_because_it_takes_a_change_feed_is_met_where_there_
 
 
 def test_each_field_of_a_recovery_report_is_required() -> None:
-    counts = set(Report.__slots__) - {"seen"}
+    counts = set(RecoveryReport.__slots__) - {"seen"}
     assert {f"recovery {name}" for name in counts} <= REQUIRED["decisions"]
 
 

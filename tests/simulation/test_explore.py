@@ -19,7 +19,7 @@ import tiered.protocol.finishing
 from emulators.simulation import explore as module
 from emulators.simulation import report
 from emulators.simulation.__main__ import app
-from emulators.simulation.explore import Explored, WorkerError, explore
+from emulators.simulation.explore import ExploredSeeds, WorkerError, explore
 from emulators.simulation.minimise import run_uncounted
 from emulators.simulation.recipe import Recipe
 from emulators.simulation.totals import Totals
@@ -115,7 +115,7 @@ def test_a_random_first_seed_is_another_one_each_time() -> None:
 
 
 def test_what_is_missing_counts_only_when_there_were_enough_worlds() -> None:
-    explored = Explored(0, 1, Totals(worlds=module.SEEDS_TO_TELL_MIN - 1))
+    explored = ExploredSeeds(0, 1, Totals(worlds=module.SEEDS_TO_TELL_MIN - 1))
     assert report.problems(explored) == [] and "too few to tell" in (report.too_short(explored) or "")
     explored.totals.worlds += 1
     common, rare = "never met, in 2000 worlds: checks: I6 drained", "never met, in 2000 worlds: decisions: read again"
@@ -182,9 +182,9 @@ def test_a_violation_is_found_made_small_and_can_be_replayed(monkeypatch: pytest
 
 
 def test_a_violation_that_does_not_come_again_is_said_to_be_no_repeatable_one() -> None:
-    explored = Explored(7, 1, Totals(violations=[(7, "I1 no dangling: a path")]))
+    explored = ExploredSeeds(7, 1, Totals(violations=[(7, "I1 no dangling: a path")]))
     assert list(report.first_violation(explored)) == ["seed 7 violates nothing when it is run again: the simulation does not repeat itself"]
-    assert list(report.first_violation(Explored(7, 1))) == []
+    assert list(report.first_violation(ExploredSeeds(7, 1))) == []
 
 
 # --- the command ---------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from emulators.simulation import guard_search
 from emulators.simulation.__main__ import app
 from emulators.simulation.coverage import Coverage
-from emulators.simulation.guard_search import BEGIN, END, Found, put_into, recorded, run_without
+from emulators.simulation.guard_search import BEGIN, END, GuardResult, put_into, recorded, run_without
 from emulators.simulation.guards import GUARDS
 from emulators.simulation.minimise import run_uncounted
 from emulators.simulation.recipe import Recipe
@@ -30,7 +30,7 @@ GUARD = "tombstone in the inline write"
 
 
 @pytest.fixture(scope="module")
-def seeds() -> dict[str, Found]:
+def seeds() -> dict[str, GuardResult]:
     return {found.guard: found for found in recorded(PAGE)}
 
 
@@ -43,7 +43,7 @@ def test_the_page_names_each_guard_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("name", GUARDS)
-def test_a_missing_guard_is_found_out_by_its_recorded_seed(name: str, seeds: dict[str, Found]) -> None:
+def test_a_missing_guard_is_found_out_by_its_recorded_seed(name: str, seeds: dict[str, GuardResult]) -> None:
     seed = seeds[name].seed
     assert seed is not None
     with GUARDS[name].knocked_out():
@@ -53,7 +53,7 @@ def test_a_missing_guard_is_found_out_by_its_recorded_seed(name: str, seeds: dic
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.sim if number % 3 else ()) for number, name in enumerate(GUARDS)])
-def test_with_the_guard_the_same_seed_is_clean(name: str, seeds: dict[str, Found]) -> None:
+def test_with_the_guard_the_same_seed_is_clean(name: str, seeds: dict[str, GuardResult]) -> None:
     seed = seeds[name].seed
     assert seed is not None
     assert run_uncounted(Recipe.of(seed)).violation is None
@@ -81,7 +81,7 @@ def test_a_knock_out_ends_with_an_error_too() -> None:
 # --- the search ----------------------------------------------------------------------------------
 
 
-def test_a_worker_runs_without_its_guard(seeds: dict[str, Found]) -> None:
+def test_a_worker_runs_without_its_guard(seeds: dict[str, GuardResult]) -> None:
     found = seeds[GUARD]
     request = f"{found.seed} 1\n"
     worker = (sys.executable, "-m", "emulators.simulation.guard_search", GUARD)
@@ -90,7 +90,7 @@ def test_a_worker_runs_without_its_guard(seeds: dict[str, Found]) -> None:
     assert (seed, what.partition(":")[0]) == (found.seed, found.what.partition(":")[0])
 
 
-def test_a_violation_that_a_guard_is_not_known_by_is_none(seeds: dict[str, Found], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_violation_that_a_guard_is_not_known_by_is_none(seeds: dict[str, GuardResult], monkeypatch: pytest.MonkeyPatch) -> None:
     seed = seeds["conditional heartbeat"].seed
     assert seed is not None
     with GUARDS["conditional heartbeat"].knocked_out():
@@ -101,9 +101,9 @@ def test_a_violation_that_a_guard_is_not_known_by_is_none(seeds: dict[str, Found
 def test_a_page_keeps_the_rows_of_guards_that_were_not_looked_for(tmp_path: Path) -> None:
     page, (first, second) = tmp_path / "guards.md", list(GUARDS)[:2]
     page.write_text(f"before\n{BEGIN}\n{END}\nafter\n")
-    put_into(page, [Found(first, 1, "I1: a | b"), Found(second, 2, "I2")])
-    put_into(page, [Found(second)])
-    assert recorded(page) == [Found(first, 1, "I1: a | b"), Found(second)]
+    put_into(page, [GuardResult(first, 1, "I1: a | b"), GuardResult(second, 2, "I2")])
+    put_into(page, [GuardResult(second)])
+    assert recorded(page) == [GuardResult(first, 1, "I1: a | b"), GuardResult(second)]
     assert page.read_text().startswith("before\n") and page.read_text().endswith("after\n")
 
 
@@ -115,10 +115,10 @@ def test_a_page_without_a_place_for_the_table_is_refused(tmp_path: Path) -> None
 
 def test_the_command_tells_what_was_found_and_what_was_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     first, second = list(GUARDS)[:2]
-    monkeypatch.setattr(guard_search, "search", lambda name, *_: Found(name, 7, "I1: so") if name == first else Found(name))
+    monkeypatch.setattr(guard_search, "search", lambda name, *_: GuardResult(name, 7, "I1: so") if name == first else GuardResult(name))
     (page := tmp_path / "guards.md").write_text(f"{BEGIN}\n{END}\n")
     result = CliRunner().invoke(app, ["guards", "--only", first, "--docs", str(page)])
-    assert (result.exit_code, recorded(page)) == (0, [Found(first, 7, "I1: so")])
+    assert (result.exit_code, recorded(page)) == (0, [GuardResult(first, 7, "I1: so")])
     result = CliRunner().invoke(app, ["guards", "--only", first, "--only", second, "--seeds", "5"])
     assert result.exit_code == 1
     assert f"nobody noticed in 5 seeds that this guard was missing: {second}" in result.output

@@ -22,15 +22,15 @@ from changelog.heartbeat import Heartbeat
 from changelog.lease import standing
 from changelog.log import KeyRange, shard_ranges
 from emulators.simulation.coverage import Coverage
-from emulators.simulation.recipe import Actor, Kind, Life, Recipe, Role, Step, Weather
-from emulators.simulation.run import Result, run
+from emulators.simulation.recipe import Actor, Life, Recipe, Role, Step, StepKind, Weather
+from emulators.simulation.run import RunResult, run
 from emulators.world.checker import InvariantViolation
 from tiered.protocol.admission import Slot
 from tiered.protocol.reading import Reader
 from tiered.protocol.under_way import WritesUnderWay
 from tiered.stored import PutResult
 
-KINDS = (Kind.PUT_LARGE, Kind.PUT_MANY, Kind.PUT_SMALL, Kind.DELETE)
+KINDS = (StepKind.PUT_LARGE, StepKind.PUT_MANY, StepKind.PUT_SMALL, StepKind.DELETE)
 PUTS = tuple(Step(kind, number % 2, 1.0, Life.EVER) for number, kind in enumerate(KINDS))
 CALM = Recipe(
     1, (
@@ -42,7 +42,7 @@ CALM = Recipe(
 
 
 def of(recipe: Recipe) -> InvariantViolation | None:
-    result: Result = run(recipe, Coverage())
+    result: RunResult = run(recipe, Coverage())
     return result.violation
 
 

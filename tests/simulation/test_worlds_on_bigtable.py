@@ -11,12 +11,12 @@ import pytest
 
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.recipe import Recipe
-from emulators.simulation.run import Result, run
+from emulators.simulation.run import RunResult, run
 
 SEEDS = range(10)
 
 
-def on_bigtable(seed: int) -> Result:
+def on_bigtable(seed: int) -> RunResult:
     return run(replace(Recipe.of(seed), bigtable=True), Coverage())
 
 

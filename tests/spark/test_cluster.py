@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from changelog.base.errors import ConfigurationError, UnavailableError
 from recovery.audit.cluster import ATTEMPTS, CarryOut, SparkEngine, _carry_out_each, _in_batches, check_packages, open_spark, spread
-from recovery.audit.work import Outcome
+from recovery.audit.work import PartResult
 from tests.given.audit_workers import in_small_parts, on_another_machine, tell_collections, write_a_finding
 from tests.given.audited_store import PLANTED, audit, found, plant
 from tests.given.spark_workers import attempts, count, die_always, die_once, hang, job_in, raise_always
@@ -61,14 +61,14 @@ def test_workers_look_for_garbage_seldom_and_the_driver_as_before(spark: SparkSe
 
 
 def test_workers_do_without_pandas(spark: SparkSession, tmp_path: Path) -> None:
-    assert list(having(spark, write_a_finding).run(job_in(tmp_path, 1), [0])) == [Outcome(0, names=1, findings=0)]
+    assert list(having(spark, write_a_finding).run(job_in(tmp_path, 1), [0])) == [PartResult(0, names=1, findings=0)]
 
 
 def test_batches_of_positions_give_the_same_lines(spark: SparkSession, tmp_path: Path) -> None:
     """As it is where there are no RDDs."""
     tasks = partial(_carry_out_each, count, job_in(tmp_path, 3), (2, 0, 1), ATTEMPTS)
     rows = spark.range(0, 3, 1, 3).mapInArrow(partial(_in_batches, tasks), "outcome string").collect()
-    outcomes = [Outcome(**json.loads(row["outcome"])) for row in rows]
+    outcomes = [PartResult(**json.loads(row["outcome"])) for row in rows]
     assert sorted(outcomes, key=lambda outcome: outcome.range) == [count(job_in(tmp_path, 3), number) for number in range(3)]
 
 

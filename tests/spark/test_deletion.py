@@ -13,7 +13,7 @@ from changelog.base.runtime import SystemRuntime
 from recovery.audit.cluster import open_spark
 from recovery.audit.deleting import journal
 from recovery.audit.deleting.candidates import Fate
-from recovery.audit.deleting.run import Look, Progress, Wish, delete_orphans
+from recovery.audit.deleting.run import DeletionProgress, Look, Wish, delete_orphans
 from recovery.audit.deleting.work import delete_batch
 from tests.given.deleted_store import ALL, OBJECTS, ORPHANS, blobs, embedded_with_orphans, readable
 
@@ -22,7 +22,7 @@ def test_spark_deletes_the_orphans_of_a_run_and_nothing_else(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "BATCH", 5)
-    shown: list[Progress] = []
+    shown: list[DeletionProgress] = []
 
     async def delete(engine: Any) -> Look:
         wish = Wish(str(tmp_path / "run"), ALL, 10_000, "spark")

@@ -16,13 +16,13 @@ from changelog.base.errors import ConfigurationError
 from examples import feed_spark
 from recovery.feed import FeedError, Message, Progress, Rule, Update, Updates
 from recovery.feed.avro import REFERENCES, encode, frame
-from recovery.feed.files import Form, write
+from recovery.feed.files import FileFormat, write
 from recovery.feed.messages import canonical
 from recovery.feed.reader import CdcReader
 from recovery.feed.spelling import from_json
-from recovery.feed.view import View
+from recovery.feed.view import FeedView
 from recovery.sources.columns import FEED, Row, ddl
-from recovery.sources.consistent import NEEDED, Fault, Reading, located, open_feed
+from recovery.sources.consistent import NEEDED, BrokenRule, ConsistentFeeds, located, open_feed
 from recovery.sources.feed import names_of, rows
 from tests.given.maven import NotFetchedError, fetched
 from tests.given.parcels import GENERATION, parcels
@@ -40,7 +40,7 @@ Seen = tuple[tuple[int, ...], dict[str, int]]
 
 def by_messages(messages: Iterable[Message]) -> Seen | None:
     """What `CdcReader` makes of it; None: it refuses a message. It remembers: Spark has all messages at once, too."""
-    reader, view = CdcReader(remember=True), View()
+    reader, view = CdcReader(remember=True), FeedView()
     try:
         for message in messages:
             batch = reader.feed(message)
@@ -51,7 +51,7 @@ def by_messages(messages: Iterable[Message]) -> Seen | None:
     return reader.frontier, {canonical(row.record): row.multiplicity for row in view}
 
 
-def by_spark(reading: Reading) -> dict[str, Seen]:
+def by_spark(reading: ConsistentFeeds) -> dict[str, Seen]:
     views: dict[str, dict[str, int]] = {}
     for row in reading.view.collect():
         views.setdefault(row.feed, {})[row.data] = row["count"]
@@ -121,7 +121,7 @@ def test_every_vector_and_every_broken_history_is_read_as_by_the_reader(spark: S
     expected = {name: by_messages(messages) for name, messages in feeds.items()}
     assert histories / 4 < sum(seen is None for seen in expected.values()) < histories
     expected["without messages"] = (0,), {}
-    with Reading(table(spark, feeds), list(expected), points_max=80) as reading:
+    with ConsistentFeeds(table(spark, feeds), list(expected), points_max=80) as reading:
         refused = {fault.feed for fault in reading.faults}
         assert refused == {name for name, seen in expected.items() if seen is None}
         found = by_spark(reading)
@@ -141,7 +141,7 @@ def test_a_sum_is_right_though_a_part_of_it_does_not_fit_into_64_bits(spark: Spa
     try:
         spark.conf.set("spark.sql.ansi.enabled", strict)
         broken: list[Message] = [*too_large, Updates((Update("a", 1, 6),))]
-        with Reading(table(spark, {"fits": fits, "broken": broken, "too large": too_large})) as reading:
+        with ConsistentFeeds(table(spark, {"fits": fits, "broken": broken, "too large": too_large})) as reading:
             assert {fault.feed for fault in reading.faults} == {"broken"}
             assert {row.feed: row.closed for row in reading.frontier.collect()}["fits"]
             assert [tuple(row) for row in reading.view.where("feed <> 'too large'").collect()] == [("fits", '"a"', 5)]
@@ -160,7 +160,7 @@ def scatter(random: Random, messages: list[Message], directory: Path, files: int
     random.shuffle(mangled)
     directory.mkdir()
     for number in range(files):
-        form = (Form.AVRO, Form.JSON, Form.TEXT)[number % 3]
+        form = (FileFormat.AVRO, FileFormat.JSON, FileFormat.TEXT)[number % 3]
         write(directory / f"part-{number}.{form}{'.gz' if number > 2 else ''}", mangled[number::files], form)
     return mangled
 
@@ -174,7 +174,7 @@ def test_files_in_any_order_and_form_are_read_as_by_the_reader(spark: SparkSessi
     (tmp_path / "whole" / "_part.tmp").write_bytes(b"half")
     expected = {str(tmp_path / name): by_messages(messages) for name, messages in mangled.items()}
     tables = [spark.read.format("tiered.feed").option("parallel", "2").load(directory) for directory in expected]
-    with Reading(tables[0].unionByName(tables[1])) as reading:
+    with ConsistentFeeds(tables[0].unionByName(tables[1])) as reading:
         assert reading.faults == [] and by_spark(reading) == expected
         ends = {row.feed[-5:]: (row.frontier, row.covered, row.short) for row in reading.frontier.collect()}
     assert ends["whole"][0] > 50 > ends["lossy"][0] and all(min(filter(None, rest)) == first for first, *rest in ends.values())
@@ -216,7 +216,7 @@ def test_a_feed_that_breaks_a_rule_is_told_with_file_place_and_rule(spark: Spark
         (Path(directory) / "part-1").write_bytes(content.encode())
         told += [row for name in names_of(directory) for page in rows(directory, name) for row in page]
     messages = spark.createDataFrame(told, ddl(FEED)).coalesce(1).cache()
-    with Reading(messages) as reading:
+    with ConsistentFeeds(messages) as reading:
         first = {fault.feed: fault for fault in reversed(reading.faults)}
         assert set(first) == set(cases)
         for fault in first.values():
@@ -227,11 +227,11 @@ def test_a_feed_that_breaks_a_rule_is_told_with_file_place_and_rule(spark: Spark
 
 
 def test_a_feed_that_breaks_a_rule_has_no_view(spark: SparkSession, tmp_path: Path) -> None:
-    write(tmp_path / "a.avro", [Progress((0,), (1,), ())], Form.AVRO, generation=1)
-    write(tmp_path / "b.avro", [Progress((1,), (2,), ())], Form.AVRO, generation=2)
+    write(tmp_path / "a.avro", [Progress((0,), (1,), ())], FileFormat.AVRO, generation=1)
+    write(tmp_path / "b.avro", [Progress((1,), (2,), ())], FileFormat.AVRO, generation=2)
     with pytest.raises(FeedError, match=r"a\.avro, .*; b\.avro, .*: there are files of the generations 1 and 2"):
         open_feed(spark, str(tmp_path), parallel=1)
-    closed = located(spark.range(0), Fault("feed", None, "a.avro cannot be read: Permission denied"))
+    closed = located(spark.range(0), BrokenRule("feed", None, "a.avro cannot be read: Permission denied"))
     assert isinstance(closed, ConfigurationError) and str(closed) == "a.avro cannot be read: Permission denied"
 
 

@@ -23,12 +23,12 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.up import BUILT_IN
 from recovery.audit.deleting.candidates import Fate
-from recovery.audit.deleting.gates import Asked
+from recovery.audit.deleting.gates import DeletionOptions
 from recovery.audit.deleting.run import Look, Wish, delete_orphans
 from recovery.audit.evidence import evidence
 from recovery.audit.inventory import join, lines
 from recovery.audit.inventory.engine import open_inventory
-from recovery.audit.inventory.lines import Files
+from recovery.audit.inventory.lines import InventoryFiles
 from recovery.audit.inventory.report import open_export, open_report
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
@@ -36,7 +36,7 @@ from recovery.audit.manifest import Bounds, Manifest
 from recovery.audit.plan import inputs_of, split
 from recovery.audit.run import run_audit
 from recovery.audit.show import told_by
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from recovery.audit.work import AuditOptions
 from tests.given.inventory_report import line, write_export, write_report
 from tests.given.repository import ROOT
@@ -74,7 +74,7 @@ def left(spark: SparkSession, where: Path, names: Sequence[str], *table: Row, bo
     now_ns = SystemRuntime().wall_ns()
     report = open_report(str(write_report(where, [line(name) for name in names], now_ns - 10**9, shards=2)), "b", SystemRuntime())
     blobs = join.read_report(spark, report, bounds)
-    found = join.candidates(blobs, rows_of(spark, *table), Files(report), bounds).collect()
+    found = join.candidates(blobs, rows_of(spark, *table), InventoryFiles(report), bounds).collect()
     return sorted(
         ((row["range"], row["name"], row["key"] and bytes(row["key"]), row["target"]) for row in found if row["told"] is None), key=repr
     )
@@ -143,7 +143,7 @@ def test_a_report_is_read_with_odd_names_and_without_those_that_are_null(spark: 
     report = open_report(str(write_report(tmp_path, rows, now_ns - 10**9, form=form, shards=3)), "b", SystemRuntime())
     seen = join.look_over(spark, report)
     assert (seen.rows, seen.nameless, seen.deleted, seen.least, seen.greatest) == (10, 1, 1, "b", "b")
-    found = join.candidates(join.read_report(spark, report, BOUNDS), rows_of(spark), Files(report), BOUNDS).collect()
+    found = join.candidates(join.read_report(spark, report, BOUNDS), rows_of(spark), InventoryFiles(report), BOUNDS).collect()
     named = {row["name"]: (row["generation"], row["size"]) for row in found if row["told"] is None}
     assert named == {name: (7, number) for number, name in enumerate(odd)}
 
@@ -161,7 +161,7 @@ def test_an_export_gives_the_join_what_a_scan_gives(spark: SparkSession, tmp_pat
         b"a": [("fm", b"r", 5, b"a/1")], b"nothing": [], b"gone": [("fm", b"r", 5, b"gone/2")], b"z": [("fg", b"r", 5, b"z/3")],
         b"strange": [("fm", b"r", 5, b"odd/4")], b"twice": [("fm", b"r", 5, b"twice/1"), ("fg", b"r", 9_000_000, b"twice/2")],
     })  # fmt: skip
-    files = Files(report, open_export(export, SystemRuntime()))
+    files = InventoryFiles(report, open_export(export, SystemRuntime()))
     rows = join.read_export(spark, files, BOUNDS, 9)
     found = [row for row in join.candidates(join.read_report(spark, report, BOUNDS), rows, files, BOUNDS).collect() if row["told"] is None]
     assert sorted((row["name"], bytes(row["key"]) if row["key"] else None, row["fault"]) for row in found if row["key"]) == [
@@ -282,7 +282,9 @@ def test_an_audit_by_report_finds_what_was_planted(spark: SparkSession, store: W
     totals = {kind: (each.number, each.size) for kind, each in manifest.totals.items()}
     # The blobs of 01 and 02 are gone by now, and the export still names them.
     assert manifest.names == OBJECTS - 1 + 3 - (0 if exported else 2)
-    assert totals[Kind.ORPHAN] == (2, 6) and totals[Kind.LEGACY_ORPHAN] == (1, 3) and totals[Kind.DANGLING] == (1, 0)
+    assert (
+        totals[FindingClass.ORPHAN] == (2, 6) and totals[FindingClass.LEGACY_ORPHAN] == (1, 3) and totals[FindingClass.DANGLING] == (1, 0)
+    )
     assert (tmp_path / "run" / "report.html").exists()
     again = audit(store, inventory, tmp_path / "run", export)
     assert again.run == manifest.run and found(tmp_path / "run") == store.expected
@@ -339,14 +341,14 @@ def test_what_a_run_by_report_found_is_shown_and_deleted(spark: SparkSession, st
     directory = RunDirectory.open(str(tmp_path / "run"))
     proof = evidence(directory, SystemRuntime().wall_ns(), inputs_of(store.settings))
     told = told_by(directory, proof, first)
-    assert (told.complete, told.reported_ns, [each.kind for each in told.findings]) == (True, store.snapshot_ns, [Kind.ORPHAN])
+    assert (told.complete, told.reported_ns, [each.kind for each in told.findings]) == (True, store.snapshot_ns, [FindingClass.ORPHAN])
 
-    async def delete(asked: Asked) -> Look:
+    async def delete(asked: DeletionOptions) -> Look:
         return await delete_orphans(store.settings, Wish(str(tmp_path / "run"), asked, 10_000), SystemRuntime(), lambda _: None)
 
     with pytest.raises(ConfigurationError, match=r"2 orphans among 14 blobs, more than 1%: say that it is meant with --at-most 2"):
-        anyio.run(delete, Asked())
-    assert dict(anyio.run(delete, Asked(at_most=2)).done.numbers) == {Fate.DELETED: 2}
+        anyio.run(delete, DeletionOptions())
+    assert dict(anyio.run(delete, DeletionOptions(at_most=2)).done.numbers) == {Fate.DELETED: 2}
     left = anyio.run(listed, store.settings)
     assert not {first, second} & left and "media/objects/legacy" in left and len(left) == OBJECTS
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from changelog.change import Change, ChangeId
 from recovery.audit.ledger import RunDirectory
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from tests.given.audit_grounds import DAY_NS, EmbeddedGround, embedded_ground
 from tests.given.findings import finding, manifest, write
 from tests.given.repository import ROOT
@@ -69,7 +69,7 @@ def answered(
     directory = RunDirectory.open(str(here / "audit"))
     directory.begin(manifest(ranges=(*manifest().ranges, *manifest().ranges)))
     week = [MONDAY_NS - 1000, MONDAY_NS, MONDAY_NS + 7 * DAY_NS - 1000]
-    legacy, dangling = finding(Kind.LEGACY_ORPHAN, created_ns=MONDAY_NS), finding(Kind.DANGLING)
+    legacy, dangling = finding(FindingClass.LEGACY_ORPHAN, created_ns=MONDAY_NS), finding(FindingClass.DANGLING)
     write(directory, 0, *(finding(created_ns=at_ns) for at_ns in week), legacy, dangling)
     paths, *cells = code_of(NOTEBOOK)
     namespace: dict[str, Any] = {}

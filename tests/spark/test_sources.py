@@ -16,7 +16,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import Unreadable
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import VERSION, Bounds, Failure
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from recovery.sources.columns import OBJECTS
 from recovery.sources.objects import ObjectsPage, read_objects
 from tests.given.audit_grounds import embedded_ground
@@ -79,7 +79,7 @@ def test_every_blob_is_a_row_whatever_the_number_of_partitions(spark: SparkSessi
         assert (len({row.part for row in found}) > 1) == (parallel > 1)
     usecases = {row.usecase for row in read(spark, "tiered.blobs", directory=root).select("usecase").distinct().collect()}
     assert {"refs", "unicode", "(none)"} <= usecases
-    [orphan] = [name for kind, name in planted.expected if kind is Kind.ORPHAN and "orphans/objects/refused" in name]
+    [orphan] = [name for kind, name in planted.expected if kind is FindingClass.ORPHAN and "orphans/objects/refused" in name]
     [row] = read(spark, "tiered.blobs", directory=root).where(col("name") == orphan).selectExpr("*", "unix_micros(created) AS us").collect()
     assert (row.form, row.object, row.revision) == ("revision", "orphans/objects/refused", orphan.rpartition("/")[2])
     blob = next(blob for blob in listed.blobs if blob.name == orphan)
@@ -175,7 +175,7 @@ def test_the_findings_of_a_run_are_rows(spark: SparkSession, tmp_path: Path) -> 
     directory = started(tmp_path, complete=True)  # it says so, and has not ended
     write(directory, 0)
     for number in (1, 2, 3):
-        write(directory, number, finding(name=f"media/ü/{number}"), finding(Kind.DANGLING, size=None))
+        write(directory, number, finding(name=f"media/ü/{number}"), finding(FindingClass.DANGLING, size=None))
     for parallel in (1, 2, 99):
         table = read(spark, "tiered.findings", run=tmp_path / "run", parallel=parallel)
         rows = table.selectExpr("*", "unix_micros(created) AS us").collect()

@@ -15,7 +15,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Invali
 from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
 from tiered import Folder, ListEntry, Metadata, ObjectId, ObjectPrefix, Tier, TieredStorage, TimeToIdle, TimeToLive
 from tiered.protocol.backends import CorruptRow, Inline, RowPage, ScannedRow
-from tiered.protocol.listing import HEADS_LISTED_MIN, Listing
+from tiered.protocol.listing import HEADS_LISTED_MIN, ListRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -415,7 +415,7 @@ async def test_whatever_somebody_writes_into_a_token_only_the_prefix_is_listed(w
             forged = raw[:position] + bytes((raw[position] ^ 1,)) + raw[position + 1 :]
             with pytest.raises(InvalidRequestError, match="page_token"):
                 await storage.list_page(prefix, page_token=base64.urlsafe_b64encode(forged).decode(), limit=size)
-        listing, begins = Listing(prefix, None, size, None, False), prefix.path.encode()
+        listing, begins = ListRequest(prefix, None, size, None, False), prefix.path.encode()
         for start in (b"", b"\0", b"\xff", b"objects/\xc3"):  # whoever knows how it is made can also name a place
             page = await storage.list_page(prefix, page_token=listing.token(begins + start), limit=size)
             assert all(name.startswith(prefix.path) for name in names(page.entries))
@@ -477,8 +477,8 @@ async def test_a_token_of_another_listing_is_refused(world: World) -> None:
 
 
 def test_no_two_listings_share_their_tokens() -> None:
-    one = Listing(ObjectPrefix.create("photos", "a\0"), None, 1, "b", False)
-    other = Listing(ObjectPrefix.create("photos", "a"), None, 1, "\0b", False)
+    one = ListRequest(ObjectPrefix.create("photos", "a\0"), None, 1, "b", False)
+    other = ListRequest(ObjectPrefix.create("photos", "a"), None, 1, "\0b", False)
     with pytest.raises(InvalidRequestError, match="of another listing"):
         other.start_of(one.token(b"photos/objects/a\0c"))
 

@@ -16,10 +16,10 @@ from changelog.base.errors import CorruptRecordError, UnavailableError, Unconfir
 from changelog.base.runtime import SystemRuntime
 from changelog.noop import NoopChangeLog
 from recovery.daemon import Recovery
-from recovery.dangling import AUDIT_LATER_MS, Found, forget_mended, has_more, look_again, look_at_lost_reads
+from recovery.dangling import AUDIT_LATER_MS, SecondLook, forget_mended, has_more, look_again, look_at_lost_reads
 from recovery.last_audit import Audits, LastAudit, note_audit
 from recovery.status.as_json import as_json
-from recovery.status.known import Level, Status
+from recovery.status.known import Status, StatusLevel
 from recovery.status.look import gather
 from recovery.status.words import headline, orders
 from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
@@ -87,7 +87,7 @@ async def test_a_loss_that_a_reader_found_is_known_after_its_process_has_ended(w
     async with lost(world, OBJECT) as storage:
         assert storage.dangling_found == 1
     found = await status(world)
-    assert found.level is Level.LOST and found.complete and found.problems == ()
+    assert found.level is StatusLevel.LOST and found.complete and found.problems == ()
     assert headline(found).startswith("DATA IS LOST: readers found 1 object whose blob is gone. ")
     assert orders(found)[0].type == "tiered audit run"
     [each] = as_json(found)["lost_reads"]["objects"]
@@ -118,7 +118,7 @@ async def test_a_store_for_reading_and_one_whose_log_keeps_nothing_note_nothing(
         await find(storage, OBJECT)
     assert world.log.target.notes == {} and "swap_note" not in world.calls
     found = await gather(Backends(world.tiers, NoopChangeLog()), world.settings(), world.runtime)
-    assert (found.lost_reads, found.level) == (None, Level.UNKNOWN), "nobody can know"
+    assert (found.lost_reads, found.level) == (None, StatusLevel.UNKNOWN), "nobody can know"
 
 
 async def never(*_: Any) -> Any:
@@ -210,7 +210,7 @@ async def test_a_damaged_note_stays_as_it_is_and_is_told(world: World, raw: byte
     assert world.log.target.notes[NOTE] == raw
     assert "dangling_not_noted" in caplog.text and "dangling_not_looked_at" in caplog.text
     found = await status(world)
-    assert (found.level, found.lost_reads, found.complete) == (Level.UNKNOWN, None, False)
+    assert (found.level, found.lost_reads, found.complete) == (StatusLevel.UNKNOWN, None, False)
     assert "what readers found lost could not be read" in found.problems[0]
 
 
@@ -264,9 +264,9 @@ async def delete(world: World, storage: TieredStorage) -> None:
 async def test_what_is_mended_or_went_in_good_order_is_no_loss_any_more(world: World, mend: Any) -> None:
     async with lost(world, OBJECT) as storage:
         await world.runtime.sleep(1)
-        assert (await status(world)).level is Level.LOST
+        assert (await status(world)).level is StatusLevel.LOST
         await mend(world, storage)
-        assert (await status(world)).level is Level.OK
+        assert (await status(world)).level is StatusLevel.OK
         assert len((await noted(world)).listed) == 1, "a status writes nothing"
         await forget(world)
         assert await noted(world) == DanglingNote()
@@ -277,14 +277,14 @@ async def test_what_is_still_lost_stays_noted_and_an_expired_object_does_not(wor
         pass
     await forget(world)
     [each] = (await noted(world)).listed
-    assert await look_again(world.tiers, world.runtime, each) is Found.LOST
+    assert await look_again(world.tiers, world.runtime, each) is SecondLook.LOST
     row = await world.rows.target.read(OBJECT.path)
 
     async def expired(*_: Any, **__: Any) -> Any:
         return replace(row, state=replace(row.state, deadline_ns=world.runtime.wall_ns()))
 
     world.rows.hooks["read"] = expired
-    assert await look_again(world.tiers, world.runtime, each) is Found.MENDED
+    assert await look_again(world.tiers, world.runtime, each) is SecondLook.MENDED
 
 
 async def test_an_object_that_is_replaced_during_the_second_look_is_not_lost(world: World) -> None:
@@ -298,7 +298,7 @@ async def test_an_object_that_is_replaced_during_the_second_look_is_not_lost(wor
             return await real(*args)
 
         world.blobs.hooks["head"] = overtaken
-        assert (await status(world)).level is Level.OK
+        assert (await status(world)).level is StatusLevel.OK
 
 
 DAMAGED = failing(CorruptRecordError(f"{objects(1)[0].path} is damaged"))
@@ -315,7 +315,7 @@ async def test_a_loss_that_cannot_be_looked_at_again_stays_known(world: World, t
 
     getattr(world, tier).hooks[call] = answer
     found = await status(world)
-    assert found.level is Level.LOST and not found.complete
+    assert found.level is StatusLevel.LOST and not found.complete
     assert found.lost_reads is not None and (len(found.lost_reads.objects), found.lost_reads.not_looked_at) == (9, 9)
     assert any("what readers found lost could not be read" in problem for problem in found.problems)
     assert "objects/key" not in found.lost_reads.reason, "it is shown where no object may be named"
@@ -351,7 +351,7 @@ async def test_only_a_later_clean_audit_of_everything_ends_what_the_note_does_no
     found = await look_at_lost_reads(world.tiers, world.log, world.runtime, Audits(() if run is None else (run,)))
     assert (found.is_loss, found.more) == (more, more)
     level = (await status(world)).level
-    assert (level is Level.LOST) is more
+    assert (level is StatusLevel.LOST) is more
     await forget(world)
     assert await noted(world) == (note if more else DanglingNote())
 
@@ -399,6 +399,6 @@ async def test_a_lost_blob_of_a_directory_is_red_until_it_is_put_back(anyio_back
         async with open_backends(settings, SystemRuntime(), writes=False) as backends:
             return await gather(backends, settings, SystemRuntime())
 
-    assert (await look()).level is Level.LOST
+    assert (await look()).level is StatusLevel.LOST
     kept.rename(file)
-    assert (await look()).level is Level.OK
+    assert (await look()).level is StatusLevel.OK

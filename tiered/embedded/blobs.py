@@ -43,7 +43,7 @@ from changelog.base.threads import in_thread
 from changelog.change import ChangeId
 from changelog.log import LeftGarbageError
 from tiered.embedded.file import NS_PER_US, microseconds, path_of
-from tiered.embedded.garbage import FOREIGN, Fault, Round
+from tiered.embedded.garbage import FOREIGN, CollectionFault, Round
 from tiered.embedded.tree import (
     BlobFile,
     UploadFile,
@@ -341,10 +341,10 @@ class _Collection:
         self.round = round
         self.found = 0
         self._told = told
-        self._first: Fault | None = None
+        self._first: CollectionFault | None = None
         self._left = 0
 
-    def note(self, faults: Sequence[Fault]) -> None:
+    def note(self, faults: Sequence[CollectionFault]) -> None:
         for fault in faults:
             self.found += 1
             if fault.event != FOREIGN:

@@ -27,7 +27,7 @@ from tiered.protocol.row_keys import printable
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class CollectionFault:
     """Something that could not be dealt with. `event` says why.
 
     FOREIGN: it is not a file of ours. CORRUPT: it is a blob that breaks the format or cannot be read. LEFT: it is a
@@ -43,11 +43,11 @@ FOREIGN, CORRUPT, LEFT = "foreign_file", "corrupt_blob", "garbage_left"
 
 
 @dataclass(slots=True)
-class Piece:
+class CollectionStep:
     """The result of one step."""
 
     removed: int = 0
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[CollectionFault] = field(default_factory=list)
     is_last: bool = False
 
 
@@ -58,19 +58,19 @@ class Round:
         self._now_ns = 0
         self._met = self._go_through(blobs, uploads)
 
-    def step(self, met_max: int, removed_max: int, now_ns: int) -> Piece:
+    def step(self, met_max: int, removed_max: int, now_ns: int) -> CollectionStep:
         """Looks at up to `met_max` more files, until `removed_max` are removed.
 
         Removes what expired by `now_ns` (ns since 1970).
         """
         self._now_ns = now_ns
-        piece = Piece()
+        piece = CollectionStep()
         for _ in range(met_max):
             match next(self._met, None):
                 case None:
                     piece.is_last = True
                     break
-                case Fault() as fault:
+                case CollectionFault() as fault:
                     piece.faults.append(fault)
                 case removed:
                     piece.removed += removed
@@ -78,15 +78,15 @@ class Round:
                 break
         return piece
 
-    def _go_through(self, blobs: Path, uploads: Path) -> Iterator[bool | Fault]:
+    def _go_through(self, blobs: Path, uploads: Path) -> Iterator[bool | CollectionFault]:
         """For each file, whether it was removed."""
         for entry in _entries(uploads):
-            yield entry if isinstance(entry, Fault) else _stray(entry)
+            yield entry if isinstance(entry, CollectionFault) else _stray(entry)
         yield from self._below(blobs, "")
 
-    def _below(self, directory: Path | str, stem: str) -> Iterator[bool | Fault]:
+    def _below(self, directory: Path | str, stem: str) -> Iterator[bool | CollectionFault]:
         for entry in _entries(directory):
-            if isinstance(entry, Fault):
+            if isinstance(entry, CollectionFault):
                 yield entry
             elif entry.is_dir(follow_symlinks=False) and is_component(entry.name, directory=True):
                 yield from self._below(entry.path, stem + entry.name.removesuffix(DIRECTORY_SUFFIX))
@@ -96,16 +96,16 @@ class Round:
                 is_named = entry.is_file(follow_symlinks=False) and is_component(entry.name, directory=False)
                 yield self._blob(stem + entry.name if is_named else None, entry.path)
 
-    def _blob(self, text: str | None, path: str) -> bool | Fault:
+    def _blob(self, text: str | None, path: str) -> bool | CollectionFault:
         found = look_at(text, path)
         if isinstance(found, Oddity):
-            return Fault(CORRUPT if found.is_blob else FOREIGN, found.name, found.fault)
+            return CollectionFault(CORRUPT if found.is_blob else FOREIGN, found.name, found.fault)
         if found is None or not is_expired(found.deadline_ns, self._now_ns) or found.name.startswith(QUARANTINE):
             return False
         return _remove(path, lambda file: is_expired(read_footer(file).deadline_ns, self._now_ns))
 
 
-def _entries(directory: Path | str) -> Iterator[os.DirEntry[str] | Fault]:
+def _entries(directory: Path | str) -> Iterator[os.DirEntry[str] | CollectionFault]:
     """The entries of a directory. No entries if there is no such directory: nothing was written yet, or it is gone."""
     try:
         with os.scandir(directory) as entries:
@@ -116,23 +116,23 @@ def _entries(directory: Path | str) -> Iterator[os.DirEntry[str] | Fault]:
         yield _fault(directory, error, "it cannot be read")
 
 
-def _stray(entry: os.DirEntry[str]) -> bool | Fault:
+def _stray(entry: os.DirEntry[str]) -> bool | CollectionFault:
     if not ChangeId.matches(entry.name) or not entry.is_file(follow_symlinks=False):
         return False
     with BEGINNING:
         return _remove(entry.path, lambda file: True)
 
 
-def _remove(path: str, doomed: Callable[[io.FileIO], bool]) -> bool | Fault:
+def _remove(path: str, doomed: Callable[[io.FileIO], bool]) -> bool | CollectionFault:
     try:
         return unlink_if(Path(path), doomed)
     except CorruptRecordError as error:
-        return Fault(CORRUPT, path, str(error))
+        return CollectionFault(CORRUPT, path, str(error))
     except OSError as error:
         return _fault(path, error, "it cannot be removed")
 
 
-def _fault(path: Path | str, error: OSError, what: str) -> Fault:
+def _fault(path: Path | str, error: OSError, what: str) -> CollectionFault:
     if is_of_this_process(error):
         raise error
-    return Fault(LEFT, printable(os.fsencode(path)), f"{what}: {error.strerror}")
+    return CollectionFault(LEFT, printable(os.fsencode(path)), f"{what}: {error.strerror}")

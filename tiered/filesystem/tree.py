@@ -45,8 +45,8 @@ from tiered.protocol.backends import ByteRange
 from tiered.settings import ENV_CONFIG, Settings, load_settings
 from tiered.stored import Folder, ListEntry, ObjectHead
 from tiered.sync.loop import LoopThread
-from tiered.sync.storage import Opening, Payload, TieredStorage
-from tiered.sync.stored import StoredObject
+from tiered.sync.storage import Opening, Payload, SyncTieredStorage
+from tiered.sync.stored import SyncStoredObject
 from tiered.text import shown
 
 Info = dict[str, Any]
@@ -70,17 +70,17 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
     root_marker = ""
 
     def __init__(
-        self, settings: str | os.PathLike[str] | Mapping[str, Any] | Settings | None = None, storage: TieredStorage | None = None,
+        self, settings: str | os.PathLike[str] | Mapping[str, Any] | Settings | None = None, storage: SyncTieredStorage | None = None,
         **options: Any,
     ) -> None:
         super().__init__(settings=settings, storage=storage, **options)
-        if not isinstance(storage, TieredStorage | None):
+        if not isinstance(storage, SyncTieredStorage | None):
             raise ConfigurationError(f"storage is what tiered.sync.open_storage gives, not {shown(storage)}")
         self._settings = settings
         self._given = storage
 
     @property
-    def storage(self) -> TieredStorage:
+    def storage(self) -> SyncTieredStorage:
         """The open store. Opens it if this process has not done so yet. Raises `ConfigurationError`."""
         return _opened(self._settings) if self._given is None else self._given
 
@@ -133,7 +133,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         except ConditionFailedError:
             raise FileExistsError(path) from None
 
-    def _stored(self, path: str, range: ByteRange | None = None) -> StoredObject:
+    def _stored(self, path: str, range: ByteRange | None = None) -> SyncStoredObject:
         object_id = self._object(path)
         stored = None if object_id is None else self.storage.get(object_id, range)
         if stored is None:
@@ -405,11 +405,11 @@ def _settings(given: str | os.PathLike[str] | Mapping[str, Any] | Settings | Non
     return load_settings(Path(given))
 
 
-_open_stores: dict[str, tuple[Opening[tiered.storage.TieredStorage, TieredStorage], TieredStorage]] = {}
+_open_stores: dict[str, tuple[Opening[tiered.storage.TieredStorage, SyncTieredStorage], SyncTieredStorage]] = {}
 _opening = Lock()
 
 
-def _opened(settings: Any) -> TieredStorage:
+def _opened(settings: Any) -> SyncTieredStorage:
     """The store of these settings, which all file systems of this process share."""
     source = _source(settings)
     _, storage = _open_stores.get(source, (None, None))
@@ -474,8 +474,8 @@ def _raise_first(errors: list[Exception]) -> None:
         raise errors[0]
 
 
-def _in_event_loops(loop: LoopThread, storage: tiered.storage.TieredStorage) -> TieredStorage:
-    return TieredStorage(loop, storage, in_event_loops=True)
+def _in_event_loops(loop: LoopThread, storage: tiered.storage.TieredStorage) -> SyncTieredStorage:
+    return SyncTieredStorage(loop, storage, in_event_loops=True)
 
 
 def _listed(entry: ListEntry | Folder) -> Info:

@@ -57,7 +57,7 @@ from tiered.gcs.format import (
     LISTED_HEAD_FIELDS,
     NONCURRENT_FIELDS,
     SOFT_DELETED_FIELDS,
-    Listing,
+    ListingPage,
     Resource,
     decode_deleted,
     decode_generation,
@@ -73,7 +73,7 @@ from tiered.gcs.format import (
     extend_crc,
     is_earlier,
 )
-from tiered.gcs.http import BETWEEN, ENDPOINT, Answer, GcsHttp, Media, NoAnswerError, listing_of, lost_request
+from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsResponse, Media, NoAnswerError, listing_of, lost_request
 from tiered.gcs.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
 from tiered.gcs.upload import GcsUpload, cancel_session, check_stored, open_upload
 from tiered.metadata import NS_PER_S, Metadata, is_expired
@@ -84,11 +84,11 @@ from tiered.protocol.backends import (
     ByteRange,
     DamagedError,
     DeletedGeneration,
-    Kept,
     KeptPage,
     NotCopied,
     Oddity,
     Removal,
+    Retention,
 )
 from tiered.protocol.concurrent import both
 
@@ -233,7 +233,7 @@ class GcsBlobs:
         answers = decode_batch(answer)
         return [await self._removal_of_part(*blob, answers.get(part)) for part, blob in enumerate(blobs)]
 
-    async def _removal_of_part(self, name: str, generation: int, answer: Answer | None) -> Removal | TieredError:
+    async def _removal_of_part(self, name: str, generation: int, answer: GcsResponse | None) -> Removal | TieredError:
         doing = self._deletion(name, generation)[0]
         if answer is None:
             return UnconfirmedError(f"{doing} was never confirmed: the answer to its batch leaves it out")
@@ -250,7 +250,7 @@ class GcsBlobs:
         url = self._http.object_url(name, ifGenerationMatch=str(generation))
         return f"deleting generation {generation} of blob {name!r}", url
 
-    async def _removal(self, name: str, answer: Answer, doing: str) -> Removal:
+    async def _removal(self, name: str, answer: GcsResponse, doing: str) -> Removal:
         if answer.status in (200, 404):
             await self._check_gone(name, answer, doing)
         return Removal.ABSENT if answer.status == 404 else _REMOVALS[answer.status]
@@ -356,7 +356,7 @@ class GcsBlobs:
                 return BlobPage(blobs, oddities, f"{page.last}\0")
             query["pageToken"] = page.token
 
-    async def _listing(self, query: Mapping[str, str]) -> Listing:
+    async def _listing(self, query: Mapping[str, str]) -> ListingPage:
         start = f" from {query['startOffset']!r} on" if "startOffset" in query else ""
         doing = f"listing the blobs of bucket {self._http.bucket!r}{start}"
         answer = await self._http.call("GET", self._http.objects_url(**query), doing)
@@ -413,24 +413,24 @@ class GcsBlobs:
                 raise UnconfirmedError(f"{doing} was answered as neither done nor to be continued")
             query["rewriteToken"] = str(told["rewriteToken"])
 
-    async def kept(self, what: Kept, start: str, end: str | None, token: str) -> KeptPage:
+    async def kept(self, what: Retention, start: str, end: str | None, token: str) -> KeptPage:
         """One page of the listing, with its deleted generations counted.
 
         Noncurrent generations are listed together with live ones. So the bucket is asked first whether it ever had
         versions, which takes storage.buckets.get. If it never had, nothing is listed.
         """
         doing = f"listing the {what.replace('_', '-')} generations of bucket {self._http.bucket!r}"
-        if what is Kept.NONCURRENT and not token:
+        if what is Retention.NONCURRENT and not token:
             answer = await self._http.call("GET", self._http.bucket_url(fields="versioning"), f"looking at bucket {self._http.bucket!r}")
             if not answer.json(doing).get("versioning"):
                 return KeptPage(0, 0, None)
         query = {"fields": KEPT_FIELDS, "maxResults": str(PAGE_MAX), **({"pageToken": token} if token else {})}
-        query["softDeleted" if what is Kept.SOFT_DELETED else "versions"] = "true"
+        query["softDeleted" if what is Retention.SOFT_DELETED else "versions"] = "true"
         # As in `list`: no NUL is sent. What this adds at either end is left out below.
         first, stop = start.removesuffix("\0"), None if end is None else end.removesuffix("\0") + " " * end.endswith("\0")
         query |= ({"startOffset": first} if first else {}) | ({} if stop is None else {"endOffset": stop})
         page = await self._http.listing(query, doing)
-        sizes = decode_kept(page, "softDeleteTime" if what is Kept.SOFT_DELETED else "timeDeleted", start, end)
+        sizes = decode_kept(page, "softDeleteTime" if what is Retention.SOFT_DELETED else "timeDeleted", start, end)
         return KeptPage(len(sizes), sum(sizes), page.get("nextPageToken"))
 
     async def now_ns(self) -> int:
@@ -473,7 +473,7 @@ class GcsBlobs:
             return None
         return answer.json(doing)
 
-    async def _check_gone(self, name: str, answer: Answer, doing: str, *, effect: bool = True) -> None:
+    async def _check_gone(self, name: str, answer: GcsResponse, doing: str, *, effect: bool = True) -> None:
         """Returns if the blob is certainly not there, and the bucket is. Raises if the bucket is missing.
 
         Only the service's own words about this blob are evidence. After any other 404, and after a 200 to a deletion,

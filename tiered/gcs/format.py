@@ -307,13 +307,13 @@ class _Listed(msgspec.Struct, gc=False):
         return None if self.custom_time is None else _ns(self.custom_time)
 
 
-class _Page(msgspec.Struct):
+class _ListingBody(msgspec.Struct):
     kind: str = ""
     items: list[_Listed] = []
     next_page_token: str | None = msgspec.field(name="nextPageToken", default=None)
 
 
-_PAGE = msgspec.json.Decoder(_Page, strict=False)  # numbers come as text
+_PAGE = msgspec.json.Decoder(_ListingBody, strict=False)  # numbers come as text
 
 
 def renamed(blob: BlobInfo, name: str) -> BlobInfo:
@@ -325,7 +325,7 @@ def renamed(blob: BlobInfo, name: str) -> BlobInfo:
     return blob._replace(name=name)
 
 
-class Listing(NamedTuple):
+class ListingPage(NamedTuple):
     """One page as the service gave it.
 
     `last`: the last name on it, even if that blob's record is corrupt; None: the page is empty. `token`: asks the
@@ -338,7 +338,7 @@ class Listing(NamedTuple):
     token: str | None
 
 
-def decode_listing(body: bytes) -> Listing | None:
+def decode_listing(body: bytes) -> ListingPage | None:
     """Decodes a page fast. None: it is no listing, or `decode_listing_by_item` says what on it breaks the format."""
     try:
         page = _PAGE.decode(body)
@@ -346,10 +346,10 @@ def decode_listing(body: bytes) -> Listing | None:
         return None
     if page.kind != LISTING:
         return None
-    return Listing(page.items, (), page.items[-1].name if page.items else None, page.next_page_token)
+    return ListingPage(page.items, (), page.items[-1].name if page.items else None, page.next_page_token)
 
 
-def decode_listing_by_item(page: Mapping[str, Any]) -> Listing:
+def decode_listing_by_item(page: Mapping[str, Any]) -> ListingPage:
     """The same, but slowly: an item that breaks the format becomes an oddity, and the others are still read."""
     blobs: list[BlobInfo] = []
     oddities: list[Oddity] = []
@@ -365,7 +365,7 @@ def decode_listing_by_item(page: Mapping[str, Any]) -> Listing:
         except CorruptRecordError as error:
             oddities.append(_decode_oddity(_Stored(name, item), str(error)))
     token = page.get("nextPageToken")
-    return Listing(blobs, oddities, last, None if token is None else str(token))
+    return ListingPage(blobs, oddities, last, None if token is None else str(token))
 
 
 def _decode_listed(stored: _Stored) -> ListedBlob:

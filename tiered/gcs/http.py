@@ -10,12 +10,12 @@ the URL again.
 
 *Failure*: if there is no answer, or one that proves nothing (408, 5xx but 501, or a status from 400 on that is not in
 `_ADVICE` below), a request with an effect ends with `UnconfirmedError` and any other with `UnavailableError`. So does
-one whose answer is not shaped like the service's (`Answer.is_genuine`), because something in between may have given it:
-it proves nothing of what is stored. The other statuses are in `_ADVICE`. A request that gets no connection of ours is
-`AtCapacityError`, and one that gets no token `UnavailableError`: the service is not to blame. 404 means here that the
-bucket is missing. Uploads and blobs accept it, and give it another meaning. Whoever knows the address of an upload
-session may write to it. So errors that are raised here do not contain it, and their causes do not, either. Runs on
-asyncio only. Uses no proxies from the environment and no cookies, and follows no redirects.
+one whose answer is not shaped like the service's (`GcsResponse.is_genuine`), because something in between may have
+given it: it proves nothing of what is stored. The other statuses are in `_ADVICE`. A request that gets no connection of
+ours is `AtCapacityError`, and one that gets no token `UnavailableError`: the service is not to blame. 404 means here
+that the bucket is missing. Uploads and blobs accept it, and give it another meaning. Whoever knows the address of an
+upload session may write to it. So errors that are raised here do not contain it, and their causes do not, either. Runs
+on asyncio only. Uses no proxies from the environment and no cookies, and follows no redirects.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CONNECT_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GcsResponse:
     """An answer of the service that has come completely."""
 
     status: int
@@ -119,7 +119,7 @@ class NoAnswerError(Exception):
         self.sent = sent
 
 
-class Place:
+class ConnectionSlot:
     """A request's place among the connections. `is_awaited`: it waits for its first one. `had_one`: it may be sent.
 
     Before it has a connection, no byte of it has left. The library itself sends some requests again if a connection
@@ -248,7 +248,7 @@ class GcsHttp:
         self, method: str, url: str, doing: str, *, accept: Collection[int] = (200,), headers: Mapping[str, str] | None = None,
         body: bytes | AsyncIterable[Piece] = b"", effect: bool = False, signed: bool = True, answers: int = 1,
         looked_into: Collection[int] = (),
-    ) -> Answer:  # fmt: skip
+    ) -> GcsResponse:  # fmt: skip
         """Sends one request and returns its answer. A status that is not in `accept` is raised as `refusal` says.
 
         `doing`: what the request does, for messages. `effect`: the request may change something, so without an answer
@@ -257,7 +257,7 @@ class GcsHttp:
         them, because the caller looks in another way.
         """
         fault: TieredError | None = None  # raised outside of the clause, so that it is not chained to what holds the address
-        place = Place()
+        place = ConnectionSlot()
         try:
             with place.answered_within(answers * self.answer_timeout_s):
                 answer = await self.exchange(method, url, headers or {}, body, signed=signed, place=place)
@@ -279,18 +279,18 @@ class GcsHttp:
 
     async def exchange(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[Piece], *, signed: bool = True,
-        place: Place | None = None,
-    ) -> Answer:
+        place: ConnectionSlot | None = None,
+    ) -> GcsResponse:
         """Sends one request with a body that may stream.
 
         If the answer comes before the body's end, the rest is not sent.
 
         Raises `NoAnswerError`, and the errors of `Authorize`. It has no time limit and returns every status.
         """
-        response = await self._begin(method, url, headers, body, signed=signed, place=place or Place())
+        response = await self._begin(method, url, headers, body, signed=signed, place=place or ConnectionSlot())
         fault: NoAnswerError | None = None
         try:
-            return Answer(response.status, response.headers, await response.read())
+            return GcsResponse(response.status, response.headers, await response.read())
         except (aiohttp.ClientError, OSError) as error:
             fault = _no_answer(error, self.endpoint)
         finally:
@@ -303,13 +303,13 @@ class GcsHttp:
         Compressed bytes come as they are stored: with `Accept-Encoding: gzip` the service does not decompress them.
         """
         fault: TieredError | None = None
-        place = Place()
+        place = ConnectionSlot()
         try:
             with place.answered_within(self.answer_timeout_s):
                 response = await self._begin("GET", url, {"Accept-Encoding": "gzip", **headers}, b"", signed=True, place=place)
                 if response.status in accept:
                     return Media(response, self._session, self.answer_timeout_s, self.endpoint)
-                answer = Answer(response.status, response.headers, await response.read())
+                answer = GcsResponse(response.status, response.headers, await response.read())
         except NoAnswerError as error:
             fault = lost_request(error, doing, effect=False)
         except TimeoutError:
@@ -319,7 +319,7 @@ class GcsHttp:
         raise fault or self.refusal(answer, doing, effect=False)
 
     async def _begin(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[Piece], *, signed: bool, place: Place
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[Piece], *, signed: bool, place: ConnectionSlot
     ) -> aiohttp.ClientResponse:
         proof: Mapping[str, str] = {}
         if signed and self._authorize is not None:
@@ -346,7 +346,7 @@ class GcsHttp:
     def unanswered(self, answers: int = 1) -> NoAnswerError:
         return NoAnswerError(f"no answer from {self.endpoint} within {answers * self.answer_timeout_s:g} s", sent=True)
 
-    def out_of_time(self, place: Place, doing: str, *, effect: bool, answers: int = 1) -> TieredError:
+    def out_of_time(self, place: ConnectionSlot, doing: str, *, effect: bool, answers: int = 1) -> TieredError:
         """The error of a request whose time is up. If it has had no connection, it was not sent."""
         if place.had_one:
             return lost_request(self.unanswered(answers), doing, effect=effect)
@@ -356,7 +356,7 @@ class GcsHttp:
         taken = f"all {self._connections_max} connections to {self.endpoint} were taken {waited}"
         return AtCapacityError(f"{doing} was not sent: {taken}; close objects that are open for reading, or raise gcs.connections_max")
 
-    def refusal(self, answer: Answer, doing: str, *, effect: bool) -> TieredError:
+    def refusal(self, answer: GcsResponse, doing: str, *, effect: bool) -> TieredError:
         """The error for a status that was not accepted. `effect` is the same as in `call`."""
         status, message = answer.status, answer.message
         if not answer.is_genuine and status in _MEANT:
@@ -370,7 +370,7 @@ class GcsHttp:
             kind = UnavailableError
         return kind(f"{doing} failed with {status}: {advice} ({message})").coded(str(status), heard=heard or None)
 
-    def odd(self, answer: Answer, doing: str, *, effect: bool) -> TieredError:
+    def odd(self, answer: GcsResponse, doing: str, *, effect: bool) -> TieredError:
         """The error for an answer that something in between may have given. It proves nothing."""
         kind = UnconfirmedError if effect else UnavailableError
         told = f"{doing} was answered with {answer.status}, and not in the way of Google Cloud Storage; {BETWEEN} ({answer.message!r})"
@@ -412,7 +412,7 @@ class Media:
 
 
 def _places() -> aiohttp.TraceConfig:
-    """Lets each request's `Place` know whether it waits for a connection."""
+    """Lets each request's `ConnectionSlot` know whether it waits for a connection."""
     async def wait(session: object, context: Any, params: object) -> None:
         context.trace_request_ctx.wait()
 
@@ -478,7 +478,7 @@ def _scrubbed(text: str) -> str:
     return re.sub(r"upload_id=[^&\s'\"<>]*", "upload_id=(withheld)", text)
 
 
-def listing_of(answer: Answer, doing: str) -> Mapping[str, Any]:
+def listing_of(answer: GcsResponse, doing: str) -> Mapping[str, Any]:
     """The listing that an answer holds. `UnavailableError`: it holds none, so it does not tell what is there."""
     told = answer.json(doing)
     if told.get("kind") != LISTING:

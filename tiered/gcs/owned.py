@@ -24,7 +24,18 @@ from tiered.gcs.format import renamed
 from tiered.gcs.owners import AFTER_OWNERS, OWNERS, conflict, own_marker, ownerless
 from tiered.gcs.upload import GcsUpload
 from tiered.metadata import Metadata
-from tiered.protocol.backends import BlobHead, BlobInfo, BlobPage, ByteRange, DeletedGeneration, Kept, KeptPage, NotCopied, Oddity, Removal
+from tiered.protocol.backends import (
+    BlobHead,
+    BlobInfo,
+    BlobPage,
+    ByteRange,
+    DeletedGeneration,
+    KeptPage,
+    NotCopied,
+    Oddity,
+    Removal,
+    Retention,
+)
 
 NAME_BYTES_MAX = 1024
 """How long a name may be in GCS, in bytes of UTF-8."""
@@ -122,7 +133,7 @@ class OwnedBlobs:
     async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:
         return await self._blobs.deleted_generations(self._prefix + name)
 
-    async def kept(self, what: Kept, start: str, end: str | None, token: str) -> KeptPage:
+    async def kept(self, what: Retention, start: str, end: str | None, token: str) -> KeptPage:
         return await self._blobs.kept(what, self._prefix + start, self._end(end), token)
 
     async def now_ns(self) -> int:

@@ -45,7 +45,7 @@ from changelog.base.errors import (
 from changelog.base.own_waits import own_wait
 from changelog.base.runtime import Runtime
 from tiered.gcs.format import CHECKED_FIELDS, differing, encode_crc, encode_resource, extend_crc
-from tiered.gcs.http import BETWEEN, Answer, GcsHttp, NoAnswerError, Place, lost_request
+from tiered.gcs.http import BETWEEN, ConnectionSlot, GcsHttp, GcsResponse, NoAnswerError, lost_request
 from tiered.metadata import Metadata
 from tiered.payload.pieces import Piece
 from tiered.stored import PIECE_BYTES
@@ -134,8 +134,8 @@ class GcsUpload(ABC):
         self._released = False
         self._scope = CancelScope()
         self._done = Event()
-        self._place = Place()
-        self._result: Answer | Exception | None = None
+        self._place = ConnectionSlot()
+        self._result: GcsResponse | Exception | None = None
 
     async def write(self, piece: Piece) -> None:
         """Takes one piece. After an error or a cancellation the upload has ended, and nothing of it will be visible."""
@@ -186,7 +186,7 @@ class GcsUpload(ABC):
         """Method, address and headers of the request. `total`: the number of bytes of the payload, if it is known."""
 
     @abstractmethod
-    async def _asked_again(self, doing: str) -> Answer | None:
+    async def _asked_again(self, doing: str) -> GcsResponse | None:
         """Asks for the answer that was lost. None: this kind of upload cannot ask."""
 
     def _frame(self) -> tuple[bytes, bytes]:
@@ -264,32 +264,32 @@ class GcsUpload(ABC):
         result = self._result
         if isinstance(result, Exception) and not isinstance(result, NoAnswerError):
             raise result
-        if not isinstance(result, Answer) or _proves_nothing(result):
+        if not isinstance(result, GcsResponse) or _proves_nothing(result):
             result = await self._found_out(result or self._http.unanswered())
         if result.status in (200, 201):
             self._compare(result)
             return
         raise self._refusal(result)
 
-    async def _found_out(self, lost: Answer | NoAnswerError) -> Answer:
+    async def _found_out(self, lost: GcsResponse | NoAnswerError) -> GcsResponse:
         unclear = (
-            self._unclear(lost) if isinstance(lost, Answer)
+            self._unclear(lost) if isinstance(lost, GcsResponse)
             else lost_request(lost, self._doing, effect=self._released)
         )
         if not isinstance(unclear, UnconfirmedError):
             raise unclear
-        again: Answer | None = None
+        again: GcsResponse | None = None
         with suppress(TieredError):
             again = await self._asked_again(self._doing)
         if again is None or again.status == 308 or _proves_nothing(again):  # 308: what was sent may still be on its way
             raise unclear
         return again
 
-    def _unclear(self, answer: Answer) -> TieredError:
+    def _unclear(self, answer: GcsResponse) -> TieredError:
         failed = answer.status == 408 or answer.status >= 500
         return (self._http.refusal if failed else self._http.odd)(answer, self._doing, effect=True)
 
-    def _compare(self, answer: Answer) -> None:
+    def _compare(self, answer: GcsResponse) -> None:
         resource = answer.json(self._doing, effect=True)
         told, written = resource.get("crc32c"), encode_crc(self._crc)
         if told != written:
@@ -301,9 +301,9 @@ class GcsUpload(ABC):
     def _early(self) -> Exception:
         """The error that ended the request before all of it was sent. Nothing is stored."""
         match self._result:
-            case Answer(status=200 | 201):
+            case GcsResponse(status=200 | 201):
                 return UnavailableError(f"{self._doing} was answered before all of it was sent; try again")
-            case Answer() as answer:
+            case GcsResponse() as answer:
                 return self._refusal(answer)
             case NoAnswerError() as lost:
                 return lost_request(lost, self._doing, effect=False)
@@ -311,7 +311,7 @@ class GcsUpload(ABC):
                 return error
         return UnavailableError(f"{self._doing} was given up: the storage was closed")
 
-    def _refusal(self, answer: Answer) -> TieredError:
+    def _refusal(self, answer: GcsResponse) -> TieredError:
         if not answer.is_genuine:
             return self._http.refusal(answer, self._doing, effect=self._released)
         if answer.status == 412:
@@ -372,7 +372,7 @@ class SingleUpload(GcsUpload):
         headers = {"Content-Type": f"multipart/related; boundary={self._boundary}", "Content-Length": str(size)}
         return "POST", self._http.uploads_url(uploadType="multipart", **_CREATE_ONLY, **_SHOWN), headers
 
-    async def _asked_again(self, doing: str) -> Answer | None:
+    async def _asked_again(self, doing: str) -> GcsResponse | None:
         return None
 
 
@@ -399,7 +399,7 @@ class SessionUpload(GcsUpload):
                 headers |= {"Content-Range": f"bytes 0-{total - 1}/{total}", "Content-Length": str(total)}
         return "PUT", self._url, headers
 
-    async def _asked_again(self, doing: str) -> Answer | None:
+    async def _asked_again(self, doing: str) -> GcsResponse | None:
         headers = {"Content-Type": self._metadata.content_type, "Content-Range": f"bytes */{self._size}"}
         return await self._http.call("PUT", self._url, doing, accept=(200, 201, 308, 412, *_GONE), headers=headers, signed=False)
 
@@ -482,7 +482,7 @@ def _cut(piece: Piece) -> Iterator[Piece]:
         yield view[start : start + PIECE_BYTES]
 
 
-def _proves_nothing(answer: Answer) -> bool:
+def _proves_nothing(answer: GcsResponse) -> bool:
     """Whether it may be that the service did something else than the answer says, or that it did not answer at all."""
     if answer.status in (200, 201):
         return not answer.is_resource

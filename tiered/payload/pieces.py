@@ -40,7 +40,7 @@ class Pieces(ABC):
 
     def __init__(self, piece_bytes: int, enough: int | None = None) -> None:
         half = max(1, piece_bytes // 2)
-        self._joined = Joined(piece_bytes, half if enough is None else min(enough, half))
+        self._joined = ChunkBuffer(piece_bytes, half if enough is None else min(enough, half))
         self._piece_bytes = piece_bytes
         self._ended = False
         self._progress: ProgressCount | None = None
@@ -127,7 +127,7 @@ async def split_head(source: Pieces, limit: int) -> tuple[list[Piece], int, Piec
     return head, total, None
 
 
-class Joined:
+class ChunkBuffer:
     """Collects what was read, and gives it out in pieces of at most `size` bytes, none of them empty.
 
     Small pieces are joined, so that one byte does not cost as much as a whole piece. A piece of at least `enough` bytes

@@ -514,7 +514,7 @@ class SharesNames(Protocol):
         """
 
 
-class Kept(StrEnum):
+class Retention(StrEnum):
     """In which form a service still keeps a deleted blob, and bills it."""
 
     SOFT_DELETED = "soft_deleted"
@@ -534,7 +534,7 @@ class KeptPage:
 class KeepsDeleted(Protocol):
     """A long-term tier whose service tells what it keeps of deleted blobs."""
 
-    async def kept(self, what: Kept, start: str, end: str | None, token: str) -> KeptPage:
+    async def kept(self, what: Retention, start: str, end: str | None, token: str) -> KeptPage:
         """Counts deleted generations of the names from `start` (inclusive) to `end` (exclusive; None: no end).
 
         `token`: empty for the first page. Needs permissions that reading blobs does not need.

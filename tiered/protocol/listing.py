@@ -53,7 +53,7 @@ _TOKEN_BYTES_MAX = _DIGEST_BYTES + ROW_KEY_BYTES_MAX + 1
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ListRequest:
     """What is listed. Its values are checked: `InvalidRequestError` names what is wrong.
 
     `limit`: how many entries at most; None: all.
@@ -168,7 +168,7 @@ class Lister:
         self._enter = enter
         self._observer = observer
 
-    async def entries(self, listing: Listing) -> AsyncGenerator[ListEntry | Folder, None]:
+    async def entries(self, listing: ListRequest) -> AsyncGenerator[ListEntry | Folder, None]:
         """Yields the entries up to the limit."""
         start: bytes | None = listing.start
         left = wanted = listing.limit
@@ -183,7 +183,7 @@ class Lister:
             left = None if left is None else left - len(found)
             wanted = left if found else None  # among rows that have expired, few rows at a time would take many calls
 
-    async def page(self, listing: Listing, token: str | None) -> ListPage:
+    async def page(self, listing: ListRequest, token: str | None) -> ListPage:
         """The first page, or the one of this token. It has `limit` entries, unless there are no more."""
         assert listing.limit is not None, "a page has a limit"
         start = listing.start if token is None else listing.start_of(token)
@@ -200,7 +200,7 @@ class Lister:
         next_token = listing.token(items[listing.limit - 1].after) if len(items) > listing.limit else None
         return ListPage(tuple(found), next_token)
 
-    async def _read(self, listing: Listing, start: bytes, wanted: int | None) -> tuple[list[_Item], bytes | None]:
+    async def _read(self, listing: ListRequest, start: bytes, wanted: int | None) -> tuple[list[_Item], bytes | None]:
         """The entries of one page of rows, and where the next page begins."""
         rows_max = listing.rows_max(wanted)
         scan = partial(self._tiers.high_volume.scan, listing.prefix.path, start, rows_max)
@@ -227,7 +227,7 @@ class Lister:
 
     # --- metadata --------------------------------------------------------------------------------
 
-    async def _finished(self, listing: Listing, items: list[_Item]) -> list[ListEntry | Folder]:
+    async def _finished(self, listing: ListRequest, items: list[_Item]) -> list[ListEntry | Folder]:
         """The entries, with metadata if they were asked for. Without objects that are gone meanwhile."""
         if not listing.metadata:
             return [item.entry for item in items]

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CopySource:
     """An object that is to be copied: its head, and its payload or the generation of its blob."""
 
     head: ObjectHead
@@ -119,14 +119,14 @@ class Reader:
 
         return await self._follow(object_id, lambda state: _head_of_inline(object_id, state), look_at_blob)
 
-    async def source(self, object_id: ObjectId) -> Source | None:
+    async def source(self, object_id: ObjectId) -> CopySource | None:
         """The object as the source of a copy. None: there is none, or it has expired. Raises as `open`."""
 
-        async def source_blob(state: Tombstone) -> Source | None:
+        async def source_blob(state: Tombstone) -> CopySource | None:
             blob = await self._ask(self._services.blobs, lambda: self._tiers.long_term.head(state.target))
-            return None if blob is None else Source(head_of_blob(object_id, state, blob), None, state.target, blob.generation)
+            return None if blob is None else CopySource(head_of_blob(object_id, state, blob), None, state.target, blob.generation)
 
-        return await self._follow(object_id, lambda state: Source(_head_of_inline(object_id, state), state.payload), source_blob)
+        return await self._follow(object_id, lambda state: CopySource(_head_of_inline(object_id, state), state.payload), source_blob)
 
     async def _follow(
         self, object_id: ObjectId, inline: Callable[[Inline], T], blob: Callable[[Tombstone], Awaitable[T | None]]

@@ -34,7 +34,7 @@ from tiered.protocol.conditions import Condition
 
 
 @dataclass(slots=True, eq=False)
-class Write:
+class WriteInProgress:
     """One put or delete, from its beginning to the end of its clean-up.
 
     `id`: of its change, and the token of its row operations. `begun_ns` (Unix nanoseconds) and `begun_s` (boot time,
@@ -64,7 +64,7 @@ class Write:
     _shields: list[anyio.CancelScope] = field(init=False)
 
     @classmethod
-    def begin(cls, object_id: ObjectId, runtime: Runtime, condition: Condition | None = None) -> Write:
+    def begin(cls, object_id: ObjectId, runtime: Runtime, condition: Condition | None = None) -> WriteInProgress:
         return cls(object_id, ChangeId.new(runtime), runtime.wall_ns(), runtime.boot_time(), condition)
 
     def age_s(self, runtime: Runtime) -> float:
@@ -100,7 +100,7 @@ class WritesUnderWay:
     def __init__(self, heartbeat: Heartbeat, *, recovered: bool) -> None:
         self._heartbeat = heartbeat
         self._recovered = recovered
-        self._writes: dict[ChangeId, Write] = {}
+        self._writes: dict[ChangeId, WriteInProgress] = {}
         self._tasks: TaskGroup | None = None
         self._draining: anyio.Event | None = None
         self._left: list[ChangeId] = []
@@ -118,20 +118,20 @@ class WritesUnderWay:
         self._heartbeat_scope.cancel()
         await end_tasks(tasks, error)  # writes are shielded, and have ended or were stopped: only what runs beside is left
 
-    def add(self, write: Write) -> None:
+    def add(self, write: WriteInProgress) -> None:
         write.recorded, write.answered, write._shields = anyio.Event(), anyio.Event(), []
         if self._draining is not None and self._draining.is_set():
             _stop(write)
         self._writes[write.id] = write
 
-    def record(self, write: Write, change: Change, record: Callable[[Change], Awaitable[Lease]]) -> None:
-        """Starts to record the change beside whatever the caller does next. `Write.wait_recorded` waits for it."""
+    def record(self, write: WriteInProgress, change: Change, record: Callable[[Change], Awaitable[Lease]]) -> None:
+        """Starts to record the change beside what the caller does next. `wait_recorded` of the write waits for it."""
         if self._tasks is None:
             raise _closed(write)
         write.change = change
         self._tasks.start_soon(self._record, write, change, record)
 
-    def hand_over(self, write: Write, work: Callable[[], Awaitable[None]], slot: Slot) -> bool:
+    def hand_over(self, write: WriteInProgress, work: Callable[[], Awaitable[None]], slot: Slot) -> bool:
         """Goes on with the write in a task of the store, with the caller's slot. False: it was stopped."""
         if self._tasks is None or write._stopped:
             write.answer(_closed(write))
@@ -166,7 +166,7 @@ class WritesUnderWay:
         with self._heartbeat_scope:
             await self._heartbeat.run()
 
-    async def _record(self, write: Write, change: Change, record: Callable[[Change], Awaitable[Lease]]) -> None:
+    async def _record(self, write: WriteInProgress, change: Change, record: Callable[[Change], Awaitable[Lease]]) -> None:
         try:
             with elsewhere_is_an_error(f"the record of {write.id} was cancelled elsewhere"), _shield(write):
                 write.lease = await record(change)
@@ -175,7 +175,7 @@ class WritesUnderWay:
         finally:
             write.recorded.set()
 
-    async def _run(self, write: Write, work: Callable[[], Awaitable[None]], slot: Slot) -> None:
+    async def _run(self, write: WriteInProgress, work: Callable[[], Awaitable[None]], slot: Slot) -> None:
         try:
             with elsewhere_is_an_error(f"change {write.id} was cancelled elsewhere"), _shield(write):
                 await slot.take_back()  # if the write ended while it waited for its payload
@@ -208,20 +208,20 @@ class WritesUnderWay:
                 events.warning("closed_with_changes_left_to_recovery", count=len(self._left), ids=",".join(self._left))
             drained.set()
 
-    def _end(self, write: Write) -> None:
+    def _end(self, write: WriteInProgress) -> None:
         """Every write that was added ends here: nobody renews its entry any more, and nobody waits for it."""
         if write.lease is not None:
             self._heartbeat.drop(write.lease)
         write.answer(self._unknown(write, None))
         self._writes.pop(write.id, None)
 
-    def _unknown(self, write: Write, cause: Exception | None) -> OutcomeUnknownError:
+    def _unknown(self, write: WriteInProgress, cause: Exception | None) -> OutcomeUnknownError:
         unknown = OutcomeUnknownError(write.object_id, write.id, logged=self._recovered)
         unknown.__cause__ = cause
         return unknown
 
 
-def _shield(write: Write) -> anyio.CancelScope:
+def _shield(write: WriteInProgress) -> anyio.CancelScope:
     """A scope that only `_stop` cancels."""
     scope = anyio.CancelScope(shield=True)
     write._shields.append(scope)
@@ -230,11 +230,11 @@ def _shield(write: Write) -> anyio.CancelScope:
     return scope
 
 
-def _stop(write: Write) -> None:
+def _stop(write: WriteInProgress) -> None:
     write._stopped = True
     for scope in write._shields:
         scope.cancel()
 
 
-def _closed(write: Write) -> UnavailableError:
+def _closed(write: WriteInProgress) -> UnavailableError:
     return UnavailableError(f"the storage was closed before {write.object_id} was changed")

@@ -60,9 +60,9 @@ from tiered.protocol.breaker import Breaker, Breakers
 from tiered.protocol.concurrent import both
 from tiered.protocol.feed_off import FeedOffNotifier
 from tiered.protocol.finishing import finish, may_tell_ok, settle_change, took_effect
-from tiered.protocol.reading import Source
+from tiered.protocol.reading import CopySource
 from tiered.protocol.retry import ask, persist
-from tiered.protocol.under_way import Write, WritesUnderWay
+from tiered.protocol.under_way import WriteInProgress, WritesUnderWay
 from tiered.settings import Settings
 from tiered.stored import PutResult, Tier
 
@@ -81,7 +81,7 @@ class Body:
     size: int | None
 
 
-class Outcome(Enum):
+class ChangeOutcome(Enum):
     """What became of a change whose outcome was unknown."""
 
     TOOK_EFFECT = "it took effect (and may have been replaced since)"
@@ -90,7 +90,7 @@ class Outcome(Enum):
     UNKNOWABLE = "the row does not remember; it will not take effect any more"
 
 
-class Told(Enum):
+class SwapResult(Enum):
     """What is known of the swap when the sending of it is over."""
 
     OK = "it took effect"
@@ -101,7 +101,7 @@ class Told(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class WriteResult:
     """What the caller is told (`error` None: ok), and what may be cleaned up.
 
     `live`: the new state took effect and is no garbage; None: not known, settle first. `ours` False: clean nothing up,
@@ -133,7 +133,7 @@ class Writer:
 
     # --- one row operation -----------------------------------------------------------------------
 
-    async def put_small(self, write: Write, metadata: Metadata, payload: bytes, slot: Slot) -> PutResult:
+    async def put_small(self, write: WriteInProgress, metadata: Metadata, payload: bytes, slot: Slot) -> PutResult:
         """Stores the payload in the row."""
         state = Inline(metadata, payload, write.id)
         if write.condition is not None:
@@ -144,7 +144,7 @@ class Writer:
             await self._change(write, lambda: self._prepare(write), state, slot)
         return PutResult(write.id, Tier.HIGH_VOLUME, len(payload))
 
-    async def delete(self, write: Write, slot: Slot) -> None:
+    async def delete(self, write: WriteInProgress, slot: Slot) -> None:
         """Removes the object."""
         if write.condition is not None:
             await self._write_if(write, None, slot)
@@ -159,7 +159,7 @@ class Writer:
         if not deleted:
             await self._change(write, lambda: self._prepare(write), None, slot)
 
-    async def _send_inline(self, write: Write, send: Callable[[], Awaitable[bool]], slot: Slot) -> bool:
+    async def _send_inline(self, write: WriteInProgress, send: Callable[[], Awaitable[bool]], slot: Slot) -> bool:
         """Sends an inline write, and again only if it certainly had no effect. False: a tombstone is in the way."""
         try:
             try:
@@ -177,7 +177,7 @@ class Writer:
                 raise
             raise OutcomeUnknownError(write.object_id, write.id) from cancelled
 
-    async def _write_if(self, write: Write, state: Inline | None, slot: Slot) -> None:
+    async def _write_if(self, write: WriteInProgress, state: Inline | None, slot: Slot) -> None:
         """A small put or a delete with a condition. Its swap leaves a mark, so an entry is only needed for a blob."""
         row = await self._judged(write)
         if row.target is not None:
@@ -193,22 +193,22 @@ class Writer:
         if verdict.error is not None:
             raise verdict.error
 
-    def _leave_abandoned(self, write: Write, slot: Slot) -> None:
+    def _leave_abandoned(self, write: WriteInProgress, slot: Slot) -> None:
         """What was sent may have left and land late, over what the caller writes next: it is refused."""
         self._writes.add(write)
         self._writes.hand_over(write, lambda: self._settle_abandoned(write), slot)
 
-    async def _settle_inline(self, write: Write) -> bool:
+    async def _settle_inline(self, write: WriteInProgress) -> bool:
         """Whether the write shows in the row; if not, it never will any more."""
         try:
             return await self._persist(lambda: self._note_settle(write))
         except TieredError as error:  # a permission that was taken away, or a damaged row, proves nothing about the write (I4)
             raise OutcomeUnknownError(write.object_id, write.id) from error
 
-    async def _note_settle(self, write: Write) -> bool:
+    async def _note_settle(self, write: WriteInProgress) -> bool:
         return await self._services.rows.note(lambda: self._tiers.high_volume.settle(write.object_id.path, write.id))
 
-    async def _settle_abandoned(self, write: Write) -> None:
+    async def _settle_abandoned(self, write: WriteInProgress) -> None:
         with _logged("write_not_settled", write):
             await self._settle_inline(write)
 
@@ -221,7 +221,7 @@ class Writer:
 
     # --- a change --------------------------------------------------------------------------------
 
-    async def put_large(self, write: Write, metadata: Metadata, body: Body | Source, slot: Slot) -> PutResult:
+    async def put_large(self, write: WriteInProgress, metadata: Metadata, body: Body | CopySource, slot: Slot) -> PutResult:
         """Stores the payload as a blob, and lets the row redirect to it."""
         name, total = blob_name(write.object_id.path, write.id), 0
 
@@ -233,13 +233,13 @@ class Writer:
         await self._change(write, prepare, state, slot)
         return PutResult(write.id, Tier.LONG_TERM, total)
 
-    async def put_copy(self, write: Write, metadata: Metadata, source: Source, slot: Slot) -> PutResult:
+    async def put_copy(self, write: WriteInProgress, metadata: Metadata, source: CopySource, slot: Slot) -> PutResult:
         """Stores a copy of what was read, with these metadata. The service copies a blob itself."""
         if source.payload is not None:
             return await self.put_small(write, metadata, source.payload, slot)
         return await self.put_large(write, metadata, source, slot)
 
-    async def _change(self, write: Write, prepare: Callable[[], Awaitable[None]], state: RowState, slot: Slot) -> None:
+    async def _change(self, write: WriteInProgress, prepare: Callable[[], Awaitable[None]], state: RowState, slot: Slot) -> None:
         """All steps: prepares in the caller's task, hands over at the commit, and waits for the answer."""
         self._writes.add(write)
         try:
@@ -257,18 +257,18 @@ class Writer:
         if write.error is not None:
             raise write.error
 
-    async def _prepare(self, write: Write) -> None:
+    async def _prepare(self, write: WriteInProgress) -> None:
         """Step 1 of a change without an upload."""
         old = await self._present_target(write)
         self._writes.record(write, self._change_of(write, None, old, None), self._record)
 
-    async def _prepare_upload(self, write: Write, name: str, metadata: Metadata, body: Body | Source, slot: Slot) -> int:
+    async def _prepare_upload(self, write: WriteInProgress, name: str, metadata: Metadata, body: Body | CopySource, slot: Slot) -> int:
         """Steps 1 and 2. Returns the payload's bytes."""
 
         async def open_upload() -> Upload:
             blobs = self._tiers.long_term
             write.upload = await self._services.blobs.ask(
-                partial(blobs.open_copy, body.blob, body.generation, name, metadata) if isinstance(body, Source)
+                partial(blobs.open_copy, body.blob, body.generation, name, metadata) if isinstance(body, CopySource)
                 else partial(blobs.open_upload, name, metadata, body.size),
                 is_answer=lambda upload: upload.session is not None,  # without a session nothing was sent yet
             )
@@ -279,7 +279,7 @@ class Writer:
         else:  # no upload is opened in vain
             old, upload = await self._present_target(write), await open_upload()
         self._writes.record(write, self._change_of(write, name, old, upload.session), self._record)
-        total = body.head.size if isinstance(body, Source) else await _stream(body, write, upload, slot)
+        total = body.head.size if isinstance(body, CopySource) else await _stream(body, write, upload, slot)
         check_declared(metadata, total)
         self._check_held(await write.wait_recorded())
         write.may_land_late = True
@@ -291,13 +291,13 @@ class Writer:
         write.may_land_late = False
         return total
 
-    def _change_of(self, write: Write, new: str | None, old: str | None, upload: str | None) -> Change:
+    def _change_of(self, write: WriteInProgress, new: str | None, old: str | None, upload: str | None) -> Change:
         return Change(write.id, write.object_id.path, new, old, upload, self._observer.traceparent())
 
-    async def _present_target(self, write: Write) -> str | None:
+    async def _present_target(self, write: WriteInProgress) -> str | None:
         return (await (self._row(write.object_id) if write.condition is None else self._judged(write))).target
 
-    async def _judged(self, write: Write) -> Row:
+    async def _judged(self, write: WriteInProgress) -> Row:
         """The row that satisfies the write's condition, read once. Raises `ConditionFailedError`."""
         if write.seen is None:
             row, now_ns = await self._row(write.object_id), self._runtime.wall_ns()
@@ -305,7 +305,7 @@ class Writer:
             write.seen, write.judged_ns = row, now_ns
         return write.seen
 
-    def _check_condition(self, write: Write, row: Row, now_ns: int) -> None:
+    def _check_condition(self, write: WriteInProgress, row: Row, now_ns: int) -> None:
         """Raises `ConditionFailedError`. Call it only while the write cannot take effect: unsent, or refused (I4)."""
         if write.condition is not None and not write.condition.holds(write.object_id.path, row.state, now_ns):
             raise write.condition.failure(write.object_id, row.state, now_ns)
@@ -322,7 +322,7 @@ class Writer:
         if not self._heartbeat.held(lease):
             raise self._lost(lease)
 
-    async def _carry_through(self, write: Write, state: RowState) -> None:
+    async def _carry_through(self, write: WriteInProgress, state: RowState) -> None:
         """Steps 3 to 6."""
         lease = _lease_of(write)
         verdict = await self._commit(write, lease.entry.change, lease, state)
@@ -330,7 +330,7 @@ class Writer:
         if verdict.ours:
             await self._finish(write, verdict.live)
 
-    async def _commit(self, write: Write, change: Change, lease: Lease | None, state: RowState) -> Verdict:
+    async def _commit(self, write: WriteInProgress, change: Change, lease: Lease | None, state: RowState) -> WriteResult:
         """Steps 3 and 4: swaps, and finds out what became of it. Raises no error of a backend.
 
         `lease` None: the change has no entry.
@@ -339,24 +339,24 @@ class Writer:
         try:
             is_there = await self._reserve(write, only)
         except TieredError as error:
-            return Verdict(error, None)
+            return WriteResult(error, None)
         try:
-            told = await self._swap(write, change, lease, state, only) if is_there else Told.CONFLICT
+            told = await self._swap(write, change, lease, state, only) if is_there else SwapResult.CONFLICT
         except ClockBehindError as error:
-            return Verdict(error, None)
+            return WriteResult(error, None)
         match told:
-            case Told.OK:
-                return Verdict(None, live=True)
-            case Told.LEASE_LOST:
+            case SwapResult.OK:
+                return WriteResult(None, live=True)
+            case SwapResult.LEASE_LOST:
                 assert lease is not None, "it was looked at"
-                return Verdict(self._lost(lease), None, ours=False)
-            case Told.TOO_OLD:
+                return WriteResult(self._lost(lease), None, ours=False)
+            case SwapResult.TOO_OLD:
                 why = "took longer than a change may; try again"
-                return Verdict(UnavailableError(f"change {write.id} of {write.object_id} {why}"), None)
-            case Told.CONFLICT | Told.NOTHING:
+                return WriteResult(UnavailableError(f"change {write.id} of {write.object_id} {why}"), None)
+            case SwapResult.CONFLICT | SwapResult.NOTHING:
                 return await self._judge(write, change, lease, told)
 
-    async def _reserve(self, write: Write, only: Only | None) -> bool:
+    async def _reserve(self, write: WriteInProgress, only: Only | None) -> bool:
         """Reserves what the swap's condition is about. False: it is not there any more. Raises only if nothing was sent
         that could take effect.
         """
@@ -368,18 +368,18 @@ class Writer:
         except UnconfirmedError as error:
             raise UnavailableError(f"{write.object_id} was not changed: {error}") from error
 
-    async def _swap(self, write: Write, change: Change, lease: Lease | None, state: RowState, only: Only | None) -> Told:
+    async def _swap(self, write: WriteInProgress, change: Change, lease: Lease | None, state: RowState, only: Only | None) -> SwapResult:
         """Raises `ClockBehindError` if nothing was sent before it that could have taken effect."""
         sent, unanswered = False, False
 
-        async def once() -> Told:
+        async def once() -> SwapResult:
             nonlocal sent, unanswered
             # The deadline is fixed before the checks, so a process that is stopped after them sends nothing late.
             deadline_s = self._runtime.boot_time() + self._settings.marks.swap_deadline_s
             if lease is not None and not self._heartbeat.held(lease):
-                return Told.LEASE_LOST
+                return SwapResult.LEASE_LOST
             if self._is_aged(write):
-                return Told.TOO_OLD
+                return SwapResult.TOO_OLD
             sent = True
             try:
                 effective = await self._services.rows.note(
@@ -388,48 +388,48 @@ class Writer:
             except UnconfirmedError:
                 unanswered = True
                 raise
-            return Told.OK if effective else Told.CONFLICT
+            return SwapResult.OK if effective else SwapResult.CONFLICT
 
         try:
             told = await self._persist(once)
         except TieredError as error:
             if isinstance(error, ClockBehindError) and not unanswered:
                 raise
-            return Told.NOTHING
-        return Told.NOTHING if sent and told in (Told.LEASE_LOST, Told.TOO_OLD) else told
+            return SwapResult.NOTHING
+        return SwapResult.NOTHING if sent and told in (SwapResult.LEASE_LOST, SwapResult.TOO_OLD) else told
 
-    async def _judge(self, write: Write, change: Change, lease: Lease | None, told: Told) -> Verdict:
+    async def _judge(self, write: WriteInProgress, change: Change, lease: Lease | None, told: SwapResult) -> WriteResult:
         """Step 4 after a swap that was not told ok: settles, reads the row, and says what the caller may be told."""
         try:
             live, row = await self._persist(lambda: self._services.rows.note(lambda: self._settle_and_read(change)))
         except TieredError as error:
             unknown = OutcomeUnknownError(write.object_id, change.id, logged=lease is not None and self._log.durable, marked=True)
             unknown.__cause__ = error
-            return Verdict(unknown, None, ours=False)
+            return WriteResult(unknown, None, ours=False)
         if (may_tell_ok if write.condition is None else took_effect)(change, live, row):
-            return Verdict(None, live)
+            return WriteResult(None, live)
         if row.forgotten or self._is_aged(write):
             # It may have won and been replaced, and its mark collected: this process stood still, or a clock jumped.
-            return Verdict(OutcomeUnknownError(write.object_id, change.id, settled=True), live)
+            return WriteResult(OutcomeUnknownError(write.object_id, change.id, settled=True), live)
         try:
             self._check_condition(write, row, self._runtime.wall_ns())
         except ConditionFailedError as error:
-            return Verdict(error, live)
+            return WriteResult(error, live)
         why = (
-            "its row was changed meanwhile, by another writer or by recovery" if told is Told.CONFLICT
+            "its row was changed meanwhile, by another writer or by recovery" if told is SwapResult.CONFLICT
             else "what became of the request was not told, and it takes no effect any more"
         )
-        return Verdict(UnavailableError(f"change {write.id} of {write.object_id} was not made: {why}; try again"), live)
+        return WriteResult(UnavailableError(f"change {write.id} of {write.object_id} was not made: {why}; try again"), live)
 
     async def _settle_and_read(self, change: Change) -> tuple[bool, Row]:
         live = await settle_change(self._tiers, change)
         return live, await self._tiers.high_volume.read(change.object, marks=change.id)
 
-    def _is_aged(self, write: Write) -> bool:
+    def _is_aged(self, write: WriteInProgress) -> bool:
         """Whether it is older than its marks may be relied on: a mark that is missing proves nothing then."""
         return write.age_s(self._runtime) > self._settings.marks.swap_age_max_s
 
-    async def _finish(self, write: Write, live: bool | None) -> None:
+    async def _finish(self, write: WriteInProgress, live: bool | None) -> None:
         """Steps 5 and 6, within their budget. What fails is left to recovery, and logged."""
         lease = _lease_of(write)
         grace_ms = round(self._settings.recovery.late_upload_grace_s * 1000) if write.may_land_late else None
@@ -443,7 +443,7 @@ class Writer:
             self._observer.count(Event.CLEANED_UP, "left")
             events.warning("change_left_to_recovery", error, id=write.id, object=lease.entry.change.object)
 
-    async def _abandon(self, write: Write) -> None:
+    async def _abandon(self, write: WriteInProgress) -> None:
         """Undoes a change whose swap was never sent."""
         await self._abort_upload(write)  # its session is cancelled below, too
         if write.change is not None:
@@ -451,7 +451,7 @@ class Writer:
         if write.lease is not None:
             await self._finish(write, live=None)
 
-    async def _abort_upload(self, write: Write) -> None:
+    async def _abort_upload(self, write: WriteInProgress) -> None:
         if write.upload is not None:
             with _logged("upload_not_aborted", write), anyio.move_on_after(self._settings.store.cleanup_budget_s):
                 await write.upload.abort()
@@ -468,7 +468,7 @@ class Writer:
 
     # --- afterwards ------------------------------------------------------------------------------
 
-    async def outcome(self, error: OutcomeUnknownError) -> Outcome:
+    async def outcome(self, error: OutcomeUnknownError) -> ChangeOutcome:
         """What became of a change that ended with `OutcomeUnknownError`."""
         path, change_id = error.object_id.path, error.change_id
         if not error.logged:
@@ -479,10 +479,10 @@ class Writer:
         row = await self._row(error.object_id, marks=change_id)
         is_there = row.target == blob_name(path, change_id) or (row.state is not None and row.state.token == change_id)
         if is_there or change_id in row.won:
-            return Outcome.TOOK_EFFECT
+            return ChangeOutcome.TOOK_EFFECT
         if error.marked and change_id in row.refused and self._marks_are_whole(change_id) and not row.forgotten:
-            return Outcome.NO_EFFECT
-        return Outcome.PENDING if entry is not None else Outcome.UNKNOWABLE
+            return ChangeOutcome.NO_EFFECT
+        return ChangeOutcome.PENDING if entry is not None else ChangeOutcome.UNKNOWABLE
 
     def _marks_are_whole(self, change_id: ChangeId) -> bool:
         """Whether no mark of it can have been collected: a change may be refused long after it won and was replaced."""
@@ -496,7 +496,7 @@ def check_declared(metadata: Metadata, size: int) -> None:
         raise InvalidRequestError(f"metadata declares {metadata.size} bytes, but the payload has {size}")
 
 
-async def _stream(body: Body, write: Write, upload: Upload, slot: Slot) -> int:
+async def _stream(body: Body, write: WriteInProgress, upload: Upload, slot: Slot) -> int:
     """Sends the whole payload, of which the adapter withholds the last piece. Ends early when the record has failed.
 
     The slot is lent while the payload may have to be waited for.
@@ -517,7 +517,7 @@ async def _stream(body: Body, write: Write, upload: Upload, slot: Slot) -> int:
 
 
 @contextmanager
-def _logged(event: str, write: Write) -> Iterator[None]:
+def _logged(event: str, write: WriteInProgress) -> Iterator[None]:
     """For what is done when the caller is gone: an error is written down, and the work goes on."""
     try:
         yield
@@ -525,6 +525,6 @@ def _logged(event: str, write: Write) -> Iterator[None]:
         events.warning(event, error, id=write.id, object=str(write.object_id))
 
 
-def _lease_of(write: Write) -> Lease:
+def _lease_of(write: WriteInProgress) -> Lease:
     assert write.lease is not None, "its entry was recorded"
     return write.lease

@@ -42,7 +42,7 @@ from tiered.gcs.owners import (
     ownerless,
     place,
 )
-from tiered.provision.findings import Finding, Kind, Mend, MendFailedError
+from tiered.provision.findings import Mend, MendFailedError, Notice, NoticeKind
 from tiered.provision.schema import (
     DAYS_AFTER_DEADLINE,
     collects_expired,
@@ -82,7 +82,7 @@ def open_client(gcs: GcsSettings, project: str) -> Iterator[Client]:
         yield client
 
 
-def look_at_bucket(client: Client, gcs: GcsSettings, owner: str, location: str | None) -> Iterator[Finding]:
+def look_at_bucket(client: Client, gcs: GcsSettings, owner: str, location: str | None) -> Iterator[Notice]:
     """What is wrong with the bucket, or that nothing is. `UnavailableError`: GCS does not answer.
 
     `owner`: of a bucket that is made, as in `BigtableSettings`. `location`: where a missing bucket would be made; an
@@ -94,17 +94,19 @@ def look_at_bucket(client: Client, gcs: GcsSettings, owner: str, location: str |
         yield _missing_bucket(client, gcs, owner, location)
         return
     except (Forbidden, MethodNotImplemented) as error:
-        yield Finding(Kind.NOTE, f"bucket {gcs.bucket} could not be verified: grant storage.buckets.get to this identity ({_said(error)})")
+        yield Notice(
+            NoticeKind.NOTE, f"bucket {gcs.bucket} could not be verified: grant storage.buckets.get to this identity ({_said(error)})"
+        )
     except NO_ANSWER as error:
         raise _no_answer(gcs, error) from error
     else:
         yield from _judged(bucket, [rule for rule in bucket.lifecycle_rules if may_concern(rule, gcs.prefix)], gcs.prefix)
 
 
-def _missing_bucket(client: Client, gcs: GcsSettings, owner: str, location: str | None) -> Finding:
+def _missing_bucket(client: Client, gcs: GcsSettings, owner: str, location: str | None) -> Notice:
     missing = f"there is no bucket {gcs.bucket}"
     if location is None and gcs.endpoint is None:
-        return Finding(Kind.PROBLEM, f"{missing}: run 'tiered provision --location EU', or where it shall be for good")
+        return Notice(NoticeKind.PROBLEM, f"{missing}: run 'tiered provision --location EU', or where it shall be for good")
 
     def create() -> None:
         bucket = client.bucket(gcs.bucket)
@@ -122,74 +124,78 @@ def _missing_bucket(client: Client, gcs: GcsSettings, owner: str, location: str 
         f"bucket {gcs.bucket}{where}: uniform access, no public access, expired blobs deleted {DAYS_AFTER_DEADLINE} day after their"
         f" deadline, everything deleted kept, and billed, for 7 more days by the service's default (soft delete); it belongs to {owner}"
     )
-    return Finding(Kind.PROBLEM, f"{missing}: run 'tiered provision', or correct gcs.bucket", Mend(("create", "created"), what, create))
+    return Notice(
+        NoticeKind.PROBLEM, f"{missing}: run 'tiered provision', or correct gcs.bucket", Mend(("create", "created"), what, create)
+    )
 
 
-def _judged(bucket: Bucket, rules: Sequence[Mapping[str, Any]], prefix: str) -> Iterator[Finding]:
+def _judged(bucket: Bucket, rules: Sequence[Mapping[str, Any]], prefix: str) -> Iterator[Notice]:
     """What is wrong with the bucket, or that nothing is. `rules`: those that may concern names below the prefix."""
     amiss = [*_undeletable(bucket), *_by_lifecycle(bucket, rules, prefix), *_costly(bucket), *_open_to_others(bucket)]
     if not amiss:
-        yield Finding(Kind.OK, f"bucket {bucket.name} is as it must be")
-    elif all(finding.kind is Kind.NOTE for finding in amiss):
-        yield Finding(Kind.OK, f"bucket {bucket.name} can be used")
+        yield Notice(NoticeKind.OK, f"bucket {bucket.name} is as it must be")
+    elif all(finding.kind is NoticeKind.NOTE for finding in amiss):
+        yield Notice(NoticeKind.OK, f"bucket {bucket.name} can be used")
     yield from amiss
 
 
-def _undeletable(bucket: Bucket) -> Iterator[Finding]:
+def _undeletable(bucket: Bucket) -> Iterator[Notice]:
     if bucket.retention_period:
-        yield Finding(
-            Kind.PROBLEM, f"bucket {bucket.name} keeps every blob for {bucket.retention_period} s, so garbage cannot be deleted: "
+        yield Notice(
+            NoticeKind.PROBLEM, f"bucket {bucket.name} keeps every blob for {bucket.retention_period} s, so garbage cannot be deleted: "
             f"run '{_update(bucket, '--clear-retention-period')}', or use another bucket"
         )
     if bucket.default_event_based_hold:
-        yield Finding(
-            Kind.PROBLEM, f"bucket {bucket.name} puts a hold on every blob, so none can be deleted: "
+        yield Notice(
+            NoticeKind.PROBLEM, f"bucket {bucket.name} puts a hold on every blob, so none can be deleted: "
             f"run '{_update(bucket, '--no-default-event-based-hold')}'"
         )
 
 
-def _by_lifecycle(bucket: Bucket, rules: Sequence[Mapping[str, Any]], prefix: str) -> Iterator[Finding]:
+def _by_lifecycle(bucket: Bucket, rules: Sequence[Mapping[str, Any]], prefix: str) -> Iterator[Notice]:
     for rule in rules:
         if deletes_live_blobs(rule):
             of = f"the lifecycle rule of bucket {bucket.name} with the condition {rule.get('condition', {})}"
             if concerns_some_names(rule, prefix):
-                yield Finding(Kind.NOTE, f"{of} deletes live blobs: remove it if their names may match")
+                yield Notice(NoticeKind.NOTE, f"{of} deletes live blobs: remove it if their names may match")
             else:
-                yield Finding(Kind.PROBLEM, f"{of} deletes live blobs: remove it")
+                yield Notice(NoticeKind.PROBLEM, f"{of} deletes live blobs: remove it")
         elif deletes_at_deadline(rule):
-            yield Finding(
-                Kind.NOTE, f"bucket {bucket.name} deletes blobs at their deadline, when a reader whose clock is behind still wants them: "
-                f"raise daysSinceCustomTime to {DAYS_AFTER_DEADLINE}"
+            yield Notice(
+                NoticeKind.NOTE,
+                f"bucket {bucket.name} deletes blobs at their deadline, when a reader whose clock is behind still wants them: "
+                f"raise daysSinceCustomTime to {DAYS_AFTER_DEADLINE}",
             )
     if not collects_expired(rules, prefix):
         below = f", matchesPrefix: [{prefix}]" if prefix else ""
-        yield Finding(
-            Kind.NOTE, f"bucket {bucket.name} keeps expired blobs for ever: "
+        yield Notice(
+            NoticeKind.NOTE, f"bucket {bucket.name} keeps expired blobs for ever: "
             f"add the lifecycle rule {{action: Delete, condition: {{daysSinceCustomTime: {DAYS_AFTER_DEADLINE}{below}}}}}"
         )
 
 
-def _costly(bucket: Bucket) -> Iterator[Finding]:
+def _costly(bucket: Bucket) -> Iterator[Notice]:
     if kept_s := int(bucket.soft_delete_policy.retention_duration_seconds or 0):
-        yield Finding(
-            Kind.NOTE, f"bucket {bucket.name} keeps, and bills, what is deleted for {kept_s / DAY_S:g} days (soft delete), a safety net; "
-            f"to do without, run '{_update(bucket, '--clear-soft-delete')}'"
+        yield Notice(
+            NoticeKind.NOTE,
+            f"bucket {bucket.name} keeps, and bills, what is deleted for {kept_s / DAY_S:g} days (soft delete), a safety net; "
+            f"to do without, run '{_update(bucket, '--clear-soft-delete')}'",
         )
     if bucket.versioning_enabled:
-        yield Finding(
-            Kind.NOTE, f"bucket {bucket.name} keeps a version of everything that is deleted, also of garbage: "
+        yield Notice(
+            NoticeKind.NOTE, f"bucket {bucket.name} keeps a version of everything that is deleted, also of garbage: "
             f"run '{_update(bucket, '--no-versioning')}'"
         )
 
 
-def _open_to_others(bucket: Bucket) -> Iterator[Finding]:
+def _open_to_others(bucket: Bucket) -> Iterator[Notice]:
     if not bucket.iam_configuration.uniform_bucket_level_access_enabled:
-        yield Finding(
-            Kind.NOTE, f"bucket {bucket.name} lets single blobs be shared: run '{_update(bucket, '--uniform-bucket-level-access')}'"
+        yield Notice(
+            NoticeKind.NOTE, f"bucket {bucket.name} lets single blobs be shared: run '{_update(bucket, '--uniform-bucket-level-access')}'"
         )
     if bucket.iam_configuration.public_access_prevention != "enforced":
-        yield Finding(
-            Kind.NOTE, f"bucket {bucket.name} could be made public: run '{_update(bucket, '--public-access-prevention')}'"
+        yield Notice(
+            NoticeKind.NOTE, f"bucket {bucket.name} could be made public: run '{_update(bucket, '--public-access-prevention')}'"
         )
 
 
@@ -198,7 +204,7 @@ def _open_to_others(bucket: Bucket) -> Iterator[Finding]:
 
 def look_at_owner(
     client: Client, gcs: GcsSettings, owner: str, *, adopt: bool = False, adopt_from: str | None = None
-) -> Iterator[Finding]:
+) -> Iterator[Notice]:
     """Whose blobs the bucket holds below the prefix. Nothing if there is no bucket.
 
     `owner`: this store, as in `BigtableSettings`. `adopt`: take what lies there and has no owner for this store's.
@@ -215,26 +221,27 @@ def look_at_owner(
     except NotFound:
         return
     except (Forbidden, MethodNotImplemented) as error:
-        yield Finding(Kind.NOTE, f"nobody can tell who owns {here}: grant storage.objects.list to this identity ({_said(error)})")
+        yield Notice(NoticeKind.NOTE, f"nobody can tell who owns {here}: grant storage.objects.list to this identity ({_said(error)})")
         return
     except NO_ANSWER as error:
         raise _no_answer(gcs, error) from error
     others = [marker for marker in markers if marker.owner is None or (marker.prefix, marker.owner) != (gcs.prefix, adopt_from)]
     if (wrong := conflict(others, gcs.bucket, gcs.prefix, owner)) is not None:
         instead = "" if own is None or own.owner is None else f" (or --adopt-bucket-from {own.owner}, if no store uses that table any more)"
-        yield Finding(Kind.PROBLEM, f"{wrong}{instead}")
+        yield Notice(NoticeKind.PROBLEM, f"{wrong}{instead}")
     elif own is not None and own.owner == owner:
-        yield Finding(Kind.OK, f"{here} belongs to this store, {owner}")
+        yield Notice(NoticeKind.OK, f"{here} belongs to this store, {owner}")
     elif is_taken and not adopt:
-        yield Finding(
-            Kind.PROBLEM, f"{here} holds objects, and no marker says whose: if no other store keeps its blobs there, run 'tiered provision"
-            " --adopt-bucket'; else give this store another gcs.bucket, or a gcs.prefix of its own"
+        yield Notice(
+            NoticeKind.PROBLEM,
+            f"{here} holds objects, and no marker says whose: if no other store keeps its blobs there, run 'tiered provision"
+            " --adopt-bucket'; else give this store another gcs.bucket, or a gcs.prefix of its own",
         )
     else:
         replaced = 0 if own is None else own.generation
         whose = f", with what it holds{'' if own is None else f', in place of {own.owner}'}" if is_taken or own else ""
         give = Mend(("give", "gave"), f"{_given(gcs, owner)}{whose}", lambda: _mark(bucket, gcs, owner, replaced))
-        yield Finding(Kind.PROBLEM, ownerless(gcs.bucket, gcs.prefix), give)
+        yield Notice(NoticeKind.PROBLEM, ownerless(gcs.bucket, gcs.prefix), give)
 
 
 def _holds_any(client: Client, gcs: GcsSettings) -> bool:
@@ -261,19 +268,21 @@ def _mark(bucket: Bucket, gcs: GcsSettings, owner: str, replaced: int = 0) -> No
         raise MendFailedError(_said(error)) from error
 
 
-def look_at_permissions(client: Client, gcs: GcsSettings) -> Iterator[Finding]:
+def look_at_permissions(client: Client, gcs: GcsSettings) -> Iterator[Notice]:
     """What this identity may do with blobs. Only the real service can say this; an emulator cannot."""
     try:
         held = client.bucket(gcs.bucket).test_iam_permissions(list(PERMISSIONS), **ONCE)
     except NotFound:
         return
     except NO_ANSWER as error:
-        yield Finding(Kind.NOTE, f"the permissions on bucket {gcs.bucket} could not be verified ({_said(error)})")
+        yield Notice(NoticeKind.NOTE, f"the permissions on bucket {gcs.bucket} could not be verified ({_said(error)})")
         return
     if lacking := [permission for permission in PERMISSIONS if permission not in held]:
-        yield Finding(Kind.PROBLEM, f"this identity lacks {' and '.join(lacking)} on bucket {gcs.bucket}: grant roles/storage.objectUser")
+        yield Notice(
+            NoticeKind.PROBLEM, f"this identity lacks {' and '.join(lacking)} on bucket {gcs.bucket}: grant roles/storage.objectUser"
+        )
     else:
-        yield Finding(Kind.OK, f"blobs of bucket {gcs.bucket} may be read and written")
+        yield Notice(NoticeKind.OK, f"blobs of bucket {gcs.bucket} may be read and written")
 
 
 def _update(bucket: Bucket, flag: str) -> str:

@@ -1,7 +1,7 @@
 """What a look at a deployment finds, and what would mend it: the words of `tiered check` and `tiered provision`.
 
-    look at a table, a bucket, …  -->  Finding   ok | note | problem, one sentence, and perhaps a Mend
-    carry_out(finding)            -->  Finding   done | planned where there was a mend; all others as they were
+    look at a table, a bucket, …  -->  Notice   ok | note | problem, one sentence, and perhaps a Mend
+    carry_out(finding)            -->  Notice   done | planned where there was a mend; all others as they were
 
 A look changes nothing; only a mend does. So a dry run is a look. *Crash* between two mends: the next run finds the
 rest. *Failure*: a mend that fails is a problem that says so, and the others are still carried out.
@@ -16,7 +16,7 @@ from enum import StrEnum
 from changelog.base.errors import TieredError
 
 
-class Kind(StrEnum):
+class NoticeKind(StrEnum):
     """What a finding means. `NOTE`: it works, but costs something or could not be verified.
 
     `PROBLEM`: it must be mended.
@@ -48,33 +48,33 @@ class Mend:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Notice:
     """One sentence about a deployment. A problem says what to run, and most notes do."""
 
-    kind: Kind
+    kind: NoticeKind
     sentence: str
     mend: Mend | None = field(default=None, compare=False, repr=False)
 
 
-def carry_out(finding: Finding, *, dry_run: bool) -> Finding:
+def carry_out(finding: Notice, *, dry_run: bool) -> Notice:
     """Makes the finding's mend, if it has one. With `dry_run` it only says what the mend would be."""
     if finding.mend is None:
         return finding
     (would, did), what = finding.mend.verb, finding.mend.what
     if dry_run:
-        return Finding(Kind.PLANNED, f"would {would} {what}")
+        return Notice(NoticeKind.PLANNED, f"would {would} {what}")
     try:
         finding.mend.call()
     except MendFailedError as error:
-        return Finding(Kind.PROBLEM, f"could not {would} {what}: {error}")
-    return Finding(Kind.DONE, f"{did} {what}")
+        return Notice(NoticeKind.PROBLEM, f"could not {would} {what}: {error}")
+    return Notice(NoticeKind.DONE, f"{did} {what}")
 
 
-def problems(findings: Iterable[Finding]) -> list[str]:
+def problems(findings: Iterable[Notice]) -> list[str]:
     """The sentences of the findings that are problems."""
-    return [finding.sentence for finding in findings if finding.kind is Kind.PROBLEM]
+    return [finding.sentence for finding in findings if finding.kind is NoticeKind.PROBLEM]
 
 
-def no_changelog(durable: str) -> Finding:
+def no_changelog(durable: str) -> Notice:
     """The note that no changelog is kept. `durable`: the value to set."""
-    return Finding(Kind.NOTE, f"no changelog is kept, so what a killed process leaves behind stays: set changelog: {durable}")
+    return Notice(NoticeKind.NOTE, f"no changelog is kept, so what a killed process leaves behind stays: set changelog: {durable}")

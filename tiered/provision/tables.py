@@ -34,7 +34,7 @@ from google.cloud.bigtable_admin_v2.types import AppProfile, ColumnFamily, GcRul
 from changelog.base.errors import ConfigurationError, UnavailableError, no_credentials
 from changelog.base.events import events
 from changelog.base.threads import in_thread
-from tiered.provision.findings import Finding, Kind, Mend, MendFailedError, problems
+from tiered.provision.findings import Mend, MendFailedError, Notice, NoticeKind, problems
 from tiered.provision.schema import harm, tables_of, waste, words
 from tiered.settings import BigtableSettings, MarkSettings
 
@@ -116,7 +116,7 @@ async def verify_on_open(
     most, and after the first one without an answer no other is made.
     """
 
-    def look() -> tuple[list[Finding], Table | None]:
+    def look() -> tuple[list[Notice], Table | None]:
         with open_admin(at, tables_of(at, writes=writes, logged=logged)) as admin:
             return [*look_at_tables(admin, marks), *look_at_profile(admin)], admin.seen.get(at.table)
 
@@ -124,7 +124,7 @@ async def verify_on_open(
     if wrong := dict.fromkeys(problems(findings)):
         raise ConfigurationError("\n".join(wrong))
     for finding in findings:
-        if finding.kind is Kind.NOTE:
+        if finding.kind is NoticeKind.NOTE:
             (events.info if at.emulator_host else events.warning)("schema_note", finding.sentence)
     return None if objects is None else frozenset(objects.column_families)
 
@@ -132,53 +132,55 @@ async def verify_on_open(
 # --- tables --------------------------------------------------------------------------------------
 
 
-def look_at_tables(admin: Admin, marks: MarkSettings) -> Iterator[Finding]:
+def look_at_tables(admin: Admin, marks: MarkSettings) -> Iterator[Notice]:
     """The findings about each table that must be there, with their mends."""
     for name, families in admin.wanted.items():
         try:
             table = _table(admin, name)
         except NotFound:
             if not _instance_exists(admin):
-                yield Finding(Kind.PROBLEM, _no_instance(admin.at))
+                yield Notice(NoticeKind.PROBLEM, _no_instance(admin.at))
                 return
             yield _missing_table(admin, name, families)
         except (Forbidden, MethodNotImplemented) as error:
-            yield Finding(Kind.NOTE, f"table {name} could not be verified: grant roles/bigtable.user to this identity ({_said(error)})")
+            yield Notice(
+                NoticeKind.NOTE, f"table {name} could not be verified: grant roles/bigtable.user to this identity ({_said(error)})"
+            )
         else:
             yield from _look_at_families(admin, name, table, families, marks)
 
 
-def _missing_table(admin: Admin, name: str, families: Mapping[str, GcRule]) -> Finding:
+def _missing_table(admin: Admin, name: str, families: Mapping[str, GcRule]) -> Notice:
     table = Table(column_families={family: ColumnFamily(gc_rule=rule) for family, rule in families.items()})
     create = Mend(("create", "created"), f"table {name} with {_described(families)}", lambda: _mending(
         lambda: admin.tables.create_table(parent=admin.instance, table_id=name, table=table, retry=None, timeout=CREATE_S)
     ))
     cure = "run 'tiered provision', or correct the names in the section bigtable"
-    return Finding(Kind.PROBLEM, f"there is no table {name} in {admin.instance}: {cure}", create)
+    return Notice(NoticeKind.PROBLEM, f"there is no table {name} in {admin.instance}: {cure}", create)
 
 
 def _look_at_families(
     admin: Admin, name: str, table: Table, families: Mapping[str, GcRule], marks: MarkSettings
-) -> Iterator[Finding]:
+) -> Iterator[Notice]:
     fine = []
     for family, wanted in families.items():
         if family not in table.column_families:
             add = _modify(admin, name, Modification(id=family, create=ColumnFamily(gc_rule=wanted)))
             mend = Mend(("add", "added"), f"family {family} to table {name}, GC rule {words(wanted)}", add)
-            yield Finding(Kind.PROBLEM, f"table {name} has no family {family}: run 'tiered provision'", mend)
+            yield Notice(NoticeKind.PROBLEM, f"table {name} has no family {family}: run 'tiered provision'", mend)
             continue
         rule = table.column_families[family].gc_rule
         rules = f"the GC rule {words(rule)} of family {family} of table {name}"
         if destroys := harm(family, rule, marks):
             change = _modify(admin, name, Modification(id=family, update=ColumnFamily(gc_rule=wanted)))
             mend = Mend(("change", "changed"), f"{rules} to {words(wanted)}, because it {destroys}", change)
-            yield Finding(Kind.PROBLEM, f"{rules} {destroys}: run 'tiered provision' to make it {words(wanted)}", mend)
+            yield Notice(NoticeKind.PROBLEM, f"{rules} {destroys}: run 'tiered provision' to make it {words(wanted)}", mend)
         elif leaves := waste(family, rule):
-            yield Finding(Kind.NOTE, f"{rules} {leaves}: run '{_set_rule(admin.at, name, family, wanted)}'")
+            yield Notice(NoticeKind.NOTE, f"{rules} {leaves}: run '{_set_rule(admin.at, name, family, wanted)}'")
         else:
             fine.append(f"{family} ({words(rule)})")
     if fine:
-        yield Finding(Kind.OK, f"table {name} has {', '.join(fine)}")
+        yield Notice(NoticeKind.OK, f"table {name} has {', '.join(fine)}")
 
 
 def _table(admin: Admin, name: str) -> Table:
@@ -218,7 +220,7 @@ def _instance_exists(admin: Admin) -> bool:
     return True
 
 
-def look_at_profile(admin: Admin) -> Iterator[Finding]:
+def look_at_profile(admin: Admin) -> Iterator[Notice]:
     """The findings about the app profile, with their mends."""
     name = admin.at.app_profile
     try:
@@ -228,26 +230,26 @@ def look_at_profile(admin: Admin) -> Iterator[Finding]:
     except NotFound:
         yield _missing_profile(admin)
     except Forbidden as error:
-        yield Finding(Kind.NOTE, f"app profile {name} could not be verified: grant bigtable.appProfiles.get ({_said(error)})")
+        yield Notice(NoticeKind.NOTE, f"app profile {name} could not be verified: grant bigtable.appProfiles.get ({_said(error)})")
     except MethodNotImplemented:
-        yield Finding(Kind.NOTE, f"app profile {name} could not be verified: this server has none, as an emulator")
+        yield Notice(NoticeKind.NOTE, f"app profile {name} could not be verified: this server has none, as an emulator")
     else:
         yield _judged_profile(admin.at, profile)
 
 
-def _judged_profile(at: BigtableSettings, profile: AppProfile) -> Finding:
+def _judged_profile(at: BigtableSettings, profile: AppProfile) -> Notice:
     routing = profile.single_cluster_routing
     single = "single_cluster_routing" in profile
     if "data_boost_isolation_read_only" in profile:
-        return Finding(Kind.PROBLEM, f"app profile {at.app_profile} is for Data Boost, which only reads: name another in the settings")
+        return Notice(NoticeKind.PROBLEM, f"app profile {at.app_profile} is for Data Boost, which only reads: name another in the settings")
     if single and routing.allow_transactional_writes:
-        return Finding(Kind.OK, f"app profile {at.app_profile} routes to cluster {routing.cluster_id} with single-row transactions")
+        return Notice(NoticeKind.OK, f"app profile {at.app_profile} routes to cluster {routing.cluster_id} with single-row transactions")
     wrong = "does not allow single-row transactions" if single else "routes to any cluster, which excludes single-row transactions"
     command = _profile_command("update", at, routing.cluster_id or "CLUSTER")
-    return Finding(Kind.PROBLEM, f"app profile {at.app_profile} {wrong}: run '{command}', or name another in bigtable.app_profile")
+    return Notice(NoticeKind.PROBLEM, f"app profile {at.app_profile} {wrong}: run '{command}', or name another in bigtable.app_profile")
 
 
-def _missing_profile(admin: Admin) -> Finding:
+def _missing_profile(admin: Admin) -> Notice:
     """The finding for a missing app profile.
 
     A profile that is not called `default`, in an instance of one cluster, can be made without asking which cluster it
@@ -257,13 +259,15 @@ def _missing_profile(admin: Admin) -> Finding:
     try:
         found = admin.look(lambda: admin.instances.list_clusters(parent=admin.instance, retry=None, timeout=CALL_S)).clusters
     except NotFound:
-        return Finding(Kind.PROBLEM, _no_instance(at))
+        return Notice(NoticeKind.PROBLEM, _no_instance(at))
     except (Forbidden, MethodNotImplemented):
         found = []
     clusters = [cluster.name.rpartition("/")[2] for cluster in found]
     missing = f"there is no app profile {at.app_profile} in {admin.instance}"
     if len(clusters) != 1 or at.app_profile == "default":
-        return Finding(Kind.PROBLEM, f"{missing}: run '{_profile_command('create', at, clusters[0] if len(clusters) == 1 else 'CLUSTER')}'")
+        return Notice(
+            NoticeKind.PROBLEM, f"{missing}: run '{_profile_command('create', at, clusters[0] if len(clusters) == 1 else 'CLUSTER')}'"
+        )
     [cluster] = clusters
     routing = AppProfile.SingleClusterRouting(cluster_id=cluster, allow_transactional_writes=True)
     what = f"app profile {at.app_profile}, routed to cluster {cluster} with single-row transactions"
@@ -271,10 +275,10 @@ def _missing_profile(admin: Admin) -> Finding:
         parent=admin.instance, app_profile_id=at.app_profile, retry=None, timeout=CREATE_S,
         app_profile=AppProfile(description="the store's: tiered", single_cluster_routing=routing),
     )))
-    return Finding(Kind.PROBLEM, f"{missing}: run 'tiered provision'", create)
+    return Notice(NoticeKind.PROBLEM, f"{missing}: run 'tiered provision'", create)
 
 
-def look_at_permissions(admin: Admin) -> Iterator[Finding]:
+def look_at_permissions(admin: Admin) -> Iterator[Notice]:
     """What this identity may do with the rows of each table that exists."""
     for name in admin.wanted:
         try:
@@ -282,12 +286,12 @@ def look_at_permissions(admin: Admin) -> Iterator[Finding]:
         except NotFound:
             continue
         except (Forbidden, MethodNotImplemented) as error:
-            yield Finding(Kind.NOTE, f"the permissions on table {name} could not be verified ({_said(error)})")
+            yield Notice(NoticeKind.NOTE, f"the permissions on table {name} could not be verified ({_said(error)})")
             continue
         if lacking := [permission for permission in PERMISSIONS if permission not in held]:
-            yield Finding(Kind.PROBLEM, f"this identity lacks {' and '.join(lacking)} on table {name}: grant roles/bigtable.user")
+            yield Notice(NoticeKind.PROBLEM, f"this identity lacks {' and '.join(lacking)} on table {name}: grant roles/bigtable.user")
         else:
-            yield Finding(Kind.OK, f"rows of table {name} may be read and written")
+            yield Notice(NoticeKind.OK, f"rows of table {name} may be read and written")
 
 
 def _held(admin: Admin, name: str) -> list[str]:

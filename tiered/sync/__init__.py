@@ -3,8 +3,8 @@
     with tiered.sync.open_storage("tiered.yaml") as storage:
         storage.put(ObjectId.create("photos", "cat.jpg"), b"…")
 
-    storage.py          begin here: `open_storage`, and `TieredStorage` with the methods of the asynchronous one
-    stored.py           `StoredObject`, an open object as a binary file
+    storage.py          begin here: `open_storage`, and `SyncTieredStorage` with the methods of the asynchronous one
+    stored.py           `SyncStoredObject`, an open object as a binary file
     bulk.py             many operations in one call
     loop.py             the event loop of this process that blocking callers share, in a thread of its own
     callers_thread.py   runs the caller's iterators in the caller's own thread
@@ -12,11 +12,11 @@
 Ids, metadata, errors, settings and results are those of `tiered`. Knows nothing of tiers and of the protocol.
 """
 
-from tiered.sync.bulk import Bulk
-from tiered.sync.storage import Payload, TieredStorage, open_storage
-from tiered.sync.stored import StoredObject
+from tiered.sync.bulk import SyncBulk
+from tiered.sync.storage import Payload, SyncTieredStorage, open_storage
+from tiered.sync.stored import SyncStoredObject
 
-__all__ = ["Bulk", "Payload", "StoredObject", "TieredStorage", "open_storage"]
+__all__ = ["Payload", "SyncBulk", "SyncStoredObject", "SyncTieredStorage", "open_storage"]
 
-for _public in (Bulk, StoredObject, TieredStorage, open_storage):
+for _public in (SyncBulk, SyncStoredObject, SyncTieredStorage, open_storage):
     _public.__module__ = __name__  # messages and pickles show them under the names that callers import

@@ -17,13 +17,13 @@ from tiered.bulk import ItemResult, Requests
 from tiered.errors import InvalidRequestError
 from tiered.payload.own_thread import each_of
 from tiered.sync.callers_thread import CallersThread
-from tiered.sync.loop import Kept, LoopThread, Turn
+from tiered.sync.loop import HeldContext, LoopThread, Turn
 
 R = TypeVar("R")
 V = TypeVar("V")
 
 
-class Bulk(Generic[R, V]):
+class SyncBulk(Generic[R, V]):
     """A bulk call. Enter it with `with`; inside the block, `for` gives the results once, as they complete."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Bulk(Generic[R, V]):
             return begin(requests if is_text else _prepared(requests, thread, prepare, originals))
 
         self._bulk = loop.call(made)
-        self._kept = Kept(loop, self._bulk)
+        self._kept = HeldContext(loop, self._bulk)
 
     def __enter__(self) -> Self:
         if self._entered:

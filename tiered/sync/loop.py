@@ -1,7 +1,7 @@
 """The event loop that blocking callers share: one for each process, in one thread, through anyio's portal.
 
     caller's thread                            thread of the loop
-      call(operate) ────── starts a task ──────▶ _Call.run: await operate()
+      call(operate) ────── starts a task ──────▶ _BlockingCall.run: await operate()
       waits, and does the jobs that              │   may hand a job to the caller's thread (callers_thread.py)
       the loop has for it              ◀──────── ends: result or error
 
@@ -55,7 +55,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._inherited = self._ended = False
-        self._kept: list[Kept[object]] = []
+        self._kept: list[HeldContext[object]] = []
         self._starting = start_blocking_portal("asyncio", name="tiered event loop")
         self._portal = self._starting.__enter__()
         self._to_start: deque[tuple[Context, Live]] = deque()
@@ -88,7 +88,7 @@ class LoopThread:
         """
         self.check()
         thread = self.callers_thread() if thread is None else thread
-        call = _Call(operate, thread)
+        call = _BlockingCall(operate, thread)
         try:
             self.start(call.run)
             thread.wait(call)
@@ -98,7 +98,7 @@ class LoopThread:
             raise
         return call.answer()
 
-    def _end_interrupted(self, call: _Call[T], thread: CallersThread, undo: Callable[[T], Awaitable[None]] | None) -> None:
+    def _end_interrupted(self, call: _BlockingCall[T], thread: CallersThread, undo: Callable[[T], Awaitable[None]] | None) -> None:
         if not call.ended:
             self.soon(call.cancel)
             thread.wait(call)
@@ -143,10 +143,10 @@ class LoopThread:
         """Closes an object that nobody refers to any more. It waits for nothing, so any thread may call it."""
         self._start(stored.aclose)
 
-    def keep(self, kept: Kept[object]) -> None:
+    def keep(self, kept: HeldContext[object]) -> None:
         self._kept.append(kept)
 
-    def drop(self, kept: Kept[object]) -> None:
+    def drop(self, kept: HeldContext[object]) -> None:
         with suppress(ValueError):
             self._kept.remove(kept)
 
@@ -163,7 +163,7 @@ class LoopThread:
         self._starting.__exit__(None, None, None)
 
 
-class _Call(Generic[T]):
+class _BlockingCall(Generic[T]):
     """One operation of a blocking caller. `results`: what it returned, if it has."""
 
     def __init__(self, operate: Callable[[], Awaitable[T]], thread: CallersThread) -> None:
@@ -211,7 +211,7 @@ class _Call(Generic[T]):
             self._thread.end_wait(self)
 
 
-class Kept(Generic[T]):
+class HeldContext(Generic[T]):
     """An asynchronous context that is held open in the loop, in a task of its own, because one task must enter and
     leave it.
     """
@@ -233,7 +233,7 @@ class Kept(Generic[T]):
             self._loop.call(self._wait_opened)
             if not self._values:
                 self._raise()
-            self._loop.keep(cast("Kept[object]", self))
+            self._loop.keep(cast("HeldContext[object]", self))
             return self._values[0]
         except BaseException:
             self.give_up()
@@ -245,7 +245,7 @@ class Kept(Generic[T]):
         `thread`: as in `LoopThread.call`.
         """
         try:
-            self._loop.drop(cast("Kept[object]", self))
+            self._loop.drop(cast("HeldContext[object]", self))
             if self._loop.is_usable:
                 self._loop.call(self._wait_left, thread)
                 self._raise()
@@ -255,7 +255,7 @@ class Kept(Generic[T]):
 
     def give_up(self) -> None:
         """Leaves the context soon, and does not wait. For a caller that a signal has interrupted."""
-        self._loop.drop(cast("Kept[object]", self))
+        self._loop.drop(cast("HeldContext[object]", self))
         self._loop.soon(self._cancel)
 
     def _cancel(self) -> None:

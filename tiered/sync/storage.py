@@ -1,4 +1,4 @@
-"""`TieredStorage` and `open_storage` for blocking callers. Each method calls the asynchronous one of the same name.
+"""`SyncTieredStorage` and `open_storage` for blocking callers. Each method calls the asynchronous one of the same name.
 
 A test compares the two: names, parameters, defaults, and the errors that the docstrings name
 (tests/tiered/sync/test_mirror.py). To add a method, write its signature and a docstring, and one line:
@@ -29,13 +29,13 @@ from tiered.object_id import ALL, ObjectId, ObjectPrefix
 from tiered.protocol.backends import ByteRange
 from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.protocol.listing import LIST_PAGE_MAX
-from tiered.protocol.writing import Outcome
+from tiered.protocol.writing import ChangeOutcome
 from tiered.settings import Settings
 from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Progress, ProgressCount, PutResult
-from tiered.sync.bulk import Bulk
+from tiered.sync.bulk import SyncBulk
 from tiered.sync.callers_thread import CallersThread
-from tiered.sync.loop import Kept, LoopThread, Turn, loop_thread, refuse_in_event_loop
-from tiered.sync.stored import StoredObject, refuse_async
+from tiered.sync.loop import HeldContext, LoopThread, Turn, loop_thread, refuse_in_event_loop
+from tiered.sync.stored import SyncStoredObject, refuse_async
 
 if TYPE_CHECKING:
     import tiered.payload.streams
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Payload = bytes | bytearray | memoryview | os.PathLike[str] | BinaryIO | StoredObject | Iterable[bytes]
+Payload = bytes | bytearray | memoryview | os.PathLike[str] | BinaryIO | SyncStoredObject | Iterable[bytes]
 """What `put` takes. A `str` is not a payload: encode text, and pass the name of a file as `pathlib.Path`."""
 
 TAKEN_AT_ONCE = 1000
 """How many items of an asynchronous iterator are taken in one call into the event loop."""
 
 
-class TieredStorage:
+class SyncTieredStorage:
     """An open store whose calls block: `with tiered.sync.open_storage(…) as storage`.
 
     Many threads may call its methods at the same time. All stores of a process share one event loop, which runs in a
@@ -99,7 +99,7 @@ class TieredStorage:
     ) -> PutResult:
         """Stores the payload under the id, and replaces what is there. It is durable when the call returns.
 
-        The payload is bytes, a path, an open binary file, an iterator of bytes of any length, or a `StoredObject`,
+        The payload is bytes, a path, an open binary file, an iterator of bytes of any length, or a `SyncStoredObject`,
         which is closed at the end. An iterator, and a file that is no regular one, are read in this thread, while it
         waits. The length of a regular file is fixed when it is opened. If `metadata.size` (bytes) is given, the payload
         must have that size.
@@ -195,7 +195,7 @@ class TieredStorage:
             object_id, at=at, from_creation=from_creation, extend_only=extend_only, if_revision=if_revision
         ))  # fmt: skip
 
-    def get(self, object_id: ObjectId, range: ByteRange | None = None, *, progress: Progress | None = None) -> StoredObject | None:
+    def get(self, object_id: ObjectId, range: ByteRange | None = None, *, progress: Progress | None = None) -> SyncStoredObject | None:
         """Opens the object for reading. None: there is none, or it has expired.
 
         `progress(bytes_so_far, total)` is called in the thread that reads, after each piece of the range. If it raises,
@@ -206,7 +206,7 @@ class TieredStorage:
         """
         count = None if progress is None else ProgressCount(progress)
         stored = self._call(lambda: self._storage.get(object_id, range), undo=_close)
-        return None if stored is None else StoredObject(self._loop, stored, count)
+        return None if stored is None else SyncStoredObject(self._loop, stored, count)
 
     def head(self, object_id: ObjectId) -> ObjectHead | None:
         """All of the object but its bytes. None: there is none, or it has expired. Does not extend a time to idle."""
@@ -258,13 +258,13 @@ class TieredStorage:
             prefix, page_token=page_token, start_after=start_after, limit=limit, delimiter=delimiter, metadata=metadata
         ))  # fmt: skip
 
-    def outcome(self, error: OutcomeUnknownError) -> Outcome:
+    def outcome(self, error: OutcomeUnknownError) -> ChangeOutcome:
         """Says what became of a change that ended with `OutcomeUnknownError`. Ask again while it is PENDING."""
         return self._call(lambda: self._storage.outcome(error))
 
     # --- many at once ----------------------------------------------------------------------------
 
-    def put_many(self, requests: Iterable[PutRequest], *, concurrency: int | None = None) -> Bulk[PutRequest, PutResult]:
+    def put_many(self, requests: Iterable[PutRequest], *, concurrency: int | None = None) -> SyncBulk[PutRequest, PutResult]:
         """Puts all of them: `with storage.put_many(requests) as results: for result in results: …`.
 
         At most `concurrency` puts run at once: by default a quarter of `store.concurrency_max`, and at most 16. They
@@ -274,16 +274,16 @@ class TieredStorage:
         results, while it waits for one.
         """
         self._check()
-        return Bulk(self._loop, requests, partial(self._storage.put_many, concurrency=concurrency), _with_payload_of)
+        return SyncBulk(self._loop, requests, partial(self._storage.put_many, concurrency=concurrency), _with_payload_of)
 
-    def delete_many(self, object_ids: Iterable[ObjectId], *, concurrency: int | None = None) -> Bulk[ObjectId, None]:
+    def delete_many(self, object_ids: Iterable[ObjectId], *, concurrency: int | None = None) -> SyncBulk[ObjectId, None]:
         """Deletes all of them. The rules are those of `put_many`."""
         self._check()
-        return Bulk(self._loop, object_ids, partial(self._storage.delete_many, concurrency=concurrency))
+        return SyncBulk(self._loop, object_ids, partial(self._storage.delete_many, concurrency=concurrency))
 
     def get_many(
         self, object_ids: Iterable[ObjectId], *, concurrency: int | None = None, payload_bytes_max: int = PAYLOAD_BYTES_MAX
-    ) -> Bulk[ObjectId, LoadedObject | None]:
+    ) -> SyncBulk[ObjectId, LoadedObject | None]:
         """Reads all of them whole. The rules are those of `put_many`. None: there is none, or it has expired.
 
         At most `concurrency` + 1 payloads are in memory at a time, of at most `payload_bytes_max` bytes each. A larger
@@ -291,7 +291,7 @@ class TieredStorage:
         """
         self._check()
         begin = partial(self._storage.get_many, concurrency=concurrency, payload_bytes_max=payload_bytes_max)
-        return Bulk(self._loop, object_ids, begin)
+        return SyncBulk(self._loop, object_ids, begin)
 
     # --- beside ----------------------------------------------------------------------------------
 
@@ -386,7 +386,7 @@ async def _close(stored: tiered.stored.StoredObject | None) -> None:
 
 
 def _body(payload: object, thread: CallersThread) -> tiered.payload.streams.Payload:
-    return payload.release() if isinstance(payload, StoredObject) else thread.payload(payload)
+    return payload.release() if isinstance(payload, SyncStoredObject) else thread.payload(payload)
 
 
 def _with_payload_of(request: PutRequest, thread: CallersThread) -> PutRequest:
@@ -425,7 +425,7 @@ class _Refused(AsyncIterator[bytes]):
 
 
 A = TypeVar("A", bound=tiered.storage.TieredStorage)
-S = TypeVar("S", bound=TieredStorage)
+S = TypeVar("S", bound=SyncTieredStorage)
 
 
 class Opening(AbstractContextManager[S], Generic[A, S]):
@@ -438,7 +438,7 @@ class Opening(AbstractContextManager[S], Generic[A, S]):
         """`make` makes the blocking storage from the open one."""
         self._open_async = open_async
         self._make = make
-        self._kept: Kept[A] | None = None
+        self._kept: HeldContext[A] | None = None
         self._storage: S | None = None
 
     def __enter__(self) -> S:
@@ -450,7 +450,7 @@ class Opening(AbstractContextManager[S], Generic[A, S]):
         if self._kept is not None:
             raise InvalidRequestError("a storage is entered once; open another")
         loop = loop_thread()
-        self._kept = Kept(loop, self._open_async())
+        self._kept = HeldContext(loop, self._open_async())
         self._storage = self._make(loop, self._kept.enter())
         return self._storage
 
@@ -463,7 +463,7 @@ class Opening(AbstractContextManager[S], Generic[A, S]):
 def open_storage(
     source: str | Path | Settings, runtime: Runtime | None = None, *,
     writes: bool = True, recover: bool = False, telemetry: Telemetry | None = None,
-) -> Opening[tiered.storage.TieredStorage, TieredStorage]:
+) -> Opening[tiered.storage.TieredStorage, SyncTieredStorage]:
     """Opens a store for blocking callers: `with open_storage(…) as storage`.
 
     `source` is the path of a YAML file, or `Settings`. Raises `ConfigurationError`, which says what to change.
@@ -473,4 +473,4 @@ def open_storage(
     cannot open a directory either that its parent had open at the fork.
     """
     opening = partial(tiered.open.open_storage, source, runtime, writes=writes, recover=recover, telemetry=telemetry)
-    return Opening(opening, TieredStorage)
+    return Opening(opening, SyncTieredStorage)

@@ -1,4 +1,4 @@
-"""`StoredObject`: an open object as a binary file, for `shutil.copyfileobj`, `json.load` and `io.TextIOWrapper`.
+"""`SyncStoredObject`: an open object as a binary file, for `shutil.copyfileobj`, `json.load` and `io.TextIOWrapper`.
 
 It can be read once, from its beginning to its end, and it cannot seek. Its bytes come piece by piece from the event
 loop, so a large object takes little memory.
@@ -23,7 +23,7 @@ from tiered.sync.loop import LoopThread, Turn
 T = TypeVar("T")
 
 
-class StoredObject(io.BufferedIOBase):
+class SyncStoredObject(io.BufferedIOBase):
     """An object that is open for reading: its head, and its bytes as a file that is read once.
 
     Use `with storage.get(id) as stored`. `stored.read()` returns all bytes that are left, and `read(n)` at most `n`; at
@@ -49,7 +49,7 @@ class StoredObject(io.BufferedIOBase):
         self._turn = Turn("an open object")
 
     def __repr__(self) -> str:
-        return f"<StoredObject {self.object_id} of {self.size} bytes, revision {self.revision}>"
+        return f"<SyncStoredObject {self.object_id} of {self.size} bytes, revision {self.revision}>"
 
     @property
     def name(self) -> str:

@@ -41,7 +41,7 @@ SERVICES = (HIGH_VOLUME, LONG_TERM, CHANGELOG)
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class EventCounter:
     """How an event is counted. `kinds`: the values of `label`; none: it has no label."""
 
     name: str
@@ -50,34 +50,34 @@ class Counted:
     kinds: tuple[str, ...] = ()
 
 
-COUNTED: Mapping[Event, Counted] = {
-    Event.RETRIED: Counted("tiered_retries", "Calls repeated, by the error of the call before.", "error", (*sorted(ERRORS), OTHER)),
-    Event.FAILED_FAST: Counted(
+COUNTED: Mapping[Event, EventCounter] = {
+    Event.RETRIED: EventCounter("tiered_retries", "Calls repeated, by the error of the call before.", "error", (*sorted(ERRORS), OTHER)),
+    Event.FAILED_FAST: EventCounter(
         "tiered_failed_fast", "Calls not sent, because their service is away.", "service", SERVICES
     ),
-    Event.DANGLING: Counted("tiered_dangling_tombstones", "Reads that found a tombstone whose blob is gone: data loss."),
-    Event.CHANGE_LOST: Counted("tiered_changes_lost", "Changes given up because their lease had ended before the swap."),
-    Event.CLEANED_UP: Counted(
+    Event.DANGLING: EventCounter("tiered_dangling_tombstones", "Reads that found a tombstone whose blob is gone: data loss."),
+    Event.CHANGE_LOST: EventCounter("tiered_changes_lost", "Changes given up because their lease had ended before the swap."),
+    Event.CLEANED_UP: EventCounter(
         "tiered_clean_ups", "Changes that their writer cleaned up, by result.", "result",
         ("forgotten", "cleaned", "deferred", "kept", "left"),
     ),
-    Event.RECOVERED: Counted(
+    Event.RECOVERED: EventCounter(
         "tiered_recovery_entries", "Entries that recovery worked on, by result.", "result",
         ("forgotten", "cleaned", "deferred", "kept", "overdue", "parked", "lost", "failed"),
     ),
-    Event.RECORDED: Counted("tiered_changes_recorded", "Entries written to the changelog."),
-    Event.RENEWED: Counted("tiered_renewals", "Renewals of entries, by answer.", "answer", ("renewed", "not_yours", "failed")),
-    Event.FORGOTTEN: Counted("tiered_changes_forgotten", "Entries removed from the changelog."),
-    Event.PARKED: Counted("tiered_entries_parked", "Entries set aside for an operator."),
-    Event.CLAIMED: Counted("tiered_claims", "Claims of entries, by answer.", "answer", ("won", "lost")),
-    Event.SWAPPED: Counted("tiered_swaps", "Swaps sent to rows, by answer.", "answer", ("won", "conflict", "unknown")),
-    Event.SETTLED: Counted("tiered_settles", "Settles of rows, by answer.", "answer", ("live", "refused")),
-    Event.INLINE_WRITTEN: Counted(
+    Event.RECORDED: EventCounter("tiered_changes_recorded", "Entries written to the changelog."),
+    Event.RENEWED: EventCounter("tiered_renewals", "Renewals of entries, by answer.", "answer", ("renewed", "not_yours", "failed")),
+    Event.FORGOTTEN: EventCounter("tiered_changes_forgotten", "Entries removed from the changelog."),
+    Event.PARKED: EventCounter("tiered_entries_parked", "Entries set aside for an operator."),
+    Event.CLAIMED: EventCounter("tiered_claims", "Claims of entries, by answer.", "answer", ("won", "lost")),
+    Event.SWAPPED: EventCounter("tiered_swaps", "Swaps sent to rows, by answer.", "answer", ("won", "conflict", "unknown")),
+    Event.SETTLED: EventCounter("tiered_settles", "Settles of rows, by answer.", "answer", ("live", "refused")),
+    Event.INLINE_WRITTEN: EventCounter(
         "tiered_inline_writes", "Inline puts and deletes sent to rows, by answer.", "answer", ("done", "refused", "unknown")
     ),
-    Event.BLOB_DELETED: Counted("tiered_blobs_deleted", "Deletions of blobs that the long-term tier confirmed."),
-    Event.BLOB_BYTES_DELETED: Counted("tiered_blob_deleted_bytes", "Bytes of deleted blobs, where the tier tells them."),
-    Event.COLLECTED: Counted(
+    Event.BLOB_DELETED: EventCounter("tiered_blobs_deleted", "Deletions of blobs that the long-term tier confirmed."),
+    Event.BLOB_BYTES_DELETED: EventCounter("tiered_blob_deleted_bytes", "Bytes of deleted blobs, where the tier tells them."),
+    Event.COLLECTED: EventCounter(
         "tiered_garbage_collected", "Things removed by the collection of an embedded store.", "service", SERVICES
     ),
 }
@@ -217,7 +217,7 @@ class Metrics(Collector):
         yield from (slots, held, waiting, away, refused)
 
 
-def _counter(each: Counted) -> Counter:
+def _counter(each: EventCounter) -> Counter:
     return Counter(each.name, each.help, (each.label,) if each.label else (), registry=None)
 
 

@@ -80,7 +80,7 @@ class _Telling(Observer):
         return _Operation(self, name, link)
 
     def call(self, service: str, method: str, *, traced: bool = True) -> AbstractContextManager[object]:
-        return _Call(self, service, method, traced)
+        return _TracedCall(self, service, method, traced)
 
     def count(self, event: Event, kind: str = "", amount: int = 1) -> None:
         try:
@@ -185,7 +185,7 @@ class _Operation(_Scope):
         metrics.operation(self._name, seconds, error)
 
 
-class _Call(_Scope):
+class _TracedCall(_Scope):
     __slots__ = ("_method", "_service", "_traced")
 
     def __init__(self, observer: _Telling, service: str, method: str, traced: bool) -> None:

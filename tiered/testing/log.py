@@ -25,8 +25,8 @@ from changelog.log import (
     CLOCK,
     PRESENCE_AGE_MAX_MS,
     REMOVED_AGE_MAX_MS,
+    EntryPage,
     KeyRange,
-    Page,
     ValuePage,
     check_note,
     check_values,
@@ -38,7 +38,7 @@ _DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredEntry:
     """One row of the log. `state` None: the entry is open."""
 
     value: bytes
@@ -56,7 +56,7 @@ class MemoryChangeLog(MemoryService):
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__(runtime)
-        self.stored: dict[str, Stored] = {}
+        self.stored: dict[str, StoredEntry] = {}
         self.presence: dict[str, int] = {}
         self.notes: dict[str, bytes] = {}
         self.values: dict[str, tuple[bytes | None, int]] = {}
@@ -75,7 +75,7 @@ class MemoryChangeLog(MemoryService):
         """
         await self._travel()
         entry = Entry(change, change.id.row_key(self._shards), owner)
-        self.stored.setdefault(entry.key, Stored(encode(entry), 0))
+        self.stored.setdefault(entry.key, StoredEntry(encode(entry), 0))
         if not self._swap("log.record", entry, entry):
             raise LeaseLostError(f"change {change.id} of {change.object} was taken over by recovery")
         return entry
@@ -104,13 +104,13 @@ class MemoryChangeLog(MemoryService):
         return self._swap("log.release", entry, entry.released(cleanup_after_ms))
 
     async def keep(self, entry: Entry) -> bool:
-        def done(stored: Stored) -> Stored:
+        def done(stored: StoredEntry) -> StoredEntry:
             is_kept = self._decoded(entry.key).kept_ms is not None
             return stored if is_kept else replace(stored, state=encode_done(self._now_ms()))
 
         return await self._replace("log.keep", entry, done)
 
-    async def kept(self, within: KeyRange, limit: int) -> Page:
+    async def kept(self, within: KeyRange, limit: int) -> EntryPage:
         def wanted(key: str) -> Entry | Unreadable | None:
             entry = self._decoded(key)
             return None if entry.kept_ms is None else entry
@@ -125,7 +125,7 @@ class MemoryChangeLog(MemoryService):
     def ranges(self) -> Sequence[KeyRange]:
         return shard_ranges(self._shards)
 
-    async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> Page:
+    async def stale(self, within: KeyRange, now_ms: int, expiry_ms: int, limit: int) -> EntryPage:
         def due(key: str) -> Entry | Unreadable | None:
             entry = self._decoded(key)
             return entry if standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE else None
@@ -138,7 +138,7 @@ class MemoryChangeLog(MemoryService):
         return claimed if self._swap("log.claim", entry, claimed) else None
 
     async def park(self, entry: Entry | Unreadable, error: str) -> bool:
-        def parked(stored: Stored) -> Stored | None:
+        def parked(stored: StoredEntry) -> StoredEntry | None:
             kept_meanwhile = entry.kept_ms is None and self._decoded(entry.key).kept_ms is not None
             return None if kept_meanwhile else replace(stored, state=encode_stuck(Stuck(error, self._now_ms())))
 
@@ -147,12 +147,12 @@ class MemoryChangeLog(MemoryService):
     async def retry(self, entry: Entry | Unreadable) -> bool:
         value = encode(replace(entry, owner="", attempt=0)) if isinstance(entry, Entry) else entry.raw
 
-        def retried(stored: Stored) -> Stored | None:
+        def retried(stored: StoredEntry) -> StoredEntry | None:
             return replace(stored, value=value, state=None) if self._decoded(entry.key).stuck is not None else None
 
         return await self._replace("log.retry", entry, retried)
 
-    async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> Page:
+    async def entries(self, start: str, limit: int, *, stuck_only: bool = False) -> EntryPage:
         def wanted(key: str) -> Entry | Unreadable | None:
             entry = self._decoded(key)
             return entry if entry.stuck or not stuck_only else None
@@ -232,7 +232,7 @@ class MemoryChangeLog(MemoryService):
         self._took_effect(call, new.key)
         return True
 
-    async def _replace(self, call: str, seen: Entry | Unreadable, change: Callable[[Stored], Stored | None]) -> bool:
+    async def _replace(self, call: str, seen: Entry | Unreadable, change: Callable[[StoredEntry], StoredEntry | None]) -> bool:
         await self._travel()
         changed = change(self.stored[seen.key]) if self._is_stored(seen) else None
         if changed is None:
@@ -246,6 +246,6 @@ def _value(entry: Entry | Unreadable) -> bytes:
     return entry.raw if isinstance(entry, Unreadable) else encode(entry)
 
 
-def _page(found: Sequence[Entry | Unreadable], limit: int) -> Page:
+def _page(found: Sequence[Entry | Unreadable], limit: int) -> EntryPage:
     """Returns the first `limit` of them as a page. The next page begins at the one after."""
-    return Page(tuple(found[:limit]), found[limit].key if len(found) > limit else None)
+    return EntryPage(tuple(found[:limit]), found[limit].key if len(found) > limit else None)

@@ -58,7 +58,7 @@ class MemoryStorage(TieredStorage):
         return stored
 
 
-class BlockingMemoryStorage(tiered.sync.storage.TieredStorage):
+class BlockingMemoryStorage(tiered.sync.storage.SyncTieredStorage):
     """A `tiered.sync.TieredStorage` in memory. `faults`: what goes wrong. `clock`: its time."""
 
     def __init__(self, loop: LoopThread, storage: MemoryStorage) -> None:

@@ -8,14 +8,14 @@ import anyio
 from anyio import to_thread
 
 from changelog.base.runtime import Runtime
-from recovery.audit.deleting.candidates import Batch, Pace, Told
-from recovery.audit.deleting.journal import Journal
+from recovery.audit.deleting.candidates import DeletionBatch, Pace, Told
+from recovery.audit.deleting.journal import DeletionJournal
 from recovery.audit.deleting.quarantine import Quarantine, shelf_of
 from tiered.open import Backends
 
 
 async def carry_out_batch(
-    journal: Journal, number: int, backends: Backends, runtime: Runtime, pace: Pace, label: str | None,
+    journal: DeletionJournal, number: int, backends: Backends, runtime: Runtime, pace: Pace, label: str | None,
     told: Told,
 ) -> None:  # fmt: skip
     """Carries out one batch, and notes what became of it, also if it ends with an error or is cancelled.
@@ -32,7 +32,7 @@ async def carry_out_batch(
     for each in entries:
         if each.fate is not None:
             told(each.candidate, each.fate)
-    batch = Batch(backends.tiers, backends.log, candidates, runtime, pace, set_aside, told, known)
+    batch = DeletionBatch(backends.tiers, backends.log, candidates, runtime, pace, set_aside, told, known)
     try:
         await batch.run()
     finally:

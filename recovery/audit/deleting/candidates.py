@@ -44,7 +44,7 @@ from changelog.log import ChangeLog
 from recovery.audit.deleting.several import several
 from recovery.audit.finding import Finding
 from recovery.audit.names import read_name
-from recovery.audit.verdicts import Form, Kind
+from recovery.audit.verdicts import FindingClass, NameForm
 from tiered.protocol.backends import DELETIONS_MAX, DeletesMany, Removal, Tiers
 from tiered.protocol.concurrent import foremost
 from tiered.protocol.retry import ask, persist
@@ -98,7 +98,7 @@ class Candidate:
 
         Only orphans are. The name is read anew: without a revision there is no token that could be refused.
         """
-        if finding.kind is not Kind.ORPHAN or finding.generation is None:
+        if finding.kind is not FindingClass.ORPHAN or finding.generation is None:
             return None
         return cls.named(finding.name, finding.generation, finding.size or 0)
 
@@ -110,7 +110,7 @@ class Candidate:
         protect another blob.
         """
         reading = read_name(name)
-        if reading.form is not Form.REVISION:
+        if reading.form is not NameForm.REVISION:
             return None
         assert reading.object is not None and reading.revision is not None, "this form has both"
         return cls(name, reading.object, reading.revision, generation, size)
@@ -139,7 +139,7 @@ def tell_nobody(candidate: Candidate, fate: Fate) -> None:
 
 
 @dataclass(slots=True)
-class Batch:
+class DeletionBatch:
     """Carries out the deletion of these candidates. `fates`: what became of each, by name, as far as it is known.
 
     `run` may be called again after an error. It leaves out what has a fate.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from changelog.base.errors import ConfigurationError
 from recovery.audit.evidence import Evidence
 from recovery.audit.finding import DAY_S
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from recovery.audit.words import count, duration
 from tiered.metadata import NS_PER_S
 
@@ -22,25 +22,28 @@ SHARE_MAX = 0.01
 NUMBER_MAX = 10_000
 AHEAD_MAX_S = 60.0
 
-NEVER: Mapping[Kind, str] = {
-    Kind.LEGACY_ORPHAN: "it has no revision, so there is no token that could be refused, and a late writer could still name it",
-    Kind.DANGLING: "its blob is gone already, and its tombstone is all that is left of the object: look at it with tiered audit show",
-    Kind.DESTROYED: "a live tombstone names it: what is left of its bytes may still be repaired or restored",
-    Kind.OVERDUE: "what should remove it does not: set the lifecycle rule right (tiered check), or run a recovery, and it is removed",
-    Kind.STALE_UPLOAD: "what should remove it does not: in embedded mode run a recovery, in a bucket it is left to the lifecycle rule",
-    Kind.CORRUPT_ROW: "nobody can tell which blob it names",
-    Kind.CORRUPT_BLOB: "it may be an object that somebody can still repair or restore",
-    Kind.MISDIRECTED: "a tombstone names it",
-    Kind.MISFILED: "a row that cannot be read names it: mend the row",
-    Kind.UNPARSEABLE: "this software did not give it its name",
-    Kind.FOREIGN: "this software did not put it there",
-    Kind.UNLISTED: "a tombstone names it",
+NEVER: Mapping[FindingClass, str] = {
+    FindingClass.LEGACY_ORPHAN: "it has no revision, so there is no token that could be refused, and a late writer could still name it",
+    FindingClass.DANGLING:
+        "its blob is gone already, and its tombstone is all that is left of the object: look at it with tiered audit show",
+    FindingClass.DESTROYED: "a live tombstone names it: what is left of its bytes may still be repaired or restored",
+    FindingClass.OVERDUE:
+        "what should remove it does not: set the lifecycle rule right (tiered check), or run a recovery, and it is removed",
+    FindingClass.STALE_UPLOAD:
+        "what should remove it does not: in embedded mode run a recovery, in a bucket it is left to the lifecycle rule",
+    FindingClass.CORRUPT_ROW: "nobody can tell which blob it names",
+    FindingClass.CORRUPT_BLOB: "it may be an object that somebody can still repair or restore",
+    FindingClass.MISDIRECTED: "a tombstone names it",
+    FindingClass.MISFILED: "a row that cannot be read names it: mend the row",
+    FindingClass.UNPARSEABLE: "this software did not give it its name",
+    FindingClass.FOREIGN: "this software did not put it there",
+    FindingClass.UNLISTED: "a tombstone names it",
 }
 """Why findings of a class are never deleted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DeletionOptions:
     """What the person who deletes chooses. `at_most`: how many blobs may be deleted; None: not told.
 
     `insist`: go on without a changelog. `despite_corrupt_rows`: go on although the run found rows that cannot be read.
@@ -51,18 +54,18 @@ class Asked:
     despite_corrupt_rows: bool = False
 
 
-def check_class(text: str) -> Kind:
+def check_class(text: str) -> FindingClass:
     """Returns the class. Raises `ConfigurationError` if such findings are never deleted."""
-    if text == Kind.ORPHAN:
-        return Kind.ORPHAN
-    why = NEVER.get(Kind(text)) if text in list(Kind) else None
+    if text == FindingClass.ORPHAN:
+        return FindingClass.ORPHAN
+    why = NEVER.get(FindingClass(text)) if text in list(FindingClass) else None
     if why is None:
         raise ConfigurationError(f"{text!r} is no class of findings that can be deleted: give --class orphan")
     raise ConfigurationError(f"findings of the class {text} are never deleted, because {why}")
 
 
 def refusals(
-    evidence: Evidence, inputs: Mapping[str, str], asked: Asked, number: int, now_ns: int, *, log_is_durable: bool
+    evidence: Evidence, inputs: Mapping[str, str], asked: DeletionOptions, number: int, now_ns: int, *, log_is_durable: bool
 ) -> Iterator[str]:
     """Yields why nothing may be deleted.
 
@@ -87,7 +90,7 @@ def refusals(
         yield "the run saw not a single tombstone, so it was almost certainly the wrong table: check the settings"
     if not (log_is_durable and manifest.log_is_durable) and not asked.insist:
         yield "there is no changelog, so a deletion may fail a change that is under way: insist on it with --insist"
-    if (corrupt := manifest.totals.get(Kind.CORRUPT_ROW)) and not asked.despite_corrupt_rows:
+    if (corrupt := manifest.totals.get(FindingClass.CORRUPT_ROW)) and not asked.despite_corrupt_rows:
         yield (
             f"the run found {count(corrupt.number, 'row')} that cannot be read, and what only such a row names may be called an orphan:"
             " mend the rows and run the audit again, or say that it is meant with --despite-corrupt-rows"

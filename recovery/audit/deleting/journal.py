@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 
 from changelog.base.errors import CorruptRecordError
 from recovery.audit.deleting.candidates import Candidate, Fate
-from recovery.audit.directory import Files
+from recovery.audit.directory import DirectoryFiles
 from tiered.protocol.backends import QUARANTINE
 
 DELETED, DELETION = "deleted", "deletion.json"
@@ -45,7 +45,7 @@ SCHEMA = pa.schema([
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class DeletionPlan:
     """What is to be deleted, fixed before the first deletion.
 
     `run`: the id of the audit's run. `number`, `size`: how many candidates there are, and their bytes. `quarantine`:
@@ -69,7 +69,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """One candidate in the journal. `fate` None: its deletion is intended, and nobody knows what became of it."""
 
     candidate: Candidate
@@ -97,14 +97,14 @@ class Sums:
         self.sizes.update(other.sizes)
 
 
-class Journal:
+class DeletionJournal:
     """The journal of one run's deletion. All calls block."""
 
-    def __init__(self, files: Files, run: str) -> None:
+    def __init__(self, files: DirectoryFiles, run: str) -> None:
         self.run = run
         self._files = files
 
-    def order(self) -> Order | None:
+    def order(self) -> DeletionPlan | None:
         """Returns what is to be deleted, or None if no deletion was begun.
 
         Raises `CorruptRecordError` if the file is of another run, or breaks the format.
@@ -117,7 +117,7 @@ class Journal:
             told = json.loads(text)
             if told.pop("version") != VERSION:
                 raise CorruptRecordError(f"{where} is of another version of this software")
-            order = Order(**told)
+            order = DeletionPlan(**told)
             _check_order(order)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise CorruptRecordError(f"{where} breaks the format: {error}") from None
@@ -125,7 +125,7 @@ class Journal:
             raise CorruptRecordError(f"{where} is of another run than the manifest beside it")
         return order
 
-    def begin(self, order: Order, candidates: Iterable[Candidate]) -> Order:
+    def begin(self, order: DeletionPlan, candidates: Iterable[Candidate]) -> DeletionPlan:
         """Writes all candidates as intended, and then the order. Returns it with the counts filled in.
 
         It may be repeated: the same run gives the same files. A batch that is there already is left as it is. So a
@@ -135,9 +135,9 @@ class Journal:
         """
         self._files.make(DELETED)
         number, size, batches = 0, 0, 0
-        waiting: list[Entry] = []
+        waiting: list[JournalEntry] = []
         for candidate in candidates:
-            waiting.append(Entry(candidate))
+            waiting.append(JournalEntry(candidate))
             number, size = number + 1, size + candidate.size
             if len(waiting) == BATCH:
                 self._intend(batches, waiting)
@@ -149,7 +149,7 @@ class Journal:
         self._files.create(f"{DELETED}/{DELETION}", json.dumps({"version": VERSION, **asdict(order)}, indent=1).encode())
         return self.order() or order
 
-    def _intend(self, batch: int, entries: Sequence[Entry]) -> None:
+    def _intend(self, batch: int, entries: Sequence[JournalEntry]) -> None:
         name = f"{DELETED}/{_name(batch)}"
         self._files.create(name, self._written(batch, entries))
         found = self.read(batch)
@@ -167,11 +167,11 @@ class Journal:
 
     # --- batches
 
-    def write(self, batch: int, entries: Sequence[Entry]) -> None:
+    def write(self, batch: int, entries: Sequence[JournalEntry]) -> None:
         """Writes one batch: it replaces the file as a whole."""
         self._files.write(f"{DELETED}/{_name(batch)}", self._written(batch, entries))
 
-    def _written(self, batch: int, entries: Sequence[Entry]) -> bytes:
+    def _written(self, batch: int, entries: Sequence[JournalEntry]) -> bytes:
         rows = [
             {
                 "name": each.candidate.name, "object": each.candidate.path, "revision": str(each.candidate.revision),
@@ -187,7 +187,7 @@ class Journal:
         pq.write_table(pa.Table.from_pylist(rows, schema), written, compression="zstd")
         return written.getvalue()
 
-    def read(self, batch: int) -> list[Entry]:
+    def read(self, batch: int) -> list[JournalEntry]:
         """Returns the candidates of a batch. Raises `CorruptRecordError` if its file is gone or broken."""
         where = f"{DELETED}/{_name(batch)}"
         table = self._table(batch)
@@ -203,7 +203,7 @@ class Journal:
         """Returns the sums of a batch, or None if it is not done."""
         return sums_of(self.read(batch))
 
-    def entries(self, order: Order) -> Iterator[tuple[int, list[Entry]]]:
+    def entries(self, order: DeletionPlan) -> Iterator[tuple[int, list[JournalEntry]]]:
         """Yields the batches in their order.
 
         Raises `CorruptRecordError` at the end if they hold more or fewer candidates than the order says.
@@ -242,7 +242,7 @@ class Journal:
         return table
 
 
-def sums_of(entries: Iterable[Entry]) -> Sums | None:
+def sums_of(entries: Iterable[JournalEntry]) -> Sums | None:
     """Returns the sums of these candidates, or None if one has no fate yet."""
     sums = Sums.zero()
     for entry in entries:
@@ -252,7 +252,7 @@ def sums_of(entries: Iterable[Entry]) -> Sums | None:
     return sums
 
 
-def _check_order(order: Order) -> None:
+def _check_order(order: DeletionPlan) -> None:
     for key in ("number", "size", "batches", "began_ns"):
         value = getattr(order, key)
         if type(value) is not int or value < 0:
@@ -261,7 +261,7 @@ def _check_order(order: Order) -> None:
         raise ValueError(f"quarantine is {order.quarantine!r}")
 
 
-def _entry(row: Mapping[str, Any], run: str) -> Entry:
+def _entry(row: Mapping[str, Any], run: str) -> JournalEntry:
     name, generation, size, aside, aside_generation = (row[key] for key in ("name", "generation", "size", "aside", "aside_generation"))
     if name is None or generation is None or generation <= 0 or size is None or size < 0 or row["run"] != run:
         raise ValueError(f"{name!r} has generation {generation}, size {size} and run {row['run']!r}")
@@ -270,10 +270,10 @@ def _entry(row: Mapping[str, Any], run: str) -> Entry:
         raise ValueError(f"{name!r} is not the name of revision {row['revision']} of {row['object']!r}")
     fate = None if row["fate"] == INTENDED else Fate(row["fate"])
     if aside is None:
-        return Entry(candidate, fate)
+        return JournalEntry(candidate, fate)
     if not (aside.startswith(QUARANTINE) and aside.endswith(f"/{name}")) or aside_generation is None or aside_generation <= 0:
         raise ValueError(f"{aside!r}, generation {aside_generation}, is no copy of {name!r} in a quarantine")
-    return Entry(candidate, fate, Copy(aside, aside_generation))
+    return JournalEntry(candidate, fate, Copy(aside, aside_generation))
 
 
 def _name(batch: int) -> str:

@@ -35,10 +35,10 @@ from changelog.base.errors import CorruptRecordError
 from changelog.base.runtime import Runtime
 from changelog.change import Unreadable
 from changelog.log import ChangeLog
-from recovery.audit.deleting.candidates import BUDGET_S, ENTRIES_PAGE, Batch, Candidate, Fate, Pace, no_pace
+from recovery.audit.deleting.candidates import BUDGET_S, ENTRIES_PAGE, Candidate, DeletionBatch, Fate, Pace, no_pace
 from recovery.audit.deleting.several import several
 from recovery.audit.names import is_of, read_name
-from recovery.audit.verdicts import Form
+from recovery.audit.verdicts import NameForm
 from tiered.metadata import NS_PER_S, is_expired
 from tiered.protocol.backends import LongTermBackend, Redirect, Removal, RestoresDeleted, Tiers
 from tiered.protocol.retry import ask, persist
@@ -195,7 +195,7 @@ class Losses:
             return replace(loss, end=End.NOT_NAMED)
         if is_expired(redirect.deadline_ns, now_ns):
             return replace(loss, end=End.EXPIRED)
-        if loss.deleted_ns is not None and read_name(name).form is not Form.REVISION and loss.deleted_ns > now_ns - RECENT_NS:
+        if loss.deleted_ns is not None and read_name(name).form is not NameForm.REVISION and loss.deleted_ns > now_ns - RECENT_NS:
             return replace(loss, end=End.RECENT)
         return loss
 
@@ -223,7 +223,7 @@ class Losses:
         """Deletes what was restored: no tombstone names it. `is_ours`: this call has made that generation."""
         assert loss.restored is not None, "the caller has looked"
         reading = read_name(loss.name)
-        if reading.form is Form.REVISION:
+        if reading.form is NameForm.REVISION:
             assert reading.object is not None and reading.revision is not None, "this form has both"
             if await self._persist(partial(self.tiers.high_volume.settle, reading.object, reading.revision)):
                 return End.RESTORED
@@ -238,7 +238,7 @@ class Losses:
         candidate = Candidate.named(loss.name, loss.restored, loss.size or 0)
         if candidate is None:
             return replace(loss, end=End.LEFT)
-        batch = Batch(self.tiers, self.log, [candidate], self.runtime, self.pace)
+        batch = DeletionBatch(self.tiers, self.log, [candidate], self.runtime, self.pace)
         await batch.run()
         return replace(loss, end=_ENDS[batch.fates[loss.name]])
 
@@ -257,7 +257,7 @@ def keeps_deleted(blobs: LongTermBackend) -> RestoresDeleted | None:
 def _rows_of(name: str) -> list[str]:
     """Returns the keys of the rows that may name the blob."""
     reading = read_name(name)
-    return [name] if reading.form is not Form.REVISION or reading.object is None else [reading.object, name]
+    return [name] if reading.form is not NameForm.REVISION or reading.object is None else [reading.object, name]
 
 
 _UNDECIDED = (End.RESTORABLE, End.HALF_DONE, End.LOGGED, End.UNREADABLE)

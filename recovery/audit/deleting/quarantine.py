@@ -28,7 +28,7 @@ from typing import TypeVar
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from changelog.base.runtime import Runtime
 from recovery.audit.deleting.candidates import BUDGET_S, Candidate, Fate, Pace
-from recovery.audit.deleting.journal import Copy, Entry
+from recovery.audit.deleting.journal import Copy, JournalEntry
 from tiered.protocol.backends import QUARANTINE, NotCopied, Tiers
 from tiered.protocol.retry import ask, persist
 from tiered.text import refuse_control_characters
@@ -116,7 +116,7 @@ RETURNS = {
 }
 
 
-async def with_copy(entry: Entry, shelf: str, tiers: Tiers, runtime: Runtime) -> Entry:
+async def with_copy(entry: JournalEntry, shelf: str, tiers: Tiers, runtime: Runtime) -> JournalEntry:
     """Returns the entry with the copy that is in the quarantine, if nothing was noted of its deletion.
 
     A deletion that was killed may have set the blob aside, and deleted it, and noted nothing of that.
@@ -128,7 +128,7 @@ async def with_copy(entry: Entry, shelf: str, tiers: Tiers, runtime: Runtime) ->
     return entry if found is None else replace(entry, copy=Copy(target, found.generation))
 
 
-async def look(entry: Entry, tiers: Tiers, runtime: Runtime) -> Return | None:
+async def look(entry: JournalEntry, tiers: Tiers, runtime: Runtime) -> Return | None:
     """Returns why the copy cannot be brought back. None: it is there, which is all that was looked at."""
     if entry.copy is None:
         return Return.NO_COPY
@@ -139,7 +139,7 @@ async def look(entry: Entry, tiers: Tiers, runtime: Runtime) -> Return | None:
     return None if found is not None and found.generation == entry.copy.generation else Return.LOST
 
 
-async def restore(entry: Entry, tiers: Tiers, runtime: Runtime, pace: Pace) -> Return:
+async def restore(entry: JournalEntry, tiers: Tiers, runtime: Runtime, pace: Pace) -> Return:
     """Brings one blob back from the quarantine. It may be repeated, after a crash too."""
     if entry.copy is None:
         return Return.NO_COPY

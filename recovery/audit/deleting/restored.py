@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from changelog.base.errors import CorruptRecordError
 from recovery.audit.deleting.losses import End, Loss
-from recovery.audit.directory import Files
+from recovery.audit.directory import DirectoryFiles
 
 RESTORED = "restored"
 BATCH = 1000
@@ -39,7 +39,7 @@ _COLUMNS = ("generation", "size", "deleted", "kept_until", "restored")
 class RestoredFiles:
     """The notes of one run's restoration. All calls block."""
 
-    def __init__(self, files: Files, run: str) -> None:
+    def __init__(self, files: DirectoryFiles, run: str) -> None:
         self._files = files
         self._run = run
 

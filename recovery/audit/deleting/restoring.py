@@ -22,7 +22,7 @@ from anyio import to_thread
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
-from recovery.audit.deleting.journal import Entry, Journal, Order
+from recovery.audit.deleting.journal import DeletionJournal, DeletionPlan, JournalEntry
 from recovery.audit.deleting.losses import End, Loss, Losses, keeps_deleted
 from recovery.audit.deleting.quarantine import Return, look, restore, shelf_of, with_copy
 from recovery.audit.deleting.restored import BATCH, RestoredFiles
@@ -31,7 +31,7 @@ from recovery.audit.evidence import evidence
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Manifest
 from recovery.audit.plan import inputs_of
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from recovery.audit.work import check_there, portable
 from recovery.rate import TokenBucket
 from tiered.open import open_backends
@@ -55,7 +55,7 @@ class Returned:
     there: int = 0
     there_size: int = 0
 
-    def add_seen(self, entry: Entry, seen: Return | None) -> None:
+    def add_seen(self, entry: JournalEntry, seen: Return | None) -> None:
         if seen is None:
             self.there += 1
             self.there_size += entry.candidate.size
@@ -141,7 +141,7 @@ async def restore_lost(
         proof = await to_thread.run_sync(evidence, directory, await backends.tiers.long_term.now_ns())
         found = Rescued(proof.doubts, 0, Counter(), Counter(), [])
         losses = Losses(backends.tiers, blobs, backends.log, runtime, TokenBucket(runtime, rate_per_s).take)
-        findings = (finding.name for finding in directory.findings(run, {Kind.DANGLING}))
+        findings = (finding.name for finding in directory.findings(run, {FindingClass.DANGLING}))
         for number in itertools.count():
             names = await to_thread.run_sync(lambda: list(dict.fromkeys(itertools.islice(findings, BATCH))))
             if not names:
@@ -178,13 +178,13 @@ def _manifest(directory: RunDirectory, settings: Settings) -> Manifest:
     return manifest
 
 
-def _opened(directory: RunDirectory, settings: Settings) -> tuple[Journal, str, Order]:
+def _opened(directory: RunDirectory, settings: Settings) -> tuple[DeletionJournal, str, DeletionPlan]:
     manifest = _manifest(directory, settings)
-    journal = Journal(directory.files, manifest.run)
+    journal = DeletionJournal(directory.files, manifest.run)
     order = journal.order()
     if order is None or order.quarantine is None:
         why = "nothing was deleted because of it" if order is None else "what was deleted because of it was not set aside"
-        raise ConfigurationError(f"nothing of {directory.uri} can be restored: {why}; for lost blobs, give --class {Kind.DANGLING}")
+        raise ConfigurationError(f"nothing of {directory.uri} can be restored: {why}; for lost blobs, give --class {FindingClass.DANGLING}")
     for _ in journal.entries(order):  # all of it is checked before the first copy is touched
         pass
     return journal, shelf_of(order.quarantine, order.run), order

@@ -25,15 +25,15 @@ from changelog.base.errors import ConfigurationError, TieredError, UnavailableEr
 from changelog.base.runtime import Runtime
 from recovery.audit.deleting.batch import carry_out_batch
 from recovery.audit.deleting.candidates import Candidate, Fate
-from recovery.audit.deleting.gates import Asked, refusals
-from recovery.audit.deleting.journal import Journal, Order, Sums, sums_of
+from recovery.audit.deleting.gates import DeletionOptions, refusals
+from recovery.audit.deleting.journal import DeletionJournal, DeletionPlan, Sums, sums_of
 from recovery.audit.deleting.work import DeletionJob
 from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.evidence import Evidence, evidence
 from recovery.audit.interrupts import heed_signals
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.plan import check_owner, inputs_of
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from recovery.audit.words import count
 from recovery.audit.work import Engine, check_there, portable
 from recovery.rate import TokenBucket
@@ -46,7 +46,7 @@ RATE_PER_S = 200.0
 BATCHES_AT_ONCE = 4
 REPORT_EVERY_S = 0.5
 LOOK_EVERY_S = 5.0
-NOTHING_ASKED = Asked()
+NOTHING_ASKED = DeletionOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Wish:
     """
 
     directory: str
-    asked: Asked = NOTHING_ASKED
+    asked: DeletionOptions = NOTHING_ASKED
     rate_per_s: float = RATE_PER_S
     quarantine: str | None = None
 
@@ -77,7 +77,7 @@ class Look:
     number: int
     size: int
     never: int
-    order: Order | None
+    order: DeletionPlan | None
     done: Sums
     misfiled: int = 0
 
@@ -88,7 +88,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DeletionProgress:
     """How far a deletion is. `done` of `number` candidates have a fate. `reclaimed`: bytes that were deleted.
 
     `seconds_left`: an estimate; None until this call has ended a candidate.
@@ -119,7 +119,7 @@ async def look(settings: Settings, wish: Wish, runtime: Runtime) -> Look:
 
 
 async def delete_orphans(
-    settings: Settings, wish: Wish, runtime: Runtime, progress: Callable[[Progress], None], engine: Engine | None = None,
+    settings: Settings, wish: Wish, runtime: Runtime, progress: Callable[[DeletionProgress], None], engine: Engine | None = None,
     found: Look | None = None,
 ) -> Look:  # fmt: skip
     """Deletes what the run calls orphans, if they still are, or goes on with that. Returns what became of them.
@@ -138,9 +138,9 @@ async def delete_orphans(
     settings = portable(settings)
     directory = await to_thread.run_sync(RunDirectory.open, wish.directory, runtime)
     manifest = found.evidence.manifest
-    journal = Journal(directory.files, manifest.run)
+    journal = DeletionJournal(directory.files, manifest.run)
     if found.order is None:
-        begun = Order(manifest.run, 0, 0, 0, wish.quarantine, runtime.wall_ns())
+        begun = DeletionPlan(manifest.run, 0, 0, 0, wish.quarantine, runtime.wall_ns())
         order = await to_thread.run_sync(lambda: journal.begin(begun, _candidates(directory, manifest.run)))
         if refused := list(_of_order(order, wish, found.number)):  # somebody else has begun meanwhile
             raise ConfigurationError("\n".join(f"nothing is deleted: {sentence}" for sentence in refused))
@@ -148,7 +148,7 @@ async def delete_orphans(
         order = found.order
         await to_thread.run_sync(journal.settle)
     async with AuditSource.open(settings, runtime, f"{manifest.run}-deletion") as source:
-        run = _Run(order, journal, runtime, wish, progress, source)
+        run = _DeletionRun(order, journal, runtime, wish, progress, source)
         async with open_backends(settings, runtime) as backends:  # it also looks whether the tables are as they must be
             if engine is None:
                 await run.finish(lambda numbers: run.carry_out(numbers, backends))
@@ -159,11 +159,17 @@ async def delete_orphans(
     return replace(found, order=order, done=run.sums)
 
 
-class _Run:
+class _DeletionRun:
     """What one call does for a deletion: several batches at once, at one rate."""
 
     def __init__(
-        self, order: Order, journal: Journal, runtime: Runtime, wish: Wish, progress: Callable[[Progress], None], source: AuditSource
+        self,
+        order: DeletionPlan,
+        journal: DeletionJournal,
+        runtime: Runtime,
+        wish: Wish,
+        progress: Callable[[DeletionProgress], None],
+        source: AuditSource,
     ) -> None:
         self._order = order
         self._source = source
@@ -288,7 +294,7 @@ class _Run:
     def _report(self) -> None:
         ended, seconds = sum(self.sums.numbers.values()), self._runtime.monotonic() - self._began
         now = ended - self._before
-        self._progress(Progress(
+        self._progress(DeletionProgress(
             number=self._order.number,
             done=ended,
             deleted=self.sums.numbers[Fate.DELETED],
@@ -307,14 +313,14 @@ def _look(directory: RunDirectory, settings: Settings, wish: Wish, now_ns: int, 
     run = found.manifest.run
     number = size = never = spared = 0
     misfiled = _misfiled(directory, run)
-    for candidate in map(Candidate.of, directory.findings(run, {Kind.ORPHAN})):
+    for candidate in map(Candidate.of, directory.findings(run, {FindingClass.ORPHAN})):
         if candidate is None:
             never += 1
         elif candidate.name in misfiled:
             spared += 1
         else:
             number, size = number + 1, size + candidate.size
-    journal = Journal(directory.files, run)
+    journal = DeletionJournal(directory.files, run)
     order, done = journal.order(), Sums.zero()
     for _, entries in () if order is None else journal.entries(order):
         done.merge(sums_of(entries) or Sums.zero())
@@ -325,7 +331,7 @@ def _look(directory: RunDirectory, settings: Settings, wish: Wish, now_ns: int, 
     return Look(found, tuple(refused), number, size, never, order, done, spared)
 
 
-def _of_order(order: Order | None, wish: Wish, number: int) -> Iterator[str]:
+def _of_order(order: DeletionPlan | None, wish: Wish, number: int) -> Iterator[str]:
     """Yields why a deletion that was begun cannot go on like this."""
     if order is None:
         return
@@ -339,11 +345,11 @@ def _of_order(order: Order | None, wish: Wish, number: int) -> Iterator[str]:
 def _candidates(directory: RunDirectory, run: str) -> Iterator[Candidate]:
     """Yields the candidates of a run, in one order."""
     misfiled = _misfiled(directory, run)
-    for candidate in map(Candidate.of, directory.findings(run, {Kind.ORPHAN})):
+    for candidate in map(Candidate.of, directory.findings(run, {FindingClass.ORPHAN})):
         if candidate is not None and candidate.name not in misfiled:
             yield candidate
 
 
 def _misfiled(directory: RunDirectory, run: str) -> frozenset[str]:
     """Returns the blobs that damaged rows of other keys name. Such a row may be far from the names of its blob."""
-    return frozenset(finding.name for finding in directory.findings(run, {Kind.MISFILED}))
+    return frozenset(finding.name for finding in directory.findings(run, {FindingClass.MISFILED}))

@@ -15,9 +15,9 @@ from anyio import to_thread
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.deleting.batch import carry_out_batch
 from recovery.audit.deleting.candidates import tell_nobody
-from recovery.audit.deleting.journal import Journal
+from recovery.audit.deleting.journal import DeletionJournal
 from recovery.audit.ledger import RunDirectory
-from recovery.audit.work import Outcome, check_there, failed_outcome
+from recovery.audit.work import PartResult, check_there, failed_outcome
 from recovery.rate import TokenBucket
 from tiered.open import open_backends
 from tiered.protocol.concurrent import most_urgent
@@ -38,7 +38,7 @@ class DeletionJob:
     rate_per_s: float
 
 
-def delete_batch(job: DeletionJob, number: int) -> Outcome:
+def delete_batch(job: DeletionJob, number: int) -> PartResult:
     """Carries out one batch. It needs a process or thread without an event loop. It never raises."""
     try:
         return anyio.run(_delete_batch, job, number)
@@ -46,14 +46,14 @@ def delete_batch(job: DeletionJob, number: int) -> Outcome:
         return failed_outcome(number, most_urgent(raised))
 
 
-async def _delete_batch(job: DeletionJob, number: int) -> Outcome:
+async def _delete_batch(job: DeletionJob, number: int) -> PartResult:
     runtime = SystemRuntime()
     began = runtime.monotonic()
-    journal = Journal(RunDirectory.open(job.directory, runtime).files, job.run)
+    journal = DeletionJournal(RunDirectory.open(job.directory, runtime).files, job.run)
     if await to_thread.run_sync(journal.sums, number) is None:
         settings = Settings(**json.loads(job.settings))
         check_there(settings)
         async with open_backends(settings, runtime, verify=False) as backends:
             pace = TokenBucket(runtime, job.rate_per_s).take
             await carry_out_batch(journal, number, backends, runtime, pace, job.label, tell_nobody)
-    return Outcome(number, seconds=runtime.monotonic() - began)
+    return PartResult(number, seconds=runtime.monotonic() - began)

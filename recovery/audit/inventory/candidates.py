@@ -81,7 +81,7 @@ async def judge(
     The summary counts what was looked at here, and nothing else. Raises `TieredError` if something cannot be read.
     """
     narrow = Tiers(
-        cast(HighVolumeBackend, _Rows(tiers.high_volume, rows)), cast(LongTermBackend, _Blobs(tiers.long_term, suspects, runtime))
+        cast(HighVolumeBackend, _CandidateRows(tiers.high_volume, rows)), cast(LongTermBackend, _Blobs(tiers.long_term, suspects, runtime))
     )
     return await audit_range(narrow, log, EVERYTHING, cutoff, runtime, found, window_names=max(1, len(suspects)), suspects_only=True)
 
@@ -136,7 +136,7 @@ class _Blobs:
         return ListedBlob(name, head.size, head.created_ns, head.metadata.time_expires_ns, head.generation)
 
 
-class _Rows:
+class _CandidateRows:
     """A high-volume tier that scans only the rows in question. Everything else is done by the real one."""
 
     redirect_columns = None

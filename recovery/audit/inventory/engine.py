@@ -33,17 +33,17 @@ from changelog.base.errors import ConfigurationError, TieredError, UnavailableEr
 from changelog.base.runtime import Runtime, SystemRuntime
 from recovery.audit.arrow import line_batch
 from recovery.audit.cluster import explained, open_spark
-from recovery.audit.finding import OTHERS, Count, Summary
+from recovery.audit.finding import OTHERS, Summary, Tally
 from recovery.audit.inventory import join
 from recovery.audit.inventory.candidates import CHUNK, Suspect, SuspectRow, judge
-from recovery.audit.inventory.lines import Files, Told
-from recovery.audit.inventory.report import DELETED, Report, check_buckets, check_rows, open_export, open_report
+from recovery.audit.inventory.lines import InventoryFiles, LineCount
+from recovery.audit.inventory.report import DELETED, InventoryReport, check_buckets, check_rows, open_export, open_report
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Inventory
 from recovery.audit.names import usecase_of
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from recovery.audit.words import count, moment
-from recovery.audit.work import Job, Outcome, carry_out, findings_in
+from recovery.audit.work import Job, PartResult, carry_out, findings_in
 from tiered.open import open_backends
 from tiered.settings import Settings
 
@@ -54,7 +54,7 @@ class InventoryEngine:
     `evidence`: what the manifest keeps of the report, for `AuditOptions.inventory`.
     """
 
-    def __init__(self, session: SparkSession, settings: Settings, report: Report, export: tuple[str, ...], slots: int) -> None:
+    def __init__(self, session: SparkSession, settings: Settings, report: InventoryReport, export: tuple[str, ...], slots: int) -> None:
         self.slots = slots
         self.name = f"spark {session.version}, inventory report of {moment(report.evidence.snapshot_ns)}"
         self.versions: Mapping[str, str] = {"pyspark": session.version}
@@ -94,7 +94,7 @@ class InventoryEngine:
         if seen.rows == seen.nameless + seen.deleted:
             yield "the inventory report shows no blob at all"
 
-    def run(self, job: Job, numbers: Sequence[int]) -> Iterator[Outcome]:
+    def run(self, job: Job, numbers: Sequence[int]) -> Iterator[PartResult]:
         """Joins, and judges the ranges of these numbers. All outcomes come together at the end."""
         if not numbers or self._stopped.is_set():
             return
@@ -106,11 +106,11 @@ class InventoryEngine:
                 return
             raise explained(error) from error
         for line in lines:
-            yield Outcome(**json.loads(line["outcome"]))
+            yield PartResult(**json.loads(line["outcome"]))
 
     def _judged(self, job: Job, numbers: Sequence[int]) -> DataFrame:
         bounds, now_us = [piece.bounds for piece in job.pieces], job.cutoff.as_of_ns // 1000
-        files = Files(self._report, self._export)
+        files = InventoryFiles(self._report, self._export)
         rows = (
             join.read_export(self._session, files, bounds, now_us) if self._export
             else join.read_table(self._session, job.settings, bounds, now_us)
@@ -154,37 +154,37 @@ def _judge_each(job: Job, batches: Iterable[Any]) -> Iterator[Any]:
         yield line_batch("outcome", json.dumps(asdict(outcome)))
 
 
-def _judge_range(job: Job, number: int, candidates: Iterator[dict[str, Any]]) -> Outcome:
+def _judge_range(job: Job, number: int, candidates: Iterator[dict[str, Any]]) -> PartResult:
     try:
         return anyio.run(_judge, job, number, candidates)
     except TieredError as error:
         for _ in candidates:
             pass  # the next range begins after them
-        return Outcome(number, error=str(error), retryable=isinstance(error, UnavailableError | UnconfirmedError))
+        return PartResult(number, error=str(error), retryable=isinstance(error, UnavailableError | UnconfirmedError))
 
 
-async def _judge(job: Job, number: int, candidates: Iterator[dict[str, Any]]) -> Outcome:
+async def _judge(job: Job, number: int, candidates: Iterator[dict[str, Any]]) -> PartResult:
     runtime = SystemRuntime()
     began = runtime.monotonic()
     directory, piece = RunDirectory.open(job.directory, runtime), job.pieces[number]
     if (done := directory.done_part(job.run, piece)) is not None:
-        return Outcome(number, done.summary.names, findings_in(done.summary))
-    joined, summary = Joined(), Summary()
+        return PartResult(number, done.summary.names, findings_in(done.summary))
+    joined, summary = JoinedCounts(), Summary()
     async with open_backends(Settings(**json.loads(job.settings)), runtime, writes=False, verify=False) as backends:
         with directory.writer(job.run, piece) as file:
             for suspects, rows in joined.chunks(candidates):
                 summary.merge(await judge(backends.tiers, backends.log, suspects, rows, job.cutoff, runtime, file.add))
             summary.merge(joined.rest())
             file.commit(summary)
-    return Outcome(number, summary.names, file.written, runtime.monotonic() - began)
+    return PartResult(number, summary.names, file.written, runtime.monotonic() - began)
 
 
-class Joined:
+class JoinedCounts:
     """The counts of a range: what the join counted, less the candidates, which are counted when they are judged."""
 
     def __init__(self) -> None:
-        self._blobs: dict[str, Count] = {}
-        self._taken: dict[str, Count] = {}
+        self._blobs: dict[str, Tally] = {}
+        self._taken: dict[str, Tally] = {}
         self._rows = 0
 
     def chunks(self, candidates: Iterable[dict[str, Any]]) -> Iterator[tuple[list[Suspect], list[SuspectRow]]]:
@@ -193,25 +193,25 @@ class Joined:
         rows: dict[tuple[bytes, str | None], SuspectRow] = {}
         for each in candidates:
             if each["told"] is not None:
-                self._count(Told(*json.loads(each["told"])))
+                self._count(LineCount(*json.loads(each["told"])))
             elif each["key"] is not None:
                 row = SuspectRow(each["key"], each["target"], each["fault"])
                 if rows.setdefault((row.key, row.target), row) is row:
                     self._rows -= row.target is not None  # a row that names nothing was not counted
             elif each["name"] is not None:
                 suspects[each["name"]] = Suspect(each["name"], each["generation"], each["size"])
-                self._taken.setdefault(usecase_of(each["name"]), Count()).add(1, each["size"] or 0)
+                self._taken.setdefault(usecase_of(each["name"]), Tally()).add(1, each["size"] or 0)
             if len(suspects) >= CHUNK or len(rows) >= CHUNK:
                 yield list(suspects.values()), list(rows.values())
                 suspects, rows = {}, {}
         if suspects or rows:
             yield list(suspects.values()), list(rows.values())
 
-    def _count(self, told: Told) -> None:
+    def _count(self, told: LineCount) -> None:
         if told.usecase is None:
             self._rows += told.number
         else:
-            self._blobs.setdefault(told.usecase, Count()).add(told.number, told.size)
+            self._blobs.setdefault(told.usecase, Tally()).add(told.number, told.size)
 
     def rest(self) -> Summary:
         """Returns the counts of what was joined: referenced blobs and their rows."""
@@ -219,15 +219,15 @@ class Joined:
         if OTHERS in self._blobs:  # some task had too many usecases: nobody knows which of its blobs were of which
             self._blobs, self._taken = _together(self._blobs), _together(self._taken)
         for usecase, counted in self._blobs.items():
-            taken = self._taken.get(usecase, Count())
+            taken = self._taken.get(usecase, Tally())
             number, size = max(0, counted.number - taken.number), max(0, counted.size - taken.size)
             summary.names += number
-            summary.count(usecase, Kind.REFERENCED, number, size)
+            summary.count(usecase, FindingClass.REFERENCED, number, size)
         return summary
 
 
-def _together(counts: Mapping[str, Count]) -> dict[str, Count]:
-    together = Count()
+def _together(counts: Mapping[str, Tally]) -> dict[str, Tally]:
+    together = Tally()
     for each in counts.values():
         together.add(each.number, each.size)
     return {OTHERS: together}

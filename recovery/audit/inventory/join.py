@@ -30,8 +30,8 @@ from pyspark.sql import functions as f
 
 from changelog.base.errors import ConfigurationError
 from recovery.audit.inventory import lines
-from recovery.audit.inventory.lines import ROW_BITS, Files
-from recovery.audit.inventory.report import Report, check_repeats
+from recovery.audit.inventory.lines import ROW_BITS, InventoryFiles
+from recovery.audit.inventory.report import InventoryReport, check_repeats
 from recovery.audit.manifest import Bounds
 
 BLOB_COLUMNS = "name string, at bigint, told string"
@@ -52,7 +52,7 @@ def _each(session: SparkSession, number: int, read: Callable[[Iterable[Any]], It
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class ReportSummary:
     """What one pass over the report told. `least`, `greatest`: of the column `bucket`."""
 
     rows: int
@@ -62,7 +62,7 @@ class Looked:
     greatest: str | None
 
 
-def look_over(session: SparkSession, report: Report) -> Looked:
+def look_over(session: SparkSession, report: InventoryReport) -> ReportSummary:
     """Counts the rows of the report where they are read, and refuses a report that lists blobs again."""
     columns = (
         "shard bigint, rows bigint, nameless bigint, deleted bigint, bucketless bigint, repeated bigint, least string, greatest string,"
@@ -74,15 +74,15 @@ def look_over(session: SparkSession, report: Report) -> Looked:
     check_repeats(report, [(each["shard"], each["repeated"], each["sketch"]) for each in seen])
     rows, nameless, deleted = (sum(each[name] for each in seen) for name in ("rows", "nameless", "deleted"))
     buckets = [each[name] for each in seen for name in ("least", "greatest") if each[name] is not None]
-    return Looked(rows, nameless, deleted, min(buckets, default=None), max(buckets, default=None))
+    return ReportSummary(rows, nameless, deleted, min(buckets, default=None), max(buckets, default=None))
 
 
-def read_report(session: SparkSession, report: Report, bounds: Sequence[Bounds]) -> DataFrame:
+def read_report(session: SparkSession, report: InventoryReport, bounds: Sequence[Bounds]) -> DataFrame:
     """Returns the lines of the report. One task reads one shard."""
     return _each(session, len(report.shards), partial(lines.of_blobs, report, bounds), BLOB_COLUMNS)
 
 
-def read_export(session: SparkSession, files: Files, bounds: Sequence[Bounds], now_us: int) -> DataFrame:
+def read_export(session: SparkSession, files: InventoryFiles, bounds: Sequence[Bounds], now_us: int) -> DataFrame:
     """Returns the lines of a Bigtable export (`report.open_export`). One task reads one file."""
     return _each(session, len(files.export), partial(lines.of_export, files, bounds, now_us), ROW_COLUMNS)
 
@@ -100,7 +100,7 @@ def hashes(name: Column) -> tuple[Column, Column]:
     return f.xxhash64(name), f.xxhash64(f.lit("tiered"), name)
 
 
-def candidates(blobs: DataFrame, rows: DataFrame, files: Files, bounds: Sequence[Bounds]) -> DataFrame:
+def candidates(blobs: DataFrame, rows: DataFrame, files: InventoryFiles, bounds: Sequence[Bounds]) -> DataFrame:
     """Returns what must be looked at, and all counts, as `lines.CANDIDATE` says.
 
     A suspect has no `key`. A row has one. If it cannot be read, its `target` is null and its `fault` is not. A count

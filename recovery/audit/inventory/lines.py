@@ -26,10 +26,10 @@ import pyarrow.compute as pc
 
 from recovery.audit.finding import NO_USECASE, OTHERS
 from recovery.audit.inventory import shards
-from recovery.audit.inventory.report import Report
+from recovery.audit.inventory.report import InventoryReport
 from recovery.audit.manifest import Bounds
 from recovery.sources.columns import TOMBSTONES, batch_of
-from recovery.sources.reading import Part, rows
+from recovery.sources.reading import TablePartition, rows
 
 ROW_BITS = 40
 """So many bits of `at` are the row's number in its file."""
@@ -46,7 +46,7 @@ CANDIDATE = pa.schema([
 ])  # fmt: skip
 
 
-class Told(NamedTuple):
+class LineCount(NamedTuple):
     """A count. `usecase`: of blobs; None: these are rows. `size`: bytes."""
 
     range: int
@@ -56,10 +56,10 @@ class Told(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class InventoryFiles:
     """The files of a report, and those of an export. A file's number is its place in both together."""
 
-    report: Report
+    report: InventoryReport
     export: tuple[str, ...] = ()
 
     @property
@@ -70,28 +70,28 @@ class Files:
 # --- to the join -----------------------------------------------------------------------------------
 
 
-def look_over(report: Report, batches: Iterable[Any]) -> Iterator[Any]:
+def look_over(report: InventoryReport, batches: Iterable[Any]) -> Iterator[Any]:
     for number in _numbers(batches):
         yield shards.look_over(report, number)
 
 
-def of_blobs(report: Report, bounds: Sequence[Bounds], batches: Iterable[Any]) -> Iterator[Any]:
+def of_blobs(report: InventoryReport, bounds: Sequence[Bounds], batches: Iterable[Any]) -> Iterator[Any]:
     """Yields the lines of these shards, as `BLOB` says. `batches`: the numbers of the shards."""
     for shard in _numbers(batches):
-        counts = Counts(bounds)
+        counts = InventoryCounts(bounds)
         for blobs, places in shards.read_report(report, shard):
             counts.add_blobs(blobs["name"], blobs["size"])
             yield _batch(BLOB, len(places), name=blobs["name"], at=_at(shard, places))
         yield _told(BLOB, counts)
 
 
-def of_export(files: Files, bounds: Sequence[Bounds], now_us: int, batches: Iterable[Any]) -> Iterator[Any]:
+def of_export(files: InventoryFiles, bounds: Sequence[Bounds], now_us: int, batches: Iterable[Any]) -> Iterator[Any]:
     """Yields the lines of these files of the export, as `ROW` says.
 
     `now_us`: a deadline that is not after this time has passed (microseconds since 1970).
     """
     for number in _numbers(batches):
-        counts = Counts(bounds)
+        counts = InventoryCounts(bounds)
         for tombstones, places in shards.read_export(files.export[number]):
             counts.add_rows(tombstones["target"])
             yield _batch(ROW, len(places), at=_at(files.shards + number, places), **judged(tombstones, now_us))
@@ -104,8 +104,8 @@ def of_table(settings: str, bounds: Sequence[Bounds], now_us: int, batches: Iter
     A table that is in use cannot be read a second time, so everything that may be needed goes along.
     """
     for number in _numbers(batches):
-        counts = Counts(bounds)
-        for page in rows("tiered.tombstones", settings, Part(bounds[number].start, bounds[number].end)):
+        counts = InventoryCounts(bounds)
+        for page in rows("tiered.tombstones", settings, TablePartition(bounds[number].start, bounds[number].end)):
             found = batch_of(TOMBSTONES, page, ("object", "name", "deadline", "error"))
             tombstones = pa.RecordBatch.from_pydict({
                 "key": pc.cast(found["object"], pa.binary()), "target": found["name"],
@@ -158,7 +158,7 @@ def _batch(schema: Any, length: int, **columns: Any) -> Any:
     )
 
 
-def _told(schema: Any, counts: Counts) -> Any:
+def _told(schema: Any, counts: InventoryCounts) -> Any:
     told = [json.dumps(each) for each in counts.told()]
     return _batch(schema, len(told), told=pa.array(told, pa.string()))
 
@@ -166,7 +166,7 @@ def _told(schema: Any, counts: Counts) -> Any:
 # --- counts ----------------------------------------------------------------------------------------
 
 
-class Counts:
+class InventoryCounts:
     """Counts blobs by range and usecase, and rows by the range of the blob that they name."""
 
     def __init__(self, bounds: Sequence[Bounds]) -> None:
@@ -194,11 +194,11 @@ class Counts:
         for number, part in self._by_range(pa.table({"name": targets.drop_null()})):
             self._rows[number] = self._rows.get(number, 0) + part.num_rows
 
-    def told(self) -> Iterator[Told]:
+    def told(self) -> Iterator[LineCount]:
         for (number, usecase), (count, size) in self._blobs.items():
-            yield Told(number, usecase, count, size)
+            yield LineCount(number, usecase, count, size)
         for number, count in self._rows.items():
-            yield Told(number, None, count, 0)
+            yield LineCount(number, None, count, 0)
 
     def _add(self, number: int, usecase: str, count: int, size: int) -> None:
         counted = self._blobs.get((number, usecase), (0, 0))
@@ -229,13 +229,13 @@ def usecases(names: Any) -> Any:
 # --- from the join ---------------------------------------------------------------------------------
 
 
-def named(files: Files, bounds: Sequence[Bounds], batches: Iterable[Any]) -> Iterator[Any]:
+def named(files: InventoryFiles, bounds: Sequence[Bounds], batches: Iterable[Any]) -> Iterator[Any]:
     """Yields the candidates, as `CANDIDATE` says, of what the join left.
 
     `batches`: at, key, target, fault, told; in the order of `at`. What has no `at` is yielded with its range. The rest
     is read from the files.
     """
-    range_of = Counts(bounds).range_of
+    range_of = InventoryCounts(bounds).range_of
     wanted: dict[int, list[Any]] = {}
     for batch in batches:
         whole = batch.filter(pc.is_null(batch["at"]))
@@ -248,7 +248,7 @@ def named(files: Files, bounds: Sequence[Bounds], batches: Iterable[Any]) -> Ite
     yield from _read_again(files, wanted, range_of)
 
 
-def _read_again(files: Files, wanted: Mapping[int, Sequence[Any]], range_of: Callable[[str], int]) -> Iterator[Any]:
+def _read_again(files: InventoryFiles, wanted: Mapping[int, Sequence[Any]], range_of: Callable[[str], int]) -> Iterator[Any]:
     """Yields the candidates at these rows of these files."""
     for file, several in wanted.items():
         places = np.unique(np.concatenate(several))
@@ -271,7 +271,9 @@ def _candidates(found: Any, range_of: Callable[[str], int]) -> Any:
     columns = {name: found[name] for name in found.schema.names if name in CANDIDATE.names}
     if "key" in columns:
         columns["name"] = pc.coalesce(columns["target"], shards.texts(columns["key"]))
-    told = [None if text is None else Told(*json.loads(text)).range for text in columns["told"].to_pylist()] if "told" in columns else []
+    told = (
+        [None if text is None else LineCount(*json.loads(text)).range for text in columns["told"].to_pylist()] if "told" in columns else []
+    )
     names = columns["name"].to_pylist()
     numbers = told or [None] * len(names)
     ranges = [number if number is not None else 0 if name is None else range_of(name) for number, name in zip(numbers, names, strict=True)]

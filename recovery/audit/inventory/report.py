@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
-from recovery.audit.directory import Files
+from recovery.audit.directory import DirectoryFiles
 from recovery.audit.manifest import Inventory
 from recovery.audit.sweep import SKEW_MAX_NS
 from recovery.audit.words import count, moment, span
@@ -49,7 +49,7 @@ _FRACTION = re.compile(r"\.(\d{6})\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class InventoryReport:
     """A report that fits itself. `shards`: URIs or paths. `delimiter`: of CSV. `records`: how many rows it must have.
 
     `columns`: those of the shards. `evidence`: what the manifest of a run keeps of it. `prefix`: how the names of the
@@ -65,7 +65,7 @@ class Report:
     prefix: str = ""
 
 
-def open_report(where: str, bucket: str, runtime: Runtime, *, prefix: str = "", insist: bool = False) -> Report:
+def open_report(where: str, bucket: str, runtime: Runtime, *, prefix: str = "", insist: bool = False) -> InventoryReport:
     """Returns the report of a manifest, or the newest report of a directory.
 
     `where`: a path or a URI. `bucket`, `prefix`: what is audited. `insist`: take a report that is older than
@@ -85,22 +85,22 @@ def open_report(where: str, bucket: str, runtime: Runtime, *, prefix: str = "", 
     if form == "parquet":
         _check_rows(sum(_footer(files, shard).num_rows for shard in shards), records, manifest)
     evidence = Inventory(report=manifest, snapshot_ns=snapshot_ns, records=records)
-    return Report(tuple(f"{files.uri}/{shard}" for shard in shards), form, columns, delimiter, records, evidence, prefix)
+    return InventoryReport(tuple(f"{files.uri}/{shard}" for shard in shards), form, columns, delimiter, records, evidence, prefix)
 
 
-def check_rows(report: Report, rows: int) -> None:
+def check_rows(report: InventoryReport, rows: int) -> None:
     """Refuses a report whose shards do not have the rows that its manifest tells."""
     _check_rows(rows, report.records, report.evidence.report)
 
 
-def check_buckets(report: Report, least: str | None, greatest: str | None, bucket: str) -> None:
+def check_buckets(report: InventoryReport, least: str | None, greatest: str | None, bucket: str) -> None:
     """Refuses a report of another bucket. `least`, `greatest`: of the column `bucket`."""
     for found in (least, greatest):
         if found is not None and found != bucket:
             raise _another_bucket(report.evidence.report, found, bucket)
 
 
-def check_repeats(report: Report, looked: Iterable[tuple[int, int, Sequence[int]]]) -> None:
+def check_repeats(report: InventoryReport, looked: Iterable[tuple[int, int, Sequence[int]]]) -> None:
     """Refuses shards that list a blob again: another shard may be missing in their place.
 
     `looked`: of each shard its number, how many of its blobs it lists again, and the least hashes of its names. Shards
@@ -129,7 +129,7 @@ def open_export(where: str, runtime: Runtime) -> tuple[str, ...]:
     `cells`, a list of structs with `family` (string), `qualifier` (binary), `timestamp` (microseconds) and `value`
     (binary).
     """
-    files = Files.at(where.rstrip("/"), runtime)
+    files = DirectoryFiles.at(where.rstrip("/"), runtime)
     names = [seen.name for seen in files.list() if seen.name.endswith(".parquet") and not seen.name.startswith((".", "_"))]
     if not names:
         raise ConfigurationError(f"{files.uri} holds no *.parquet of a Bigtable export: name its directory, or leave --export out")
@@ -154,20 +154,20 @@ def _is_export(schema: Any) -> bool:
 # --- the manifest ----------------------------------------------------------------------------------
 
 
-def _find(where: str, runtime: Runtime) -> tuple[Files, str]:
+def _find(where: str, runtime: Runtime) -> tuple[DirectoryFiles, str]:
     """Returns the directory of the report, and the name of its manifest in it."""
     if where.endswith(".json"):
         directory, _, name = where.rpartition("/")
-        files = Files.at(directory or ".", runtime)
+        files = DirectoryFiles.at(directory or ".", runtime)
         return files, name
-    files = Files.at(where.rstrip("/"), runtime)
+    files = DirectoryFiles.at(where.rstrip("/"), runtime)
     manifests = [seen.name for seen in files.list() if seen.name.endswith(MANIFEST_ENDS)]
     if not manifests:
         raise ConfigurationError(f"{files.uri} holds no *{MANIFEST_ENDS} of an inventory report: name the manifest, or its directory")
     return files, max(manifests, key=lambda name: (_snapshot_ns(_parse(files, name), f"{files.uri}/{name}"), name))
 
 
-def _parse(files: Files, name: str) -> dict[str, Any]:
+def _parse(files: DirectoryFiles, name: str) -> dict[str, Any]:
     text = files.read(name)
     if text is None:
         raise ConfigurationError(f"{files.uri}/{name} does not exist: name the manifest of an inventory report, or its directory")
@@ -260,7 +260,7 @@ def _delimiter(told: dict[str, Any]) -> str:
 # --- the shards ------------------------------------------------------------------------------------
 
 
-def _check_there(files: Files, shards: Sequence[str], manifest: str) -> None:
+def _check_there(files: DirectoryFiles, shards: Sequence[str], manifest: str) -> None:
     there = {seen.name for seen in files.list()}
     if absent := [shard for shard in shards if shard not in there]:
         raise ConfigurationError(
@@ -269,7 +269,7 @@ def _check_there(files: Files, shards: Sequence[str], manifest: str) -> None:
         )
 
 
-def _columns(files: Files, shards: Sequence[str], form: str, delimiter: str, manifest: str) -> tuple[str, ...]:
+def _columns(files: DirectoryFiles, shards: Sequence[str], form: str, delimiter: str, manifest: str) -> tuple[str, ...]:
     """Returns the columns of the shards, which must be the same in all of them."""
     found = [_header(files, shard, form, delimiter) for shard in shards]
     for shard, columns in zip(shards, found, strict=True):
@@ -283,7 +283,7 @@ def _columns(files: Files, shards: Sequence[str], form: str, delimiter: str, man
     return found[0]
 
 
-def _header(files: Files, shard: str, form: str, delimiter: str) -> tuple[str, ...]:
+def _header(files: DirectoryFiles, shard: str, form: str, delimiter: str) -> tuple[str, ...]:
     if form == "parquet":
         return tuple(_footer(files, shard).schema.to_arrow_schema().names)
     with files.explained("be read", shard), files.filesystem.open_input_file(f"{files.path}/{shard}") as file:
@@ -291,7 +291,7 @@ def _header(files: Files, shard: str, form: str, delimiter: str) -> tuple[str, .
     return tuple(next(csv.reader([text.splitlines()[0]], delimiter=delimiter))) if text else ()
 
 
-def _footer(files: Files, shard: str) -> Any:
+def _footer(files: DirectoryFiles, shard: str) -> Any:
     with files.explained("be read", shard):
         try:
             return pq.read_metadata(f"{files.path}/{shard}", filesystem=files.filesystem)

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 
 from changelog.base.errors import CorruptRecordError
 from changelog.base.runtime import SystemRuntime
-from recovery.audit.directory import Files
-from recovery.audit.inventory.report import DELETED, Report
+from recovery.audit.directory import DirectoryFiles
+from recovery.audit.inventory.report import DELETED, InventoryReport
 from tiered.bigtable.cells import EXPIRING, LEGACY_TOMBSTONE, MANUAL, METADATA, PAYLOAD, TARGET
 from tiered.gcs.owners import OWNERS
 
@@ -42,7 +42,7 @@ LOOK_AGAIN = ""
 """The fault of a row of an export: what is wrong with it is read from the table."""
 
 
-def read_report(report: Report, shard: int, chosen: Chosen | None = None) -> Iterator[tuple[Any, Any]]:
+def read_report(report: InventoryReport, shard: int, chosen: Chosen | None = None) -> Iterator[tuple[Any, Any]]:
     """Yields the blobs of a shard, batch by batch: name, size, generation; and the number of each one's row.
 
     Rows without a name that is text, rows about deleted blobs, and what is none of the store's blobs are left out. The
@@ -59,7 +59,7 @@ def read_report(report: Report, shard: int, chosen: Chosen | None = None) -> Ite
         yield blobs.filter(kept), numbers[_mask(kept)]
 
 
-def _rows(report: Report, shard: int, columns: Sequence[str]) -> Iterator[Any]:
+def _rows(report: InventoryReport, shard: int, columns: Sequence[str]) -> Iterator[Any]:
     """Yields all rows of a shard with these columns, as they are, and with `timeDeleted` if the report tells that."""
     columns = [*columns, *([DELETED] if DELETED in report.columns else [])]
     with _opened(report.shards[shard]) as file:
@@ -81,7 +81,7 @@ def _numbered(batches: Iterable[Any], chosen: Chosen | None) -> Iterator[tuple[A
         first = following
 
 
-def look_over(report: Report, shard: int) -> Any:
+def look_over(report: InventoryReport, shard: int) -> Any:
     """Returns one row about a shard: rows, nameless, deleted, bucketless, and the least and greatest `bucket`.
 
     `repeated`: how many blobs it lists again. `sketch`: the least `SKETCH` hashes of their names. Memory holds 8 bytes
@@ -236,7 +236,7 @@ def _csv(file: Any, delimiter: str, columns: Sequence[str]) -> Any:
 @contextmanager
 def _opened(path: str) -> Iterator[Any]:
     directory, _, name = path.rpartition("/")
-    files = Files.at(directory, SystemRuntime())
+    files = DirectoryFiles.at(directory, SystemRuntime())
     with files.explained("be read", name), files.filesystem.open_input_file(f"{files.path}/{name}") as file:
         try:
             yield file

@@ -25,7 +25,7 @@ from tiered.errors import InvalidRequestError, TieredError, UnavailableError, Un
 if TYPE_CHECKING:
     from recovery.audit.deleting.losses import Loss
     from recovery.audit.deleting.restoring import Rescued, Returned
-    from recovery.audit.deleting.run import Look, Progress, Wish
+    from recovery.audit.deleting.run import DeletionProgress, Look, Wish
     from recovery.audit.work import Engine
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The directory of a run of the audit, a path or a URI.")]
@@ -52,13 +52,15 @@ def delete(
     """Deletes the orphans that a run found, if they still are. Looks at each again, and writes down each deletion."""
 
     def command() -> int:
-        from recovery.audit.deleting.gates import Asked, check_class
+        from recovery.audit.deleting.gates import DeletionOptions, check_class
         from recovery.audit.deleting.quarantine import check_label
         from recovery.audit.deleting.run import Wish, delete_orphans, look
         from recovery.cli.audit.console import showing
 
         check_class(kind)
-        wish = Wish(run, Asked(at_most, insist, despite_corrupt_rows), rate, None if quarantine is None else check_label(quarantine))
+        wish = Wish(
+            run, DeletionOptions(at_most, insist, despite_corrupt_rows), rate, None if quarantine is None else check_label(quarantine)
+        )
         settings, runtime = choice.existing(), SystemRuntime()
         before = anyio.run(look, settings, wish, runtime)
         if not yes or before.refused:
@@ -105,13 +107,13 @@ def restore(run: Run, yes: Yes = False, rate: Rate = 200.0, kind: Lost = None) -
 
 
 @contextmanager
-def _kept(show: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
+def _kept(show: Callable[[DeletionProgress], None]) -> Iterator[Callable[[DeletionProgress], None]]:
     """Yields a function that shows progress. If the deletion ends with an error, it says what was done before that."""
     from recovery.audit import words
 
-    last: list[Progress] = []
+    last: list[DeletionProgress] = []
 
-    def progress(now: Progress) -> None:
+    def progress(now: DeletionProgress) -> None:
         last[:] = [now]
         show(now)
 
@@ -277,11 +279,11 @@ def _kept_until(loss: Loss) -> str:
     return f": generation {loss.generation}, {words.size(loss.size or 0)}, {times}"
 
 
-def _place(progress: Progress) -> tuple[int, int, float]:
+def _place(progress: DeletionProgress) -> tuple[int, int, float]:
     return progress.done, progress.number, progress.seconds
 
 
-def _how_far(progress: Progress) -> str:
+def _how_far(progress: DeletionProgress) -> str:
     from recovery.audit import words
 
     parts = [f"{words.size(progress.reclaimed)} reclaimed"]

@@ -12,8 +12,8 @@ from rich.table import Table
 from recovery.audit import words
 from recovery.audit.manifest import Manifest
 from recovery.audit.plan import Plan
-from recovery.audit.verdicts import FINDINGS, LOSSES, MEANING, Kind
-from recovery.audit.work import AuditOptions, Progress
+from recovery.audit.verdicts import FINDINGS, LOSSES, MEANING, FindingClass
+from recovery.audit.work import AuditOptions, AuditProgress
 from recovery.cli.audit.console import console, showing
 from recovery.cli.output import dump, write
 from recovery.cli.shared import say
@@ -32,7 +32,8 @@ PIPE_WIDTH = 4096
 """Columns where stdout is no terminal: each class of findings is one line."""
 
 STYLES = {
-    words.Level.CLEAN: "bold green", words.Level.FINDINGS: "bold yellow", words.Level.LOSS: "bold red", words.Level.INCOMPLETE: "bold red",
+    words.AuditLevel.CLEAN: "bold green", words.AuditLevel.FINDINGS: "bold yellow", words.AuditLevel.LOSS: "bold red",
+    words.AuditLevel.INCOMPLETE: "bold red",
 }  # fmt: skip
 
 
@@ -64,16 +65,16 @@ def show_start(inputs: Mapping[str, str], options: AuditOptions, engine: str) ->
     said.print(f"to {words.visible(options.directory)}, on {engine}")
 
 
-def showing_run() -> AbstractContextManager[Callable[[Progress], None]]:
+def showing_run() -> AbstractContextManager[Callable[[AuditProgress], None]]:
     """Yields a function that shows how far a run is."""
     return showing("ranges", _place, _how_far)
 
 
-def _place(progress: Progress) -> tuple[int, int, float]:
+def _place(progress: AuditProgress) -> tuple[int, int, float]:
     return progress.ranges_done, progress.ranges, progress.seconds
 
 
-def _how_far(progress: Progress) -> str:
+def _how_far(progress: AuditProgress) -> str:
     parts = [f"{words.count(progress.names, 'blob')}", f"{progress.names_per_s:,.0f}/s"]
     if progress.seconds_left is not None:
         parts.append(f"{words.duration(progress.seconds_left)} left")
@@ -140,7 +141,7 @@ def show_summary(said: Console, manifest: Manifest, directory: str, price: float
         said.print(f"The same command goes on with the ranges that are missing: --to {words.visible(directory)}")
 
 
-def _style(kind: Kind) -> str | None:
+def _style(kind: FindingClass) -> str | None:
     return "bold red" if kind in LOSSES else "bold" if kind in FINDINGS else None
 
 

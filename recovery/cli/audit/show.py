@@ -14,8 +14,8 @@ import anyio
 
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.manifest import Cutoff
-from recovery.audit.show import BLOBS_MAX, PAYLOAD_MAX, Looked, LookedBlob, LookedRow, Told, look_at, told_by, verdict
-from recovery.audit.verdicts import MEANING, Kind
+from recovery.audit.show import BLOBS_MAX, PAYLOAD_MAX, LookedBlob, LookedRow, NameReport, RunRecord, look_at, told_by, verdict
+from recovery.audit.verdicts import MEANING, FindingClass
 from recovery.audit.verify import READ_BUDGET_S
 from recovery.audit.words import count, moment, size, span, visible
 from recovery.cli.output import dump, write
@@ -44,7 +44,7 @@ def show_name(settings: Settings, name: str, run: str | None, grace: str | None,
     return A_FINDING if looked.findings else NOTHING_WRONG
 
 
-def show_looked(looked: Looked, told: Told | None, as_json: bool) -> None:
+def show_looked(looked: NameReport, told: RunRecord | None, as_json: bool) -> None:
     if as_json:
         write(dump(plain(looked, told)))
         return
@@ -55,13 +55,13 @@ def show_looked(looked: Looked, told: Told | None, as_json: bool) -> None:
 # --- for people and for programs -----------------------------------------------------------------
 
 
-def plain(looked: Looked, told: Told | None) -> dict[str, Any]:
+def plain(looked: NameReport, told: RunRecord | None) -> dict[str, Any]:
     """Returns what `--json` shows: plain values by the names of the fields. Times are nanoseconds since 1970."""
     run = None if told is None else asdict(told) | {"findings": [finding._asdict() for finding in told.findings]}
     return {**asdict(looked), "verdict": verdict(looked), "findings": list(looked.findings), "run": run}
 
 
-def lines(looked: Looked, told: Told | None) -> Iterator[str]:
+def lines(looked: NameReport, told: RunRecord | None) -> Iterator[str]:
     """Yields what people are shown, line by line. Characters that a terminal would act on are escaped (`visible`)."""
     yield visible(f"{looked.name}: {verdict(looked)}")
     yield _field("as of", f"{moment(looked.as_of_ns)}; nothing younger than {span(looked.grace_s)} is called an orphan")
@@ -100,13 +100,13 @@ def _blob_lines(blob: LookedBlob, as_of_ns: int) -> Iterator[str]:
     if blob.created_ns is not None:
         deadline = _deadline(blob.deadline_ns, as_of_ns)
         yield from _fields({"created": moment(blob.created_ns), "deadline": deadline, "generation": str(blob.generation)})
-    if blob.kind is Kind.REFERENCED:
+    if blob.kind is FindingClass.REFERENCED:
         yield from _fields({"payload": "was read, and matches its checksum" if blob.was_read else "was not read (--verify reads it)"})
     for each in blob.remedy:
         yield from _fields({"remedy": each})
 
 
-def _told_lines(told: Told) -> Iterator[str]:
+def _told_lines(told: RunRecord) -> Iterator[str]:
     evidence = "" if told.complete else "; it is not complete, so its findings may be wrong"
     audited = "" if told.audited else "; it did not get to this name"
     found = count(len(told.findings), "finding") + (" and more" if told.more else "")
@@ -142,14 +142,14 @@ def _fields(values: dict[str, str | None]) -> Sequence[str]:
 # --- what is looked at ---------------------------------------------------------------------------
 
 
-async def _look(settings: Settings, name: str, grace_s: float, verify: bool) -> Looked:
+async def _look(settings: Settings, name: str, grace_s: float, verify: bool) -> NameReport:
     runtime = SystemRuntime()
     async with open_backends(settings, runtime, writes=False) as backends:
         as_of_ns = await ask(backends.tiers.long_term.now_ns, runtime, READ_BUDGET_S)
         return await look_at(backends, name, settings, Cutoff(as_of_ns=as_of_ns, grace_s=grace_s), runtime, None if verify else PAYLOAD_MAX)
 
 
-def _told(where: str, name: str, settings: Settings) -> Told:
+def _told(where: str, name: str, settings: Settings) -> RunRecord:
     from recovery.audit.evidence import evidence
     from recovery.audit.ledger import RunDirectory  # needs Arrow
     from recovery.audit.plan import check_same, inputs_of

@@ -17,7 +17,18 @@ import anyio
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.google.tokens import GoogleAuthorization
-from recovery.feed.sinks.sink import CONTENT_TYPES, MARK, MARK_BYTES_MAX, MARK_TYPE, Held, Owner, Parcel, folder_of, generation_of, time_of
+from recovery.feed.sinks.sink import (
+    CONTENT_TYPES,
+    MARK,
+    MARK_BYTES_MAX,
+    MARK_TYPE,
+    Owner,
+    Parcel,
+    SinkContent,
+    folder_of,
+    generation_of,
+    time_of,
+)
 from tiered.gcs.files import GcsFiles
 from tiered.gcs.http import SCOPE
 from tiered.settings import GcsSettings
@@ -51,7 +62,7 @@ class BucketSink:
                 )
             self._known.add(parcel.folder)
 
-    async def look(self, generation: int, since: int) -> Held:
+    async def look(self, generation: int, since: int) -> SinkContent:
         with self._explained("questions"):
             files = await self._opened()
             raw = await files.read(f"{self._prefix}{MARK}", MARK_BYTES_MAX)
@@ -61,7 +72,7 @@ class BucketSink:
                 known[0] async for name in files.names(folder, f"{folder}{since:019d}")
                 if (known := time_of(name.removeprefix(folder))) is not None
             ]  # fmt: skip
-            return Held(owner, await self._newest(files), tuple(times))
+            return SinkContent(owner, await self._newest(files), tuple(times))
 
     async def _newest(self, files: GcsFiles) -> int | None:
         """Returns the latest generation of which a file is there. Each question passes the files of one by."""

@@ -27,7 +27,7 @@ LATER = (408, 425, 429)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SinkResponse:
     """`body`: the beginning of the body."""
 
     status: int
@@ -60,7 +60,7 @@ class HttpClient:
         self._timeout_s = timeout_s
         self._client: httpx.AsyncClient | None = None
 
-    async def ask(self, method: str, path: str, headers: dict[str, str], body: bytes, bytes_max: int, size: int = 0) -> Answer:
+    async def ask(self, method: str, path: str, headers: dict[str, str], body: bytes, bytes_max: int, size: int = 0) -> SinkResponse:
         """Sends one request. Returns the answer with at most so many bytes of its body.
 
         `path`: below the URL. `size`: it may take the time of so many bytes. `UnavailableError`: there is no answer.
@@ -78,7 +78,7 @@ class HttpClient:
                 async with self._client.stream(method, url, headers=headers, content=body, auth=self._auth) as response:
                     beginning = await _beginning(response, bytes_max)
                     told = response.headers
-                    return Answer(response.status_code, told.get("Location", ""), told.get("Content-Type", ""), beginning)
+                    return SinkResponse(response.status_code, told.get("Location", ""), told.get("Content-Type", ""), beginning)
         except TimeoutError:
             raise UnavailableError(f"{self.name} gave no answer within {timeout_s:g} s") from None
         except (httpx.RequestError, httpx.StreamError, ssl.SSLError, OSError) as error:

@@ -33,7 +33,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Unavai
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from recovery.feed.files import is_left_out
-from recovery.feed.sinks.sink import MARK, MARK_BYTES_MAX, Held, Owner, Parcel, folder_of, generation_of, time_of
+from recovery.feed.sinks.sink import MARK, MARK_BYTES_MAX, Owner, Parcel, SinkContent, folder_of, generation_of, time_of
 
 _PARTIAL = re.compile(r"\.[0-9]{19}\.[a-z]+\.[0-9a-f]{16}\.partial")
 _OWN_OF_THE_DISK = "lost+found"
@@ -69,7 +69,7 @@ class DirectorySink:
         chance = self._runtime.random.getrandbits(64)
         await in_thread(partial(self._keep, parcel, f".{parcel.name}.{chance:016x}.partial"), self._thread)
 
-    async def look(self, generation: int, since: int) -> Held:
+    async def look(self, generation: int, since: int) -> SinkContent:
         return await in_thread(partial(self._look, generation, since), self._thread)
 
     async def claim(self, owner: Owner) -> bool:
@@ -92,16 +92,16 @@ class DirectorySink:
                 _create(folder / parcel.name, parcel, folder / beside)
             sync_directory(folder)
 
-    def _look(self, generation: int, since: int) -> Held:
+    def _look(self, generation: int, since: int) -> SinkContent:
         with self._explained("be looked at"):
             try:
                 names = os.listdir(self.root)
             except FileNotFoundError:
-                return Held(None, None, ())
+                return SinkContent(None, None, ())
             generations = [number for name in names if (number := generation_of(name)) is not None and _has_files(self.root / name)]
             files = os.listdir(self.root / folder_of(generation)) if generation in generations else []
             times = sorted(known[0] for name in files if (known := time_of(name)) is not None and known[0] >= since)
-            return Held(self._mark(), max(generations, default=None), tuple(times))
+            return SinkContent(self._mark(), max(generations, default=None), tuple(times))
 
     def _mark(self) -> Owner | None:
         try:

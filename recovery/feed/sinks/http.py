@@ -27,8 +27,19 @@ from hashlib import sha256
 import httpx
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
-from recovery.feed.sinks.client import ANSWER_TIMEOUT_S, TOLD_BYTES_MAX, Answer, HttpClient, shown_location
-from recovery.feed.sinks.sink import CONTENT_TYPES, MARK, MARK_BYTES_MAX, MARK_TYPE, Held, Owner, Parcel, folder_of, generation_of, time_of
+from recovery.feed.sinks.client import ANSWER_TIMEOUT_S, TOLD_BYTES_MAX, HttpClient, SinkResponse, shown_location
+from recovery.feed.sinks.sink import (
+    CONTENT_TYPES,
+    MARK,
+    MARK_BYTES_MAX,
+    MARK_TYPE,
+    Owner,
+    Parcel,
+    SinkContent,
+    folder_of,
+    generation_of,
+    time_of,
+)
 
 LIST_BYTES_MAX = 64 * 2**20
 """A longer list of files is not read: some 600,000 files."""
@@ -76,7 +87,7 @@ class HttpSink:
                 " it stays as it is; find out who wrote it, and move it away"
             )
 
-    async def look(self, generation: int, since: int) -> Held | None:
+    async def look(self, generation: int, since: int) -> SinkContent | None:
         self._tells = False
         if (folders := await self._listed("")) is None:
             return None
@@ -88,7 +99,7 @@ class HttpSink:
             raise self._refusal("GET", MARK, mark)
         owner = Owner.from_bytes(mark.body, f"{self.name}/{MARK}") if mark.status == 200 else None
         self._tells = True
-        return Held(owner, max(generations, default=None), tuple(times))
+        return SinkContent(owner, max(generations, default=None), tuple(times))
 
     async def claim(self, owner: Owner) -> bool:
         if not self._tells:
@@ -124,7 +135,7 @@ class HttpSink:
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    def _refusal(self, method: str, path: str, answer: Answer) -> UnavailableError | ConfigurationError:
+    def _refusal(self, method: str, path: str, answer: SinkResponse) -> UnavailableError | ConfigurationError:
         status, told = answer.status, answer.told
         what = f"{self.name} answered {method} of {path} with {status}"
         if answer.may_pass:

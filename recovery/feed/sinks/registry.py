@@ -19,7 +19,7 @@ import httpx
 from changelog.base.errors import ConfigurationError, UnavailableError
 from recovery.feed.avro import REFERENCES, SCHEMA_ID_MAX, parse_union
 from recovery.feed.errors import FeedError
-from recovery.feed.sinks.client import ANSWER_TIMEOUT_S, Answer, HttpClient, shown_location
+from recovery.feed.sinks.client import ANSWER_TIMEOUT_S, HttpClient, SinkResponse, shown_location
 
 ANSWER_BYTES_MAX = 1 << 20
 TYPE = "application/vnd.schemaregistry.v1+json"
@@ -89,7 +89,7 @@ class SchemaRegistry:
             raise self._no_registry(path, "it is no JSON object")
         return said
 
-    def _refusal(self, path: str, answer: Answer) -> UnavailableError | ConfigurationError:
+    def _refusal(self, path: str, answer: SinkResponse) -> UnavailableError | ConfigurationError:
         what = f"the schema registry {self.name} answered POST of {path} with {answer.status}"
         if answer.may_pass:
             return UnavailableError(f"{what}{answer.told}").coded(str(answer.status))

@@ -24,7 +24,7 @@ from hashlib import sha256
 from typing import Any, Literal, Protocol, Self, cast, get_args
 
 from changelog.base.errors import ConfigurationError
-from recovery.feed.files import Form, read
+from recovery.feed.files import FileFormat, read
 from recovery.feed.messages import Message
 from recovery.visible import visible
 
@@ -82,7 +82,7 @@ class Parcel:
 
         `ConfigurationError`: it is Avro, and fastavro is not installed.
         """
-        form = Form.JSON if self.suffix == "json" else Form.AVRO
+        form = FileFormat.JSON if self.suffix == "json" else FileFormat.AVRO
         opened = cast(io.RawIOBase, io.BytesIO(self.data))
         return (located.message for located in read(self.path, form, open_file=lambda _: opened))
 
@@ -112,7 +112,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class SinkContent:
     """What is in a place. `owner`: whom its mark names; None: it has none. `newest`: the latest generation that has a
     file; None: none has. `times`: those of the files that were asked for, in order.
     """
@@ -152,7 +152,7 @@ class Sink(Protocol):
         the sink has the whole parcel or nothing that a reader sees.
         """
 
-    async def look(self, generation: int, since: int) -> Held | None:
+    async def look(self, generation: int, since: int) -> SinkContent | None:
         """Returns what is there, with the times of the files of this generation from `since` on. None: it cannot tell.
 
         `UnavailableError` and `ConfigurationError`: as of `deliver`; also, its mark cannot be read.

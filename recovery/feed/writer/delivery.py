@@ -34,7 +34,7 @@ from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.log import ChangeLog
-from recovery.feed.sinks.sink import Held, Owner, Sink, folder_of
+from recovery.feed.sinks.sink import Owner, Sink, SinkContent, folder_of
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.feed.writer.positions import FileCount, Position, advance, read, renew
 from recovery.feed.writer.stored import Journaled
@@ -158,11 +158,11 @@ class Delivery:
             self._look_at_all = self._runtime.monotonic() + LOOK_AT_ALL_EVERY_S
         self.has_looked, self._look_at = True, self._runtime.monotonic() + LOOK_AT_SINK_EVERY_S
 
-    async def _held(self) -> Held | None:
+    async def _held(self) -> SinkContent | None:
         """Returns what the sink has from the last file that it acknowledged on."""
         return await self._sink.look(self._generation, max(0, self.acknowledged))
 
-    async def _count_files(self, whole: Held) -> None:
+    async def _count_files(self, whole: SinkContent) -> None:
         """Compares all files that the sink has with those that it acknowledged. The first time, they are believed."""
         if self.acknowledged < 0 or self.went_back is not None:
             return
@@ -177,7 +177,7 @@ class Delivery:
                 f" readers stand still where one is missing: bring the files back, or {NEW_GENERATION}"
             )
 
-    async def _claim(self, held: Held | None) -> Held | None:
+    async def _claim(self, held: SinkContent | None) -> SinkContent | None:
         """Marks the sink, unless its files are of nobody knows whom. Returns what is there then."""
         if held is not None and held.newest is not None and not (self._delivered_before or held.times):
             raise ConfigurationError(
@@ -190,7 +190,7 @@ class Delivery:
             return held
         return await self._held()  # another feed may have been faster
 
-    async def _judge(self, held: Held) -> None:
+    async def _judge(self, held: SinkContent) -> None:
         if (owner := held.owner) is not None and owner.feed != self._owner.feed:
             raise ConfigurationError(
                 f"the sink {self._name} is the place of another feed, {owner.feed} of {owner.store}; this is {self._owner.feed} of"
@@ -219,7 +219,7 @@ class Delivery:
         else:
             raise self._lost()
 
-    def _has_lost(self, held: Held) -> bool:
+    def _has_lost(self, held: SinkContent) -> bool:
         return self.acknowledged >= 0 and self.acknowledged not in held.times[:1] and (held.newest or 0) <= self._generation
 
     async def _is_fenced(self, checkpoint: Checkpoint) -> bool:

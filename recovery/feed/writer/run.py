@@ -30,8 +30,8 @@ from recovery.feed.writer.cleaning import Cleaning
 from recovery.feed.writer.delivery import Delivery
 from recovery.feed.writer.owner import owner_of
 from recovery.feed.writer.positions import Position, read
-from recovery.feed.writer.source import Counts, FeedSource
-from recovery.feed.writer.writer import CALL_BUDGET_S, FeedWriter, FencedError, Step
+from recovery.feed.writer.source import FeedSource, FeedWriterCounts
+from recovery.feed.writer.writer import CALL_BUDGET_S, FeedWriter, FencedError, StepResult
 from tiered.open import Backends
 from tiered.protocol.feed_off import OVER_AFTER_MS
 from tiered.protocol.retry import persist
@@ -74,7 +74,7 @@ class FeedRun:
         self, backends: Backends, runtime: Runtime, settings: Settings, sinks: Mapping[str, Sink], *,
         new_generation: bool = False, once: bool = False, on_standby: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        self.counts = Counts()
+        self.counts = FeedWriterCounts()
         self.left = 0
         self._gave_up = False
         self.writer = FeedWriter(backends, runtime, settings, store_of(settings), self.counts)
@@ -244,10 +244,10 @@ class FeedRun:
                     step = await self.writer.step()
                     self._last = self.writer.checkpoint
                     await self.writer.trim(min(delivery.acknowledged for delivery in deliveries))
-                    if self._once and step in (Step.IDLE, Step.DONE):
+                    if self._once and step in (StepResult.IDLE, StepResult.DONE):
                         await self._finish_once(self.writer.checkpoint.timestamp, set(self.writer.covered), deliveries, cleaning)
                         self._check_feed_is_on()
-                    elif step is not Step.MORE:
+                    elif step is not StepResult.MORE:
                         await self.rest(self._settings.feed.poll_s)
             except TieredError as error:  # raised below, because the task group would wrap it
                 failure = error

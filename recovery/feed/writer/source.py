@@ -33,7 +33,7 @@ RECORDS = "records"
 
 
 @dataclass(slots=True)
-class Counts:
+class FeedWriterCounts:
     """What a writer has done since it was made. The writer adds to it, without a call to anything.
 
     `hints`: entries that it has read as hints, each time it reads them. `hint_bytes`: their encoded size. `staged` and
@@ -47,7 +47,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RetainedEntries:
     """Entries that are kept for the feed. `entries`: how many; None: not known, because there are too many.
 
     `estimated`: `entries` is no more than an estimate. `oldest_ms`: since when the oldest of those that were read is
@@ -59,7 +59,7 @@ class Kept:
     oldest_ms: int | None
 
 
-async def count_kept(log: ChangeLog, runtime: Runtime, within_s: float = COUNT_S) -> Kept:
+async def count_kept(log: ChangeLog, runtime: Runtime, within_s: float = COUNT_S) -> RetainedEntries:
     """Counts the entries that are kept for the feed. Raises the errors of `ChangeLog.kept`."""
     oldest_ms: int | None = None
 
@@ -70,7 +70,7 @@ async def count_kept(log: ChangeLog, runtime: Runtime, within_s: float = COUNT_S
         return True
 
     found = await count_entries(log.kept, log.ranges(), look, runtime, within_s)
-    return Kept(found.number, found.estimated, oldest_ms)
+    return RetainedEntries(found.number, found.estimated, oldest_ms)
 
 
 def acknowledged(checkpoint: Checkpoint, sinks: Iterable[str], known: Mapping[str, Position]) -> int:
@@ -92,7 +92,7 @@ class FeedSource(Reporting):
     what the writer adds to.
     """
 
-    def __init__(self, log: ChangeLog, runtime: Runtime, settings: Settings, instance: str, counts: Counts) -> None:
+    def __init__(self, log: ChangeLog, runtime: Runtime, settings: Settings, instance: str, counts: FeedWriterCounts) -> None:
         super().__init__(log, runtime, instance)
         self._settings = settings
         self._counts = counts

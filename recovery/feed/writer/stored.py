@@ -25,7 +25,7 @@ from typing import cast
 
 from changelog.base.errors import CorruptRecordError
 from changelog.log import VALUE_BYTES_MAX, ChangeLog
-from recovery.feed.files import Form, encoded, read
+from recovery.feed.files import FileFormat, encoded, read
 from recovery.feed.index_value import blob_of, index_value
 from recovery.feed.messages import Message, Update, Updates
 from recovery.feed.sinks.sink import Parcel, Suffix
@@ -87,7 +87,7 @@ class StoredFeed:
 
     # --- staged files ----------------------------------------------------------------------------
 
-    async def stage(self, messages: Sequence[Message], count: int, time: int, form: Form, epoch: int, seq: int) -> Staged:
+    async def stage(self, messages: Sequence[Message], count: int, time: int, form: FileFormat, epoch: int, seq: int) -> Staged:
         """Writes the file of a transaction under a name of its own. Nobody reads it before the commit."""
         data = encoded(messages, form, self.generation)
         parts = [data[begin : begin + VALUE_BYTES_MAX] for begin in range(0, len(data), VALUE_BYTES_MAX)]
@@ -261,5 +261,5 @@ def _blobs(values: Mapping[str, bytes], prefix: str) -> dict[str, str]:
     return {(path := key.removeprefix(prefix)): blob_of(path, value) for key, value in values.items()}
 
 
-def _form(staged: Staged) -> Form:
-    return Form(staged.object.rpartition(".")[2])
+def _form(staged: Staged) -> FileFormat:
+    return FileFormat(staged.object.rpartition(".")[2])

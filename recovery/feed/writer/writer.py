@@ -33,12 +33,12 @@ from changelog.base.events import events
 from changelog.base.runtime import Runtime, instance_name
 from changelog.change import LOG_PREFIX, Entry, Unreadable, encode
 from changelog.log import CLOCK, LOG_END, KeyRange
-from recovery.feed.files import Form
+from recovery.feed.files import FileFormat
 from recovery.feed.index_value import IndexDamagedError
 from recovery.feed.messages import Message, Progress, Update, Updates
 from recovery.feed.writer.changes import References, difference, of_objects, of_range
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass, Staged
-from recovery.feed.writer.source import Counts
+from recovery.feed.writer.source import FeedWriterCounts
 from recovery.feed.writer.stored import Journaled, StoredFeed
 from tiered.metadata import NS_PER_MS
 from tiered.open import Backends
@@ -80,7 +80,7 @@ class _IndexLostError(Exception):
     """A whole pass did not meet all that was published. It never leaves this module."""
 
 
-class Step(Enum):
+class StepResult(Enum):
     """What a step did."""
 
     IDLE = "there was nothing to do"
@@ -118,7 +118,7 @@ class FeedWriter:
     of their times. `covered`: the hints that a commit covers, by key. Whoever cleans up after them takes them out.
     """
 
-    def __init__(self, backends: Backends, runtime: Runtime, settings: Settings, store: str, counts: Counts) -> None:
+    def __init__(self, backends: Backends, runtime: Runtime, settings: Settings, store: str, counts: FeedWriterCounts) -> None:
         self.counts = counts
         self.waiting: list[Journaled] = []
         self.covered: dict[str, Covered] = {}
@@ -126,7 +126,7 @@ class FeedWriter:
         self._rows = backends.tiers.high_volume
         self._runtime = runtime
         self._settings = settings.feed
-        self._form = Form(settings.feed.format)
+        self._form = FileFormat(settings.feed.format)
         self._store = store
         self.name = instance_name(runtime, "feed")
         self._checkpoint: Checkpoint | None = None
@@ -251,7 +251,7 @@ class FeedWriter:
 
     # --- one transaction ---------------------------------------------------------------------------
 
-    async def step(self) -> Step:
+    async def step(self) -> StepResult:
         """Publishes what has changed, as one transaction. Raises `FencedError`, or the error of a service.
 
         After an error call `open` before the next step: what the checkpoint is may be unknown.
@@ -261,17 +261,17 @@ class FeedWriter:
             self._has_others = await self._persist(lambda: self.stored.sweep_others(SWEPT_AT_ONCE, known.epoch))
         if self.feed_off and self._runtime.monotonic() - self._looked_at >= self._settings.progress_every_s:
             await self._look_for_feed_off()
-            return Step.MORE
+            return StepResult.MORE
         if known.gap and not self.feed_off:
             if await self._look_for_feed_off():
-                return Step.MORE
+                return StepResult.MORE
             return await self._begin_pass(replace(known, gap=False), withheld=True)
         if known.scan is None and not self.feed_off and abs(self._now_ms() - (known.passed or 0)) > self._settings.reconcile_every_s * 1000:
             return await self._begin_pass(known, withheld=False)
         if self._is_full():
             if self._runtime.monotonic() - self._moved_at >= self._settings.progress_every_s:
                 await self._commit(self._raw, replace(known, seq=known.seq + 1))  # otherwise another one takes over
-            return Step.PAUSED
+            return StepResult.PAUSED
         hints, more = await self._hints()
         if any(isinstance(hint, Unreadable) for hint in hints.values()):
             return await self._park(hints)
@@ -280,9 +280,9 @@ class FeedWriter:
         told_at = self._moved_at if self.feed_off else self._told_at  # who publishes no progress still shows that it lives
         due = self._runtime.monotonic() - told_at >= self._settings.progress_every_s
         if not entries and known.scan is None and not due:
-            return Step.IDLE
+            return StepResult.IDLE
         if not self.feed_off and await self._look_for_feed_off():
-            return Step.MORE
+            return StepResult.MORE
         wanted = await self._persist(lambda: of_objects(self._rows, {entry.change.object for entry in entries.values()}))
         try:
             intent = await self._intent(known, entries, wanted, time)
@@ -292,11 +292,11 @@ class FeedWriter:
         except (_IndexLostError, IndexDamagedError) as error:
             events.warning("feed_index_lost", error, generation=known.generation)
             await self._begin_generation(self._raw, known)
-            return Step.MORE
+            return StepResult.MORE
         self.counts.hints += len(entries)
         self.counts.hint_bytes += sum(len(encode(entry)) for entry in entries.values())
         self._cover(entries, intent.read)
-        return Step.MORE if more or intent.scan is not None else Step.DONE
+        return StepResult.MORE if more or intent.scan is not None else StepResult.DONE
 
     async def _intent(self, known: Checkpoint, hints: Mapping[str, Entry], wanted: References, time: int) -> Intent:
         """The difference of the hints' objects, and of a page of the pass, if one is under way."""
@@ -387,7 +387,7 @@ class FeedWriter:
             start = page.next_start
         return found, False
 
-    async def _park(self, hints: Mapping[str, Entry | Unreadable]) -> Step:
+    async def _park(self, hints: Mapping[str, Entry | Unreadable]) -> StepResult:
         """Parks hints that cannot be read. What they were about is found by a pass over all rows.
 
         One that changes meanwhile is looked at again later.
@@ -402,7 +402,7 @@ class FeedWriter:
             else:
                 self._aside[hint.key] = self._runtime.monotonic() + DAMAGED_AGAIN_S
         if not parked or self.feed_off:  # then a pass comes anyway
-            return Step.MORE
+            return StepResult.MORE
         return await self._begin_pass(self.checkpoint, withheld=True)
 
     def _cover(self, hints: Mapping[str, Entry], read: References) -> None:
@@ -440,13 +440,13 @@ class FeedWriter:
 
     # --- passes ------------------------------------------------------------------------------------
 
-    async def _begin_pass(self, known: Checkpoint, *, withheld: bool) -> Step:
+    async def _begin_pass(self, known: Checkpoint, *, withheld: bool) -> StepResult:
         """Begins a pass over all rows, or begins it anew. A pass that withholds progress goes on to do so."""
         withheld = withheld or (known.scan is not None and known.scan.withheld)
         self._boundaries = await self._persist(lambda: self._rows.boundaries(PARTS))
         await self._commit(self._raw, replace(known, seq=known.seq + 1, scan=_pass(self._now_ms(), withheld=withheld)))
         events.info("feed_pass_began", generation=known.generation, withheld=withheld)
-        return Step.MORE
+        return StepResult.MORE
 
     def _estimate(self, reached: str, read: int) -> int | None:
         """About how many references the pass will read, by how many parts it has read. None: nothing tells yet."""

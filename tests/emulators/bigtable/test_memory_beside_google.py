@@ -49,7 +49,7 @@ from changelog.bigtable.log import BigTableChangeLog
 from changelog.bigtable.row_merge import CellRow, RowMerge
 from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, Unreadable
 from changelog.log import LOG_END, KeyRange
-from emulators.bigtable.faulty_channel import Call
+from emulators.bigtable.faulty_channel import FaultyCall
 from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
@@ -120,7 +120,7 @@ class Twins:
                 raise expected
             return expected
 
-        return lambda request, *, timeout, metadata=None: Call(lambda: ask_both(request))
+        return lambda request, *, timeout, metadata=None: FaultyCall(lambda: ask_both(request))
 
 
 async def outcome(answer: Awaitable[list[Message]]) -> Any:

@@ -18,10 +18,19 @@ import pytest
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from changelog.sqlite.database import Database
-from emulators.demo.check import FLAWS, Content, History, check, dangling, unfinished
+from emulators.demo.check import FLAWS, Content, ObjectHistory, check, dangling, unfinished
 from emulators.demo.files import StoredFiles, blob_path
-from emulators.demo.journal import DIRECTOR, Answer, Journal, Kind, Operation, Tail, process_ends, read_operations
-from emulators.demo.load import INLINE_BYTES_MAX, Step, object_ids, payload, steps
+from emulators.demo.journal import (
+    DIRECTOR,
+    JournaledAnswer,
+    JournaledOperation,
+    OperationJournal,
+    OperationKind,
+    Tail,
+    process_ends,
+    read_operations,
+)
+from emulators.demo.load import INLINE_BYTES_MAX, LoadStep, object_ids, payload, steps
 from emulators.demo.unfenced import without_fence
 from emulators.demo.writer import perform
 from tiered.embedded.file import path_of
@@ -80,15 +89,18 @@ def run(made: Run, tmp_path: Path) -> Run:
 
 async def _write(run: Run) -> None:
     """Leaves SMALL inline, LARGE in a blob, and GONE deleted; each was overwritten."""
-    runtime, journal = SystemRuntime(), Journal(run.journal / "w0.0.jsonl")
+    runtime, journal = SystemRuntime(), OperationJournal(run.journal / "w0.0.jsonl")
     todo = [
-        Step("w0.0-0-1", Kind.PUT, SMALL, payload(1, "w0.0-0-1", INLINE_BYTES_MAX + 1)), Step("w0.0-0-2", Kind.PUT, SMALL, b"the second"),
-        Step("w0.0-0-3", Kind.PUT, LARGE, b"the third"), Step("w0.0-0-4", Kind.PUT, LARGE, payload(1, "w0.0-0-4", 2 * INLINE_BYTES_MAX)),
-        Step("w0.0-0-5", Kind.PUT, GONE, b"the fifth"), Step("w0.0-0-6", Kind.DELETE, GONE, b""),
-        *(Step(f"w0.0-1-{number}", Kind.GET, object_id, b"") for number, object_id in enumerate((SMALL, LARGE, GONE))),
+        LoadStep("w0.0-0-1", OperationKind.PUT, SMALL, payload(1, "w0.0-0-1", INLINE_BYTES_MAX + 1)),
+        LoadStep("w0.0-0-2", OperationKind.PUT, SMALL, b"the second"),
+        LoadStep("w0.0-0-3", OperationKind.PUT, LARGE, b"the third"),
+        LoadStep("w0.0-0-4", OperationKind.PUT, LARGE, payload(1, "w0.0-0-4", 2 * INLINE_BYTES_MAX)),
+        LoadStep("w0.0-0-5", OperationKind.PUT, GONE, b"the fifth"),
+        LoadStep("w0.0-0-6", OperationKind.DELETE, GONE, b""),
+        *(LoadStep(f"w0.0-1-{number}", OperationKind.GET, object_id, b"") for number, object_id in enumerate((SMALL, LARGE, GONE))),
     ]
     async with open_storage(Settings(directory=run.store, changelog="sqlite", inline_bytes_max=INLINE_BYTES_MAX), runtime) as storage:
-        assert [await perform(storage, journal, runtime, step) for step in todo] == [Answer.OK] * len(todo)
+        assert [await perform(storage, journal, runtime, step) for step in todo] == [JournaledAnswer.OK] * len(todo)
     journal.close()
 
 
@@ -212,7 +224,7 @@ def test_what_dangled_for_a_while_is_counted_although_it_is_gone(run: Run) -> No
 
 @pytest.mark.parametrize(("late_s", "flaws"), [(0.0, {"lost": 1}), (4.0, {})])
 def test_what_a_dead_process_sent_may_take_effect_for_as_long_as_the_backend_says(late_s: float, flaws: dict[str, int], run: Run) -> None:
-    dead, other, director = (Journal(run.journal / name) for name in ("w1.0.jsonl", "w2.0.jsonl", DIRECTOR))
+    dead, other, director = (OperationJournal(run.journal / name) for name in ("w1.0.jsonl", "w2.0.jsonl", DIRECTOR))
     dead.write(at=1.0, begin="dead", object="o", kind="put", size=1, digest="d")
     director.write(at=2.0, process="w1.0", event="killed")
     for at, operation, kind, digest in ((3.0, "put", "put", "o"), (5.0, "get", "get", None), (7.0, "delete", "delete", None)):
@@ -240,12 +252,12 @@ def test_names_become_the_paths_that_the_store_uses(object_id: object) -> None:
 # --- what may be seen ----------------------------------------------------------------------------
 
 
-def put(name: str, began: float, ended: float = math.inf, answer: Answer = Answer.OK) -> Operation:
-    return Operation(name, "o", Kind.PUT, name, began, ended, answer)
+def put(name: str, began: float, ended: float = math.inf, answer: JournaledAnswer = JournaledAnswer.OK) -> JournaledOperation:
+    return JournaledOperation(name, "o", OperationKind.PUT, name, began, ended, answer)
 
 
-def delete(began: float, ended: float = math.inf, answer: Answer = Answer.OK) -> Operation:
-    return Operation("d", "o", Kind.DELETE, None, began, ended, answer)
+def delete(began: float, ended: float = math.inf, answer: JournaledAnswer = JournaledAnswer.OK) -> JournaledOperation:
+    return JournaledOperation("d", "o", OperationKind.DELETE, None, began, ended, answer)
 
 
 def seen(name: str) -> Content:
@@ -261,24 +273,26 @@ def seen(name: str) -> Content:
         ([put("a", 1, 2), put("b", 3, 4)], seen("b"), None),
         ([put("a", 1, 2), put("b", 3, 4)], seen("a"), "lost"),
         ([put("a", 1, 3), put("b", 2, 4)], seen("a"), None),  # they overlap: either may be the last
-        ([put("a", 1, 2, Answer.NONE), put("b", 3, 4)], seen("a"), "lost"),
-        ([put("a", 1, 3, Answer.NONE), put("b", 2, 4)], seen("a"), None),  # killed, after it had taken effect
-        ([put("a", 1, 2), put("b", 3, 4, Answer.NO)], seen("a"), None),
-        ([put("a", 1, 2), put("b", 3, 4, Answer.NO)], seen("b"), "false_no"),
-        ([put("a", 1, 2, Answer.SETTLED), put("b", 3, 4)], seen("a"), "lost"),
-        ([put("a", 1, math.inf, Answer.UNKNOWN), put("b", 3, 4)], seen("a"), None),  # it may still have landed
+        ([put("a", 1, 2, JournaledAnswer.NONE), put("b", 3, 4)], seen("a"), "lost"),
+        ([put("a", 1, 3, JournaledAnswer.NONE), put("b", 2, 4)], seen("a"), None),  # killed, after it had taken effect
+        ([put("a", 1, 2), put("b", 3, 4, JournaledAnswer.NO)], seen("a"), None),
+        ([put("a", 1, 2), put("b", 3, 4, JournaledAnswer.NO)], seen("b"), "false_no"),
+        ([put("a", 1, 2, JournaledAnswer.SETTLED), put("b", 3, 4)], seen("a"), "lost"),
+        ([put("a", 1, math.inf, JournaledAnswer.UNKNOWN), put("b", 3, 4)], seen("a"), None),  # it may still have landed
         ([put("a", 1, 2)], seen("z"), "mixed_up"),
         ([put("a", 1, 2), delete(3, 4)], None, None),
         ([put("a", 1, 2), delete(3, 4)], seen("a"), "lost"),
         ([delete(1, 2), put("a", 3, 4)], None, "lost"),
         ([delete(1, 4), put("a", 2, 3)], None, None),
-        ([put("a", 1, 2), delete(3, 4, Answer.NONE)], None, None),
-        ([put("a", 1, 2), delete(3, 4, Answer.NO)], None, "false_no"),
-        ([put("a", 1, 2, Answer.NONE)], None, None),
+        ([put("a", 1, 2), delete(3, 4, JournaledAnswer.NONE)], None, None),
+        ([put("a", 1, 2), delete(3, 4, JournaledAnswer.NO)], None, "false_no"),
+        ([put("a", 1, 2, JournaledAnswer.NONE)], None, None),
     ],
 )
-def test_what_is_stored_is_judged_by_what_callers_were_told(operations: list[Operation], found: Content | None, flaw: str | None) -> None:
-    assert History(operations).flaw(found) == flaw
+def test_what_is_stored_is_judged_by_what_callers_were_told(
+    operations: list[JournaledOperation], found: Content | None, flaw: str | None
+) -> None:
+    assert ObjectHistory(operations).flaw(found) == flaw
 
 
 @pytest.mark.parametrize(
@@ -296,7 +310,7 @@ def test_what_is_stored_is_judged_by_what_callers_were_told(operations: list[Ope
     ],
 )
 def test_what_a_reader_saw_is_judged_by_when_it_looked(looked: float, until: float, found: Content | None, flaw: str | None) -> None:
-    assert History([put("a", 1, 2), put("b", 5, 8)]).flaw(found, looked, until) == flaw
+    assert ObjectHistory([put("a", 1, 2), put("b", 5, 8)]).flaw(found, looked, until) == flaw
 
 
 # --- the journal and the load --------------------------------------------------------------------
@@ -309,7 +323,7 @@ def test_a_line_that_a_kill_cut_short_counts_as_not_written(tmp_path: Path) -> N
     events = ('{"at":1.5,"process":"w0.0","event":"stopped"}', '{"at":3.0,"process":"w0.0","event":"killed"}', "")
     (tmp_path / DIRECTOR).write_text("\n".join(events))
     (operation,) = read_operations(tmp_path)
-    assert (operation.answer, operation.ended) == (Answer.NONE, 3.0)
+    assert (operation.answer, operation.ended) == (JournaledAnswer.NONE, 3.0)
     assert process_ends(tmp_path) == {"w0.0": 3.0}
     tail = Tail(tmp_path, "w*.jsonl")
     assert list(tail.lines()) == [begin.rstrip().encode()]
@@ -318,13 +332,15 @@ def test_a_line_that_a_kill_cut_short_counts_as_not_written(tmp_path: Path) -> N
 
 
 def test_the_same_seed_gives_the_same_operations_and_another_seed_others() -> None:
-    def first(seed: int) -> list[Step]:
+    def first(seed: int) -> list[LoadStep]:
         return list(islice(steps(seed, "w0.0", 0, object_ids(50)), 200))
 
     assert first(1) == first(1)
     assert first(1) != first(2)
-    assert {step.kind for step in first(1)} == set(Kind)
-    assert len({step.payload for step in first(1) if step.kind is Kind.PUT}) == sum(step.kind is Kind.PUT for step in first(1))
+    assert {step.kind for step in first(1)} == set(OperationKind)
+    assert len({step.payload for step in first(1) if step.kind is OperationKind.PUT}) == sum(
+        step.kind is OperationKind.PUT for step in first(1)
+    )
 
 
 # --- the published protocol --------------------------------------------------------------------------

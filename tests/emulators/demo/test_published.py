@@ -15,7 +15,7 @@ from changelog.base.runtime import SystemRuntime
 from emulators.demo.check import check
 from emulators.demo.feed import FOLLOWER, ONCE, RECEIVER, DemoFeed
 from emulators.demo.files import StoredFiles
-from emulators.demo.journal import Journal
+from emulators.demo.journal import OperationJournal
 from emulators.demo.published import generations, read_folder, read_output
 from recovery.feed.sinks.directory import DirectorySink
 from recovery.feed.writer.run import FeedRun
@@ -73,7 +73,7 @@ async def publish(run: Run) -> None:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Run:
     run = Run(tmp_path_factory.mktemp("run"))
     (run.root / "journal").mkdir()
-    Journal(run.root / "journal" / "w0.0.jsonl").close()
+    OperationJournal(run.root / "journal" / "w0.0.jsonl").close()
 
     async def make() -> None:
         await put(run, *KEYS)

@@ -18,26 +18,26 @@ from changelog.base.errors import InvalidRequestError
 from emulators.demo.command import DemoOptions, run_demo
 from emulators.demo.director import what_is_wrong
 from emulators.demo.soak import LIMITS, SAMPLES_MIN, Footprint, footprint, growth
-from emulators.demo.status_check import Entries, Offsets, untrue, went_back
+from emulators.demo.status_check import EntryKeys, SeenOffsets, untrue, went_back
 from emulators.demo.troupe import environment
 from emulators.demo.writer import TURNED_AWAY
 from recovery.statistics.columns import SourceRow
-from recovery.statistics.verdict import Kind, Verdict
-from recovery.status.known import Daemon, Source, Status, Store, StuckEntries, StuckEntry
-from recovery.status.known import Entries as Counted
+from recovery.statistics.verdict import SourceState, SourceVerdict
+from recovery.status.known import CountedEntries as Counted
+from recovery.status.known import Daemon, SourceStatus, Status, StoreIdentity, StuckEntries, StuckEntry
 
 STUCK = StuckEntry("1", "stuck", "o", "torn", None, None)
 SOUND = Status(
-    at_ms=0, store=Store("embedded", "store"), durable=True, answers=True,
-    sources={"recovery": Source(SourceRow("recovery", "w", "", updates_committed=7), {}, Verdict(Kind.HEALTHY))},
+    at_ms=0, store=StoreIdentity("embedded", "store"), durable=True, answers=True,
+    sources={"recovery": SourceStatus(SourceRow("recovery", "w", "", updates_committed=7), {}, SourceVerdict(SourceState.HEALTHY))},
     entries=Counted(counted=2, complete=True), stuck=StuckEntries(1, True, (STUCK,)), daemons=[Daemon("d", 1.0, alive=True)],
     audits=None, problems=(),
 )  # fmt: skip
-BEFORE = Entries(frozenset({"stuck", "open", "finished"}), frozenset({"stuck"}))
-AFTER = Entries(frozenset({"stuck", "open", "new"}), frozenset({"stuck"}))
+BEFORE = EntryKeys(frozenset({"stuck", "open", "finished"}), frozenset({"stuck"}))
+AFTER = EntryKeys(frozenset({"stuck", "open", "new"}), frozenset({"stuck"}))
 
 
-def judged(found: Status, before: Entries = BEFORE, after: Entries = AFTER) -> list[str]:
+def judged(found: Status, before: EntryKeys = BEFORE, after: EntryKeys = AFTER) -> list[str]:
     return untrue(before, found, after, recovered=7, daemons=(1, 2))
 
 
@@ -61,7 +61,7 @@ def test_a_status_that_is_true_is_accepted() -> None:
         ),
         (
             replace(SOUND, answers=False, stuck=StuckEntries(), sources={"recovery": replace(
-                SOUND.sources["recovery"], verdict=Verdict(Kind.STALLED)
+                SOUND.sources["recovery"], verdict=SourceVerdict(SourceState.STALLED)
             )}),
             "the changelog did not answer, and the level is behind",
         ),
@@ -77,15 +77,15 @@ def test_a_status_that_calls_nothing_stuck_while_something_is_has_the_wrong_leve
 
 
 def test_what_changed_during_the_look_is_no_fault_of_it() -> None:
-    changing = Entries(AFTER.all, frozenset())
+    changing = EntryKeys(AFTER.all, frozenset())
     assert judged(SOUND, after=changing) == [] and judged(replace(SOUND, stuck=StuckEntries(0, True)), after=changing) == []
     assert judged(replace(SOUND, entries=Counted(counted=1, complete=False))) == []
 
 
 def test_offsets_that_go_back_are_found() -> None:
-    assert went_back(Offsets(5, 3), Offsets(5, 3)) == [] == went_back(Offsets(5, 3), Offsets(9, 9))
-    assert len(went_back(Offsets(5, 3), Offsets(4, 3))) == len(went_back(Offsets(5, 3), Offsets(5, 2))) == 1
-    assert len(went_back(Offsets(5, 3), Offsets(5, 6))) == 1
+    assert went_back(SeenOffsets(5, 3), SeenOffsets(5, 3)) == [] == went_back(SeenOffsets(5, 3), SeenOffsets(9, 9))
+    assert len(went_back(SeenOffsets(5, 3), SeenOffsets(4, 3))) == len(went_back(SeenOffsets(5, 3), SeenOffsets(5, 2))) == 1
+    assert len(went_back(SeenOffsets(5, 3), SeenOffsets(5, 6))) == 1
 
 
 # --- growth --------------------------------------------------------------------------------------

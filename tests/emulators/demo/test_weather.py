@@ -11,7 +11,7 @@ import pytest
 import emulators.demo.weather
 from emulators.demo.director import what_is_wrong
 from emulators.demo.stage import Service
-from emulators.demo.weather import KINDS, LASTS_S, PAUSE_S, Weather
+from emulators.demo.weather import KINDS, LASTS_S, PAUSE_S, DemoWeather
 
 ENDS = {"freeze": "thaw", "stall": "release", "cut": "mend"}
 LONGEST_S = max(most for _, most in [*LASTS_S.values(), PAUSE_S])
@@ -37,7 +37,7 @@ def service(name: str, done: list[tuple[str, str]]) -> Service:
 
 def test_of_every_kind_there_is_one_before_any_comes_again_and_each_ends_before_the_next(clock: Clock) -> None:
     done: list[tuple[str, str]] = []
-    weather = Weather([service("bigtable", done), service("gcs", done)], Random(1))
+    weather = DemoWeather([service("bigtable", done), service("gcs", done)], Random(1))
     for _ in range(4 * len(KINDS)):  # the beginning and the end of each of a deck
         assert weather.pass_by() is None, "not before its time"
         clock.now += LONGEST_S
@@ -51,7 +51,7 @@ def test_of_every_kind_there_is_one_before_any_comes_again_and_each_ends_before_
 
 def test_what_is_under_way_ends_when_the_weather_is_cleared(clock: Clock) -> None:
     done: list[tuple[str, str]] = []
-    weather = Weather([service("gcs", done)], Random(1))
+    weather = DemoWeather([service("gcs", done)], Random(1))
     clock.now += LONGEST_S
     weather.pass_by()
     weather.clear()
@@ -61,7 +61,7 @@ def test_what_is_under_way_ends_when_the_weather_is_cleared(clock: Clock) -> Non
 
 
 def test_without_services_there_is_no_weather(clock: Clock) -> None:
-    weather = Weather([], Random(1))
+    weather = DemoWeather([], Random(1))
     clock.now += LONGEST_S
     assert weather.pass_by() is None
     assert weather.happened == {}

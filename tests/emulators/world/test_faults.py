@@ -18,8 +18,8 @@ from changelog.log import KeyRange
 from emulators.world.checker import InvariantViolation, dangling, left_over, orphans
 from emulators.world.client import content
 from emulators.world.deployment import World
-from emulators.world.faults import Fault, Mode, Plan, Process, Travel, no_faults, no_time
-from emulators.world.history import Answer, History
+from emulators.world.faults import CallFault, Mode, Plan, Process, Travel, no_faults, no_time
+from emulators.world.history import RegisterHistory, WriteAnswer
 from emulators.world.runtime import SimulatedRuntime, run_world
 from tests.given.virtual_time import simulated
 from tiered.errors import DanglingTombstoneError
@@ -192,7 +192,7 @@ def test_trio_is_left_as_it_was_found_also_when_the_world_fails() -> None:
 
 def only(mode: Mode, seconds: float = 0.0) -> Plan:
     """At the first `put_inline`."""
-    return {"rows.put_inline #1": Fault(mode, seconds)}.get
+    return {"rows.put_inline #1": CallFault(mode, seconds)}.get
 
 
 class Stage:
@@ -283,7 +283,7 @@ async def test_a_slow_request_arrives_though_its_sender_has_given_up() -> None:
 @simulated
 async def test_a_request_that_left_in_time_may_arrive_after_its_deadline_but_none_leaves_after_it() -> None:
     async with World(1) as world:
-        rows = world.process("writer", {"rows.swap #1": Fault(Mode.SLOW, 100.0)}.get).link.rows(world.rows)
+        rows = world.process("writer", {"rows.swap #1": CallFault(Mode.SLOW, 100.0)}.get).link.rows(world.rows)
         assert await rows.swap(PATH, TOKEN, None, SMALL, deadline_s=30.0)
         with pytest.raises(UnavailableError):
             await rows.swap(PATH, OTHER_TOKEN, None, SMALL, deadline_s=30.0)
@@ -476,7 +476,7 @@ async def test_a_crawling_scan_reads_each_row_at_a_moment_of_its_own() -> None:
         paths = [f"attachments/objects/{key}" for key in "abcd"]
         for path in paths[0], paths[1], paths[3]:
             await world.rows.put_inline(path, TOKEN, SMALL)
-        rows = world.process("reader", {"rows.scan #1": Fault(Mode.CRAWLING, 10.0)}.get).link.rows(world.rows)
+        rows = world.process("reader", {"rows.scan #1": CallFault(Mode.CRAWLING, 10.0)}.get).link.rows(world.rows)
         found: list[str] = []
 
         async def scan() -> None:
@@ -496,7 +496,7 @@ async def test_a_crawling_scan_reads_each_row_at_a_moment_of_its_own() -> None:
 async def test_the_log_and_the_blobs_are_scanned_slowly_too() -> None:
     async with World(1) as world:
         tokens = [ChangeId(f"{TOKEN[:-1]}{digit}") for digit in "123"]
-        link = world.process("reader", lambda point: Fault(Mode.CRAWLING, 10.0)).link
+        link = world.process("reader", lambda point: CallFault(Mode.CRAWLING, 10.0)).link
         log, blobs = link.log(world.log), link.blobs(world.blobs)
         entries = [await world.log.sharded(1).record(Change(token, PATH), "writer") for token in tokens]
         for token in tokens:
@@ -527,7 +527,7 @@ async def test_the_log_and_the_blobs_are_scanned_slowly_too() -> None:
 @simulated
 async def test_a_slow_renewal_beats_for_each_entry_at_its_own_moment_and_some_answers_are_lost() -> None:
     async with World(1) as world:
-        log = world.process("writer", {"log.renew #1": Fault(Mode.CRAWLING, 1.0)}.get).link.log(world.log)
+        log = world.process("writer", {"log.renew #1": CallFault(Mode.CRAWLING, 1.0)}.get).link.log(world.log)
         tokens = [ChangeId(f"{TOKEN[:-2]}{number:02d}") for number in range(20)]
         entries = [await world.log.record(Change(token, PATH), "writer") for token in tokens]
         await world.log.forget(entries[0])
@@ -572,7 +572,7 @@ async def test_calls_on_uploads_and_readers_are_call_points_too() -> None:
 async def test_a_single_request_upload_cannot_be_called_back_and_a_session_can() -> None:
     for sessions, lands in ((True, False), (False, True)):
         async with World(1, sessions=sessions) as world:
-            upload = await world.process("writer", {"upload.finalise #1": Fault(Mode.LATE, 10.0)}.get).link.blobs(
+            upload = await world.process("writer", {"upload.finalise #1": CallFault(Mode.LATE, 10.0)}.get).link.blobs(
                 world.blobs
             ).open_upload(BLOB, Metadata(), None)
             await upload.write(b"payload")
@@ -639,9 +639,9 @@ async def test_a_reader_whose_clock_is_wrong_would_miss_the_blob_if_a_bucket_col
 @simulated
 async def test_a_process_whose_clock_jumps_in_the_middle_keeps_its_leases_and_answers() -> None:
     async with World(1) as world:
-        process = world.process("writer", {"upload.finalise #1": Fault(Mode.SLOW, 8.0)}.get)
+        process = world.process("writer", {"upload.finalise #1": CallFault(Mode.SLOW, 8.0)}.get)
         async with world.client(process) as client, anyio.create_task_group() as tasks:
-            answers: list[Answer] = []
+            answers: list[WriteAnswer] = []
 
             async def put() -> None:
                 answers.append(await client.put(OBJECT, "old", 500))
@@ -650,9 +650,9 @@ async def test_a_process_whose_clock_jumps_in_the_middle_keeps_its_leases_and_an
             await anyio.sleep(4)
             process.runtime.skew_s = 90 * 60  # type: ignore[attr-defined]
             await anyio.sleep(8)
-            assert answers == [Answer.OK]
+            assert answers == [WriteAnswer.OK]
             process.runtime.skew_s = -3600  # type: ignore[attr-defined]
-            assert await client.put(OBJECT, "new", 500) is Answer.OK
+            assert await client.put(OBJECT, "new", 500) is WriteAnswer.OK
             assert await client.get(OBJECT) == "new"
         await world.drain()
         world.verify()
@@ -718,7 +718,7 @@ async def test_an_upload_has_ended_when_its_writer_was_cancelled() -> None:
 @simulated
 async def test_a_damaged_upload_is_stored_and_told_to_have_failed() -> None:
     async with World(1) as world:
-        upload = await world.process("writer", {"upload.finalise #1": Fault(Mode.DAMAGED)}.get).link.blobs(
+        upload = await world.process("writer", {"upload.finalise #1": CallFault(Mode.DAMAGED)}.get).link.blobs(
             world.blobs
         ).open_upload(BLOB, Metadata(), None)
         with pytest.raises(UnavailableError, match="damaged"):
@@ -730,7 +730,7 @@ async def test_a_damaged_upload_is_stored_and_told_to_have_failed() -> None:
 async def test_the_copy_of_an_uploads_end_lands_in_vain_or_makes_a_stray_when_its_blob_was_deleted() -> None:
     for deleted in (False, True):
         async with World(1, sessions=False) as world:
-            blobs = world.process("writer", {"upload.finalise #1": Fault(Mode.DUPLICATED, 10.0)}.get).link.blobs(world.blobs)
+            blobs = world.process("writer", {"upload.finalise #1": CallFault(Mode.DUPLICATED, 10.0)}.get).link.blobs(world.blobs)
             upload = await blobs.open_upload(BLOB, Metadata(), 1)
             await upload.write(b"x")
             await upload.finalise()
@@ -812,11 +812,11 @@ async def test_a_blob_deleted_under_its_tombstone_is_reported_at_that_very_effec
 # --- what callers were told ----------------------------------------------------------------------
 
 
-def told(history: History, value: str | None, answer: Answer) -> None:
+def told(history: RegisterHistory, value: str | None, answer: WriteAnswer) -> None:
     history.end_write(history.begin_write(PATH, value), answer)
 
 
-def read(history: History, found: str | None) -> None:
+def read(history: RegisterHistory, found: str | None) -> None:
     history.end_read(history.begin_read(PATH), found)
 
 
@@ -825,28 +825,28 @@ def read(history: History, found: str | None) -> None:
     [
         ([], None, True),
         ([], "a", False),
-        ([("a", Answer.OK)], "a", True),
-        ([("a", Answer.OK)], None, False),
-        ([("a", Answer.NO)], "a", False),
-        ([("a", Answer.NO)], None, True),
-        ([("a", Answer.UNKNOWN)], "a", True),
-        ([("a", Answer.UNKNOWN)], None, True),
-        ([("a", Answer.OVER)], "a", True),
-        ([("a", Answer.OK), ("b", Answer.OK)], "b", True),
-        ([("a", Answer.OK), ("b", Answer.OK)], "a", False),
-        ([("a", Answer.OK), ("b", Answer.NO)], "a", True),
-        ([("a", Answer.OK), ("b", Answer.OVER)], "a", True),
-        ([("a", Answer.OVER), ("b", Answer.OK)], "a", False),
-        ([("a", Answer.UNKNOWN), ("b", Answer.OK)], "a", True),
-        ([("a", Answer.OK), (None, Answer.OK)], None, True),
-        ([("a", Answer.OK), (None, Answer.OK)], "a", False),
-        ([("a", Answer.OK), (None, Answer.OVER)], None, True),
+        ([("a", WriteAnswer.OK)], "a", True),
+        ([("a", WriteAnswer.OK)], None, False),
+        ([("a", WriteAnswer.NO)], "a", False),
+        ([("a", WriteAnswer.NO)], None, True),
+        ([("a", WriteAnswer.UNKNOWN)], "a", True),
+        ([("a", WriteAnswer.UNKNOWN)], None, True),
+        ([("a", WriteAnswer.OVER)], "a", True),
+        ([("a", WriteAnswer.OK), ("b", WriteAnswer.OK)], "b", True),
+        ([("a", WriteAnswer.OK), ("b", WriteAnswer.OK)], "a", False),
+        ([("a", WriteAnswer.OK), ("b", WriteAnswer.NO)], "a", True),
+        ([("a", WriteAnswer.OK), ("b", WriteAnswer.OVER)], "a", True),
+        ([("a", WriteAnswer.OVER), ("b", WriteAnswer.OK)], "a", False),
+        ([("a", WriteAnswer.UNKNOWN), ("b", WriteAnswer.OK)], "a", True),
+        ([("a", WriteAnswer.OK), (None, WriteAnswer.OK)], None, True),
+        ([("a", WriteAnswer.OK), (None, WriteAnswer.OK)], "a", False),
+        ([("a", WriteAnswer.OK), (None, WriteAnswer.OVER)], None, True),
     ],
 )
 def test_a_read_is_explained_by_a_write_that_nothing_acknowledged_has_replaced(
-    writes: list[tuple[str | None, Answer]], found: str | None, explained: bool
+    writes: list[tuple[str | None, WriteAnswer]], found: str | None, explained: bool
 ) -> None:
-    history = History()
+    history = RegisterHistory()
     for value, answer in writes:
         told(history, value, answer)
     read(history, found)
@@ -855,35 +855,35 @@ def test_a_read_is_explained_by_a_write_that_nothing_acknowledged_has_replaced(
 
 def test_of_two_writes_at_once_either_may_be_read() -> None:
     for found in ("a", "b"):
-        history = History()
+        history = RegisterHistory()
         first, second = history.begin_write(PATH, "a"), history.begin_write(PATH, "b")
-        history.end_write(first, Answer.OK)
-        history.end_write(second, Answer.OK)
+        history.end_write(first, WriteAnswer.OK)
+        history.end_write(second, WriteAnswer.OK)
         read(history, found)
         assert history.unexplained() == []
 
 
 def test_a_read_during_a_write_finds_what_was_there_or_what_is_written() -> None:
     for found, explained in (("old", True), ("new", True), (None, False)):
-        history = History()
-        told(history, "old", Answer.OK)
+        history = RegisterHistory()
+        told(history, "old", WriteAnswer.OK)
         write, during = history.begin_write(PATH, "new"), history.begin_read(PATH)
         history.end_read(during, found)
-        history.end_write(write, Answer.OK)
+        history.end_write(write, WriteAnswer.OK)
         assert (history.unexplained() == []) == explained
 
 
 def test_a_value_read_before_it_was_written_is_not_explained() -> None:
-    history = History()
+    history = RegisterHistory()
     read(history, "new")
-    told(history, "new", Answer.OK)
+    told(history, "new", WriteAnswer.OK)
     [finding] = history.unexplained()
     assert "'new'" in finding and PATH in finding
 
 
 def test_a_read_that_failed_says_nothing() -> None:
-    history = History()
-    told(history, "old", Answer.OK)
+    history = RegisterHistory()
+    told(history, "old", WriteAnswer.OK)
     history.begin_read(PATH)
     assert history.unexplained() == []
 
@@ -896,9 +896,9 @@ async def test_a_client_notes_what_it_was_told_and_what_it_read() -> None:
     async with World(1) as world:
         async with world.client(world.process("writer")) as client:
             for size in (50, 500):
-                assert await client.put(OBJECT, f"size-{size}", size) is Answer.OK
+                assert await client.put(OBJECT, f"size-{size}", size) is WriteAnswer.OK
                 assert await client.get(OBJECT) == f"size-{size}"
-            assert await client.delete(OBJECT) is Answer.OK
+            assert await client.delete(OBJECT) is WriteAnswer.OK
             assert await client.get(OBJECT) is None
         await world.drain()
         world.verify()
@@ -908,7 +908,7 @@ async def test_a_client_notes_what_it_was_told_and_what_it_read() -> None:
 @simulated
 async def test_a_payload_under_the_metadata_of_another_write_is_found_out() -> None:
     async with World(1) as world, world.client(world.process("writer")) as client:
-        assert await client.put(OBJECT, "label", 50) is Answer.OK
+        assert await client.put(OBJECT, "label", 50) is WriteAnswer.OK
         await world.rows.put_inline(PATH, TOKEN, Inline(Metadata(custom={"label": "label"}), content("other", 50)))
         await client.get(OBJECT)
         with pytest.raises(InvariantViolation, match="I4"):
@@ -918,21 +918,21 @@ async def test_a_payload_under_the_metadata_of_another_write_is_found_out() -> N
 @simulated
 async def test_a_crashed_client_was_told_nothing() -> None:
     async with World(1) as world:
-        writer = world.process("writer", {"rows.put_inline #1": Fault(Mode.CRASH_AFTER)}.get)
+        writer = world.process("writer", {"rows.put_inline #1": CallFault(Mode.CRASH_AFTER)}.get)
 
         async def life() -> None:
             async with world.client(writer) as client:
                 await client.put(OBJECT, "label", 50)
 
         await writer.run(life)
-        assert [write.answer for write in world.history.writes] == [Answer.UNKNOWN] and world.history.writes[0].ended is None
+        assert [write.answer for write in world.history.writes] == [WriteAnswer.UNKNOWN] and world.history.writes[0].ended is None
 
 
 @simulated
 async def test_a_write_cancelled_in_a_store_that_closed_cleanly_is_over() -> None:
     async with World(1) as world:
-        writer = world.process("writer", {"rows.put_inline #1": Fault(Mode.SLOW, 5.0)}.get)
+        writer = world.process("writer", {"rows.put_inline #1": CallFault(Mode.SLOW, 5.0)}.get)
         async with world.client(writer) as client:
             with anyio.move_on_after(1):
                 await client.put(OBJECT, "label", 50)
-        assert [write.answer for write in world.history.writes] == [Answer.OVER]
+        assert [write.answer for write in world.history.writes] == [WriteAnswer.OVER]

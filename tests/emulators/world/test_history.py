@@ -15,23 +15,25 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from emulators.world.history import Answer, History, Need, Read, Write
+from emulators.world.history import Need, Read, RegisterHistory, RegisterWrite, WriteAnswer
 
 PATH = "attachments/objects/key"
-OK, NO, FAILED, OVER, UNKNOWN = Answer
+OK, NO, FAILED, OVER, UNKNOWN = WriteAnswer
 
-Operations = Sequence[Write | Read]
-
-
-def put(value: str | None, began: int, ended: int | None, answer: Answer = OK, mortal_at_s: float = inf, path: str = PATH) -> Write:
-    return Write(path, value, began, ended, answer, mortal_at_s)
+Operations = Sequence[RegisterWrite | Read]
 
 
-def delete(began: int, ended: int | None, answer: Answer = OK) -> Write:
+def put(
+    value: str | None, began: int, ended: int | None, answer: WriteAnswer = OK, mortal_at_s: float = inf, path: str = PATH
+) -> RegisterWrite:
+    return RegisterWrite(path, value, began, ended, answer, mortal_at_s)
+
+
+def delete(began: int, ended: int | None, answer: WriteAnswer = OK) -> RegisterWrite:
     return put(None, began, ended, answer)
 
 
-def over(value: str | None, write: Write, ended_s: float = 0.0) -> Write:
+def over(value: str | None, write: RegisterWrite, ended_s: float = 0.0) -> RegisterWrite:
     """The same write, on the condition that the register holds this."""
     return replace(write, needs=Need(value), ended_s=ended_s)
 
@@ -40,13 +42,13 @@ def read(found: str | None, began: int, ended: int | None, ended_s: float = 0.0,
     return Read(path, began, ended, found, ended_s)
 
 
-def history_of(operations: Operations) -> History:
-    return History(
-        [each for each in operations if isinstance(each, Write)], [each for each in operations if isinstance(each, Read)]
+def history_of(operations: Operations) -> RegisterHistory:
+    return RegisterHistory(
+        [each for each in operations if isinstance(each, RegisterWrite)], [each for each in operations if isinstance(each, Read)]
     )
 
 
-def unexplained(*operations: Write | Read) -> list[str]:
+def unexplained(*operations: RegisterWrite | Read) -> list[str]:
     return history_of(operations).unexplained()
 
 
@@ -177,8 +179,8 @@ def test_the_sentence_shows_the_operations_up_to_there_and_an_order_of_those_tha
 def is_explained_by_brute_force(operations: Operations) -> bool:
     """Tries every choice of the writes that had an effect, and every order of it all."""
     reads = [each for each in operations if isinstance(each, Read) and each.ended is not None]
-    writes = [each for each in operations if isinstance(each, Write) and each.answer is not NO]
-    certain: list[Write | Read] = [*reads, *(each for each in writes if each.answer in (OK, FAILED))]
+    writes = [each for each in operations if isinstance(each, RegisterWrite) and each.answer is not NO]
+    certain: list[RegisterWrite | Read] = [*reads, *(each for each in writes if each.answer in (OK, FAILED))]
     possible = [each for each in writes if each.answer not in (OK, FAILED)]
     return any(
         respects_time(order) and register_agrees(order)
@@ -188,8 +190,8 @@ def is_explained_by_brute_force(operations: Operations) -> bool:
     )
 
 
-def end_of(each: Write | Read) -> float:
-    return inf if each.ended is None or (isinstance(each, Write) and each.answer is UNKNOWN) else each.ended
+def end_of(each: RegisterWrite | Read) -> float:
+    return inf if each.ended is None or (isinstance(each, RegisterWrite) and each.answer is UNKNOWN) else each.ended
 
 
 def respects_time(order: Operations) -> bool:
@@ -199,8 +201,8 @@ def respects_time(order: Operations) -> bool:
 def register_agrees(order: Operations) -> bool:
     value, mortal_at_s = None, inf
     for each in order:
-        if isinstance(each, Write):
-            before = Write(PATH, value, 0, 0, OK, mortal_at_s)
+        if isinstance(each, RegisterWrite):
+            before = RegisterWrite(PATH, value, 0, 0, OK, mortal_at_s)
             at_s = inf if each.answer is UNKNOWN else each.ended_s
             if each.needs is not None and not (each.needs.may_fail if each.answer is FAILED else each.needs.may_hold)(before, at_s):
                 return False
@@ -212,13 +214,13 @@ def register_agrees(order: Operations) -> bool:
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[Write | Read]:
+def histories(draw: st.DrawFn) -> list[RegisterWrite | Read]:
     """Up to six operations whose values may repeat, and whose ends may be anywhere after their beginnings."""
     count = draw(st.integers(1, 6))
     events = draw(st.permutations(range(2 * count)))
     values, seconds = st.sampled_from(["a", "b", "c", None]), st.integers(0, 3)
-    def write(began: int, ended: int) -> Write:
-        answer = draw(st.sampled_from(Answer))
+    def write(began: int, ended: int) -> RegisterWrite:
+        answer = draw(st.sampled_from(WriteAnswer))
         drawn = put(draw(values), began, ended, answer, draw(st.sampled_from([inf, inf, 1.0, 2.0])))
         return over(draw(values), drawn, float(draw(seconds))) if answer is FAILED or draw(st.booleans()) else drawn
 
@@ -230,7 +232,7 @@ def histories(draw: st.DrawFn) -> list[Write | Read]:
 
 @settings(max_examples=600, deadline=None)
 @given(histories())
-def test_the_search_finds_an_order_iff_there_is_one(operations: list[Write | Read]) -> None:
+def test_the_search_finds_an_order_iff_there_is_one(operations: list[RegisterWrite | Read]) -> None:
     explained = is_explained_by_brute_force(operations)
     event(f"explained: {explained}")
     assert (unexplained(*operations) == []) == explained
@@ -239,16 +241,16 @@ def test_the_search_finds_an_order_iff_there_is_one(operations: list[Write | Rea
 # --- histories as they come ------------------------------------------------------------------------
 
 
-def one_register(chance: random.Random, length: int, callers: int, unknown: float = 0.2, label: str = "") -> list[Write | Read]:
+def one_register(chance: random.Random, length: int, callers: int, unknown: float = 0.2, label: str = "") -> list[RegisterWrite | Read]:
     """What `callers` at once do to one real register, and what they are told.
 
     `unknown`: the share of writes that take effect late or never.
     """
     clock, value = itertools.count(), None
-    begun: list[Write | Read] = []
-    decided: list[Write | Read] = []
-    late: list[Write] = []
-    operations: list[Write | Read] = []
+    begun: list[RegisterWrite | Read] = []
+    decided: list[RegisterWrite | Read] = []
+    late: list[RegisterWrite] = []
+    operations: list[RegisterWrite | Read] = []
     while len(operations) < length or begun or decided:
         match chance.choice(["begin", "effect", "answer", "late"]):
             case "begin" if len(operations) < length and len(begun) + len(decided) < callers:
@@ -269,7 +271,7 @@ def one_register(chance: random.Random, length: int, callers: int, unknown: floa
                 else:
                     each.answer = chance.choice([OK, OK, OVER])
                     value = each.value
-                if not (isinstance(each, Write) and each.answer is UNKNOWN and chance.random() < 0.5):
+                if not (isinstance(each, RegisterWrite) and each.answer is UNKNOWN and chance.random() < 0.5):
                     decided.append(each)
             case "answer" if decided:
                 decided.pop(chance.randrange(len(decided))).ended = next(clock)
@@ -337,5 +339,5 @@ def test_a_violation_is_found_amid_what_a_real_register_answered(name: str) -> N
         assert " [10" in sentence.splitlines()[0], f"seed {seed}: {sentence}"
 
 
-def moved(operations: Operations, by: int) -> list[Write | Read]:
+def moved(operations: Operations, by: int) -> list[RegisterWrite | Read]:
     return [replace(each, began=each.began + by, ended=None if each.ended is None else each.ended + by) for each in operations]

@@ -13,15 +13,15 @@ import pytest
 from emulators.world.checker import InvariantViolation
 from emulators.world.client import NOTHING, Client
 from emulators.world.deployment import World
-from emulators.world.faults import Fault, Mode, Plan, no_faults
-from emulators.world.history import Answer
+from emulators.world.faults import CallFault, Mode, Plan, no_faults
+from emulators.world.history import WriteAnswer
 from emulators.world.runtime import run_world
 from tests.given.virtual_time import simulated
 from tiered import ConditionFailedError
 from tiered.metadata import Metadata, TimeToLive
 from tiered.object_id import ObjectId
-from tiered.protocol.reading import Source
-from tiered.protocol.under_way import Write
+from tiered.protocol.reading import CopySource
+from tiered.protocol.under_way import WriteInProgress
 from tiered.storage import TieredStorage
 from tiered.stored import PutResult
 
@@ -55,10 +55,10 @@ def found_out(act: Act, finding: str) -> None:
 async def test_each_write_of_a_rename_has_an_answer_and_a_value_of_its_own() -> None:
     async def act(world: World, client: Client) -> None:
         await client.put(SOURCE, "label", LARGE)
-        assert await client.copy("copied", SOURCE, TARGET, NOTHING) is Answer.OK
-        assert await client.rename("renamed", SOURCE, TARGET) is Answer.OK
+        assert await client.copy("copied", SOURCE, TARGET, NOTHING) is WriteAnswer.OK
+        assert await client.rename("renamed", SOURCE, TARGET) is WriteAnswer.OK
         assert (await client.get(SOURCE), await client.get(TARGET)) == (None, "renamed")
-        assert await client.rename("again", SOURCE, TARGET) is Answer.NO
+        assert await client.rename("again", SOURCE, TARGET) is WriteAnswer.NO
 
     world = await in_world(act)
     assert [(write.value, write.answer.name) for write in world.history.writes] == [
@@ -70,12 +70,12 @@ async def test_each_write_of_a_rename_has_an_answer_and_a_value_of_its_own() -> 
 async def test_changed_metadata_are_a_write_over_what_was_read() -> None:
     async def act(world: World, client: Client) -> None:
         await client.put(SOURCE, "label", SMALL, expiration=SHORT)
-        assert await client.update_metadata("edited", SOURCE) is Answer.OK
+        assert await client.update_metadata("edited", SOURCE) is WriteAnswer.OK
         over = await client.seen(SOURCE)
         assert over is not None and over.value == await client.get(SOURCE) == "edited"
-        assert await client.set_expiry("later", SOURCE, lives_s=2 * HOUR_S, extend_only=True) is Answer.OK
-        assert await client.set_expiry("no change", SOURCE, lives_s=HOUR_S, extend_only=True) is Answer.OK
-        assert await client.update_metadata("too late", SOURCE, over) is Answer.FAILED
+        assert await client.set_expiry("later", SOURCE, lives_s=2 * HOUR_S, extend_only=True) is WriteAnswer.OK
+        assert await client.set_expiry("no change", SOURCE, lives_s=HOUR_S, extend_only=True) is WriteAnswer.OK
+        assert await client.update_metadata("too late", SOURCE, over) is WriteAnswer.FAILED
         await anyio.sleep(HOUR_S + 60)
         assert await client.get(SOURCE) == "later"
         await anyio.sleep(HOUR_S)
@@ -95,7 +95,7 @@ async def test_a_change_that_comes_too_late_is_a_write_that_failed_and_begins_ag
             await client.put(SOURCE, "new", SMALL)
         assert await client.get(SOURCE) == "edited, attempt 2"
 
-    world = await in_world(act, {"rows.reserve #1": Fault(Mode.SLOW, 5.0)}.get)
+    world = await in_world(act, {"rows.reserve #1": CallFault(Mode.SLOW, 5.0)}.get)
     assert [(write.value, write.answer.name) for write in world.history.writes] == [
         ("old", "OK"), ("edited", "FAILED"), ("new", "OK"), ("edited, attempt 2", "OK")
     ]  # fmt: skip
@@ -104,7 +104,7 @@ async def test_a_change_that_comes_too_late_is_a_write_that_failed_and_begins_ag
 @simulated
 async def test_a_rename_that_dies_before_its_deletion_leaves_both() -> None:
     async with World(1) as world:
-        process = world.process("caller", {"rows.reserve #1": Fault(Mode.CRASH_BEFORE)}.get)
+        process = world.process("caller", {"rows.reserve #1": CallFault(Mode.CRASH_BEFORE)}.get)
 
         async def life() -> None:
             async with world.client(process) as client:
@@ -128,7 +128,7 @@ async def test_the_service_copies_what_is_there_when_the_request_arrives() -> No
             await client.delete(SOURCE)
         assert await client.get(TARGET) is None
 
-    world = await in_world(act, {"upload.finalise #2": Fault(Mode.SLOW, 5.0)}.get)
+    world = await in_world(act, {"upload.finalise #2": CallFault(Mode.SLOW, 5.0)}.get)
     assert [write.answer.name for write in world.history.writes if write.value == "copied"] == ["NO"]
 
 
@@ -149,7 +149,7 @@ def test_a_copy_that_shows_other_metadata_is_found_out(monkeypatch: pytest.Monke
     async def act(world: World, client: Client) -> None:
         copy = client.storage._writer.put_copy
 
-        async def forgets(write: Write, metadata: Metadata, source: Source, slot: Any) -> PutResult:
+        async def forgets(write: WriteInProgress, metadata: Metadata, source: CopySource, slot: Any) -> PutResult:
             return await copy(write, replace(metadata, custom={**metadata.custom, "edit": "nobody"}), source, slot)
 
         monkeypatch.setattr(client.storage._writer, "put_copy", forgets)
@@ -165,7 +165,7 @@ def test_a_rename_that_deletes_first_is_found_out(monkeypatch: pytest.MonkeyPatc
         found = await storage._reader.source(source)
         assert found is not None and found.head.revision is not None
         with await storage._enter(storage._writes) as slot:
-            await storage._writer.delete(Write.begin(source, storage._runtime), slot)
+            await storage._writer.delete(WriteInProgress.begin(source, storage._runtime), slot)
 
     async def act(world: World, client: Client) -> None:
         await client.put(SOURCE, "label", SMALL)

@@ -13,18 +13,18 @@ from changelog.change import ChangeId
 from emulators.gcs.server import GcsEmulator
 from recovery.audit.beside import look_beside
 from recovery.audit.conclusion import conclude
-from recovery.audit.finding import Count, Finding, Summary
+from recovery.audit.finding import Finding, Summary, Tally
 from recovery.audit.ledger import summary_from_json, summary_to_json
-from recovery.audit.manifest import Bounds, Counted, Cutoff, Manifest
+from recovery.audit.manifest import Bounds, Cutoff, Manifest, ManifestTally
 from recovery.audit.run import run_audit
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from recovery.audit.work import AuditOptions
 from tests.given.audited_store import InThread, found, plant
 from tiered.errors import ConfigurationError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import Metadata
 from tiered.open import open_backends
-from tiered.protocol.backends import HighVolumeBackend, Kept, Tiers
+from tiered.protocol.backends import HighVolumeBackend, Retention, Tiers
 from tiered.testing.contracts.whole_blobs import store
 
 pytestmark = pytest.mark.anyio
@@ -58,14 +58,14 @@ async def test_upload_of_a_dead_process_is_found_once_and_one_of_a_living_proces
         for file in (tmp_path / "store" / "uploads").iterdir():
             os.utime(file, (old_s, old_s))
         summary, [told] = await look(blobs)
-        assert (told.kind, told.name, told.size) == (Kind.STALE_UPLOAD, f"uploads/{left.name}", 77)
-        assert summary.totals() == {Kind.STALE_UPLOAD: Count(1, 77)}
+        assert (told.kind, told.name, told.size) == (FindingClass.STALE_UPLOAD, f"uploads/{left.name}", 77)
+        assert summary.totals() == {FindingClass.STALE_UPLOAD: Tally(1, 77)}
         assert await look(blobs, Bounds(start="m", end=None)) == (Summary(), []), "another range does not look again"
         assert (await look(blobs, grace_s=7200.0))[1] == [], "it may be about to be locked"
         await living.finalise()
     manifest = await run_audit(settings, AuditOptions(str(tmp_path / "run"), 0, True), InThread(), RUNTIME, lambda progress: None)
-    assert manifest.totals[Kind.STALE_UPLOAD] == Counted(number=1, size=77)
-    assert [kind for kind, _ in found(tmp_path / "run")].count(Kind.STALE_UPLOAD) == 1
+    assert manifest.totals[FindingClass.STALE_UPLOAD] == ManifestTally(number=1, size=77)
+    assert [kind for kind, _ in found(tmp_path / "run")].count(FindingClass.STALE_UPLOAD) == 1
     assert left.exists(), "it only looks"
 
 
@@ -94,16 +94,16 @@ async def test_bytes_that_a_bucket_keeps_of_deleted_blobs_are_counted_by_range()
             bucket.page_max = 1
             whole, _ = await look(blobs)
             part, _ = await look(blobs, Bounds(start="a/", end="b"))
-    assert whole.kept == {Kept.SOFT_DELETED: Count(3, 21), Kept.NONCURRENT: Count()} and not whole.unknown
-    assert part.kept[Kept.SOFT_DELETED] == Count(2, 14)
+    assert whole.kept == {Retention.SOFT_DELETED: Tally(3, 21), Retention.NONCURRENT: Tally()} and not whole.unknown
+    assert part.kept[Retention.SOFT_DELETED] == Tally(2, 14)
     whole.merge(part)
-    assert whole.kept[Kept.SOFT_DELETED] == Count(5, 35)
+    assert whole.kept[Retention.SOFT_DELETED] == Tally(5, 35)
     assert summary_from_json(summary_to_json(whole)) == whole
 
 
 async def test_what_a_service_does_not_tell_is_not_known_and_fails_nothing() -> None:
     class Refusing:
-        async def kept(self, what: Kept, start: str, end: str | None, token: str) -> None:
+        async def kept(self, what: Retention, start: str, end: str | None, token: str) -> None:
             raise ConfigurationError(f"{what} is forbidden: grant storage.buckets.get")
 
         async def abandoned_uploads(self, start: str, before_ns: int, limit: int) -> None:
@@ -137,6 +137,6 @@ async def test_noncurrent_generations_are_listed_only_where_the_bucket_ever_had_
                 return type(answer)(200, answer.headers, body)
 
             http.call = answers
-            page = await blobs.kept(Kept.NONCURRENT, "a/", "b", "")
+            page = await blobs.kept(Retention.NONCURRENT, "a/", "b", "")
     assert (page.number, page.size, page.next_token) == (1, 5, None)
     assert len(asked) == 2 and "versions=true" in asked[1]

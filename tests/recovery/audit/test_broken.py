@@ -15,10 +15,10 @@ import pytest
 from changelog.noop import NoopChangeLog
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.world.services import SimulatedRows
-from recovery.audit.finding import Count, Finding, Summary
+from recovery.audit.finding import Finding, Summary, Tally
 from recovery.audit.manifest import Bounds
 from recovery.audit.sweep import audit_range
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from recovery.audit.verify import READ_BUDGET_S
 from tests.given.audit_grounds import DAY_NS, OLD_NS, EmbeddedGround, Ground, SetRuntime, SimulatedGround, embedded_ground
 from tests.given.planted_world import CUTOFF
@@ -101,9 +101,9 @@ async def test_a_listing_that_silently_ends_early_is_found_out_by_the_tombstones
         return replace(page, next_start=None) if len(page.blobs) and page.blobs[-1].name >= names[19] else page
 
     summary, found = await audit(ground, Lying(ground.tiers.long_term, ends_early))
-    assert {(finding.kind, finding.name) for finding in found} == {(Kind.UNLISTED, name) for name in names[20:]}
-    assert summary.totals()[Kind.UNLISTED].number == OBJECTS - 20
-    assert not any(finding.kind in (Kind.ORPHAN, Kind.DANGLING) for finding in found)
+    assert {(finding.kind, finding.name) for finding in found} == {(FindingClass.UNLISTED, name) for name in names[20:]}
+    assert summary.totals()[FindingClass.UNLISTED].number == OBJECTS - 20
+    assert not any(finding.kind in (FindingClass.ORPHAN, FindingClass.DANGLING) for finding in found)
 
 
 async def test_a_listing_that_leaves_out_a_blob_in_the_middle_is_found_out() -> None:
@@ -116,7 +116,7 @@ async def test_a_listing_that_leaves_out_a_blob_in_the_middle_is_found_out() -> 
         return replace(page, blobs=[blob for blob in page.blobs if blob.name != names[7]])
 
     _, found = await audit(ground, Lying(ground.tiers.long_term, leaves_out))
-    assert [(finding.kind, finding.name) for finding in found] == [(Kind.UNLISTED, names[7])]
+    assert [(finding.kind, finding.name) for finding in found] == [(FindingClass.UNLISTED, names[7])]
 
 
 @pytest.mark.parametrize("old_file", [False, True])
@@ -134,8 +134,8 @@ async def test_blob_of_a_writer_whose_clock_is_behind_accuses_no_listing(tmp_pat
             return replace(page, blobs=[blob for blob in page.blobs if blob.name < names[20]])
 
         summary, found = await audit(ground, Lying(ground.tiers.long_term, before))
-    assert [finding.kind for finding in found] == ([Kind.UNLISTED] * 10 if old_file else [])
-    assert summary.totals()[Kind.REFERENCED].number == (20 if old_file else OBJECTS)
+    assert [finding.kind for finding in found] == ([FindingClass.UNLISTED] * 10 if old_file else [])
+    assert summary.totals()[FindingClass.REFERENCED].number == (20 if old_file else OBJECTS)
 
 
 @pytest.mark.parametrize(("grace_s", "unlisted"), [(0.0, ["a/objects/7200"]), (86_400.0, [])])
@@ -155,8 +155,8 @@ async def test_a_blob_whose_writer_may_have_been_at_work_when_it_was_listed_accu
     tiers = replace(ground.tiers, long_term=cast(LongTermBackend, Lying(ground.tiers.long_term, empty)))
     cutoff = CUTOFF.model_copy(update={"grace_s": grace_s})
     summary = await audit_range(tiers, ground.log, EVERYTHING, cutoff, ground.clock, found.extend)
-    assert [(finding.kind, finding.object, finding.size) for finding in found] == [(Kind.UNLISTED, path, 3) for path in unlisted]
-    assert summary.totals()[Kind.REFERENCED] == Count(2 - len(unlisted), 6 - 3 * len(unlisted))
+    assert [(finding.kind, finding.object, finding.size) for finding in found] == [(FindingClass.UNLISTED, path, 3) for path in unlisted]
+    assert summary.totals()[FindingClass.REFERENCED] == Tally(2 - len(unlisted), 6 - 3 * len(unlisted))
 
 
 class Late:
@@ -195,7 +195,7 @@ async def test_of_two_rows_that_name_a_blob_at_the_second_look_the_live_one_prot
     summary = await audit_range(tiers, ground.log, EVERYTHING, CUTOFF, ground.clock, found.extend)
     assert found == [] and late.scans == (2 if scanned else 1), "many rows in a window are not scanned for two keys"
     assert {kind: count.number for kind, count in summary.totals().items()} == {
-        Kind.REFERENCED: 1, **({} if scanned else {Kind.EXPIRED: 2})
+        FindingClass.REFERENCED: 1, **({} if scanned else {FindingClass.EXPIRED: 2})
     }  # fmt: skip
 
 
@@ -209,7 +209,7 @@ async def test_the_second_look_tries_both_readings_of_a_name() -> None:
     found: list[Finding] = []
     tiers = replace(ground.tiers, high_volume=cast(HighVolumeBackend, Late(ground.tiers.high_volume)))
     summary = await audit_range(tiers, ground.log, EVERYTHING, CUTOFF, ground.clock, found.extend)
-    assert found == [] and summary.totals() == {Kind.REFERENCED: Count(2, 6)}
+    assert found == [] and summary.totals() == {FindingClass.REFERENCED: Tally(2, 6)}
 
 
 async def test_a_blob_that_another_one_of_its_name_replaced_since_it_was_listed_is_not_accused() -> None:
@@ -228,7 +228,7 @@ async def test_a_blob_that_another_one_of_its_name_replaced_since_it_was_listed_
 
     summary, found = await audit(ground, Lying(ground.tiers.long_term, of_before))
     assert found == [] and asked == 2
-    assert summary.totals() == {Kind.REFERENCED: Count(0, 0)}, "what was listed has gone, and what is there was not judged"
+    assert summary.totals() == {FindingClass.REFERENCED: Tally(0, 0)}, "what was listed has gone, and what is there was not judged"
 
 
 @pytest.mark.parametrize("orphans", [5, OBJECTS])
@@ -255,9 +255,9 @@ async def test_files_that_change_after_they_were_listed_are_not_accused(tmp_path
             return page
 
         summary, found = await audit(ground, Lying(blobs, change_then_end))
-    assert [finding.name for finding in found] == [kept, *names[5:orphans]] and {finding.kind for finding in found} == {Kind.ORPHAN}
+    assert [finding.name for finding in found] == [kept, *names[5:orphans]] and {finding.kind for finding in found} == {FindingClass.ORPHAN}
     assert asked == 1 and summary.names == OBJECTS
-    assert summary.totals()[Kind.REFERENCED] == Count(OBJECTS - orphans, 3 * (OBJECTS - orphans))
+    assert summary.totals()[FindingClass.REFERENCED] == Tally(OBJECTS - orphans, 3 * (OBJECTS - orphans))
 
 
 @pytest.mark.parametrize(("error", "asks"), [(ConfigurationError, 1), (UnavailableError, ASKS_MAX)])
@@ -307,8 +307,8 @@ async def test_tombstone_is_not_taken_for_expired_by_a_clock_that_is_ahead() -> 
     worker.now_ns = ground.clock.now_ns + 365 * DAY_NS
     found: list[Finding] = []
     summary = await audit_range(ground.tiers, ground.log, EVERYTHING, CUTOFF, worker, found.extend)
-    assert [(finding.kind, finding.object) for finding in found] == [(Kind.DANGLING, "a/objects/later")]
-    assert summary.totals()[Kind.EXPIRED].number == 1
+    assert [(finding.kind, finding.object) for finding in found] == [(FindingClass.DANGLING, "a/objects/later")]
+    assert summary.totals()[FindingClass.EXPIRED].number == 1
 
 
 @pytest.mark.parametrize("damage", ["target = CAST(X'FE' AS TEXT)", "deadline_ms = 'soon'"])
@@ -318,8 +318,8 @@ async def test_blobs_whose_own_row_cannot_be_read_are_no_orphans(tmp_path: Path,
         names = await fill(ground)
         await cast(EmbeddedGround, ground).sql(f"UPDATE rows SET {damage} WHERE path = 'a/objects/07'")
         summary, found = await audit(ground)
-        assert [(finding.kind, finding.name) for finding in found] == [(Kind.CORRUPT_ROW, "a/objects/07")]
-        assert summary.totals()[Kind.REFERENCED].number == len(names)
+        assert [(finding.kind, finding.name) for finding in found] == [(FindingClass.CORRUPT_ROW, "a/objects/07")]
+        assert summary.totals()[FindingClass.REFERENCED].number == len(names)
 
 
 # --- on the wire ---------------------------------------------------------------------------------

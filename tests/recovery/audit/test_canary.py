@@ -17,8 +17,8 @@ from recovery.audit.canary import Canary
 from recovery.audit.local import Work
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.run import ALIKE_MAX
-from recovery.audit.tiles import Piece
-from recovery.audit.work import CANARY, Job, Outcome, carry_out
+from recovery.audit.tiles import Partition
+from recovery.audit.work import CANARY, Job, PartResult, carry_out
 from tests.given.audited_store import OBJECTS, PLANTED, InThread, audit, found, plant
 from tiered.settings import Settings
 
@@ -63,7 +63,7 @@ async def test_run_that_has_ended_sends_no_canary(store: Settings, tmp_path: Pat
 
 async def test_directory_that_workers_do_not_share_is_told_before_any_work(store: Settings, tmp_path: Path) -> None:
     """As a path of the driver's own disk is on an executor."""
-    def on_another_machine(job: Job, number: int) -> Outcome:
+    def on_another_machine(job: Job, number: int) -> PartResult:
         (tmp_path / "other" / "findings").mkdir(parents=True, exist_ok=True)
         return carry_out(replace(job, directory=str(tmp_path / "other")), number)
 
@@ -77,7 +77,7 @@ async def test_directory_that_workers_do_not_share_is_told_before_any_work(store
 
 
 async def test_directory_whose_writes_go_elsewhere_is_told_before_any_work(store: Settings, tmp_path: Path) -> None:
-    def on_a_copy(job: Job, number: int) -> Outcome:
+    def on_a_copy(job: Job, number: int) -> PartResult:
         shutil.copytree(tmp_path / "run", tmp_path / "copy")
         return carry_out(replace(job, directory=str(tmp_path / "copy")), number)
 
@@ -86,7 +86,7 @@ async def test_directory_whose_writes_go_elsewhere_is_told_before_any_work(store
 
 
 async def test_worker_that_does_not_see_the_store_is_told_before_any_work(store: Settings, tmp_path: Path) -> None:
-    def without(job: Job, number: int) -> Outcome:
+    def without(job: Job, number: int) -> PartResult:
         return carry_out(replace(job, settings=json.dumps({"directory": str(tmp_path / "none")})), number)
 
     engine = Elsewhere(without)
@@ -98,7 +98,7 @@ async def test_worker_that_does_not_see_the_store_is_told_before_any_work(store:
 async def test_worker_without_the_variable_of_the_run_directory_is_told_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     canary = Canary("token", ("STORAGE_EMULATOR_HOST",))
-    job = Job("gs://audits/1", "run", "{}", (Piece(0, Bounds(start="", end=None)),), Cutoff(as_of_ns=0, grace_s=0), canary=canary)
+    job = Job("gs://audits/1", "run", "{}", (Partition(0, Bounds(start="", end=None)),), Cutoff(as_of_ns=0, grace_s=0), canary=canary)
     outcome = await anyio.to_thread.run_sync(carry_out, job, CANARY)
     assert outcome.error is not None and not outcome.retryable
     assert "does not have STORAGE_EMULATOR_HOST, which says where gs://audits/1 is: send it along" in outcome.error
@@ -111,7 +111,7 @@ async def test_directory_that_a_worker_may_not_write_is_told_with_what_it_lacks(
     monkeypatch.delenv("AWS_PROFILE", raising=False)
     (unprivileged / "_canary-token").write_text("token")
     unprivileged.chmod(0o500)
-    pieces = (Piece(0, Bounds(start="", end=None)),)
+    pieces = (Partition(0, Bounds(start="", end=None)),)
     job = Job(str(unprivileged), "run", "{}", pieces, Cutoff(as_of_ns=0, grace_s=0), canary=Canary("token", ("AWS_PROFILE",)))
     outcome = await anyio.to_thread.run_sync(carry_out, job, CANARY)
     unprivileged.chmod(0o700)
@@ -124,8 +124,8 @@ async def test_directory_that_a_worker_may_not_write_is_told_with_what_it_lacks(
 
 
 async def test_ranges_that_fail_for_one_reason_stop_the_run(store: Settings, tmp_path: Path) -> None:
-    def forbidden(job: Job, number: int) -> Outcome:
-        return Outcome(number, error=f"listing from 'media/{number}' on: unavailable after 120 s, attempt {number}", retryable=True)
+    def forbidden(job: Job, number: int) -> PartResult:
+        return PartResult(number, error=f"listing from 'media/{number}' on: unavailable after 120 s, attempt {number}", retryable=True)
 
     engine = InThread(forbidden)
     manifest = await audit(store, tmp_path / "run", engine)
@@ -136,18 +136,18 @@ async def test_ranges_that_fail_for_one_reason_stop_the_run(store: Settings, tmp
 
 
 async def test_ranges_that_fail_for_several_reasons_do_not_stop_the_run(store: Settings, tmp_path: Path) -> None:
-    engine = InThread(lambda job, number: Outcome(number, error="the first" if number % 2 else f"{'x' * number} is wrong"))
+    engine = InThread(lambda job, number: PartResult(number, error="the first" if number % 2 else f"{'x' * number} is wrong"))
     await audit(store, tmp_path / "run", engine)
     assert engine.began == dict.fromkeys(range(5), 1)
 
 
 async def test_ranges_that_fail_alike_between_others_that_are_done_do_not_stop_the_run(store: Settings, tmp_path: Path) -> None:
     """Whatever is done begins the count anew."""
-    def only_the_last(job: Job, number: int) -> Outcome:
-        return carry_out(job, number) if number == 4 else Outcome(number, error="forbidden")
+    def only_the_last(job: Job, number: int) -> PartResult:
+        return carry_out(job, number) if number == 4 else PartResult(number, error="forbidden")
 
     class InAnotherOrder(InThread):
-        def run(self, job: Job, numbers: Sequence[int]) -> Iterator[Outcome]:
+        def run(self, job: Job, numbers: Sequence[int]) -> Iterator[PartResult]:
             for number in (0, 1, 4, 2, 3):
                 yield from super().run(job, [number])
 
@@ -161,10 +161,10 @@ async def test_failures_of_an_engine_elsewhere_are_tried_again_though_their_outc
 ) -> None:
     asked: list[int] = []
 
-    def shaky(job: Job, number: int) -> Outcome:
+    def shaky(job: Job, number: int) -> PartResult:
         asked.append(number)
         unlucky = number in (0, 1, 2) and asked.count(number) == 1
-        return Outcome(number, error="unavailable", retryable=True) if unlucky else carry_out(job, number)
+        return PartResult(number, error="unavailable", retryable=True) if unlucky else carry_out(job, number)
 
     assert (await audit(store, tmp_path / "run", Elsewhere(shaky))).complete
     assert asked == [CANARY, 0, 1, 2, 3, 4, 0, 1, 2]
@@ -177,7 +177,7 @@ class Late(Elsewhere):
         super().__init__(work)
         self._ended = threading.Event()
 
-    def run(self, job: Job, numbers: Sequence[int]) -> Iterator[Outcome]:
+    def run(self, job: Job, numbers: Sequence[int]) -> Iterator[PartResult]:
         outcomes = []
         for number in numbers:
             self.began[number] += 1
@@ -193,7 +193,7 @@ class Late(Elsewhere):
 
 
 async def test_ranges_that_fail_alike_stop_an_engine_whose_outcomes_come_late(store: Settings, tmp_path: Path) -> None:
-    def without(job: Job, number: int) -> Outcome:
+    def without(job: Job, number: int) -> PartResult:
         if number == CANARY:
             return carry_out(job, number)
         return carry_out(replace(job, settings=json.dumps({"directory": str(tmp_path / "none")})), number)
@@ -213,7 +213,7 @@ async def test_report_that_cannot_be_written_names_its_path(store: Settings, tmp
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "findings").mkdir()
 
-    def work(job: Job, number: int) -> Outcome:
+    def work(job: Job, number: int) -> PartResult:
         (tmp_path / "run" / "report.html").mkdir(exist_ok=True)
         return carry_out(job, number)
 

@@ -8,7 +8,7 @@ from recovery.audit import conclusion
 from recovery.audit.conclusion import Prefixes, conclude, prefix_of
 from recovery.audit.finding import AGES, Summary
 from recovery.audit.manifest import Bounds, Cutoff, Failure, Manifest
-from recovery.audit.verdicts import DOUBTS, FINDINGS, Kind
+from recovery.audit.verdicts import DOUBTS, FINDINGS, FindingClass
 
 BEGUN = Manifest(
     run="r", inputs={}, log_is_durable=True, cutoff=Cutoff(as_of_ns=0, grace_s=3600), started_ns=0, notes=("begun",),
@@ -16,7 +16,7 @@ BEGUN = Manifest(
 )  # fmt: skip
 
 
-def seen(*kinds: Kind, names: int = 5, redirects: int = 5) -> Summary:
+def seen(*kinds: FindingClass, names: int = 5, redirects: int = 5) -> Summary:
     summary = Summary(names=names, redirects=redirects)
     for kind in kinds:
         summary.count("media", kind, 2, 10)
@@ -28,20 +28,23 @@ def concluded(summary: Summary, *failures: Failure, begun: Manifest = BEGUN, fau
 
 
 def test_run_without_doubts_is_complete_and_says_what_it_counted() -> None:
-    summary = seen(Kind.REFERENCED, Kind.ORPHAN)
-    summary.age(Kind.ORPHAN, 10, 7)
+    summary = seen(FindingClass.REFERENCED, FindingClass.ORPHAN)
+    summary.age(FindingClass.ORPHAN, 10, 7)
     summary.verified, summary.verified_bytes = 4, 40
-    summary.count("media", Kind.TOO_YOUNG, 0, 0)  # as the counting of what was taken back leaves it
+    summary.count("media", FindingClass.TOO_YOUNG, 0, 0)  # as the counting of what was taken back leaves it
     manifest = concluded(summary)
     assert manifest.complete and manifest.doubts == () and manifest.notes == ("begun",)
-    assert list(manifest.totals) == [Kind.REFERENCED, Kind.ORPHAN] and manifest.usecases == {"media": manifest.totals}
-    assert manifest.age_sizes == {Kind.ORPHAN: (7, *[0] * (len(AGES) - 1))} and (manifest.verified, manifest.verified_bytes) == (4, 40)
-    assert manifest.ages == {Kind.ORPHAN: (1, *[0] * (len(AGES) - 1))} and manifest.names_by_range == (3, 2)
+    assert list(manifest.totals) == [FindingClass.REFERENCED, FindingClass.ORPHAN] and manifest.usecases == {"media": manifest.totals}
+    assert manifest.age_sizes == {FindingClass.ORPHAN: (7, *[0] * (len(AGES) - 1))} and (manifest.verified, manifest.verified_bytes) == (
+        4,
+        40,
+    )
+    assert manifest.ages == {FindingClass.ORPHAN: (1, *[0] * (len(AGES) - 1))} and manifest.names_by_range == (3, 2)
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_only_findings_that_make_others_doubtful_are_doubts(kind: Kind) -> None:
-    manifest = concluded(seen(Kind.REFERENCED, kind))
+@pytest.mark.parametrize("kind", list(FindingClass))
+def test_only_findings_that_make_others_doubtful_are_doubts(kind: FindingClass) -> None:
+    manifest = concluded(seen(FindingClass.REFERENCED, kind))
     assert manifest.complete == (kind not in DOUBTS)
     if kind in DOUBTS:
         assert kind in FINDINGS and manifest.doubts[0].startswith(f"2 times {kind}: ")
@@ -60,22 +63,26 @@ def test_blobs_without_any_tombstone_are_of_the_wrong_table() -> None:
 
 
 def test_tombstones_without_any_blob_are_of_the_wrong_bucket() -> None:
-    assert concluded(seen(Kind.DANGLING, names=0)).doubts == (
+    assert concluded(seen(FindingClass.DANGLING, names=0)).doubts == (
         "there are 2 tombstones and not one blob: almost certainly the wrong bucket",
     )
-    assert len(concluded(seen(Kind.DANGLING, names=0), Failure(range=1, error="forbidden")).doubts) == 1, "they may be in the other range"
-    assert concluded(seen(Kind.EXPIRED, names=0)).complete, "what has expired was removed by the lifecycle"
+    assert len(concluded(seen(FindingClass.DANGLING, names=0), Failure(range=1, error="forbidden")).doubts) == 1, (
+        "they may be in the other range"
+    )
+    assert concluded(seen(FindingClass.EXPIRED, names=0)).complete, "what has expired was removed by the lifecycle"
 
 
 def test_tombstones_that_name_none_of_the_blobs_are_of_the_wrong_table_or_bucket() -> None:
-    assert concluded(seen(Kind.DANGLING, Kind.ORPHAN)).doubts == (
+    assert concluded(seen(FindingClass.DANGLING, FindingClass.ORPHAN)).doubts == (
         "there are 5 blobs, and not one of 5 tombstones names any of them: almost certainly the wrong table, or the wrong bucket",
     )
-    assert concluded(seen(Kind.DANGLING, Kind.TOO_YOUNG)).doubts, "blobs that are young are nobody's either"
-    assert concluded(seen(Kind.DANGLING, Kind.ORPHAN, Kind.REFERENCED)).complete
-    assert concluded(seen(Kind.DANGLING, Kind.ORPHAN, Kind.DESTROYED)).complete, "a blob that is destroyed was named"
-    assert concluded(seen(Kind.ORPHAN, Kind.EXPIRED)).complete, "all that was named may have expired"
-    failed = concluded(seen(Kind.DANGLING, Kind.ORPHAN), Failure(range=1, error="forbidden"))
+    assert concluded(seen(FindingClass.DANGLING, FindingClass.TOO_YOUNG)).doubts, "blobs that are young are nobody's either"
+    assert concluded(seen(FindingClass.DANGLING, FindingClass.ORPHAN, FindingClass.REFERENCED)).complete
+    assert concluded(seen(FindingClass.DANGLING, FindingClass.ORPHAN, FindingClass.DESTROYED)).complete, (
+        "a blob that is destroyed was named"
+    )
+    assert concluded(seen(FindingClass.ORPHAN, FindingClass.EXPIRED)).complete, "all that was named may have expired"
+    failed = concluded(seen(FindingClass.DANGLING, FindingClass.ORPHAN), Failure(range=1, error="forbidden"))
     assert len(failed.doubts) == 1, "who knows what is in the range that failed"
 
 

@@ -18,8 +18,8 @@ from recovery.audit.cuts import SMALL_NAMES, cut_names
 from recovery.audit.finding import Finding, Summary
 from recovery.audit.manifest import Bounds
 from recovery.audit.sweep import audit_until
-from recovery.audit.tiles import Header, Piece, is_key, tiled
-from recovery.audit.verdicts import Kind
+from recovery.audit.tiles import Header, Partition, is_key, tiled
+from recovery.audit.verdicts import FindingClass
 from tests.given.audit_grounds import SetRuntime
 from tests.given.planted_world import CUTOFF
 from tests.recovery.audit.test_merge import Blobs, Rows, World, worlds
@@ -141,7 +141,7 @@ def test_any_rests_of_any_small_world_find_the_difference_of_the_sets(data: st.D
     headers: dict[str, Header] = {}
     found: dict[str, list[Finding]] = {}
 
-    async def audit(piece: Piece) -> None:
+    async def audit(piece: Partition) -> None:
         findings: list[Finding] = []
         summary, stopped = await audit_until(
             tiers, NoopChangeLog(), piece.bounds, CUTOFF, SetRuntime(), findings.extend, lambda _: data.draw(st.booleans()),
@@ -172,8 +172,8 @@ def test_any_rests_of_any_small_world_find_the_difference_of_the_sets(data: st.D
     for _, header in tiling.done:
         summary.merge(header.summary)
     named = set(world.targets.values())
-    assert sorted(each.name for each in findings if each.kind is not Kind.DANGLING) == sorted(world.blobs - named)
-    assert sorted(each.name for each in findings if each.kind is Kind.DANGLING) == sorted(named - world.blobs)
+    assert sorted(each.name for each in findings if each.kind is not FindingClass.DANGLING) == sorted(world.blobs - named)
+    assert sorted(each.name for each in findings if each.kind is FindingClass.DANGLING) == sorted(named - world.blobs)
     assert (summary.names, summary.redirects) == (len(world.blobs), len(world.targets))
 
 

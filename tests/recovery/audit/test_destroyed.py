@@ -12,7 +12,7 @@ import pytest
 from recovery.audit.finding import Finding, Summary
 from recovery.audit.manifest import Bounds, Verify
 from recovery.audit.sweep import audit_range
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from recovery.audit.verify import TRIES, is_chosen
 from tests.given.audit_grounds import DAY_NS, OLD_NS, EmbeddedGround, Ground, SimulatedGround, embedded_ground, emulated_ground
 from tests.given.planted_world import CUTOFF, PAST_NS
@@ -82,10 +82,10 @@ async def test_live_blob_that_was_cut_short_is_loss_and_the_finding_says_which(e
     name = await plant(embedded)
     cut(embedded, name)
     summary, [found] = await audit(embedded)
-    assert (found.kind, found.name, found.object, f"{PATH}/{found.revision}") == (Kind.DESTROYED, name, PATH, name)
+    assert (found.kind, found.name, found.object, f"{PATH}/{found.revision}") == (FindingClass.DESTROYED, name, PATH, name)
     assert (found.size, found.generation) == (SIZE // 2, found.created_ns // 1000 if found.created_ns else 0)
     assert found.confirmed_ns is not None and "footer" in found.detail
-    assert {kind: (each.number, each.size) for kind, each in summary.totals().items()} == {Kind.DESTROYED: (1, SIZE // 2)}
+    assert {kind: (each.number, each.size) for kind, each in summary.totals().items()} == {FindingClass.DESTROYED: (1, SIZE // 2)}
     assert summary.names == 1, "it was listed"
 
 
@@ -98,7 +98,7 @@ async def test_blob_that_was_cut_short_and_no_live_tombstone_names_is_garbage_wi
     name = await plant(embedded, row=row, deadline_ns=deadline_ns)
     cut(embedded, name)
     _, [found] = await audit(embedded)
-    assert (found.kind, found.name, found.object, found.size) == (Kind.CORRUPT_BLOB, name, PATH, SIZE // 2)
+    assert (found.kind, found.name, found.object, found.size) == (FindingClass.CORRUPT_BLOB, name, PATH, SIZE // 2)
     assert found.generation and found.detail.endswith(told)
 
 
@@ -107,8 +107,8 @@ async def test_blob_that_a_corrupt_row_may_name_is_not_called_loss(embedded: Emb
     cut(embedded, name)
     await embedded.sql("UPDATE rows SET target = CAST(X'FE' AS TEXT)")
     _, found = await audit(embedded)
-    assert {each.kind for each in found} == {Kind.CORRUPT_ROW, Kind.CORRUPT_BLOB}
-    assert "nobody can tell" in next(each.detail for each in found if each.kind is Kind.CORRUPT_BLOB)
+    assert {each.kind for each in found} == {FindingClass.CORRUPT_ROW, FindingClass.CORRUPT_BLOB}
+    assert "nobody can tell" in next(each.detail for each in found if each.kind is FindingClass.CORRUPT_BLOB)
 
 
 async def test_row_that_moved_on_meanwhile_makes_no_loss(embedded: EmbeddedGround) -> None:
@@ -121,7 +121,7 @@ async def test_row_that_moved_on_meanwhile_makes_no_loss(embedded: EmbeddedGroun
         return await head(of)
 
     _, [found] = await audit(embedded, long_term=Wrapped(embedded.tiers.long_term, head=moves))
-    assert found.kind is Kind.CORRUPT_BLOB
+    assert found.kind is FindingClass.CORRUPT_BLOB
 
 
 async def test_blob_that_is_gone_by_the_second_look_dangles_if_its_row_still_stands(embedded: EmbeddedGround) -> None:
@@ -133,7 +133,7 @@ async def test_blob_that_is_gone_by_the_second_look_dangles_if_its_row_still_sta
         return None
 
     _, [found] = await audit(embedded, long_term=Wrapped(embedded.tiers.long_term, head=gone))
-    assert (found.kind, found.name) == (Kind.DANGLING, names[0])
+    assert (found.kind, found.name) == (FindingClass.DANGLING, names[0])
 
 
 async def test_blob_that_can_be_read_by_the_second_look_is_judged_like_the_others() -> None:
@@ -146,9 +146,9 @@ async def test_blob_that_can_be_read_by_the_second_look_is_judged_like_the_other
         return BlobPage((), [Oddity(blob.name, "the disk stumbled", is_blob=True) for blob in page.blobs], page.next_start)
 
     summary, found = await audit(ground, long_term=Wrapped(ground.tiers.long_term, list=stumbles))
-    assert [(each.kind, each.name) for each in found] == [(Kind.ORPHAN, orphan)]
+    assert [(each.kind, each.name) for each in found] == [(FindingClass.ORPHAN, orphan)]
     totals = {kind: (each.number, each.size) for kind, each in summary.totals().items() if each.number}
-    assert totals == {Kind.REFERENCED: (1, SIZE), Kind.ORPHAN: (1, SIZE)}
+    assert totals == {FindingClass.REFERENCED: (1, SIZE), FindingClass.ORPHAN: (1, SIZE)}
     assert live not in {each.name for each in found}
 
 
@@ -163,7 +163,7 @@ async def test_unlisted_blob_whose_head_is_corrupt_is_loss() -> None:
         raise CorruptRecordError("its metadata do not match their checksum")
 
     _, [found] = await audit(ground, long_term=Wrapped(ground.tiers.long_term, list=nothing, head=corrupt))
-    assert (found.kind, found.name, found.object) == (Kind.DESTROYED, name, PATH)
+    assert (found.kind, found.name, found.object) == (FindingClass.DESTROYED, name, PATH)
 
 
 async def test_record_of_the_bucket_that_breaks_the_format_keeps_what_can_be_read(request: pytest.FixtureRequest) -> None:
@@ -179,7 +179,7 @@ async def test_record_of_the_bucket_that_breaks_the_format_keeps_what_can_be_rea
         blobs._http.call = breaks
         _, found = await audit(ground)
     assert [(each.kind, each.name, each.size) for each in found] == [
-        (Kind.DESTROYED, names[0], SIZE), (Kind.CORRUPT_BLOB, names[1], SIZE)
+        (FindingClass.DESTROYED, names[0], SIZE), (FindingClass.CORRUPT_BLOB, names[1], SIZE)
     ]  # fmt: skip
     assert all(each.generation for each in found)
 
@@ -197,12 +197,12 @@ async def test_flipped_byte_is_found_only_where_bytes_are_read(embedded: Embedde
     assert ([each.name for each in found], summary.verified) == ([garbage], 0)
     summary, found = await audit(embedded, Verify())
     assert {each.name: each.kind for each in found} == {
-        garbage: Kind.ORPHAN, names[1]: Kind.DESTROYED, names[2]: Kind.DESTROYED, names[4]: Kind.DESTROYED,
+        garbage: FindingClass.ORPHAN, names[1]: FindingClass.DESTROYED, names[2]: FindingClass.DESTROYED, names[4]: FindingClass.DESTROYED,
     }  # fmt: skip
     lost = next(each for each in found if each.name == names[1])
     assert lost.size == SIZE and lost.generation and lost.object == "a/objects/1" and "checksum" in lost.detail
     assert (summary.verified, summary.verified_bytes) == (2, 2 * SIZE)
-    assert summary.totals()[Kind.REFERENCED].number == 2
+    assert summary.totals()[FindingClass.REFERENCED].number == 2
 
 
 async def test_share_of_the_names_is_the_same_in_every_run() -> None:
@@ -257,7 +257,7 @@ async def test_bytes_that_come_damaged_every_time_are_loss_and_no_answer_fails_t
     blobs = Wrapped(ground.tiers.long_term, open=open)
     if isinstance(error, DamagedError):
         _, [found] = await audit(ground, Verify(), blobs)
-        assert (found.kind, found.detail) == (Kind.DESTROYED, "crc32c")
+        assert (found.kind, found.detail) == (FindingClass.DESTROYED, "crc32c")
     else:
         with pytest.raises(UnavailableError, match="no answer"):
             await audit(ground, Verify(), blobs)
@@ -272,8 +272,8 @@ async def test_blob_that_vanishes_before_it_is_read_is_dangling_only_if_its_row_
         return None
 
     summary, [found] = await audit(ground, Verify(), Wrapped(ground.tiers.long_term, open=gone))
-    assert (found.kind, found.name) == (Kind.DANGLING, name)
-    assert {kind: each.number for kind, each in summary.totals().items() if each.number} == {Kind.DANGLING: 1}
+    assert (found.kind, found.name) == (FindingClass.DANGLING, name)
+    assert {kind: each.number for kind, each in summary.totals().items() if each.number} == {FindingClass.DANGLING: 1}
 
 
 # --- overdue --------------------------------------------------------------------------------------
@@ -290,9 +290,9 @@ async def test_expired_blob_that_nothing_removes_for_days_is_overdue(days: int, 
         await ground.row(PATH, name, deadline_ns)
     ground.clock.now_ns = CUTOFF.as_of_ns
     summary, found = await audit(ground)
-    kind = Kind.OVERDUE if days > 7 else Kind.EXPIRED
+    kind = FindingClass.OVERDUE if days > 7 else FindingClass.EXPIRED
     assert {of: each.number for of, each in summary.totals().items() if each.number} == {kind: 1}
-    if kind is Kind.OVERDUE:
+    if kind is FindingClass.OVERDUE:
         [told] = found
         assert (told.name, told.size, told.deadline_ns, told.detail) == (
             name, SIZE, deadline_ns, f"its deadline passed {days} days before the audit began",
@@ -320,11 +320,11 @@ async def test_blob_that_the_lifecycle_removes_meanwhile_is_not_called_overdue()
     assert not found and not any(each.number for each in summary.totals().values())
 
 
-@pytest.mark.parametrize(("age_days", "kind"), [(9, Kind.STALE_UPLOAD), (7, Kind.UPLOAD)])
-async def test_part_of_an_upload_that_nobody_can_finish_any_more_is_stale(age_days: int, kind: Kind) -> None:
+@pytest.mark.parametrize(("age_days", "kind"), [(9, FindingClass.STALE_UPLOAD), (7, FindingClass.UPLOAD)])
+async def test_part_of_an_upload_that_nobody_can_finish_any_more_is_stale(age_days: int, kind: FindingClass) -> None:
     ground = SimulatedGround()
     await ground.blob("a/org.1/uploads/k/part-1", SIZE, CUTOFF.as_of_ns - age_days * DAY_NS, None)
     ground.clock.now_ns = CUTOFF.as_of_ns
     summary, found = await audit(ground)
     assert [of for of, each in summary.totals().items() if each.number] == [kind]
-    assert len(found) == (kind is Kind.STALE_UPLOAD)
+    assert len(found) == (kind is FindingClass.STALE_UPLOAD)

@@ -18,7 +18,7 @@ from pyarrow import fs as arrow_fs
 from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from recovery.audit.directory import Draft, Files
+from recovery.audit.directory import DirectoryFiles, Draft
 from recovery.audit.feed import FindingsFeed
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Inventory, Manifest, Verify
@@ -29,7 +29,7 @@ from recovery.feed.avro import ContainerReader, ContainerWriter, schema
 from recovery.feed.errors import FeedError
 from recovery.feed.files import read_all
 from recovery.feed.reader import CdcReader
-from recovery.feed.view import View
+from recovery.feed.view import FeedView
 from tests.given.audited_store import InThread, Store
 from tiered.embedded.blobs import FileBlobs
 from tiered.open import open_backends
@@ -115,7 +115,7 @@ def test_each_run_adds_what_is_new_and_what_is_gone(runs: Runs, feed: FindingsFe
 
 def test_any_reader_of_feeds_tells_what_is_found_now_and_since_when(runs: Runs, feed: FindingsFeed) -> None:
     times = [feed.add(run).time_ms for run in (runs.first, runs.second, runs.third)]
-    reader, view = CdcReader(remember=True), View()
+    reader, view = CdcReader(remember=True), FeedView()
     assert feed.files.local is not None
     for located in read_all(sorted(feed.files.local.iterdir(), reverse=True)):
         batch = reader.feed(located.message)
@@ -358,7 +358,7 @@ def test_a_run_that_is_added_while_the_feed_is_read_is_not_overlooked(
 def test_elsewhere_a_writer_gives_way_to_the_claim_of_another(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a bucket, where a file that is there would be replaced."""
     filesystem: Any = arrow_fs._MockFileSystem()
-    feed = FindingsFeed(Files("mock://feed", filesystem, "feed", SystemRuntime(), "the feed directory"), SystemRuntime())
+    feed = FindingsFeed(DirectoryFiles("mock://feed", filesystem, "feed", SystemRuntime(), "the feed directory"), SystemRuntime())
     feed.add(runs.first)
     gave_way: list[str] = []
 

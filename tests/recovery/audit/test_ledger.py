@@ -15,9 +15,9 @@ import pytest
 from pyarrow.parquet import ParquetFile
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
-from recovery.audit.finding import Count, Summary
+from recovery.audit.finding import Summary, Tally
 from recovery.audit.ledger import ROW_GROUP, SCHEMA, RunDirectory, summary_from_json, summary_to_json
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from tests.given.findings import RUN, SUMMARY, finding, manifest, piece, write
 from tests.given.repository import ROOT
 
@@ -56,19 +56,19 @@ def test_names_of_objects_in_a_run_could_be_read_by_every_user(tmp_path: Path, g
 
 def test_findings_and_summary_come_back_as_they_were_written(directory: RunDirectory) -> None:
     told = [
-        finding(), finding(Kind.DANGLING, "ä/ü\U0001f600", object=None, revision=None, size=None, created_ns=None, generation=None),
-        finding(Kind.FOREIGN, deadline_ns=253_402_300_799_000_000_000, confirmed_ns=-62_135_596_800_000_000),
+        finding(), finding(FindingClass.DANGLING, "ä/ü\U0001f600", object=None, revision=None, size=None, created_ns=None, generation=None),
+        finding(FindingClass.FOREIGN, deadline_ns=253_402_300_799_000_000_000, confirmed_ns=-62_135_596_800_000_000),
     ]  # fmt: skip
     write(directory, 17, *told)
     assert list(directory.findings(RUN)) == told
-    assert list(directory.findings(RUN, {Kind.DANGLING})) == told[1:2]
+    assert list(directory.findings(RUN, {FindingClass.DANGLING})) == told[1:2]
     assert {key: header.summary for key, header in directory.done(RUN)} == {"000017": SUMMARY}
     assert summary_of(directory, 17) == SUMMARY and summary_of(directory, 16) is None
 
 
 def test_files_without_findings_of_a_kind_are_not_read_for_them(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     write(directory, 0, finding())
-    write(directory, 1, finding(Kind.UNLISTED), summary=Summary(counts={"media": {Kind.UNLISTED: Count(1, 0)}}))
+    write(directory, 1, finding(FindingClass.UNLISTED), summary=Summary(counts={"media": {FindingClass.UNLISTED: Tally(1, 0)}}))
     opened: list[str] = []
 
     def open_file(path: str, **options: Any) -> Any:
@@ -76,7 +76,7 @@ def test_files_without_findings_of_a_kind_are_not_read_for_them(directory: RunDi
         return ParquetFile(path, **options)
 
     monkeypatch.setattr(pq, "ParquetFile", open_file)
-    assert list(directory.findings(RUN, {Kind.UNLISTED, Kind.MISDIRECTED})) == [finding(Kind.UNLISTED)]
+    assert list(directory.findings(RUN, {FindingClass.UNLISTED, FindingClass.MISDIRECTED})) == [finding(FindingClass.UNLISTED)]
     assert len(opened) == 1
 
 
@@ -318,14 +318,14 @@ def test_run_lives_in_a_bucket_as_it_does_in_a_directory(gcs: str) -> None:
     assert directory.files.bucket == "audits" and directory.files.local is None
     assert directory.read_manifest() is None
     assert directory.begin(manifest()).run == RUN
-    write(directory, 17, finding(), finding(Kind.DANGLING))
-    write(directory, 17, finding(), finding(Kind.DANGLING))
+    write(directory, 17, finding(), finding(FindingClass.DANGLING))
+    write(directory, 17, finding(), finding(FindingClass.DANGLING))
     with directory.writer(RUN, piece(18)) as file:
         file.add([finding()])
     directory.write_report("<p>")
     elsewhere = RunDirectory.open(directory.uri)
     assert [*dict(elsewhere.done(RUN))] == ["000017"] and summary_of(elsewhere, 17) == SUMMARY and summary_of(elsewhere, 18) is None
-    assert list(elsewhere.findings(RUN, {Kind.DANGLING})) == [finding(Kind.DANGLING)]
+    assert list(elsewhere.findings(RUN, {FindingClass.DANGLING})) == [finding(FindingClass.DANGLING)]
     elsewhere.tidy()
     assert elsewhere.begin(manifest(run="another")).run == RUN
 

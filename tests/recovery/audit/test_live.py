@@ -19,14 +19,14 @@ import pytest
 from changelog.base.runtime import SystemRuntime
 from emulators.demo.check import check, unfinished
 from emulators.demo.emulators import EmulatorStage
-from emulators.demo.journal import DIRECTOR, Journal
-from emulators.demo.stage import EmbeddedStage, Stage
+from emulators.demo.journal import DIRECTOR, OperationJournal
+from emulators.demo.stage import DemoStage, EmbeddedStage
 from emulators.demo.troupe import environment
 from emulators.demo.writer import Orders
 from recovery.audit.finding import Finding, Summary
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.sweep import audit_range
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from recovery.daemon import collect
 from recovery.loop import RecoveryLoop
 from tiered.open import Backends, open_backends
@@ -45,13 +45,13 @@ RUNTIME = SystemRuntime()
 class Show:
     """Writers that are killed again and again, recovery, and audits, one after the other."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: DemoStage) -> None:
         self.stage = stage
         self.audits = 0
         self.seen = Summary()
         self.findings: list[Finding] = []
         self._over = False
-        self._director = Journal(stage.journal / DIRECTOR)
+        self._director = OperationJournal(stage.journal / DIRECTOR)
 
     async def run(self) -> Summary:
         """Returns what an audit finds when all is over and the log is drained."""
@@ -121,9 +121,11 @@ def test_an_audit_beside_writers_that_are_killed_accuses_nothing_and_all_is_refe
         last = anyio.run(show.run)
         flaws = check(stage.stored, stage.journal)
     assert show.findings == []
-    assert set(last.totals()) == {Kind.REFERENCED}
-    assert last.totals()[Kind.REFERENCED].number == last.names > 0
+    assert set(last.totals()) == {FindingClass.REFERENCED}
+    assert last.totals()[FindingClass.REFERENCED].number == last.names > 0
     assert flaws.flaws == {}, flaws.details
     assert show.audits > KILLS
     under_way = {kind for kind, count in show.seen.totals().items() if count.number}
-    assert under_way & {Kind.IN_FLIGHT, Kind.SUPERSEDED, Kind.TOO_YOUNG}, "something was under way when it was audited"
+    assert under_way & {FindingClass.IN_FLIGHT, FindingClass.SUPERSEDED, FindingClass.TOO_YOUNG}, (
+        "something was under way when it was audited"
+    )

@@ -16,8 +16,8 @@ import pytest
 
 from recovery.audit.local import DEATHS_MAX, LocalEngine
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.tiles import Piece
-from recovery.audit.work import Job, Outcome
+from recovery.audit.tiles import Partition
+from recovery.audit.work import Job, PartResult
 from tests.given import audit_workers as works
 from tests.given.processes import is_running
 from tests.given.repository import ROOT
@@ -27,10 +27,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    return Job(str(tmp_path), "run", "{}", (Piece(0, Bounds(start="", end=None)),) * 5, Cutoff(as_of_ns=0, grace_s=0))
+    return Job(str(tmp_path), "run", "{}", (Partition(0, Bounds(start="", end=None)),) * 5, Cutoff(as_of_ns=0, grace_s=0))
 
 
-def by_range(outcomes: Iterator[Outcome]) -> dict[int, Outcome]:
+def by_range(outcomes: Iterator[PartResult]) -> dict[int, PartResult]:
     found = list(outcomes)
     assert len({outcome.range for outcome in found}) == len(found)
     return {outcome.range: outcome for outcome in found}
@@ -38,7 +38,7 @@ def by_range(outcomes: Iterator[Outcome]) -> dict[int, Outcome]:
 
 def test_every_range_is_carried_out_once_by_processes_that_are_none_of_ours(job: Job) -> None:
     outcomes = by_range(LocalEngine(2, works.succeed).run(job, [4, 1, 3]))
-    assert outcomes == {number: Outcome(number, number * 10, number, 1.0) for number in (1, 3, 4)}
+    assert outcomes == {number: PartResult(number, number * 10, number, 1.0) for number in (1, 3, 4)}
     workers = [pid for number in (1, 3, 4) for pid in works.starts(job.directory, number)]
     assert len(workers) == 3 and os.getpid() not in workers and not any(map(is_running, workers))
 
@@ -60,7 +60,7 @@ def test_workers_look_for_garbage_seldom_and_this_process_as_before(job: Job) ->
 
 def test_workers_do_without_pandas(job: Job) -> None:
     assert find_spec("pandas") is not None, "else this shows nothing"
-    assert by_range(LocalEngine(1, works.write_a_finding).run(job, [0])) == {0: Outcome(0, names=1, findings=0)}
+    assert by_range(LocalEngine(1, works.write_a_finding).run(job, [0])) == {0: PartResult(0, names=1, findings=0)}
 
 
 def test_killed_worker_costs_its_range_a_second_try_and_the_others_nothing(job: Job) -> None:
@@ -91,7 +91,7 @@ def test_workers_print_nothing(job: Job, capfd: pytest.CaptureFixture[str]) -> N
 def test_stop_ends_the_workers_in_the_middle_of_their_work(job: Job) -> None:
     os.mkfifo(Path(job.directory) / "life")
     engine = LocalEngine(2, works.wait_for_ever)
-    outcomes: list[Outcome] = []
+    outcomes: list[PartResult] = []
     running = threading.Thread(target=lambda: outcomes.extend(engine.run(job, range(5))))
     running.start()
     with (Path(job.directory) / "life").open() as life:
@@ -111,7 +111,7 @@ from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.tiles import Piece
 from recovery.audit.work import Job
 from tests.given import audit_workers as works
-job = Job(sys.argv[1], "run", "{}", (Piece(0, Bounds(start="", end=None)),) * 5, Cutoff(as_of_ns=0, grace_s=0))
+job = Job(sys.argv[1], "run", "{}", (Partition(0, Bounds(start="", end=None)),) * 5, Cutoff(as_of_ns=0, grace_s=0))
 list(LocalEngine(2, works.wait_for_ever).run(job, range(5)))
 """
 

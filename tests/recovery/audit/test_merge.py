@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from changelog.noop import NoopChangeLog
-from recovery.audit.finding import Count, Finding, Summary
+from recovery.audit.finding import Finding, Summary, Tally
 from recovery.audit.manifest import Bounds
 from recovery.audit.sweep import WINDOW_NAMES, audit_range
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from tests.given.audit_grounds import OLD_NS, SetRuntime
 from tests.given.planted_world import CUTOFF
 from tiered.metadata import Metadata
@@ -88,14 +88,14 @@ class World:
 
         anyio.run(audit)
         named = set(self.targets.values())
-        lost = {finding.name for finding in findings if finding.kind is not Kind.DANGLING}
-        dangling = {finding.name for finding in findings if finding.kind is Kind.DANGLING}
+        lost = {finding.name for finding in findings if finding.kind is not FindingClass.DANGLING}
+        dangling = {finding.name for finding in findings if finding.kind is FindingClass.DANGLING}
         assert lost == self.blobs - named
         assert dangling == named - self.blobs
         assert len(findings) == len(lost) + len(dangling), "each once"
-        assert {finding.kind for finding in findings} <= {Kind.ORPHAN, Kind.LEGACY_ORPHAN, Kind.DANGLING}
+        assert {finding.kind for finding in findings} <= {FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN, FindingClass.DANGLING}
         assert (summary.names, summary.redirects) == (len(self.blobs), len(self.targets))
-        assert summary.totals().get(Kind.REFERENCED, Count()).number == len(self.blobs & named)
+        assert summary.totals().get(FindingClass.REFERENCED, Tally()).number == len(self.blobs & named)
 
 
 # --- small worlds --------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from changelog.base.errors import InvalidRequestError
 from recovery.audit.finding import NO_USECASE
 from recovery.audit.names import after, is_of, read_name, rows_before, usecase_of
-from recovery.audit.verdicts import Form
+from recovery.audit.verdicts import NameForm
 from tiered.object_id import ObjectId
 
 REVISION = "018bcfe5-6800-7000-8000-000000000001"
@@ -24,30 +24,30 @@ PATH = "attachments/org.17/objects/abc"
 @pytest.mark.parametrize(
     ("name", "form", "path", "revision"),
     [
-        (f"{PATH}/{REVISION}", Form.REVISION, PATH, REVISION),
-        (f"{PATH}/{REVISION}/{REVISION}", Form.REVISION, f"{PATH}/{REVISION}", REVISION),
-        (f"usecase/objects/{REVISION}", Form.UNSUFFIXED, f"usecase/objects/{REVISION}", None),
-        (PATH, Form.UNSUFFIXED, PATH, None),
-        (f"{PATH}/{REVISION.upper()}", Form.UNSUFFIXED, f"{PATH}/{REVISION.upper()}", None),
-        (f"{PATH}/018bcfe5-6800-4000-8000-000000000001", Form.UNSUFFIXED, f"{PATH}/018bcfe5-6800-4000-8000-000000000001", None),
-        (f"{PATH}/", Form.UNSUFFIXED, f"{PATH}/", None),
-        ("usecase/objects/uploads/x", Form.UNSUFFIXED, "usecase/objects/uploads/x", None),
-        (f"attachments/org.17/uploads/abc/{REVISION}", Form.UPLOAD, None, None),
-        ("usecase/uploads/x/objects/y", Form.UPLOAD, None, None),
-        ("usecase/objects/", Form.UNPARSEABLE, None, None),
-        ("usecase/scope-without-value/objects/key", Form.UNPARSEABLE, None, None),
-        ("/objects/key", Form.UNPARSEABLE, None, None),
-        (f"~old/objects/key/{REVISION}", Form.UNPARSEABLE, None, None),  # rows of such keys are not scanned
-        ("~old/objects/key", Form.UNPARSEABLE, None, None),
-        ("objects/key", Form.FOREIGN, None, None),
-        ("backup.tar", Form.FOREIGN, None, None),
-        ("usecase/objects", Form.UNPARSEABLE, None, None),
-        (REVISION, Form.FOREIGN, None, None),
-        ("", Form.FOREIGN, None, None),
-        ("\U0001f600/objects/\u0301", Form.UNSUFFIXED, "\U0001f600/objects/\u0301", None),
+        (f"{PATH}/{REVISION}", NameForm.REVISION, PATH, REVISION),
+        (f"{PATH}/{REVISION}/{REVISION}", NameForm.REVISION, f"{PATH}/{REVISION}", REVISION),
+        (f"usecase/objects/{REVISION}", NameForm.UNSUFFIXED, f"usecase/objects/{REVISION}", None),
+        (PATH, NameForm.UNSUFFIXED, PATH, None),
+        (f"{PATH}/{REVISION.upper()}", NameForm.UNSUFFIXED, f"{PATH}/{REVISION.upper()}", None),
+        (f"{PATH}/018bcfe5-6800-4000-8000-000000000001", NameForm.UNSUFFIXED, f"{PATH}/018bcfe5-6800-4000-8000-000000000001", None),
+        (f"{PATH}/", NameForm.UNSUFFIXED, f"{PATH}/", None),
+        ("usecase/objects/uploads/x", NameForm.UNSUFFIXED, "usecase/objects/uploads/x", None),
+        (f"attachments/org.17/uploads/abc/{REVISION}", NameForm.UPLOAD, None, None),
+        ("usecase/uploads/x/objects/y", NameForm.UPLOAD, None, None),
+        ("usecase/objects/", NameForm.UNPARSEABLE, None, None),
+        ("usecase/scope-without-value/objects/key", NameForm.UNPARSEABLE, None, None),
+        ("/objects/key", NameForm.UNPARSEABLE, None, None),
+        (f"~old/objects/key/{REVISION}", NameForm.UNPARSEABLE, None, None),  # rows of such keys are not scanned
+        ("~old/objects/key", NameForm.UNPARSEABLE, None, None),
+        ("objects/key", NameForm.FOREIGN, None, None),
+        ("backup.tar", NameForm.FOREIGN, None, None),
+        ("usecase/objects", NameForm.UNPARSEABLE, None, None),
+        (REVISION, NameForm.FOREIGN, None, None),
+        ("", NameForm.FOREIGN, None, None),
+        ("\U0001f600/objects/\u0301", NameForm.UNSUFFIXED, "\U0001f600/objects/\u0301", None),
     ],
 )  # fmt: skip
-def test_a_name_has_one_form(name: str, form: Form, path: str | None, revision: str | None) -> None:
+def test_a_name_has_one_form(name: str, form: NameForm, path: str | None, revision: str | None) -> None:
     reading = read_name(name)
     assert (reading.form, reading.object, reading.revision) == (form, path, revision)
 

@@ -14,8 +14,8 @@ import pytest
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit import run
-from recovery.audit.verdicts import Kind
-from recovery.audit.work import AuditOptions, Job, Outcome, carry_out
+from recovery.audit.verdicts import FindingClass
+from recovery.audit.work import AuditOptions, Job, PartResult, carry_out
 from recovery.last_audit import DANGLING, LastAudit, read_audits
 from recovery.status.look import gather
 from tests.given.audited_store import OBJECTS, SIZE, InThread, Store, audit, plant
@@ -41,8 +41,8 @@ async def noted(store: Settings) -> LastAudit | None:
         return (await read_audits(backends.log)).last
 
 
-def fails(job: Job, number: int) -> Outcome:
-    return Outcome(number, error="reading is forbidden") if number == 2 else carry_out(job, number)
+def fails(job: Job, number: int) -> PartResult:
+    return PartResult(number, error="reading is forbidden") if number == 2 else carry_out(job, number)
 
 
 async def test_what_an_audit_found_is_noted(store: Settings, tmp_path: Path) -> None:
@@ -54,10 +54,10 @@ async def test_what_an_audit_found_is_noted(store: Settings, tmp_path: Path) -> 
         manifest.run, str(tmp_path / "run"), manifest.started_ns, manifest.ended_ns,
     )  # fmt: skip
     assert (found.complete, found.blobs, found.tombstones, found.ranges, found.ranges_missing) == (True, OBJECTS - 1, OBJECTS - 2, 5, 0)
-    assert found.findings == {"dangling": (1, 0), "orphan": (2, manifest.totals[Kind.ORPHAN].size)}
+    assert found.findings == {"dangling": (1, 0), "orphan": (2, manifest.totals[FindingClass.ORPHAN].size)}
     assert found.findings["orphan"][1] >= 2 * SIZE and found.is_loss
-    assert Kind.DANGLING.value == DANGLING
-    live = manifest.totals[Kind.REFERENCED]
+    assert FindingClass.DANGLING.value == DANGLING
+    live = manifest.totals[FindingClass.REFERENCED]
     assert found.live == (live.number, live.size) and live.size >= live.number * SIZE > 0
     of_blobs = [each for kind, each in manifest.totals.items() if kind not in run.OF_NO_BLOB]
     assert (sum(each.number for each in of_blobs), sum(each.size for each in of_blobs)) == (found.blobs, found.size)
@@ -70,7 +70,7 @@ async def test_a_clean_note_does_not_count_what_was_too_young_to_judge(store: Se
     options = AuditOptions(str(tmp_path / "run"))
     manifest = await run.run_audit(store, options, InThread(), SystemRuntime(), lambda progress: None)
     found = await noted(store)
-    assert found is not None and found.young == manifest.totals[Kind.TOO_YOUNG].number == 2
+    assert found is not None and found.young == manifest.totals[FindingClass.TOO_YOUNG].number == 2
     assert found.sentence == (
         "clean: 9 blobs and 9 tombstones are accounted for by name; 2 blobs that nothing names were too young to judge; no payload was read"
     )

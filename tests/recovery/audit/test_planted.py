@@ -15,7 +15,7 @@ import pytest
 from recovery.audit.finding import Finding, Summary
 from recovery.audit.manifest import Bounds
 from recovery.audit.sweep import WINDOW_NAMES, audit_range
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from tests.given.audit_grounds import BEGINS_NS, Ground, SimulatedGround, ground_of
 from tests.given.planted_world import CUTOFF, FAMILY, UNICODE, UNREADABLE, Planted, plant
 
@@ -64,17 +64,17 @@ class Found:
             ))  # fmt: skip
         return self
 
-    def named(self, planted: Planted) -> Counter[tuple[Kind, str]]:
+    def named(self, planted: Planted) -> Counter[tuple[FindingClass, str]]:
         return Counter((finding.kind, finding.name) for finding in self.findings if finding.name not in planted.undecided)
 
-    def totals(self, planted: Planted) -> dict[tuple[str, Kind], tuple[int, int]]:
+    def totals(self, planted: Planted) -> dict[tuple[str, FindingClass], tuple[int, int]]:
         """Number and bytes by usecase and kind; without what could be either."""
         counts = {
             (usecase, kind): (count.number, count.size)
             for usecase, kinds in self.summary.counts.items() for kind, count in kinds.items()
         }  # fmt: skip
         for name in planted.undecided:
-            kind = Kind.ORPHAN if any(finding.name == name for finding in self.findings) else Kind.REFERENCED
+            kind = FindingClass.ORPHAN if any(finding.name == name for finding in self.findings) else FindingClass.REFERENCED
             key = name.partition("/")[0], kind
             counts[key] = counts[key][0] - 1, counts[key][1] - 1
         return {key: count for key, count in counts.items() if count != (0, 0)}
@@ -101,8 +101,8 @@ async def test_everything_that_was_planted_is_found_and_nothing_else_however_it_
         bounds = sorted(Random(seed).sample(names, len(names) // 5))
         assert_exact(world, await Found().audit(world.ground, bounds), f"cut at names that seed {seed} chooses")
     # A listing that leaves out what is there is no store's: see `test_broken.py`.
-    missing = set(Kind) - {kind for kind, _ in world.expected} - {Kind.UNLISTED}
-    rest = {Kind.CORRUPT_ROW, Kind.MISFILED, Kind.CORRUPT_BLOB, Kind.DESTROYED}
+    missing = set(FindingClass) - {kind for kind, _ in world.expected} - {FindingClass.UNLISTED}
+    rest = {FindingClass.CORRUPT_ROW, FindingClass.MISFILED, FindingClass.CORRUPT_BLOB, FindingClass.DESTROYED}
     assert missing <= rest, "every class that this ground can hold was planted"
 
 
@@ -110,10 +110,10 @@ async def test_a_finding_says_what_is_known_of_the_blob(world: Planted) -> None:
     found = await Found().audit(world.ground, ())
     for finding in found.findings:
         assert BEGINS_NS == finding.listed_ns == finding.logged_ns == finding.scanned_ns
-        if finding.kind in (Kind.ORPHAN, Kind.LEGACY_ORPHAN) and finding.name not in world.undecided:
+        if finding.kind in (FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN) and finding.name not in world.undecided:
             head = await world.ground.tiers.long_term.head(finding.name)
             assert head is not None
             assert (finding.size, finding.created_ns, finding.generation) == (head.size, head.created_ns, head.generation)
             assert (finding.size, finding.deadline_ns) == (world.sizes[finding.name], head.metadata.time_expires_ns)
-            assert finding.name == (f"{finding.object}/{finding.revision}" if finding.kind is Kind.ORPHAN else finding.object)
+            assert finding.name == (f"{finding.object}/{finding.revision}" if finding.kind is FindingClass.ORPHAN else finding.object)
             assert finding.confirmed_ns == BEGINS_NS

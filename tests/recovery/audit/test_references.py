@@ -17,7 +17,7 @@ from recovery.audit.finding import Finding, Summary
 from recovery.audit.manifest import Bounds, FeedAtEnd, FeedReferences, Manifest, index_not_whole
 from recovery.audit.references import FeedIndex, references_of
 from recovery.audit.sweep import WINDOW_NAMES, audit_range
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, Ground, SimulatedGround, ground_of
 from tests.given.feed_index import GENERATION, STORE, keep_up, perfect, publish, rows_of
@@ -44,7 +44,7 @@ class Seen:
     calls: Counter[str] = field(default_factory=Counter)
 
     @property
-    def counts(self) -> dict[tuple[str, Kind], tuple[int, int]]:
+    def counts(self) -> dict[tuple[str, FindingClass], tuple[int, int]]:
         found = {
             (usecase, kind): (count.number, count.size) for usecase, kinds in self.summary.counts.items() for kind, count in kinds.items()
         }
@@ -135,8 +135,8 @@ async def test_planted_world_on_a_real_log_is_judged_the_same_but_for_rows_that_
             unseen = scanned.findings - told.findings
             assert told.findings <= scanned.findings and told.calls["redirects"] == 0 and told.summary.indexed == references.live
             assert {(each.kind, each.name) for each in unseen} <= {
-                (Kind.CORRUPT_ROW, "\\xff/"), (Kind.CORRUPT_ROW, "corrupt/objects/target"),
-                *((kind, name) for kind, name in {(each.kind, each.name) for each in unseen} if kind is Kind.MISFILED),
+                (FindingClass.CORRUPT_ROW, "\\xff/"), (FindingClass.CORRUPT_ROW, "corrupt/objects/target"),
+                *((kind, name) for kind, name in {(each.kind, each.name) for each in unseen} if kind is FindingClass.MISFILED),
             }  # fmt: skip
             usecases = {usecase for usecase, _ in {**told.counts, **scanned.counts} if usecase not in ("expired", "corrupt", "\\xff")}
             assert {key: count for key, count in told.counts.items() if key[0] in usecases} == {
@@ -151,8 +151,8 @@ async def test_blob_without_a_deadline_counts_as_referenced_though_its_tombstone
     await ground.row("a/objects/row", name, PAST_NS)
     ground.clock.now_ns = BEGINS_NS
     told = await audit(ground, await perfect(ground.log, ground.tiers.high_volume, BEGINS_NS))
-    assert told.counts == {("a", Kind.REFERENCED): (1, 3)} and not told.findings
-    assert (await audit(ground)).counts == {("a", Kind.EXPIRED): (1, 3)}
+    assert told.counts == {("a", FindingClass.REFERENCED): (1, 3)} and not told.findings
+    assert (await audit(ground)).counts == {("a", FindingClass.EXPIRED): (1, 3)}
 
 
 async def test_entry_that_nobody_can_read_makes_the_audit_scan_the_rows() -> None:
@@ -228,7 +228,7 @@ def spoil_values(ground: SimulatedGround, chance: Random) -> None:
 async def test_worlds_of_chance_are_judged_the_same_with_a_feed_that_is_behind_or_damaged(
     spoil: Callable[[SimulatedGround, Random], None], lag: int
 ) -> None:
-    seen = Counter[Kind]()
+    seen = Counter[FindingClass]()
     for seed in range(12):
         world = Changing(seed)
         await world.grow(30, logged=False)
@@ -239,8 +239,10 @@ async def test_worlds_of_chance_are_judged_the_same_with_a_feed_that_is_behind_o
         scanned = await audit(world.ground, None, bounds, window_names)
         (await audit(world.ground, references, bounds, window_names)).assert_same(scanned, (seed, bounds, window_names))
         seen.update({kind: count.number for kind, count in scanned.summary.totals().items()})
-    assert {Kind.ORPHAN, Kind.DANGLING, Kind.OVERDUE, Kind.EXPIRED} <= {kind for kind, number in seen.items() if number}
-    assert not lag or {Kind.SUPERSEDED, Kind.IN_FLIGHT} & {kind for kind, number in seen.items() if number}
+    assert {FindingClass.ORPHAN, FindingClass.DANGLING, FindingClass.OVERDUE, FindingClass.EXPIRED} <= {
+        kind for kind, number in seen.items() if number
+    }
+    assert not lag or {FindingClass.SUPERSEDED, FindingClass.IN_FLIGHT} & {kind for kind, number in seen.items() if number}
 
 
 async def test_index_without_what_was_published_accuses_nobody_and_makes_the_run_doubtful() -> None:
@@ -293,7 +295,7 @@ async def test_change_that_the_feed_commits_while_it_is_audited_is_seen_in_the_l
     monkeypatch.setattr(of, call, commit_first)
     told = await audit(ground, references)
     assert not ground.stored.stored, "the entry is forgotten"
-    assert {(each.kind, each.name) for each in told.findings} == {(Kind.DANGLING, f"{path}/{token}")}
+    assert {(each.kind, each.name) for each in told.findings} == {(FindingClass.DANGLING, f"{path}/{token}")}
 
 
 # --- what it costs ---------------------------------------------------------------------------------
@@ -309,7 +311,7 @@ async def test_no_row_is_read_of_an_unchanged_store() -> None:
     references = await perfect(ground.log, ground.tiers.high_volume, BEGINS_NS)
     told = await audit(ground, references, ("a/objects/20",), 7)
     assert told.calls == Counter() and told.summary.looked_up == 0
-    assert told.counts == {("a", Kind.REFERENCED): (40, 120)} and told.summary.redirects == told.summary.indexed == 40
+    assert told.counts == {("a", FindingClass.REFERENCED): (40, 120)} and told.summary.redirects == told.summary.indexed == 40
 
 
 async def test_rows_are_scanned_where_the_index_would_leave_too_many_to_be_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Manifest
 from recovery.audit.run import run_audit
-from recovery.audit.work import AuditOptions, Engine, Job, Outcome, carry_out
+from recovery.audit.work import AuditOptions, Engine, Job, PartResult, carry_out
 from recovery.feed.writer.checkpoint import store_of
 from recovery.last_audit import Audits, LastAudit, decode, encode, read_audits
 from tests.given.audited_store import OBJECTS, PLANTED, InThread, Store, found, plant
@@ -90,8 +90,8 @@ class Breaking(InThread):
     def __init__(self) -> None:
         super().__init__(self._fail_later)
 
-    def _fail_later(self, job: Job, number: int) -> Outcome:
-        return carry_out(job, number) if number < 2 else Outcome(number, error=f"range {'abcde'[number]} does not work today")
+    def _fail_later(self, job: Job, number: int) -> PartResult:
+        return carry_out(job, number) if number < 2 else PartResult(number, error=f"range {'abcde'[number]} does not work today")
 
 
 async def test_run_goes_on_only_with_the_source_and_the_feed_that_it_began_with(store: Settings, tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from jinja2 import UndefinedError
 
 from recovery.audit import report, words
 from recovery.audit.finding import AGES, OTHERS, USECASES_MAX, Finding
-from recovery.audit.manifest import Bounds, Counted, Cutoff, Failure, Inventory, Manifest, Prefix, StuckEntry, Verify
+from recovery.audit.manifest import Bounds, Cutoff, Failure, Inventory, Manifest, ManifestStuckEntry, ManifestTally, Prefix, Verify
 from recovery.audit.report import DOUBTS_MAX, DRAWN_MAX, LOST_MAX, NAMES_MAX, NOTES_MAX, RANGES_MAX, USECASES_SHOWN, render
 from recovery.audit.since import Earlier
-from recovery.audit.verdicts import FINDINGS, Kind
+from recovery.audit.verdicts import FINDINGS, FindingClass
 
 HOSTILE = "<script>alert(1)</script>\"'&amp;{{ 7*7 }}{% raw %}\u202egpj\x1b[2J\n"
 
@@ -35,10 +35,10 @@ def ended(**more: object) -> Manifest:
 def lost(name: str = "media/objects/a/1", **more: object) -> Finding:
     known = {"object": "media/objects/a", "revision": None, "size": None, "created_ns": None, "deadline_ns": None, "generation": None,
              "detail": "", "listed_ns": 0, "logged_ns": 0, "scanned_ns": 0, "confirmed_ns": 0}  # fmt: skip
-    return Finding(kind=Kind.DANGLING, name=name, **{**known, **more})  # type: ignore[arg-type]
+    return Finding(kind=FindingClass.DANGLING, name=name, **{**known, **more})  # type: ignore[arg-type]
 
 
-def found(kind: Kind, number: int, **more: object) -> Finding:
+def found(kind: FindingClass, number: int, **more: object) -> Finding:
     return lost(f"{kind}-{number}.", **more)._replace(kind=kind)
 
 
@@ -87,9 +87,10 @@ def check_harmless(page: str) -> Page:
 
 
 def full(**more: object) -> Manifest:
-    totals = {kind: Counted(number=2, size=1 << 30) for kind in Kind}
+    totals = {kind: ManifestTally(number=2, size=1 << 30) for kind in FindingClass}
     return ended(**{
-        "totals": totals, "usecases": {"media": totals}, "ages": {Kind.ORPHAN: (0, 1, 2, 0, 0, 0, 0), Kind.LEGACY_ORPHAN: (0, 0, 2)},
+        "totals": totals, "usecases": {"media": totals},
+        "ages": {FindingClass.ORPHAN: (0, 1, 2, 0, 0, 0, 0), FindingClass.LEGACY_ORPHAN: (0, 0, 2)},
         "prefixes": (Prefix(prefix="media/", number=4, size=5),), **more,
     })  # fmt: skip
 
@@ -110,7 +111,8 @@ def test_a_full_page_is_harmless_and_says_first_what_the_run_comes_to() -> None:
 
 def test_each_place_of_a_name_escapes_it() -> None:
     manifest = full(
-        run=HOSTILE, inputs={HOSTILE: HOSTILE}, usecases={HOSTILE: {Kind.ORPHAN: Counted(number=1)}}, doubts=(HOSTILE,), notes=(HOSTILE,),
+        run=HOSTILE, inputs={HOSTILE: HOSTILE}, usecases={HOSTILE: {FindingClass.ORPHAN: ManifestTally(number=1)}}, doubts=(HOSTILE,),
+        notes=(HOSTILE,),
         prefixes=(Prefix(prefix=HOSTILE, number=1, size=1),), ranges=(Bounds(start=HOSTILE, end=HOSTILE),), complete=False,
         names_by_range=(None,), failures=(Failure(range=0, error=HOSTILE),), engine=HOSTILE, versions={HOSTILE: HOSTILE},
     )  # fmt: skip
@@ -128,7 +130,7 @@ def test_commands_name_the_run_and_can_be_copied() -> None:
 
 
 def test_what_is_cut_says_so() -> None:
-    totals = {Kind.DANGLING: Counted(number=LOST_MAX + 500)}
+    totals = {FindingClass.DANGLING: ManifestTally(number=LOST_MAX + 500)}
     bounds = tuple(Bounds(start=str(number), end=None) for number in range(RANGES_MAX + 7))
     manifest = full(
         totals=totals, usecases={f"u{number}": totals for number in range(USECASES_SHOWN + 3)}, ranges=bounds, complete=False,
@@ -155,7 +157,9 @@ def test_doubts_that_are_many_are_cut_and_the_page_says_so() -> None:
 def test_orphans_outside_of_the_prefixes_that_are_shown_are_counted() -> None:
     """A run keeps the prefixes with the most bytes only."""
     def said(number: int, size: int) -> str:
-        manifest = full(totals={Kind.ORPHAN: Counted(number=9, size=90)}, prefixes=(Prefix(prefix="media/", number=number, size=size),))
+        manifest = full(
+            totals={FindingClass.ORPHAN: ManifestTally(number=9, size=90)}, prefixes=(Prefix(prefix="media/", number=number, size=size),)
+        )
         return Page(render(manifest, [])).said().split("Where the orphans are")[1].split("By usecase")[0]
 
     assert "The one prefix with the most bytes. The other 5 orphans (50 B) lie elsewhere." in said(4, 40)
@@ -163,7 +167,7 @@ def test_orphans_outside_of_the_prefixes_that_are_shown_are_counted() -> None:
 
 
 def test_usecases_that_were_counted_together_are_no_usecase_and_the_page_says_so() -> None:
-    orphans = {Kind.ORPHAN: Counted(number=1, size=1)}
+    orphans = {FindingClass.ORPHAN: ManifestTally(number=1, size=1)}
     usecases = {**{f"u{number:04}": orphans for number in range(USECASES_MAX)}, OTHERS: orphans}
     said = Page(render(full(usecases=usecases), [])).said()
     together = "A run counts 1,000 usecases by name. The others were counted together, as (others)."
@@ -173,9 +177,9 @@ def test_usecases_that_were_counted_together_are_no_usecase_and_the_page_says_so
     assert together not in Page(render(full(), [])).said()
 
 
-@pytest.mark.parametrize("kind", sorted(FINDINGS - {Kind.DANGLING, Kind.DESTROYED}))
-def test_names_of_every_class_are_listed_and_a_query_finds_those_that_are_left_out(kind: Kind) -> None:
-    manifest = full(totals={kind: Counted(number=NAMES_MAX + 5, size=99)})
+@pytest.mark.parametrize("kind", sorted(FINDINGS - {FindingClass.DANGLING, FindingClass.DESTROYED}))
+def test_names_of_every_class_are_listed_and_a_query_finds_those_that_are_left_out(kind: FindingClass) -> None:
+    manifest = full(totals={kind: ManifestTally(number=NAMES_MAX + 5, size=99)})
     findings = [found(kind, number, size=number, created_ns=0) for number in range(NAMES_MAX + 1)]
     seen = check_harmless(render(manifest, findings, directory="/runs/it's"))
     said = seen.said()
@@ -185,13 +189,13 @@ def test_names_of_every_class_are_listed_and_a_query_finds_those_that_are_left_o
         f"SELECT name, object, size, created, detail FROM read_parquet('/runs/it''s/findings/*.parquet') WHERE class = '{kind}'"
         " ORDER BY size DESC;"
     ) in seen.code
-    few = Page(render(full(totals={kind: Counted(number=1)}), [found(kind, 0)]))
+    few = Page(render(full(totals={kind: ManifestTally(number=1)}), [found(kind, 0)]))
     assert f"{kind}-0." in few.said() and not any("WHERE class" in code for code in few.code)
 
 
 def test_blobs_that_cannot_be_read_are_shown_as_loss_with_their_size() -> None:
-    manifest = full(totals={Kind.DESTROYED: Counted(number=1, size=2048), Kind.DANGLING: Counted(number=1)})
-    said = Page(render(manifest, [lost(), found(Kind.DESTROYED, 7, size=2048, detail="it does not match its checksum")])).said()
+    manifest = full(totals={FindingClass.DESTROYED: ManifestTally(number=1, size=2048), FindingClass.DANGLING: ManifestTally(number=1)})
+    said = Page(render(manifest, [lost(), found(FindingClass.DESTROYED, 7, size=2048, detail="it does not match its checksum")])).said()
     part = said.split("Live objects that are lost")[1].split("How old the blobs are")[0]
     assert "Blob that cannot be read" in part and "destroyed-7." in part and "2.0 KiB" in part and "its checksum" in part
     assert part.index("Blob that is gone") < part.index("Blob that cannot be read")
@@ -199,12 +203,12 @@ def test_blobs_that_cannot_be_read_are_shown_as_loss_with_their_size() -> None:
 
 def test_bytes_are_drawn_by_age_and_by_usecase() -> None:
     manifest = full(
-        ages={Kind.ORPHAN: (0, 4, 1), Kind.OVERDUE: (0, 0, 0, 0, 0, 0, 3)},
-        age_sizes={Kind.ORPHAN: (0, 1024, 4096), Kind.OVERDUE: (0, 0, 0, 0, 0, 0, 2048)},
+        ages={FindingClass.ORPHAN: (0, 4, 1), FindingClass.OVERDUE: (0, 0, 0, 0, 0, 0, 3)},
+        age_sizes={FindingClass.ORPHAN: (0, 1024, 4096), FindingClass.OVERDUE: (0, 0, 0, 0, 0, 0, 2048)},
         usecases={
-            "big": {Kind.REFERENCED: Counted(number=1, size=600), Kind.ORPHAN: Counted(number=1, size=300),
-                    Kind.EXPIRED: Counted(number=1, size=100)},
-            "small": {Kind.OVERDUE: Counted(number=9, size=500)}, "none": {Kind.DANGLING: Counted(number=1)},
+            "big": {FindingClass.REFERENCED: ManifestTally(number=1, size=600), FindingClass.ORPHAN: ManifestTally(number=1, size=300),
+                    FindingClass.EXPIRED: ManifestTally(number=1, size=100)},
+            "small": {FindingClass.OVERDUE: ManifestTally(number=9, size=500)}, "none": {FindingClass.DANGLING: ManifestTally(number=1)},
         },
     )  # fmt: skip
     bars = {bar.label: (bar.number, bar.size, bar.percent) for bar in report._ages(manifest)}
@@ -214,13 +218,25 @@ def test_bytes_are_drawn_by_age_and_by_usecase() -> None:
     ]  # fmt: skip
     said = check_harmless(render(manifest, [])).said()
     assert "4.0 KiB in 1 blob" in said and "1000 B, 300 B to reclaim" in said
-    many = {f"u{number:02}": {Kind.REFERENCED: Counted(number=1, size=number + 1)} for number in range(DRAWN_MAX + 2)}
+    many = {f"u{number:02}": {FindingClass.REFERENCED: ManifestTally(number=1, size=number + 1)} for number in range(DRAWN_MAX + 2)}
     assert "2 usecases with fewer bytes are not drawn" in Page(render(full(usecases=many), [])).said()
 
 
 def test_what_changed_since_an_earlier_run_is_told_with_a_query_for_the_names() -> None:
-    before = full(totals={Kind.ORPHAN: Counted(number=5, size=2048), Kind.FOREIGN: Counted(number=1), Kind.REFERENCED: Counted(number=9)})
-    now = full(totals={Kind.ORPHAN: Counted(number=2, size=1024), Kind.DANGLING: Counted(number=3), Kind.REFERENCED: Counted(number=9)})
+    before = full(
+        totals={
+            FindingClass.ORPHAN: ManifestTally(number=5, size=2048),
+            FindingClass.FOREIGN: ManifestTally(number=1),
+            FindingClass.REFERENCED: ManifestTally(number=9),
+        }
+    )
+    now = full(
+        totals={
+            FindingClass.ORPHAN: ManifestTally(number=2, size=1024),
+            FindingClass.DANGLING: ManifestTally(number=3),
+            FindingClass.REFERENCED: ManifestTally(number=9),
+        }
+    )
     seen = check_harmless(render(now, [], directory="/runs/2", earlier=Earlier(f"/runs/{HOSTILE}", before)))
     part = seen.said().split("What changed since the run of")[1].split("Live objects that are lost")[0]
     assert "dangling03+3±0 B" in part and "orphan52-3-1.0 KiB" in part and "foreign10-1" in part and "referenced" not in part
@@ -234,7 +250,7 @@ def test_what_changed_since_an_earlier_run_is_told_with_a_query_for_the_names() 
 
 
 def test_entries_that_are_stuck_are_shown_and_also_that_nobody_knows() -> None:
-    entry = StuckEntry(key="~log/1", object=HOSTILE, error=HOSTILE, since_ms=0)
+    entry = ManifestStuckEntry(key="~log/1", object=HOSTILE, error=HOSTILE, since_ms=0)
     seen = check_harmless(render(full(stuck=3, stuck_entries=(entry, entry.model_copy(update={"object": None}))), []))
     assert "3 entries. A blob that such an entry names is never called an orphan" in seen.said()
     assert "The first 2 are shown." in seen.said() and "~log/1" in seen.said() and "1970-01-01" in seen.said()
@@ -250,12 +266,14 @@ def test_next_commands_are_those_that_fit_what_was_found() -> None:
     delete = "tiered audit delete '/runs/a b' --class orphan"
     assert delete in commands(full()) and "tiered audit restore '/runs/a b'" in commands(full())
     assert delete not in commands(full(complete=False)) and delete not in commands(ended())
-    gone, broken = (Page(render(full(totals={kind: Counted(number=1)}), [])).said() for kind in (Kind.DANGLING, Kind.DESTROYED))
+    gone, broken = (
+        Page(render(full(totals={kind: ManifestTally(number=1)}), [])).said() for kind in (FindingClass.DANGLING, FindingClass.DESTROYED)
+    )
     assert "how to restore what the bucket still keeps" in gone and "how to restore" not in broken
     restore = "tiered audit restore '/runs/a b' --class dangling"
-    dangling = {Kind.DANGLING: Counted(number=1)}
+    dangling = {FindingClass.DANGLING: ManifestTally(number=1)}
     assert restore in commands(full(totals=dangling)) and restore not in commands(full(totals=dangling, inputs={"directory": "/store"}))
-    overdue = {Kind.OVERDUE: Counted(number=1)}
+    overdue = {FindingClass.OVERDUE: ManifestTally(number=1)}
     assert "tiered check" in commands(full(totals=overdue))
     assert "tiered recover" in commands(full(totals=overdue, inputs={"directory": "/store"}))
     verify = "tiered audit run --verify --verify-share 0.1"
@@ -280,7 +298,7 @@ def test_commands_mean_the_same_store_and_the_same_audit() -> None:
 
 
 def test_page_says_what_was_not_looked_at_and_what_a_bucket_keeps() -> None:
-    said = Page(render(ended(scope="media/", kept={"noncurrent": None, "soft_deleted": Counted(number=3, size=2048)}), [])).said()
+    said = Page(render(ended(scope="media/", kept={"noncurrent": None, "soft_deleted": ManifestTally(number=3, size=2048)}), [])).said()
     assert "Names that do not begin with media/." in said and "Payloads: none was read." in said and "Upload sessions that are open" in said
     assert "none found; no payload was read" in said
     assert "noncurrent not known; soft-deleted 3 generations, 2.0 KiB, less than $0.01 a month." in said
@@ -294,10 +312,10 @@ def test_incomplete_run_never_calls_itself_clean() -> None:
 
 
 def test_each_kind_of_a_usecase_is_in_one_column() -> None:
-    counted = {kind: Counted(number=2**place, size=3**place) for place, kind in enumerate(Kind)}
+    counted = {kind: ManifestTally(number=2**place, size=3**place) for place, kind in enumerate(FindingClass)}
     line = report._Usecase.of("media", counted)
     parts = [line.referenced, line.passing, line.orphans, line.lost, line.others]
-    assert sum(each.number for each in parts) == 2 ** len(Kind) - 1
+    assert sum(each.number for each in parts) == 2 ** len(FindingClass) - 1
     assert sum(each.size for each in parts) == sum(each.size for each in counted.values())
 
 
@@ -309,8 +327,8 @@ def test_page_asks_for_every_variable(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 TEXT = st.text(max_size=30)
-COUNTED = st.builds(Counted, number=st.integers(0, 10**17), size=st.integers(0, 10**17))
-KINDS = st.dictionaries(st.sampled_from(list(Kind)), COUNTED)
+COUNTED = st.builds(ManifestTally, number=st.integers(0, 10**17), size=st.integers(0, 10**17))
+KINDS = st.dictionaries(st.sampled_from(list(FindingClass)), COUNTED)
 BOUNDS = st.builds(Bounds, start=TEXT, end=st.none() | TEXT)
 TIMES = st.integers(0, 2**63 - 1)
 
@@ -329,11 +347,12 @@ def manifests(draw: st.DrawFn) -> Manifest:
         names_by_range=draw(st.lists(st.none() | st.integers(0, 10**12), max_size=len(ranges))),
         usecases=draw(st.dictionaries(TEXT, KINDS, max_size=3)),
         scope=draw(TEXT), verify=draw(st.none() | st.just({"share": 0.5})), stuck=draw(st.none() | st.integers(0, 5)),
-        stuck_entries=draw(st.lists(st.builds(StuckEntry, key=TEXT, object=st.none() | TEXT, error=TEXT, since_ms=st.none() | TIMES),
+        stuck_entries=draw(st.lists(st.builds(ManifestStuckEntry, key=TEXT, object=st.none() | TEXT, error=TEXT,
+        since_ms=st.none() | TIMES),
                                     max_size=2)),
         kept=draw(st.dictionaries(TEXT, st.none() | COUNTED, max_size=2)),
-        age_sizes=draw(st.dictionaries(st.sampled_from(list(Kind)), st.lists(st.integers(0, 10**18), max_size=len(AGES)))),
-        ages=draw(st.dictionaries(st.sampled_from(list(Kind)), st.lists(st.integers(0, 10**12), max_size=len(AGES)))),
+        age_sizes=draw(st.dictionaries(st.sampled_from(list(FindingClass)), st.lists(st.integers(0, 10**18), max_size=len(AGES)))),
+        ages=draw(st.dictionaries(st.sampled_from(list(FindingClass)), st.lists(st.integers(0, 10**12), max_size=len(AGES)))),
         prefixes=draw(st.lists(st.builds(Prefix, prefix=TEXT, number=st.integers(0, 10**12), size=st.integers(0, 10**18)), max_size=3)),
     )  # fmt: skip
 
@@ -348,5 +367,5 @@ def test_any_manifest_renders_and_says_its_verdict(
     page = check_harmless(render(manifest, findings, price, where, earlier))
     told = words.verdict(manifest, price)
     assert " ".join(told.sentence.split()) in page.said()
-    assert (told.level is words.Level.CLEAN) == (manifest.complete and not any(
+    assert (told.level is words.AuditLevel.CLEAN) == (manifest.complete and not any(
         count.number for kind, count in manifest.totals.items() if kind in FINDINGS))  # fmt: skip

@@ -10,10 +10,10 @@ import pytest
 
 from recovery.audit import words
 from recovery.audit.finding import Finding
-from recovery.audit.manifest import Bounds, Counted, Cutoff, Failure, Manifest, Prefix
+from recovery.audit.manifest import Bounds, Cutoff, Failure, Manifest, ManifestTally, Prefix
 from recovery.audit.report import LOST_MAX, RANGES_MAX, USECASES_SHOWN, render
-from recovery.audit.verdicts import FINDINGS, Kind
-from recovery.audit.words import Level
+from recovery.audit.verdicts import FINDINGS, FindingClass
+from recovery.audit.words import AuditLevel
 
 NOW_NS = 1_790_000_000_000_000_000
 BEGUN = Manifest(
@@ -23,13 +23,13 @@ BEGUN = Manifest(
 EVIL = "m/objects/$(touch pwned)\"'`<script>alert(1)</script>\u202e\x1b[31m\n&"
 
 
-def ended(totals: dict[Kind, tuple[int, int]] | None = None, **facts: object) -> Manifest:
-    counted = {kind: Counted(number=number, size=size) for kind, (number, size) in (totals or {}).items()}
+def ended(totals: dict[FindingClass, tuple[int, int]] | None = None, **facts: object) -> Manifest:
+    counted = {kind: ManifestTally(number=number, size=size) for kind, (number, size) in (totals or {}).items()}
     return BEGUN.model_copy(update={"ended_ns": NOW_NS + 10**9, "complete": True, "names": 7, "redirects": 6, "totals": counted, **facts})
 
 
 def dangling(name: str) -> Finding:
-    return Finding(Kind.DANGLING, name, name, None, None, None, None, None, "gone", NOW_NS, NOW_NS, NOW_NS, NOW_NS)
+    return Finding(FindingClass.DANGLING, name, name, None, None, None, None, None, "gone", NOW_NS, NOW_NS, NOW_NS, NOW_NS)
 
 
 class Elements(HTMLParser):
@@ -46,16 +46,16 @@ class Elements(HTMLParser):
 
 
 @pytest.mark.parametrize("kind", sorted(FINDINGS))
-def test_no_finding_is_clean(kind: Kind) -> None:
-    assert words.verdict(ended({kind: (1, 1)}), 0).level is not Level.CLEAN
+def test_no_finding_is_clean(kind: FindingClass) -> None:
+    assert words.verdict(ended({kind: (1, 1)}), 0).level is not AuditLevel.CLEAN
 
 
 def test_findings_are_shown_before_what_is_as_it_should_be_and_the_worst_first() -> None:
-    kinds = words.shown_kinds(ended(dict.fromkeys(Kind, (1, 1))))
-    assert kinds[:4] == [Kind.DANGLING, Kind.DESTROYED, Kind.ORPHAN, Kind.LEGACY_ORPHAN]
-    assert set(kinds) == set(Kind) and len(kinds) == len(Kind)
+    kinds = words.shown_kinds(ended(dict.fromkeys(FindingClass, (1, 1))))
+    assert kinds[:4] == [FindingClass.DANGLING, FindingClass.DESTROYED, FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN]
+    assert set(kinds) == set(FindingClass) and len(kinds) == len(FindingClass)
     assert set(kinds[: len(FINDINGS)]) == FINDINGS
-    assert words.shown_kinds(ended({Kind.ORPHAN: (0, 0)})) == []
+    assert words.shown_kinds(ended({FindingClass.ORPHAN: (0, 0)})) == []
 
 
 def test_ranges_that_were_not_audited_are_told_with_their_reason() -> None:
@@ -71,9 +71,10 @@ def test_ranges_that_were_not_audited_are_told_with_their_reason() -> None:
 
 def test_page_is_of_itself_and_no_name_becomes_part_of_it() -> None:
     manifest = ended(
-        {Kind.DANGLING: (1, 0), Kind.ORPHAN: (1, 5)}, inputs={"bucket": EVIL}, doubts=(EVIL,), notes=(EVIL,), complete=False,
-        usecases={EVIL: {Kind.ORPHAN: Counted(number=1, size=5)}}, prefixes=(Prefix(prefix=EVIL, number=1, size=5),),
-        failures=(Failure(range=0, error=EVIL),), ages={Kind.ORPHAN: (1, 0, 0, 0, 0, 0, 0)},
+        {FindingClass.DANGLING: (1, 0), FindingClass.ORPHAN: (1, 5)}, inputs={"bucket": EVIL}, doubts=(EVIL,), notes=(EVIL,),
+        complete=False,
+        usecases={EVIL: {FindingClass.ORPHAN: ManifestTally(number=1, size=5)}}, prefixes=(Prefix(prefix=EVIL, number=1, size=5),),
+        failures=(Failure(range=0, error=EVIL),), ages={FindingClass.ORPHAN: (1, 0, 0, 0, 0, 0, 0)},
     )  # fmt: skip
     page = render(manifest, [dangling(EVIL)])
     harmless = render(manifest.model_copy(update={
@@ -91,15 +92,15 @@ def test_page_is_of_itself_and_no_name_becomes_part_of_it() -> None:
     ("-rf/objects/k", "NAME"),
 ])  # fmt: skip
 def test_command_to_be_copied_carries_out_nothing_of_a_name(name: str, argument: str) -> None:
-    [command] = re.findall(r"tiered audit show (.*) --from RUN", unescape(render(ended({Kind.DANGLING: (1, 0)}), [dangling(name)])))
+    [command] = re.findall(r"tiered audit show (.*) --from RUN", unescape(render(ended({FindingClass.DANGLING: (1, 0)}), [dangling(name)])))
     assert command == argument
 
 
 def test_page_has_a_bound_and_says_what_it_leaves_out() -> None:
     many = 5000
     manifest = ended(
-        {Kind.DANGLING: (many, 0)}, complete=False, ranges=BEGUN.ranges * many, names_by_range=(None,) * many,
-        usecases={f"usecase-{number:05}": {Kind.DANGLING: Counted(number=1)} for number in range(many)},
+        {FindingClass.DANGLING: (many, 0)}, complete=False, ranges=BEGUN.ranges * many, names_by_range=(None,) * many,
+        usecases={f"usecase-{number:05}": {FindingClass.DANGLING: ManifestTally(number=1)} for number in range(many)},
         failures=tuple(Failure(range=number, error=f"fault-{number:05}") for number in range(many)),
     )  # fmt: skip
     page = render(manifest, [dangling(f"gone-{number:05}") for number in range(many)]).lower()

@@ -17,8 +17,8 @@ from recovery.audit.evidence import evidence
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Manifest
-from recovery.audit.tiles import DEPTH_MAX, Piece
-from recovery.audit.work import Job, Outcome, Progress, carry_out
+from recovery.audit.tiles import DEPTH_MAX, Partition
+from recovery.audit.work import AuditProgress, Job, PartResult, carry_out
 from tests.given.audit_workers import in_small_parts
 from tests.given.audited_store import OBJECTS, PLANTED, InThread, all_findings, audit, found, plant
 from tiered.settings import Settings
@@ -56,7 +56,7 @@ def proven(run: Path) -> Manifest:
 @pytest.mark.usefixtures("small_windows")
 async def test_range_that_is_long_is_audited_in_parts_and_finds_the_same(store: Settings, tmp_path: Path) -> None:
     whole = await audit(store, tmp_path / "whole")
-    shown: list[Progress] = []
+    shown: list[AuditProgress] = []
     engine = OneRange()
     manifest = await audit(store, tmp_path / "run", engine, shown)
     assert manifest.complete and len(manifest.ranges) == 1 and len(manifest.parts) > 4
@@ -131,7 +131,7 @@ async def test_part_that_was_replaced_by_one_with_another_rest_leaves_no_gap(sto
     directory = RunDirectory.open(str(tmp_path / "run"))
     job = Job(str(tmp_path / "run"), whole.run, store.model_dump_json(), (), whole.cutoff, piece_names=3)
     (tmp_path / "run" / "findings" / "range-000000.parquet").unlink()
-    outcome: Outcome = await anyio.to_thread.run_sync(carry_out, replace(job, pieces=(Piece(0, whole.ranges[0]),)), 0)
+    outcome: PartResult = await anyio.to_thread.run_sync(carry_out, replace(job, pieces=(Partition(0, whole.ranges[0]),)), 0)
     assert outcome.error is None
     doubts = evidence(directory, SystemRuntime().wall_ns()).doubts
     assert any("was written for other names than its part has" in doubt for doubt in doubts)
@@ -152,7 +152,7 @@ async def test_part_that_another_worker_has_done_meanwhile_stays_as_it_is(
     done_part = RunDirectory.done_part
     asked = 0
 
-    def once_not_there(self: RunDirectory, run: str, piece: Piece) -> object:
+    def once_not_there(self: RunDirectory, run: str, piece: Partition) -> object:
         nonlocal asked
         asked += 1
         return None if asked == 1 else done_part(self, run, piece)

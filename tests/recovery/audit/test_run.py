@@ -21,15 +21,15 @@ from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.run import run_audit
-from recovery.audit.tiles import Piece
-from recovery.audit.verdicts import Kind
-from recovery.audit.work import AuditOptions, Job, Outcome, Progress, carry_out
+from recovery.audit.tiles import Partition
+from recovery.audit.verdicts import FindingClass
+from recovery.audit.work import AuditOptions, AuditProgress, Job, PartResult, carry_out
 from tests.given import audit_workers as works
 from tests.given.audited_store import OBJECTS, PLANTED, SIZE, InThread, all_findings, audit, found, plant
 from tests.given.repository import ROOT
 from tiered.settings import Settings
 
-PIECE = Piece(3, Bounds(start="", end=None))
+PIECE = Partition(3, Bounds(start="", end=None))
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -45,13 +45,13 @@ async def store(tmp_path: Path) -> Settings:
 
 
 async def test_audit_finds_what_was_planted_and_says_so_everywhere(store: Settings, tmp_path: Path) -> None:
-    shown: list[Progress] = []
+    shown: list[AuditProgress] = []
     manifest = await audit(store, tmp_path / "run", shown=shown)
     assert found(tmp_path / "run") == PLANTED
     assert len(manifest.ranges) == 5 and manifest.ranges[0].start == "" and manifest.ranges[-1].end is None
     assert manifest.complete and manifest.doubts == () and manifest.ended_ns is not None
     assert (manifest.names, manifest.redirects, manifest.findings) == (OBJECTS - 1, OBJECTS - 2, 3)
-    assert manifest.totals[Kind.ORPHAN].model_dump() == {"number": 2, "size": 2 * SIZE}
+    assert manifest.totals[FindingClass.ORPHAN].model_dump() == {"number": 2, "size": 2 * SIZE}
     assert manifest.usecases == {"media": manifest.totals}
     assert sum(number or 0 for number in manifest.names_by_range) == manifest.names
     assert [each.model_dump() for each in manifest.prefixes] == [{"prefix": "media/objects/day/", "number": 2, "size": 2 * SIZE}]
@@ -60,7 +60,7 @@ async def test_audit_finds_what_was_planted_and_says_so_everywhere(store: Settin
     first, last = shown[0], shown[-1]
     assert (first.ranges_done, first.names, first.seconds_left) == (0, 0, None)
     assert (last.ranges, last.ranges_done, last.ranges_failed, last.names) == (5, 5, 0, OBJECTS - 1)
-    assert last.findings == {Kind.ORPHAN: 2, Kind.DANGLING: 1} and last.seconds_left == 0
+    assert last.findings == {FindingClass.ORPHAN: 2, FindingClass.DANGLING: 1} and last.seconds_left == 0
 
 
 async def test_audit_in_worker_processes_finds_the_same(store: Settings, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ async def test_worker_that_is_killed_after_its_file_appeared_changes_nothing(sto
 async def test_two_runs_in_one_directory_at_once_do_no_harm(store: Settings, tmp_path: Path) -> None:
     meeting = threading.Barrier(2)
 
-    def work(job: Job, number: int) -> Outcome:
+    def work(job: Job, number: int) -> PartResult:
         meeting.wait()  # each range is begun by both at the same time
         return carry_out(job, number)
 
@@ -158,7 +158,7 @@ async def test_two_runs_in_one_directory_at_once_do_no_harm(store: Settings, tmp
 
 
 async def test_ranges_carried_out_twice_count_once(store: Settings, tmp_path: Path) -> None:
-    def work(job: Job, number: int) -> Outcome:
+    def work(job: Job, number: int) -> PartResult:
         carry_out(job, number)
         file = tmp_path / "run" / "findings" / f"range-{number:06d}.parquet"
         kept = file.rename(file.with_name("_kept"))
@@ -174,10 +174,10 @@ async def test_ranges_carried_out_twice_count_once(store: Settings, tmp_path: Pa
 
 
 async def test_range_that_is_forbidden_costs_the_others_nothing_and_is_done_after_the_fix(store: Settings, tmp_path: Path) -> None:
-    def forbidden(job: Job, number: int) -> Outcome:
-        return Outcome(number, error="reading is forbidden: grant storage.objects.list") if number == 2 else carry_out(job, number)
+    def forbidden(job: Job, number: int) -> PartResult:
+        return PartResult(number, error="reading is forbidden: grant storage.objects.list") if number == 2 else carry_out(job, number)
 
-    shown: list[Progress] = []
+    shown: list[AuditProgress] = []
     engine = InThread(forbidden)
     manifest = await audit(store, tmp_path / "run", engine, shown)
     assert not manifest.complete and manifest.ended_ns is not None and shown[-1].ranges_failed == 1
@@ -195,10 +195,10 @@ async def test_range_that_is_forbidden_costs_the_others_nothing_and_is_done_afte
 async def test_range_that_was_unavailable_is_tried_once_more_at_the_end(store: Settings, tmp_path: Path) -> None:
     asked: list[int] = []
 
-    def shaky(job: Job, number: int) -> Outcome:
+    def shaky(job: Job, number: int) -> PartResult:
         asked.append(number)
         unlucky = number == 0 or (number == 1 and asked.count(1) == 1)
-        return Outcome(number, error="unavailable", retryable=True) if unlucky else carry_out(job, number)
+        return PartResult(number, error="unavailable", retryable=True) if unlucky else carry_out(job, number)
 
     manifest = await audit(store, tmp_path / "run", InThread(shaky))
     assert asked == [0, 1, 2, 3, 4, 0, 1]
@@ -206,7 +206,7 @@ async def test_range_that_was_unavailable_is_tried_once_more_at_the_end(store: S
 
 
 class Broken(InThread):
-    def run(self, job: Job, numbers: Sequence[int]) -> Iterator[Outcome]:
+    def run(self, job: Job, numbers: Sequence[int]) -> Iterator[PartResult]:
         yield carry_out(job, numbers[0])
         raise UnavailableError("the cluster is gone: start it")
 
@@ -218,7 +218,7 @@ async def test_engine_that_breaks_down_is_the_reason_of_every_range_it_left(stor
 
 
 class Silent(InThread):
-    def run(self, job: Job, numbers: Sequence[int]) -> Iterator[Outcome]:
+    def run(self, job: Job, numbers: Sequence[int]) -> Iterator[PartResult]:
         return iter(())
 
 
@@ -274,7 +274,7 @@ class Stuck(InThread):
         self.waiting = threading.Event()
         self._stopping = threading.Event()
 
-    def run(self, job: Job, numbers: Sequence[int]) -> Iterator[Outcome]:
+    def run(self, job: Job, numbers: Sequence[int]) -> Iterator[PartResult]:
         yield carry_out(job, numbers[0])
         self.waiting.set()
         self._stopping.wait()
@@ -360,7 +360,7 @@ async def test_directory_that_cannot_be_written_is_one_sentence(unprivileged: Pa
 async def test_directory_that_is_shut_in_the_middle_fails_the_ranges_in_a_sentence(unprivileged: Path) -> None:
     store = await plant(unprivileged / "store")
 
-    def shut(job: Job, number: int) -> Outcome:
+    def shut(job: Job, number: int) -> PartResult:
         (unprivileged / "run" / "findings").chmod(0o500 if number == 3 else 0o700)
         outcome = carry_out(job, number)
         (unprivileged / "run" / "findings").chmod(0o700)

@@ -29,7 +29,7 @@ from emulators.world.services import SimulatedRows
 from recovery.audit.finding import Finding
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.sweep import _Logged, _Suspect, _Sweep, _Window, audit_range
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from tests.given.audit_beside_writers import Scene, first_wrong
 from tests.given.audit_grounds import BEGINS_NS, OLD_NS, SimulatedGround
 from tests.given.virtual_time import simulated
@@ -70,7 +70,7 @@ def test_no_verdict_is_wrong_with_references_from_a_feed_and_at_rest_all_verdict
 async def once(self: _Sweep, window: _Window, suspects: Sequence[_Suspect]) -> None:
     """What the first look has found is told."""
     for blob, reading, _ in suspects:
-        self._conclude(window, blob, reading, Kind.ORPHAN, 0)
+        self._conclude(window, blob, reading, FindingClass.ORPHAN, 0)
 
 
 
@@ -162,7 +162,7 @@ async def test_a_blob_that_is_replaced_between_the_log_and_the_rows_is_no_orphan
         tiers, ground.log, Bounds(start="", end=None), Cutoff(as_of_ns=BEGINS_NS, grace_s=0), ground.clock, found.extend
     )  # fmt: skip
     assert found == []
-    assert summary.totals()[Kind.SUPERSEDED].number == 1
+    assert summary.totals()[FindingClass.SUPERSEDED].number == 1
 
 
 @simulated
@@ -184,4 +184,4 @@ async def test_a_blob_that_expires_while_it_is_audited_and_whose_row_is_collecte
         tiers, ground.log, Bounds(start="", end=None), Cutoff(as_of_ns=BEGINS_NS, grace_s=0), ground.clock, found.extend
     )  # fmt: skip
     assert found == []
-    assert summary.totals()[Kind.EXPIRED].number == 1
+    assert summary.totals()[FindingClass.EXPIRED].number == 1

@@ -14,8 +14,8 @@ from recovery.audit.manifest import Bounds, Manifest, Verify
 from recovery.audit.plan import split
 from recovery.audit.run import run_audit
 from recovery.audit.sweep import audit_range
-from recovery.audit.verdicts import FINDINGS, Kind
-from recovery.audit.work import AuditOptions, Job, Outcome
+from recovery.audit.verdicts import FINDINGS, FindingClass
+from recovery.audit.work import AuditOptions, Job, PartResult
 from recovery.last_audit import read_audits
 from tests.given.audit_grounds import SimulatedGround
 from tests.given.audited_store import InThread, Store, found, plant
@@ -121,10 +121,10 @@ async def test_run_of_a_subtree_goes_on_with_its_own_scope_and_refuses_another(s
 async def test_call_that_goes_on_may_read_payloads_faster(store: Settings, tmp_path: Path) -> None:
     rates = []
 
-    def refused(job: Job, number: int) -> Outcome:
+    def refused(job: Job, number: int) -> PartResult:
         assert job.verify is not None
         rates.append(job.verify.bytes_per_s)
-        return Outcome(number, error="no")
+        return PartResult(number, error="no")
 
     for verify in (Verify(bytes_per_s=100), Verify(bytes_per_s=200), None):
         options = AuditOptions(str(tmp_path / "run"), grace_s=0, insist=True, verify=verify)
@@ -140,7 +140,7 @@ async def test_blobs_of_a_deleted_usecase_are_no_evidence_alone(store: Settings,
     planted.sql("DELETE FROM rows WHERE path LIKE 'other/%'")
     manifest = await run(store, tmp_path / "run", prefix="other/")
     assert not manifest.complete and "all of these objects are gone" in manifest.doubts[0]
-    assert manifest.totals[Kind.ORPHAN].number == 3
+    assert manifest.totals[FindingClass.ORPHAN].number == 3
     assert (await run(store, tmp_path / "whole")).complete
 
 

@@ -12,8 +12,8 @@ import pytest
 from changelog.change import LOG_PREFIX, Change
 from recovery.audit.finding import Finding
 from recovery.audit.manifest import Cutoff
-from recovery.audit.show import BLOBS_MAX, Looked, Told, look_at, verdict
-from recovery.audit.verdicts import FINDINGS, Kind
+from recovery.audit.show import BLOBS_MAX, NameReport, RunRecord, look_at, verdict
+from recovery.audit.verdicts import FINDINGS, FindingClass
 from recovery.cli.audit.show import lines, plain
 from tests.given.audit_grounds import BEGINS_NS, OLD_NS, EmbeddedGround, Ground, SimulatedGround, embedded_ground, ground_of
 from tests.given.planted_world import GRACE_S, Planted, plant
@@ -31,7 +31,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def looking(ground: Ground, name: str, grace_s: float = GRACE_S) -> Looked:
+async def looking(ground: Ground, name: str, grace_s: float = GRACE_S) -> NameReport:
     settings = Settings(directory=Path("nowhere"), changelog="sqlite")
     return await look_at(Backends(ground.tiers, ground.log), name, settings, Cutoff(as_of_ns=BEGINS_NS, grace_s=grace_s), ground.clock)
 
@@ -49,7 +49,7 @@ async def test_each_name_of_a_planted_world_is_called_what_the_audit_calls_it(gr
         looked = await looking(ground, name)
         shown = {(blob.kind, blob.name) for blob in looked.blobs} | {(row.kind, row.path) for row in looked.rows if row.kind}
         unexpected = {(of, which) for of, which in shown if (of, which) not in world.expected and which not in world.undecided}
-        if (kind, name) == (Kind.EXPIRED, "expired/objects/lost"):  # which was planted by its row
+        if (kind, name) == (FindingClass.EXPIRED, "expired/objects/lost"):  # which was planted by its row
             assert unexpected == {(kind, looked.rows[0].target)}
         else:
             assert (kind, name) in shown
@@ -58,10 +58,12 @@ async def test_each_name_of_a_planted_world_is_called_what_the_audit_calls_it(gr
         assert looked.is_known
 
 
-def _chosen(world: Planted, ground: Ground) -> list[tuple[Kind, str]]:
+def _chosen(world: Planted, ground: Ground) -> list[tuple[FindingClass, str]]:
     """All that has a name of its own; where that takes long, of each kind and usecase one."""
     # A blob that only a damaged row elsewhere names cannot be told from one that nothing names.
-    found = [each for each in world.expected if "\\" not in each[1] and not each[1].startswith("/") and each[0] is not Kind.MISFILED]
+    found = [
+        each for each in world.expected if "\\" not in each[1] and not each[1].startswith("/") and each[0] is not FindingClass.MISFILED
+    ]
     if isinstance(ground, SimulatedGround):
         return found
     return list({(kind, name.partition("/")[0]): (kind, name) for kind, name in found}.values())
@@ -76,30 +78,33 @@ async def test_referenced_object_shows_its_row_and_its_blob(ground: Ground) -> N
         assert (looked.rows[0].state, looked.rows[0].target, looked.rows[0].kind) == ("tombstone", name, None)
         assert looked.rows[0].won == (looked.rows[0].token,)
         [blob] = looked.blobs
-        assert (blob.kind, blob.there, blob.name, blob.size) == (Kind.REFERENCED, True, name, world.sizes[name])
+        assert (blob.kind, blob.there, blob.name, blob.size) == (FindingClass.REFERENCED, True, name, world.sizes[name])
         assert blob.generation and blob.created_ns
         assert (looked.findings, looked.more, verdict(looked)) == ((), False, WHOLE)
 
 
 async def test_both_readings_of_a_name_are_tried(ground: Ground) -> None:
     world = Planted(ground)
-    name = await world.revision(Kind.REFERENCED, "both/objects/k")
+    name = await world.revision(FindingClass.REFERENCED, "both/objects/k")
     await ground.legacy_row(name, None, empty=True)
     looked = await looking(ground, name)
     assert [(row.path, row.state, row.target) for row in looked.rows] == [
         ("both/objects/k", "absent", None), (name, "tombstone", name)
     ]  # fmt: skip
-    assert [(blob.name, blob.kind) for blob in looked.blobs] == [(name, Kind.REFERENCED)]
+    assert [(blob.name, blob.kind) for blob in looked.blobs] == [(name, FindingClass.REFERENCED)]
 
 
 async def test_blob_of_a_change_in_flight_is_shown_with_the_entry_that_names_it(ground: Ground) -> None:
     world = Planted(ground)
-    new, old = [await world.revision(Kind.ORPHAN, "a/objects/k") for _ in range(2)]
+    new, old = [await world.revision(FindingClass.ORPHAN, "a/objects/k") for _ in range(2)]
     change = Change(world.id(), "a/objects/k", new, old)
     await ground.entry(change, stuck=True)
     await ground.entry(Change(world.id(), "a/objects/other", f"a/objects/other/{world.id()}", None))
     ground.clock.now_ns = BEGINS_NS
-    for given, kinds in (("a/objects/k", {new: Kind.IN_FLIGHT, old: Kind.SUPERSEDED}), (old, {old: Kind.SUPERSEDED})):
+    for given, kinds in (
+        ("a/objects/k", {new: FindingClass.IN_FLIGHT, old: FindingClass.SUPERSEDED}),
+        (old, {old: FindingClass.SUPERSEDED}),
+    ):
         looked = await looking(ground, given)
         assert {blob.name: blob.kind for blob in looked.blobs} == kinds
         [entry] = looked.entries
@@ -110,7 +115,7 @@ async def test_blob_of_a_change_in_flight_is_shown_with_the_entry_that_names_it(
 
 async def test_unreadable_entry_is_shown_with_the_blob_of_its_revision(ground: Ground) -> None:
     world = Planted(ground)
-    name = await world.revision(Kind.IN_FLIGHT, "a/objects/k")
+    name = await world.revision(FindingClass.IN_FLIGHT, "a/objects/k")
     key = f"{LOG_PREFIX}{name.rpartition('/')[2]}"
     await ground.raw_entry(key, b"\xff")
     await ground.raw_entry(f"{LOG_PREFIX}{world.id()}", b"\xff")
@@ -118,14 +123,14 @@ async def test_unreadable_entry_is_shown_with_the_blob_of_its_revision(ground: G
     [entry] = looked.entries
     assert (entry.key, entry.standing, entry.object) == (key, "unreadable", None)
     assert entry.error
-    assert [blob.kind for blob in looked.blobs] == [Kind.IN_FLIGHT]
+    assert [blob.kind for blob in looked.blobs] == [FindingClass.IN_FLIGHT]
 
 
 async def test_grace_decides_who_is_too_young(ground: Ground) -> None:
-    await Planted(ground).revision(Kind.ORPHAN, "a/objects/k", BEGINS_NS - 7200 * 10**9)
+    await Planted(ground).revision(FindingClass.ORPHAN, "a/objects/k", BEGINS_NS - 7200 * 10**9)
     ground.clock.now_ns = BEGINS_NS
-    assert [blob.kind for blob in (await looking(ground, "a/objects/k")).blobs] == [Kind.TOO_YOUNG]
-    assert (await looking(ground, "a/objects/k", 3600.0)).findings == (Kind.ORPHAN,)
+    assert [blob.kind for blob in (await looking(ground, "a/objects/k")).blobs] == [FindingClass.TOO_YOUNG]
+    assert (await looking(ground, "a/objects/k", 3600.0)).findings == (FindingClass.ORPHAN,)
 
 
 async def test_entry_whose_blob_is_not_there_yet_is_shown_with_its_object() -> None:
@@ -156,9 +161,9 @@ async def test_dangling_tombstone_is_told_with_its_row_and_a_remedy(ground: Grou
     for given in ("a/objects/k", target):
         looked = await looking(ground, given)
         [blob] = looked.blobs
-        assert (blob.name, blob.there, blob.kind, blob.size) == (target, False, Kind.DANGLING, None)
+        assert (blob.name, blob.there, blob.kind, blob.size) == (target, False, FindingClass.DANGLING, None)
         assert len(blob.remedy) == 1
-        assert looked.findings == (Kind.DANGLING,)
+        assert looked.findings == (FindingClass.DANGLING,)
 
 
 @pytest.mark.parametrize("ground", ["emulators"], indirect=True)
@@ -173,7 +178,7 @@ async def test_blob_that_soft_delete_keeps_is_told_with_the_command_that_restore
         await blobs.delete(name)
         [blob] = (await looking(ground, path)).blobs
         [remedy] = blob.remedy
-        assert blob.kind is Kind.DANGLING
+        assert blob.kind is FindingClass.DANGLING
         assert str(head.generation) in remedy and "kept until 2026-09-28" in remedy
         if keeps:
             assert shlex.split(remedy)[:4] == ["gcloud", "storage", "restore", f"gs://blobs/{name}#{head.generation}"]
@@ -191,7 +196,7 @@ async def test_nothing_to_restore_is_told_and_so_is_not_knowing(ground: Ground, 
 
     monkeypatch.setattr(ground.tiers.long_term, "deleted_generations", refused)
     looked = await looking(ground, "a/objects/k")
-    assert looked.findings == (Kind.DANGLING,)
+    assert looked.findings == (FindingClass.DANGLING,)
     assert looked.blobs[0].remedy == ("whether the bucket keeps a deleted generation is not known: not allowed",)
 
 
@@ -206,10 +211,10 @@ async def test_nothing_is_said_of_a_name_that_is_not_there(ground: Ground) -> No
 async def test_more_blobs_than_are_shown_are_told(ground: Ground) -> None:
     world = Planted(ground)
     for number in range(BLOBS_MAX):
-        await world.revision(Kind.ORPHAN, f"a/objects/k{'/x' * (number % 2)}")
+        await world.revision(FindingClass.ORPHAN, f"a/objects/k{'/x' * (number % 2)}")
     assert (await looking(ground, "a/objects/k")).more is False
-    await world.blob(Kind.LEGACY_ORPHAN, "a/objects/k")
-    await world.blob(Kind.LEGACY_ORPHAN, "a/objects/k-beside")
+    await world.blob(FindingClass.LEGACY_ORPHAN, "a/objects/k")
+    await world.blob(FindingClass.LEGACY_ORPHAN, "a/objects/k-beside")
     looked = await looking(ground, "a/objects/k")
     names = [blob.name for blob in looked.blobs]
     assert (looked.more, len(names), names[0]) == (True, BLOBS_MAX, "a/objects/k")
@@ -221,13 +226,13 @@ async def test_live_blob_behind_more_blobs_than_are_shown_is_read_and_the_others
     ground = SimulatedGround()
     world = Planted(ground)
     for _ in range(BLOBS_MAX + 1):
-        await world.revision(Kind.ORPHAN, "a/objects/k")
+        await world.revision(FindingClass.ORPHAN, "a/objects/k")
     live = await world.object("a/objects/k", OLD_NS + 10**9)
     ground.clock.now_ns = BEGINS_NS
     looked = await looking(ground, "a/objects/k", grace_s=10**9)
     assert looked.more and looked.findings == ()
     blob = looked.blobs[-1]
-    assert (blob.name, blob.kind, blob.there, blob.size, blob.was_read) == (live, Kind.REFERENCED, True, world.sizes[live], True)
+    assert (blob.name, blob.kind, blob.there, blob.size, blob.was_read) == (live, FindingClass.REFERENCED, True, world.sizes[live], True)
     assert verdict(looked) == (
         f"{WHOLE}; a blob that nothing names is too young to judge; there are more blobs below this name, which were not looked at"
     )
@@ -243,10 +248,12 @@ async def test_tombstone_whose_blob_is_of_another_object_is_told_of_its_row() ->
     ground = SimulatedGround()
     await ground.row("a/objects/k", "a/objects/other/x", None)
     looked = await looking(ground, "a/objects/k")
-    assert (looked.rows[0].kind, looked.blobs, looked.findings) == (Kind.MISDIRECTED, (), (Kind.MISDIRECTED,))
+    assert (looked.rows[0].kind, looked.blobs, looked.findings) == (FindingClass.MISDIRECTED, (), (FindingClass.MISDIRECTED,))
     await ground.blob("a/objects/other/x", 1, OLD_NS, None)
     ground.clock.now_ns = BEGINS_NS
-    assert (await looking(ground, "a/objects/k")).findings == (Kind.MISDIRECTED,), "a blob that this row names is not accused beside it"
+    assert (await looking(ground, "a/objects/k")).findings == (FindingClass.MISDIRECTED,), (
+        "a blob that this row names is not accused beside it"
+    )
     assert "a/objects/other/x" in looked.rows[0].detail
 
 
@@ -255,7 +262,11 @@ async def test_row_that_breaks_the_format_is_corrupt_though_its_blob_is_there(tm
         assert isinstance(ground, EmbeddedGround)
         await ground.sql("INSERT INTO rows (path, target, policy) VALUES ('a/objects/k', CAST(X'FE' AS TEXT), '{}')")
         looked = await looking(ground, "a/objects/k")
-    assert (looked.rows[0].state, looked.rows[0].kind, looked.findings) == ("corrupt", Kind.CORRUPT_ROW, (Kind.CORRUPT_ROW,))
+    assert (looked.rows[0].state, looked.rows[0].kind, looked.findings) == (
+        "corrupt",
+        FindingClass.CORRUPT_ROW,
+        (FindingClass.CORRUPT_ROW,),
+    )
 
 
 async def test_lines_tell_all_that_json_does_and_steer_no_terminal() -> None:
@@ -263,11 +274,11 @@ async def test_lines_tell_all_that_json_does_and_steer_no_terminal() -> None:
     world = Planted(ground)
     path = "a/objects/\x1b[31m\u202e"
     await world.dangling(path)
-    await world.revision(Kind.ORPHAN, path)
+    await world.revision(FindingClass.ORPHAN, path)
     await ground.entry(Change(world.id(), path, None, f"{path}/\x07"))
     ground.clock.now_ns = BEGINS_NS
     looked = await looking(ground, path)
-    told = Told("run-1", BEGINS_NS, GRACE_S, False, ("a gap\x1b",), False, (_finding(path),), True)
+    told = RunRecord("run-1", BEGINS_NS, GRACE_S, False, ("a gap\x1b",), False, (_finding(path),), True)
     text = "\n".join(lines(looked, told))
     assert "\x1b" not in text and "\u202e" not in text and "\x07" not in text
     assert text.startswith("a/objects/\\u001b[31m\\u202e: ")
@@ -286,4 +297,4 @@ async def test_lines_tell_all_that_json_does_and_steer_no_terminal() -> None:
 
 
 def _finding(name: str) -> Finding:
-    return Finding(Kind.ORPHAN, name, None, None, 1, 2, None, 3, "seen", BEGINS_NS, BEGINS_NS, BEGINS_NS, None)
+    return Finding(FindingClass.ORPHAN, name, None, None, 1, 2, None, 3, "seen", BEGINS_NS, BEGINS_NS, BEGINS_NS, None)

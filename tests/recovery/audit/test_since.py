@@ -12,7 +12,7 @@ from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Manifest
 from recovery.audit.run import run_audit
 from recovery.audit.since import earlier
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from recovery.audit.work import AuditOptions
 from tests.given.audited_store import InThread, plant
 from tiered.errors import ConfigurationError
@@ -66,7 +66,7 @@ async def test_youngest_run_beside_it_of_the_same_store_is_taken(store: Settings
     (runs / "4" / "manifest.json").write_text("{}")
     (runs / "notes.txt").write_text("no run")
     manifest = await run(store, runs / "5")
-    assert manifest.totals[Kind.DANGLING].number == 2
+    assert manifest.totals[FindingClass.DANGLING].number == 2
     assert [found_beside(runs / name) for name in ("1", "2", "3", "5")] == [None, None, None, "1"]
     assert "What changed since the run of" in report(runs / "5") and "+1" in report(runs / "5")
     await run(store, runs / "1")

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from recovery.audit import words
-from recovery.audit.manifest import Bounds, Counted, Cutoff, Failure, Manifest
-from recovery.audit.verdicts import Kind
-from recovery.audit.words import GIB, Level
+from recovery.audit.manifest import Bounds, Cutoff, Failure, Manifest, ManifestTally
+from recovery.audit.verdicts import FindingClass
+from recovery.audit.words import GIB, AuditLevel
 
 PRICE = 0.02
 UNREAD = "No payload was read (--verify reads them)."
 THERE = "No loss was found: every live tombstone's blob is there."
 
 
-def ended(totals: dict[Kind, Counted] | None = None, **more: object) -> Manifest:
+def ended(totals: dict[FindingClass, ManifestTally] | None = None, **more: object) -> Manifest:
     known = {
         "run": "r", "inputs": {}, "log_is_durable": True, "cutoff": Cutoff(as_of_ns=0, grace_s=3600), "started_ns": 0, "ended_ns": 1,
         "ranges": (Bounds(start="", end=None),), "names_by_range": (3,), "names": 3, "redirects": 2, "complete": True,
@@ -23,113 +23,114 @@ def ended(totals: dict[Kind, Counted] | None = None, **more: object) -> Manifest
     return Manifest.model_validate(known | more)
 
 
-def counted(number: int, gib: float = 0) -> Counted:
-    return Counted(number=number, size=round(gib * GIB))
+def counted(number: int, gib: float = 0) -> ManifestTally:
+    return ManifestTally(number=number, size=round(gib * GIB))
 
 
 @pytest.mark.parametrize(("manifest", "level", "sentence"), [
-    (ended(), Level.CLEAN, f"Clean: 3 blobs and 2 tombstones are accounted for by name. {UNREAD}"),
-    (ended(names=1, redirects=1), Level.CLEAN, f"Clean: 1 blob and 1 tombstone are accounted for by name. {UNREAD}"),
+    (ended(), AuditLevel.CLEAN, f"Clean: 3 blobs and 2 tombstones are accounted for by name. {UNREAD}"),
+    (ended(names=1, redirects=1), AuditLevel.CLEAN, f"Clean: 1 blob and 1 tombstone are accounted for by name. {UNREAD}"),
     (
-        ended(verify={"share": 1}, verified=2, verified_bytes=2048), Level.CLEAN,
+        ended(verify={"share": 1}, verified=2, verified_bytes=2048), AuditLevel.CLEAN,
         "Clean: 3 blobs and 2 tombstones are accounted for by name. 2 payloads (2.0 KiB) were read and match their checksums.",
     ),
     (
-        ended(verify={"share": 0.1}, verified=1, verified_bytes=9, scope="media/\x1b"), Level.CLEAN,
+        ended(verify={"share": 0.1}, verified=1, verified_bytes=9, scope="media/\x1b"), AuditLevel.CLEAN,
         "Clean: 3 blobs and 2 tombstones are accounted for by name. 1 payload (9 B) was read and matches its checksum, a share of 0.1;"
         " the others were not read. Only names that begin with media/\\u001b were looked at.",
     ),
     (
-        ended({Kind.TOO_YOUNG: counted(1), Kind.REFERENCED: counted(2)}), Level.CLEAN,
+        ended({FindingClass.TOO_YOUNG: counted(1), FindingClass.REFERENCED: counted(2)}), AuditLevel.CLEAN,
         f"Clean: 2 blobs and 2 tombstones are accounted for by name; 1 blob that nothing names was too young to judge. {UNREAD}",
     ),
     (
-        ended(inventory={"report": "r", "snapshot_ns": 0, "records": 3}), Level.CLEAN,
+        ended(inventory={"report": "r", "snapshot_ns": 0, "records": 3}), AuditLevel.CLEAN,
         f"Clean: 3 blobs that were in the bucket at 1970-01-01 00:00:00 UTC and 2 tombstones are accounted for by name. {UNREAD}",
     ),
-    (ended(names=0, redirects=0), Level.CLEAN, "Clean: there is no blob and no tombstone."),
-    (ended({Kind.ORPHAN: counted(1, 100)}), Level.FINDINGS, "1 orphan: 100 GiB, about $2.00 a month."),
+    (ended(names=0, redirects=0), AuditLevel.CLEAN, "Clean: there is no blob and no tombstone."),
+    (ended({FindingClass.ORPHAN: counted(1, 100)}), AuditLevel.FINDINGS, "1 orphan: 100 GiB, about $2.00 a month."),
     (
-        ended({Kind.ORPHAN: counted(1200, 100), Kind.LEGACY_ORPHAN: counted(34, 50)}), Level.FINDINGS,
+        ended({FindingClass.ORPHAN: counted(1200, 100), FindingClass.LEGACY_ORPHAN: counted(34, 50)}), AuditLevel.FINDINGS,
         "1,234 orphans: 150 GiB, about $3.00 a month.",
     ),
-    (ended({Kind.ORPHAN: Counted(number=2, size=5)}), Level.FINDINGS, "2 orphans: 5 B, less than $0.01 a month."),
-    (ended({Kind.ORPHAN: counted(2)}), Level.FINDINGS, "2 orphans: 0 B, at no cost."),
+    (ended({FindingClass.ORPHAN: ManifestTally(number=2, size=5)}), AuditLevel.FINDINGS, "2 orphans: 5 B, less than $0.01 a month."),
+    (ended({FindingClass.ORPHAN: counted(2)}), AuditLevel.FINDINGS, "2 orphans: 0 B, at no cost."),
     (
-        ended({Kind.FOREIGN: counted(3), Kind.CORRUPT_BLOB: counted(1)}), Level.FINDINGS,
+        ended({FindingClass.FOREIGN: counted(3), FindingClass.CORRUPT_BLOB: counted(1)}), AuditLevel.FINDINGS,
         "No orphan and no loss was found, but somebody should look at 1 corrupt blob, 3 foreign.",
     ),
     (
-        ended({Kind.FOREIGN: counted(3), Kind.CORRUPT_ROW: counted(1)}), Level.FINDINGS,
+        ended({FindingClass.FOREIGN: counted(3), FindingClass.CORRUPT_ROW: counted(1)}), AuditLevel.FINDINGS,
         "1 row cannot be read, so it is not known whether its object is lost. Somebody should look at 1 corrupt row, 3 foreign.",
     ),
     (
-        ended({Kind.CORRUPT_ROW: counted(2)}), Level.FINDINGS,
+        ended({FindingClass.CORRUPT_ROW: counted(2)}), AuditLevel.FINDINGS,
         "2 rows cannot be read, so it is not known whether their objects are lost. Somebody should look at 2 corrupt row.",
     ),
-    (ended({Kind.DANGLING: counted(1)}), Level.LOSS, "DATA LOSS: 1 dangling tombstone names a blob that is gone."),
+    (ended({FindingClass.DANGLING: counted(1)}), AuditLevel.LOSS, "DATA LOSS: 1 dangling tombstone names a blob that is gone."),
     (
-        ended({Kind.DANGLING: counted(2), Kind.ORPHAN: counted(9, 9)}), Level.LOSS,
+        ended({FindingClass.DANGLING: counted(2), FindingClass.ORPHAN: counted(9, 9)}), AuditLevel.LOSS,
         "DATA LOSS: 2 dangling tombstones name blobs that are gone.",
     ),
-    (ended({Kind.DESTROYED: counted(1)}), Level.LOSS, "DATA LOSS: 1 blob that a live tombstone names cannot be read."),
+    (ended({FindingClass.DESTROYED: counted(1)}), AuditLevel.LOSS, "DATA LOSS: 1 blob that a live tombstone names cannot be read."),
     (
-        ended({Kind.DESTROYED: counted(50), Kind.DANGLING: counted(1)}, scope="media/"), Level.LOSS,
+        ended({FindingClass.DESTROYED: counted(50), FindingClass.DANGLING: counted(1)}, scope="media/"), AuditLevel.LOSS,
         "DATA LOSS: 1 dangling tombstone names a blob that is gone and 50 blobs that live tombstones name cannot be read."
         " Only names that begin with media/ were looked at.",
     ),
     (
-        ended({Kind.OVERDUE: counted(500, 100), Kind.FOREIGN: counted(1)}), Level.FINDINGS,
+        ended({FindingClass.OVERDUE: counted(500, 100), FindingClass.FOREIGN: counted(1)}), AuditLevel.FINDINGS,
         "500 expired blobs that nothing removes: 100 GiB, about $2.00 a month.",
     ),
-    (ended({Kind.OVERDUE: counted(1), Kind.ORPHAN: counted(1)}), Level.FINDINGS, "1 orphan: 0 B, at no cost."),
-    (ended(complete=False, doubts=("it broke",)), Level.INCOMPLETE, "Incomplete: it broke."),
+    (ended({FindingClass.OVERDUE: counted(1), FindingClass.ORPHAN: counted(1)}), AuditLevel.FINDINGS, "1 orphan: 0 B, at no cost."),
+    (ended(complete=False, doubts=("it broke",)), AuditLevel.INCOMPLETE, "Incomplete: it broke."),
     (
-        ended({Kind.DESTROYED: counted(2), Kind.DANGLING: counted(1)}, complete=False, doubts=("it broke",)), Level.INCOMPLETE,
+        ended({FindingClass.DESTROYED: counted(2), FindingClass.DANGLING: counted(1)}, complete=False, doubts=("it broke",)),
+        AuditLevel.INCOMPLETE,
         "Incomplete: it broke. It found 1 dangling tombstone and 2 live blobs that cannot be read: data loss, if the evidence holds.",
     ),
     (
-        ended({Kind.ORPHAN: counted(1)}, complete=False, doubts=("it broke",)), Level.INCOMPLETE,
+        ended({FindingClass.ORPHAN: counted(1)}, complete=False, doubts=("it broke",)), AuditLevel.INCOMPLETE,
         "Incomplete: it broke. It has 1 finding, which may be wrong.",
     ),
     (
-        ended({Kind.DANGLING: counted(1)}, complete=False, doubts=("it broke",)), Level.INCOMPLETE,
+        ended({FindingClass.DANGLING: counted(1)}, complete=False, doubts=("it broke",)), AuditLevel.INCOMPLETE,
         "Incomplete: it broke. It found 1 dangling tombstone: data loss, if the evidence holds.",
     ),
     (
-        ended(complete=False, ended_ns=None, names_by_range=()), Level.INCOMPLETE,
+        ended(complete=False, ended_ns=None, names_by_range=()), AuditLevel.INCOMPLETE,
         "Incomplete: the run has not ended, or was interrupted; 0 of 1 range was audited.",
     ),
 ])  # fmt: skip
-def test_verdict_says_what_weighs_most(manifest: Manifest, level: Level, sentence: str) -> None:
-    assert words.verdict(manifest, PRICE) == words.Verdict(level, sentence)
+def test_verdict_says_what_weighs_most(manifest: Manifest, level: AuditLevel, sentence: str) -> None:
+    assert words.verdict(manifest, PRICE) == words.RunVerdict(level, sentence)
 
 
 @pytest.mark.parametrize(("manifest", "meaning"), [
     (ended(), f"{THERE} No orphan was found, and nothing to reclaim."),
-    (ended({Kind.TOO_YOUNG: counted(1)}), f"{THERE} No orphan was found among the blobs that were old enough to judge."),
+    (ended({FindingClass.TOO_YOUNG: counted(1)}), f"{THERE} No orphan was found among the blobs that were old enough to judge."),
     (
-        ended({Kind.ORPHAN: counted(1, 1), Kind.CORRUPT_ROW: counted(2)}),
+        ended({FindingClass.ORPHAN: counted(1, 1), FindingClass.CORRUPT_ROW: counted(2)}),
         "The blob of every live tombstone that can be read is there. 2 rows cannot be read, so it is not known whether their objects are"
         f" lost. {UNREAD} Nobody",
     ),
     (ended(names=0, redirects=0), "look at what was compared"),
-    (ended({Kind.ORPHAN: counted(1, 1), Kind.REFERENCED: counted(1, 3)}), f"{THERE} {UNREAD} Nobody"),
-    (ended({Kind.ORPHAN: counted(1, 1), Kind.REFERENCED: counted(1, 3)}), "They are 25.0 % of the bytes in the bucket."),
-    (ended({Kind.FOREIGN: counted(1)}), f"{THERE} {UNREAD}"),
-    (ended({Kind.OVERDUE: counted(1)}), "see whether the bucket has its lifecycle rule (tiered check)"),
-    (ended({Kind.DESTROYED: counted(1)}), "Its object cannot be read. No payload was read (--verify reads them)."),
-    (ended({Kind.DANGLING: counted(1)}), "Its object cannot be read."),
-    (ended({Kind.DANGLING: counted(2), Kind.ORPHAN: counted(1, 100)}),
+    (ended({FindingClass.ORPHAN: counted(1, 1), FindingClass.REFERENCED: counted(1, 3)}), f"{THERE} {UNREAD} Nobody"),
+    (ended({FindingClass.ORPHAN: counted(1, 1), FindingClass.REFERENCED: counted(1, 3)}), "They are 25.0 % of the bytes in the bucket."),
+    (ended({FindingClass.FOREIGN: counted(1)}), f"{THERE} {UNREAD}"),
+    (ended({FindingClass.OVERDUE: counted(1)}), "see whether the bucket has its lifecycle rule (tiered check)"),
+    (ended({FindingClass.DESTROYED: counted(1)}), "Its object cannot be read. No payload was read (--verify reads them)."),
+    (ended({FindingClass.DANGLING: counted(1)}), "Its object cannot be read."),
+    (ended({FindingClass.DANGLING: counted(2), FindingClass.ORPHAN: counted(1, 100)}),
      "Their objects cannot be read. Besides, 1 orphan: 100 GiB, about $2.00 a month. No payload was read"),
-    (ended({Kind.DANGLING: counted(2)}, complete=False), "Nothing may be deleted on the word of this run."),
+    (ended({FindingClass.DANGLING: counted(2)}, complete=False), "Nothing may be deleted on the word of this run."),
 ])  # fmt: skip
 def test_what_a_verdict_means_is_said(manifest: Manifest, meaning: str) -> None:
     assert meaning in words.consequence(manifest, PRICE)
 
 
-@pytest.mark.parametrize("kind", [None, *Kind])
-def test_nothing_is_claimed_of_payloads_that_nobody_read_and_of_names_nobody_looked_at(kind: Kind | None) -> None:
+@pytest.mark.parametrize("kind", [None, *FindingClass])
+def test_nothing_is_claimed_of_payloads_that_nobody_read_and_of_names_nobody_looked_at(kind: FindingClass | None) -> None:
     manifest = ended({} if kind is None else {kind: counted(1)}, scope="media/")
     told = f"{words.verdict(manifest, PRICE).sentence} {words.consequence(manifest, PRICE)}"
     assert "No payload was read" in told and "Only names that begin with media/ were looked at." in told
@@ -154,10 +155,17 @@ def test_ranges_that_are_missing_say_why() -> None:
 
 
 def test_totals_add_up_and_classes_come_worst_first() -> None:
-    manifest = ended({Kind.REFERENCED: counted(9), Kind.FOREIGN: counted(1), Kind.ORPHAN: counted(2, 1), Kind.LEGACY_ORPHAN: counted(3, 2),
-                      Kind.DANGLING: counted(1), Kind.TOO_YOUNG: counted(0)})  # fmt: skip
+    manifest = ended({FindingClass.REFERENCED: counted(9), FindingClass.FOREIGN: counted(1), FindingClass.ORPHAN: counted(2, 1),
+    FindingClass.LEGACY_ORPHAN: counted(3, 2),
+                      FindingClass.DANGLING: counted(1), FindingClass.TOO_YOUNG: counted(0)})  # fmt: skip
     assert words.total(manifest, words.ORPHANS) == counted(5, 3)
-    assert words.shown_kinds(manifest) == [Kind.DANGLING, Kind.ORPHAN, Kind.LEGACY_ORPHAN, Kind.FOREIGN, Kind.REFERENCED]
+    assert words.shown_kinds(manifest) == [
+        FindingClass.DANGLING,
+        FindingClass.ORPHAN,
+        FindingClass.LEGACY_ORPHAN,
+        FindingClass.FOREIGN,
+        FindingClass.REFERENCED,
+    ]
 
 
 @pytest.mark.parametrize(("told", "expected"), [

@@ -16,8 +16,8 @@ import pytest
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.deleting import journal as journals
-from recovery.audit.deleting.journal import Journal
-from recovery.audit.directory import Files
+from recovery.audit.deleting.journal import DeletionJournal
+from recovery.audit.directory import DirectoryFiles
 from recovery.cli.audit.console import showing
 from tests.given.command_line import Command, shell, unwritable
 from tests.given.deleted_store import OBJECTS, ORPHANS, blobs, embedded_with_orphans
@@ -51,7 +51,7 @@ def left(tiered: Command) -> list[str]:
 
 @pytest.mark.parametrize("size", [100, 100_000])
 def test_a_file_that_does_not_fit_was_an_error_without_a_name(tmp_path: Path, size: int) -> None:
-    files = Files.at(str(tmp_path), SystemRuntime())
+    files = DirectoryFiles.at(str(tmp_path), SystemRuntime())
     for write in (files.write, files.create):
         with files_of_at_most(50), pytest.raises(UnavailableError, match=r"/a\.parquet cannot be written: a file would be larger"):
             write("a.parquet", bytes(size))
@@ -64,10 +64,10 @@ def test_a_deletion_on_a_full_disk_ended_without_a_word(
 ) -> None:
     """The disk is full when the second batch of five is noted. The same command goes on, and nothing is lost."""
     monkeypatch.setattr(journals, "BATCH", 5)
-    write = Journal.write
+    write = DeletionJournal.write
     noted: list[int] = []
 
-    def write_on_a_full_disk(journal: Journal, batch: int, entries: Any) -> None:
+    def write_on_a_full_disk(journal: DeletionJournal, batch: int, entries: Any) -> None:
         if not noted:
             write(journal, batch, entries)
             noted.append(batch)
@@ -77,7 +77,7 @@ def test_a_deletion_on_a_full_disk_ended_without_a_word(
 
     before = left(tiered)
     with monkeypatch.context() as full:
-        full.setattr(Journal, "write", write_on_a_full_disk)
+        full.setattr(DeletionJournal, "write", write_on_a_full_disk)
         tiered("audit", "delete", "run", *AT_MOST, *quarantine, "--yes", code=2)
     assert "parquet cannot be written: a file would be larger than is allowed; free space and run it again" in tiered.errors
     assert "of 25 candidates are done, and " in tiered.errors and "the same command goes on from there" in tiered.errors
@@ -100,14 +100,14 @@ def test_a_run_that_cannot_be_read_is_told_with_its_path(tiered: Command, comman
 
 
 def test_a_run_whose_directory_vanished_is_told_with_its_path(tiered: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin = Journal.begin
+    begin = DeletionJournal.begin
 
-    def vanish(journal: Journal, order: Any, candidates: Any) -> Any:
+    def vanish(journal: DeletionJournal, order: Any, candidates: Any) -> Any:
         found = begin(journal, order, candidates)
         shutil.rmtree(tiered.directory / "run")
         return found
 
-    monkeypatch.setattr(Journal, "begin", vanish)
+    monkeypatch.setattr(DeletionJournal, "begin", vanish)
     tiered("audit", "delete", "run", *AT_MOST, "--yes", code=2)
     assert f"{tiered.directory}/run/deleted/" in tiered.errors and "is gone" in tiered.errors
 

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from recovery.audit.manifest import parse_manifest
-from recovery.audit.verdicts import MEANING, Kind
+from recovery.audit.verdicts import MEANING, FindingClass
 from recovery.cli.audit.console import PipedConsole
 from recovery.cli.audit.ending import finish
 from recovery.cli.audit.output import SENTENCES_MAX, show_summary
@@ -95,7 +95,7 @@ def test_pipe_gets_a_line_for_each_class_whatever_the_width(tiered: Store, monke
     monkeypatch.setitem(tiered.environment, "COLUMNS", "10")
     shown = tiered(*RUN, code=1)
     assert "DATA LOSS: 1 dangling tombstone names a blob that is gone." in shown
-    for kind in (Kind.DANGLING, Kind.ORPHAN, Kind.REFERENCED):
+    for kind in (FindingClass.DANGLING, FindingClass.ORPHAN, FindingClass.REFERENCED):
         assert [line for line in shown.splitlines() if line.startswith(kind) and line.rstrip().endswith(MEANING[kind])], kind
 
 

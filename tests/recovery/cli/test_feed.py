@@ -15,7 +15,7 @@ from rich.progress import Progress as Bar
 from recovery.cli import feed
 from recovery.feed import Message, Progress, Update, Updates
 from recovery.feed.avro import REFERENCES, schema
-from recovery.feed.files import Form, write
+from recovery.feed.files import FileFormat, write
 from tests.given.command_line import Command
 
 STRING = schema("string")
@@ -231,7 +231,7 @@ def test_bad_files_are_refused_with_their_name_the_place_and_the_rule(tiered: Co
     where = tiered.directory
     messages: list[Message] = [Updates((Update("a", 0, 1),)), Progress((0,), (1,), ((0, 1),))]
     for generation in (1, 2):
-        write(where / f"{generation}.avro", messages, Form.AVRO, STRING, generation=generation)
+        write(where / f"{generation}.avro", messages, FileFormat.AVRO, STRING, generation=generation)
     (where / "cut.avro").write_bytes((where / "1.avro").read_bytes()[:-3])
     (where / "cut.gz").write_bytes(gzip.compress(PUBLISHED.encode())[:-4])
     (where / "foreign").write_bytes(b"\x89PNG\r\n")
@@ -290,10 +290,10 @@ def test_deltas_are_transactions_in_the_order_in_which_their_files_are_given(tie
 def test_a_generation_a_schema_and_its_number_are_kept(tiered: Command) -> None:
     where = tiered.directory
     references = [Updates((Update({"object": "o", "blob": "o/1"}, 0, 1),))]
-    write(where / "one.avro", references, Form.AVRO, REFERENCES, generation=3)
+    write(where / "one.avro", references, FileFormat.AVRO, REFERENCES, generation=3)
     found = json.loads(tiered("feed", "convert", "one.avro", "two.avro.gz", "--to", "avro", "--json"))
     assert found == {"messages": 1, "to": "two.avro.gz", "form": "avro"}
-    write(where / "four.avro", references, Form.AVRO, REFERENCES, generation=4)
+    write(where / "four.avro", references, FileFormat.AVRO, REFERENCES, generation=4)
     assert tiered("feed", "view", "two.avro.gz", "four.avro", code=6) == "" and "generation 3" in tiered.errors
     tiered("feed", "convert", "one.avro", "framed", "--to", "framed", "--schema-id", "258")
     assert (where / "framed").read_bytes()[:5] == b"\0\0\0\1\2"

@@ -17,13 +17,13 @@ from recovery.cli.status import exit_code
 from recovery.cli.status_lines import feed_lines, status_lines
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
 from recovery.feed.writer.positions import Position, note_name
-from recovery.feed.writer.source import Kept
+from recovery.feed.writer.source import RetainedEntries
 from recovery.last_audit import DANGLING, Audits, LastAudit
 from recovery.metrics import StatusMetrics
-from recovery.statistics.verdict import Kind, Verdict
+from recovery.statistics.verdict import SourceState, SourceVerdict
 from recovery.status.as_json import as_json
-from recovery.status.feed import Feed, FeedSink, FeedState, SourceOfFeed, judge
-from recovery.status.known import Level, Status, Store
+from recovery.status.feed import FeedSink, FeedState, FeedStatus, SourceOfFeed, judge
+from recovery.status.known import Status, StatusLevel, StoreIdentity
 from recovery.status.words import feed_orders, headline, orders
 from tests.given.command_line import Command
 from tests.given.shown_status import healthy
@@ -41,20 +41,20 @@ CHECKPOINT = replace(
 )  # fmt: skip
 SCAN = Pass(b"k", 40, 100, estimated=True, withheld=True, began=G, scanned=3)
 SETTINGS = FeedSettings(enabled=True, to=(ONE.name, TWO.name))
-WORKS = SourceOfFeed(Verdict(Kind.HEALTHY), fresh=True, ended=False)
+WORKS = SourceOfFeed(SourceVerdict(SourceState.HEALTHY), fresh=True, ended=False)
 
 
-def feed(checkpoint: Checkpoint | None = CHECKPOINT, *, sinks: tuple[FeedSink, ...] = (ONE, TWO), **values: Any) -> Feed:
+def feed(checkpoint: Checkpoint | None = CHECKPOINT, *, sinks: tuple[FeedSink, ...] = (ONE, TWO), **values: Any) -> FeedStatus:
     """A feed that is well."""
     frontier_ms = checkpoint.frontier or None if checkpoint is not None else None
-    well = Feed(
+    well = FeedStatus(
         FeedState.LIVE, "", True, checkpoint, frontier_ms, None if frontier_ms is None else (NOW_MS - frontier_ms) / 1000,
-        Kept(3, False, NOW_MS - 1000), 1.0, 86_400.0, sinks, "directory",
+        RetainedEntries(3, False, NOW_MS - 1000), 1.0, 86_400.0, sinks, "directory",
     )  # fmt: skip
     return replace(well, **values)
 
 
-def judged(found: Feed, source: SourceOfFeed | None = WORKS) -> Feed:
+def judged(found: FeedStatus, source: SourceOfFeed | None = WORKS) -> FeedStatus:
     state, why = judge(found, SETTINGS, source)
     return replace(found, state=state, why=why)
 
@@ -81,13 +81,14 @@ FIRST = replace(CHECKPOINT, lower=0, passed=None, scan=SCAN)
         (feed(replace(OLD, closed=True), kept_age_s=27 * 3600.0, hold_max_s=7 * 86_400.0), None, "stalled", "although entries wait"),
         (feed(sinks=(FAILING,)), WORKS, "stalled", "No sink takes anything: gs://bucket/feed: status 500"),
         (feed(sinks=(ONE, FAILING)), WORKS, "behind", "A sink fails: gs://bucket/feed: status 500"),
-        (feed(), replace(WORKS, verdict=Verdict(Kind.STALLED)), "stalled", "not every sink acknowledges any."),
-        (feed(sinks=(ONE, FAILING)), replace(WORKS, verdict=Verdict(Kind.STALLED)), "behind", "A sink fails: gs://bucket/feed: status 500"),
+        (feed(), replace(WORKS, verdict=SourceVerdict(SourceState.STALLED)), "stalled", "not every sink acknowledges any."),
+        (feed(sinks=(ONE, FAILING)), replace(WORKS, verdict=SourceVerdict(SourceState.STALLED)), "behind",
+        "A sink fails: gs://bucket/feed: status 500"),
         (feed(FIRST, sinks=(ONE, FAILING)), WORKS, "behind", "A sink fails: gs://bucket/feed: status 500"),
         (feed(replace(CHECKPOINT, closed=True, gap=True), sinks=(ONE,)), None, "behind", "no progress before a writer has read all rows."),
         (feed(replace(FIRST, closed=True), sinks=(ONE,)), None, "behind", "no progress before a writer has read all rows."),
-        (feed(), replace(WORKS, verdict=Verdict(Kind.FALLING_BEHIND)), "behind", "falling behind"),
-        (feed(), replace(WORKS, verdict=Verdict(Kind.STALLED), fresh=False), "live", ""),
+        (feed(), replace(WORKS, verdict=SourceVerdict(SourceState.FALLING_BEHIND)), "behind", "falling behind"),
+        (feed(), replace(WORKS, verdict=SourceVerdict(SourceState.STALLED), fresh=False), "live", ""),
         (feed(replace(CHECKPOINT, gap=True)), WORKS, "behind", "before it publishes progress."),
         (feed(replace(CHECKPOINT, scan=SCAN)), WORKS, "behind", "about 40 % are read"),
         (feed(replace(CHECKPOINT, scan=replace(SCAN, withheld=False))), WORKS, "live", ""),
@@ -103,7 +104,7 @@ FIRST = replace(CHECKPOINT, lower=0, passed=None, scan=SCAN)
         (feed(frontier_age_s=0.0, ahead_s=7200.0), WORKS, "live", ""),
     ],
 )  # fmt: skip
-def test_each_state_has_its_reason(found: Feed, source: SourceOfFeed | None, state: str, why: str) -> None:
+def test_each_state_has_its_reason(found: FeedStatus, source: SourceOfFeed | None, state: str, why: str) -> None:
     now = judged(found, source)
     assert now.state == state
     assert why in now.why and bool(why) == bool(now.why)
@@ -123,13 +124,13 @@ def test_a_checkpoint_that_cannot_be_read_is_said_to_be_so() -> None:
     assert judge(feed(None), SETTINGS, WORKS, unread=True) == (FeedState.UNKNOWN, "Its checkpoint could not be read.")
 
 
-def status(found: Feed) -> Status:
-    return replace(healthy(), at_ms=NOW_MS, store=Store("embedded", "s"), feed=found)
+def status(found: FeedStatus) -> Status:
+    return replace(healthy(), at_ms=NOW_MS, store=StoreIdentity("embedded", "s"), feed=found)
 
 
 def test_a_feed_that_is_well_changes_no_answer_and_has_its_lines() -> None:
     found = status(feed())
-    assert (found.level, headline(found)) == (Level.OK, "Recovery keeps up.")
+    assert (found.level, headline(found)) == (StatusLevel.OK, "Recovery keeps up.")
     shown = "\n".join(line.text for line in feed_lines(found, feed(), None))
     assert shown == """\
 feed      live
@@ -147,26 +148,27 @@ sink      gs://bucket/feed
 
 def test_a_feed_that_stands_still_is_in_the_answer_with_what_to_do() -> None:
     found = status(judged(feed(OLD), replace(WORKS, ended=True)))
-    assert found.level is Level.BEHIND
+    assert found.level is StatusLevel.BEHIND
     assert headline(found) == "Recovery keeps up. The change feed stands still."
     assert [order.type for order in orders(found)] == ["tiered feed run"]
     waits = status(judged(feed(None)))
-    assert (waits.level, headline(waits)) == (Level.BEHIND, "Recovery keeps up. Nobody takes up what the change feed must publish.")
+    assert (waits.level, headline(waits)) == (StatusLevel.BEHIND, "Recovery keeps up. Nobody takes up what the change feed must publish.")
 
 
 HAS_ENDED = "The writer of the change feed has ended, and no other one works now."
 
 
 @pytest.mark.parametrize(("feed_of", "level", "code", "said"), [
-    (judged(feed(OLD)), Level.BEHIND, 1, "The change feed is behind."),
-    (judged(feed(sinks=(ONE, FAILING))), Level.BEHIND, 1, "The change feed is behind."),
-    (judged(feed(None, kept=Kept(0, False, None), kept_age_s=None)), Level.BEHIND, 1, "Nobody takes up what the change feed must publish."),
-    (judged(feed(frontier_age_s=0.0, ahead_s=7200.0), None), Level.UNKNOWN, 4, "It is not known whether the change feed keeps up."),
-    (judged(feed(FIRST)), Level.OK, 0, ""),
-    (judged(feed(replace(CHECKPOINT, closed=True)), None), Level.OK, 0, HAS_ENDED),
-    (judged(feed(enabled=False)), Level.OK, 0, ""),
+    (judged(feed(OLD)), StatusLevel.BEHIND, 1, "The change feed is behind."),
+    (judged(feed(sinks=(ONE, FAILING))), StatusLevel.BEHIND, 1, "The change feed is behind."),
+    (judged(feed(None, kept=RetainedEntries(0, False, None), kept_age_s=None)), StatusLevel.BEHIND, 1,
+    "Nobody takes up what the change feed must publish."),
+    (judged(feed(frontier_age_s=0.0, ahead_s=7200.0), None), StatusLevel.UNKNOWN, 4, "It is not known whether the change feed keeps up."),
+    (judged(feed(FIRST)), StatusLevel.OK, 0, ""),
+    (judged(feed(replace(CHECKPOINT, closed=True)), None), StatusLevel.OK, 0, HAS_ENDED),
+    (judged(feed(enabled=False)), StatusLevel.OK, 0, ""),
 ])  # fmt: skip
-def test_status_was_greener_than_feed_status(feed_of: Feed, level: Level, code: int, said: str) -> None:
+def test_status_was_greener_than_feed_status(feed_of: FeedStatus, level: StatusLevel, code: int, said: str) -> None:
     found = status(feed_of)
     assert (found.level, exit_code(found)) == (level, code)
     assert headline(found) == f"Recovery keeps up. {said}".strip()
@@ -175,7 +177,7 @@ def test_status_was_greener_than_feed_status(feed_of: Feed, level: Level, code: 
 def test_an_incomplete_audit_that_found_lost_data_ended_status_with_0() -> None:
     audit = LastAudit("r", "/a", 1, 2, False, 1, 1, {DANGLING: (1, 1)}, 2, 1, 0)
     found = replace(healthy(), audits=Audits((audit,)))
-    assert (found.level, exit_code(found)) == (Level.UNKNOWN, 4)
+    assert (found.level, exit_code(found)) == (StatusLevel.UNKNOWN, 4)
 
 
 def test_a_failing_sink_and_a_near_bound_are_told() -> None:
@@ -197,7 +199,7 @@ def test_what_is_not_known_is_called_unknown() -> None:
 
 
 def test_the_metrics_show_the_feed_and_leave_out_what_is_not_known() -> None:
-    def shown(found: Feed) -> CollectorRegistry:
+    def shown(found: FeedStatus) -> CollectorRegistry:
         registry = CollectorRegistry()
         registry.register(StatusMetrics(lambda: as_json(status(found)), lambda: 1.0))
         return registry

@@ -11,9 +11,9 @@ from changelog.lease import Standing
 from recovery.cli.status_lines import AGE_WORDS, duration, rate, snapshot_bar, snapshot_words, status_lines
 from recovery.last_audit import Audits, LastAudit
 from recovery.statistics.columns import SourceRow
-from recovery.statistics.verdict import Kind, Verdict
+from recovery.statistics.verdict import SourceState, SourceVerdict
 from recovery.status.as_json import COLUMNS, as_json
-from recovery.status.known import AGES_S, Daemon, Entries, Level, Source, Status, Store, StuckEntries, StuckEntry
+from recovery.status.known import AGES_S, CountedEntries, Daemon, SourceStatus, Status, StatusLevel, StoreIdentity, StuckEntries, StuckEntry
 from tests.given.repository import ROOT
 
 NOW_MS = 1_700_000_000_000
@@ -21,21 +21,23 @@ ID = "018bcfe5-6800-7000-8000-000000000001"
 ROW = SourceRow(
     "recovery", "", "1", snapshot_records_known=1000, snapshot_progress=450, outstanding_values=500, processed_values=465
 )
-HEALTHY = Source(ROW, {"recovery-a": replace(ROW, worker="recovery-a")}, Verdict(Kind.HEALTHY, 12.0, 14.1, 2.0), NOW_MS - 4000)
+HEALTHY = SourceStatus(
+    ROW, {"recovery-a": replace(ROW, worker="recovery-a")}, SourceVerdict(SourceState.HEALTHY, 12.0, 14.1, 2.0), NOW_MS - 4000
+)
 STUCK = StuckEntry(ID, f"~changelog/01/{ID}", "a/objects/k", "failed 5 times, at last with: 403 forbidden", NOW_MS - 60_000, 5)
 AUDIT = LastAudit("run", "gs://audits/1", (NOW_MS - 3660_000) * 1_000_000, (NOW_MS - 3600_000) * 1_000_000, True, 10, 4, {}, 6, 0, 0)
 
 
-def entries(**numbers: int) -> Entries:
+def entries(**numbers: int) -> CountedEntries:
     by_standing = {each: numbers.get(each.name, 0) for each in Standing}
     by_age = {each: (number, 0, 0, 0, 0) for each, number in by_standing.items()}
-    return Entries(by_standing, by_age, 0, 12.0 if numbers else None, ID if numbers else None, sum(numbers.values()), True)
+    return CountedEntries(by_standing, by_age, 0, 12.0 if numbers else None, ID if numbers else None, sum(numbers.values()), True)
 
 
 def status(**parts: object) -> Status:
     """Of a store that is well."""
     well = Status(
-        NOW_MS, Store("embedded", "/srv/store"), True, True, {"recovery": HEALTHY}, entries(HELD=3), StuckEntries(0, True),
+        NOW_MS, StoreIdentity("embedded", "/srv/store"), True, True, {"recovery": HEALTHY}, entries(HELD=3), StuckEntries(0, True),
         (Daemon("recovery-a", 3.2, True),), Audits((AUDIT,)), (),
     )  # fmt: skip
     return replace(well, **parts)  # type: ignore[arg-type]
@@ -45,8 +47,8 @@ def shown(found: Status, width: int | None = None, tiered: str = "tiered") -> st
     return "\n".join(line.text for line in status_lines(found, width, tiered))
 
 
-def source(kind: Kind, *rates: float | None, **columns: object) -> dict[str, Source]:
-    return {"recovery": replace(HEALTHY, total=replace(ROW, **columns), verdict=Verdict(kind, *rates))}  # type: ignore[arg-type]
+def source(kind: SourceState, *rates: float | None, **columns: object) -> dict[str, SourceStatus]:
+    return {"recovery": replace(HEALTHY, total=replace(ROW, **columns), verdict=SourceVerdict(kind, *rates))}  # type: ignore[arg-type]
 
 
 def test_a_store_that_is_well() -> None:
@@ -99,48 +101,55 @@ def test_many_stuck_entries_are_counted_and_not_cut_silently() -> None:
 @pytest.mark.parametrize(
     ("parts", "level", "answer"),
     [
-        ({}, Level.OK, "Recovery keeps up."),
-        ({"sources": source(Kind.CATCHING_UP, 1.0, 3.0, 90.0)}, Level.OK, "Recovery is catching up."),
-        ({"sources": source(Kind.FALLING_BEHIND, 3.0, 1.0)}, Level.BEHIND, "Recovery falls behind: entries come in at least as fast"),
-        ({"sources": source(Kind.STALLED, 3.0, 0.0)}, Level.BEHIND, "Recovery stands still"),
-        ({"sources": source(Kind.UNKNOWN), "entries": entries(CLAIMABLE=1)}, Level.UNKNOWN, "It is not known whether recovery keeps up"),
-        ({"sources": {}, "entries": entries(), "daemons": ()}, Level.OK, "Nothing waits for recovery, and no daemon lives."),
-        ({"sources": {}, "entries": entries(HELD=2)}, Level.OK, "Nothing waits for recovery."),
-        ({"sources": {}, "entries": entries(CLAIMABLE=2), "daemons": ()}, Level.BEHIND, "Nobody works on 2 entries that wait for recovery"),
-        ({"sources": {}, "entries": entries(CLAIMABLE=1), "daemons": None}, Level.UNKNOWN, "It is not known whether recovery keeps up"),
+        ({}, StatusLevel.OK, "Recovery keeps up."),
+        ({"sources": source(SourceState.CATCHING_UP, 1.0, 3.0, 90.0)}, StatusLevel.OK, "Recovery is catching up."),
+        ({"sources": source(SourceState.FALLING_BEHIND, 3.0, 1.0)}, StatusLevel.BEHIND,
+        "Recovery falls behind: entries come in at least as fast"),
+        ({"sources": source(SourceState.STALLED, 3.0, 0.0)}, StatusLevel.BEHIND, "Recovery stands still"),
+        ({"sources": source(SourceState.UNKNOWN), "entries": entries(CLAIMABLE=1)}, StatusLevel.UNKNOWN,
+        "It is not known whether recovery keeps up"),
+        ({"sources": {}, "entries": entries(), "daemons": ()}, StatusLevel.OK, "Nothing waits for recovery, and no daemon lives."),
+        ({"sources": {}, "entries": entries(HELD=2)}, StatusLevel.OK, "Nothing waits for recovery."),
+        ({"sources": {}, "entries": entries(CLAIMABLE=2), "daemons": ()}, StatusLevel.BEHIND,
+        "Nobody works on 2 entries that wait for recovery"),
+        ({"sources": {}, "entries": entries(CLAIMABLE=1), "daemons": None}, StatusLevel.UNKNOWN,
+        "It is not known whether recovery keeps up"),
         (
-            {"answers": False, "sources": {}, "entries": Entries(), "stuck": StuckEntries(), "daemons": None},
-            Level.UNKNOWN, "The changelog cannot be read, so it is not known whether recovery keeps up.",
+            {"answers": False, "sources": {}, "entries": CountedEntries(), "stuck": StuckEntries(), "daemons": None},
+            StatusLevel.UNKNOWN, "The changelog cannot be read, so it is not known whether recovery keeps up.",
         ),
         (
-            {"answers": False, "sources": {}, "entries": Entries(), "stuck": StuckEntries(), "away": ("changelog", "high-volume tier")},
-            Level.UNKNOWN, "The changelog and the high-volume tier do not answer. It is not known whether recovery keeps up.",
+            {"answers": False, "sources": {}, "entries": CountedEntries(), "stuck": StuckEntries(),
+            "away": ("changelog", "high-volume tier")},
+            StatusLevel.UNKNOWN, "The changelog and the high-volume tier do not answer. It is not known whether recovery keeps up.",
         ),
         (
             {"away": ("long-term tier",), "complete": False, "problems": ("x",)},
-            Level.UNKNOWN, "The long-term tier does not answer, so recovery waits. Recovery keeps up. See the problems, too.",
+            StatusLevel.UNKNOWN, "The long-term tier does not answer, so recovery waits. Recovery keeps up. See the problems, too.",
         ),
-        ({"refusing": ("long-term tier",)}, Level.UNKNOWN, "The long-term tier refuses what is asked of it, so entries wait."),
-        ({"away": ("long-term tier",), "stuck": StuckEntries(2, True)}, Level.STUCK, "The long-term tier does not answer, so recovery"),
+        ({"refusing": ("long-term tier",)}, StatusLevel.UNKNOWN, "The long-term tier refuses what is asked of it, so entries wait."),
+        ({"away": ("long-term tier",), "stuck": StuckEntries(2, True)}, StatusLevel.STUCK,
+        "The long-term tier does not answer, so recovery"),
         (
-            {"away": ("changelog",), "answers": False, "audits": Audits((replace(AUDIT, findings={"dangling": (2, 0)}),))}, Level.LOST,
+            {"away": ("changelog",), "answers": False, "audits": Audits((replace(AUDIT, findings={"dangling": (2, 0)}),))},
+            StatusLevel.LOST,
             "DATA IS LOST: an audit found 2 objects whose blob is gone or cannot be read. The changelog does not answer. It is not known",
         ),
-        ({"durable": False, "sources": {}, "entries": entries(), "daemons": ()}, Level.UNKNOWN, "No changelog is kept"),
-        ({"stuck": StuckEntries(0, False)}, Level.UNKNOWN, "Recovery keeps up."),
+        ({"durable": False, "sources": {}, "entries": entries(), "daemons": ()}, StatusLevel.UNKNOWN, "No changelog is kept"),
+        ({"stuck": StuckEntries(0, False)}, StatusLevel.UNKNOWN, "Recovery keeps up."),
         (
-            {"stuck": StuckEntries(2, True), "sources": source(Kind.FALLING_BEHIND, 3.0, 1.0)},
-            Level.STUCK, "2 entries are stuck and wait for you. Recovery falls behind",
+            {"stuck": StuckEntries(2, True), "sources": source(SourceState.FALLING_BEHIND, 3.0, 1.0)},
+            StatusLevel.STUCK, "2 entries are stuck and wait for you. Recovery falls behind",
         ),
         (
             {"audits": Audits((replace(AUDIT, findings={"dangling": (2, 0)}),))},
-            Level.LOST, "DATA IS LOST: an audit found 2 objects whose blob is gone or cannot be read. Recovery keeps up.",
+            StatusLevel.LOST, "DATA IS LOST: an audit found 2 objects whose blob is gone or cannot be read. Recovery keeps up.",
         ),
-        ({"problems": ("x",), "complete": False}, Level.UNKNOWN, "Recovery keeps up. See the problems, too."),
-        ({"problems": ("x",)}, Level.OK, "Recovery keeps up. See the problems, too."),
+        ({"problems": ("x",), "complete": False}, StatusLevel.UNKNOWN, "Recovery keeps up. See the problems, too."),
+        ({"problems": ("x",)}, StatusLevel.OK, "Recovery keeps up. See the problems, too."),
     ],
 )  # fmt: skip
-def test_the_answer_stands_first(parts: dict[str, object], level: Level, answer: str) -> None:
+def test_the_answer_stands_first(parts: dict[str, object], level: StatusLevel, answer: str) -> None:
     found = status(**parts)
     [first, *_] = status_lines(found, None)
     assert found.level is level and first.level is level
@@ -154,13 +163,15 @@ def test_lost_data_is_the_first_thing_to_look_at() -> None:
 
 
 def test_what_is_not_known_is_called_unknown_and_never_0() -> None:
-    nothing = status(answers=False, sources={}, entries=Entries(), stuck=StuckEntries(), daemons=None, audits=None, problems=("why",))
+    nothing = status(
+        answers=False, sources={}, entries=CountedEntries(), stuck=StuckEntries(), daemons=None, audits=None, problems=("why",)
+    )
     lines = shown(nothing).splitlines()
     for label in ("recovery", "entries", "stuck", "daemons", "audit"):
         [line] = [line for line in lines if line.startswith(label)]
         assert line[10:].startswith("unknown"), line
     assert not any(" 0" in line for line in lines) and lines[-1] == "problem   why"
-    bare = source(Kind.UNKNOWN, snapshot_records_known=None, snapshot_progress=None, outstanding_values=None, processed_values=None)
+    bare = source(SourceState.UNKNOWN, snapshot_records_known=None, snapshot_progress=None, outstanding_values=None, processed_values=None)
     lines = shown(status(sources=bare)).splitlines()
     for label in ("recovery", "snapshot", "rates", "lag"):
         [line] = [line for line in lines if line.startswith(label)]
@@ -201,8 +212,11 @@ def test_names_and_errors_cannot_steer_a_terminal() -> None:
     evil = "\x1b[2J\r\n\u202eevil"
     entry = replace(STUCK, id=evil, key=evil, object=evil, error=evil)
     found = status(
-        store=Store("embedded", evil), stuck=StuckEntries(1, True, (entry,)), daemons=(Daemon(evil, 1.0, True), Daemon(evil, 1e5, False)),
-        audits=Audits((replace(AUDIT, where=evil, findings={evil: (1, 1)}),)), problems=(evil,),
+        store=StoreIdentity("embedded", evil),
+        stuck=StuckEntries(1, True, (entry,)),
+        daemons=(Daemon(evil, 1.0, True), Daemon(evil, 1e5, False)),
+        audits=Audits((replace(AUDIT, where=evil, findings={evil: (1, 1)}),)),
+        problems=(evil,),
         entries=replace(entries(HELD=1), oldest_id=evil),
     )
     for width in (None, 40, 100):
@@ -270,9 +284,10 @@ def test_the_page_shows_what_is_printed() -> None:
         int(datetime(2026, 11, 22, 5, 12, 9, tzinfo=UTC).timestamp() * 1000), 5,
     )
     found = Status(
-        at_ms=at_ms, store=Store("google", "my-project/tiered/objects and gs://my-blobs"), durable=True, answers=True,
-        sources={"recovery": Source(row, {"a": row}, Verdict(Kind.HEALTHY, 12.0, 14.0, 3.0), at_ms - 4000)},
-        entries=Entries(standings, ages, 0, 200.0, "01a20240-88a3-7222-a8f7-a95a1ed378e8", 9, True), stuck=StuckEntries(1, True, (stuck,)),
+        at_ms=at_ms, store=StoreIdentity("google", "my-project/tiered/objects and gs://my-blobs"), durable=True, answers=True,
+        sources={"recovery": SourceStatus(row, {"a": row}, SourceVerdict(SourceState.HEALTHY, 12.0, 14.0, 3.0), at_ms - 4000)},
+        entries=CountedEntries(standings, ages, 0, 200.0, "01a20240-88a3-7222-a8f7-a95a1ed378e8", 9, True),
+        stuck=StuckEntries(1, True, (stuck,)),
         daemons=(
             Daemon("recovery-3f9c0d1e2b4a5968", 2.0, True), Daemon("recovery-77b0c1d2e3f4a5b6", 5.0, True),
             Daemon("recovery-0a1b2c3d4e5f6071", 10_920.0, False),

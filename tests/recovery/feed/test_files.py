@@ -19,7 +19,7 @@ import pytest
 from changelog.base.errors import ConfigurationError, InvalidRequestError
 from recovery.feed import CdcReader, FeedError, Message, Progress, Rule, Update, Updates, files
 from recovery.feed.avro import REFERENCES, encode, frame, schema
-from recovery.feed.files import GENERATION, UPDATES_MAX, Form, Located, read, read_all, write
+from recovery.feed.files import GENERATION, UPDATES_MAX, FileFormat, Located, read, read_all, write
 from recovery.feed.reader import batches
 
 
@@ -32,12 +32,12 @@ MESSAGES: list[Message] = [
     Progress((1,), (), ((1, 1),)),
 ]  # fmt: skip
 FUZZED = 60
-STREAMS = [Form.AVRO, Form.JSON, Form.TEXT, Form.BARE, Form.FRAMED]
+STREAMS = [FileFormat.AVRO, FileFormat.JSON, FileFormat.TEXT, FileFormat.BARE, FileFormat.FRAMED]
 
 
-def told(form: Form) -> Form | None:
+def told(form: FileFormat) -> FileFormat | None:
     """What a caller must say of a file."""
-    return form if form in (Form.BARE, Form.FRAMED) else None
+    return form if form in (FileFormat.BARE, FileFormat.FRAMED) else None
 
 
 def contents(messages: list[Message]) -> list[Update | Progress]:
@@ -46,17 +46,17 @@ def contents(messages: list[Message]) -> list[Update | Progress]:
 
 @pytest.mark.parametrize("zipped", [False, True])
 @pytest.mark.parametrize("form", STREAMS)
-def test_what_was_written_is_read_back_with_its_place(form: Form, zipped: bool, tmp_path: Path) -> None:
+def test_what_was_written_is_read_back_with_its_place(form: FileFormat, zipped: bool, tmp_path: Path) -> None:
     path = tmp_path / ("feed.gz" if zipped else "feed")
     assert write(path, MESSAGES, form) == 4
     found = list(read(path, told(form)))
     assert contents([each.message for each in found]) == contents(MESSAGES)
     assert [each.number for each in found] == list(range(1, len(found) + 1))
     assert {each.file for each in found} == {str(path)}
-    if form in (Form.JSON, Form.TEXT):
+    if form in (FileFormat.JSON, FileFormat.TEXT):
         assert [each.position for each in found] == [each.number for each in found]
         assert found[1].where == f"{path}, line 2"
-    if form is Form.BARE:
+    if form is FileFormat.BARE:
         at = len(encode(MESSAGES[0], REFERENCES))
         assert [found[0].position, found[1].position, found[1].where] == [0, at, f"{path}, byte {at}, message 2"]
     once = path.read_bytes()
@@ -70,13 +70,13 @@ def test_a_file_of_deltas_is_one_transaction(tmp_path: Path) -> None:
     found = list(read(path, time=7))
     assert [each.message for each in found] == [Updates((Update("a", 7, 2),)), Progress((7,), (8,), ((7, 1),))]
     assert found[0].where == f"{path}, line 4"
-    write(path, [each.message for each in found], Form.DELTA)
+    write(path, [each.message for each in found], FileFormat.DELTA)
     assert path.read_text() == '{"record":"a","delta":2}\n'
 
 
 def test_deltas_of_two_times_are_not_written(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match=r"updates at times 0 and 1: write each time to its own file"):
-        write(tmp_path / "feed", MESSAGES, Form.DELTA)
+        write(tmp_path / "feed", MESSAGES, FileFormat.DELTA)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -84,12 +84,12 @@ def test_nothing_is_left_where_a_message_does_not_fit(tmp_path: Path) -> None:
     path = tmp_path / "feed"
     path.write_text("what was there")
     with pytest.raises(InvalidRequestError, match="does not fit the schema"):
-        write(path, [*MESSAGES, Updates((Update("text", 2, 1),))], Form.AVRO)
+        write(path, [*MESSAGES, Updates((Update("text", 2, 1),))], FileFormat.AVRO)
     assert path.read_text() == "what was there" and list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("form", STREAMS)
-def test_a_file_that_is_cut_off_says_where(form: Form, tmp_path: Path) -> None:
+def test_a_file_that_is_cut_off_says_where(form: FileFormat, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     write(whole, MESSAGES, form)
     content, path = whole.read_bytes(), tmp_path / "cut"
@@ -102,7 +102,7 @@ def test_a_file_that_is_cut_off_says_where(form: Form, tmp_path: Path) -> None:
         except FeedError as error:
             found = error
         if found is None:  # it was cut between two messages
-            assert form is not Form.AVRO
+            assert form is not FileFormat.AVRO
         else:
             assert found.where.startswith(str(path)) and found.rule in (Rule.WHOLE, Rule.FORM)
         there = contents([each.message for each in before])
@@ -148,15 +148,15 @@ def test_an_empty_file_has_no_messages_but_an_empty_container_is_cut_off(tmp_pat
 
 def test_a_schema_that_does_not_match_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "feed"
-    write(path, MESSAGES, Form.AVRO)
+    write(path, MESSAGES, FileFormat.AVRO)
     with pytest.raises(FeedError, match=r"feed, byte 0, message 1: the file's records have the schema .* 'string' was asked for") as raised:
         list(read(path, schema=schema("string")))
     assert raised.value.rule is Rule.SCHEMA
     path.write_bytes(frame(encode(MESSAGES[1], REFERENCES), 1) + frame(encode(MESSAGES[1], REFERENCES), 2))
     with pytest.raises(FeedError, match="message 2: the message has schema id 2, and 1 was expected"):
-        list(read(path, Form.FRAMED))
+        list(read(path, FileFormat.FRAMED))
     with pytest.raises(FeedError, match="message 1: the message has schema id 1, and 2 was expected"):
-        list(read(path, Form.FRAMED, schema_id=2))
+        list(read(path, FileFormat.FRAMED, schema_id=2))
 
 
 def test_a_message_of_very_many_updates_is_cut(tmp_path: Path) -> None:
@@ -167,9 +167,9 @@ def test_a_message_of_very_many_updates_is_cut(tmp_path: Path) -> None:
 
 def test_files_of_two_generations_are_refused(tmp_path: Path) -> None:
     one, other, silent = tmp_path / "one", tmp_path / "other", tmp_path / "silent"
-    write(one, MESSAGES[:2], Form.AVRO, generation=3)
-    write(other, MESSAGES[2:], Form.AVRO, generation=4)
-    write(silent, MESSAGES[2:], Form.JSON)
+    write(one, MESSAGES[:2], FileFormat.AVRO, generation=3)
+    write(other, MESSAGES[2:], FileFormat.AVRO, generation=4)
+    write(silent, MESSAGES[2:], FileFormat.JSON)
     assert len(list(read_all([one, silent, one]))) == 6
     with pytest.raises(FeedError, match=r"other, byte \d+, message 1: the file is of generation 4, and .*one is of generation 3"):
         list(read_all([one, silent, other]))
@@ -189,8 +189,8 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_without_fastavro_only_avro_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "avro", MESSAGES, Form.AVRO)
-    write(tmp_path / "json", MESSAGES, Form.JSON)
+    write(tmp_path / "avro", MESSAGES, FileFormat.AVRO)
+    write(tmp_path / "json", MESSAGES, FileFormat.JSON)
     monkeypatch.setitem(sys.modules, "fastavro", None)
     monkeypatch.delitem(sys.modules, "recovery.feed.avro")
     assert len(list(read(tmp_path / "json"))) == 4
@@ -254,10 +254,10 @@ def test_a_file_with_a_broken_message_is_not_half_applied(tmp_path: Path) -> Non
     assert reader.held.updates == 0
 
 
-@pytest.mark.parametrize("form", [*STREAMS, Form.DELTA])
-def test_bytes_that_were_changed_anywhere_give_messages_or_an_error_of_the_feed(form: Form, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", [*STREAMS, FileFormat.DELTA])
+def test_bytes_that_were_changed_anywhere_give_messages_or_an_error_of_the_feed(form: FileFormat, tmp_path: Path) -> None:
     random, path = Random(7), tmp_path / "feed"
-    write(path, MESSAGES[:2] if form is Form.DELTA else MESSAGES, form, codec="null")
+    write(path, MESSAGES[:2] if form is FileFormat.DELTA else MESSAGES, form, codec="null")
     whole = path.read_bytes()
     refused = 0
     for _ in range(FUZZED):
@@ -284,7 +284,9 @@ def test_an_update_that_is_repeated_is_one_delta(tmp_path: Path) -> None:
     """Deltas are added up when they are read: a repetition would be counted twice."""
     path = tmp_path / "feed"
     write(
-        path, [Updates((Update("a", 0, 1),)), Updates((Update("a", 0, 1), Update("b", 0, 1))), Progress((0,), (1,), ((0, 2),))], Form.DELTA
+        path,
+        [Updates((Update("a", 0, 1),)), Updates((Update("a", 0, 1), Update("b", 0, 1))), Progress((0,), (1,), ((0, 2),))],
+        FileFormat.DELTA,
     )
     assert path.read_text() == '{"record":"a","delta":1}\n{"record":"b","delta":1}\n'
 
@@ -302,7 +304,7 @@ def test_an_update_that_is_repeated_is_one_delta(tmp_path: Path) -> None:
 def test_a_transaction_that_is_not_whole_is_not_written_as_deltas(messages: list[Message], sentence: str, tmp_path: Path) -> None:
     """The end of a file of deltas says that this is all."""
     with pytest.raises(InvalidRequestError, match=sentence):
-        write(tmp_path / "feed", messages, Form.DELTA)
+        write(tmp_path / "feed", messages, FileFormat.DELTA)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -325,10 +327,10 @@ def test_what_is_written_is_never_too_long_to_be_read(tmp_path: Path, monkeypatc
     assert contents([each.message for each in read(path)]) == contents([updates])
     before = path.read_bytes()
     for message in (Updates((Update("x" * 3000, 0, 1),)), Progress((0,), (300,), tuple((time, 1) for time in range(300)))):
-        for form in (Form.JSON, Form.TEXT):
+        for form in (FileFormat.JSON, FileFormat.TEXT):
             with pytest.raises(InvalidRequestError, match="a line of a feed may have 3000 bytes"):
                 write(path, [message], form)
-    for form in (Form.AVRO, Form.BARE, Form.FRAMED):
+    for form in (FileFormat.AVRO, FileFormat.BARE, FileFormat.FRAMED):
         with pytest.raises(InvalidRequestError, match="has 3000 bytes, and a message of a feed may have about 2812 bytes"):
             write(path, [Updates((Update("x" * 2998, 0, 1),))], form, schema=schema("string"))
     assert path.read_bytes() == before
@@ -363,12 +365,12 @@ def test_what_is_on_standard_input_is_read_before_the_next_line_is_there(monkeyp
 
 def test_frames_of_two_files_have_one_schema(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
-    write(one, MESSAGES, Form.FRAMED, schema_id=7)
-    write(other, MESSAGES, Form.FRAMED, schema_id=8)
+    write(one, MESSAGES, FileFormat.FRAMED, schema_id=7)
+    write(other, MESSAGES, FileFormat.FRAMED, schema_id=8)
     with pytest.raises(FeedError, match=rf"^{other}, byte 0, message 1: the message has schema id 8, and those of {one} have 7") as raised:
-        list(read_all([one, other], form=Form.FRAMED))
+        list(read_all([one, other], form=FileFormat.FRAMED))
     assert raised.value.rule is Rule.SCHEMA
-    assert len(list(read_all([one, one], form=Form.FRAMED, schema_id=7))) == 8
+    assert len(list(read_all([one, one], form=FileFormat.FRAMED, schema_id=7))) == 8
 
 
 def test_two_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
@@ -402,9 +404,9 @@ def test_what_is_not_what_the_function_asks_for_is_named(tmp_path: Path) -> None
         (lambda: write(path, MESSAGES, "jsonl"), "'jsonl' is no form of a feed"),  # type: ignore[arg-type]
         (lambda: list(read(path, "jsonl")), "'jsonl' is no form of a feed"),  # type: ignore[arg-type]
         (lambda: write(path, [{"array": []}]), "{'array': []} is no message"),  # type: ignore[list-item]
-        (lambda: write(path, MESSAGES, Form.AVRO, generation=-1), "the generation is -1"),
-        (lambda: write(path, MESSAGES, Form.AVRO, generation="3"), "the generation is '3'"),  # type: ignore[arg-type]
-        (lambda: write(path, MESSAGES, Form.AVRO, schema="string"), "'string' is no schema of a feed"),  # type: ignore[arg-type]
+        (lambda: write(path, MESSAGES, FileFormat.AVRO, generation=-1), "the generation is -1"),
+        (lambda: write(path, MESSAGES, FileFormat.AVRO, generation="3"), "the generation is '3'"),  # type: ignore[arg-type]
+        (lambda: write(path, MESSAGES, FileFormat.AVRO, schema="string"), "'string' is no schema of a feed"),  # type: ignore[arg-type]
         (lambda: write(None, MESSAGES), "None is no path"),  # type: ignore[arg-type]
         (lambda: list(read(3)), "3 is no path"),  # type: ignore[arg-type]
     ]

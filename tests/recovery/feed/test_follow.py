@@ -11,7 +11,7 @@ import pytest
 from changelog.base.errors import InvalidRequestError
 from recovery.feed import FeedError, Message, Progress, Rule, Update, Updates
 from recovery.feed.avro import schema
-from recovery.feed.files import Form, write
+from recovery.feed.files import FileFormat, write
 from recovery.feed.follow import Following
 
 STRING = schema("string")
@@ -66,7 +66,7 @@ def test_what_is_no_line_of_a_feed_is_refused(tmp_path: Path, look: Look, conten
 
 
 def test_a_container_that_grows_is_read_from_its_beginning_when_it_is_whole(tmp_path: Path, following: Following, look: Look) -> None:
-    write(tmp_path / ".whole", [one("a"), one("b")], Form.AVRO, STRING)
+    write(tmp_path / ".whole", [one("a"), one("b")], FileFormat.AVRO, STRING)
     whole, feed = (tmp_path / ".whole").read_bytes(), tmp_path / "feed.avro"
     for part in (2, 3, len(whole) - 5):
         feed.write_bytes(whole[:part])
@@ -105,14 +105,14 @@ def test_hidden_files_and_directories_are_left_out_and_one_that_is_taken_away_is
 
 def test_two_generations_in_a_directory_are_refused(tmp_path: Path, look: Look) -> None:
     for generation in (1, 2):
-        write(tmp_path / f"{generation}.avro", [one("a")], Form.AVRO, STRING, generation=generation)
+        write(tmp_path / f"{generation}.avro", [one("a")], FileFormat.AVRO, STRING, generation=generation)
     with pytest.raises(FeedError) as refused:
         look()
     assert refused.value.rule is Rule.GENERATION and "2.avro" in refused.value.where
 
 
 def test_a_schema_that_was_not_asked_for_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "feed.avro", [one("a")], Form.AVRO, STRING)
+    write(tmp_path / "feed.avro", [one("a")], FileFormat.AVRO, STRING)
     with pytest.raises(FeedError) as refused:
         list(Following(tmp_path, schema("long")).look())
     assert refused.value.rule is Rule.SCHEMA

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from emulators.feed.table import READERS, Table, Verdict, judged, lines, mangled, recorded, table, wrong
-from emulators.feed.transactions import Order, run
-from recovery.feed import Batch, CdcReader, FeedError, Message, Progress, Rule, Update, Updates
+from emulators.feed.table import READERS, Table, TableVerdict, judged, lines, mangled, recorded, table, wrong
+from emulators.feed.transactions import CommitOrder, run
+from recovery.feed import CdcReader, FeedBatch, FeedError, Message, Progress, Rule, Update, Updates
 from tests.given.repository import ROOT
 
 PAGE = ROOT / "docs/feed.md"
@@ -36,7 +36,7 @@ def read(messages: Sequence[Message], reader: CdcReader | None = None) -> tuple[
     return views, reader
 
 
-def _diffs(batch: Batch) -> View:
+def _diffs(batch: FeedBatch) -> View:
     diffs = View()
     for data, _, diff in batch.updates:
         diffs[str(data)] += diff
@@ -67,7 +67,7 @@ def at_other_times(messages: Sequence[Message], time: Callable[[int], int]) -> l
 def test_any_numbers_that_increase_give_the_same_views(name: str) -> None:
     time = TIMES[name]
     for seed in range(1, 11):
-        messages = list(mangled(run(seed, Order.COMMIT_FIRST).messages, Random(seed)))
+        messages = list(mangled(run(seed, CommitOrder.COMMIT_FIRST).messages, Random(seed)))
         views, _ = read(messages)
         assert read(at_other_times(messages, time))[0] == [(time(frontier), view) for frontier, view in views]
 
@@ -177,7 +177,7 @@ def test_two_shards_that_each_declare_for_themselves_contradict_each_other() -> 
 def test_after_an_acknowledgement_all_up_to_its_time_is_in_the_channel_in_any_order() -> None:
     """Not that anybody has read it: a reader that gets what was sent by then reaches the time, whatever comes after."""
     for seed in range(1, 31):
-        history = run(seed, Order.COMMIT_FIRST)
+        history = run(seed, CommitOrder.COMMIT_FIRST)
         for sent, time in history.acknowledged:
             reached = read(list(mangled(history.messages[:sent], Random(seed))))[0]
             assert reached[-1][0] > time and reached[-1][1] == _names(history.view(reached[-1][0]))
@@ -186,7 +186,7 @@ def test_after_an_acknowledgement_all_up_to_its_time_is_in_the_channel_in_any_or
 def test_before_the_acknowledgement_a_transaction_may_be_out_in_part_and_is_seen_not_at_all() -> None:
     in_part = 0
     for seed in range(1, 31):
-        history = run(seed, Order.COMMIT_FIRST)
+        history = run(seed, CommitOrder.COMMIT_FIRST)
         for sent, time in history.acknowledged:
             before = read(history.messages[: sent - 1])[0]
             first = (sent, time) == next(each for each in history.acknowledged if each[1] == time)
@@ -197,7 +197,7 @@ def test_before_the_acknowledgement_a_transaction_may_be_out_in_part_and_is_seen
 
 def test_a_commit_promises_that_its_updates_appear_even_if_the_writer_dies_before_it_sends_them() -> None:
     for seed in range(1, 31):
-        history = run(seed, Order.COMMIT_FIRST)
+        history = run(seed, CommitOrder.COMMIT_FIRST)
         sent = {update for message in history.messages if isinstance(message, Updates) for update in message.updates}
         assert sent == {update for updates in history.committed.values() for update in updates}
 
@@ -216,9 +216,9 @@ def few() -> Table:
 
 def test_the_published_order_leaks_a_failed_transaction_and_commit_first_does_not(few: Table) -> None:
     assert wrong(few) == []
-    assert set(few[Order.COMMIT_FIRST, "mangled", "CDC v2"]) == {Verdict.RIGHT}
-    assert few[Order.PUBLISHED, "ordered", "CDC v2"][Verdict.LEAKED] > SCHEDULES / 2
-    assert set(few[Order.PUBLISHED, "ordered", "roll-back"]) == {Verdict.RIGHT}
+    assert set(few[CommitOrder.COMMIT_FIRST, "mangled", "CDC v2"]) == {TableVerdict.RIGHT}
+    assert few[CommitOrder.PUBLISHED, "ordered", "CDC v2"][TableVerdict.LEAKED] > SCHEDULES / 2
+    assert set(few[CommitOrder.PUBLISHED, "ordered", "roll-back"]) == {TableVerdict.RIGHT}
 
 
 def test_the_shortest_story_of_a_leak() -> None:
@@ -227,10 +227,10 @@ def test_the_shortest_story_of_a_leak() -> None:
     messages: list[Message] = [
         Progress((0,), (1,), ()), Updates((failed,)), Progress((0,), (1,), ()), Updates((committed,)), Progress((1,), (2,), ((1, 1),)),
     ]  # fmt: skip
-    history = run(1, Order.PUBLISHED)
+    history = run(1, CommitOrder.PUBLISHED)
     history.committed = {1: (committed,)}
     assert {name: judged(history, messages, reader()) for name, reader in READERS.items()} == {
-        "CDC v2": Verdict.LEAKED, "strict": Verdict.REFUSED, "roll-back": Verdict.RIGHT,
+        "CDC v2": TableVerdict.LEAKED, "strict": TableVerdict.REFUSED, "roll-back": TableVerdict.RIGHT,
     }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import recovery.feed
 from recovery.feed import Rule
-from recovery.feed.files import Form
+from recovery.feed.files import FileFormat
 from tests.given.command_line import Command
 from tests.given.repository import ROOT
 
@@ -41,7 +41,7 @@ def test_the_python_of_the_page_prints_what_it_says() -> None:
 def test_the_page_has_every_rule_and_every_form() -> None:
     for rule in Rule:
         assert f"\n| {rule} | {rule.value} |\n" in PAGE
-    for form in Form:
+    for form in FileFormat:
         assert f"\n| `{form}` | " in PAGE
 
 

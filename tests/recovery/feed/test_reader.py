@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from changelog.base.errors import InvalidRequestError
-from recovery.feed import Batch, CdcReader, FeedError, Message, Progress, Rule, Update, Updates, Waiting
+from recovery.feed import CdcReader, FeedBatch, FeedError, Message, Progress, Rule, Update, Updates, Waiting
 from recovery.feed.messages import Key
 from recovery.feed.reader import StrictRules, batches
 from recovery.feed.reference import ReferenceRules
@@ -206,7 +206,7 @@ def test_a_message_may_be_the_decoded_object() -> None:
     reader = CdcReader()
     assert reader.feed({"array": [{"data": {"b": 1, "a": 2}, "time": 0, "diff": 1}]}) is None
     batch = reader.feed({"com.materialize.cdc.progress": {"lower": [0], "upper": [1], "counts": [{"time": 0, "count": 1}]}})
-    assert batch == Batch([({"b": 1, "a": 2}, 0, 1)], (1,))
+    assert batch == FeedBatch([({"b": 1, "a": 2}, 0, 1)], (1,))
     with pytest.raises(FeedError, match="no kind of message"):
         reader.feed({"other": []})
 
@@ -275,7 +275,7 @@ def test_the_largest_times_are_times_like_others() -> None:
     messages: list[Message] = [Progress((0,), (last,), ()), Updates((Update("a", last, 1),))]
     batches(reader, messages)
     assert reader.frontier == (last,)
-    assert reader.feed(Progress((last,), (), ((last, 1),))) == Batch([("a", last, 1)], ())
+    assert reader.feed(Progress((last,), (), ((last, 1),))) == FeedBatch([("a", last, 1)], ())
     assert reader.feed(Progress((), (), ())) is None
 
 

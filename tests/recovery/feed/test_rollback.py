@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recovery.feed import Batch, CdcReader, FeedError, Message, Progress, RollbackReader, Rule, Update, Updates
+from recovery.feed import CdcReader, FeedBatch, FeedError, Message, Progress, RollbackReader, Rule, Update, Updates
 from recovery.feed.reader import batches
 from recovery.feed.spelling import from_text
 from tests.given.feeds import truth
@@ -26,13 +26,13 @@ def text(*lines: str) -> list[Message]:
     return [from_text(line) for line in lines]
 
 
-def delivered(reader: RollbackReader, messages: list[Message]) -> list[Batch]:
+def delivered(reader: RollbackReader, messages: list[Message]) -> list[FeedBatch]:
     return [batch for each in messages if (batch := reader.feed(each)) is not None]
 
 
 def test_a_repeated_progress_discards_the_updates_since() -> None:
     reader = RollbackReader()
-    assert delivered(reader, text(*FAILED_TRANSACTION)) == [Batch([("a", 0, 1)], (1,)), Batch([("b", 1, 1)], (2,))]
+    assert delivered(reader, text(*FAILED_TRANSACTION)) == [FeedBatch([("a", 0, 1)], (1,)), FeedBatch([("b", 1, 1)], (2,))]
     assert (reader.discarded, reader.held.updates, reader.frontier) == (2, 0, (2,))
 
 
@@ -127,7 +127,7 @@ def test_what_an_ordered_channel_cannot_have_sent_is_refused_and_changes_nothing
 
 def test_a_channel_that_repeats_progress_loses_good_updates() -> None:
     repeated = text("progress (time0, 0)", "update (a, time1, +1)", "progress (time0, 0)", "progress (time1, 1)")
-    assert delivered(RollbackReader(lenient=True), repeated)[-1] == Batch([], (2,))
+    assert delivered(RollbackReader(lenient=True), repeated)[-1] == FeedBatch([], (2,))
     with pytest.raises(FeedError, match="declares 1 updates, and 0 came since the last one"):
         delivered(RollbackReader(), repeated)
     assert batches(CdcReader(), repeated)[-1].updates == [("a", 1, 1)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from recovery.audit.manifest import Bounds, Cutoff, Manifest, Part
+from recovery.audit.manifest import Bounds, Cutoff, Manifest, ManifestPart
 from recovery.http.audits import RUNS_MAX, audit_runs
 from tests.given.shown_status import Shown
 
@@ -26,7 +26,7 @@ def plant(
     manifest = Manifest(
         run="r", inputs={}, log_is_durable=True, cutoff=Cutoff(as_of_ns=1, grace_s=1), ranges=ranges, started_ns=started_ns,
         ended_ns=started_ns + 60 * 10**9, complete=True, names=42, names_by_range=(42,) * len(ranges),
-        parts=(Part(file="range-000000.parquet", range=0, start="", end=None, names=42, rows=0, sha256=""),),
+        parts=(ManifestPart(file="range-000000.parquet", range=0, start="", end=None, names=42, rows=0, sha256=""),),
     )  # fmt: skip
     (run / "manifest.json").write_text(manifest.model_dump_json())
     os.utime(run / "manifest.json", ns=(started_ns, started_ns))

@@ -24,11 +24,11 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from changelog.base.runtime import SystemRuntime
-from recovery.http.history import Point
+from recovery.http.history import HistoryPoint
 from recovery.http.server import listening, run_uvicorn
 from recovery.last_audit import Audits
-from recovery.statistics.verdict import Kind, Verdict
-from recovery.status.known import Level, Status
+from recovery.statistics.verdict import SourceState, SourceVerdict
+from recovery.status.known import Status, StatusLevel
 from tests.given.command_line import plant
 from tests.given.daemon_process import PATIENCE_S, running_daemon
 from tests.given.shown_status import BROKEN_KEY, NAME, STUCK_ID, SetClock, Shown, fed, healthy, stuck, unanswered
@@ -148,7 +148,7 @@ def with_history(made: Shown) -> Shown:
     for number in range(720):
         gap = 300 <= number < 330
         at = now - (720 - number) * 5
-        made.sampler.history.add(Point(at) if gap else Point(at, 12.0, 15.0, float(720 - number)))
+        made.sampler.history.add(HistoryPoint(at) if gap else HistoryPoint(at, 12.0, 15.0, float(720 - number)))
     return made
 
 
@@ -246,7 +246,9 @@ def test_all_is_well_and_what_changes_is_shown_without_a_reload_and_spoken(brows
         watched.keep("well-dark-1200")
         source = made.status.sources["recovery"] if isinstance(made.status, Status) else None
         assert source is not None
-        made.status = replace(healthy(), sources={"recovery": replace(source, verdict=Verdict(Kind.FALLING_BEHIND, 99.0, 9.0))})
+        made.status = replace(
+            healthy(), sources={"recovery": replace(source, verdict=SourceVerdict(SourceState.FALLING_BEHIND, 99.0, 9.0))}
+        )
         watched.until("#headline", "Recovery falls behind")
         watched.until("#spoken", "Recovery falls behind")
         assert watched.page.locator("#answer").get_attribute("data-level") == "behind"
@@ -276,8 +278,11 @@ def test_audits_are_listed_and_their_reports_open(browser: Browser, tmp_path: Pa
 
 def test_each_level_has_a_sign_a_word_and_a_colour_of_its_own_and_only_ok_is_green(browser: Browser) -> None:
     looks = {
-        Level.OK: healthy(), Level.BEHIND: fed(), Level.STUCK: stuck(), Level.UNKNOWN: replace(healthy(), away=("long-term tier",)),
-        Level.LOST: replace(healthy(), audits=Audits((replace(WHOLE, findings={"dangling": (2, 0)}),))),
+        StatusLevel.OK: healthy(),
+        StatusLevel.BEHIND: fed(),
+        StatusLevel.STUCK: stuck(),
+        StatusLevel.UNKNOWN: replace(healthy(), away=("long-term tier",)),
+        StatusLevel.LOST: replace(healthy(), audits=Audits((replace(WHOLE, findings={"dangling": (2, 0)}),))),
     }
     made = shown(healthy())
     green = set()
@@ -292,10 +297,10 @@ def test_each_level_has_a_sign_a_word_and_a_colour_of_its_own_and_only_ok_is_gre
             assert sign == {"ok": '"✓"', "behind": '"↓"', "unknown": '"?"'}.get(level, '"!"')
             colour = watched.page.evaluate("getComputedStyle(document.querySelector('.mark')).backgroundColor")
             green |= {level} if colour == "rgb(20, 113, 58)" else set()
-            assert watched.text("#level").lower() in watched.page.title() or level is Level.STUCK
+            assert watched.text("#level").lower() in watched.page.title() or level is StatusLevel.STUCK
             watched.keep(f"level-{level.value}")
         assert watched.text("#tiles > div:nth-child(3) dt") == "Lost objects"
-        assert green == {Level.OK} and watched.errors == []
+        assert green == {StatusLevel.OK} and watched.errors == []
 
 
 @pytest.mark.parametrize("how", ["it sleeps", "500", "no JSON", "another JSON", "a part that cannot be shown"])

@@ -15,8 +15,8 @@ from changelog.base.errors import CorruptRecordError
 from changelog.log import NOTE_BYTES_MAX
 from recovery.hiding import without_names
 from recovery.http.decisions import KEPT_MAX, Decisions
-from recovery.http.history import COARSE_MAX, COARSE_S, FINE_MAX, NOTE, History, Point, decode, encode, exchange
-from recovery.http.own import Calls, memory_bytes
+from recovery.http.history import COARSE_MAX, COARSE_S, FINE_MAX, NOTE, HistoryPoint, StatusHistory, decode, encode, exchange
+from recovery.http.own import RecentCalls, memory_bytes
 from tests.given.shown_status import NOW_MS, SetClock, Shown, healthy
 from tiered.testing.log import MemoryChangeLog
 
@@ -29,12 +29,12 @@ def anyio_backend() -> str:
 
 
 def test_a_day_of_points_is_bounded_ordered_and_keeps_peaks_and_gaps() -> None:
-    history = History()
+    history = StatusHistory()
     for number in range(100_000):
         at = number * 5.0
         backlog = 9_999.0 if number == 99_000 else 10.0
         gap = 98_000 <= number < 98_100
-        history.add(Point(at) if gap else Point(at, 1.0, 3.0, backlog))
+        history.add(HistoryPoint(at) if gap else HistoryPoint(at, 1.0, 3.0, backlog))
     points = history.points()
     assert len(points) <= FINE_MAX + COARSE_MAX + 1
     assert [point.at for point in points] == sorted(point.at for point in points)
@@ -46,11 +46,11 @@ def test_a_day_of_points_is_bounded_ordered_and_keeps_peaks_and_gaps() -> None:
 
 @given(st.lists(st.tuples(st.floats(0.1, 500), st.none() | st.floats(0, 1e6)), max_size=1200))
 def test_history_loses_no_peak_of_what_it_still_covers(steps: list[tuple[float, float | None]]) -> None:
-    history, at, peak = History(), 0.0, 0.0
+    history, at, peak = StatusHistory(), 0.0, 0.0
     for step, backlog in steps:
         at += step
         peak = max(peak, backlog or 0.0)
-        history.add(Point(at, None, None, backlog))
+        history.add(HistoryPoint(at, None, None, backlog))
     points = history.points()
     assert max([point.backlog or 0.0 for point in points], default=0.0) == peak or len(points) > COARSE_MAX
     assert all(later.at > earlier.at for earlier, later in pairwise(points))
@@ -62,16 +62,16 @@ DAY = 1_795_334_400.0
 async def test_the_history_outlives_a_daemon_and_breaks_where_nobody_looked() -> None:
     """What this process has seen is never replaced by what the note says of the same minutes."""
     log = MemoryChangeLog(SetClock())
-    before = History()
+    before = StatusHistory()
     for number in range(720):  # an hour; `at` is this daemon's own clock
-        before.add(Point(5000.0 + number * 5, 2.0, 4.0, float(number)))
+        before.add(HistoryPoint(5000.0 + number * 5, 2.0, 4.0, float(number)))
     past = await exchange(log, before.past(DAY, 8600.0), DAY)
     assert len(past) == 12 and max(backlog or 0.0 for _, _, backlog in past.values()) == 719
-    after, later = History(), DAY + 3 * COARSE_S
-    after.add(Point(20.0, 9.0, 9.0, 9.0))
+    after, later = StatusHistory(), DAY + 3 * COARSE_S
+    after.add(HistoryPoint(20.0, 9.0, 9.0, 9.0))
     after.recall(await exchange(log, after.past(later, 20.0), later), later, 20.0)
     points = after.points()
-    assert [point.at for point in points] == sorted(point.at for point in points) and points[-1] == Point(20.0, 9.0, 9.0, 9.0)
+    assert [point.at for point in points] == sorted(point.at for point in points) and points[-1] == HistoryPoint(20.0, 9.0, 9.0, 9.0)
     assert [point.inflow for point in points] == [2.0] * 12 + [None, 9.0]
     assert points[0].at == pytest.approx(20.0 - 15 * COARSE_S), "an hour before the first daemon ended, by this one's clock"
 
@@ -113,7 +113,7 @@ async def test_a_page_shows_the_history_of_the_daemon_before_it() -> None:
     log = MemoryChangeLog(SetClock())
     for later_s, shown_before in ((0.0, 0), (900.0, 1)):
         shown = Shown(replace(healthy(), at_ms=NOW_MS + round(later_s * 1000)), log=log)
-        shown.sampler.history.add(Point(shown.runtime.now - 400.0, 7.0, 7.0, 7.0))
+        shown.sampler.history.add(HistoryPoint(shown.runtime.now - 400.0, 7.0, 7.0, 7.0))
         await shown.sample()
         history = shown.view.recent()["history"]
         old = [age_s for age_s, inflow in zip(history["age_s"], history["inflow"], strict=True) if age_s > 500 and inflow == 7.0]
@@ -123,7 +123,7 @@ async def test_a_page_shows_the_history_of_the_daemon_before_it() -> None:
 
 def test_calls_of_late_are_counted_and_those_before_are_not() -> None:
     clock, made = SetClock(), {"changelog": (0, 0)}
-    calls = Calls(lambda: dict(made), clock)
+    calls = RecentCalls(lambda: dict(made), clock)
     assert {**calls.late("changelog"), "over_s": calls.over_s} == {"calls": None, "failed": None, "over_s": None}
     for number in range(1, 201):
         calls.take()

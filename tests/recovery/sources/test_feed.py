@@ -9,7 +9,7 @@ import pytest
 
 from changelog.base.errors import ConfigurationError
 from recovery.feed import Progress, Update, Updates
-from recovery.feed.files import Form, write
+from recovery.feed.files import FileFormat, write
 from recovery.sources import feed
 from recovery.sources.columns import FEED, batch_of
 
@@ -20,7 +20,7 @@ def told(directory: Path, name: str, time: int = 0) -> list[dict[str, Any]]:
 
 def test_each_update_and_each_progress_message_is_a_row(tmp_path: Path) -> None:
     updates = Updates((Update({"b": "ü", "a": 1}, 7, -2), Update("é", 8, 1)))
-    write(tmp_path / "a.avro", [Progress((7,), (), ((7, 1), (8, 1)))], Form.AVRO, generation=3)
+    write(tmp_path / "a.avro", [Progress((7,), (), ((7, 1), (8, 1)))], FileFormat.AVRO, generation=3)
     write(tmp_path / "b.json", [updates, Progress((), (), ())])
     [closing] = told(tmp_path, "a.avro")
     assert (closing["kind"], closing["generation"], closing["lower"], closing["upper"]) == ("progress", 3, 7, None)

@@ -15,10 +15,10 @@ from changelog.base.runtime import SystemRuntime
 from changelog.noop import NoopChangeLog
 from emulators.world.runtime import SimulatedRuntime
 from emulators.world.services import SimulatedChangeLog
-from recovery.audit.work import Job, Outcome, carry_out
+from recovery.audit.work import Job, PartResult, carry_out
 from recovery.statistics.audit_source import AuditSource, Finished, estimate
 from recovery.statistics.persisted import Document, note_name, read_statistics
-from recovery.statistics.verdict import Kind
+from recovery.statistics.verdict import SourceState
 from tests.given.audited_store import InThread, audit, plant
 from tiered.open import open_backends
 from tiered.settings import Settings
@@ -60,7 +60,7 @@ async def test_a_finished_run_is_known_exactly_and_committed(store: Settings, tm
 
 async def test_a_task_that_is_repeated_counts_once(store: Settings, tmp_path: Path) -> None:
     class Twice(InThread):
-        def run(self, job: Job, numbers: Sequence[int]) -> Iterator[Outcome]:
+        def run(self, job: Job, numbers: Sequence[int]) -> Iterator[PartResult]:
             yield from super().run(job, [*numbers, *numbers])
 
     await audit(store, tmp_path / "run", Twice())
@@ -69,8 +69,8 @@ async def test_a_task_that_is_repeated_counts_once(store: Settings, tmp_path: Pa
 
 
 async def test_a_run_that_goes_on_counts_what_was_done_before_once(store: Settings, tmp_path: Path) -> None:
-    def not_the_first(job: Job, number: int) -> Outcome:
-        return Outcome(number, error="out of reach", retryable=False) if number == 0 else carry_out(job, number)
+    def not_the_first(job: Job, number: int) -> PartResult:
+        return PartResult(number, error="out of reach", retryable=False) if number == 0 else carry_out(job, number)
 
     await audit(store, tmp_path / "run", InThread(not_the_first))
     part = await stored(store)
@@ -185,7 +185,7 @@ async def test_two_runs_at_once_replace_one_another_and_lose_nothing(anyio_backe
     found = document.total()
     assert (found.messages_received, found.updates_committed, found.lag, found.snapshot_progress) == (60, 0, 0, 20)
     assert document.processed() == 60
-    assert document.verdict().kind in (Kind.HEALTHY, Kind.UNKNOWN)
+    assert document.verdict().kind in (SourceState.HEALTHY, SourceState.UNKNOWN)
 
 
 @pytest.mark.parametrize("error", [UnavailableError("down"), ZeroDivisionError(), None], ids=str)

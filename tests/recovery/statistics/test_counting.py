@@ -12,14 +12,14 @@ import pytest
 from trio.testing import MockClock
 
 from changelog.change import Change, ChangeId, Entry, encode
-from changelog.log import KeyRange, Page, shard_ranges
+from changelog.log import EntryPage, KeyRange, shard_ranges
 from recovery.statistics import counting
-from recovery.statistics.counting import Count, count_entries
+from recovery.statistics.counting import EntryCount, count_entries
 from recovery.statistics.persisted import Document, read_statistics
-from recovery.statistics.recovery_source import Counts, RecoverySource, count_backlog
-from recovery.statistics.verdict import Kind
+from recovery.statistics.recovery_source import RecoveryCounts, RecoverySource, count_backlog
+from recovery.statistics.verdict import SourceState
 from tests.given.tapped_store import World
-from tiered.testing.log import Stored
+from tiered.testing.log import StoredEntry
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +47,7 @@ def bursts(world: World, number: int, *, share: float = 0.95) -> None:
         age_ms = random.randrange(1000) if random.random() < share else random.randrange(DAY_MS)
         token = change_id(now_ms - 60_000 - age_ms, random)
         entry = Entry(Change(token, "n/objects/a"), token.row_key(), "")
-        world.log.target.stored[entry.key] = Stored(encode(entry), 0)
+        world.log.target.stored[entry.key] = StoredEntry(encode(entry), 0)
 
 
 def slow(world: World, page_s: float) -> None:
@@ -58,7 +58,7 @@ def slow(world: World, page_s: float) -> None:
     world.log.hooks["entries"] = wait
 
 
-async def backlog(world: World) -> Count:
+async def backlog(world: World) -> EntryCount:
     return await count_backlog(world.log, world.runtime, world.runtime.wall_ns() // 1_000_000, world.settings())
 
 
@@ -73,7 +73,7 @@ async def test_more_than_50_000_entries_of_one_burst_are_counted_exactly_in_time
 ) -> None:
     monkeypatch.setattr(counting, "COUNT_PAGE", 5_000)
     bursts(world, 52_000)
-    assert await backlog(world) == Count(52_000)
+    assert await backlog(world) == EntryCount(52_000)
     slow(world, 0.9)
     found = await backlog(world)
     assert found.estimated and found.number == pytest.approx(52_000, rel=0.05)
@@ -96,9 +96,9 @@ async def test_an_estimate_has_no_bias_where_one_range_has_most_entries(world: W
     entry = Entry(Change(ChangeId.new(world.runtime), "n/objects/a"), "key", "")
     sizes = {within: 1_000 if number == 1 else 10 for number, within in enumerate(shard_ranges())}
 
-    async def read(within: KeyRange, limit: int) -> Page:
+    async def read(within: KeyRange, limit: int) -> EntryPage:
         await world.runtime.sleep(1)
-        return Page((entry,) * sizes[within], None) if within in sizes else Page((), "more")
+        return EntryPage((entry,) * sizes[within], None) if within in sizes else EntryPage((), "more")
 
     found = []
     for first in range(16):
@@ -110,32 +110,32 @@ async def test_an_estimate_has_no_bias_where_one_range_has_most_entries(world: W
 async def test_an_estimate_is_never_below_what_was_seen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = Entry(Change(ChangeId.new(world.runtime), "n/objects/a"), "key", "")
 
-    async def read(within: KeyRange, limit: int) -> Page:
+    async def read(within: KeyRange, limit: int) -> EntryPage:
         await world.runtime.sleep(1)
         endless = within.end != shard_ranges()[0].end
-        return Page((entry,) * (500 if endless else 2), f"{within.start}0" if endless else None)
+        return EntryPage((entry,) * (500 if endless else 2), f"{within.start}0" if endless else None)
 
     monkeypatch.setattr(world.runtime.random, "randrange", lambda number: 0)
-    assert await count_entries(read, shard_ranges(), lambda each: True, world.runtime, 5) == Count(2 + 3 * 500, True)
+    assert await count_entries(read, shard_ranges(), lambda each: True, world.runtime, 5) == EntryCount(2 + 3 * 500, True)
 
 
 async def test_a_short_log_costs_one_call_and_an_endless_one_ends_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     bursts(world, 400)
-    assert await backlog(world) == Count(400) and world.calls.count("entries") == 1
+    assert await backlog(world) == EntryCount(400) and world.calls.count("entries") == 1
     monkeypatch.setattr(counting, "COUNT_PAGE", 10)
     slow(world, 2)
     with anyio.fail_after(7):
-        assert await backlog(world) == Count(None, estimated=True)
+        assert await backlog(world) == EntryCount(None, estimated=True)
 
 
 async def test_what_is_not_kept_or_due_is_not_counted_and_nothing_beyond_a_range_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "COUNT_PAGE", 7)
     bursts(world, 100)
     for key in list(world.log.target.stored)[:30]:
-        world.log.target.stored[key] = Stored(world.log.target.stored[key].value, 0, '{"state":"done"}')
+        world.log.target.stored[key] = StoredEntry(world.log.target.stored[key].value, 0, '{"state":"done"}')
     for first in range(16):
         monkeypatch.setattr(world.runtime.random, "randrange", lambda number, first=first: first)
-        assert await backlog(world) == Count(70)
+        assert await backlog(world) == EntryCount(70)
 
 
 async def test_no_verdict_and_no_regression_rests_on_an_estimate(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,12 +143,12 @@ async def test_no_verdict_and_no_regression_rests_on_an_estimate(world: World, m
     monkeypatch.setattr(counting, "COUNT_PAGE", 100)
     bursts(world, 1_500)
     slow(world, 0.4)
-    source = RecoverySource(world.log, world.runtime, world.settings(), "me", Counts())
+    source = RecoverySource(world.log, world.runtime, world.settings(), "me", RecoveryCounts())
     for _ in range(8):
         await source.report()
         await world.runtime.sleep(30)
     found = await stored(world)
-    assert (found.verdict().kind, found.regressions, found.elsewhere, found.offsets) == (Kind.UNKNOWN, 0, 0, None)
+    assert (found.verdict().kind, found.regressions, found.elsewhere, found.offsets) == (SourceState.UNKNOWN, 0, 0, None)
     total = found.total()
     assert (total.lag, total.outstanding_values, total.snapshot_known_estimated) == (None, None, True)
     assert total.snapshot_records_known == pytest.approx(1_500, rel=0.2)
@@ -161,7 +161,7 @@ async def test_how_much_there_is_is_not_known_before_a_range_was_read_to_its_end
     monkeypatch.setattr(counting, "COUNT_PAGE", 10)
     bursts(world, 1_500)
     slow(world, 2)
-    counts = Counts(progress=7)
+    counts = RecoveryCounts(progress=7)
     await RecoverySource(world.log, world.runtime, world.settings(), "me", counts).report()
     total = (await stored(world)).total()
     assert (total.snapshot_records_known, total.snapshot_known_estimated, total.snapshot_progress) == (None, False, 7)

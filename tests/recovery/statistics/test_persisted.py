@@ -20,7 +20,7 @@ from emulators.world.runtime import SimulatedRuntime
 from emulators.world.services import SimulatedChangeLog
 from recovery.statistics.columns import COUNTERS, Offsets, SourceRow
 from recovery.statistics.persisted import DONE, FOLDED_MAX, Document, change_statistics, decode, encode, note_name, read_statistics
-from recovery.statistics.verdict import Kind, Sample
+from recovery.statistics.verdict import Sample, SourceState
 
 GONE_MS = 120_000
 T0 = 1_700_000_000_000
@@ -205,7 +205,7 @@ def test_a_clock_that_jumps_loses_nothing(jump_s: float) -> None:
     found = document.total()
     assert (found.updates_committed, found.processed_values, found.lag) == (15, 15, 5)
     assert list(document.samples) == sorted(document.samples)
-    assert document.verdict().kind in (Kind.STALLED, Kind.UNKNOWN)
+    assert document.verdict().kind in (SourceState.STALLED, SourceState.UNKNOWN)
 
 
 def test_the_verdict_compares_samples_from_half_a_minute() -> None:
@@ -215,7 +215,11 @@ def test_the_verdict_compares_samples_from_half_a_minute() -> None:
     before, after = document.window()
     assert after == Sample(T0 + 290_000, 1000 + 5 * 29, 290) and before == Sample(T0 + 260_000, 1000 + 5 * 26, 260)
     assert len(document.samples) <= 12
-    assert document.verdict().kind is Kind.CATCHING_UP and document.verdict().drain_per_s == 1.0 and document.verdict().inflow_per_s == 0.5
+    assert (
+        document.verdict().kind is SourceState.CATCHING_UP
+        and document.verdict().drain_per_s == 1.0
+        and document.verdict().inflow_per_s == 0.5
+    )
 
 
 # --- properties: workers, restarts, regressions ------------------------------------------------------
@@ -450,4 +454,4 @@ def test_a_clock_that_jumps_ahead_makes_no_verdict_about_those_hours(jump_s: flo
         at_s += 10 + jump_s * (turn == 5)
         document = reported(document, "a", turn * 10, at_s, backlog=1000 - turn * 5)
         kind = document.verdict().kind
-        assert kind is (Kind.UNKNOWN if turn in (0, 5) else Kind.CATCHING_UP), turn
+        assert kind is (SourceState.UNKNOWN if turn in (0, 5) else SourceState.CATCHING_UP), turn

@@ -20,15 +20,15 @@ from changelog.noop import NoopChangeLog
 from recovery.daemon import recover_once, source_of
 from recovery.loop import RecoveryLoop
 from recovery.statistics import reporting
-from recovery.statistics.counting import Count
+from recovery.statistics.counting import EntryCount
 from recovery.statistics.persisted import Document, note_name, read_statistics
-from recovery.statistics.recovery_source import Counts, RecoverySource, count_backlog
-from recovery.statistics.verdict import Kind
+from recovery.statistics.recovery_source import RecoveryCounts, RecoverySource, count_backlog
+from recovery.statistics.verdict import SourceState
 from tests.given.tapped_store import World
 from tiered.open import open_backends
 from tiered.protocol.feed_off import END_BUDGET_S
 from tiered.settings import Settings
-from tiered.testing.log import Stored
+from tiered.testing.log import StoredEntry
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -82,9 +82,9 @@ async def test_the_backlog_is_what_is_due_now_or_held_by_a_recoverer(world: Worl
     assert await world.log.target.release(released)
     assert await world.log.target.park(parked, "why")
     assert await world.log.target.keep(kept)
-    world.log.target.stored[unreadable.key] = Stored(b"nonsense", now_ms)
-    assert await count_backlog(world.log.target, world.runtime, now_ms, world.settings()) == Count(3)
-    assert (await count_backlog(world.log.target, world.runtime, now_ms + 3_600_000, world.settings())) == Count(5)
+    world.log.target.stored[unreadable.key] = StoredEntry(b"nonsense", now_ms)
+    assert await count_backlog(world.log.target, world.runtime, now_ms, world.settings()) == EntryCount(3)
+    assert (await count_backlog(world.log.target, world.runtime, now_ms + 3_600_000, world.settings())) == EntryCount(5)
     assert await world.log.target.read(held.change.id) == held
 
 
@@ -108,7 +108,7 @@ async def test_a_daemon_reports_its_first_pass_and_catches_up(world: World) -> N
     assert found.outstanding_values == found.processed_values == 1_000
     assert found.updates_staged == found.updates_committed == found.messages_received == 1_000
     assert found.bytes_received == sum(len(encode(entry)) for entry in entries)
-    assert kinds[2] is Kind.CATCHING_UP and document.verdict().kind is Kind.HEALTHY
+    assert kinds[2] is SourceState.CATCHING_UP and document.verdict().kind is SourceState.HEALTHY
     assert document.regressions == 0
 
 
@@ -125,14 +125,14 @@ async def test_a_daemon_that_is_too_slow_falls_behind_and_one_whose_store_is_dow
         tasks.start_soon(arrive)
         await world.runtime.sleep(150)
         found = (await stored(world)).verdict()
-        assert found.kind is Kind.FALLING_BEHIND
+        assert found.kind is SourceState.FALLING_BEHIND
         assert found.inflow_per_s == pytest.approx(20, rel=0.2) and found.drain_per_s == pytest.approx(5, rel=0.2)
         tasks.cancel_scope.cancel()
     world.rows.hooks["settle"] = down
     world.blobs.hooks["delete"] = down
     async with daemon(world):
         await world.runtime.sleep(200)
-        assert (await stored(world)).verdict().kind is Kind.STALLED
+        assert (await stored(world)).verdict().kind is SourceState.STALLED
 
 
 async def test_two_daemons_share_the_work_and_nothing_is_counted_twice(world: World) -> None:
@@ -203,7 +203,7 @@ async def test_a_daemon_that_stood_still_and_was_forgotten_counts_on_from_there(
 
 async def test_an_entry_that_must_be_parked_is_dealt_with(world: World) -> None:
     entry, = await plant(world, 1)
-    world.log.target.stored[entry.key] = Stored(b"nonsense", 0)
+    world.log.target.stored[entry.key] = StoredEntry(b"nonsense", 0)
     async with daemon(world):
         await world.runtime.sleep(30)
     found = (await stored(world)).total()
@@ -278,7 +278,7 @@ async def test_whatever_fails_recovery_goes_on(
     await plant(world, 20)
     world.log.hooks[call] = hook
     loop = world.recovery()
-    loop.counts = Counts()
+    loop.counts = RecoveryCounts()
     source = RecoverySource(world.log, world.runtime, world.settings(), "reporter", loop.counts)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(loop.run)
@@ -314,7 +314,7 @@ async def test_a_log_that_keeps_nothing_is_not_asked(world: World) -> None:
         async def announce(self, instance: str) -> int:
             raise AssertionError
 
-    await RecoverySource(Silent(), world.runtime, world.settings(), "me", Counts()).report()
+    await RecoverySource(Silent(), world.runtime, world.settings(), "me", RecoveryCounts()).report()
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
@@ -339,7 +339,7 @@ async def test_an_embedded_store_keeps_its_statistics_over_restarts(anyio_backen
 
 
 def test_progress_starts_anew_until_a_pass_is_complete() -> None:
-    counts = Counts(progress=7)
+    counts = RecoveryCounts(progress=7)
     counts.begin_full_pass()
     assert counts.progress == 0
     counts.progress = 5

@@ -14,7 +14,7 @@ import pytest
 
 from changelog.base.errors import UnavailableError
 from recovery.status.as_json import as_json
-from recovery.status.known import Disk, Level
+from recovery.status.known import DiskStatus, StatusLevel
 from tests.given.daemon_process import running_daemon
 from tests.given.shown_status import healthy
 from tests.given.small_disk import Mount, disk, fill, mount
@@ -71,9 +71,10 @@ def test_a_disk_that_is_read_only_is_not_well(disk: Path, mount: Mount) -> None:
 
 
 @pytest.mark.parametrize(("disk", "level"), [
-    (Disk(2 * MIB, 10 * MIB), Level.OK), (Disk(2 * MIB - 1, 10 * MIB), Level.STUCK), (Disk(10 * MIB, 10 * MIB, True), Level.UNKNOWN),
-    (Disk(0, 10 * MIB, True), Level.UNKNOWN),
+    (DiskStatus(2 * MIB, 10 * MIB), StatusLevel.OK), (DiskStatus(2 * MIB - 1, 10 * MIB), StatusLevel.STUCK),
+    (DiskStatus(10 * MIB, 10 * MIB, True), StatusLevel.UNKNOWN),
+    (DiskStatus(0, 10 * MIB, True), StatusLevel.UNKNOWN),
 ])  # fmt: skip
-def test_what_is_free_decides(disk: Disk, level: Level) -> None:
+def test_what_is_free_decides(disk: DiskStatus, level: StatusLevel) -> None:
     found = replace(healthy(), disk=disk)
     assert found.level is level and as_json(found)["disk"]["free_bytes"] == disk.free_bytes

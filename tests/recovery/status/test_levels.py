@@ -10,17 +10,17 @@ import pytest
 from changelog.lease import Standing
 from recovery.dangling import LostReads
 from recovery.last_audit import Audits, LastAudit
-from recovery.statistics.verdict import Kind, Verdict
+from recovery.statistics.verdict import SourceState, SourceVerdict
 from recovery.status.as_json import as_json
-from recovery.status.feed import Feed, FeedSink, FeedState
-from recovery.status.known import DISK_FULL_BYTES, Daemon, Disk, Entries, Level, Status, Store, StuckEntries
+from recovery.status.feed import FeedSink, FeedState, FeedStatus
+from recovery.status.known import DISK_FULL_BYTES, CountedEntries, Daemon, DiskStatus, Status, StatusLevel, StoreIdentity, StuckEntries
 from recovery.status.words import feed_orders, headline, orders
 from tests.given.shown_status import NOW_MS, STUCK_ID, fed, healthy, stuck
 from tiered.protocol.dangling import Dangling
 
 ONE, TWO = Dangling("a/objects/k", "a/objects/k/1", NOW_MS - 5000), Dangling("a/objects/l", "a/objects/l/2", NOW_MS)
 DEAD = [Daemon("recovery-gone", 4000.0, False)]
-FULL, ROOMY, READ_ONLY = Disk(DISK_FULL_BYTES - 1, 10**9), Disk(DISK_FULL_BYTES, 10**9), Disk(0, 10**9, True)
+FULL, ROOMY, READ_ONLY = DiskStatus(DISK_FULL_BYTES - 1, 10**9), DiskStatus(DISK_FULL_BYTES, 10**9), DiskStatus(0, 10**9, True)
 
 
 def audit(run: str = "r1", *, complete: bool = True, scope: str = "", **findings: int) -> LastAudit:
@@ -28,13 +28,13 @@ def audit(run: str = "r1", *, complete: bool = True, scope: str = "", **findings
     return LastAudit(run, f"/audits/{run}", 10**9, 2 * 10**9, complete, 9, 8, found, 6, 0 if complete else 1, 0, scope)
 
 
-def entries(complete: bool = True, **numbers: int) -> Entries:
+def entries(complete: bool = True, **numbers: int) -> CountedEntries:
     return replace(healthy().entries, by_standing={each: numbers.get(each.name, 0) for each in Standing}, complete=complete)
 
 
-def verdict(kind: Kind) -> dict[str, Any]:
+def verdict(kind: SourceState) -> dict[str, Any]:
     sources = healthy().sources
-    return {"sources": {**sources, "recovery": replace(sources["recovery"], verdict=Verdict(kind))}}
+    return {"sources": {**sources, "recovery": replace(sources["recovery"], verdict=SourceVerdict(kind))}}
 
 
 def feed(state: FeedState, **values: Any) -> dict[str, Any]:
@@ -49,42 +49,46 @@ def status(**parts: Any) -> Status:
 
 LOSS, SUSPICION = Audits((audit(dangling=2),)), Audits((audit(complete=False, destroyed=1),))
 NEITHER = Audits((audit("r2", orphan=3),))
-UNKNOWN_VERDICT = verdict(Kind.UNKNOWN)
+UNKNOWN_VERDICT = verdict(SourceState.UNKNOWN)
 
 
 @pytest.mark.parametrize(("parts", "level"), [
-    ({}, Level.OK),
+    ({}, StatusLevel.OK),
     # lost
-    ({"audits": LOSS}, Level.LOST), ({"audits": Audits((audit(destroyed=1),))}, Level.LOST),
-    ({"audits": Audits((audit("r2", scope="b/"), audit(scope="a/", dangling=1)))}, Level.LOST),
-    ({"audits": NEITHER}, Level.OK), ({"audits": SUSPICION}, Level.UNKNOWN), ({"audits": None}, Level.OK),
-    ({"lost_reads": LostReads((ONE,))}, Level.LOST), ({"lost_reads": LostReads(more=True)}, Level.LOST),
-    ({"lost_reads": LostReads()}, Level.OK), ({"lost_reads": LostReads((ONE,), 1, "down")}, Level.LOST),
-    ({"lost_reads": LostReads((ONE,)), "stuck": StuckEntries(1, True), "disk": FULL}, Level.LOST),
-    ({"audits": LOSS, "answers": False, "complete": False, **verdict(Kind.STALLED)}, Level.LOST),
+    ({"audits": LOSS}, StatusLevel.LOST), ({"audits": Audits((audit(destroyed=1),))}, StatusLevel.LOST),
+    ({"audits": Audits((audit("r2", scope="b/"), audit(scope="a/", dangling=1)))}, StatusLevel.LOST),
+    ({"audits": NEITHER}, StatusLevel.OK), ({"audits": SUSPICION}, StatusLevel.UNKNOWN), ({"audits": None}, StatusLevel.OK),
+    ({"lost_reads": LostReads((ONE,))}, StatusLevel.LOST), ({"lost_reads": LostReads(more=True)}, StatusLevel.LOST),
+    ({"lost_reads": LostReads()}, StatusLevel.OK), ({"lost_reads": LostReads((ONE,), 1, "down")}, StatusLevel.LOST),
+    ({"lost_reads": LostReads((ONE,)), "stuck": StuckEntries(1, True), "disk": FULL}, StatusLevel.LOST),
+    ({"audits": LOSS, "answers": False, "complete": False, **verdict(SourceState.STALLED)}, StatusLevel.LOST),
     # stuck
-    ({"stuck": StuckEntries(1, True)}, Level.STUCK), ({"stuck": StuckEntries(1, False)}, Level.STUCK),
-    ({"disk": FULL}, Level.STUCK), ({"disk": ROOMY}, Level.OK), ({"disk": replace(FULL, is_read_only=True)}, Level.UNKNOWN),
-    ({"stuck": StuckEntries(1, True), **verdict(Kind.STALLED)}, Level.STUCK), ({"disk": FULL, "complete": False}, Level.STUCK),
+    ({"stuck": StuckEntries(1, True)}, StatusLevel.STUCK), ({"stuck": StuckEntries(1, False)}, StatusLevel.STUCK),
+    ({"disk": FULL}, StatusLevel.STUCK), ({"disk": ROOMY}, StatusLevel.OK),
+    ({"disk": replace(FULL, is_read_only=True)}, StatusLevel.UNKNOWN),
+    ({"stuck": StuckEntries(1, True), **verdict(SourceState.STALLED)}, StatusLevel.STUCK),
+    ({"disk": FULL, "complete": False}, StatusLevel.STUCK),
     # behind
-    ({"daemons": DEAD, "entries": entries(CLAIMABLE=1)}, Level.BEHIND), ({"daemons": [], "entries": entries(UNREADABLE=1)}, Level.BEHIND),
-    ({"daemons": DEAD, "entries": entries(EXHAUSTED=1), "complete": False}, Level.BEHIND),
-    ({"daemons": DEAD, "entries": entries(HELD=1, WAITING=1, KEPT=1)}, Level.OK),
-    ({"daemons": None, "entries": entries(CLAIMABLE=1)}, Level.OK),
-    (verdict(Kind.FALLING_BEHIND), Level.BEHIND), (verdict(Kind.STALLED), Level.BEHIND), (verdict(Kind.CATCHING_UP), Level.OK),
-    ({"answers": False, **verdict(Kind.STALLED)}, Level.BEHIND),
+    ({"daemons": DEAD, "entries": entries(CLAIMABLE=1)}, StatusLevel.BEHIND),
+    ({"daemons": [], "entries": entries(UNREADABLE=1)}, StatusLevel.BEHIND),
+    ({"daemons": DEAD, "entries": entries(EXHAUSTED=1), "complete": False}, StatusLevel.BEHIND),
+    ({"daemons": DEAD, "entries": entries(HELD=1, WAITING=1, KEPT=1)}, StatusLevel.OK),
+    ({"daemons": None, "entries": entries(CLAIMABLE=1)}, StatusLevel.OK),
+    (verdict(SourceState.FALLING_BEHIND), StatusLevel.BEHIND), (verdict(SourceState.STALLED), StatusLevel.BEHIND),
+    (verdict(SourceState.CATCHING_UP), StatusLevel.OK),
+    ({"answers": False, **verdict(SourceState.STALLED)}, StatusLevel.BEHIND),
     # the feed
-    *((feed(state), Level.BEHIND) for state in (FeedState.BEHIND, FeedState.STALLED, FeedState.NO_WRITER)),
-    *((feed(state), Level.OK) for state in (FeedState.LIVE, FeedState.FIRST_PASS, FeedState.ENDED, FeedState.OFF)),
-    (feed(FeedState.UNKNOWN), Level.UNKNOWN),
+    *((feed(state), StatusLevel.BEHIND) for state in (FeedState.BEHIND, FeedState.STALLED, FeedState.NO_WRITER)),
+    *((feed(state), StatusLevel.OK) for state in (FeedState.LIVE, FeedState.FIRST_PASS, FeedState.ENDED, FeedState.OFF)),
+    (feed(FeedState.UNKNOWN), StatusLevel.UNKNOWN),
     # not known
-    ({"answers": False}, Level.UNKNOWN), ({"durable": False}, Level.UNKNOWN), ({"complete": False}, Level.UNKNOWN),
-    ({"disk": READ_ONLY}, Level.UNKNOWN), ({"stuck": StuckEntries(0, False)}, Level.UNKNOWN),
-    ({"stuck": StuckEntries()}, Level.UNKNOWN), (UNKNOWN_VERDICT, Level.OK), ({"sources": {}}, Level.OK),
-    ({"entries": entries(CLAIMABLE=1), **UNKNOWN_VERDICT}, Level.UNKNOWN), ({"entries": entries(CLAIMABLE=1)}, Level.OK),
-    ({"entries": entries(complete=False), **UNKNOWN_VERDICT}, Level.UNKNOWN), ({"entries": entries(complete=False)}, Level.OK),
+    ({"answers": False}, StatusLevel.UNKNOWN), ({"durable": False}, StatusLevel.UNKNOWN), ({"complete": False}, StatusLevel.UNKNOWN),
+    ({"disk": READ_ONLY}, StatusLevel.UNKNOWN), ({"stuck": StuckEntries(0, False)}, StatusLevel.UNKNOWN),
+    ({"stuck": StuckEntries()}, StatusLevel.UNKNOWN), (UNKNOWN_VERDICT, StatusLevel.OK), ({"sources": {}}, StatusLevel.OK),
+    ({"entries": entries(CLAIMABLE=1), **UNKNOWN_VERDICT}, StatusLevel.UNKNOWN), ({"entries": entries(CLAIMABLE=1)}, StatusLevel.OK),
+    ({"entries": entries(complete=False), **UNKNOWN_VERDICT}, StatusLevel.UNKNOWN), ({"entries": entries(complete=False)}, StatusLevel.OK),
 ])  # fmt: skip
-def test_the_level(parts: dict[str, Any], level: Level) -> None:
+def test_the_level(parts: dict[str, Any], level: StatusLevel) -> None:
     assert status(**parts).level is level
 
 
@@ -96,7 +100,7 @@ TOO_MANY = "It is not known whether recovery keeps up: more entries wait than ca
 def uncounted() -> dict[str, Any]:
     sources = healthy().sources
     total = replace(sources["recovery"].total, outstanding_values=None, processed_values=None)
-    return {"sources": {"recovery": replace(sources["recovery"], total=total, verdict=Verdict(Kind.UNKNOWN))}}
+    return {"sources": {"recovery": replace(sources["recovery"], total=total, verdict=SourceVerdict(SourceState.UNKNOWN))}}
 
 
 @pytest.mark.parametrize(("parts", "said"), [
@@ -136,9 +140,9 @@ def uncounted() -> dict[str, Any]:
         {"daemons": DEAD, "entries": entries(complete=False, EXHAUSTED=2, UNREADABLE=1000, HELD=9)},
         "Nobody works on at least 1,002 entries that wait for recovery: no daemon lives.",
     ),
-    (verdict(Kind.CATCHING_UP), "Recovery is catching up."),
-    (verdict(Kind.FALLING_BEHIND), "Recovery falls behind: entries come in at least as fast as it deals with them."),
-    (verdict(Kind.STALLED), "Recovery stands still: entries wait, and it deals with none."),
+    (verdict(SourceState.CATCHING_UP), "Recovery is catching up."),
+    (verdict(SourceState.FALLING_BEHIND), "Recovery falls behind: entries come in at least as fast as it deals with them."),
+    (verdict(SourceState.STALLED), "Recovery stands still: entries wait, and it deals with none."),
     (UNKNOWN_VERDICT, "Nothing waits for recovery."),
     ({"daemons": DEAD, **UNKNOWN_VERDICT}, "Nothing waits for recovery, and no daemon lives."),
     ({"daemons": None, **UNKNOWN_VERDICT}, "Nothing waits for recovery."),
@@ -171,7 +175,7 @@ STUCK_ORDER = ("Entries are stuck", "tiered log list --stuck")
 
 
 @pytest.mark.parametrize(("parts", "ordered"), [
-    ({}, []), ({"audits": NEITHER}, []), ({"lost_reads": LostReads()}, []), ({"disk": ROOMY}, []), (verdict(Kind.CATCHING_UP), []),
+    ({}, []), ({"audits": NEITHER}, []), ({"lost_reads": LostReads()}, []), ({"disk": ROOMY}, []), (verdict(SourceState.CATCHING_UP), []),
     ({"audits": LOSS}, [("An audit found live objects that are lost", None)]),
     ({"audits": Audits((audit(scope="a/", dangling=1),))}, [("An audit found live objects below a/ that are lost", None)]),
     ({"audits": SUSPICION}, [("An audit found lost data, but its evidence is not complete", None)]),
@@ -187,12 +191,12 @@ STUCK_ORDER = ("Entries are stuck", "tiered log list --stuck")
     ),
     ({"answers": False, "daemons": None, "away": ("changelog",)}, [("The changelog does not do what is asked", "tiered check")]),
     ({"durable": False, "daemons": []}, [("No changelog is kept", None)]),
-    (verdict(Kind.STALLED), [("The daemon deals with no entry", "tiered check")]),
-    ({"daemons": [], "entries": entries(CLAIMABLE=1), **verdict(Kind.STALLED)}, [("No daemon lives", "tiered recover")]),
-    (verdict(Kind.FALLING_BEHIND), [("Recovery is too slow", "tiered recover")]),
-    ({"daemons": [], "entries": entries(CLAIMABLE=1), **verdict(Kind.FALLING_BEHIND)}, [("No daemon lives", "tiered recover")]),
+    (verdict(SourceState.STALLED), [("The daemon deals with no entry", "tiered check")]),
+    ({"daemons": [], "entries": entries(CLAIMABLE=1), **verdict(SourceState.STALLED)}, [("No daemon lives", "tiered recover")]),
+    (verdict(SourceState.FALLING_BEHIND), [("Recovery is too slow", "tiered recover")]),
+    ({"daemons": [], "entries": entries(CLAIMABLE=1), **verdict(SourceState.FALLING_BEHIND)}, [("No daemon lives", "tiered recover")]),
     (
-        {"audits": LOSS, "lost_reads": LostReads((ONE,)), "disk": FULL, "stuck": StuckEntries(1, True), **verdict(Kind.STALLED)},
+        {"audits": LOSS, "lost_reads": LostReads((ONE,)), "disk": FULL, "stuck": StuckEntries(1, True), **verdict(SourceState.STALLED)},
         [
             ("An audit found live objects that are lost", None),
             ("Readers found live objects whose blob is gone", "tiered audit run"), FULL_ORDER, STUCK_ORDER,
@@ -206,7 +210,7 @@ def test_the_orders_the_most_urgent_first(parts: dict[str, Any], ordered: list[t
 
 def test_a_store_without_a_changelog_is_told_which_one_to_set() -> None:
     [embedded] = orders(status(durable=False, daemons=[]))
-    [google] = orders(status(durable=False, daemons=[], store=Store("google", "p/i/t and gs://b")))
+    [google] = orders(status(durable=False, daemons=[], store=StoreIdentity("google", "p/i/t and gs://b")))
     assert "'changelog: sqlite'" in embedded.why and "'changelog: bigtable'" in google.why
     [full] = orders(status(disk=FULL))
     [read_only] = orders(status(disk=READ_ONLY))
@@ -216,7 +220,7 @@ def test_a_store_without_a_changelog_is_told_which_one_to_set() -> None:
 WELL, FAILS = FeedSink("/srv/feed"), FeedSink("gs://b/feed", failing_since_ms=1, error="503")
 
 
-def a_feed(state: FeedState, *, closed: bool = False, sinks: tuple[FeedSink, ...] = (WELL,), kept_age_s: float | None = 1.0) -> Feed:
+def a_feed(state: FeedState, *, closed: bool = False, sinks: tuple[FeedSink, ...] = (WELL,), kept_age_s: float | None = 1.0) -> FeedStatus:
     known = fed().feed
     assert known is not None and known.checkpoint is not None
     checkpoint = None if state is FeedState.NO_WRITER else replace(known.checkpoint, closed=closed)
@@ -240,7 +244,7 @@ START_THEN = ("The sink gs://b/feed takes nothing. Mend the cause; then start th
     (a_feed(FeedState.STALLED, closed=True, sinks=(FAILS,)), [START, START_THEN]),
     (a_feed(FeedState.LIVE, kept_age_s=0.8 * 86_400 - 1), []), (a_feed(FeedState.LIVE, kept_age_s=None), []),
 ])  # fmt: skip
-def test_the_orders_about_a_feed(found: Feed, ordered: list[tuple[str, str | None]]) -> None:
+def test_the_orders_about_a_feed(found: FeedStatus, ordered: list[tuple[str, str | None]]) -> None:
     assert [(order.why, order.type) for order in feed_orders(found)] == ordered
     assert [(order.why, order.type) for order in orders(status(feed=found))] == ordered
 
@@ -256,7 +260,7 @@ def test_entries_that_waited_almost_as_long_as_they_may_are_an_order() -> None:
 def test_the_json_has_what_is_known_and_null_for_the_rest() -> None:
     found = as_json(replace(
         status(audits=Audits((replace(audit("r9", dangling=2, orphan=3), scope="a/", verified=4, young=1),))),
-        feed=fed().feed, disk=Disk(5, 10), stuck=stuck().stuck, problems=("why",), complete=False,
+        feed=fed().feed, disk=DiskStatus(5, 10), stuck=stuck().stuck, problems=("why",), complete=False,
         lost_reads=LostReads((ONE,), 1, "down", True),
     ))  # fmt: skip
     assert found["at"] == "2026-11-22T08:00:00Z" and found["level"] == "lost" and found["headline"].startswith("DATA IS LOST: ")

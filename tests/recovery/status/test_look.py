@@ -25,16 +25,16 @@ from recovery.feed.writer.positions import note_name as position_note
 from recovery.last_audit import DANGLING, DESTROYED, NOTE, RUNS_MAX, Audits, LastAudit, decode, encode, note_audit, read_audits
 from recovery.statistics.columns import Offsets, SourceRow
 from recovery.statistics.persisted import RECOVERY, Document, change_statistics, note_name
-from recovery.statistics.verdict import Kind, Verdict
+from recovery.statistics.verdict import SourceState, SourceVerdict
 from recovery.status import look as module
 from recovery.status.as_json import COLUMNS, as_json
 from recovery.status.feed import FeedSink
-from recovery.status.known import Daemon, Level, Status
+from recovery.status.known import Daemon, Status, StatusLevel
 from recovery.status.look import gather
 from recovery.status.words import ADVICE, DAMAGED, MEND, advice, headline
 from tests.given.tapped_store import OBJECT, World
 from tiered.open import Backends
-from tiered.testing.log import Stored
+from tiered.testing.log import StoredEntry
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +61,7 @@ async def record(world: World, owner: str = "writer", path: str = OBJECT.path) -
 
 
 def store_raw(world: World, key: str, value: bytes, state: str | None = None) -> None:
-    world.log.target.stored[key] = Stored(value, 0, state)
+    world.log.target.stored[key] = StoredEntry(value, 0, state)
 
 
 async def hang(*_: object, **__: object) -> None:
@@ -84,7 +84,7 @@ def numbers(found: Status) -> dict[str, int]:
 
 async def test_of_an_empty_store_nothing_waits_and_nothing_is_made_up(world: World) -> None:
     found = await look(world)
-    assert (found.level, found.problems, found.answers) == (Level.OK, (), True)
+    assert (found.level, found.problems, found.answers) == (StatusLevel.OK, (), True)
     assert numbers(found) == {} and set(found.entries.by_standing) == set(Standing)
     assert (found.entries.oldest_age_s, found.entries.complete, found.stuck.count, found.daemons) == (None, True, 0, [])
     assert found.audits == Audits() and found.sources == {}
@@ -145,7 +145,7 @@ async def test_beyond_the_bound_the_count_is_flagged_and_what_is_stuck_is_counte
             assert await world.log.target.park(entry, "why")
     found = await look(world)
     assert not found.entries.complete and found.entries.counted >= 1000
-    assert (found.stuck.count, found.stuck.complete, found.level) == (500, True, Level.STUCK)
+    assert (found.stuck.count, found.stuck.complete, found.level) == (500, True, StatusLevel.STUCK)
     assert found.entries.by_standing[Standing.PARKED] == 500
     assert found.problems == ()
 
@@ -160,7 +160,7 @@ async def test_a_slow_log_is_counted_for_a_few_seconds(world: World) -> None:
     world.log.hooks["entries"] = slow
     found = await look(world)
     assert 2 <= found.entries.counted <= 4 and not found.entries.complete
-    assert (found.stuck.count, found.stuck.complete) == (0, True) and found.level is Level.UNKNOWN
+    assert (found.stuck.count, found.stuck.complete) == (0, True) and found.level is StatusLevel.UNKNOWN
 
 
 # --- what is stuck -----------------------------------------------------------------------------------
@@ -308,9 +308,9 @@ async def test_entries_that_nobody_works_on_are_told(world: World) -> None:
     await record(world)
     await world.runtime.sleep(31)
     found = await look(world)
-    assert found.level is Level.BEHIND and "Nobody works on 1 entry that waits" in headline(found)
+    assert found.level is StatusLevel.BEHIND and "Nobody works on 1 entry that waits" in headline(found)
     await world.log.target.announce("recovery")
-    assert (await look(world)).level is Level.UNKNOWN, "somebody lives, and has reported nothing yet"
+    assert (await look(world)).level is StatusLevel.UNKNOWN, "somebody lives, and has reported nothing yet"
 
 
 # --- sources -----------------------------------------------------------------------------------------
@@ -333,23 +333,23 @@ async def test_recovery_keeps_up_only_once_it_has_reported_twice(world: World) -
     await world.log.target.announce("recovery-1")
     await report(world, 10, 5)
     found = await look(world)
-    assert found.verdict == Verdict(Kind.UNKNOWN) and found.sources["recovery"].total.lag == 5
+    assert found.verdict == SourceVerdict(SourceState.UNKNOWN) and found.sources["recovery"].total.lag == 5
     await world.runtime.sleep(40)
     await report(world, 50, 49)
     await world.log.target.announce("recovery-1")
     found = await look(world)
-    assert found.verdict is not None and found.verdict.kind is Kind.HEALTHY and headline(found) == "Recovery keeps up."
+    assert found.verdict is not None and found.verdict.kind is SourceState.HEALTHY and headline(found) == "Recovery keeps up."
     shown = as_json(found)["sources"]["recovery"]
     assert shown["verdict"]["inflow_per_s"] == 1.0 and shown["total"]["outstanding_values"] == 50
     assert set(shown["workers"]) == {"recovery-1"} and set(shown["total"]) == set(COLUMNS)
 
 
-@pytest.mark.parametrize(("later", "level"), [((100, 10), Level.BEHIND), ((100, 9), Level.BEHIND), ((100, 60), Level.OK)])
-async def test_the_verdict_decides_the_level(world: World, later: tuple[int, int], level: Level) -> None:
+@pytest.mark.parametrize(("later", "level"), [((100, 10), StatusLevel.BEHIND), ((100, 9), StatusLevel.BEHIND), ((100, 60), StatusLevel.OK)])
+async def test_the_verdict_decides_the_level(world: World, later: tuple[int, int], level: StatusLevel) -> None:
     await report(world, 50, 9)
     await world.runtime.sleep(30)
     await report(world, *later)
-    assert (await look(world)).verdict == Verdict(Kind.UNKNOWN), "nobody was seen"
+    assert (await look(world)).verdict == SourceVerdict(SourceState.UNKNOWN), "nobody was seen"
     await world.log.target.announce("recovery-1")
     assert (await look(world)).level is level
 
@@ -360,10 +360,10 @@ async def test_figures_of_a_daemon_that_is_silent_say_nothing_of_the_present(wor
     await report(world, 20, 20)
     await world.runtime.sleep(61)
     found = await look(world)
-    assert found.verdict == Verdict(Kind.UNKNOWN) and found.sources["recovery"].total.processed_values == 20
+    assert found.verdict == SourceVerdict(SourceState.UNKNOWN) and found.sources["recovery"].total.processed_values == 20
     await record(world)
     await world.runtime.sleep(31)
-    assert (await look(world)).level is Level.BEHIND, "an entry waits, and nobody lives"
+    assert (await look(world)).level is StatusLevel.BEHIND, "an entry waits, and nobody lives"
 
 
 async def test_two_daemons_with_one_name_are_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,7 +396,7 @@ async def test_damaged_statistics_are_told_and_hide_nothing_else(world: World, r
 
 async def test_without_a_changelog_nothing_is_claimed(world: World) -> None:
     found = await gather(Backends(world.tiers, NoopChangeLog()), world.settings(), world.runtime)
-    assert (found.level, found.durable, found.answers, found.problems) == (Level.UNKNOWN, False, True, ())
+    assert (found.level, found.durable, found.answers, found.problems) == (StatusLevel.UNKNOWN, False, True, ())
     assert headline(found).startswith("No changelog is kept")
 
 
@@ -410,7 +410,7 @@ async def test_a_service_that_is_down_gives_a_status_with_what_is_known(world: W
     began = world.runtime.monotonic()
     found = await look(world)
     assert world.runtime.monotonic() - began < 30
-    assert not found.answers and found.level is Level.UNKNOWN
+    assert not found.answers and found.level is StatusLevel.UNKNOWN
     assert found.away == (("changelog",) if is_away else ()) and found.refusing == ()
     assert headline(found).startswith("The changelog does not answer. It is" if is_away else "The changelog cannot be read, so it is")
     assert (found.entries.by_standing, found.stuck.count, found.daemons, found.last_audit) == ({}, None, None, None)
@@ -495,7 +495,7 @@ async def test_one_thing_that_cannot_be_read_hides_nothing_else(world: World, na
     assert headline(found).startswith(f"The {service} does not answer")
     getattr(world, tier).hooks[name] = fail(ConfigurationError("grant roles/x"))
     found = await look(world)
-    assert (found.away, found.refusing) == ((), (service,)) and found.level in (Level.UNKNOWN, Level.STUCK)
+    assert (found.away, found.refusing) == ((), (service,)) and found.level in (StatusLevel.UNKNOWN, StatusLevel.STUCK)
     assert headline(found).startswith(f"The {service} refuses what is asked of it, so entries wait.")
 
 
@@ -510,7 +510,7 @@ async def test_a_page_that_does_not_come_leaves_what_came_before(world: World) -
     world.log.hooks["entries"] = second_fails
     found = await look(world)
     assert found.answers and (found.entries.counted, found.entries.complete) == (3, False)
-    assert found.level is Level.UNKNOWN and found.problems == ("the changelog could not be read: gone",)
+    assert found.level is StatusLevel.UNKNOWN and found.problems == ("the changelog could not be read: gone",)
 
 
 @pytest.mark.parametrize(("there_s", "said"), [
@@ -566,7 +566,7 @@ async def test_an_audit_that_ended_earlier_does_not_replace_a_later_one(world: W
 async def test_a_damaged_note_is_told_and_the_next_audit_replaces_it(world: World, raw: bytes) -> None:
     assert await world.log.target.swap_note(NOTE, None, raw)
     found = await look(world)
-    assert found.audits is None and found.level is Level.UNKNOWN
+    assert found.audits is None and found.level is StatusLevel.UNKNOWN
     [problem] = found.problems
     assert problem.startswith(f"the results of the audits could not be read: the note {NOTE} ")
     for narrow in (replace(AUDIT, scope="media/"), replace(AUDIT, complete=False)):
@@ -647,10 +647,10 @@ async def test_a_loss_stays_until_an_audit_that_looked_there_finds_it_mended(
     world: World, told: LastAudit, following: LastAudit, is_mended: bool
 ) -> None:
     await note_audit(world.log.target, told)
-    assert (await look(world)).level is Level.LOST
+    assert (await look(world)).level is StatusLevel.LOST
     await note_audit(world.log.target, following)
     found = await look(world)
-    assert (found.level is not Level.LOST) is is_mended
+    assert (found.level is not StatusLevel.LOST) is is_mended
     assert bool(found.losses) is not is_mended
     headline = as_json(found)["headline"]
     assert headline.startswith("DATA IS LOST") is not is_mended
@@ -659,7 +659,7 @@ async def test_a_loss_stays_until_an_audit_that_looked_there_finds_it_mended(
 async def test_an_incomplete_audit_that_found_losses_is_neither_a_loss_nor_well(world: World) -> None:
     await note_audit(world.log.target, replace(LOSS, complete=False, doubts=1))
     found = await look(world)
-    assert found.level is Level.UNKNOWN and not found.losses
+    assert found.level is StatusLevel.UNKNOWN and not found.losses
     assert "An audit found lost data, but its evidence is not complete." in as_json(found)["headline"]
 
 
@@ -667,7 +667,7 @@ async def test_an_audit_that_looked_at_next_to_nothing_hid_what_another_one_susp
     await note_audit(world.log.target, replace(LOSS, complete=False, ranges=100, ranges_missing=1))
     await note_audit(world.log.target, later(LOSS, run="vain", complete=False, ranges=100, ranges_missing=99))
     found = await look(world)
-    assert found.level is Level.UNKNOWN and len(found.suspicions) == 1
+    assert found.level is StatusLevel.UNKNOWN and len(found.suspicions) == 1
     await note_audit(world.log.target, later(replace(LOSS, ended_ns=LOSS.ended_ns + 1)))
     assert not (await look(world)).suspicions
 
@@ -708,10 +708,10 @@ async def test_an_old_inventory_report_took_back_a_loss_that_came_after_it(world
     report = later(AUDIT, run="report", reported_ns=LOSS.ended_ns - 1)
     await note_audit(world.log.target, report)
     found = await look(world)
-    assert found.level is Level.LOST and found.last_audit == report
+    assert found.level is StatusLevel.LOST and found.last_audit == report
     assert "an inventory report of 1970-01-01 00:00:00 UTC" in report.sentence
     await note_audit(world.log.target, later(report, run="newer", reported_ns=LOSS.ended_ns))
-    assert (await look(world)).level is not Level.LOST
+    assert (await look(world)).level is not StatusLevel.LOST
     fresh = later(AUDIT, run="fresh")
     old = replace(report, ended_ns=fresh.ended_ns + 5)
     assert Audits((fresh,)).with_run(old).runs == (old, fresh), "a report of before tells less"
@@ -724,7 +724,7 @@ async def test_of_a_store_without_a_changelog_no_audit_is_known(world: World) ->
 async def test_what_could_not_be_looked_at_is_not_well(world: World) -> None:
     world.rows.hooks["read"] = fail(UnavailableError("gone"))
     found = await look(world)
-    assert found.problems and not found.complete and found.level is Level.UNKNOWN
+    assert found.problems and not found.complete and found.level is StatusLevel.UNKNOWN
 
 
 # --- its JSON ----------------------------------------------------------------------------------------

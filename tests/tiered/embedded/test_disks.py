@@ -22,7 +22,7 @@ from tiered.embedded.blobs import FileBlobs
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
 from tiered.open import open_backends
 from tiered.provision.directory import inspect_directory
-from tiered.provision.findings import Kind
+from tiered.provision.findings import NoticeKind
 from tiered.settings import Settings
 from tiered.testing.clock import Clock
 from tiered.testing.contracts.whole_blobs import begin, read, store
@@ -202,7 +202,7 @@ async def test_check_tells_of_two_file_systems(tmp_path: Path, mount: Mount, any
         await store(backends.tiers.long_term, LONG)
     mount(tmp_path / "store" / "blobs" / ("k" * 199 + "+"), "-t", "tmpfs", "tiered-test")
     found = await inspect_directory(tmp_path / "store", "tiered.db", "sqlite", runtime)
-    [problem] = [finding.sentence for finding in found if finding.kind is Kind.PROBLEM]
+    [problem] = [finding.sentence for finding in found if finding.kind is NoticeKind.PROBLEM]
     assert "are on two file systems" in problem and "put both on one" in problem
 
 

@@ -13,7 +13,7 @@ import pytest
 from tiered import ConfigurationError, ObjectId, Settings, open_storage
 from tiered.open import open_backends
 from tiered.provision.directory import inspect_directory
-from tiered.provision.findings import Kind
+from tiered.provision.findings import NoticeKind
 from tiered.testing.clock import Clock
 
 pytestmark = pytest.mark.anyio
@@ -88,7 +88,7 @@ async def test_a_store_that_others_share_stays_theirs(
     await put(store, "largest")
     assert wider(store, directories & 0o777, files) == {}
     [note] = [each for each in await inspect_directory(store, "tiered.db", "sqlite", runtime) if "chmod" in each.sentence]
-    assert note.kind is Kind.NOTE and f"let {who} read the store" in note.sentence and f"chmod -R go= {store}" in note.sentence
+    assert note.kind is NoticeKind.NOTE and f"let {who} read the store" in note.sentence and f"chmod -R go= {store}" in note.sentence
 
 
 @pytest.mark.usefixtures("umask")

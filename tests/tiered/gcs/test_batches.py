@@ -12,7 +12,7 @@ from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from tiered.gcs.batches import decode_batch, encode_batch
 from tiered.gcs.blobs import GcsBlobs
-from tiered.gcs.http import Answer
+from tiered.gcs.http import GcsResponse
 from tiered.protocol.backends import DELETIONS_MAX, Removal
 from tiered.testing.contracts.whole_blobs import store
 
@@ -99,9 +99,9 @@ async def test_a_missing_bucket_is_no_absence(server: GcsEmulator) -> None:
 # --- the parts -------------------------------------------------------------------------------------
 
 
-def answer(*parts: str, boundary: str = "batch_x", content_type: str = 'multipart/mixed; boundary="batch_x"') -> Answer:
+def answer(*parts: str, boundary: str = "batch_x", content_type: str = 'multipart/mixed; boundary="batch_x"') -> GcsResponse:
     body = "".join(f"--{boundary}\r\n{part}\r\n" for part in parts) + f"--{boundary}--\r\n"
-    return Answer(200, {"Content-Type": content_type}, body.encode())
+    return GcsResponse(200, {"Content-Type": content_type}, body.encode())
 
 
 def part(number: object, status: str, body: str = "") -> str:
@@ -112,16 +112,16 @@ def test_parts_are_told_by_their_ids_in_any_order_and_with_any_line_ends() -> No
     told = answer(part(1, "404 Not Found", '{"error":{"message":"No such object: b"}}'), part(0, "204 No Content"))
     found = decode_batch(told)
     assert {number: each.status for number, each in found.items()} == {0: 204, 1: 404} and found[1].message == "No such object: b"
-    bare = Answer(200, told.headers, told.body.replace(b"\r\n", b"\n"))
+    bare = GcsResponse(200, told.headers, told.body.replace(b"\r\n", b"\n"))
     assert {number: each.status for number, each in decode_batch(bare).items()} == {0: 204, 1: 404}
 
 
 @pytest.mark.parametrize("told", [
     answer(), answer(part("x", "204 No Content")), answer("Content-ID: <response-call+0>\r\n\r\nnothing"),
     answer(part(0, "204"), content_type="text/html"),
-    answer(part(0, "204 No Content"), boundary="other"), Answer(200, {}, b""),
+    answer(part(0, "204 No Content"), boundary="other"), GcsResponse(200, {}, b""),
 ])  # fmt: skip
-def test_what_makes_no_sense_says_nothing_of_any_part(told: Answer) -> None:
+def test_what_makes_no_sense_says_nothing_of_any_part(told: GcsResponse) -> None:
     assert decode_batch(told) == {}
 
 

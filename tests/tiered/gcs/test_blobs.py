@@ -35,7 +35,7 @@ from emulators.gcs.store import Bucket
 from tiered.errors import AtCapacityError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.format import encode_crc, extend_crc
-from tiered.gcs.http import Answer, GcsHttp, Place
+from tiered.gcs.http import ConnectionSlot, GcsHttp, GcsResponse
 from tiered.gcs.upload import PARTS_AHEAD, SINGLE_BYTES_MAX, GcsUpload, SessionUpload, SingleUpload
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.protocol.backends import BlobPage, ByteRange, RestoresDeleted
@@ -884,7 +884,7 @@ async def test_calls_that_get_no_connection_tell_so_and_do_not_accuse_the_servic
 
 
 def test_a_request_that_was_sent_once_and_waits_to_be_sent_again_is_not_called_unsent() -> None:
-    place = Place()
+    place = ConnectionSlot()
     place.wait()
     assert place.is_awaited
     place.get()
@@ -901,10 +901,10 @@ async def test_a_copy_that_is_neither_done_nor_to_be_continued_is_not_begun_agai
     copy = await blobs.open_copy(NAME, head.generation, f"{NAME}-2", Metadata())
     calls: list[str] = []
 
-    async def call(method: str, url: str, doing: str, **_: Any) -> Answer:
+    async def call(method: str, url: str, doing: str, **_: Any) -> GcsResponse:
         calls.append(url)
         assert len(calls) < 3
-        return Answer(200, {}, b'{"done": false}')
+        return GcsResponse(200, {}, b'{"done": false}')
 
     monkeypatch.setattr(copy._http, "call", call)
     with pytest.raises(UnconfirmedError, match="neither done nor to be continued"):

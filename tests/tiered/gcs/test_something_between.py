@@ -15,7 +15,7 @@ from emulators.gcs.store import Bucket
 from tiered.errors import ConfigurationError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.files import GcsFiles
-from tiered.gcs.http import Answer
+from tiered.gcs.http import GcsResponse
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
 from tiered.protocol.backends import ByteRange, Removal, Tiers
@@ -273,10 +273,10 @@ async def test_a_file_of_the_feed_is_not_delivered_because_something_in_between_
 
 @pytest.mark.parametrize("status", [404, 410, 412, 499])
 def test_the_services_own_answers_are_known_by_their_form(status: int) -> None:
-    assert Answer(status, {}, b'{"error": {"code": %d, "message": "m"}}' % status).is_genuine
-    assert Answer(status, {}, b'{"error": {"errors": [{"message": "m"}]}}').is_genuine, "as Google's testbench says it"
-    assert Answer(status, {"X-GUploader-UploadID": "x"}, b"No such object: blobs/k").is_genuine, "as a download says it"
-    assert Answer(status, {}, b"No such object: blobs/k").is_genuine is (status == 499)
+    assert GcsResponse(status, {}, b'{"error": {"code": %d, "message": "m"}}' % status).is_genuine
+    assert GcsResponse(status, {}, b'{"error": {"errors": [{"message": "m"}]}}').is_genuine, "as Google's testbench says it"
+    assert GcsResponse(status, {"X-GUploader-UploadID": "x"}, b"No such object: blobs/k").is_genuine, "as a download says it"
+    assert GcsResponse(status, {}, b"No such object: blobs/k").is_genuine is (status == 499)
 
 
 # --- what was stored -----------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from google.iam.v1.iam_policy_pb2 import TestIamPermissionsResponse as IamPermis
 from changelog.base.errors import ConfigurationError, UnavailableError
 from tiered.provision import tables as bigtable_admin
 from tiered.provision.bucket import look_at_bucket, look_at_permissions, open_client
-from tiered.provision.findings import Kind
+from tiered.provision.findings import NoticeKind
 from tiered.provision.production import provision_tables
 from tiered.provision.schema import FAMILIES
 from tiered.provision.tables import open_admin, verify_on_open
@@ -166,16 +166,16 @@ async def test_an_app_profile_of_its_own_is_created_where_there_is_one_cluster_t
         ModifyColumnFamilies=Table.serialize(WHOLE),
     )
     ours = at.model_copy(update={"app_profile": "tiered"})
-    done = [finding.sentence for finding in provision_tables(ours, MarkSettings()) if finding.kind is Kind.DONE]
+    done = [finding.sentence for finding in provision_tables(ours, MarkSettings()) if finding.kind is NoticeKind.DONE]
     assert done == ["created app profile tiered, routed to cluster c7 with single-row transactions"]
     [sent] = [CreateAppProfileRequest.deserialize(request) for method, request in server.calls if method == "CreateAppProfile"]
     assert (sent.app_profile_id, sent.parent) == ("tiered", "projects/project/instances/i")
     assert sent.app_profile.single_cluster_routing == AppProfile.SingleClusterRouting(cluster_id="c7", allow_transactional_writes=True)
-    [problem] = [finding.sentence for finding in provision_tables(at, MarkSettings()) if finding.kind is Kind.PROBLEM]
+    [problem] = [finding.sentence for finding in provision_tables(at, MarkSettings()) if finding.kind is NoticeKind.PROBLEM]
     assert "app-profiles create default" in problem and "--route-to=c7" in problem, "a default that somebody removed is theirs to make"
     two = ListClustersResponse(clusters=[cluster, Cluster(name="projects/project/instances/i/clusters/c8")])
     server.answers["ListClusters"] = ListClustersResponse.serialize(two)
-    [problem] = [finding.sentence for finding in provision_tables(ours, MarkSettings()) if finding.kind is Kind.PROBLEM]
+    [problem] = [finding.sentence for finding in provision_tables(ours, MarkSettings()) if finding.kind is NoticeKind.PROBLEM]
     assert "app-profiles create tiered" in problem and "--route-to=CLUSTER" in problem
 
 
@@ -184,7 +184,7 @@ async def test_a_mend_that_is_refused_is_a_problem_and_the_next_one_is_still_mad
     server, at = admin
     server.answers["GetTable"] = Table.serialize(Table(column_families={"fm": ColumnFamily(), "fc": ColumnFamily()}))
     server.answers["ModifyColumnFamilies"] = grpc.StatusCode.PERMISSION_DENIED
-    problems = [finding.sentence for finding in provision_tables(at, MarkSettings()) if finding.kind is Kind.PROBLEM]
+    problems = [finding.sentence for finding in provision_tables(at, MarkSettings()) if finding.kind is NoticeKind.PROBLEM]
     assert [said.partition(":")[0] for said in problems] == [
         "could not add family fg to table t, GC rule maxage=1s", "could not add family ff to table t, GC rule maxage=2d",
     ]
@@ -195,7 +195,7 @@ async def test_a_mend_that_is_refused_is_a_problem_and_the_next_one_is_still_mad
 async def test_each_family_of_an_emulator_is_updated_as_it_is_to_switch_collection_on(admin: Scripted) -> None:
     server, at = admin
     server.answers["ModifyColumnFamilies"] = Table.serialize(WHOLE)
-    assert {finding.kind for finding in provision_tables(at, MarkSettings())} == {Kind.OK}
+    assert {finding.kind for finding in provision_tables(at, MarkSettings())} == {NoticeKind.OK}
     [sent] = [ModifyColumnFamiliesRequest.deserialize(request) for method, request in server.calls if method == "ModifyColumnFamilies"]
     assert {each.id: each.update.gc_rule for each in sent.modifications} == dict(FAMILIES)
 
@@ -203,15 +203,15 @@ async def test_each_family_of_an_emulator_is_updated_as_it_is_to_switch_collecti
 @pytest.mark.parametrize(
     ("answer", "kind", "said"),
     [
-        (["bigtable.tables.readRows", "bigtable.tables.mutateRows"], Kind.OK, "may be read and written"),
-        (["bigtable.tables.readRows"], Kind.PROBLEM, "lacks bigtable.tables.mutateRows on table t: grant roles/bigtable.user"),
-        ([], Kind.PROBLEM, "lacks bigtable.tables.readRows and bigtable.tables.mutateRows"),
-        (grpc.StatusCode.PERMISSION_DENIED, Kind.NOTE, "could not be verified"),
+        (["bigtable.tables.readRows", "bigtable.tables.mutateRows"], NoticeKind.OK, "may be read and written"),
+        (["bigtable.tables.readRows"], NoticeKind.PROBLEM, "lacks bigtable.tables.mutateRows on table t: grant roles/bigtable.user"),
+        ([], NoticeKind.PROBLEM, "lacks bigtable.tables.readRows and bigtable.tables.mutateRows"),
+        (grpc.StatusCode.PERMISSION_DENIED, NoticeKind.NOTE, "could not be verified"),
     ],
     ids=["both", "reads-only", "none", "not-told"],
 )
 @pytest.mark.asyncio
-async def test_permissions_on_a_table_are_told(admin: Scripted, answer: list[str] | grpc.StatusCode, kind: Kind, said: str) -> None:
+async def test_permissions_on_a_table_are_told(admin: Scripted, answer: list[str] | grpc.StatusCode, kind: NoticeKind, said: str) -> None:
     server, at = admin
     held = IamPermissions(permissions=answer).SerializeToString() if isinstance(answer, list) else answer
     server.answers["TestIamPermissions"] = held
@@ -263,14 +263,14 @@ ALL = [f"storage.objects.{each}" for each in ("create", "delete", "get", "list",
 @pytest.mark.parametrize(
     ("status", "held", "kind", "said"),
     [
-        (200, ALL, Kind.OK, "may be read and written"),
-        (200, ALL[:1] + ALL[2:], Kind.PROBLEM, "lacks storage.objects.delete on bucket b-1: grant roles/storage.objectUser"),
-        (200, [], Kind.PROBLEM, "lacks storage.objects.create and storage.objects.delete and"),
-        (403, [], Kind.NOTE, "could not be verified (403"),
+        (200, ALL, NoticeKind.OK, "may be read and written"),
+        (200, ALL[:1] + ALL[2:], NoticeKind.PROBLEM, "lacks storage.objects.delete on bucket b-1: grant roles/storage.objectUser"),
+        (200, [], NoticeKind.PROBLEM, "lacks storage.objects.create and storage.objects.delete and"),
+        (403, [], NoticeKind.NOTE, "could not be verified (403"),
     ],
     ids=["all", "no-delete", "none", "not-told"],
 )
-def test_permissions_on_a_bucket_are_told(status: int, held: list[str], kind: Kind, said: str) -> None:
+def test_permissions_on_a_bucket_are_told(status: int, held: list[str], kind: NoticeKind, said: str) -> None:
     with answering(status, {"name": "b-1", "permissions": held}) as endpoint, threads_ended():
         gcs = GcsSettings(bucket="b-1", endpoint=endpoint)
         with open_client(gcs, "project") as client:

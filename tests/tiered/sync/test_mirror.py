@@ -13,8 +13,8 @@ import tiered
 import tiered.bulk
 import tiered.sync
 
-STORAGES = tiered.TieredStorage, tiered.sync.TieredStorage
-OBJECTS = tiered.StoredObject, tiered.sync.StoredObject
+STORAGES = tiered.TieredStorage, tiered.sync.SyncTieredStorage
+OBJECTS = tiered.StoredObject, tiered.sync.SyncStoredObject
 RENAMED = {"aclose": "close"}
 FILE = {"name", "read1", "peek", "readable", "release"}
 """What `tiered.sync.StoredObject` has besides, because it is a file, and because `put` takes it over."""
@@ -57,7 +57,7 @@ def test_a_method_is_there_with_the_same_parameters_and_documented_errors(name: 
     different = {each for each in ours.keys() | theirs.keys() if ours.get(each) != theirs.get(each)}
     assert different == DIFFERENT.get(name, set())
     assert [each for each in theirs if each not in different] == [each for each in ours if each not in different]
-    assert errors(asynchronous) <= errors(blocking) | errors(tiered.sync.TieredStorage)
+    assert errors(asynchronous) <= errors(blocking) | errors(tiered.sync.SyncTieredStorage)
 
 
 def test_the_blocking_classes_have_nothing_else() -> None:

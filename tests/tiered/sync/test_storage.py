@@ -51,14 +51,14 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def storage(settings: Settings) -> Iterator[tiered.sync.TieredStorage]:
+def storage(settings: Settings) -> Iterator[tiered.sync.SyncTieredStorage]:
     with tiered.sync.open_storage(settings) as opened:
         yield opened
 
 
 def got(
-    storage: tiered.sync.TieredStorage, object_id: ObjectId = OBJECT, range: ByteRange | None = None, progress: Progress | None = None
-) -> tiered.sync.StoredObject:
+    storage: tiered.sync.SyncTieredStorage, object_id: ObjectId = OBJECT, range: ByteRange | None = None, progress: Progress | None = None
+) -> tiered.sync.SyncStoredObject:
     stored = storage.get(object_id, range, progress=progress)
     assert stored is not None
     return stored
@@ -67,7 +67,7 @@ def got(
 # --- operations ------------------------------------------------------------------------------------
 
 
-def test_every_operation_works_without_an_event_loop(storage: tiered.sync.TieredStorage) -> None:
+def test_every_operation_works_without_an_event_loop(storage: tiered.sync.SyncTieredStorage) -> None:
     assert storage.get(OBJECT) is None and storage.head(OBJECT) is None
     put = storage.put(OBJECT, LARGE, Metadata(content_type="text/plain"))
     head = storage.head(OBJECT)
@@ -80,7 +80,7 @@ def test_every_operation_works_without_an_event_loop(storage: tiered.sync.Tiered
     assert list(storage.list()) == [] and storage.dangling_found == 0 and storage.close() == []
 
 
-def test_errors_are_those_of_the_asynchronous_api(storage: tiered.sync.TieredStorage) -> None:
+def test_errors_are_those_of_the_asynchronous_api(storage: tiered.sync.SyncTieredStorage) -> None:
     storage.put(OBJECT, b"small")
     with pytest.raises(InvalidRequestError, match="pass an ObjectId"):
         storage.put("notes/objects/key", b"")  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ def test_errors_are_those_of_the_asynchronous_api(storage: tiered.sync.TieredSto
         next(storage.list(7))  # type: ignore[call-overload]
 
 
-def test_bulk_calls_give_each_request_its_own_result(storage: tiered.sync.TieredStorage) -> None:
+def test_bulk_calls_give_each_request_its_own_result(storage: tiered.sync.SyncTieredStorage) -> None:
     me = threading.current_thread()
 
     def pieces(number: int) -> Iterator[bytes]:
@@ -120,7 +120,7 @@ def test_bulk_calls_give_each_request_its_own_result(storage: tiered.sync.Tiered
     assert list(storage.list()) == []
 
 
-def test_progress_is_told_in_the_callers_thread_and_ends_what_it_refuses(storage: tiered.sync.TieredStorage) -> None:
+def test_progress_is_told_in_the_callers_thread_and_ends_what_it_refuses(storage: tiered.sync.SyncTieredStorage) -> None:
     me, told = threading.current_thread(), []
 
     def progress(so_far: int, total: int | None) -> None:
@@ -152,7 +152,7 @@ def test_progress_is_told_in_the_callers_thread_and_ends_what_it_refuses(storage
             use()
 
 
-def test_a_bulk_call_tells_of_errors_as_the_asynchronous_one_does(storage: tiered.sync.TieredStorage) -> None:
+def test_a_bulk_call_tells_of_errors_as_the_asynchronous_one_does(storage: tiered.sync.SyncTieredStorage) -> None:
     def failing() -> Iterator[bytes]:
         yield b"1"
         raise RuntimeError("torn")
@@ -188,7 +188,7 @@ def test_a_bulk_call_tells_of_errors_as_the_asynchronous_one_does(storage: tiere
 # --- payloads ----------------------------------------------------------------------------------------
 
 
-def test_an_iterator_is_read_in_the_callers_thread_and_context_and_closed_there(storage: tiered.sync.TieredStorage) -> None:
+def test_an_iterator_is_read_in_the_callers_thread_and_context_and_closed_there(storage: tiered.sync.SyncTieredStorage) -> None:
     variable: ContextVar[str] = ContextVar("variable")
     variable.set("callers")
     seen: list[object] = []
@@ -207,7 +207,7 @@ def test_an_iterator_is_read_in_the_callers_thread_and_context_and_closed_there(
     assert seen == [(threading.current_thread(), "callers")] * 6 and storage.get(OBJECT) is None
 
 
-def test_files_and_what_is_like_them_are_payloads(storage: tiered.sync.TieredStorage, tmp_path: Path) -> None:
+def test_files_and_what_is_like_them_are_payloads(storage: tiered.sync.SyncTieredStorage, tmp_path: Path) -> None:
     with gzip.open(tmp_path / "zipped", "wb") as file:
         file.write(LARGE)
     with gzip.open(tmp_path / "zipped") as zipped:
@@ -228,7 +228,7 @@ def test_files_and_what_is_like_them_are_payloads(storage: tiered.sync.TieredSto
         storage.put(OBJECT, asynchronous())  # type: ignore[arg-type]
 
 
-def test_an_open_object_is_a_file(storage: tiered.sync.TieredStorage) -> None:
+def test_an_open_object_is_a_file(storage: tiered.sync.SyncTieredStorage) -> None:
     storage.put(OBJECT, LARGE * 4)
     whole = io.BytesIO()
     shutil.copyfileobj(got(storage), whole, 1000)
@@ -249,7 +249,7 @@ def test_an_open_object_is_a_file(storage: tiered.sync.TieredStorage) -> None:
     assert json.load(got(storage, OBJECT, ByteRange(0, 10))) == {"a": [1]}
 
 
-def test_a_small_object_takes_one_trip_to_the_loop(storage: tiered.sync.TieredStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_object_takes_one_trip_to_the_loop(storage: tiered.sync.SyncTieredStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     storage.put(OBJECT, b"small")
     loop, trips = storage._loop, []
 
@@ -279,7 +279,7 @@ def test_pieces_of_an_object_in_its_row_are_as_small_as_others(tmp_path: Path) -
         assert [len(piece) for piece in got(storage)] == [262144, 262144, 243712]
 
 
-def test_an_open_object_is_a_payload_unless_it_was_read(storage: tiered.sync.TieredStorage) -> None:
+def test_an_open_object_is_a_payload_unless_it_was_read(storage: tiered.sync.SyncTieredStorage) -> None:
     storage.put(OBJECT, LARGE)
     source = got(storage)
     assert storage.put(named(1), source).size == len(LARGE) and source.closed
@@ -289,7 +289,7 @@ def test_an_open_object_is_a_payload_unless_it_was_read(storage: tiered.sync.Tie
             storage.put(named(1), begun)
 
 
-def test_an_object_that_nobody_closes_is_closed_when_nobody_refers_to_it(storage: tiered.sync.TieredStorage) -> None:
+def test_an_object_that_nobody_closes_is_closed_when_nobody_refers_to_it(storage: tiered.sync.SyncTieredStorage) -> None:
     storage.put(OBJECT, LARGE)
     stored = got(storage)
     inner = stored._stored
@@ -304,7 +304,7 @@ def test_an_object_that_nobody_closes_is_closed_when_nobody_refers_to_it(storage
 # --- threads, interruptions, ends --------------------------------------------------------------------
 
 
-def test_many_threads_share_one_storage_and_one_event_loop(storage: tiered.sync.TieredStorage, tmp_path: Path) -> None:
+def test_many_threads_share_one_storage_and_one_event_loop(storage: tiered.sync.SyncTieredStorage, tmp_path: Path) -> None:
     def work(number: int) -> None:
         storage.put(named(number), iter([LARGE, b"%d" % number]))
         read[number] = got(storage, named(number)).read()
@@ -321,7 +321,7 @@ def test_many_threads_share_one_storage_and_one_event_loop(storage: tiered.sync.
     assert sum(thread.name == "tiered event loop" for thread in threading.enumerate()) == 1
 
 
-def test_an_interruption_cancels_the_call_and_waits_for_its_end(storage: tiered.sync.TieredStorage) -> None:
+def test_an_interruption_cancels_the_call_and_waits_for_its_end(storage: tiered.sync.SyncTieredStorage) -> None:
     closed = threading.Event()
 
     def stalled() -> Iterator[bytes]:
@@ -359,7 +359,7 @@ def test_use_after_the_block_and_a_second_entry_are_refused(settings: Settings) 
     assert stored.read() == LARGE  # its file was open
 
 
-def test_a_call_inside_an_event_loop_is_refused(storage: tiered.sync.TieredStorage, settings: Settings) -> None:
+def test_a_call_inside_an_event_loop_is_refused(storage: tiered.sync.SyncTieredStorage, settings: Settings) -> None:
     async def blocking() -> None:
         with pytest.raises(InvalidRequestError, match="would block the event loop"):
             storage.head(OBJECT)
@@ -402,7 +402,7 @@ def in_child(told: list[object]) -> list[str]:
 
 @FORKING
 def test_a_forked_child_is_refused_at_once_and_opens_its_own(
-    storage: tiered.sync.TieredStorage, settings: Settings, tmp_path: Path
+    storage: tiered.sync.SyncTieredStorage, settings: Settings, tmp_path: Path
 ) -> None:
     storage.put(OBJECT, LARGE)
     stored = got(storage)
@@ -437,7 +437,7 @@ def test_a_child_opens_the_directory_that_its_parent_has_closed(settings: Settin
 
 
 @FORKING
-def test_a_payload_that_forks_ends_in_the_child(storage: tiered.sync.TieredStorage) -> None:
+def test_a_payload_that_forks_ends_in_the_child(storage: tiered.sync.SyncTieredStorage) -> None:
     def forking() -> Iterator[bytes]:
         yield LARGE
         told.extend(in_child([]))
@@ -485,12 +485,12 @@ def test_the_interpreter_exits_with_an_open_storage_a_stalled_call_and_a_thread_
 
 
 @pytest.fixture
-def impatient(settings: Settings) -> Iterator[tiered.sync.TieredStorage]:
+def impatient(settings: Settings) -> Iterator[tiered.sync.SyncTieredStorage]:
     with tiered.sync.open_storage(settings.model_copy(update={"store": StoreSettings(payload_idle_s=0.2)})) as opened:
         yield opened
 
 
-def test_the_payloads_of_a_bulk_call_were_ended_because_its_caller_was_slow(impatient: tiered.sync.TieredStorage) -> None:
+def test_the_payloads_of_a_bulk_call_were_ended_because_its_caller_was_slow(impatient: tiered.sync.SyncTieredStorage) -> None:
     """Only this thread reads them, and only while it waits for a result. They give bytes whenever they are asked."""
     went_on: list[bool] = []
 
@@ -508,7 +508,7 @@ def test_the_payloads_of_a_bulk_call_were_ended_because_its_caller_was_slow(impa
     assert got(impatient, named(2)).read().endswith(b"end")
 
 
-def test_a_payload_that_gives_nothing_is_ended_in_the_callers_thread_too(impatient: tiered.sync.TieredStorage) -> None:
+def test_a_payload_that_gives_nothing_is_ended_in_the_callers_thread_too(impatient: tiered.sync.SyncTieredStorage) -> None:
     def stalled() -> Iterator[bytes]:
         yield LARGE
         time.sleep(0.5)

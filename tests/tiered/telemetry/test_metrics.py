@@ -44,7 +44,7 @@ from tiered.protocol.backends import Tiers
 from tiered.telemetry.metrics import COUNTED, code_of, kind_of, metrics_of
 from tiered.telemetry.telemetry import Telemetry
 from tiered.testing.blobs import Blob
-from tiered.testing.log import Stored
+from tiered.testing.log import StoredEntry
 
 OTHER = ObjectId.create("attachments", "other")
 PAGE = ROOT / "docs" / "metrics.md"
@@ -248,7 +248,7 @@ async def recovery_of_the_dead(world: ObservedWorld) -> None:
     world.blobs.target.blobs[str(cleaned.new)] = Blob(Metadata(), LARGE, 0, 0)
     for key in ("sick", "torn", "lost"):
         await of_the_dead(f"attachments/objects/{key}")
-    world.log.target.stored[ChangeId.new(world.runtime).row_key()] = Stored(b"junk", 0)
+    world.log.target.stored[ChangeId.new(world.runtime).row_key()] = StoredEntry(b"junk", 0)
     await world.runtime.sleep(60)
     world.rows.hooks["settle"] = cannot
     await world.recovery().run_once()

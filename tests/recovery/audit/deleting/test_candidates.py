@@ -12,11 +12,11 @@ from changelog.base.errors import ConfigurationError, UnavailableError, Unconfir
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from changelog.noop import NoopChangeLog
-from recovery.audit.deleting.candidates import Batch, Candidate, Fate
-from recovery.audit.deleting.journal import Copy, Entry
+from recovery.audit.deleting.candidates import Candidate, DeletionBatch, Fate
+from recovery.audit.deleting.journal import Copy, JournalEntry
 from recovery.audit.deleting.quarantine import Quarantine, Return, restore
 from recovery.audit.finding import Finding
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from tests.given.audit_grounds import OLD_NS, Ground, SimulatedGround, ground_of
 from tests.given.findings import finding
 from tests.given.planted_world import Planted, plant
@@ -52,12 +52,13 @@ async def listed(ground: Ground) -> dict[str, BlobInfo]:
 
 
 def called_orphan(blob: BlobInfo) -> Finding:
-    return finding(Kind.ORPHAN, blob.name, size=blob.size, generation=blob.generation)
+    return finding(FindingClass.ORPHAN, blob.name, size=blob.size, generation=blob.generation)
 
 
 STAY = {
-    Kind.REFERENCED, Kind.IN_FLIGHT, Kind.SUPERSEDED, Kind.LEGACY_ORPHAN, Kind.UPLOAD, Kind.STALE_UPLOAD, Kind.QUARANTINED, Kind.FOREIGN,
-    Kind.UNPARSEABLE,
+    FindingClass.REFERENCED, FindingClass.IN_FLIGHT, FindingClass.SUPERSEDED, FindingClass.LEGACY_ORPHAN, FindingClass.UPLOAD,
+    FindingClass.STALE_UPLOAD, FindingClass.QUARANTINED, FindingClass.FOREIGN,
+    FindingClass.UNPARSEABLE,
 }  # fmt: skip
 
 
@@ -69,7 +70,7 @@ async def candidates_of(ground: Ground, *names: str) -> list[Candidate]:
 
 async def run(ground: Ground, *names: str, log: bool = True) -> dict[str, Fate]:
     candidates = await candidates_of(ground, *names)
-    batch = Batch(ground.tiers, ground.log if log else NoopChangeLog(), candidates, SystemRuntime())
+    batch = DeletionBatch(ground.tiers, ground.log if log else NoopChangeLog(), candidates, SystemRuntime())
     await batch.run()
     assert set(batch.fates) == {each.name for each in candidates}
     return batch.fates
@@ -84,12 +85,17 @@ async def test_if_every_blob_is_called_an_orphan_only_those_that_nothing_names_a
     left = set(await listed(world.ground))
     kinds = {name: kind for (kind, name) in world.expected if name in before}
     for name, kind in kinds.items():
-        if kind is Kind.ORPHAN:
+        if kind is FindingClass.ORPHAN:
             assert name not in left, name
         if kind in STAY:
             assert name in left, (kind, name, fates.get(name))
     assert {name for name, fate in fates.items() if fate is Fate.DELETED} == before - left
-    assert {kinds.get(name, Kind.ORPHAN) for name in before - left} <= {Kind.ORPHAN, Kind.TOO_YOUNG, Kind.EXPIRED, Kind.OVERDUE}
+    assert {kinds.get(name, FindingClass.ORPHAN) for name in before - left} <= {
+        FindingClass.ORPHAN,
+        FindingClass.TOO_YOUNG,
+        FindingClass.EXPIRED,
+        FindingClass.OVERDUE,
+    }
 
 
 async def test_what_no_row_of_the_world_could_read_before_it_reads_after(world: Planted) -> None:
@@ -128,7 +134,7 @@ async def test_a_row_that_names_it_since_the_batch_read_the_rows_keeps_it(ground
     async def swap_now() -> None:
         await ground.row(PATH, name, None)
 
-    batch = Batch(ground.tiers, ground.log, [candidate], SystemRuntime(), pace=swap_now)
+    batch = DeletionBatch(ground.tiers, ground.log, [candidate], SystemRuntime(), pace=swap_now)
     await batch.run()
     assert batch.fates == {name: Fate.NAMED} and name in await listed(ground)
 
@@ -156,7 +162,7 @@ async def test_another_generation_of_the_name_stays(ground: Ground) -> None:
     candidates = await candidates_of(ground, name)
     await ground.tiers.long_term.delete(name)
     await ground.blob(name, 11, OLD_NS, None)
-    batch = Batch(ground.tiers, ground.log, candidates, SystemRuntime())
+    batch = DeletionBatch(ground.tiers, ground.log, candidates, SystemRuntime())
     await batch.run()
     assert batch.fates == {name: Fate.REPLACED} and name in await listed(ground)
 
@@ -166,20 +172,20 @@ async def test_a_blob_that_is_gone_is_told_so_however_often_it_is_tried(ground: 
     await ground.blob(name, 10, OLD_NS, None)
     candidates = await candidates_of(ground, name)
     for fate in (Fate.DELETED, Fate.GONE, Fate.GONE):
-        batch = Batch(ground.tiers, ground.log, candidates, SystemRuntime())
+        batch = DeletionBatch(ground.tiers, ground.log, candidates, SystemRuntime())
         await batch.run()
         assert batch.fates == {name: fate}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.ORPHAN])
-def test_findings_of_another_class_are_no_candidates(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in FindingClass if kind is not FindingClass.ORPHAN])
+def test_findings_of_another_class_are_no_candidates(kind: FindingClass) -> None:
     assert Candidate.of(finding(kind, f"{PATH}/01a10000-0000-7000-8000-000000000000")) is None
 
 
 @pytest.mark.parametrize("name", ["media/objects/key", "notes.txt", "media/uploads/k/01a10000-0000-7000-8000-000000000000"])
 def test_a_name_without_a_revision_is_no_candidate_whatever_its_finding_says(name: str) -> None:
-    assert Candidate.of(finding(Kind.ORPHAN, name)) is None
-    assert Candidate.of(finding(Kind.ORPHAN, f"{PATH}/01a10000-0000-7000-8000-000000000000", generation=None)) is None
+    assert Candidate.of(finding(FindingClass.ORPHAN, name)) is None
+    assert Candidate.of(finding(FindingClass.ORPHAN, f"{PATH}/01a10000-0000-7000-8000-000000000000", generation=None)) is None
 
 
 async def test_an_error_leaves_the_fates_that_are_known_and_the_batch_goes_on_from_there(ground: Ground) -> None:
@@ -194,7 +200,7 @@ async def test_an_error_leaves_the_fates_that_are_known_and_the_batch_goes_on_fr
         if count == 200:
             raise ConfigurationError("the permission is gone")
 
-    batch = Batch(ground.tiers, ground.log, await candidates_of(ground), SystemRuntime(), pace=fail_at_the_200th)
+    batch = DeletionBatch(ground.tiers, ground.log, await candidates_of(ground), SystemRuntime(), pace=fail_at_the_200th)
     with pytest.raises(ConfigurationError, match="the permission is gone"):
         await batch.run()
     assert 0 < len(batch.fates) < 240 and set(batch.fates.values()) == {Fate.DELETED}
@@ -264,9 +270,9 @@ async def test_a_part_of_a_batch_that_failed_is_deleted_by_itself(ground: Ground
 # --- the quarantine --------------------------------------------------------------------------------
 
 
-async def set_aside(ground: Ground, name: str) -> tuple[Batch, Quarantine]:
+async def set_aside(ground: Ground, name: str) -> tuple[DeletionBatch, Quarantine]:
     quarantine = Quarantine(ground.tiers, "test", SystemRuntime())
-    batch = Batch(ground.tiers, ground.log, await candidates_of(ground, name), SystemRuntime(), set_aside=quarantine.set_aside)
+    batch = DeletionBatch(ground.tiers, ground.log, await candidates_of(ground, name), SystemRuntime(), set_aside=quarantine.set_aside)
     return batch, quarantine
 
 
@@ -280,7 +286,7 @@ async def test_a_blob_that_is_set_aside_can_be_restored_once(ground: Ground) -> 
     batch, quarantine = await set_aside(ground, name)
     await batch.run()
     assert batch.fates == {name: Fate.DELETED} and list(await listed(ground)) == [f"~quarantine/test/{name}"]
-    entry = Entry(batch.candidates[0], Fate.DELETED, quarantine.copies[name])
+    entry = JournalEntry(batch.candidates[0], Fate.DELETED, quarantine.copies[name])
     assert await restore(entry, ground.tiers, SystemRuntime(), pay_nothing) is Return.RESTORED
     assert list(await listed(ground)) == [name]
     assert await restore(entry, ground.tiers, SystemRuntime(), pay_nothing) is Return.LOST
@@ -302,7 +308,7 @@ async def test_a_restoration_overwrites_nothing(ground: Ground) -> None:
     batch, quarantine = await set_aside(ground, name)
     await batch.run()
     await ground.blob(name, 11, OLD_NS, None)
-    entry = Entry(batch.candidates[0], Fate.DELETED, quarantine.copies[name])
+    entry = JournalEntry(batch.candidates[0], Fate.DELETED, quarantine.copies[name])
     assert await restore(entry, ground.tiers, SystemRuntime(), pay_nothing) is Return.TAKEN
     assert {blob.name: blob.size for blob in (await listed(ground)).values()} == {name: 11, f"~quarantine/test/{name}": 10}
 
@@ -330,6 +336,6 @@ async def test_what_was_deleted_without_a_copy_cannot_be_restored(ground: Ground
     name = f"{PATH}/{ground.clock.at(OLD_NS)}"
     await ground.blob(name, 10, OLD_NS, None)
     [candidate] = await candidates_of(ground, name)
-    assert await restore(Entry(candidate, Fate.DELETED), ground.tiers, SystemRuntime(), pay_nothing) is Return.NO_COPY
-    gone = Entry(candidate, Fate.DELETED, Copy("~quarantine/test/nothing", 1))
+    assert await restore(JournalEntry(candidate, Fate.DELETED), ground.tiers, SystemRuntime(), pay_nothing) is Return.NO_COPY
+    gone = JournalEntry(candidate, Fate.DELETED, Copy("~quarantine/test/nothing", 1))
     assert await restore(gone, ground.tiers, SystemRuntime(), pay_nothing) is Return.LOST

@@ -12,15 +12,15 @@ import pytest
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, set_cell
-from recovery.audit.deleting.candidates import Batch, Candidate, Fate
-from recovery.audit.deleting.gates import Asked
+from recovery.audit.deleting.candidates import Candidate, DeletionBatch, Fate
+from recovery.audit.deleting.gates import DeletionOptions
 from recovery.audit.deleting.run import Wish, delete_orphans, look
 from recovery.audit.finding import Finding
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.run import run_audit
 from recovery.audit.sweep import audit_range
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from recovery.audit.work import AuditOptions
 from tests.given.audit_grounds import BEGINS_NS, OLD_NS, Ground, embedded_ground, emulated_ground
 from tests.given.deleted_store import OBJECTS, ORPHANS, blobs, plant_orphans
@@ -31,7 +31,7 @@ from tiered.settings import Settings
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 KEY = "media/objects/05"
-TOLD = Asked(at_most=1_000_000, despite_corrupt_rows=True)
+TOLD = DeletionOptions(at_most=1_000_000, despite_corrupt_rows=True)
 DAMAGES = {
     "stored as a blob": "CAST(path AS BLOB)",
     "stored as a blob, and a letter changed": "CAST('zedia/objects/05' AS BLOB)",
@@ -67,10 +67,10 @@ async def test_the_blob_of_a_row_whose_key_is_damaged_was_an_orphan_that_was_del
     run = str(tmp_path / "run")
     options = AuditOptions(run, grace_s=0, insist=True)
     manifest = await run_audit(settings, options, LocalEngine(ranges), SystemRuntime(), lambda _: None)
-    assert manifest.complete and manifest.totals[Kind.CORRUPT_ROW].number == 1 and len(manifest.ranges) >= ranges
-    assert manifest.totals[Kind.ORPHAN].number <= ORPHANS + (ranges > 1)
+    assert manifest.complete and manifest.totals[FindingClass.CORRUPT_ROW].number == 1 and len(manifest.ranges) >= ranges
+    assert manifest.totals[FindingClass.ORPHAN].number <= ORPHANS + (ranges > 1)
     with pytest.raises(ConfigurationError, match=r"the run found 1 row that cannot be read, .* with --despite-corrupt-rows"):
-        await delete_orphans(settings, Wish(run, Asked(at_most=1_000_000)), SystemRuntime(), lambda _: None)
+        await delete_orphans(settings, Wish(run, DeletionOptions(at_most=1_000_000)), SystemRuntime(), lambda _: None)
     assert len(await blobs(settings)) == ORPHANS + OBJECTS
     seen = await look(settings, Wish(run, TOLD), SystemRuntime())
     spared = to == "stored as a blob"  # it still tells its object, so no blob of that is accused
@@ -88,7 +88,7 @@ async def test_a_row_that_tells_no_blob_is_no_reason_to_delete(tmp_path: Path) -
     run = str(tmp_path / "run")
     await run_audit(settings, AuditOptions(run, grace_s=0, insist=True), LocalEngine(2), SystemRuntime(), lambda _: None)
     with pytest.raises(ConfigurationError, match="--despite-corrupt-rows"):
-        await delete_orphans(settings, Wish(run, Asked(at_most=1_000_000)), SystemRuntime(), lambda _: None)
+        await delete_orphans(settings, Wish(run, DeletionOptions(at_most=1_000_000)), SystemRuntime(), lambda _: None)
     await delete_orphans(settings, Wish(run, TOLD, 10_000), SystemRuntime(), lambda _: None)
     assert target in await blobs(settings), "it is of the object whose row is corrupt"
 
@@ -113,10 +113,10 @@ async def test_a_damaged_key_of_a_table_spares_its_blob_and_is_told(
         await ground.table.mutate(b"media/objects/k\xff", set_cell("fm", b"r", name.encode()))  # type: ignore[attr-defined]
         found = await audited(ground, Bounds(start="", end=None))
         assert {(each.kind, each.name) for each in found} == {
-            (Kind.CORRUPT_ROW, "media/objects/k\\xff"), (Kind.MISFILED, name)
+            (FindingClass.CORRUPT_ROW, "media/objects/k\\xff"), (FindingClass.MISFILED, name)
         }  # fmt: skip
         apart = await audited(ground, Bounds(start="", end="media/objects/ky"), Bounds(start="media/objects/ky", end=None))
-        assert {each.kind for each in apart if each.name == name} == {Kind.MISFILED, Kind.ORPHAN}
+        assert {each.kind for each in apart if each.name == name} == {FindingClass.MISFILED, FindingClass.ORPHAN}
 
 
 async def test_a_deletion_spares_what_a_row_without_a_key_names(tmp_path: Path) -> None:
@@ -129,6 +129,6 @@ async def test_a_deletion_spares_what_a_row_without_a_key_names(tmp_path: Path) 
         candidate = Candidate.named(name, head.generation, 5)
         assert candidate is not None
         await ground.sql("INSERT INTO rows (path, target, policy) VALUES (X'6B', ?, '{}')", name)  # type: ignore[attr-defined]
-        batch = Batch(ground.tiers, ground.log, [candidate], SystemRuntime())
+        batch = DeletionBatch(ground.tiers, ground.log, [candidate], SystemRuntime())
         await batch.run()
         assert batch.fates == {name: Fate.NAMED} and await ground.tiers.long_term.head(name) is not None

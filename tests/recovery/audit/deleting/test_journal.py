@@ -13,16 +13,16 @@ from changelog.base.errors import CorruptRecordError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from recovery.audit.deleting.candidates import Candidate, Fate
-from recovery.audit.deleting.journal import BATCH, SCHEMA, Copy, Entry, Journal, Order
-from recovery.audit.directory import Files
+from recovery.audit.deleting.journal import BATCH, SCHEMA, Copy, DeletionJournal, DeletionPlan, JournalEntry
+from recovery.audit.directory import DirectoryFiles
 
 RUN = "0190aaaa-0000-7000-8000-000000000001"
-ORDER = Order(RUN, 0, 0, 0, None, 1)
+ORDER = DeletionPlan(RUN, 0, 0, 0, None, 1)
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal(Files.at(str(tmp_path), SystemRuntime()), RUN)
+def journal(tmp_path: Path) -> DeletionJournal:
+    return DeletionJournal(DirectoryFiles.at(str(tmp_path), SystemRuntime()), RUN)
 
 
 def candidates(number: int) -> list[Candidate]:
@@ -31,23 +31,25 @@ def candidates(number: int) -> list[Candidate]:
     return [Candidate(f"media/objects/k/{each}", "media/objects/k", each, 1 << 60, 10) for each in ids]
 
 
-def test_all_candidates_are_intended_before_the_order_is_written(journal: Journal) -> None:
+def test_all_candidates_are_intended_before_the_order_is_written(journal: DeletionJournal) -> None:
     found = candidates(2 * BATCH + 1)
     assert journal.order() is None
     order = journal.begin(ORDER, found)
     assert (order.number, order.size, order.batches) == (2 * BATCH + 1, 10 * (2 * BATCH + 1), 3)
     assert journal.order() == order
     read = [entry for batch in range(3) for entry in journal.read(batch)]
-    assert read == [Entry(each) for each in found]
+    assert read == [JournalEntry(each) for each in found]
     assert [journal.sums(batch) for batch in range(3)] == [None, None, None]
 
 
-def test_a_batch_is_done_when_every_candidate_has_a_fate(journal: Journal) -> None:
+def test_a_batch_is_done_when_every_candidate_has_a_fate(journal: DeletionJournal) -> None:
     first, second = candidates(2)
     journal.begin(ORDER, [first, second])
-    journal.write(0, [Entry(first, Fate.DELETED, Copy(f"~quarantine/a/{first.name}", 7)), Entry(second)])
+    journal.write(0, [JournalEntry(first, Fate.DELETED, Copy(f"~quarantine/a/{first.name}", 7)), JournalEntry(second)])
     assert journal.sums(0) is None
-    journal.write(0, entries := [Entry(first, Fate.DELETED, Copy(f"~quarantine/a/{first.name}", 7)), Entry(second, Fate.NAMED)])
+    journal.write(
+        0, entries := [JournalEntry(first, Fate.DELETED, Copy(f"~quarantine/a/{first.name}", 7)), JournalEntry(second, Fate.NAMED)]
+    )
     sums = journal.sums(0)
     assert sums is not None and (dict(sums.numbers), dict(sums.sizes)) == (
         {Fate.DELETED: 1, Fate.NAMED: 1}, {Fate.DELETED: 10, Fate.NAMED: 10}
@@ -55,28 +57,28 @@ def test_a_batch_is_done_when_every_candidate_has_a_fate(journal: Journal) -> No
     assert journal.read(0) == entries
 
 
-def test_a_run_without_orphans_has_an_order_and_no_batch(journal: Journal) -> None:
+def test_a_run_without_orphans_has_an_order_and_no_batch(journal: DeletionJournal) -> None:
     assert journal.begin(ORDER, []).batches == 0
 
 
-def test_beginning_twice_gives_the_same(journal: Journal) -> None:
+def test_beginning_twice_gives_the_same(journal: DeletionJournal) -> None:
     found = candidates(3)
     assert journal.begin(ORDER, found) == journal.begin(ORDER, found)
 
 
-def test_the_files_can_be_read_by_anything_that_reads_parquet(journal: Journal, tmp_path: Path) -> None:
+def test_the_files_can_be_read_by_anything_that_reads_parquet(journal: DeletionJournal, tmp_path: Path) -> None:
     journal.begin(ORDER, candidates(3))
     table = pq.read_table(tmp_path / "deleted" / "range-000000.parquet")
     assert table.column("fate").to_pylist() == ["intended"] * 3 and table.column("run").to_pylist() == [RUN] * 3
 
 
-def test_a_file_that_is_gone_cut_off_or_another_runs_is_refused(journal: Journal, tmp_path: Path) -> None:
+def test_a_file_that_is_gone_cut_off_or_another_runs_is_refused(journal: DeletionJournal, tmp_path: Path) -> None:
     journal.begin(ORDER, candidates(3))
     file = tmp_path / "deleted" / "range-000000.parquet"
     with pytest.raises(CorruptRecordError, match="of another run, batch or version"):
-        Journal(Files.at(str(tmp_path), SystemRuntime()), "another").read(0)
+        DeletionJournal(DirectoryFiles.at(str(tmp_path), SystemRuntime()), "another").read(0)
     with pytest.raises(CorruptRecordError, match="of another run than the manifest"):
-        Journal(Files.at(str(tmp_path), SystemRuntime()), "another").order()
+        DeletionJournal(DirectoryFiles.at(str(tmp_path), SystemRuntime()), "another").order()
     file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(CorruptRecordError, match="cut off, or no Parquet file"):
         journal.read(0)
@@ -90,7 +92,7 @@ def test_a_file_that_is_gone_cut_off_or_another_runs_is_refused(journal: Journal
     ("name", None), ("generation", None), ("generation", -5), ("size", None), ("size", -1), ("run", "another"), ("fate", None),
     ("aside", "media/objects/k/01a10000-0000-7000-8000-000000000000"), ("aside", "~quarantine/a/b"), ("aside", ""),
 ])  # fmt: skip
-def test_a_row_that_was_edited_is_refused(journal: Journal, tmp_path: Path, column: str, value: object) -> None:
+def test_a_row_that_was_edited_is_refused(journal: DeletionJournal, tmp_path: Path, column: str, value: object) -> None:
     """The settle protects the row of the object that is named. It must be that of the blob.
 
     A restoration deletes the copy that is named. It must be in the quarantine.
@@ -107,7 +109,7 @@ def test_a_row_that_was_edited_is_refused(journal: Journal, tmp_path: Path, colu
 @pytest.mark.parametrize("text", [
     "", "[]", "[" * 100_000, "{}", '{"version": 1}', '{"version": 2}', '{"version": 1, "run": "x", "more": 1}',
 ])  # fmt: skip
-def test_an_order_that_breaks_the_format_is_refused(journal: Journal, tmp_path: Path, text: str) -> None:
+def test_an_order_that_breaks_the_format_is_refused(journal: DeletionJournal, tmp_path: Path, text: str) -> None:
     (tmp_path / "deleted").mkdir()
     (tmp_path / "deleted" / "deletion.json").write_text(text)
     with pytest.raises(CorruptRecordError):
@@ -118,7 +120,7 @@ def test_an_order_that_breaks_the_format_is_refused(journal: Journal, tmp_path: 
     ("batches", "1"), ("batches", None), ("batches", -1), ("batches", 0), ("batches", True), ("number", 1.5), ("number", 4),
     ("size", None), ("began_ns", "x"), ("quarantine", 5),
 ])  # fmt: skip
-def test_an_order_that_cannot_be_true_is_refused(journal: Journal, tmp_path: Path, key: str, value: object) -> None:
+def test_an_order_that_cannot_be_true_is_refused(journal: DeletionJournal, tmp_path: Path, key: str, value: object) -> None:
     journal.begin(ORDER, candidates(3))
     file = tmp_path / "deleted" / "deletion.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
@@ -132,19 +134,19 @@ def test_an_order_that_cannot_be_true_is_refused(journal: Journal, tmp_path: Pat
         read()
 
 
-def test_a_name_that_is_there_twice_is_refused(journal: Journal) -> None:
+def test_a_name_that_is_there_twice_is_refused(journal: DeletionJournal) -> None:
     [candidate] = candidates(1)
     journal.begin(ORDER, [candidate])
-    journal.write(0, [Entry(candidate), Entry(candidate)])
+    journal.write(0, [JournalEntry(candidate), JournalEntry(candidate)])
     with pytest.raises(CorruptRecordError, match="a name is there twice"):
         journal.read(0)
 
 
-def test_beginning_again_takes_no_note_away(journal: Journal, tmp_path: Path) -> None:
+def test_beginning_again_takes_no_note_away(journal: DeletionJournal, tmp_path: Path) -> None:
     """Two processes may begin at once, and one may be at work when the other one begins."""
     found = candidates(2)
     journal.begin(ORDER, found)
-    noted = [Entry(found[0], Fate.DELETED, Copy(f"~quarantine/a/{found[0].name}", 7)), Entry(found[1])]
+    noted = [JournalEntry(found[0], Fate.DELETED, Copy(f"~quarantine/a/{found[0].name}", 7)), JournalEntry(found[1])]
     journal.write(0, noted)
     journal.begin(ORDER, found)
     assert journal.read(0) == noted

@@ -17,7 +17,7 @@ from emulators.world.services import SimulatedBlobs
 from recovery.audit.deleting import restoring
 from recovery.audit.deleting.losses import End, Loss, Losses
 from recovery.audit.deleting.restored import RestoredFiles
-from recovery.audit.directory import Files
+from recovery.audit.directory import DirectoryFiles
 from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, SimulatedGround
 from tests.given.audited_store import audit, plant
 from tiered.gcs.blobs import GcsBlobs
@@ -308,7 +308,7 @@ async def test_a_run_that_may_not_name_all_that_is_lost_says_so(tmp_path: Path, 
 
 
 def test_notes_are_read_back_as_they_were_written_and_checked(tmp_path: Path) -> None:
-    files = Files.at(str(tmp_path), SystemRuntime())
+    files = DirectoryFiles.at(str(tmp_path), SystemRuntime())
     notes = RestoredFiles(files, "run")
     losses = [
         Loss("a", End.RESTORABLE, 5, 10, 1_000_000, 2_000_000), Loss("b", End.RESTORED, 1, 2, 3_000, 4_000, 6), Loss("c", End.NOT_KEPT),

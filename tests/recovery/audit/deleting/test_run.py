@@ -18,7 +18,7 @@ from recovery.audit.deleting import journal as journals
 from recovery.audit.deleting.candidates import Fate
 from recovery.audit.deleting.quarantine import Return
 from recovery.audit.deleting.restoring import restore_deleted
-from recovery.audit.deleting.run import Look, Progress, Wish, delete_orphans, look
+from recovery.audit.deleting.run import DeletionProgress, Look, Wish, delete_orphans, look
 from recovery.audit.errors import AuditInterruptedError
 from recovery.statistics.persisted import AUDIT, read_statistics
 from tests.given.audited_store import audit
@@ -46,7 +46,7 @@ def to(tmp_path: Path) -> str:
     return str(tmp_path / "run")
 
 
-async def delete(settings: Settings, to: str, wish: Wish | None = None, shown: list[Progress] | None = None) -> Look:
+async def delete(settings: Settings, to: str, wish: Wish | None = None, shown: list[DeletionProgress] | None = None) -> Look:
     told = [] if shown is None else shown
     return await delete_orphans(settings, wish or Wish(to, ALL, 10_000), SystemRuntime(), told.append)
 
@@ -59,7 +59,7 @@ async def test_a_look_changes_nothing_and_tells_what_would_be_deleted(store: Set
 
 
 async def test_orphans_are_deleted_and_nothing_else(store: Settings, to: str) -> None:
-    shown: list[Progress] = []
+    shown: list[DeletionProgress] = []
     found = await delete(store, to, shown=shown)
     assert found.left == 0 and dict(found.done.numbers) == {Fate.DELETED: ORPHANS} and found.done.sizes[Fate.DELETED] == ORPHANS * 10
     assert len(await blobs(store)) == OBJECTS == await readable(store)
@@ -188,7 +188,7 @@ async def test_a_deletion_that_is_killed_goes_on_and_every_blob_can_be_restored(
 async def test_an_interrupt_ends_the_deletion_and_the_next_call_goes_on(store: Settings, to: str) -> None:
     sent: list[int] = []
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: DeletionProgress) -> None:
         if progress.done and not sent:
             sent.append(progress.done)
             os.kill(os.getpid(), signal.SIGINT)

@@ -15,8 +15,8 @@ import anyio
 import pytest
 
 from changelog.base.runtime import SystemRuntime
-from recovery.audit.deleting.candidates import Batch, Candidate, Fate
-from recovery.audit.deleting.journal import Entry
+from recovery.audit.deleting.candidates import Candidate, DeletionBatch, Fate
+from recovery.audit.deleting.journal import JournalEntry
 from recovery.audit.deleting.quarantine import Quarantine, Return, restore
 from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, EmbeddedGround, Ground, embedded_ground, ground_of
 from tiered.protocol.backends import LongTermBackend, Removal, Tiers
@@ -58,10 +58,10 @@ class Stopped:
         return wait
 
 
-def deletion(ground: Ground, candidate: Candidate, blobs: object = None, label: str = "test") -> tuple[Batch, Quarantine]:
+def deletion(ground: Ground, candidate: Candidate, blobs: object = None, label: str = "test") -> tuple[DeletionBatch, Quarantine]:
     tiers = Tiers(ground.tiers.high_volume, cast(LongTermBackend, blobs or ground.tiers.long_term))
     quarantine = Quarantine(tiers, label, SystemRuntime())
-    return Batch(tiers, ground.log, [candidate], SystemRuntime(), set_aside=quarantine.set_aside), quarantine
+    return DeletionBatch(tiers, ground.log, [candidate], SystemRuntime(), set_aside=quarantine.set_aside), quarantine
 
 
 async def pay_nothing() -> None:
@@ -88,7 +88,7 @@ async def names(ground: Ground) -> list[str]:
 
 
 async def back(ground: Ground, candidate: Candidate, quarantine: Quarantine, fate: Fate | None = Fate.DELETED) -> Return:
-    return await restore(Entry(candidate, fate, quarantine.copies[candidate.name]), ground.tiers, SystemRuntime(), pay_nothing)
+    return await restore(JournalEntry(candidate, fate, quarantine.copies[candidate.name]), ground.tiers, SystemRuntime(), pay_nothing)
 
 
 @pytest.mark.parametrize("call", ["set_aside", "delete_generation"])
@@ -135,7 +135,7 @@ async def test_of_two_restorations_the_slower_one_harms_nothing(ground: Ground, 
     ends: list[Return] = []
 
     async def restore_slowly() -> None:
-        entry = Entry(candidate, Fate.DELETED, quarantine.copies[candidate.name])
+        entry = JournalEntry(candidate, Fate.DELETED, quarantine.copies[candidate.name])
         ends.append(await restore(entry, slow, SystemRuntime(), pay_nothing))
 
     async with anyio.create_task_group() as group:
@@ -157,7 +157,7 @@ async def test_a_later_run_that_deletes_what_was_restored_has_a_copy_of_its_own(
     first, quarantine = deletion(ground, candidate, label="test/first")
     await first.run()
     stopped = Stopped(ground.tiers.long_term, "delete_generation")
-    entry = Entry(candidate, Fate.DELETED, quarantine.copies[candidate.name])
+    entry = JournalEntry(candidate, Fate.DELETED, quarantine.copies[candidate.name])
     async with anyio.create_task_group() as group:
         group.start_soon(restore, entry, replace_blobs(ground, stopped), SystemRuntime(), pay_nothing)
         await stopped.reached.wait()

@@ -16,14 +16,14 @@ import pytest
 from recovery.audit.finding import Finding, Summary
 from recovery.audit.inventory import candidates
 from recovery.audit.inventory.candidates import Suspect, SuspectRow, judge
-from recovery.audit.verdicts import Kind
+from recovery.audit.verdicts import FindingClass
 from tests.given.audit_grounds import SimulatedGround, embedded_ground
 from tests.given.planted_world import CUTOFF, Planted, plant
 from tiered.protocol.backends import HighVolumeBackend, Redirect, RedirectColumns, TellsColumns
 
 pytestmark = pytest.mark.anyio
 
-REACHED_BY_THE_LISTING_ALONE = {Kind.CORRUPT_BLOB, Kind.FOREIGN}
+REACHED_BY_THE_LISTING_ALONE = {FindingClass.CORRUPT_BLOB, FindingClass.FOREIGN}
 """What is no blob is in no report. What cannot be read is found only if nothing live names it."""
 
 
@@ -57,14 +57,14 @@ class Judged:
         self.summary.merge(await judge(ground.tiers, ground.log, suspects, rows, CUTOFF, ground.clock, self.findings.extend))
         return self
 
-    def found(self, planted: Planted) -> Counter[tuple[Kind, str]]:
+    def found(self, planted: Planted) -> Counter[tuple[FindingClass, str]]:
         return Counter((each.kind, each.name) for each in self.findings if each.name not in planted.undecided)
 
 
-def wanted(planted: Planted) -> Counter[tuple[Kind, str]]:
+def wanted(planted: Planted) -> Counter[tuple[FindingClass, str]]:
     return Counter({
         (kind, name): number for (kind, name), number in planted.findings.items()
-        if kind is not Kind.CORRUPT_BLOB and name not in planted.undecided
+        if kind is not FindingClass.CORRUPT_BLOB and name not in planted.undecided
     })  # fmt: skip
 
 
@@ -120,26 +120,30 @@ async def test_a_damaged_row_of_an_export_is_told_as_the_table_says(anyio_backen
         rows = [SuspectRow(key, None) for key in (b"corrupt/objects/target", b"refs/objects/mortal", b"corrupt/objects/repaired")]
         judged = await Judged().judge(planted, [], rows)
     [found] = judged.findings
-    assert (found.kind, found.name) == (Kind.CORRUPT_ROW, "corrupt/objects/target") and found.detail
+    assert (found.kind, found.name) == (FindingClass.CORRUPT_ROW, "corrupt/objects/target") and found.detail
 
 
 async def test_an_export_that_shows_nothing_makes_no_orphan(world: Planted) -> None:
     """As if every row had been committed after the export."""
     judged = await Judged().judge(world, await reported(world), [])
-    orphans = Counter({each: number for each, number in judged.found(world).items() if each[0] in (Kind.ORPHAN, Kind.LEGACY_ORPHAN)})
-    assert orphans == Counter({each: number for each, number in wanted(world).items() if each[0] in (Kind.ORPHAN, Kind.LEGACY_ORPHAN)})
+    orphans = Counter(
+        {each: number for each, number in judged.found(world).items() if each[0] in (FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN)}
+    )
+    assert orphans == Counter(
+        {each: number for each, number in wanted(world).items() if each[0] in (FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN)}
+    )
 
 
 async def test_a_report_that_shows_nothing_makes_no_dangling_tombstone(world: Planted) -> None:
     """As if every blob had been created after the report. Those that are older than that are told as unlisted."""
     redirects, _ = await exported(world)
     judged = await Judged().judge(world, [], [SuspectRow(each.path.encode(), each.target) for each in redirects])
-    dangling = {name for kind, name in judged.found(world) if kind is Kind.DANGLING}
-    assert dangling == {name for kind, name in wanted(world) if kind is Kind.DANGLING}
+    dangling = {name for kind, name in judged.found(world) if kind is FindingClass.DANGLING}
+    assert dangling == {name for kind, name in wanted(world) if kind is FindingClass.DANGLING}
 
 
 async def test_a_blob_that_is_gone_or_was_replaced_since_the_report_is_not_accused(world: Planted) -> None:
-    orphans = [each for each in await reported(world) if (Kind.ORPHAN, each.name) in world.expected]
+    orphans = [each for each in await reported(world) if (FindingClass.ORPHAN, each.name) in world.expected]
     gone, replaced, *_ = orphans
     assert gone.generation is not None and replaced.generation is not None
     await world.ground.tiers.long_term.delete(gone.name)
@@ -148,7 +152,7 @@ async def test_a_blob_that_is_gone_or_was_replaced_since_the_report_is_not_accus
     assert judged.findings == [] and judged.summary.names == 0
     told_nothing = await Judged().judge(world, [Suspect(replaced.name, None, None)], [])
     [found] = told_nothing.findings
-    assert (found.kind, found.name, found.generation) == (Kind.ORPHAN, replaced.name, replaced.generation)
+    assert (found.kind, found.name, found.generation) == (FindingClass.ORPHAN, replaced.name, replaced.generation)
 
 
 async def test_a_row_that_changed_since_the_export_is_not_told(world: Planted) -> None:
@@ -162,7 +166,7 @@ async def test_a_row_that_changed_since_the_export_is_not_told(world: Planted) -
 async def test_a_damaged_row_that_the_scan_saw_is_told_as_it_said(world: Planted) -> None:
     judged = await Judged().judge(world, [], [SuspectRow(b"\\xff/", None, "the key is no text")])
     [found] = judged.findings
-    assert (found.kind, found.name, found.detail) == (Kind.CORRUPT_ROW, "\\xff/", "the key is no text")
+    assert (found.kind, found.name, found.detail) == (FindingClass.CORRUPT_ROW, "\\xff/", "the key is no text")
 
 
 def test_the_rows_of_an_export_are_not_scanned_in_columns() -> None:
@@ -173,4 +177,4 @@ def test_the_rows_of_an_export_are_not_scanned_in_columns() -> None:
             raise NotImplementedError
 
     assert isinstance(InColumns(), TellsColumns)
-    assert not isinstance(candidates._Rows(cast(HighVolumeBackend, InColumns()), []), TellsColumns)
+    assert not isinstance(candidates._CandidateRows(cast(HighVolumeBackend, InColumns()), []), TellsColumns)

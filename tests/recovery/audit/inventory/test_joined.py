@@ -9,9 +9,9 @@ import pytest
 
 from recovery.audit.finding import Summary
 from recovery.audit.inventory import engine
-from recovery.audit.inventory.engine import Joined
-from recovery.audit.inventory.lines import CANDIDATE, Told
-from recovery.audit.verdicts import Kind
+from recovery.audit.inventory.engine import JoinedCounts
+from recovery.audit.inventory.lines import CANDIDATE, LineCount
+from recovery.audit.verdicts import FindingClass
 
 
 def candidate(**facts: Any) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def candidate(**facts: Any) -> dict[str, Any]:
 
 
 def told(*count: Any) -> dict[str, Any]:
-    return candidate(range=0, told=json.dumps(Told(0, *count)))
+    return candidate(range=0, told=json.dumps(LineCount(0, *count)))
 
 
 def row(key: bytes, target: str | None, fault: str | None = None) -> dict[str, Any]:
@@ -27,13 +27,13 @@ def row(key: bytes, target: str | None, fault: str | None = None) -> dict[str, A
 
 
 def counted(summary: Summary) -> dict[str, tuple[int, int]]:
-    assert all(list(kinds) == [Kind.REFERENCED] for kinds in summary.counts.values())
+    assert all(list(kinds) == [FindingClass.REFERENCED] for kinds in summary.counts.values())
     return {usecase: (each.number, each.size) for usecase, kinds in summary.counts.items() for each in kinds.values()}
 
 
 def test_what_is_judged_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "CHUNK", 2)
-    joined = Joined()
+    joined = JoinedCounts()
     lines = [
         told("a", 5, 500), candidate(name="a/1", size=100, generation=7), candidate(name="a/2", generation=7), row(b"a", "a/3"),
         row(b"a", "a/3"), row(b"\xff", None, "no text"), told(None, 4, 0), told("a", 2, 50), told("b", 1, 9), candidate(range=0),
@@ -46,7 +46,7 @@ def test_what_is_judged_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_some_task_counted_as_of_others_is_of_others() -> None:
-    joined = Joined()
+    joined = JoinedCounts()
     list(joined.chunks([told("a", 5, 500), told("(others)", 10, 30), candidate(name="b/1", size=10), candidate(name="a/1", size=20)]))
     summary = joined.rest()
     assert summary.names == 13 and counted(summary) == {"(others)": (13, 500)}

@@ -12,7 +12,7 @@ import pytest
 
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.inventory import lines, shards
-from recovery.audit.inventory.lines import ROW_BITS, Counts, Files, Told
+from recovery.audit.inventory.lines import ROW_BITS, InventoryCounts, InventoryFiles, LineCount
 from recovery.audit.inventory.report import open_export, open_report
 from recovery.audit.names import is_of, usecase_of
 from recovery.audit.plan import split
@@ -53,24 +53,25 @@ def test_a_row_names_its_own_blob_as_everywhere_else() -> None:
 @pytest.mark.parametrize("bounds", [BOUNDS, split([]), split(["\uffee", "\U00010000"]), split(NAMES[1:])])
 def test_ranges_are_found_in_the_order_of_bytes(bounds: Any) -> None:
     expected = [max(number for number, each in enumerate(bounds) if each.start.encode() <= name.encode()) for name in NAMES]
-    counts = Counts(bounds)
+    counts = InventoryCounts(bounds)
     assert [counts.range_of(name) for name in NAMES] == expected
     counts.add_rows(texts(None, *reversed(NAMES)))
     assert {told.range: told.number for told in counts.told()} == {number: expected.count(number) for number in expected}
 
 
 def test_blobs_and_rows_are_counted_by_range(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = Counts(BOUNDS)
+    counts = InventoryCounts(BOUNDS)
     counts.add_blobs(texts("z/objects/3", "a", "a/objects/1", "a/objects/2", "/x"), pa.array([20, 20, None, 20, 20], pa.int64()))
     counts.add_blobs(texts("a/objects/1"), pa.array([2**62], pa.int64()))
     counts.add_blobs(texts(), pa.array([], pa.int64()))
     counts.add_rows(texts("a", None, "foo-bar/1"))
     assert sorted(counts.told(), key=repr) == sorted([
-        Told(0, "(none)", 2, 40), Told(0, "a", 3, 2**62 + 20), Told(2, "z", 1, 20), Told(0, None, 1, 0), Told(2, None, 1, 0),
+        LineCount(0, "(none)", 2, 40), LineCount(0, "a", 3, 2**62 + 20), LineCount(2, "z", 1, 20), LineCount(0, None, 1, 0),
+        LineCount(2, None, 1, 0),
     ], key=repr)  # fmt: skip
     monkeypatch.setattr(lines, "USECASES_MAX", 2)
     counts.add_blobs(texts("y/1"), pa.array([7], pa.int64()))
-    assert [told for told in counts.told() if told.usecase] == [Told(0, "(others)", 5, 2**62 + 60), Told(2, "(others)", 2, 27)]
+    assert [told for told in counts.told() if told.usecase] == [LineCount(0, "(others)", 5, 2**62 + 60), LineCount(2, "(others)", 2, 27)]
 
 
 def test_a_file_is_read_again_at_the_rows_that_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +80,7 @@ def test_a_file_is_read_again_at_the_rows_that_are_left(tmp_path: Path, monkeypa
     listed = [line(None), line("gone/1", deleted=True), *(line(f"a/{number}", size=number) for number in range(7)), line("")]
     report = open_report(str(write_report(tmp_path / "report", listed, SystemRuntime().wall_ns() - 10**9, shards=1)), "b", SystemRuntime())
     table = {b"~x": [("fm", b"r", 5, b"x")], b"none": [], **{f"k{number}".encode(): [("fm", b"r", 5, b"a/9")] for number in range(6)}}
-    files = Files(report, open_export(write_export(tmp_path / "export", table), SystemRuntime()))
+    files = InventoryFiles(report, open_export(write_export(tmp_path / "export", table), SystemRuntime()))
     blobs = [row for row in rows_of(lines.of_blobs(report, BOUNDS, batches(0))) if row["name"]]
     rows = [row for row in rows_of(lines.of_export(files, BOUNDS, 9, batches(0))) if row["target"]]
     assert (
@@ -89,7 +90,7 @@ def test_a_file_is_read_again_at_the_rows_that_are_left(tmp_path: Path, monkeypa
         and {row["at"] >> ROW_BITS for row in rows} == {1}
     )
     at = sorted([blobs[0]["at"], blobs[4]["at"], blobs[4]["at"], blobs[6]["at"], rows[2]["at"], rows[5]["at"]])
-    told = json.dumps(Told(3, "a", 7, 21))
+    told = json.dumps(LineCount(3, "a", 7, 21))
     asked = [
         {"at": None, "key": None, "target": None, "fault": None, "told": told},
         {"at": None, "key": b"\xff", "target": None, "fault": "no text", "told": None},

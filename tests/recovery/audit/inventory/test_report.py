@@ -11,7 +11,7 @@ import pytest
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.inventory import shards
-from recovery.audit.inventory.report import Report, check_buckets, check_repeats, check_rows, open_report
+from recovery.audit.inventory.report import InventoryReport, check_buckets, check_repeats, check_rows, open_report
 from tests.given.inventory_report import CONFIG, FIELDS, line, write_report
 
 NOW_NS = 1_790_000_000 * 10**9
@@ -25,7 +25,7 @@ class At(SystemRuntime):
         return NOW_NS
 
 
-def read(where: Path, bucket: str = "b", **options: Any) -> Report:
+def read(where: Path, bucket: str = "b", **options: Any) -> InventoryReport:
     return open_report(str(where), bucket, At(), **options)
 
 
@@ -163,6 +163,6 @@ def test_a_name_that_a_shard_lists_twice_is_refused_and_its_deleted_generations_
         repeats(read(tmp_path / "2"))
 
 
-def repeats(report: Report) -> None:
+def repeats(report: InventoryReport) -> None:
     looked = [row for shard in range(len(report.shards)) for row in shards.look_over(report, shard).to_pylist()]
     check_repeats(report, [(each["shard"], each["repeated"], each["sketch"]) for each in looked])

@@ -17,13 +17,13 @@ from changelog.base.errors import CorruptRecordError, TieredError
 from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import GcsEmulator
 from recovery.feed import Message
-from recovery.feed.files import Form, is_left_out, read, read_all
+from recovery.feed.files import FileFormat, is_left_out, read, read_all
 from recovery.feed.sinks.bucket import BucketSink
 from recovery.feed.sinks.directory import DirectorySink
 from recovery.feed.sinks.http import HttpSink
 from recovery.feed.sinks.kafka import KafkaSink
 from recovery.feed.sinks.open import open_sink
-from recovery.feed.sinks.sink import Held, Owner, Sink, Suffix
+from recovery.feed.sinks.sink import Owner, Sink, SinkContent, Suffix
 from recovery.http.receiver import make_receiver
 from tests.given.kafka import KafkaMock, kafka_mock
 from tests.given.parcels import GENERATION, NOW, expected, large, parcel, parcels, viewed
@@ -107,7 +107,7 @@ class Topic(Place):
         """As `kcat` writes them to a file: a line each, or bare Avro."""
         values, end = self.files().values(), b"\n" if suffix == "json" else b""
         (tmp_path / "consumed").write_bytes(b"".join(value + end for value in values))
-        return [located.message for located in read(tmp_path / "consumed", Form.JSON if suffix == "json" else Form.BARE)]
+        return [located.message for located in read(tmp_path / "consumed", FileFormat.JSON if suffix == "json" else FileFormat.BARE)]
 
 
 @pytest.fixture(scope="module")
@@ -262,24 +262,24 @@ async def test_a_sink_tells_what_it_holds_and_whose_it_is(place: Place) -> None:
             assert await sink.look(GENERATION, 0) is None
             assert not await sink.claim(MINE)
             return
-        assert await sink.look(GENERATION, 0) == Held(None, None, ())
+        assert await sink.look(GENERATION, 0) == SinkContent(None, None, ())
         assert await sink.claim(MINE)
-        assert await sink.look(GENERATION, 0) == Held(MINE, None, ())
+        assert await sink.look(GENERATION, 0) == SinkContent(MINE, None, ())
         for each in (*feed, later[0]):
             await sink.deliver(each)
         times = tuple(each.time for each in feed)
-        assert await sink.look(GENERATION, 0) == Held(MINE, GENERATION + 7, times)
-        assert await sink.look(GENERATION, NOW + 5) == Held(MINE, GENERATION + 7, times[2:])
-        assert await sink.look(GENERATION, NOW + 6) == Held(MINE, GENERATION + 7, times[3:])
-        assert await sink.look(GENERATION + 7, 0) == Held(MINE, GENERATION + 7, (0,))
-        assert await sink.look(GENERATION - 1, 0) == Held(MINE, GENERATION + 7, ())
+        assert await sink.look(GENERATION, 0) == SinkContent(MINE, GENERATION + 7, times)
+        assert await sink.look(GENERATION, NOW + 5) == SinkContent(MINE, GENERATION + 7, times[2:])
+        assert await sink.look(GENERATION, NOW + 6) == SinkContent(MINE, GENERATION + 7, times[3:])
+        assert await sink.look(GENERATION + 7, 0) == SinkContent(MINE, GENERATION + 7, (0,))
+        assert await sink.look(GENERATION - 1, 0) == SinkContent(MINE, GENERATION + 7, ())
 
 
 async def test_the_first_of_two_feeds_keeps_the_place(place: Place) -> None:
     if not place.by_name:
         pytest.skip("a topic takes no mark")
     async with sink_of(place) as sink, sink_of(place) as other:
-        assert (await sink.look(GENERATION, 0), await other.look(GENERATION, 0)) == (Held(None, None, ()),) * 2
+        assert (await sink.look(GENERATION, 0), await other.look(GENERATION, 0)) == (SinkContent(None, None, ()),) * 2
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(sink.claim, MINE)
             tasks.start_soon(other.claim, OTHER)

@@ -16,10 +16,10 @@ from emulators.world.runtime import SimulatedRuntime
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.feed.writer.delivery import Delivery
 from recovery.feed.writer.positions import note_name
-from recovery.feed.writer.writer import Step
+from recovery.feed.writer.writer import StepResult
 from tests.given.fed_store import OWNER, FedStore, ListSink, fed_store, object_id
 from tiered.protocol.backends import Tombstone
-from tiered.testing.log import MemoryChangeLog, Stored
+from tiered.testing.log import MemoryChangeLog, StoredEntry
 
 pytestmark = pytest.mark.anyio
 
@@ -183,9 +183,9 @@ async def test_a_paused_writer_still_gives_signs_of_life() -> None:
         run.writer.waiting[0] = replace(run.writer.waiting[0], staged=replace(run.writer.waiting[0].staged, bytes=1 << 41))
         await store.runtime.sleep(31)
         before = run.writer.checkpoint.seq
-        assert await run.writer.step() is Step.PAUSED
+        assert await run.writer.step() is StepResult.PAUSED
         assert run.writer.checkpoint.seq == before + 1
-        assert await run.writer.step() is Step.PAUSED
+        assert await run.writer.step() is StepResult.PAUSED
         assert run.writer.checkpoint.seq == before + 1
 
 
@@ -254,7 +254,7 @@ async def test_a_kept_entry_that_is_garbage_is_parked_and_the_others_go_on() -> 
         await store.run_once()
         await store.put("a")
         key = next(iter(store.log.stored))
-        store.log.stored[f"{key}-garbage"] = Stored(b"garbage", 0, DONE)
+        store.log.stored[f"{key}-garbage"] = StoredEntry(b"garbage", 0, DONE)
         run = await store.run_once()
         assert run.counts.hints == 1
         await store.put("b")
@@ -301,7 +301,7 @@ async def test_an_entry_that_is_garbage_and_cannot_be_parked_does_not_begin_a_pa
         log.stored, log.values, log.notes, log.presence = store.log.stored, store.log.values, store.log.notes, store.log.presence
         store.backends = replace(store.backends, log=log)
         await store.run_once()
-        store.log.stored[f"{LOG_PREFIX}00/garbage"] = Stored(b"garbage", 0, DONE)
+        store.log.stored[f"{LOG_PREFIX}00/garbage"] = StoredEntry(b"garbage", 0, DONE)
         await store.put("a")
         run = store.run()
         await run.writer.open()

@@ -18,7 +18,7 @@ from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
 from recovery.feed.writer.overdue import Covered, release_overdue, set_gap
 from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, World
 from tiered.open import Backends
-from tiered.testing.log import Stored
+from tiered.testing.log import StoredEntry
 
 pytestmark = pytest.mark.anyio
 
@@ -203,7 +203,7 @@ async def test_with_a_damaged_checkpoint_nothing_is_cleaned_up(world: World) -> 
 
 async def test_what_cannot_be_read_is_parked_and_the_rest_goes_on(world: World, caplog: pytest.LogCaptureFixture) -> None:
     damaged, wrong = await planted(world), await planted(world)
-    world.log.target.stored[damaged.key] = Stored(b"nonsense", 0, DONE)
+    world.log.target.stored[damaged.key] = StoredEntry(b"nonsense", 0, DONE)
     bad = replace(wrong, change=replace(wrong.change, new="of/objects/another"))
     world.log.target.stored.pop(wrong.key)
     assert await world.log.target.keep(await world.log.target.record(bad.change, "dead"))

@@ -13,12 +13,12 @@ from changelog.change import DONE, Change, ChangeId, Entry
 from changelog.noop import NoopChangeLog
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
 from recovery.feed.writer.positions import Position, advance
-from recovery.feed.writer.source import Counts, FeedSource, Kept, acknowledged, count_kept
+from recovery.feed.writer.source import FeedSource, FeedWriterCounts, RetainedEntries, acknowledged, count_kept
 from recovery.statistics import counting
 from recovery.statistics.persisted import Document, read_statistics
-from recovery.statistics.verdict import Kind
+from recovery.statistics.verdict import SourceState
 from tests.given.tapped_store import World
-from tiered.testing.log import Stored
+from tiered.testing.log import StoredEntry
 
 pytestmark = pytest.mark.anyio
 
@@ -38,9 +38,9 @@ async def world(anyio_backend: Any) -> World:
     return World()
 
 
-def source(world: World, counts: Counts | None = None, to: tuple[str, ...] = (ONE, TWO)) -> FeedSource:
+def source(world: World, counts: FeedWriterCounts | None = None, to: tuple[str, ...] = (ONE, TWO)) -> FeedSource:
     settings = world.settings(changelog="sqlite", feed={"enabled": True, "to": to})
-    return FeedSource(world.log, world.runtime, settings, "writer", counts or Counts())
+    return FeedSource(world.log, world.runtime, settings, "writer", counts or FeedWriterCounts())
 
 
 def put(world: World, checkpoint: Checkpoint) -> None:
@@ -72,14 +72,14 @@ async def keep(world: World, count: int) -> list[Entry]:
 
 
 async def test_kept_entries_are_counted_with_the_oldest_and_open_ones_are_not(world: World) -> None:
-    assert await count_kept(world.log, world.runtime) == Kept(0, False, None)
+    assert await count_kept(world.log, world.runtime) == RetainedEntries(0, False, None)
     began_ms = await world.log.target.announce("clock")
     await keep(world, 1)
     await world.runtime.sleep(5)
     await world.log.target.record(Change(ChangeId.new(world.runtime), "notes/objects/k"), "owner")
     [unreadable] = await keep(world, 1)
-    world.log.target.stored[unreadable.key] = Stored(b"nonsense", 0, DONE)
-    assert await count_kept(world.log, world.runtime) == Kept(2, False, began_ms)
+    world.log.target.stored[unreadable.key] = StoredEntry(b"nonsense", 0, DONE)
+    assert await count_kept(world.log, world.runtime) == RetainedEntries(2, False, began_ms)
 
 
 async def test_many_kept_entries_are_estimated_and_no_verdict_rests_on_that(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,9 +94,9 @@ async def test_many_kept_entries_are_estimated_and_no_verdict_rests_on_that(worl
     found = await count_kept(world.log, world.runtime)
     assert found.estimated and found.entries is not None and 250 < found.entries < 600 and found.oldest_ms is not None
     document = await told(world, source(world))
-    assert (document.offsets, document.total().lag, document.verdict().kind) == (None, None, Kind.UNKNOWN)
+    assert (document.offsets, document.total().lag, document.verdict().kind) == (None, None, SourceState.UNKNOWN)
     del world.log.hooks["kept"]
-    assert await count_kept(world.log, world.runtime) == Kept(400, False, found.oldest_ms) and len(kept) == 400
+    assert await count_kept(world.log, world.runtime) == RetainedEntries(400, False, found.oldest_ms) and len(kept) == 400
 
 
 # --- the offsets ---------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ async def test_many_kept_entries_are_estimated_and_no_verdict_rests_on_that(worl
 async def test_without_a_checkpoint_nothing_is_reported(world: World) -> None:
     await source(world).report()
     assert await read_statistics(world.log.target, "feed") is None
-    await FeedSource(NoopChangeLog(), world.runtime, world.settings(), "writer", Counts()).report()
+    await FeedSource(NoopChangeLog(), world.runtime, world.settings(), "writer", FeedWriterCounts()).report()
 
 
 async def test_outstanding_is_committed_and_waiting_and_processed_is_what_every_sink_has(world: World) -> None:
@@ -151,10 +151,10 @@ async def test_a_hint_that_leads_to_no_update_makes_no_offset_go_back(world: Wor
 async def test_a_restart_goes_on_where_the_writer_before_ended(world: World) -> None:
     put(world, committed(10))
     await advance(world.log, Position(ONE, G, 900, 6))
-    counts = Counts(hints=9, hint_bytes=90, staged=11, committed=10)
+    counts = FeedWriterCounts(hints=9, hint_bytes=90, staged=11, committed=10)
     await told(world, source(world, counts, (ONE,)))
     await advance(world.log, Position(ONE, G, 900, 10))
-    total = (await told(world, source(world, Counts(hints=1, hint_bytes=10, staged=1), (ONE,)))).total()
+    total = (await told(world, source(world, FeedWriterCounts(hints=1, hint_bytes=10, staged=1), (ONE,)))).total()
     assert (total.outstanding_values, total.processed_values) == (10, 10)
     assert (total.messages_received, total.bytes_received, total.updates_staged, total.updates_committed) == (10, 100, 12, 10)
 
@@ -185,10 +185,10 @@ async def test_a_sink_that_is_away_makes_the_feed_stall_in_the_verdict(world: Wo
     for _ in range(3):
         await world.runtime.sleep(20)
         found = await told(world, reporter)
-    assert found.verdict().kind is Kind.STALLED
+    assert found.verdict().kind is SourceState.STALLED
     await advance(world.log, Position(ONE, G, 900, 10))
     await world.runtime.sleep(20)
-    assert (await told(world, reporter)).verdict().kind is Kind.HEALTHY
+    assert (await told(world, reporter)).verdict().kind is SourceState.HEALTHY
 
 
 # --- the snapshot --------------------------------------------------------------------------------------
