@@ -229,12 +229,24 @@ def badly_named(root: Path) -> list[str]:
     return [f"{file} has a name that says nothing" for file, _ in modules(root) if NAMES_BANNED & set(Path(file).stem.split("_"))]
 
 
+def named_twice(root: Path) -> list[str]:
+    """A search for a class, or a stack trace, leads to one class: tests and benchmarks count, too."""
+    homes: dict[str, list[str]] = {}
+    for package in (*PACKAGES, "benchmarks", "examples", "tests"):
+        for path in sorted((root / package).rglob("*.py")):
+            for node in ast.walk(parsed(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    homes.setdefault(node.name, []).append(f"{path.relative_to(root).as_posix()}:{node.lineno}")
+    return [f"class {name}: {', '.join(places)}" for name, places in sorted(homes.items()) if len(places) > 1]
+
+
 def untyped(root: Path) -> list[str]:
     """The simulators need no marker: they are not shipped."""
     return [f"{package} has no py.typed" for package in PACKAGES if package != SIMULATORS and not (root / package / "py.typed").is_file()]
 
 
-CHECKS: list[Check] = [against_the_arrows, in_no_folder, away_from_home, imported_by_name, without_docstring, badly_named, untyped]
+CHECKS: list[Check] = [against_the_arrows, in_no_folder, away_from_home, imported_by_name, without_docstring, badly_named, named_twice,
+untyped]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -356,6 +368,12 @@ def test_a_name_that_says_nothing_is_found_and_metadata_is_not(clean: Path) -> N
     plant(clean, "tiered/upload_manager.py", "")
     plant(clean, "recovery/utils.py", "")
     assert badly_named(clean) == ["tiered/upload_manager.py has a name that says nothing", "recovery/utils.py has a name that says nothing"]
+
+
+def test_a_second_class_of_one_name_is_found(clean: Path) -> None:
+    plant(clean, "tiered/storage.py", "class Page: ...\nclass Row: ...\n")
+    plant(clean, "tests/test_storage.py", "def test_it() -> None:\n    class Page: ...\n")
+    assert named_twice(clean) == ["class Page: tiered/storage.py:2, tests/test_storage.py:3"]
 
 
 def test_a_package_without_its_types_marker_is_found(clean: Path) -> None:

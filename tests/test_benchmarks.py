@@ -320,12 +320,12 @@ class _Sent:
 
     unary_stream = unary_unary
 
-    def _answer(self, request: Any, response: Any) -> _Answer:
+    def _answer(self, request: Any, response: Any) -> _CannedAnswer:
         self.requests.append(request.SerializeToString(deterministic=True))
-        return _Answer(response)
+        return _CannedAnswer(response)
 
 
-class _Answer:
+class _CannedAnswer:
     def __init__(self, response: Any) -> None:
         self._response = response
 

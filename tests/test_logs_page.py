@@ -37,19 +37,19 @@ LINE = re.compile(r"\| `(\w+)` \| (\w+(?:, \w+)*) \| ([^|]*) \| [^|]+ \|")
 
 
 @dataclass
-class Event:
+class LoggedEvent:
     levels: set[str] = field(default_factory=set)
     fields: set[str] = field(default_factory=set)
 
 
 @dataclass
-class Found:
-    events: dict[str, Event] = field(default_factory=lambda: defaultdict(Event))
+class LoggedEvents:
+    events: dict[str, LoggedEvent] = field(default_factory=lambda: defaultdict(LoggedEvent))
     wrong: list[str] = field(default_factory=list)
 
 
-def in_code(files: dict[str, str]) -> Found:
-    found = Found()
+def in_code(files: dict[str, str]) -> LoggedEvents:
+    found = LoggedEvents()
     for file, text in files.items():
         tree = ast.parse(text)
         for node in ast.walk(tree):
@@ -58,7 +58,7 @@ def in_code(files: dict[str, str]) -> Found:
     return found
 
 
-def _look(file: str, tree: ast.Module, call: ast.Call, found: Found) -> None:
+def _look(file: str, tree: ast.Module, call: ast.Call, found: LoggedEvents) -> None:
     match call.func:
         case ast.Attribute(ast.Name("logger" | "logging" | "log"), name) if name in LOGGING:
             if (file, name) != ("recovery/logs.py", "basicConfig"):
@@ -99,13 +99,13 @@ def _expanded(file: str, tree: ast.Module, value: ast.expr) -> set[str]:
     return {str(key.value) for key in returned.keys if isinstance(key, ast.Constant)}
 
 
-def in_page(text: str) -> dict[str, Event]:
+def in_page(text: str) -> dict[str, LoggedEvent]:
     return {
-        name: Event(set(levels.split(", ")), set(re.findall(r"`(\w+)`", named))) for name, levels, named in LINE.findall(text)
+        name: LoggedEvent(set(levels.split(", ")), set(re.findall(r"`(\w+)`", named))) for name, levels, named in LINE.findall(text)
     }
 
 
-def differences(code: dict[str, Event], page: dict[str, Event]) -> Iterator[str]:
+def differences(code: dict[str, LoggedEvent], page: dict[str, LoggedEvent]) -> Iterator[str]:
     yield from (f"{name} is only in {'the code' if name in code else 'the page'}" for name in sorted(code.keys() ^ page.keys()))
     for name in sorted(code.keys() & page.keys()):
         for what in ("levels", "fields"):
@@ -145,7 +145,7 @@ PLANTED = 'events.warning("gone", error, key=1)\nevents.info("gone", count=2, **
 
 def test_events_are_found_with_their_fields_and_levels() -> None:
     found = in_code({"tiered/a.py": PLANTED})
-    assert found.events == {"gone": Event({"warning", "info"}, {"key", "count", "id"})} and found.wrong == []
+    assert found.events == {"gone": LoggedEvent({"warning", "info"}, {"key", "count", "id"})} and found.wrong == []
     page = in_page("| `gone` | info, warning | `key`, `count`, `id` | It is gone. |")
     assert list(differences(found.events, page)) == []
 

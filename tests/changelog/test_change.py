@@ -35,7 +35,7 @@ GOLDEN = {
 }
 
 
-class FixedRuntime(SystemRuntime):
+class FixedChanceRuntime(SystemRuntime):
     def __init__(self, wall_ns: int, seed: int = 0) -> None:
         self.random = Random(seed)
         self._wall_ns = wall_ns
@@ -48,18 +48,18 @@ class FixedRuntime(SystemRuntime):
 
 
 def test_a_change_id_knows_when_it_was_made() -> None:
-    assert ChangeId.new(FixedRuntime(1_700_000_000_123_456_789)).created_ms == 1_700_000_000_123
+    assert ChangeId.new(FixedChanceRuntime(1_700_000_000_123_456_789)).created_ms == 1_700_000_000_123
     assert ID.created_ms == 0x018BCFE56800
 
 
 def test_ids_are_in_the_order_of_their_creation() -> None:
-    ids = [ChangeId.new(FixedRuntime(ms * 1_000_000, seed=ms)) for ms in range(1_700_000_000_000, 1_700_000_000_300)]
+    ids = [ChangeId.new(FixedChanceRuntime(ms * 1_000_000, seed=ms)) for ms in range(1_700_000_000_000, 1_700_000_000_300)]
     assert ids == sorted(ids)
 
 
 @given(st.integers(0, (1 << 48) - 1), st.integers())
 def test_a_new_id_is_a_version_7_uuid_and_no_two_of_a_moment_are_equal(ms: int, seed: int) -> None:
-    runtime = FixedRuntime(ms * 1_000_000, seed)
+    runtime = FixedChanceRuntime(ms * 1_000_000, seed)
     one, other = uuid7(runtime), uuid7(runtime)
     assert one.version == 7 and one.variant == "specified in RFC 4122" and one != other
     assert ChangeId(str(one)).created_ms == ms

@@ -50,7 +50,7 @@ class ClockBehind(SystemRuntime):
         return super().monotonic() - self.seconds
 
 
-class Ground(Command):
+class FaultyStore(Command):
     """`tiered` on a store with three objects that have blobs, and what faults are planted with.
 
     `mount`: as the fixture. `held`: is closed at the end of the test.
@@ -143,7 +143,7 @@ class Fault:
     `metrics`: gauges of `/metrics` and their least value.
     """
 
-    plant: Callable[[Ground], None]
+    plant: Callable[[FaultyStore], None]
     level: StatusLevel = StatusLevel.OK
     code: int = 0
     says: dict[str, str] = field(default_factory=dict)
@@ -156,20 +156,20 @@ class Fault:
 # --- data --------------------------------------------------------------------------------------------
 
 
-def nothing(ground: Ground) -> None:
+def nothing(ground: FaultyStore) -> None:
     ground.announce()
 
 
-def lost_unseen(ground: Ground) -> None:
+def lost_unseen(ground: FaultyStore) -> None:
     ground.blob().unlink()
 
 
-def lost_since_a_clean_audit(ground: Ground) -> None:
+def lost_since_a_clean_audit(ground: FaultyStore) -> None:
     ground.audit()
     ground.blob().unlink()
 
 
-def lost_and_read(ground: Ground) -> None:
+def lost_and_read(ground: FaultyStore) -> None:
     """By a service. `tiered get` opens the store for reading, which writes nothing."""
     ground.blob().unlink()
 
@@ -182,34 +182,34 @@ def lost_and_read(ground: Ground) -> None:
     ground("get", NAME, code=6)
 
 
-def lost_and_audited(ground: Ground) -> None:
+def lost_and_audited(ground: FaultyStore) -> None:
     ground.blob().unlink()
     ground.audit()
 
 
-def lost_beside_a_narrow_clean_audit(ground: Ground) -> None:
+def lost_beside_a_narrow_clean_audit(ground: FaultyStore) -> None:
     lost_and_audited(ground)
     ground.audit(scope="media/objects/day/04")
 
 
-def audited_narrowly(ground: Ground) -> None:
+def audited_narrowly(ground: FaultyStore) -> None:
     ground.blob().unlink()
     ground.audit(scope="media/objects/day/04")
 
 
-def audited_with_a_mistyped_scope(ground: Ground) -> None:
+def audited_with_a_mistyped_scope(ground: FaultyStore) -> None:
     ground.blob().unlink()
     ground("audit", "run", "--engine", "local", "--parallel", "1", "--usecase", "medai", "--to", "mistyped", code=range(8))
     assert ground.ended != 0, "a scope without a name is clean"
 
 
-def audited_long_ago(ground: Ground) -> None:
+def audited_long_ago(ground: FaultyStore) -> None:
     ground.audit()
     month_ns = 30 * 86_400 * 10**9
     ground.sql("UPDATE notes SET value = CAST(? AS BLOB) WHERE name = 'audit/last'", _shifted(ground, month_ns))
 
 
-def _shifted(ground: Ground, by_ns: int) -> str:
+def _shifted(ground: FaultyStore, by_ns: int) -> str:
     with closing(sqlite3.connect(ground.store / "tiered.db")) as database:
         [(raw,)] = database.execute("SELECT value FROM notes WHERE name = 'audit/last'")
     value = json.loads(raw)
@@ -219,28 +219,28 @@ def _shifted(ground: Ground, by_ns: int) -> str:
     return json.dumps(value)
 
 
-def payload_rotten(ground: Ground) -> None:
+def payload_rotten(ground: FaultyStore) -> None:
     raw = bytearray(ground.blob().read_bytes())
     raw[100] ^= 1
     ground.blob().write_bytes(raw)
     ground.audit()
 
 
-def row_damaged(ground: Ground) -> None:
+def row_damaged(ground: FaultyStore) -> None:
     ground.sql("UPDATE rows SET target = 'x' || target WHERE path = ?", NAME)
 
 
-def row_damaged_and_audited(ground: Ground) -> None:
+def row_damaged_and_audited(ground: FaultyStore) -> None:
     row_damaged(ground)
     ground.audit()
 
 
-def blobs_away(ground: Ground) -> None:
+def blobs_away(ground: FaultyStore) -> None:
     (ground.store / "blobs").rename(ground.directory / "elsewhere")
 
 
 @contextmanager
-def _restored_after(ground: Ground) -> Iterator[None]:
+def _restored_after(ground: FaultyStore) -> Iterator[None]:
     """Backs the database up, and restores the backup at the end of the block."""
     with closing(sqlite3.connect(ground.store / "tiered.db")) as live, closing(sqlite3.connect(ground.directory / "backup")) as backup:
         live.backup(backup)
@@ -250,13 +250,13 @@ def _restored_after(ground: Ground) -> Iterator[None]:
     (ground.directory / "backup").rename(ground.store / "tiered.db")
 
 
-def restored_from_a_backup(ground: Ground) -> None:
+def restored_from_a_backup(ground: FaultyStore) -> None:
     """The database is older than the blobs: the row names a blob that was replaced since."""
     with _restored_after(ground):
         ground.put()
 
 
-def restored_from_a_backup_and_audited(ground: Ground) -> None:
+def restored_from_a_backup_and_audited(ground: FaultyStore) -> None:
     restored_from_a_backup(ground)
     ground.audit()
 
@@ -264,7 +264,7 @@ def restored_from_a_backup_and_audited(ground: Ground) -> None:
 # --- the disk ----------------------------------------------------------------------------------------
 
 
-def disk_full_in_use(ground: Ground) -> None:
+def disk_full_in_use(ground: FaultyStore) -> None:
     """SQLite's log was made while there was room, so commits still succeed."""
     database = sqlite3.connect(ground.store / "tiered.db")
     ground.held.callback(database.close)
@@ -272,47 +272,47 @@ def disk_full_in_use(ground: Ground) -> None:
     fill(ground.store)
 
 
-def disk_full_at_rest(ground: Ground) -> None:
+def disk_full_at_rest(ground: FaultyStore) -> None:
     fill(ground.store)
 
 
-def disk_read_only(ground: Ground) -> None:
+def disk_read_only(ground: FaultyStore) -> None:
     ground.mount(ground.store, "-o", "remount,ro")
 
 
 # --- recovery ----------------------------------------------------------------------------------------
 
 
-def no_daemon(ground: Ground) -> None:
+def no_daemon(ground: FaultyStore) -> None:
     ground.plant_entries(1)
 
 
-def daemons_do_nothing(ground: Ground) -> None:
+def daemons_do_nothing(ground: FaultyStore) -> None:
     ground.report(arriving=1, done=0)
 
 
-def backlog_grows(ground: Ground) -> None:
+def backlog_grows(ground: FaultyStore) -> None:
     ground.report(arriving=4, done=1)
 
 
-def stuck(ground: Ground) -> None:
+def stuck(ground: FaultyStore) -> None:
     plant(ground.store, "media/objects/other/01a20240-88a3-7222-a8f7-a95a1ed378e8")
     ground("recover", "--once", code=6)
     ground.announce()
 
 
-def entry_damaged(ground: Ground) -> None:
+def entry_damaged(ground: FaultyStore) -> None:
     ground.plant_entries(1)
     ground.sql("UPDATE changes SET value = x'00'")
 
 
-def note_damaged(ground: Ground, name: str) -> None:
+def note_damaged(ground: FaultyStore, name: str) -> None:
     ground.report(arriving=0, done=0)
     ground.audit()
     ground.sql("UPDATE notes SET value = x'00' WHERE name = ?", name)
 
 
-def clock_ahead(ground: Ground) -> None:
+def clock_ahead(ground: FaultyStore) -> None:
     """A daemon wrote its presence row when the clock was an hour ahead, and died."""
     ground.announce(-3600)
     ground.plant_entries(1)
@@ -321,12 +321,12 @@ def clock_ahead(ground: Ground) -> None:
 # --- the change feed ---------------------------------------------------------------------------------
 
 
-def no_writer(ground: Ground) -> None:
+def no_writer(ground: FaultyStore) -> None:
     ground.feeds()
     ground.put()
 
 
-def sink_fails(ground: Ground) -> None:
+def sink_fails(ground: FaultyStore) -> None:
     ground.feeds()
     ground.publish()
     generation = next((ground.directory / "out").glob("generation-*"))
@@ -336,7 +336,7 @@ def sink_fails(ground: Ground) -> None:
     ground.publish(code=range(8))
 
 
-def sink_with_a_hole(ground: Ground) -> None:
+def sink_with_a_hole(ground: FaultyStore) -> None:
     ground.feeds()
     for _ in range(3):
         ground.publish()
@@ -347,7 +347,7 @@ def sink_with_a_hole(ground: Ground) -> None:
     ground.publish(code=range(8))
 
 
-def sink_restored_from_a_backup(ground: Ground) -> None:
+def sink_restored_from_a_backup(ground: FaultyStore) -> None:
     ground.feeds()
     ground.publish()
     subprocess.run(["cp", "-a", "out", "backup-of-out"], cwd=ground.directory, check=True)
@@ -358,7 +358,7 @@ def sink_restored_from_a_backup(ground: Ground) -> None:
     ground.publish(code=range(8))
 
 
-def feed_off_and_on(ground: Ground) -> None:
+def feed_off_and_on(ground: FaultyStore) -> None:
     """While it was off, an object was replaced and its old blob deleted, so the feed shows a reference that is gone."""
     ground.feeds()
     ground.publish()
@@ -368,15 +368,15 @@ def feed_off_and_on(ground: Ground) -> None:
     ground.environment["TIERED_FEED__ENABLED"] = "true"
 
 
-def process_with_the_feed_off(ground: Ground) -> None:
+def process_with_the_feed_off(ground: FaultyStore) -> None:
     ground.feeds()
     ground.publish()
     ground.run(lambda backends: FeedOffNotifier(backends.log, SystemRuntime(), "web-7").tell())
 
 
-def sink_of_two_stores(ground: Ground) -> None:
+def sink_of_two_stores(ground: FaultyStore) -> None:
     ground.feeds()
-    other = Ground(ground.directory / "other", ground.mount)
+    other = FaultyStore(ground.directory / "other", ground.mount)
     other.directory.mkdir()
     other.environment |= {name: value for name, value in ground.environment.items() if "FEED" in name}
     other.put_all()
@@ -384,7 +384,7 @@ def sink_of_two_stores(ground: Ground) -> None:
     ground.publish(code=range(8))
 
 
-def feed_of_the_store_restored(ground: Ground) -> None:
+def feed_of_the_store_restored(ground: FaultyStore) -> None:
     ground.feeds()
     ground.publish()
     ground.put()
@@ -392,7 +392,7 @@ def feed_of_the_store_restored(ground: Ground) -> None:
         ground.publish()
 
 
-def feed_of_the_store_restored_and_run(ground: Ground) -> None:
+def feed_of_the_store_restored_and_run(ground: FaultyStore) -> None:
     feed_of_the_store_restored(ground)
     ground.publish(code=range(8))
 
@@ -403,7 +403,7 @@ NOBODY_LOOKED = "none has ended yet, so nobody has looked for lost data"
 
 
 
-def _name(plant: Callable[[Ground], None]) -> str:
+def _name(plant: Callable[[FaultyStore], None]) -> str:
     return plant.__name__ if not isinstance(plant, partial) else f"{plant.func.__name__}:{plant.keywords['name']}"
 
 

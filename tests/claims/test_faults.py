@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recovery.status.known import StatusLevel
-from tests.claims.faults import FAULTS, NAME, Ground
+from tests.claims.faults import FAULTS, NAME, FaultyStore
 from tests.given.small_disk import Mount, mount
 from tests.given.surfaces import ask
 
@@ -19,7 +19,7 @@ GREENEST_FIRST = (StatusLevel.OK, StatusLevel.UNKNOWN, StatusLevel.BEHIND, Statu
 @pytest.mark.parametrize("name", FAULTS)
 def test_no_surface_is_greener_than_the_truth(name: str, tmp_path: Path, mount: Mount) -> None:
     fault = FAULTS[name]
-    ground = Ground(tmp_path, mount)
+    ground = FaultyStore(tmp_path, mount)
     if name.startswith("disk_"):
         ground.store.mkdir()
         mount(ground.store, "-t", "tmpfs", "-o", "size=4m", "tiered-test")

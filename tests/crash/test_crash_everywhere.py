@@ -45,7 +45,7 @@ Act = Callable[[Client], Awaitable[object]]
 
 
 @dataclass(frozen=True)
-class Scenario:
+class CrashScenario:
     """`act` by one caller. `before`: what the object is, absent, small, large or legacy (a blob without revision).
 
     `rarely`: only `make sim` runs it, because another one makes the same calls in nearly the same order. `feed`: the
@@ -120,26 +120,26 @@ async def get_idle(client: Client) -> None:
     await client.get(OBJECT)
 
 
-def scenarios() -> Iterator[Scenario]:
+def scenarios() -> Iterator[CrashScenario]:
     for before in ("absent", "small", "large", "legacy"):
-        yield Scenario(f"put_small_on_{before}", before, put("new", SMALL))
-        yield Scenario(f"put_large_on_{before}", before, put("new", LARGE))
-        yield Scenario(f"delete_on_{before}", before, delete)
-    yield Scenario("put_broken_on_large", "large", put_broken)
-    yield Scenario("put_cancelled_on_large", "large", put_cancelled)
-    yield Scenario("get_idle_small", "idle small", get_idle)
-    yield Scenario("get_idle_large", "idle large", get_idle)
-    yield Scenario("put_small_if_absent_on_absent", "absent", lambda client: client.put(OBJECT, "new", SMALL, over=NOTHING))
-    yield Scenario("put_small_if_seen_on_small", "small", put_over_what_is_seen(SMALL))
-    yield Scenario("put_large_if_seen_on_large", "large", put_over_what_is_seen(LARGE))
-    yield Scenario("update_metadata_on_small", "small", update_metadata)
-    yield Scenario("rename_on_large", "large", rename)
-    yield Scenario("set_expiry_on_large", "large", set_expiry)
-    yield Scenario("rename_on_small", "small", rename, rarely=True)
-    yield Scenario("update_metadata_on_large", "large", update_metadata, rarely=True)
-    yield Scenario("set_expiry_on_small", "small", set_expiry, rarely=True)
+        yield CrashScenario(f"put_small_on_{before}", before, put("new", SMALL))
+        yield CrashScenario(f"put_large_on_{before}", before, put("new", LARGE))
+        yield CrashScenario(f"delete_on_{before}", before, delete)
+    yield CrashScenario("put_broken_on_large", "large", put_broken)
+    yield CrashScenario("put_cancelled_on_large", "large", put_cancelled)
+    yield CrashScenario("get_idle_small", "idle small", get_idle)
+    yield CrashScenario("get_idle_large", "idle large", get_idle)
+    yield CrashScenario("put_small_if_absent_on_absent", "absent", lambda client: client.put(OBJECT, "new", SMALL, over=NOTHING))
+    yield CrashScenario("put_small_if_seen_on_small", "small", put_over_what_is_seen(SMALL))
+    yield CrashScenario("put_large_if_seen_on_large", "large", put_over_what_is_seen(LARGE))
+    yield CrashScenario("update_metadata_on_small", "small", update_metadata)
+    yield CrashScenario("rename_on_large", "large", rename)
+    yield CrashScenario("set_expiry_on_large", "large", set_expiry)
+    yield CrashScenario("rename_on_small", "small", rename, rarely=True)
+    yield CrashScenario("update_metadata_on_large", "large", update_metadata, rarely=True)
+    yield CrashScenario("set_expiry_on_small", "small", set_expiry, rarely=True)
     for name, act in (("put_large", put("new", LARGE)), ("put_broken", put_broken), ("put_cancelled", put_cancelled)):
-        yield Scenario(f"{name}_on_large_in_one_request", "large", act, sessions=False)
+        yield CrashScenario(f"{name}_on_large_in_one_request", "large", act, sessions=False)
 
 
 SCENARIOS = {scenario.name: scenario for scenario in scenarios()}
@@ -182,7 +182,7 @@ def check_that_all_is_kept(world: World) -> None:
     assert not [line for line in world.network.trace if "blobs.delete" in line], "a blob was deleted before the feed has published it"
 
 
-async def live(world: World, scenario: Scenario, plan: Plan) -> Process:
+async def live(world: World, scenario: CrashScenario, plan: Plan) -> Process:
     """The scenario's caller, from the opening of its store to its close, or to its death."""
     victim = world.process("victim", plan)
 
@@ -194,7 +194,7 @@ async def live(world: World, scenario: Scenario, plan: Plan) -> Process:
     return victim
 
 
-async def run_scenario(scenario: Scenario, plan: Plan = no_faults, then: Act | None = None) -> Process:
+async def run_scenario(scenario: CrashScenario, plan: Plan = no_faults, then: Act | None = None) -> Process:
     """`then` is done by another process as soon as the scenario's caller is through."""
     async with scenario.world() as world:
         await prepare(world, scenario.before)
@@ -398,7 +398,7 @@ def test_a_request_that_arrives_late_never_undoes_a_later_write(name: str) -> No
 # --- two at once ---------------------------------------------------------------------------------
 
 
-async def run_beside(scenario: Scenario, plan: Plan, beside: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+async def run_beside(scenario: CrashScenario, plan: Plan, beside: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     async with World(SEED, sessions=scenario.sessions) as world:
         await prepare(world, scenario.before)
         async with anyio.create_task_group() as tasks:

@@ -115,7 +115,7 @@ class Case:
     """
 
     def __init__(
-        self, scenario: Scenario, point: str = "", fault: AnyFault | None = None, aside: str = "", *,
+        self, scenario: EmulatorScenario, point: str = "", fault: AnyFault | None = None, aside: str = "", *,
         cancelled: bool = False, killed: bool = False,
     ) -> None:  # fmt: skip
         self.scenario = scenario
@@ -187,7 +187,7 @@ class AtService(GcsFault):
 
 
 @dataclass(frozen=True)
-class Scenario:
+class EmulatorScenario:
     """`act` by one caller. `before`: what the object is, absent, small, large or legacy (a blob without revision)."""
 
     name: str
@@ -253,18 +253,18 @@ async def get_idle(client: Client, case: Case) -> None:
     await client.get(case.object_id)
 
 
-def scenarios() -> Iterator[Scenario]:
+def scenarios() -> Iterator[EmulatorScenario]:
     for before in ("absent", "small", "large", "legacy"):
         for act in (put_small, put_large, put_stream, delete):
-            yield Scenario(f"{act.__name__}_on_{before}", before, act)
-    yield Scenario("put_broken_on_large", "large", put_broken)
-    yield Scenario("get_idle_small", "idle small", get_idle)
-    yield Scenario("get_idle_large", "idle large", get_idle)
-    yield Scenario("rename_on_large", "large", rename)
+            yield EmulatorScenario(f"{act.__name__}_on_{before}", before, act)
+    yield EmulatorScenario("put_broken_on_large", "large", put_broken)
+    yield EmulatorScenario("get_idle_small", "idle small", get_idle)
+    yield EmulatorScenario("get_idle_large", "idle large", get_idle)
+    yield EmulatorScenario("rename_on_large", "large", rename)
     if ALL:
-        yield Scenario("rename_on_small", "small", rename)
-        yield Scenario("update_metadata_on_small", "small", update_metadata)
-        yield Scenario("set_expiry_on_large", "large", set_expiry)
+        yield EmulatorScenario("rename_on_small", "small", rename)
+        yield EmulatorScenario("update_metadata_on_small", "small", update_metadata)
+        yield EmulatorScenario("set_expiry_on_large", "large", set_expiry)
 
 
 ALL = "TIERED_SIM_SEEDS" in os.environ
@@ -287,7 +287,7 @@ class Name:
         """Nobody refuses a name."""
 
 
-class Stage:
+class EmulatorStore:
     """A fresh table and bucket, on which many cases are lived through at once.
 
     `server`: where the bucket is GCS's. `grace_s`: how long recovery waits for late uploads.
@@ -441,7 +441,7 @@ async def killable(process: Process, case: Case, life: Callable[[], Awaitable[No
 async def stage(
     request: pytest.FixtureRequest, anyio_backend: str, bigtable_host: str,
     fresh_table: Callable[[], AbstractAsyncContextManager[BigtableTable]],
-) -> AsyncIterator[Stage]:  # fmt: skip
+) -> AsyncIterator[EmulatorStore]:  # fmt: skip
     async with AsyncExitStack() as opened:
         table = await opened.enter_async_context(fresh_table())
         channel = await opened.enter_async_context(insecure_channel(bigtable_host))
@@ -450,7 +450,7 @@ async def stage(
         if server is not None:
             server.create_bucket(BUCKET)
         is_late = fault_name(request.node.callspec.params.get("fault")) == "DELAY"
-        yield Stage(table, channel, network, server, SHORT_GRACE_S if server is None else GRACE_S if is_late else GRACE_OF_GCS_S)
+        yield EmulatorStore(table, channel, network, server, SHORT_GRACE_S if server is None else GRACE_S if is_late else GRACE_OF_GCS_S)
 
 
 ANY_TIER = pytest.mark.parametrize("stage", ["simulated blobs", pytest.param("gcs", marks=pytest.mark.sim)], indirect=True)
@@ -473,7 +473,7 @@ async def each(cases: list[Case], do: Callable[[Case], Awaitable[None]]) -> None
 _clean_runs: dict[bool, list[Case]] = {}
 
 
-async def clean_run(stage: Stage) -> list[Case]:
+async def clean_run(stage: EmulatorStore) -> list[Case]:
     """Every scenario without a fault: these cases know the calls. They are run once, with and without GCS."""
     on_gcs = stage.server is not None
     if on_gcs not in _clean_runs:
@@ -501,7 +501,7 @@ def meets(point: str, mode: WireMode) -> bool:
     return mode in READ_MODES or not point.startswith("ReadRows")
 
 
-async def wire_cases(stage: Stage, mode: WireMode, *, cancelled: bool = False, whole: bool = ALL) -> list[Case]:
+async def wire_cases(stage: EmulatorStore, mode: WireMode, *, cancelled: bool = False, whole: bool = ALL) -> list[Case]:
     return [
         Case(clean.scenario, point, mode, cancelled=cancelled)
         for clean in some(await clean_run(stage), mode, whole) for point in clean.points if meets(point, mode)
@@ -513,7 +513,9 @@ async def wire_cases(stage: Stage, mode: WireMode, *, cancelled: bool = False, w
 
 @ANY_TIER
 @pytest.mark.parametrize("mode", WireMode)
-async def test_an_operation_with_a_fault_at_any_call_to_bigtable_answers_honestly_and_leaves_nothing(stage: Stage, mode: WireMode) -> None:
+async def test_an_operation_with_a_fault_at_any_call_to_bigtable_answers_honestly_and_leaves_nothing(
+    stage: EmulatorStore, mode: WireMode
+) -> None:
     cases = await wire_cases(stage, mode)
     await stage.prepare(cases)
     await each(cases, stage.live)
@@ -524,7 +526,7 @@ async def test_an_operation_with_a_fault_at_any_call_to_bigtable_answers_honestl
 @ON_GCS
 @pytest.mark.parametrize("fault", DEATHS, ids=fault_name)
 async def test_an_operation_that_dies_at_any_call_of_the_long_term_tier_leaves_old_or_new_and_nothing_else(
-    stage: Stage, fault: CallFault
+    stage: EmulatorStore, fault: CallFault
 ) -> None:
     cases = [Case(clean.scenario, point, fault) for clean in await clean_run(stage) for point in clean.far_points]
     await stage.prepare(cases)
@@ -542,7 +544,7 @@ async def test_an_operation_that_dies_at_any_call_of_the_long_term_tier_leaves_o
     ),
 ])  # fmt: skip
 async def test_an_operation_with_a_fault_at_any_request_to_gcs_answers_honestly_and_leaves_nothing(
-    stage: Stage, fault: GcsFault, killed: bool
+    stage: EmulatorStore, fault: GcsFault, killed: bool
 ) -> None:
     clean_runs = some(await clean_run(stage), fault)
     cases = [Case(clean.scenario, point, fault, killed=killed) for clean in clean_runs for point in clean.service_points]
@@ -554,7 +556,9 @@ async def test_an_operation_with_a_fault_at_any_request_to_gcs_answers_honestly_
 
 @ANY_TIER
 @pytest.mark.parametrize("mode", [WireMode.HANG, WireMode.LATE])
-async def test_a_caller_cancelled_during_any_call_to_bigtable_leaves_old_or_new_and_nothing_else(stage: Stage, mode: WireMode) -> None:
+async def test_a_caller_cancelled_during_any_call_to_bigtable_leaves_old_or_new_and_nothing_else(
+    stage: EmulatorStore, mode: WireMode
+) -> None:
     cases = await wire_cases(stage, mode, cancelled=True)
     await stage.prepare(cases)
     await each(cases, stage.live)
@@ -570,7 +574,7 @@ async def test_a_caller_cancelled_during_any_call_to_bigtable_leaves_old_or_new_
         pytest.param(WireMode.LATE, True, marks=pytest.mark.sim), pytest.param(WireMode.ECHO, False, marks=pytest.mark.sim),
     ],
 )  # fmt: skip
-async def test_what_lands_late_never_undoes_a_later_write(stage: Stage, mode: WireMode, cancelled: bool, size: int) -> None:
+async def test_what_lands_late_never_undoes_a_later_write(stage: EmulatorStore, mode: WireMode, cancelled: bool, size: int) -> None:
     cases = await wire_cases(stage, mode, cancelled=cancelled)
     await stage.prepare(cases)
     await each(cases, stage.live)
@@ -581,7 +585,7 @@ async def test_what_lands_late_never_undoes_a_later_write(stage: Stage, mode: Wi
 
 @ANY_TIER
 @pytest.mark.parametrize("mode", [WireMode.HANG, pytest.param(WireMode.LATE, marks=pytest.mark.sim)])
-async def test_a_writer_stalled_past_its_lease_while_recovery_cleans_up_does_no_harm(stage: Stage, mode: WireMode) -> None:
+async def test_a_writer_stalled_past_its_lease_while_recovery_cleans_up_does_no_harm(stage: EmulatorStore, mode: WireMode) -> None:
     cases = await wire_cases(stage, mode)
     await stage.prepare(cases)
     async with stage.world.recovery(stage.world.process("cleaner"), settings=HASTY) as recovery, anyio.create_task_group() as tasks:
@@ -595,8 +599,8 @@ async def test_a_writer_stalled_past_its_lease_while_recovery_cleans_up_does_no_
 
 @ANY_TIER
 @pytest.mark.parametrize("mode", WireMode)
-async def test_a_renewal_that_goes_wrong_costs_no_more_than_the_lease(stage: Stage, mode: WireMode) -> None:
-    case = Case(Scenario("put_slowly_on_large", "large", put_slowly), RENEWAL, mode)
+async def test_a_renewal_that_goes_wrong_costs_no_more_than_the_lease(stage: EmulatorStore, mode: WireMode) -> None:
+    case = Case(EmulatorScenario("put_slowly_on_large", "large", put_slowly), RENEWAL, mode)
     await stage.prepare([case])
     await stage.live(case, BEATING)
     found = await stage.findings([case])
@@ -606,7 +610,7 @@ async def test_a_renewal_that_goes_wrong_costs_no_more_than_the_lease(stage: Sta
 @ANY_TIER
 @pytest.mark.sim
 @pytest.mark.parametrize("mode", [WireMode.CUT, WireMode.DROP_ANSWER, WireMode.HANG, WireMode.LATE, WireMode.DUPLICATE])
-async def test_an_operation_during_an_outage_of_any_call_answers_honestly_and_leaves_nothing(stage: Stage, mode: WireMode) -> None:
+async def test_an_operation_during_an_outage_of_any_call_answers_honestly_and_leaves_nothing(stage: EmulatorStore, mode: WireMode) -> None:
     cases = [
         Case(clean.scenario, name, mode)
         for clean in await clean_run(stage)
@@ -652,7 +656,7 @@ class OneEntry(BigTableChangeLog):
 
 
 @dataclass
-class Recovery:
+class RecoveryScenario:
     """A writer that dies, and a recoverer of its entry that meets a fault."""
 
     kind: str
@@ -660,15 +664,15 @@ class Recovery:
     recoverer: Case
 
     @staticmethod
-    def of(kind: str, point: str = "", fault: AnyFault | None = None) -> Recovery:
+    def of(kind: str, point: str = "", fault: AnyFault | None = None) -> RecoveryScenario:
         name, died_at, death = STALE[kind]
         recoverer = Case(SCENARIOS[name], point, fault, kind)
         writer = Case(SCENARIOS[name], died_at, death, recoverer.name)
         recoverer.object_id = writer.object_id
-        return Recovery(kind, writer, recoverer)
+        return RecoveryScenario(kind, writer, recoverer)
 
 
-async def recover(stage: Stage, recoveries: list[Recovery]) -> None:
+async def recover(stage: EmulatorStore, recoveries: list[RecoveryScenario]) -> None:
     """All writers die; an hour later each recoverer makes a pass."""
     writers = [recovery.writer for recovery in recoveries]
     await stage.prepare(writers)
@@ -691,13 +695,13 @@ async def recover(stage: Stage, recoveries: list[Recovery]) -> None:
     await each([recovery.recoverer for recovery in recoveries], make_pass)
 
 
-_clean_recoveries: dict[bool, list[Recovery]] = {}
+_clean_recoveries: dict[bool, list[RecoveryScenario]] = {}
 
 
-async def clean_recoveries(stage: Stage) -> list[Recovery]:
+async def clean_recoveries(stage: EmulatorStore) -> list[RecoveryScenario]:
     on_gcs = stage.server is not None
     if on_gcs not in _clean_recoveries:
-        recoveries = [Recovery.of(kind) for kind in STALE]
+        recoveries = [RecoveryScenario.of(kind) for kind in STALE]
         await recover(stage, recoveries)
         _clean_recoveries[on_gcs] = recoveries
     return _clean_recoveries[on_gcs]
@@ -705,9 +709,9 @@ async def clean_recoveries(stage: Stage) -> list[Recovery]:
 
 @ANY_TIER
 @pytest.mark.parametrize("mode", WireMode)
-async def test_recovery_with_a_fault_at_any_call_to_bigtable_is_finished_by_another(stage: Stage, mode: WireMode) -> None:
+async def test_recovery_with_a_fault_at_any_call_to_bigtable_is_finished_by_another(stage: EmulatorStore, mode: WireMode) -> None:
     recoveries = [
-        Recovery.of(clean.kind, point, mode)
+        RecoveryScenario.of(clean.kind, point, mode)
         for clean in some(await clean_recoveries(stage), mode) for point in clean.recoverer.points if meets(point, mode)
     ]  # fmt: skip
     await recover(stage, recoveries)
@@ -719,9 +723,9 @@ async def test_recovery_with_a_fault_at_any_call_to_bigtable_is_finished_by_anot
     *(pytest.param(fault, id=fault_name(fault)) for fault in DEATHS),
     *(pytest.param(fault, id=fault_name(fault), marks=pytest.mark.sim if fault.status == 429 else ()) for fault in SERVICE_FAULTS),
 ])  # fmt: skip
-async def test_recovery_with_a_fault_at_any_call_to_gcs_is_finished_by_another(stage: Stage, fault: CallFault | GcsFault) -> None:
+async def test_recovery_with_a_fault_at_any_call_to_gcs_is_finished_by_another(stage: EmulatorStore, fault: CallFault | GcsFault) -> None:
     recoveries = [
-        Recovery.of(clean.kind, point, fault) for clean in some(await clean_recoveries(stage), fault)
+        RecoveryScenario.of(clean.kind, point, fault) for clean in some(await clean_recoveries(stage), fault)
         for point in (clean.recoverer.far_points if isinstance(fault, CallFault) else clean.recoverer.service_points)
     ]  # fmt: skip
     await recover(stage, recoveries)
@@ -742,7 +746,7 @@ async def finds_nothing_live(rows: BigtableRows, path: str, token: ChangeId) -> 
 
 
 @dataclass(frozen=True)
-class Guard:
+class EmulatorGuard:
     """`owner.name` for each replacement by name, and the invariants that must be seen to break."""
 
     owner: object
@@ -751,29 +755,29 @@ class Guard:
 
 
 KNOCKED_OUT = {
-    "settle refuses nothing": Guard(BigtableRows, {"settle": refuses_nothing}, {"I1", "I2", "I4"}),
-    "settle finds nothing live": Guard(BigtableRows, {"settle": finds_nothing_live}, {"I1", "I2"}),
-    "row operations ignore marks": Guard(
+    "settle refuses nothing": EmulatorGuard(BigtableRows, {"settle": refuses_nothing}, {"I1", "I2", "I4"}),
+    "settle finds nothing live": EmulatorGuard(BigtableRows, {"settle": finds_nothing_live}, {"I1", "I2"}),
+    "row operations ignore marks": EmulatorGuard(
         tiered.bigtable.rows,
         {"_marked": lambda token: iter(()), "_MARKED_OR_LARGE": lambda token: either(*tiered.bigtable.rows._TOMBSTONES)},
         {"I1", "I4"},
     ),
-    "row operations ignore what is present": Guard(
+    "row operations ignore what is present": EmulatorGuard(
         tiered.bigtable.rows,
         {"_targets_another": lambda path, expected: [], "_MARKED_OR_LARGE": lambda token: either(*tiered.bigtable.rows._marked(token))},
         {"I3"},
     ),
-    "no grace for late uploads": Guard(tiered.protocol.finishing, {"waits_for_late_upload": lambda change, live: False}, {"I3"}),
+    "no grace for late uploads": EmulatorGuard(tiered.protocol.finishing, {"waits_for_late_upload": lambda change, live: False}, {"I3"}),
 }
 
 
 @pytest.mark.parametrize("stage", ["simulated blobs"], indirect=True)
 @pytest.mark.parametrize("guard", KNOCKED_OUT)
-async def test_without_a_guard_the_suite_finds_what_breaks(stage: Stage, monkeypatch: pytest.MonkeyPatch, guard: str) -> None:
+async def test_without_a_guard_the_suite_finds_what_breaks(stage: EmulatorStore, monkeypatch: pytest.MonkeyPatch, guard: str) -> None:
     names = *(f"{act}_on_large" for act in ("put_small", "put_large", "put_stream", "delete")), "put_small_on_small"
     cases = [
         *(case for case in await wire_cases(stage, WireMode.LATE, whole=True) if case.scenario.name in names),
-        *(Recovery.of(kind).writer for kind in STALE),
+        *(RecoveryScenario.of(kind).writer for kind in STALE),
         Case(SCENARIOS["put_large_on_large"], "upload.finalise #1", CallFault(Mode.LATE, SHORT_GRACE_S)),
     ]  # fmt: skip
     await stage.prepare(cases)

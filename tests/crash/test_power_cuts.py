@@ -56,7 +56,7 @@ class Promise(Protocol):
 
 
 @dataclass
-class Scene:
+class PowerScene:
     """A record, and what it promises."""
 
     recording: Recording
@@ -274,18 +274,18 @@ def working(recording: Recording, work: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def several_writers(begin: Callable[[], Recording]) -> Scene:
+def several_writers(begin: Callable[[], Recording]) -> PowerScene:
     """Three processes make the store at the same time, and write to it."""
     recording = begin()
     recording.run(*(writing(recording, name) for name in ("a", "b", "c")))
-    return Scene(recording, StorePromise)
+    return PowerScene(recording, StorePromise)
 
 
 @pytest.fixture(scope="module")
-def feed(begin: Callable[[], Recording]) -> Scene:
+def feed(begin: Callable[[], Recording]) -> PowerScene:
     recording = begin()
     recording.run(working(recording, "deliver"))
-    return Scene(recording, FeedPromise)
+    return PowerScene(recording, FeedPromise)
 
 
 def store_with_orphans(begin: Callable[[], Recording]) -> tuple[Recording, Callable[[], Promise]]:
@@ -305,14 +305,14 @@ def auditing(recording: Recording) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def deletion(begin: Callable[[], Recording]) -> Scene:
+def deletion(begin: Callable[[], Recording]) -> PowerScene:
     """An audit, and a deletion of the orphans that it found."""
     recording, promise = store_with_orphans(begin)
     recording.run(auditing(recording))
-    return Scene(recording, promise)
+    return PowerScene(recording, promise)
 
 
-def test_what_processes_were_told_survives_a_power_cut(several_writers: Scene) -> None:
+def test_what_processes_were_told_survives_a_power_cut(several_writers: PowerScene) -> None:
     assert several_writers.cut_the_power(STATES) is None
 
 
@@ -322,7 +322,7 @@ def test_a_directory_that_another_process_made_and_did_not_sync_survives_a_power
     recording = begin()
     recording.run(writing(recording, "a"), kill_at=died_at)
     recording.run(writing(recording, "b"))
-    assert Scene(recording, StorePromise).cut_the_power(STATES) is None
+    assert PowerScene(recording, StorePromise).cut_the_power(STATES) is None
 
 
 def test_the_first_blob_in_a_directory_that_another_process_made_and_did_not_sync_survives_a_power_cut(
@@ -336,7 +336,7 @@ def test_the_first_blob_in_a_directory_that_another_process_made_and_did_not_syn
     for _ in ("blobs", "uploads"):
         recording.run(working(recording, "upload"), kill_at="D1")
     recording.run(working(recording, "upload"))
-    assert Scene(recording, BlobPromise).cut_the_power(STATES) is None
+    assert PowerScene(recording, BlobPromise).cut_the_power(STATES) is None
 
 
 def test_a_recovery_survives_a_power_cut(begin: Callable[[], Recording]) -> None:
@@ -351,7 +351,7 @@ def test_a_recovery_survives_a_power_cut(begin: Callable[[], Recording]) -> None
     assert json.loads(said)["recovered"] > 0
     recording.run(writing(recording, "b"), kill_at="L9")
     recording.run(working(recording, "recover"))
-    assert Scene(recording, StorePromise).cut_the_power(STATES) is None
+    assert PowerScene(recording, StorePromise).cut_the_power(STATES) is None
 
 
 def test_a_backup_survives_a_power_cut(begin: Callable[[], Recording]) -> None:
@@ -362,10 +362,10 @@ def test_a_backup_survives_a_power_cut(begin: Callable[[], Recording]) -> None:
     recording.run([str(ROOT / "deploy" / "backup.py"), str(recording.root / STORE), str(recording.root / BACKUP)])
     recording.note("backup is complete")
     recording.end(writer)
-    assert Scene(recording, BackupPromise).cut_the_power(2 * STATES) is None
+    assert PowerScene(recording, BackupPromise).cut_the_power(2 * STATES) is None
 
 
-def test_a_feed_in_a_directory_survives_a_power_cut(feed: Scene) -> None:
+def test_a_feed_in_a_directory_survives_a_power_cut(feed: PowerScene) -> None:
     assert feed.cut_the_power(STATES) is None
 
 
@@ -373,10 +373,10 @@ def test_a_feed_in_a_directory_that_another_process_made_and_did_not_sync_surviv
     recording = begin()
     recording.run(working(recording, "deliver"), kill_at="D1")
     recording.run(working(recording, "deliver"))
-    assert Scene(recording, FeedPromise).cut_the_power(STATES) is None
+    assert PowerScene(recording, FeedPromise).cut_the_power(STATES) is None
 
 
-def test_a_deletion_survives_a_power_cut(deletion: Scene) -> None:
+def test_a_deletion_survives_a_power_cut(deletion: PowerScene) -> None:
     assert deletion.cut_the_power(AUDIT_STATES) is None
 
 
@@ -388,26 +388,26 @@ def test_a_run_of_an_audit_that_another_process_began_and_did_not_sync_survives_
     recording, promise = store_with_orphans(begin)
     recording.run(auditing(recording), kill_at=died_at)
     recording.run(auditing(recording))
-    assert Scene(recording, promise).cut_the_power(AUDIT_STATES) is None
+    assert PowerScene(recording, promise).cut_the_power(AUDIT_STATES) is None
 
 
 # --- the search itself ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("of", ["above", "above/store", "above/store/blobs", "above/store/uploads/", "above/store/tiered.db-wal"])
-def test_a_sync_that_a_store_leaves_out_is_noticed(several_writers: Scene, of: str) -> None:
+def test_a_sync_that_a_store_leaves_out_is_noticed(several_writers: PowerScene, of: str) -> None:
     found = several_writers.cut_the_power(KNOCKED_OUT_STATES, without_syncs_of=lambda path: _is(path, of))
     assert found is not None
 
 
 @pytest.mark.parametrize("of", ["feeds", FEED, f"{FEED}/{parcels()[0].folder}"])
-def test_a_sync_that_a_feed_leaves_out_is_noticed(feed: Scene, of: str) -> None:
+def test_a_sync_that_a_feed_leaves_out_is_noticed(feed: PowerScene, of: str) -> None:
     assert feed.cut_the_power(KNOCKED_OUT_STATES, without_syncs_of=lambda path: path == of) is not None
 
 
 @pytest.mark.sim
 @pytest.mark.parametrize("of", [f"{RUN}/deleted", f"{RUN}/findings"])
-def test_a_sync_that_an_audit_leaves_out_is_noticed(deletion: Scene, of: str) -> None:
+def test_a_sync_that_an_audit_leaves_out_is_noticed(deletion: PowerScene, of: str) -> None:
     assert deletion.cut_the_power(KNOCKED_OUT_STATES, without_syncs_of=lambda path: path == of) is not None
 
 

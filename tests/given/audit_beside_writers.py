@@ -105,7 +105,7 @@ class Named:
 
 
 @dataclass
-class Scene:
+class BusyScene:
     """The world of one seed. `fed`: a change feed follows the store, and the audit takes its references from it.
 
     `wrong`: the wrong verdicts, in words. `seen`: how often each thing was found or done.
@@ -129,7 +129,7 @@ class Scene:
         self.pause_max_s = self.chance.choice((1.0, 20.0, 60.0))
         self.writing = 0
 
-    def play(self) -> Scene:
+    def play(self) -> BusyScene:
         run_world(self._live, self.seed)
         return self
 
@@ -336,4 +336,4 @@ class Scene:
 
 def first_wrong(seeds: range) -> int | None:
     """The number of seeds until a verdict is wrong; None: of these, none is."""
-    return next((number for number, seed in enumerate(seeds, 1) if Scene(seed).play().wrong), None)
+    return next((number for number, seed in enumerate(seeds, 1) if BusyScene(seed).play().wrong), None)

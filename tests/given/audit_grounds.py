@@ -1,8 +1,8 @@
 """Where a world for the audit is planted: the simulated backends, embedded mode, and the emulators.
 
-    Ground    tiers, changelog, and one clock for writers and services, which the planter sets as it likes
-              `blob`, `row`, `inline`, `refuse`, `entry`     through the backends themselves
-              `legacy_row`, `raw_entry`, `oddities`          written past them: what older software left, or corrupt
+    AuditGround    tiers, changelog, and one clock for writers and services, which the planter sets as it likes
+                   `blob`, `row`, `inline`, `refuse`, `entry`     through the backends themselves
+                   `legacy_row`, `raw_entry`, `oddities`          written past them: what older software left, or corrupt
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SetRuntime(SystemRuntime):
         return ChangeId.new(self)
 
 
-class Ground:
+class AuditGround:
     def __init__(self, clock: SetRuntime, tiers: Tiers, log: ChangeLog) -> None:
         self.clock = clock
         self.tiers = tiers
@@ -113,7 +113,7 @@ class Ground:
 # --- simulated -----------------------------------------------------------------------------------
 
 
-class SimulatedGround(Ground):
+class SimulatedGround(AuditGround):
     def __init__(self) -> None:
         clock = SetRuntime()
         self.stored = SimulatedChangeLog(clock)
@@ -126,7 +126,7 @@ class SimulatedGround(Ground):
 # --- embedded ------------------------------------------------------------------------------------
 
 
-class EmbeddedGround(Ground):
+class EmbeddedGround(AuditGround):
     def __init__(self, root: Path, clock: SetRuntime, database: Database, blobs: FileBlobs) -> None:
         super().__init__(clock, Tiers(SqliteRows(database, clock), blobs), SqliteChangeLog(database, clock))
         self.root = root
@@ -178,7 +178,7 @@ class EmbeddedGround(Ground):
             expect(FindingClass.FOREIGN, str(stranger))
 
 
-def ground_of(kind: str, request: pytest.FixtureRequest, root: Path) -> AbstractAsyncContextManager[Ground]:
+def ground_of(kind: str, request: pytest.FixtureRequest, root: Path) -> AbstractAsyncContextManager[AuditGround]:
     """`kind`: "simulated", "embedded" or "emulators", the last with the `fresh_table` of the test that requests it."""
     if kind == "simulated":
         return nullcontext(SimulatedGround())
@@ -186,7 +186,7 @@ def ground_of(kind: str, request: pytest.FixtureRequest, root: Path) -> Abstract
 
 
 @asynccontextmanager
-async def embedded_ground(root: Path) -> AsyncIterator[Ground]:
+async def embedded_ground(root: Path) -> AsyncIterator[AuditGround]:
     clock = SetRuntime()
     async with Database.open(root / "tiered.db", clock) as database:
         yield EmbeddedGround(root, clock, database, await FileBlobs.open_directory(root, clock))
@@ -198,7 +198,7 @@ LIFECYCLE = {"rule": [{"action": {"type": "Delete"}, "condition": {"daysSinceCus
 LEGACY_TOMBSTONE = b'{"is_redirect_tombstone":true,"content_type":"application/octet-stream"}'
 
 
-class EmulatedGround(Ground):
+class EmulatedGround(AuditGround):
     """Rows and log share a table, as they may."""
 
     def __init__(self, clock: SetRuntime, table: BigtableTable, blobs: GcsBlobs, server: GcsEmulator) -> None:
@@ -235,7 +235,7 @@ class EmulatedGround(Ground):
 
 
 @asynccontextmanager
-async def emulated_ground(fresh_table: Callable[[], AbstractAsyncContextManager[BigtableTable]]) -> AsyncIterator[Ground]:
+async def emulated_ground(fresh_table: Callable[[], AbstractAsyncContextManager[BigtableTable]]) -> AsyncIterator[AuditGround]:
     clock = SetRuntime()
     async with (
         fresh_table() as table, GcsEmulator(runtime=clock) as server,

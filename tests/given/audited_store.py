@@ -88,7 +88,7 @@ def all_findings(to: Path) -> list[Finding]:
     ]
 
 
-class Store(Command):
+class AuditedStore(Command):
     """`tiered` on a store with something to find in it."""
 
     def __init__(self, directory: Path) -> None:

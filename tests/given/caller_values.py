@@ -20,7 +20,7 @@ from tiered.object_id import ObjectId
 T = TypeVar("T")
 
 
-class Word(StrEnum):
+class CallerWord(StrEnum):
     PHOTOS = "photos"
 
 
@@ -61,7 +61,8 @@ metadata = st.builds(
 
 _ODD_TEXTS = [
     "", " ", ".", "..", "~", "~changelog", "objects", "uploads", "a/b", "a.b", "a/objects/b", "/", "//", "a/", " a", "a ", "\t", "a\nb",
-    "\0", "\x7f", "\x85", "é", "e\u0301", "\u2028", "\ufeff", "日本", "\U0001f600", "\ud800", "x" * 990, "x" * 5000, "é" * 600, Word.PHOTOS,
+    "\0", "\x7f", "\x85", "é", "e\u0301", "\u2028", "\ufeff", "日本", "\U0001f600", "\ud800", "x" * 990, "x" * 5000, "é" * 600,
+    CallerWord.PHOTOS,
     Loud("photos"), "018bcfe5-6800-7000-8000-000000000001", "k/018bcfe5-6800-7000-8000-000000000001", "%2e%2e", "a?b#c", "K", "k",
 ]  # fmt: skip
 texts = st.sampled_from(_ODD_TEXTS) | st.text(max_size=6)

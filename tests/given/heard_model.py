@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from docs.protocol.search import Checked
 
 
-class Heard:
+class HeardScenario:
     """A scenario, and the labels of all steps that were taken in it."""
 
     def __init__(self, searched: Checked) -> None:

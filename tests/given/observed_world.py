@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry
 
 from recovery.loop import RecoveryLoop
-from tests.given.tapped_store import World
+from tests.given.tapped_store import TappedWorld
 from tiered.open import Backends
 from tiered.storage import TieredStorage
 from tiered.telemetry.telemetry import Telemetry
@@ -52,7 +52,7 @@ class _Recording(trace.NonRecordingSpan):
         return True
 
 
-class ObservedWorld(World):
+class ObservedWorld(TappedWorld):
     """`registry` and `spans` have what was told. `telemetry` may be replaced before a store is opened."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from changelog.change import LOG_PREFIX, Change, ChangeId
 from recovery.audit.finding import NO_USECASE
 from recovery.audit.manifest import Cutoff
 from recovery.audit.verdicts import FINDINGS, FindingClass
-from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, Ground
+from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, AuditGround
 from tiered.metadata import NS_PER_MS
 
 GRACE_S = 86_400.0
@@ -47,7 +47,7 @@ UNREADABLE = 3
 class Planted:
     """`undecided`: blobs that a row of another object names; whether they seem to be orphans depends on the cut."""
 
-    ground: Ground
+    ground: AuditGround
     expected: Counter[tuple[FindingClass, str]] = field(default_factory=Counter)
     sizes: dict[str, int] = field(default_factory=dict)
     undecided: set[str] = field(default_factory=set)
@@ -100,7 +100,7 @@ class Planted:
         self.expect(FindingClass.DANGLING, name)
 
 
-async def plant(ground: Ground) -> Planted:
+async def plant(ground: AuditGround) -> Planted:
     world = Planted(ground)
     for part in (
         _references, _both_readings, _prefixes, _unicode, _lengths, _expired, _in_flight, _young, _uploads, _odd_names, _orphans,

@@ -13,7 +13,7 @@ from tiered.metadata import Metadata
 from tiered.protocol.backends import Inline
 
 
-class Rows(SqliteRows):
+class RowsWithLog(SqliteRows):
     def __init__(self, database: Database, runtime: SystemRuntime) -> None:
         super().__init__(database, runtime)
         self.log = SqliteChangeLog(database, runtime)

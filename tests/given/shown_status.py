@@ -116,7 +116,7 @@ def unanswered() -> Status:
     )  # fmt: skip
 
 
-class Shown:
+class ShownStatus:
     """A server's application without a server. `sample` looks once; `status` is what it finds, or an error.
 
     `down`: the error of each service that does not answer.

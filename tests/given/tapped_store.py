@@ -50,7 +50,7 @@ class Tapped:
         return call
 
 
-class World:
+class TappedWorld:
     """Two tiers and a log that outlive the stores and recovery loops opened on them.
 
     `shards`: of the log. Each pass of recovery asks for all of them, so a few make hours of virtual time cheap.

@@ -8,7 +8,7 @@ import pytest
 
 from docs.protocol.deleting import GUARDS, OURS, Deletions
 from docs.protocol.search import check
-from tests.given.heard_model import Heard
+from tests.given.heard_model import HeardScenario
 
 SCENARIOS = {
     "orphan": Deletions(),
@@ -68,6 +68,6 @@ def test_without_a_changelog_only_the_settle_keeps_data() -> None:
 )  # fmt: skip
 def test_what_the_model_is_about_happens(scenario: Deletions, happens: set[str]) -> None:
     """A deletion that does nothing would be safe, too."""
-    heard = Heard(scenario)
+    heard = HeardScenario(scenario)
     check(heard)
     assert happens <= heard.labels

@@ -14,7 +14,7 @@ from docs.protocol.feed_scenarios import KNOCK_OUTS, SCENARIOS
 from docs.protocol.feed_state import GUARDS, OURS, PUBLISHED, Message
 from docs.protocol.feed_world import World
 from docs.protocol.search import Result, check
-from tests.given.heard_model import Heard
+from tests.given.heard_model import HeardScenario
 from tests.given.repository import ROOT
 
 SMALL = [name for name, scenario in SCENARIOS.items() if scenario.small]
@@ -29,7 +29,7 @@ def rows(table: str) -> list[list[str]]:
 
 @cache
 def searched(name: str) -> tuple[Result, set[str]]:
-    heard = Heard(World(SCENARIOS[name]))
+    heard = HeardScenario(World(SCENARIOS[name]))
     return check(heard), heard.labels
 
 

@@ -15,7 +15,7 @@ from docs.protocol.model import main
 from docs.protocol.scenarios import KNOCK_OUTS, SCENARIOS, world
 from docs.protocol.search import ANY, Result, World, check
 from docs.protocol.state import GUARDS, OURS, PUBLISHED
-from tests.given.heard_model import Heard
+from tests.given.heard_model import HeardScenario
 from tests.given.repository import ROOT
 
 SMALL = [name for name, scenario in SCENARIOS.items() if scenario.small]
@@ -30,7 +30,7 @@ def rows(table: str) -> list[list[str]]:
 
 @cache
 def searched(name: str) -> tuple[Result, set[str]]:
-    heard = Heard(world(name, OURS))
+    heard = HeardScenario(world(name, OURS))
     return check(heard), heard.labels
 
 

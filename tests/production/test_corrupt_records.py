@@ -49,7 +49,7 @@ TOMBSTONES: dict[str, Cells] = {
 ROWS = OBJECTS | TOMBSTONES
 
 
-class World:
+class CorruptWorld:
     def __init__(self, table: BigtableTable) -> None:
         self.table = table
         self.blobs = SimulatedBlobs(RUNTIME)
@@ -81,9 +81,9 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-async def world(anyio_backend: str, fresh_table: Callable[[], AbstractAsyncContextManager[BigtableTable]]) -> AsyncIterator[World]:
+async def world(anyio_backend: str, fresh_table: Callable[[], AbstractAsyncContextManager[BigtableTable]]) -> AsyncIterator[CorruptWorld]:
     async with fresh_table() as table:
-        yield World(table)
+        yield CorruptWorld(table)
 
 
 async def read(storage: TieredStorage, object_id: ObjectId) -> bytes | None:
@@ -95,7 +95,7 @@ async def read(storage: TieredStorage, object_id: ObjectId) -> bytes | None:
 
 
 @pytest.mark.parametrize("fault", ROWS)
-async def test_reading_a_corrupt_row_names_it_and_leaves_it(world: World, fault: str) -> None:
+async def test_reading_a_corrupt_row_names_it_and_leaves_it(world: CorruptWorld, fault: str) -> None:
     await world.plant(ROWS[fault])
     async with world.store() as storage:
         for read in (storage.get, storage.head):
@@ -105,7 +105,7 @@ async def test_reading_a_corrupt_row_names_it_and_leaves_it(world: World, fault:
 
 
 @pytest.mark.parametrize("fault", OBJECTS)
-async def test_a_small_put_or_a_deletion_replaces_a_corrupt_object(world: World, fault: str) -> None:
+async def test_a_small_put_or_a_deletion_replaces_a_corrupt_object(world: CorruptWorld, fault: str) -> None:
     """Neither reads it, and no blob can be lost by it."""
     async with world.store() as storage:
         await world.plant(OBJECTS[fault])
@@ -126,7 +126,7 @@ WRITES: dict[str, Callable[[TieredStorage], Awaitable[object]]] = {
 @pytest.mark.parametrize(("fault", "write"), [
     *((fault, write) for fault in TOMBSTONES for write in WRITES), *((fault, "put large") for fault in OBJECTS)
 ])  # fmt: skip
-async def test_what_must_know_the_row_to_replace_it_refuses_to_and_leaves_no_trace(world: World, fault: str, write: str) -> None:
+async def test_what_must_know_the_row_to_replace_it_refuses_to_and_leaves_no_trace(world: CorruptWorld, fault: str, write: str) -> None:
     """Which blob it redirects to is not certain, and that blob would be lost."""
     await world.plant(ROWS[fault])
     await world.upload(TARGET.decode())
@@ -139,7 +139,7 @@ async def test_what_must_know_the_row_to_replace_it_refuses_to_and_leaves_no_tra
 
 
 @pytest.mark.parametrize("fault", ROWS)
-async def test_a_list_goes_on_beyond_a_corrupt_row(world: World, fault: str) -> None:
+async def test_a_list_goes_on_beyond_a_corrupt_row(world: CorruptWorld, fault: str) -> None:
     await world.plant(ROWS[fault])
     async with world.store() as storage:
         await storage.put(BYSTANDER, SMALL)
@@ -147,7 +147,9 @@ async def test_a_list_goes_on_beyond_a_corrupt_row(world: World, fault: str) -> 
     assert BYSTANDER in listed and set(listed) <= {OBJECT, BYSTANDER}
 
 
-async def test_a_list_goes_on_beyond_a_key_that_is_no_text_and_the_log_names_it(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_list_goes_on_beyond_a_key_that_is_no_text_and_the_log_names_it(
+    world: CorruptWorld, caplog: pytest.LogCaptureFixture
+) -> None:
     for key in (b"notes/objects/\xff", b"\xfe", b"\xff" * 100):
         await world.table.mutate(key, set_cell("fm", b"p", b""), set_cell("fm", b"m", PLAIN))
     async with world.store() as storage:
@@ -162,7 +164,7 @@ ZERO = b'{"expiration_policy":{"%s":{"secs":0,"nanos":0}},"content_type":"applic
 
 
 @pytest.mark.parametrize("kind", [b"TimeToLive", b"TimeToIdle"])
-async def test_a_lifetime_of_zero_is_expired_and_not_corrupt(world: World, kind: bytes) -> None:
+async def test_a_lifetime_of_zero_is_expired_and_not_corrupt(world: CorruptWorld, kind: bytes) -> None:
     objects: list[Cells] = [{("fg", b"p"): b"x", ("fg", b"m"): ZERO % kind}, {("fg", b"r"): TARGET, ("fg", b"t"): ZERO % kind}]
     for cells in objects:
         await world.table.mutate(OBJECT.path.encode(), *(
@@ -186,7 +188,7 @@ ENTRIES: dict[str, bytes] = {
 }
 
 
-async def leave_behind(world: World, object_id: ObjectId) -> str:
+async def leave_behind(world: CorruptWorld, object_id: ObjectId) -> str:
     """A blob, and an entry that nobody owns, as of a writer that died before its swap. The blob's name."""
     change_id = ChangeId.new(RUNTIME)
     name = blob_name(object_id.path, change_id)
@@ -196,7 +198,7 @@ async def leave_behind(world: World, object_id: ObjectId) -> str:
 
 
 @pytest.mark.parametrize("fault", ENTRIES)
-async def test_recovery_parks_what_is_no_entry_and_recovers_the_others(world: World, fault: str) -> None:
+async def test_recovery_parks_what_is_no_entry_and_recovers_the_others(world: CorruptWorld, fault: str) -> None:
     change_id = ChangeId.new(RUNTIME)
     await world.table.mutate(change_id.row_key().encode(), set_cell("fc", b"c", ENTRIES[fault], 1000))
     await leave_behind(world, BYSTANDER)
@@ -215,7 +217,7 @@ CHANGES: dict[str, Callable[[ChangeId], Change]] = {
 
 
 @pytest.mark.parametrize("fault", CHANGES)
-async def test_recovery_parks_an_entry_that_names_blobs_of_others_and_deletes_none_of_them(world: World, fault: str) -> None:
+async def test_recovery_parks_an_entry_that_names_blobs_of_others_and_deletes_none_of_them(world: CorruptWorld, fault: str) -> None:
     change_id = ChangeId.new(RUNTIME)
     change = CHANGES[fault](change_id)
     foreign = change.new or change.old
@@ -231,7 +233,7 @@ async def test_recovery_parks_an_entry_that_names_blobs_of_others_and_deletes_no
 
 
 @pytest.mark.parametrize("fault", ROWS)
-async def test_recovery_over_a_corrupt_row_deletes_only_what_the_row_cannot_show_any_more(world: World, fault: str) -> None:
+async def test_recovery_over_a_corrupt_row_deletes_only_what_the_row_cannot_show_any_more(world: CorruptWorld, fault: str) -> None:
     """To settle needs no reading: the refused mark is right whatever else the row holds. What the row shows stays."""
     await world.plant(ROWS[fault])
     await world.upload(TARGET.decode())
@@ -243,7 +245,7 @@ async def test_recovery_over_a_corrupt_row_deletes_only_what_the_row_cannot_show
 
 
 @pytest.mark.parametrize("fault", ROWS)
-async def test_recovery_that_would_have_to_read_a_corrupt_row_parks_the_entry_and_deletes_nothing(world: World, fault: str) -> None:
+async def test_recovery_that_would_have_to_read_a_corrupt_row_parks_the_entry_and_deletes_nothing(world: CorruptWorld, fault: str) -> None:
     """An old blob without a revision has no token to settle: only the row tells whether it is garbage."""
     await world.plant(ROWS[fault])
     await world.upload(OBJECT.path)

@@ -38,12 +38,12 @@ OBJECTS = [ObjectId.create("bench", f"key {number}") for number in range(40)]
 RUNTIME = SystemRuntime()
 
 
-class KilledError(Exception):
+class KilledWriterError(Exception):
     """Stands for the end of a process."""
 
 
 @dataclass(frozen=True)
-class Place:
+class FedPlace:
     """A store with a feed on emulators. Blobs and the files of the feed are in buckets of `server`."""
 
     settings: Settings
@@ -90,7 +90,7 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-async def place(anyio_backend: str, bigtable_host: str, tmp_path: Path) -> AsyncIterator[Place]:
+async def place(anyio_backend: str, bigtable_host: str, tmp_path: Path) -> AsyncIterator[FedPlace]:
     feed = FeedSettings(
         enabled=True, to=(str(tmp_path / "feed"), f"gs://{FEED_BUCKET}/live"), batch_max=30,
         poll_s=0.1, progress_every_s=0.2, takeover_s=0.7,
@@ -100,7 +100,7 @@ async def place(anyio_backend: str, bigtable_host: str, tmp_path: Path) -> Async
         servers = Servers(bigtable_host, server.url)
         recovery = RecoverySettings(late_upload_grace_s=0.5)
         settings = servers.settings(await servers.new_table(), "bigtable", feed=feed, recovery=recovery, inline_bytes_max=LARGE)
-        yield Place(settings, server, tmp_path)
+        yield FedPlace(settings, server, tmp_path)
 
 
 async def references(backends: Backends) -> dict[str, str]:
@@ -114,7 +114,7 @@ async def step_all(writer: FeedWriter) -> None:
         pass
 
 
-async def test_the_view_is_what_the_rows_hold_after_a_kill_between_commit_and_index_and_with_two_writers(place: Place) -> None:
+async def test_the_view_is_what_the_rows_hold_after_a_kill_between_commit_and_index_and_with_two_writers(place: FedPlace) -> None:
     async with open_backends(place.settings, RUNTIME) as backends:
         zombie = FeedWriter(backends, RUNTIME, place.settings, store_of(place.settings), FeedWriterCounts())
         await zombie.open()
@@ -125,10 +125,10 @@ async def test_the_view_is_what_the_rows_hold_after_a_kill_between_commit_and_in
 
         async def killed(committed: Checkpoint, updates: Sequence[Update], **more: bool) -> None:
             lost.append(partial(apply, committed, updates, **more))
-            raise KilledError
+            raise KilledWriterError
 
         zombie.stored.apply = killed  # type: ignore[method-assign, assignment]
-        with pytest.raises(KilledError):
+        with pytest.raises(KilledWriterError):
             await step_all(zombie)
 
         async with place.sinks() as first, place.sinks() as second, anyio.create_task_group() as tasks:

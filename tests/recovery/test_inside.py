@@ -219,7 +219,7 @@ async def test_an_error_beside_the_loop_ends_nothing(
         await storage.put(OBJECT, b"small")
 
 
-class Slow:
+class SlowBackend:
     """A tier or a log of which one call takes so long."""
 
     def __init__(self, target: Any, name: str, seconds: float) -> None:
@@ -240,15 +240,15 @@ class Slow:
 
 
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], list[Slow]]:
+def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], list[SlowBackend]]:
     """Makes one call of what each loop works on slow."""
 
-    def make(name: str, seconds: float) -> list[Slow]:
-        made: list[Slow] = []
+    def make(name: str, seconds: float) -> list[SlowBackend]:
+        made: list[SlowBackend] = []
         real = RecoveryLoop.__init__
 
         def init(self: RecoveryLoop, tiers: Tiers, log: ChangeLog, *others: Any) -> None:
-            made.append(slow := Slow(log if name == "announce" else tiers.long_term, name, seconds))
+            made.append(slow := SlowBackend(log if name == "announce" else tiers.long_term, name, seconds))
             double: Any = slow
             if name == "announce":
                 real(self, tiers, double, *others)

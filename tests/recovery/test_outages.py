@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from changelog.base.errors import ConfigurationError, UnavailableError, UnconfirmedError
 from changelog.change import Change, ChangeId, Entry
 from recovery.loop import RecoveryLoop
-from tests.given.tapped_store import LARGE, OBJECT, World
+from tests.given.tapped_store import LARGE, OBJECT, TappedWorld
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
 
@@ -29,8 +29,8 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 @pytest.fixture
-async def world(anyio_backend: Any) -> World:
-    return World(shards=1)
+async def world(anyio_backend: Any) -> TappedWorld:
+    return TappedWorld(shards=1)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def vars_of(record: logging.LogRecord) -> Any:
     return record
 
 
-async def plant(world: World, *, session: str | None = "session") -> Change:
+async def plant(world: TappedWorld, *, session: str | None = "session") -> Change:
     token = ChangeId.new(world.runtime)
     name = blob_name(OBJECT.path, token)
     upload = await world.blobs.target.open_upload(name, Metadata(), None)
@@ -62,12 +62,12 @@ async def plant(world: World, *, session: str | None = "session") -> Change:
     return change
 
 
-async def stale(world: World) -> None:
+async def stale(world: TappedWorld) -> None:
     await world.runtime.sleep(31)
 
 
 @asynccontextmanager
-async def running(world: World, **values: Any) -> AsyncIterator[RecoveryLoop]:
+async def running(world: TappedWorld, **values: Any) -> AsyncIterator[RecoveryLoop]:
     recovery = world.recovery(recovery=values)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(recovery.run)
@@ -85,7 +85,9 @@ def fails(error: Exception) -> Any:
 # --- decisions -------------------------------------------------------------------------------------
 
 
-async def test_each_decision_is_one_line_with_the_change_the_verdict_and_its_duration(world: World, log: pytest.LogCaptureFixture) -> None:
+async def test_each_decision_is_one_line_with_the_change_the_verdict_and_its_duration(
+    world: TappedWorld, log: pytest.LogCaptureFixture
+) -> None:
     async def slow(real: Any, *args: Any) -> Any:
         await world.runtime.sleep(2)
         return await real(*args)
@@ -109,7 +111,7 @@ async def test_each_decision_is_one_line_with_the_change_the_verdict_and_its_dur
     assert done["duration_s"] >= 2
 
 
-async def test_a_lost_claim_and_a_parked_entry_are_decisions_too(world: World, log: pytest.LogCaptureFixture) -> None:
+async def test_a_lost_claim_and_a_parked_entry_are_decisions_too(world: TappedWorld, log: pytest.LogCaptureFixture) -> None:
     async def lost(real: Any, entry: Entry, owner: str) -> None:
         return None
 
@@ -130,14 +132,14 @@ async def test_a_lost_claim_and_a_parked_entry_are_decisions_too(world: World, l
     assert "which is no revision of it" in parked["why"]
 
 
-async def test_an_idle_pass_is_no_line_at_info(world: World, log: pytest.LogCaptureFixture) -> None:
+async def test_an_idle_pass_is_no_line_at_info(world: TappedWorld, log: pytest.LogCaptureFixture) -> None:
     async with running(world):
         await world.runtime.sleep(3600)
     passes = events(log, "pass_done")
     assert len(passes) > 500 and {each["level"] for each in passes} == {"DEBUG"}
 
 
-async def test_no_line_has_an_upload_session(world: World, log: pytest.LogCaptureFixture) -> None:
+async def test_no_line_has_an_upload_session(world: TappedWorld, log: pytest.LogCaptureFixture) -> None:
     await plant(world, session=SECRET)
     await stale(world)
     for error in (UnavailableError("down"), RuntimeError("bug"), ConfigurationError("forbidden")):
@@ -154,7 +156,7 @@ async def test_no_line_has_an_upload_session(world: World, log: pytest.LogCaptur
 @pytest.mark.parametrize("error", [UnavailableError("down"), ConfigurationError("403: grant roles/bigtable.user")])
 @pytest.mark.parametrize("call", ["announce", "stale"])
 async def test_a_log_that_stops_answering_is_told_once_and_so_is_its_return(
-    world: World, log: pytest.LogCaptureFixture, call: str, error: Exception
+    world: TappedWorld, log: pytest.LogCaptureFixture, call: str, error: Exception
 ) -> None:
     async with running(world) as recovery:
         await world.runtime.sleep(100)
@@ -170,7 +172,7 @@ async def test_a_log_that_stops_answering_is_told_once_and_so_is_its_return(
     assert back["outage_s"] == pytest.approx(3600, abs=120)
 
 
-async def test_a_log_that_never_answers_is_out_too(world: World, log: pytest.LogCaptureFixture) -> None:
+async def test_a_log_that_never_answers_is_out_too(world: TappedWorld, log: pytest.LogCaptureFixture) -> None:
     async def hangs(real: Any, *args: Any) -> Any:
         await world.runtime.sleep(1e6)
 
@@ -184,7 +186,7 @@ async def test_a_log_that_never_answers_is_out_too(world: World, log: pytest.Log
     assert out["why"].startswith("the changelog did not answer") and back["service"] == "changelog"
 
 
-async def test_claims_that_fail_while_the_log_is_read_are_an_outage_of_the_log(world: World, log: pytest.LogCaptureFixture) -> None:
+async def test_claims_that_fail_while_the_log_is_read_are_an_outage_of_the_log(world: TappedWorld, log: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         await plant(world)
     await stale(world)
@@ -200,7 +202,7 @@ async def test_claims_that_fail_while_the_log_is_read_are_an_outage_of_the_log(w
     assert await world.is_clean()
 
 
-async def test_a_log_that_works_again_is_told_with_the_first_entry_and_not_with_the_end_of_a_long_pass(world: World) -> None:
+async def test_a_log_that_works_again_is_told_with_the_first_entry_and_not_with_the_end_of_a_long_pass(world: TappedWorld) -> None:
     for _ in range(200):
         await plant(world)
     await stale(world)
@@ -222,7 +224,7 @@ async def test_a_log_that_works_again_is_told_with_the_first_entry_and_not_with_
     ],
 )
 async def test_a_tier_that_is_out_is_named_and_nothing_is_parked(
-    world: World, log: pytest.LogCaptureFixture, tier: str, call: str, service: str, error: Exception
+    world: TappedWorld, log: pytest.LogCaptureFixture, tier: str, call: str, service: str, error: Exception
 ) -> None:
     for _ in range(20):
         await plant(world)
@@ -239,7 +241,7 @@ async def test_a_tier_that_is_out_is_named_and_nothing_is_parked(
     assert back["outage_s"] == pytest.approx(1800, abs=200)
 
 
-async def test_a_tier_that_hangs_is_named(world: World, log: pytest.LogCaptureFixture) -> None:
+async def test_a_tier_that_hangs_is_named(world: TappedWorld, log: pytest.LogCaptureFixture) -> None:
     async def hangs(real: Any, *args: Any) -> Any:
         await world.runtime.sleep(1e6)
 
@@ -254,7 +256,7 @@ async def test_a_tier_that_hangs_is_named(world: World, log: pytest.LogCaptureFi
     assert (out["service"], out["why"], back["service"]) == ("long_term", "no answer within 60 s", "long_term")
 
 
-async def test_a_return_is_noticed_without_anything_left_to_clean_up(world: World, log: pytest.LogCaptureFixture) -> None:
+async def test_a_return_is_noticed_without_anything_left_to_clean_up(world: TappedWorld, log: pytest.LogCaptureFixture) -> None:
     """Another instance has cleaned up meanwhile. The tier is asked for something small."""
     await plant(world)
     await stale(world)
@@ -270,7 +272,7 @@ async def test_a_return_is_noticed_without_anything_left_to_clean_up(world: Worl
         assert len(events(log, "service_healthy_again")) == 1
 
 
-async def test_a_permission_that_is_missing_is_not_given_back_by_a_read(world: World, log: pytest.LogCaptureFixture) -> None:
+async def test_a_permission_that_is_missing_is_not_given_back_by_a_read(world: TappedWorld, log: pytest.LogCaptureFixture) -> None:
     await plant(world)
     await stale(world)
     world.blobs.hooks["delete"] = fails(ConfigurationError("403: grant storage.objects.delete"))
@@ -282,7 +284,7 @@ async def test_a_permission_that_is_missing_is_not_given_back_by_a_read(world: W
     assert len(events(log, "service_unreachable")) == 1 and events(log, "service_healthy_again") == []
 
 
-async def test_one_bad_entry_is_no_outage_and_is_parked_with_its_error(world: World, log: pytest.LogCaptureFixture) -> None:
+async def test_one_bad_entry_is_no_outage_and_is_parked_with_its_error(world: TappedWorld, log: pytest.LogCaptureFixture) -> None:
     """A daemon that may not delete one blob: that entry is at fault as long as others are cleaned up."""
     bad = await plant(world)
 
@@ -303,7 +305,7 @@ async def test_one_bad_entry_is_no_outage_and_is_parked_with_its_error(world: Wo
     assert parked["id"] == bad.id and "under a hold" in parked["why"]
 
 
-async def test_two_loops_with_one_name_recover_everything_and_park_nothing(world: World, log: pytest.LogCaptureFixture) -> None:
+async def test_two_loops_with_one_name_recover_everything_and_park_nothing(world: TappedWorld, log: pytest.LogCaptureFixture) -> None:
     changes = [await plant(world) for _ in range(60)]
     await stale(world)
     loops = [world.recovery(instance="same", recovery={"rate_per_s": 1e6}) for _ in range(2)]
@@ -320,7 +322,7 @@ async def test_two_loops_with_one_name_recover_everything_and_park_nothing(world
 
 @pytest.mark.parametrize("jump_s", [-86_400.0, 1800.0])
 async def test_a_clock_that_jumps_makes_no_duration_negative_and_loses_nothing(
-    world: World, log: pytest.LogCaptureFixture, jump_s: float
+    world: TappedWorld, log: pytest.LogCaptureFixture, jump_s: float
 ) -> None:
     """The wall clock of the machine is the server's clock of an embedded store."""
     await plant(world)

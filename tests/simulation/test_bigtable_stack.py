@@ -155,7 +155,7 @@ def held(stored: StoredEntry) -> StoredEntry:
 # --- what a process meets ----------------------------------------------------------------------------
 
 
-class Wire:
+class StackWire:
     """One process on a stack, whose first call meets `fault`. `network` carries what is late."""
 
     def __init__(self, fault: CallFault | None) -> None:
@@ -193,7 +193,7 @@ def test_a_process_is_told_what_grpc_would_say_of(name: str) -> None:
     fault, answer, at_once, in_the_end = MET[name]
 
     async def meet() -> None:
-        wire = Wire(fault)
+        wire = StackWire(fault)
         async with wire.network:
             assert (await wire.settle(), wire.refused) == (answer, at_once)
             await anyio.sleep(3600)
@@ -205,7 +205,7 @@ def test_a_process_is_told_what_grpc_would_say_of(name: str) -> None:
 
 @simulated
 async def test_a_scan_that_crawls_sees_what_is_written_ahead_of_it() -> None:
-    wire, names = Wire(CallFault(Mode.CRAWLING, 2)), [f"{PATHS[0]}/{number}" for number in range(3)]
+    wire, names = StackWire(CallFault(Mode.CRAWLING, 2)), [f"{PATHS[0]}/{number}" for number in range(3)]
     token = ChangeId.new(wire.process.runtime)
 
     async def put(name: str) -> None:
@@ -225,7 +225,7 @@ async def test_a_scan_that_crawls_sees_what_is_written_ahead_of_it() -> None:
 @pytest.mark.parametrize("mode", [Mode.CRASH_BEFORE, Mode.CRASH_AFTER])
 def test_a_process_that_dies_is_told_nothing_and_does_nothing_more(mode: Mode) -> None:
     async def die() -> None:
-        wire, after = Wire(CallFault(mode)), list[object]()
+        wire, after = StackWire(CallFault(mode)), list[object]()
 
         async def life() -> None:
             try:
@@ -246,7 +246,7 @@ def test_what_a_process_sends_after_it_stood_still_arrives_unless_its_connection
     """Its caller has been told that it is not confirmed, either way."""
 
     async def stand_still() -> None:
-        wire = Wire(CallFault(Mode.STALL_BEFORE, seconds))
+        wire = StackWire(CallFault(Mode.STALL_BEFORE, seconds))
         async with wire.network:
             assert await wire.settle() is NOT_CONFIRMED
             await anyio.sleep(4 * 3600)
@@ -257,7 +257,7 @@ def test_what_a_process_sends_after_it_stood_still_arrives_unless_its_connection
 
 @simulated
 async def test_a_server_that_refuses_a_request_is_heard_through_the_link() -> None:
-    wire = Wire(None)
+    wire = StackWire(None)
     wire.stack.server.tables.clear()
     async with wire.network:
         assert await wire.settle() is ConfigurationError
@@ -281,7 +281,7 @@ async def test_one_log_is_recorded_under_several_numbers_of_shards() -> None:
 def test_a_record_that_was_not_confirmed_is_repeated_under_its_shard_and_takes_nothing_back_from_recovery() -> None:
     """Though nobody but its sender still knows that there was a first one."""
     async def repeat() -> None:
-        wire = Wire(CallFault(Mode.LOST))
+        wire = StackWire(CallFault(Mode.LOST))
         change = Change(ChangeId.new(wire.process.runtime), PATHS[0], None, None)
         async with wire.network:
             log = wire.stack.log_of(wire.process, 3)

@@ -70,13 +70,13 @@ def test_asking_what_is_missing_counts_nothing() -> None:
     assert coverage.sections == {}
 
 
-class Word(Enum):
+class CoverageWord(Enum):
     OLD = "old"
     NEW = "new"
 
 
 def test_a_new_member_of_an_enum_is_required_at_once() -> None:
-    assert members("word", Word) == {"word OLD", "word NEW"}
+    assert members("word", CoverageWord) == {"word OLD", "word NEW"}
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def services() -> Iterator[Settings]:
 
 
 @dataclass
-class World:
+class InventoryWorld:
     """A store with something to find in it. `rows`: of its inventory report. `export`: the rows of its table."""
 
     settings: Settings
@@ -212,10 +212,10 @@ async def upload(settings: Settings, name: str, payload: bytes = b"abc") -> None
         await opened.finalise()
 
 
-async def build(settings: Settings) -> World:
+async def build(settings: Settings) -> InventoryWorld:
     """Before the report: orphans, one of them legacy, and a lost blob. After it: an overwrite, a delete, a put."""
     assert settings.gcs is not None
-    world = World(settings, settings.gcs.bucket)
+    world = InventoryWorld(settings, settings.gcs.bucket)
     runtime = SystemRuntime()
 
     def object_id(number: int) -> ObjectId:
@@ -250,11 +250,11 @@ async def build(settings: Settings) -> World:
 
 
 @pytest.fixture(scope="module")
-def store(services: Settings) -> World:
+def store(services: Settings) -> InventoryWorld:
     return anyio.run(build, services)
 
 
-def audit(world: World, inventory: Path, to: Path, export: str | None = None) -> Manifest:
+def audit(world: InventoryWorld, inventory: Path, to: Path, export: str | None = None) -> Manifest:
     """Without a grace, because what was planted is young."""
     with open_inventory(world.settings, str(inventory), export, SystemRuntime(), slots=2) as engine:
         options = AuditOptions(str(to), grace_s=0, insist=True, inventory=engine.evidence)
@@ -269,7 +269,9 @@ def found(to: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("form", "exported"), [pytest.param("parquet", False, marks=pytest.mark.sim), ("csv", True)])
-def test_an_audit_by_report_finds_what_was_planted(spark: SparkSession, store: World, tmp_path: Path, form: str, exported: bool) -> None:
+def test_an_audit_by_report_finds_what_was_planted(
+    spark: SparkSession, store: InventoryWorld, tmp_path: Path, form: str, exported: bool
+) -> None:
     inventory = write_report(tmp_path / "report", store.rows, store.snapshot_ns, form=form)
     export = write_export(tmp_path / "export", store.export) if exported else None
     manifest = audit(store, inventory, tmp_path / "run", export)
@@ -290,7 +292,7 @@ def test_an_audit_by_report_finds_what_was_planted(spark: SparkSession, store: W
     assert again.run == manifest.run and found(tmp_path / "run") == store.expected
 
 
-def test_a_run_goes_on_only_with_the_same_report(spark: SparkSession, store: World, tmp_path: Path) -> None:
+def test_a_run_goes_on_only_with_the_same_report(spark: SparkSession, store: InventoryWorld, tmp_path: Path) -> None:
     inventory = write_report(tmp_path / "report", store.rows, store.snapshot_ns)
     first = audit(store, inventory, tmp_path / "run")
     assert first.complete
@@ -305,7 +307,7 @@ def test_a_run_goes_on_only_with_the_same_report(spark: SparkSession, store: Wor
     assert found(tmp_path / "run") == store.expected
 
 
-def test_a_report_that_lies_about_every_row_accuses_nobody(spark: SparkSession, store: World, tmp_path: Path) -> None:
+def test_a_report_that_lies_about_every_row_accuses_nobody(spark: SparkSession, store: InventoryWorld, tmp_path: Path) -> None:
     """An export that is empty, and a report whose names were never there: the services say what is so."""
     rows = [line(f"media/objects/never/{number}", bucket=store.bucket) for number in range(20)]
     inventory = write_report(tmp_path / "report", [*rows, *store.rows], store.snapshot_ns)
@@ -313,7 +315,7 @@ def test_a_report_that_lies_about_every_row_accuses_nobody(spark: SparkSession, 
     assert found(tmp_path / "run") == [each for each in store.expected if each[0] != "dangling"]
 
 
-def test_rows_of_another_bucket_and_rows_that_are_missing_are_refused(spark: SparkSession, store: World, tmp_path: Path) -> None:
+def test_rows_of_another_bucket_and_rows_that_are_missing_are_refused(spark: SparkSession, store: InventoryWorld, tmp_path: Path) -> None:
     rows = [*store.rows, line("media/objects/x", bucket="zebra")]
     inventory = write_report(tmp_path / "other", rows, store.snapshot_ns)
     with pytest.raises(ConfigurationError, match=f"is a report of the bucket zebra, and the store is in {store.bucket}"):
@@ -334,7 +336,7 @@ def test_a_report_is_refused_for_a_store_in_a_directory(tmp_path: Path) -> None:
         pass
 
 
-def test_what_a_run_by_report_found_is_shown_and_deleted(spark: SparkSession, store: World, tmp_path: Path) -> None:
+def test_what_a_run_by_report_found_is_shown_and_deleted(spark: SparkSession, store: InventoryWorld, tmp_path: Path) -> None:
     """It is the last one, because it takes the orphans away."""
     audit(store, write_report(tmp_path / "report", store.rows, store.snapshot_ns), tmp_path / "run")
     [first, second] = [name for kind, name in store.expected if kind == "orphan"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from tests.given.tapped_store import World
+from tests.given.tapped_store import TappedWorld
 
 
 @pytest.fixture
@@ -16,5 +16,5 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 @pytest.fixture
-async def world(anyio_backend: Any) -> World:
-    return World()
+async def world(anyio_backend: Any) -> TappedWorld:
+    return TappedWorld()

@@ -13,13 +13,13 @@ import pytest
 from trio.testing import MockClock
 
 from changelog.base.errors import UnconfirmedError
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
 from tiered import AtCapacityError, InvalidRequestError, Metadata, ObjectId, StoredObject, TieredStorage, TimeToIdle, UnavailableError
 
 pytestmark = pytest.mark.anyio
 
 
-async def slow(world: World, seconds: float, first: bytes = SMALL) -> AsyncIterator[bytes]:
+async def slow(world: TappedWorld, seconds: float, first: bytes = SMALL) -> AsyncIterator[bytes]:
     yield first
     await world.runtime.sleep(seconds)
 
@@ -31,7 +31,7 @@ def other(number: int) -> ObjectId:
 # --- capacity --------------------------------------------------------------------------------------
 
 
-async def test_operation_beyond_the_queue_is_refused_at_once(world: World) -> None:
+async def test_operation_beyond_the_queue_is_refused_at_once(world: TappedWorld) -> None:
     world.rows.hooks["put_inline"] = world.slow_row(2)
     async with world.store(store={"concurrency_max": 2, "queue_max": 1}) as storage, anyio.create_task_group() as tasks:
         for number in range(3):
@@ -43,7 +43,7 @@ async def test_operation_beyond_the_queue_is_refused_at_once(world: World) -> No
         assert world.runtime.monotonic() == before
 
 
-async def test_operation_that_waits_too_long_is_refused(world: World) -> None:
+async def test_operation_that_waits_too_long_is_refused(world: TappedWorld) -> None:
     world.rows.hooks["put_inline"] = world.slow_row(20)
     async with world.store(store={"concurrency_max": 1, "queue_wait_s": 5}) as storage, anyio.create_task_group() as tasks:
         tasks.start_soon(storage.put, other(1), SMALL)
@@ -53,7 +53,7 @@ async def test_operation_that_waits_too_long_is_refused(world: World) -> None:
         assert world.runtime.monotonic() == pytest.approx(6)
 
 
-async def test_operation_keeps_its_slot_until_its_clean_up_is_done(world: World) -> None:
+async def test_operation_keeps_its_slot_until_its_clean_up_is_done(world: TappedWorld) -> None:
     async def slow_delete(real: Any, *args: Any) -> Any:
         await world.runtime.sleep(3)
         return await real(*args)
@@ -67,7 +67,7 @@ async def test_operation_keeps_its_slot_until_its_clean_up_is_done(world: World)
         assert world.runtime.monotonic() == 3, "the next operation does"
 
 
-async def test_failed_and_cancelled_operations_give_their_slots_back(world: World) -> None:
+async def test_failed_and_cancelled_operations_give_their_slots_back(world: TappedWorld) -> None:
     async with world.store(store={"concurrency_max": 1}) as storage:
         for _ in range(5):
             with pytest.raises(InvalidRequestError):
@@ -77,7 +77,7 @@ async def test_failed_and_cancelled_operations_give_their_slots_back(world: Worl
         await storage.put(OBJECT, SMALL)
 
 
-async def test_readers_are_not_kept_out_by_writers_who_wait_for_the_changelog(world: World) -> None:
+async def test_readers_are_not_kept_out_by_writers_who_wait_for_the_changelog(world: TappedWorld) -> None:
     async def down(real: Any, *args: Any) -> Any:
         raise UnavailableError("the log is down")
 
@@ -96,7 +96,7 @@ async def test_readers_are_not_kept_out_by_writers_who_wait_for_the_changelog(wo
                 assert await read(storage) == SMALL
 
 
-async def test_touches_are_bounded_and_never_hold_up_reading_or_closing(world: World) -> None:
+async def test_touches_are_bounded_and_never_hold_up_reading_or_closing(world: TappedWorld) -> None:
     async def hangs(real: Any, *args: Any) -> Any:
         await anyio.sleep_forever()
 
@@ -113,7 +113,7 @@ async def test_touches_are_bounded_and_never_hold_up_reading_or_closing(world: W
     assert world.runtime.monotonic() == closed_at + 10
 
 
-async def test_upload_whose_abort_never_answers_gives_its_slot_back(world: World) -> None:
+async def test_upload_whose_abort_never_answers_gives_its_slot_back(world: TappedWorld) -> None:
     async def open_upload(real: Any, *args: Any) -> Any:
         upload = await real(*args)
         upload.abort = anyio.sleep_forever
@@ -130,7 +130,7 @@ async def test_upload_whose_abort_never_answers_gives_its_slot_back(world: World
 # --- cancellation ----------------------------------------------------------------------------------
 
 
-async def test_caller_cancelled_while_it_uploads_leaves_nothing(world: World) -> None:
+async def test_caller_cancelled_while_it_uploads_leaves_nothing(world: TappedWorld) -> None:
     async def payload() -> AsyncIterator[bytes]:
         yield LARGE
         await world.runtime.sleep(100)
@@ -149,7 +149,7 @@ async def test_caller_cancelled_while_it_uploads_leaves_nothing(world: World) ->
 @pytest.mark.parametrize("before", [None, SMALL, LARGE])
 @pytest.mark.parametrize("takes_no_notice", [None, "read", "open_upload", "record", "swap"])
 async def test_large_put_cancelled_at_any_turn_of_the_loop_ends_cancelled_or_done_and_leaves_nothing(
-    world: World, before: bytes | None, takes_no_notice: str | None
+    world: TappedWorld, before: bytes | None, takes_no_notice: str | None
 ) -> None:
     """Whether or not a backend heeds a cancellation at once: those that work in threads do not."""
     async def shielded(real: Any, *args: Any, **named: Any) -> Any:
@@ -185,7 +185,7 @@ async def test_large_put_cancelled_at_any_turn_of_the_loop_ends_cancelled_or_don
     assert await world.is_clean()
 
 
-async def test_caller_cancelled_during_the_swap_detaches_and_the_change_is_carried_through(world: World) -> None:
+async def test_caller_cancelled_during_the_swap_detaches_and_the_change_is_carried_through(world: TappedWorld) -> None:
     async def slow_swap(real: Any, *args: Any) -> Any:
         await world.runtime.sleep(10)
         return await real(*args)
@@ -201,7 +201,7 @@ async def test_caller_cancelled_during_the_swap_detaches_and_the_change_is_carri
     assert await world.is_clean()
 
 
-async def test_inline_put_whose_caller_was_cancelled_cannot_land_over_a_later_one(world: World) -> None:
+async def test_inline_put_whose_caller_was_cancelled_cannot_land_over_a_later_one(world: TappedWorld) -> None:
     sent: list[Any] = []
 
     async def lost_in_the_network(real: Any, *args: Any) -> Any:
@@ -221,7 +221,7 @@ async def test_inline_put_whose_caller_was_cancelled_cannot_land_over_a_later_on
         assert await read(storage) == b"later"
 
 
-async def test_inline_put_cancelled_while_it_is_settled_cannot_land_over_a_later_one(world: World) -> None:
+async def test_inline_put_cancelled_while_it_is_settled_cannot_land_over_a_later_one(world: TappedWorld) -> None:
     sent: list[Any] = []
 
     async def lost(real: Any, *args: Any) -> Any:
@@ -244,7 +244,7 @@ async def test_inline_put_cancelled_while_it_is_settled_cannot_land_over_a_later
         assert await read(storage) == b"later"
 
 
-async def test_payload_may_hold_a_scope_of_its_own_between_its_pieces(world: World) -> None:
+async def test_payload_may_hold_a_scope_of_its_own_between_its_pieces(world: TappedWorld) -> None:
     async def payload() -> AsyncIterator[bytes]:
         with anyio.fail_after(60):
             async with anyio.create_task_group():
@@ -256,7 +256,7 @@ async def test_payload_may_hold_a_scope_of_its_own_between_its_pieces(world: Wor
         assert await read(storage) == SMALL * 100
 
 
-async def test_payloads_own_exception_group_comes_out_whole(world: World) -> None:
+async def test_payloads_own_exception_group_comes_out_whole(world: TappedWorld) -> None:
     group = ExceptionGroup("mine", [ValueError("a"), KeyError("b")])
 
     async def payload() -> AsyncIterator[bytes]:
@@ -269,7 +269,7 @@ async def test_payloads_own_exception_group_comes_out_whole(world: World) -> Non
     assert caught.value is group
 
 
-async def test_scope_around_the_whole_store_is_cancelled_and_changes_still_land(world: World) -> None:
+async def test_scope_around_the_whole_store_is_cancelled_and_changes_still_land(world: TappedWorld) -> None:
     async def slow_swap(real: Any, *args: Any) -> Any:
         await world.runtime.sleep(3)
         return await real(*args)
@@ -286,7 +286,7 @@ async def test_scope_around_the_whole_store_is_cancelled_and_changes_still_land(
 # --- closing ---------------------------------------------------------------------------------------
 
 
-async def test_closing_waits_for_clean_up_and_leaves_nothing(world: World) -> None:
+async def test_closing_waits_for_clean_up_and_leaves_nothing(world: TappedWorld) -> None:
     async def slow_delete(real: Any, *args: Any) -> Any:
         await world.runtime.sleep(5)
         return await real(*args)
@@ -299,7 +299,7 @@ async def test_closing_waits_for_clean_up_and_leaves_nothing(world: World) -> No
     assert await world.is_clean()
 
 
-async def test_closing_says_what_it_leaves_to_recovery_when_its_budget_is_spent(world: World) -> None:
+async def test_closing_says_what_it_leaves_to_recovery_when_its_budget_is_spent(world: TappedWorld) -> None:
     async def hangs(real: Any, *args: Any) -> Any:
         await world.runtime.sleep(10_000)
 
@@ -316,7 +316,7 @@ async def test_closing_says_what_it_leaves_to_recovery_when_its_budget_is_spent(
     assert await world.is_clean()
 
 
-async def test_closing_waits_for_operations_that_were_accepted_and_still_read_their_payload_or_queue(world: World) -> None:
+async def test_closing_waits_for_operations_that_were_accepted_and_still_read_their_payload_or_queue(world: TappedWorld) -> None:
     async def payload() -> AsyncIterator[bytes]:
         yield SMALL
         await world.runtime.sleep(5)
@@ -333,7 +333,7 @@ async def test_closing_waits_for_operations_that_were_accepted_and_still_read_th
 
 @pytest.mark.parametrize("call", ["renew", "delete", "touch"])
 async def test_unforeseen_error_of_what_runs_beside_ends_neither_the_block_nor_the_drain(
-    world: World, call: str, caplog: pytest.LogCaptureFixture
+    world: TappedWorld, call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fails(real: Any, *args: Any, **named: Any) -> Any:
         raise RuntimeError("can't start new thread")
@@ -352,7 +352,7 @@ async def test_unforeseen_error_of_what_runs_beside_ends_neither_the_block_nor_t
         assert left == []
 
 
-async def test_operation_that_takes_off_after_the_budget_of_the_drain_is_told_so(world: World) -> None:
+async def test_operation_that_takes_off_after_the_budget_of_the_drain_is_told_so(world: TappedWorld) -> None:
     async def payload() -> AsyncIterator[bytes]:
         yield SMALL
         await world.runtime.sleep(50)
@@ -373,11 +373,11 @@ async def test_operation_that_takes_off_after_the_budget_of_the_drain_is_told_so
     assert not world.blobs.target.uploads, "no entry names it, so nobody else will give it up"
 
 
-async def test_a_storage_that_was_never_entered_has_nothing_to_drain(world: World) -> None:
+async def test_a_storage_that_was_never_entered_has_nothing_to_drain(world: TappedWorld) -> None:
     assert await TieredStorage(world.tiers, world.log, world.runtime, world.settings()).aclose() == []
 
 
-async def test_storage_is_entered_once(world: World) -> None:
+async def test_storage_is_entered_once(world: TappedWorld) -> None:
     async with world.store() as storage:
         with pytest.raises(InvalidRequestError, match="entered once"):
             await storage.__aenter__()
@@ -389,7 +389,7 @@ async def test_storage_is_entered_once(world: World) -> None:
     assert await storage.aclose() == []
 
 
-async def test_closed_store_takes_no_more_work(world: World) -> None:
+async def test_closed_store_takes_no_more_work(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.aclose()
         with pytest.raises(InvalidRequestError, match="not open"):
@@ -403,7 +403,7 @@ async def test_closed_store_takes_no_more_work(world: World) -> None:
     (lambda storage: storage.head(OBJECT), None), (lambda storage: storage.get(OBJECT), None),
 ])  # fmt: skip
 async def test_operation_that_outlives_its_store_is_told_so_or_completed(
-    world: World, operation: Callable[[TieredStorage], Awaitable[Any]], told: type[Exception] | None
+    world: TappedWorld, operation: Callable[[TieredStorage], Awaitable[Any]], told: type[Exception] | None
 ) -> None:
     go_on, ended = anyio.Event(), list[Exception | None]()
 
@@ -434,7 +434,7 @@ async def test_operation_that_outlives_its_store_is_told_so_or_completed(
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_error_of_the_callers_own_block_comes_out_plain(world: World, cancelled: bool) -> None:
+async def test_error_of_the_callers_own_block_comes_out_plain(world: TappedWorld, cancelled: bool) -> None:
     async def block(scope: anyio.CancelScope) -> None:
         async with world.store() as storage:
             await storage.put(OBJECT, LARGE)

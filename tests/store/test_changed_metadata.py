@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
 from tiered import ConditionFailedError, InvalidRequestError, Metadata, ObjectHead, TieredStorage, TimeToIdle, TimeToLive
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +35,7 @@ async def read(storage: TieredStorage) -> bytes | None:
 
 
 @sizes
-async def test_the_metadata_change_and_the_payload_stays_and_passes_through_nobody(world: World, payload: bytes) -> None:
+async def test_the_metadata_change_and_the_payload_stays_and_passes_through_nobody(world: TappedWorld, payload: bytes) -> None:
     async with world.store() as storage:
         first = await storage.put(OBJECT, payload, METADATA)
         before = await head_of(storage)
@@ -54,7 +54,7 @@ async def test_the_metadata_change_and_the_payload_stays_and_passes_through_nobo
 
 
 @sizes
-async def test_a_writer_who_was_faster_is_not_overwritten(world: World, payload: bytes) -> None:
+async def test_a_writer_who_was_faster_is_not_overwritten(world: TappedWorld, payload: bytes) -> None:
     async with world.store() as storage:
         first = await storage.put(OBJECT, payload, METADATA)
 
@@ -72,7 +72,7 @@ async def test_a_writer_who_was_faster_is_not_overwritten(world: World, payload:
 
 
 @sizes
-async def test_a_store_that_is_closed_lets_a_change_try_again(world: World, payload: bytes) -> None:
+async def test_a_store_that_is_closed_lets_a_change_try_again(world: TappedWorld, payload: bytes) -> None:
     async with world.store() as storage, anyio.create_task_group() as tasks:
         await storage.put(OBJECT, payload, METADATA)
 
@@ -90,7 +90,7 @@ async def test_a_store_that_is_closed_lets_a_change_try_again(world: World, payl
     assert await world.is_clean()
 
 
-async def test_a_time_to_idle_begins_anew(world: World) -> None:
+async def test_a_time_to_idle_begins_anew(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, SMALL, Metadata(TimeToIdle(HOUR)))
         before = (await head_of(storage)).metadata
@@ -101,7 +101,7 @@ async def test_a_time_to_idle_begins_anew(world: World) -> None:
 
 
 @sizes
-async def test_an_expiry_is_set_extended_and_removed(world: World, payload: bytes) -> None:
+async def test_an_expiry_is_set_extended_and_removed(world: TappedWorld, payload: bytes) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, payload)
         created = (await head_of(storage)).metadata.time_created
@@ -144,7 +144,7 @@ class RaisesAsNoTime(datetime):
         raise ValueError("NaTType does not support utcoffset")
 
 
-async def test_wrong_arguments_are_refused_and_change_nothing(world: World) -> None:
+async def test_wrong_arguments_are_refused_and_change_nothing(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, SMALL)
         wrong: list[tuple[dict[str, Any], str]] = [
@@ -172,7 +172,7 @@ async def test_wrong_arguments_are_refused_and_change_nothing(world: World) -> N
     assert await world.is_clean()
 
 
-async def test_an_object_without_a_revision_cannot_be_compared(world: World) -> None:
+async def test_an_object_without_a_revision_cannot_be_compared(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, SMALL)
         state = world.rows.target.states[OBJECT.path]
@@ -182,7 +182,7 @@ async def test_an_object_without_a_revision_cannot_be_compared(world: World) -> 
 
 
 @sizes
-async def test_a_function_that_changes_its_argument_changes_the_object(world: World, payload: bytes) -> None:
+async def test_a_function_that_changes_its_argument_changes_the_object(world: TappedWorld, payload: bytes) -> None:
     """The mappings are dictionaries, so somebody will set an item in them and return the same metadata."""
     async with world.store() as storage:
         first = await storage.put(OBJECT, payload, METADATA)

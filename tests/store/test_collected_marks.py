@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from changelog.base.errors import ClockBehindError, UnavailableError, UnconfirmedError
-from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, World
+from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, TappedWorld
 from tiered import ObjectId, OutcomeUnknownError
 from tiered.protocol.backends import MARK_AGE_MAX_S
 
@@ -21,7 +21,7 @@ HOUR_S = 3600
 OTHER = ObjectId.create("attachments", "other")
 
 
-async def test_a_put_is_not_told_no_when_its_won_mark_may_have_been_collected(world: World) -> None:
+async def test_a_put_is_not_told_no_when_its_won_mark_may_have_been_collected(world: TappedWorld) -> None:
     """Its swap takes effect, and the machine is suspended for two days before the answer comes.
 
     Meanwhile somebody deletes the object.
@@ -46,7 +46,7 @@ async def test_a_put_is_not_told_no_when_its_won_mark_may_have_been_collected(wo
     assert await world.is_clean()
 
 
-async def test_a_swap_in_flight_takes_no_effect_when_a_clock_jumps_and_its_refused_mark_is_collected(world: World) -> None:
+async def test_a_swap_in_flight_takes_no_effect_when_a_clock_jumps_and_its_refused_mark_is_collected(world: TappedWorld) -> None:
     """Recovery has refused it and deleted its blob.
 
     The clock is ahead while marks are collected, and is set right again.
@@ -78,7 +78,7 @@ async def test_a_swap_in_flight_takes_no_effect_when_a_clock_jumps_and_its_refus
     assert await world.is_clean()
 
 
-async def test_a_put_by_a_clock_that_is_behind_what_was_forgotten_is_told_so_and_leaves_nothing(world: World) -> None:
+async def test_a_put_by_a_clock_that_is_behind_what_was_forgotten_is_told_so_and_leaves_nothing(world: TappedWorld) -> None:
     async with world.store(lease=RARE_BEATS) as storage:
         await storage.put(OBJECT, LARGE)
         await world.runtime.sleep(MARK_AGE_MAX_S + HOUR_S)

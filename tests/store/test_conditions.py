@@ -13,7 +13,7 @@ import pytest
 
 from changelog.base.errors import UnconfirmedError
 from changelog.change import ChangeId
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
 from tiered import (
     ChangeOutcome,
     ConditionFailedError,
@@ -41,7 +41,9 @@ async def read(storage: TieredStorage) -> bytes | None:
 
 @over
 @puts
-async def test_a_put_over_the_revision_that_was_named_takes_effect_and_over_another_does_not(world: World, there: str, new: str) -> None:
+async def test_a_put_over_the_revision_that_was_named_takes_effect_and_over_another_does_not(
+    world: TappedWorld, there: str, new: str
+) -> None:
     async with world.store() as storage:
         first = (await storage.put(OBJECT, OLD[there])).revision
         second = (await storage.put(OBJECT, NEW[new], if_revision=first)).revision
@@ -60,7 +62,7 @@ async def test_a_put_over_the_revision_that_was_named_takes_effect_and_over_anot
 
 
 @over
-async def test_a_delete_of_the_revision_that_was_named_takes_effect_once(world: World, there: str) -> None:
+async def test_a_delete_of_the_revision_that_was_named_takes_effect_once(world: TappedWorld, there: str) -> None:
     async with world.store() as storage:
         first = (await storage.put(OBJECT, OLD[there])).revision
         await storage.delete(OBJECT, if_revision=first)
@@ -75,7 +77,7 @@ async def test_a_delete_of_the_revision_that_was_named_takes_effect_once(world: 
 
 @over
 @puts
-async def test_a_put_if_absent_takes_effect_where_nothing_is(world: World, there: str, new: str) -> None:
+async def test_a_put_if_absent_takes_effect_where_nothing_is(world: TappedWorld, there: str, new: str) -> None:
     async with world.store() as storage:
         first = (await storage.put(OBJECT, NEW[new], if_absent=True)).revision
         with pytest.raises(ConditionFailedError, match="and the condition is that nothing is") as caught:
@@ -89,7 +91,7 @@ async def test_a_put_if_absent_takes_effect_where_nothing_is(world: World, there
 
 @over
 @puts
-async def test_what_has_expired_is_absent(world: World, there: str, new: str) -> None:
+async def test_what_has_expired_is_absent(world: TappedWorld, there: str, new: str) -> None:
     async with world.store() as storage:
         first = (await storage.put(OBJECT, OLD[there], Metadata(TimeToLive(timedelta(seconds=60))))).revision
         with pytest.raises(ConditionFailedError):
@@ -103,7 +105,7 @@ async def test_what_has_expired_is_absent(world: World, there: str, new: str) ->
     assert await world.is_clean()
 
 
-async def test_of_many_at_once_one_wins(world: World) -> None:
+async def test_of_many_at_once_one_wins(world: TappedWorld) -> None:
     async with world.store() as storage:
         revision: Any = None
         for kind in (SMALL, LARGE, SMALL):
@@ -122,7 +124,7 @@ async def test_of_many_at_once_one_wins(world: World) -> None:
 
 
 @pytest.mark.parametrize("then", ["put", "delete"])
-async def test_what_changes_between_the_read_and_the_swap_is_seen(world: World, then: str) -> None:
+async def test_what_changes_between_the_read_and_the_swap_is_seen(world: TappedWorld, then: str) -> None:
     """No predicate can tell that a row is empty. So a deletion in between is what could be missed."""
     async with world.store() as storage:
         first = (await storage.put(OBJECT, b"old")).revision
@@ -138,7 +140,7 @@ async def test_what_changes_between_the_read_and_the_swap_is_seen(world: World, 
         assert await read(storage) == (b"between" if then == "put" else None)
 
 
-async def test_a_large_put_whose_condition_is_false_opens_no_upload(world: World) -> None:
+async def test_a_large_put_whose_condition_is_false_opens_no_upload(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, b"old")
         world.calls.clear()
@@ -147,7 +149,7 @@ async def test_a_large_put_whose_condition_is_false_opens_no_upload(world: World
         assert world.calls == ["read"]
 
 
-async def test_the_calls_of_small_writes_with_a_condition(world: World) -> None:
+async def test_the_calls_of_small_writes_with_a_condition(world: TappedWorld) -> None:
     async with world.store() as storage:
         revision = (await storage.put(OBJECT, SMALL, if_absent=True)).revision
         assert world.calls == ["read", "swap"]
@@ -165,7 +167,7 @@ async def never(real: Any, *args: Any) -> Any:
     raise UnconfirmedError("no answer")
 
 
-async def test_a_swap_whose_answers_are_lost_is_found_to_have_taken_effect(world: World) -> None:
+async def test_a_swap_whose_answers_are_lost_is_found_to_have_taken_effect(world: TappedWorld) -> None:
     async with world.store() as storage:
         first = (await storage.put(OBJECT, b"old")).revision
         world.rows.hooks["swap"] = lost
@@ -175,7 +177,7 @@ async def test_a_swap_whose_answers_are_lost_is_found_to_have_taken_effect(world
         assert await read(storage) is None
 
 
-async def test_a_write_that_never_arrives_has_certainly_not_happened(world: World) -> None:
+async def test_a_write_that_never_arrives_has_certainly_not_happened(world: TappedWorld) -> None:
     async with world.store() as storage:
         first = (await storage.put(OBJECT, b"old")).revision
         for call in ("swap", "reserve"):
@@ -186,7 +188,7 @@ async def test_a_write_that_never_arrives_has_certainly_not_happened(world: Worl
         assert await read(storage) == b"old"
 
 
-async def test_the_outcome_of_a_write_with_a_condition_is_remembered_without_an_entry(world: World) -> None:
+async def test_the_outcome_of_a_write_with_a_condition_is_remembered_without_an_entry(world: TappedWorld) -> None:
     async with world.store() as storage:
         for hook, outcome in ((lost, ChangeOutcome.TOOK_EFFECT), (never, ChangeOutcome.NO_EFFECT)):
             first = (await storage.put(OBJECT, b"old")).revision
@@ -200,7 +202,7 @@ async def test_the_outcome_of_a_write_with_a_condition_is_remembered_without_an_
             assert await storage.outcome(error) is outcome
 
 
-async def test_bulk_puts_have_conditions_too(world: World) -> None:
+async def test_bulk_puts_have_conditions_too(world: TappedWorld) -> None:
     async with world.store() as storage:
         async with storage.put_many([PutRequest(OBJECT, each, if_absent=True) for each in (b"first", b"second")]) as results:
             told = {result.position: result.error async for result in results}
@@ -208,7 +210,7 @@ async def test_bulk_puts_have_conditions_too(world: World) -> None:
         assert await read(storage) == b"first"
 
 
-async def test_wrong_conditions_are_refused_before_anything_is_sent(world: World) -> None:
+async def test_wrong_conditions_are_refused_before_anything_is_sent(world: TappedWorld) -> None:
     some = ChangeId.new(world.runtime)
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"if_absent": 1}, "if_absent is True or False, not 1"), ({"if_absent": None}, "if_absent is True or False"),
@@ -226,7 +228,7 @@ async def test_wrong_conditions_are_refused_before_anything_is_sent(world: World
         assert world.calls == []
 
 
-async def test_a_cancelled_write_with_a_condition_is_settled(world: World) -> None:
+async def test_a_cancelled_write_with_a_condition_is_settled(world: TappedWorld) -> None:
     async with world.store() as storage:
         first = (await storage.put(OBJECT, b"old")).revision
         late: list[Any] = []
@@ -245,13 +247,13 @@ async def test_a_cancelled_write_with_a_condition_is_settled(world: World) -> No
         assert await read(storage) == b"old"
 
 
-async def test_the_error_survives_pickling(world: World) -> None:
+async def test_the_error_survives_pickling(world: TappedWorld) -> None:
     revision = ChangeId.new(world.runtime)
     error = pickle.loads(pickle.dumps(ConditionFailedError(OBJECT, revision, "it is not there")))
     assert (error.object_id, error.revision, str(error)) == (OBJECT, revision, f"{OBJECT} was not changed: it is not there")
 
 
-async def test_a_payload_that_is_no_longer_wanted_is_closed(world: World) -> None:
+async def test_a_payload_that_is_no_longer_wanted_is_closed(world: TappedWorld) -> None:
     closed: list[bool] = []
 
     async def payload() -> AsyncIterator[bytes]:

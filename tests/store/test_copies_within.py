@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from changelog.base.errors import UnconfirmedError
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
 from tiered import (
     ConditionFailedError,
     DanglingTombstoneError,
@@ -35,7 +35,7 @@ async def read(storage: TieredStorage, object_id: ObjectId) -> bytes | None:
 
 
 @sizes
-async def test_a_copy_is_a_new_revision_with_the_metadata_and_no_payload_passes_through(world: World, payload: bytes) -> None:
+async def test_a_copy_is_a_new_revision_with_the_metadata_and_no_payload_passes_through(world: TappedWorld, payload: bytes) -> None:
     async with world.store() as storage:
         first = await storage.put(OBJECT, payload, METADATA)
         before = await storage.head(OBJECT)
@@ -53,7 +53,7 @@ async def test_a_copy_is_a_new_revision_with_the_metadata_and_no_payload_passes_
 
 
 @sizes
-async def test_a_renamed_object_is_only_there_under_its_new_name(world: World, payload: bytes) -> None:
+async def test_a_renamed_object_is_only_there_under_its_new_name(world: TappedWorld, payload: bytes) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, payload, METADATA)
         await storage.put(OTHER, LARGE[::-1])
@@ -62,7 +62,7 @@ async def test_a_renamed_object_is_only_there_under_its_new_name(world: World, p
     assert await world.is_clean()
 
 
-async def test_what_is_not_there_is_not_copied(world: World) -> None:
+async def test_what_is_not_there_is_not_copied(world: TappedWorld) -> None:
     async with world.store() as storage:
         assert await storage.copy(OBJECT, OTHER) is None
         assert await storage.rename(OBJECT, OTHER) is None
@@ -71,7 +71,7 @@ async def test_what_is_not_there_is_not_copied(world: World) -> None:
                 await wrong
 
 
-async def test_an_object_whose_data_are_lost_cannot_be_copied_and_stays_as_it_is(world: World) -> None:
+async def test_an_object_whose_data_are_lost_cannot_be_copied_and_stays_as_it_is(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
         await world.blobs.target.delete((await world.blob_names())[0])
@@ -87,7 +87,7 @@ async def test_an_object_whose_data_are_lost_cannot_be_copied_and_stays_as_it_is
 
 
 @sizes
-async def test_conditions_are_about_the_destination(world: World, payload: bytes) -> None:
+async def test_conditions_are_about_the_destination(world: TappedWorld, payload: bytes) -> None:
     async with world.store() as storage:
         source = await storage.put(OBJECT, payload)
         other = await storage.put(OTHER, b"other")
@@ -101,7 +101,7 @@ async def test_conditions_are_about_the_destination(world: World, payload: bytes
     assert await world.is_clean()
 
 
-async def test_a_source_that_is_replaced_after_the_copy_stays(world: World) -> None:
+async def test_a_source_that_is_replaced_after_the_copy_stays(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
 
@@ -120,7 +120,7 @@ async def test_a_source_that_is_replaced_after_the_copy_stays(world: World) -> N
 
 
 @sizes
-async def test_a_store_that_is_closed_after_the_copy_finishes_the_rename(world: World, payload: bytes) -> None:
+async def test_a_store_that_is_closed_after_the_copy_finishes_the_rename(world: TappedWorld, payload: bytes) -> None:
     async with world.store() as storage, anyio.create_task_group() as tasks:
         await storage.put(OBJECT, payload)
 
@@ -138,7 +138,7 @@ async def test_a_store_that_is_closed_after_the_copy_finishes_the_rename(world: 
 
 
 @sizes
-async def test_a_store_at_capacity_finishes_the_renames_that_it_has_begun(world: World, payload: bytes) -> None:
+async def test_a_store_at_capacity_finishes_the_renames_that_it_has_begun(world: TappedWorld, payload: bytes) -> None:
     """AtCapacityError says that nothing was begun. After the copy, it would not be true."""
     limits = {"concurrency_max": 1, "queue_max": 1, "queue_wait_s": 0.5}
     async with world.store(store=limits) as storage, anyio.create_task_group() as tasks:
@@ -160,7 +160,7 @@ async def test_a_store_at_capacity_finishes_the_renames_that_it_has_begun(world:
     assert await world.is_clean()
 
 
-async def test_a_source_that_is_gone_before_the_copy_is_unavailable_and_leaves_nothing(world: World) -> None:
+async def test_a_source_that_is_gone_before_the_copy_is_unavailable_and_leaves_nothing(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
 
@@ -175,7 +175,7 @@ async def test_a_source_that_is_gone_before_the_copy_is_unavailable_and_leaves_n
     assert await world.is_clean()
 
 
-async def test_an_unanswered_copy_is_waited_for_by_recovery(world: World) -> None:
+async def test_an_unanswered_copy_is_waited_for_by_recovery(world: TappedWorld) -> None:
     """It may land late, as an upload in a single request."""
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)

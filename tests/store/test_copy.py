@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
 from tiered import ByteRange, InvalidRequestError, Metadata, ObjectId, TieredStorage, UnavailableError
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +22,7 @@ async def read(storage: TieredStorage, object_id: ObjectId = COPY) -> bytes | No
     return None if stored is None else await stored.read()
 
 
-def sizes_of_uploads(world: World) -> list[int | None]:
+def sizes_of_uploads(world: TappedWorld) -> list[int | None]:
     sizes: list[int | None] = []
 
     async def open_upload(method: Any, name: str, metadata: Metadata, size: int | None) -> Any:
@@ -35,7 +35,7 @@ def sizes_of_uploads(world: World) -> list[int | None]:
 
 @pytest.mark.parametrize("payload", [b"", SMALL, LARGE])
 @pytest.mark.parametrize("to", [COPY, OBJECT])
-async def test_a_copy_streams_with_its_size_known_and_closes_its_source(world: World, payload: bytes, to: ObjectId) -> None:
+async def test_a_copy_streams_with_its_size_known_and_closes_its_source(world: TappedWorld, payload: bytes, to: ObjectId) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, payload)
         sizes = sizes_of_uploads(world)
@@ -51,7 +51,7 @@ async def test_a_copy_streams_with_its_size_known_and_closes_its_source(world: W
 
 
 @pytest.mark.parametrize("span", [ByteRange(1000), ByteRange(0, 50), ByteRange(-4000), ByteRange(10, 4000), ByteRange(4000, 99_999)])
-async def test_a_copy_of_a_range_has_the_size_of_the_range(world: World, span: ByteRange) -> None:
+async def test_a_copy_of_a_range_has_the_size_of_the_range(world: TappedWorld, span: ByteRange) -> None:
     start, stop = span.within(len(LARGE))
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
@@ -63,7 +63,7 @@ async def test_a_copy_of_a_range_has_the_size_of_the_range(world: World, span: B
         assert sizes == ([stop - start] if stop - start > 100 else [])
 
 
-async def test_a_copy_with_the_metadata_of_its_source_has_them(world: World) -> None:
+async def test_a_copy_with_the_metadata_of_its_source_has_them(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE, Metadata(custom={"k": "v"}))
         source = await storage.get(OBJECT)
@@ -73,7 +73,7 @@ async def test_a_copy_with_the_metadata_of_its_source_has_them(world: World) -> 
         assert head is not None and head.metadata == source.metadata
 
 
-async def test_an_object_is_read_once_and_its_iterator_is_one(world: World) -> None:
+async def test_an_object_is_read_once_and_its_iterator_is_one(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
         stored = await storage.get(OBJECT)
@@ -90,7 +90,7 @@ async def broken(method: Any, *args: Any, **named: Any) -> Any:
 
 
 @pytest.mark.parametrize("backend", ["rows", "blobs"])
-async def test_a_copy_that_fails_closes_its_source(world: World, backend: str) -> None:
+async def test_a_copy_that_fails_closes_its_source(world: TappedWorld, backend: str) -> None:
     async with world.store(store={"answer_budget_s": 1}) as storage:
         await storage.put(OBJECT, LARGE)
         source = await storage.get(OBJECT)
@@ -112,7 +112,7 @@ async def test_a_copy_that_fails_closes_its_source(world: World, backend: str) -
     ("object_id", "metadata"), [(COPY, Metadata().with_facts(size=-1)), ("no id", None), (COPY, "no metadata")],
     ids=["metadata", "id", "type"],
 )
-async def test_a_copy_that_is_refused_closes_its_source_too(world: World, object_id: Any, metadata: Any) -> None:
+async def test_a_copy_that_is_refused_closes_its_source_too(world: TappedWorld, object_id: Any, metadata: Any) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
         source = await storage.get(OBJECT)
@@ -123,7 +123,7 @@ async def test_a_copy_that_is_refused_closes_its_source_too(world: World, object
             await source.read()
 
 
-async def test_a_source_that_vanishes_on_the_way_leaves_the_target_as_it_was(world: World) -> None:
+async def test_a_source_that_vanishes_on_the_way_leaves_the_target_as_it_was(world: TappedWorld) -> None:
     class Vanishing:
         async def __aiter__(self) -> AsyncIterator[bytes]:
             yield LARGE
@@ -141,7 +141,7 @@ async def test_a_source_that_vanishes_on_the_way_leaves_the_target_as_it_was(wor
 
 
 @pytest.mark.parametrize("path", ["/proc/cpuinfo", "/sys/devices/system/cpu/online", "/proc/version"])
-async def test_an_upload_of_a_file_of_the_system_is_promised_no_size(world: World, path: str) -> None:
+async def test_an_upload_of_a_file_of_the_system_is_promised_no_size(world: TappedWorld, path: str) -> None:
     sizes = sizes_of_uploads(world)
     async with world.store(inline_bytes_max=1) as storage:
         size = (await storage.put(OBJECT, Path(path))).size
@@ -156,7 +156,7 @@ def grow(path: Path) -> None:
 
 @pytest.mark.parametrize("change", [grow, lambda path: None])
 async def test_a_file_that_grows_is_stored_as_long_as_it_was_when_it_was_opened(
-    world: World, tmp_path: Path, change: Callable[[Path], None]
+    world: TappedWorld, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
     """Nobody declared a size, so none is exceeded, whether it grows before its upload is opened or afterwards."""
     path = tmp_path / "log"
@@ -173,7 +173,7 @@ async def test_a_file_that_grows_is_stored_as_long_as_it_was_when_it_was_opened(
         assert await read(storage, OBJECT) == bytes(1_000_000)
 
 
-async def test_a_file_that_shrinks_while_it_is_stored_is_named_and_nothing_is_left(world: World, tmp_path: Path) -> None:
+async def test_a_file_that_shrinks_while_it_is_stored_is_named_and_nothing_is_left(world: TappedWorld, tmp_path: Path) -> None:
     path = tmp_path / "truncated"
     path.write_bytes(bytes(1_000_000))
 
@@ -190,7 +190,7 @@ async def test_a_file_that_shrinks_while_it_is_stored_is_named_and_nothing_is_le
     assert await world.is_clean()
 
 
-async def test_a_declared_size_is_what_the_file_must_have(world: World, tmp_path: Path) -> None:
+async def test_a_declared_size_is_what_the_file_must_have(world: TappedWorld, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(LARGE)
     async with world.store() as storage:

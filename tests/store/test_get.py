@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from changelog.base.errors import UnconfirmedError
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
 from tiered import (
     ByteRange,
     DanglingTombstoneError,
@@ -34,7 +34,7 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.mark.parametrize("payload", [SMALL, LARGE])
-async def test_head_tells_everything_but_the_bytes(world: World, payload: bytes) -> None:
+async def test_head_tells_everything_but_the_bytes(world: TappedWorld, payload: bytes) -> None:
     async with world.store() as storage:
         result = await storage.put(OBJECT, payload, Metadata(content_type="text/plain", filename="a.txt", custom={"k": "ö"}))
         head = await storage.head(OBJECT)
@@ -46,7 +46,7 @@ async def test_head_tells_everything_but_the_bytes(world: World, payload: bytes)
 
 @pytest.mark.parametrize("payload", [SMALL, LARGE])
 @pytest.mark.parametrize("range_", [ByteRange(0, 2), ByteRange(3), ByteRange(-2), ByteRange(1, 10_000), ByteRange(0, 0)])
-async def test_range_is_a_slice(world: World, payload: bytes, range_: ByteRange) -> None:
+async def test_range_is_a_slice(world: TappedWorld, payload: bytes, range_: ByteRange) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, payload)
         stored = await storage.get(OBJECT, range=range_)
@@ -57,7 +57,7 @@ async def test_range_is_a_slice(world: World, payload: bytes, range_: ByteRange)
 
 @pytest.mark.parametrize("payload", [SMALL, LARGE])
 @pytest.mark.parametrize("range_", [ByteRange(5000), ByteRange(9999, 10_000), ByteRange(3, 1)])
-async def test_range_outside_of_the_object_is_refused_with_its_size(world: World, payload: bytes, range_: ByteRange) -> None:
+async def test_range_outside_of_the_object_is_refused_with_its_size(world: TappedWorld, payload: bytes, range_: ByteRange) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, payload)
         with pytest.raises(RangeNotSatisfiableError, match=str(len(payload))) as refused:
@@ -66,7 +66,7 @@ async def test_range_outside_of_the_object_is_refused_with_its_size(world: World
 
 
 @pytest.mark.parametrize("call", ["read", "open", "scan"])
-async def test_read_that_is_never_answered_is_unavailable(world: World, call: str) -> None:
+async def test_read_that_is_never_answered_is_unavailable(world: TappedWorld, call: str) -> None:
     async def silent(real: Any, *args: Any, **named: Any) -> Any:
         raise UnconfirmedError("no answer")
 
@@ -77,7 +77,7 @@ async def test_read_that_is_never_answered_is_unavailable(world: World, call: st
             await (anext(storage.list()) if call == "scan" else storage.get(OBJECT))
 
 
-async def test_stored_object_is_read_once(world: World) -> None:
+async def test_stored_object_is_read_once(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, SMALL)
         stored = await storage.get(OBJECT)
@@ -88,7 +88,7 @@ async def test_stored_object_is_read_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("payload", [SMALL, LARGE])
-async def test_expired_object_is_absent_to_every_reader(world: World, payload: bytes) -> None:
+async def test_expired_object_is_absent_to_every_reader(world: TappedWorld, payload: bytes) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, payload, Metadata(expiration=TimeToLive(HOUR)))
         await world.runtime.sleep(3599)
@@ -99,7 +99,7 @@ async def test_expired_object_is_absent_to_every_reader(world: World, payload: b
         assert [each async for each in storage.list()] == []
 
 
-async def test_expired_tombstone_still_counts_as_present_for_writers(world: World) -> None:
+async def test_expired_tombstone_still_counts_as_present_for_writers(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE, Metadata(expiration=TimeToLive(HOUR)))
         await world.runtime.sleep(7200)
@@ -109,7 +109,7 @@ async def test_expired_tombstone_still_counts_as_present_for_writers(world: Worl
     assert await world.is_clean()
 
 
-async def test_reader_whose_blob_was_replaced_before_its_first_byte_gets_the_new_object(world: World) -> None:
+async def test_reader_whose_blob_was_replaced_before_its_first_byte_gets_the_new_object(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
 
@@ -125,7 +125,7 @@ async def test_reader_whose_blob_was_replaced_before_its_first_byte_gets_the_new
         assert storage.dangling_found == 0
 
 
-async def test_reader_of_an_object_deleted_meanwhile_finds_none(world: World) -> None:
+async def test_reader_of_an_object_deleted_meanwhile_finds_none(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
 
@@ -139,7 +139,7 @@ async def test_reader_of_an_object_deleted_meanwhile_finds_none(world: World) ->
         assert await storage.get(OBJECT) is None
 
 
-async def test_reader_that_is_overtaken_every_time_gives_up_in_the_end(world: World) -> None:
+async def test_reader_that_is_overtaken_every_time_gives_up_in_the_end(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
 
@@ -153,7 +153,7 @@ async def test_reader_that_is_overtaken_every_time_gives_up_in_the_end(world: Wo
             await storage.get(OBJECT)
 
 
-async def test_head_asks_for_no_bytes(world: World) -> None:
+async def test_head_asks_for_no_bytes(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
         await world.runtime.sleep(1)
@@ -163,7 +163,7 @@ async def test_head_asks_for_no_bytes(world: World) -> None:
 
 
 @pytest.mark.parametrize("then", ["put", "delete"])
-async def test_head_whose_blob_vanished_reads_the_row_again(world: World, then: str) -> None:
+async def test_head_whose_blob_vanished_reads_the_row_again(world: TappedWorld, then: str) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
 
@@ -179,7 +179,7 @@ async def test_head_whose_blob_vanished_reads_the_row_again(world: World, then: 
         assert storage.dangling_found == 0
 
 
-async def test_head_of_a_lost_blob_is_data_loss_too(world: World) -> None:
+async def test_head_of_a_lost_blob_is_data_loss_too(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
         name, = await world.blob_names()
@@ -189,7 +189,7 @@ async def test_head_of_a_lost_blob_is_data_loss_too(world: World) -> None:
         assert storage.dangling_found == 1
 
 
-async def test_lost_blob_is_reported_as_data_loss_and_counted(world: World) -> None:
+async def test_lost_blob_is_reported_as_data_loss_and_counted(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
         name, = await world.blob_names()
@@ -200,7 +200,7 @@ async def test_lost_blob_is_reported_as_data_loss_and_counted(world: World) -> N
 
 
 @pytest.mark.parametrize("payload", [SMALL, LARGE])
-async def test_reading_an_idle_object_extends_it_blob_first(world: World, payload: bytes) -> None:
+async def test_reading_an_idle_object_extends_it_blob_first(world: TappedWorld, payload: bytes) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, payload, Metadata(expiration=TimeToIdle(HOUR)))
         for _ in range(10):
@@ -216,7 +216,7 @@ async def test_reading_an_idle_object_extends_it_blob_first(world: World, payloa
 
 
 @pytest.mark.parametrize("payload", [SMALL, LARGE])
-async def test_a_store_that_was_opened_for_reading_wrote_when_it_read_an_idle_object(world: World, payload: bytes) -> None:
+async def test_a_store_that_was_opened_for_reading_wrote_when_it_read_an_idle_object(world: TappedWorld, payload: bytes) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, payload, Metadata(expiration=TimeToIdle(HOUR)))
     world.calls.clear()
@@ -234,7 +234,7 @@ async def test_a_store_that_was_opened_for_reading_wrote_when_it_read_an_idle_ob
         assert await reader.get(OBJECT) is None
 
 
-async def test_reading_again_soon_touches_nothing(world: World) -> None:
+async def test_reading_again_soon_touches_nothing(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, SMALL, Metadata(expiration=TimeToIdle(HOUR)))
         await world.runtime.sleep(60)
@@ -243,7 +243,7 @@ async def test_reading_again_soon_touches_nothing(world: World) -> None:
     assert "touch" not in world.calls
 
 
-async def test_touch_never_revives_a_replaced_object(world: World) -> None:
+async def test_touch_never_revives_a_replaced_object(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE, Metadata(expiration=TimeToIdle(HOUR)))
 
@@ -262,7 +262,7 @@ async def test_touch_never_revives_a_replaced_object(world: World) -> None:
         assert isinstance(state, Inline) and state.payload == SMALL
 
 
-async def test_failing_touch_does_not_fail_the_read(world: World) -> None:
+async def test_failing_touch_does_not_fail_the_read(world: TappedWorld) -> None:
     async def down(real: Any, *args: Any) -> Any:
         raise UnavailableError("down")
 
@@ -274,7 +274,7 @@ async def test_failing_touch_does_not_fail_the_read(world: World) -> None:
         assert stored is not None and await stored.read() == SMALL
 
 
-async def test_stored_object_is_read_by_one_task_at_a_time(world: World) -> None:
+async def test_stored_object_is_read_by_one_task_at_a_time(world: TappedWorld) -> None:
     """Two would get some of its bytes twice."""
     async def slow_open(real: Any, *args: Any) -> Any:
         reader = await real(*args)
@@ -307,7 +307,7 @@ async def test_stored_object_is_read_by_one_task_at_a_time(world: World) -> None
 
 
 @pytest.mark.parametrize("large", [False, True])
-async def test_an_object_that_is_closed_while_it_is_read_never_looks_shorter_than_it_is(world: World, large: bool) -> None:
+async def test_an_object_that_is_closed_while_it_is_read_never_looks_shorter_than_it_is(world: TappedWorld, large: bool) -> None:
     """Another task may close it, such as one that watches for a client that goes away, or its own progress callback."""
     payload = b"x" * (3 * 256 * 1024)
     closed = "was closed before its end was read"
@@ -338,7 +338,7 @@ async def test_an_object_that_is_closed_while_it_is_read_never_looks_shorter_tha
             await anext(pieces)
 
 
-async def test_an_object_is_closed_while_another_task_waits_for_a_piece(world: World) -> None:
+async def test_an_object_is_closed_while_another_task_waits_for_a_piece(world: TappedWorld) -> None:
     async with world.store() as storage, anyio.create_task_group() as tasks:
         await storage.put(OBJECT, LARGE * 200)
         stored = await storage.get(OBJECT)
@@ -355,7 +355,7 @@ async def test_an_object_is_closed_while_another_task_waits_for_a_piece(world: W
 
 
 @pytest.mark.parametrize("payload", [SMALL, LARGE])
-async def test_stored_object_left_half_way_can_be_closed_and_is_not_read_again(world: World, payload: bytes) -> None:
+async def test_stored_object_left_half_way_can_be_closed_and_is_not_read_again(world: TappedWorld, payload: bytes) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, payload)
         stored = await storage.get(OBJECT)

@@ -11,7 +11,7 @@ import pytest
 from changelog.base.errors import UnavailableError
 from changelog.change import LOG_PREFIX, Change, ChangeId, Entry
 from changelog.log import LOG_END, KeyRange
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
 from tiered import TieredStorage
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
@@ -22,7 +22,7 @@ FEED = {"feed": {"enabled": True}, "changelog": "sqlite"}
 Write = Callable[[TieredStorage], Awaitable[object]]
 
 
-async def kept(world: World) -> list[Entry]:
+async def kept(world: TappedWorld) -> list[Entry]:
     page = await world.log.target.kept(KeyRange(LOG_PREFIX, LOG_END), 100)
     assert page.next_start is None and all(isinstance(entry, Entry) for entry in page.entries)
     return sorted(page.entries, key=lambda entry: entry.change.id)
@@ -58,7 +58,7 @@ WRITES: dict[str, Write] = {
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-async def test_each_change_of_a_large_object_leaves_its_entry_and_every_blob_that_it_names(world: World, write: Write) -> None:
+async def test_each_change_of_a_large_object_leaves_its_entry_and_every_blob_that_it_names(world: TappedWorld, write: Write) -> None:
     async with world.store(**FEED) as storage:
         await storage.put(OBJECT, LARGE)
         await write(storage)
@@ -73,7 +73,7 @@ async def test_each_change_of_a_large_object_leaves_its_entry_and_every_blob_tha
         assert (second.change.new in names) == (write is WRITES["put"]) == (row.target == second.change.new)
 
 
-async def test_a_put_that_came_too_late_is_settled_and_kept_with_its_blob(world: World) -> None:
+async def test_a_put_that_came_too_late_is_settled_and_kept_with_its_blob(world: TappedWorld) -> None:
     async def overtaken(real: Any, path: str, *args: Any) -> Any:
         world.rows.hooks.clear()
         async with world.store(**FEED) as other:
@@ -92,7 +92,7 @@ async def test_a_put_that_came_too_late_is_settled_and_kept_with_its_blob(world:
     assert "delete" not in world.calls
 
 
-async def test_what_has_no_entry_leaves_none_and_without_a_feed_nothing_is_kept(world: World) -> None:
+async def test_what_has_no_entry_leaves_none_and_without_a_feed_nothing_is_kept(world: TappedWorld) -> None:
     async with world.store(**FEED) as storage:
         await storage.put(OBJECT, SMALL)
         await storage.delete(OBJECT)
@@ -104,7 +104,7 @@ async def test_what_has_no_entry_leaves_none_and_without_a_feed_nothing_is_kept(
     assert "keep" not in world.calls and await world.is_clean()
 
 
-async def test_a_put_pays_no_call_more_and_leaves_two_to_the_writer_of_the_feed(world: World) -> None:
+async def test_a_put_pays_no_call_more_and_leaves_two_to_the_writer_of_the_feed(world: TappedWorld) -> None:
     made: dict[bool, list[str]] = {}
     for feed in (False, True):
         async with world.store(**(FEED if feed else {})) as storage:
@@ -118,7 +118,7 @@ async def test_a_put_pays_no_call_more_and_leaves_two_to_the_writer_of_the_feed(
     assert made == {False: sorted([*change, "settle", "delete", "forget", *once]), True: sorted([*change, "keep"])}
 
 
-async def test_recovery_of_a_dead_process_settles_its_change_and_keeps_it(world: World) -> None:
+async def test_recovery_of_a_dead_process_settles_its_change_and_keeps_it(world: TappedWorld) -> None:
     token = ChangeId.new(world.runtime)
     name = blob_name(OBJECT.path, token)
     upload = await world.blobs.target.open_upload(name, Metadata(), None)
@@ -136,7 +136,7 @@ async def test_recovery_of_a_dead_process_settles_its_change_and_keeps_it(world:
     assert (await recovery.run_once()).seen == 0, "it is no work any more"
 
 
-async def test_an_entry_that_alone_cannot_be_settled_is_parked_while_others_are_kept(world: World) -> None:
+async def test_an_entry_that_alone_cannot_be_settled_is_parked_while_others_are_kept(world: TappedWorld) -> None:
     """Without a feed, deleted garbage of others shows that the services answer. With one, kept entries of others do."""
     bad = Change(ChangeId.new(world.runtime), "attachments/objects/bad")
     await world.log.target.record(bad, "dead")
@@ -157,7 +157,7 @@ async def test_an_entry_that_alone_cannot_be_settled_is_parked_while_others_are_
     assert stuck.change == bad and "its tablet is away" in stuck.stuck.error
 
 
-async def test_a_keep_that_is_not_answered_is_made_again_and_what_fails_is_left_to_recovery(world: World) -> None:
+async def test_a_keep_that_is_not_answered_is_made_again_and_what_fails_is_left_to_recovery(world: TappedWorld) -> None:
     async def down(real: Any, *args: Any) -> Any:
         raise UnavailableError("the changelog is away")
 

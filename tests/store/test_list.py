@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
 from tiered import Folder, ListEntry, Metadata, ObjectId, ObjectPrefix, Tier, TieredStorage, TimeToIdle, TimeToLive
 from tiered.protocol.backends import CorruptRow, Inline, RowPage, ScannedRow
 from tiered.protocol.listing import HEADS_LISTED_MIN, ListRequest
@@ -54,7 +54,7 @@ async def paged(storage: TieredStorage, limit: int, **values: Any) -> list[list[
 
 
 @pytest.mark.parametrize("large", [HEADS_LISTED_MIN, HEADS_LISTED_MIN - 1])
-async def test_many_large_objects_of_a_page_are_looked_at_in_one_call_if_the_service_has_one(world: World, large: int) -> None:
+async def test_many_large_objects_of_a_page_are_looked_at_in_one_call_if_the_service_has_one(world: TappedWorld, large: int) -> None:
     many = [f"photos/objects/{number:02}" for number in range(large)]
     listing: list[int] = []
 
@@ -77,7 +77,7 @@ async def test_many_large_objects_of_a_page_are_looked_at_in_one_call_if_the_ser
         assert listing == [] and world.calls.count("head") == large
 
 
-async def test_who_may_not_list_blobs_looks_at_each(world: World) -> None:
+async def test_who_may_not_list_blobs_looks_at_each(world: TappedWorld) -> None:
     async def heads(names: list[str]) -> dict[str, Any]:
         raise ConfigurationError("grant storage.objects.list")
 
@@ -87,7 +87,7 @@ async def test_who_may_not_list_blobs_looks_at_each(world: World) -> None:
         assert [entry.size async for entry in storage.list(metadata=True)] == [len(LARGE)] * HEADS_LISTED_MIN
 
 
-async def test_an_entry_tells_what_the_row_tells_and_the_rest_if_metadata_are_asked_for(world: World) -> None:
+async def test_an_entry_tells_what_the_row_tells_and_the_rest_if_metadata_are_asked_for(world: TappedWorld) -> None:
     small, large = ObjectId.create("a", "small"), ObjectId.create("b", "large")
     metadata = Metadata(TimeToLive(HOUR), content_type="text/plain")
     async with world.store() as storage:
@@ -109,7 +109,7 @@ async def test_an_entry_tells_what_the_row_tells_and_the_rest_if_metadata_are_as
     assert asked == ["scan", "head"], "a small object's metadata come with its row"
 
 
-async def test_an_object_that_is_overwritten_or_deleted_between_row_and_blob_is_listed_as_it_is_then(world: World) -> None:
+async def test_an_object_that_is_overwritten_or_deleted_between_row_and_blob_is_listed_as_it_is_then(world: TappedWorld) -> None:
     paths = [f"a/objects/{number}" for number in range(3)]
     async with world.store() as storage:
         await put_all(storage, paths, LARGE)
@@ -128,7 +128,7 @@ async def test_an_object_that_is_overwritten_or_deleted_between_row_and_blob_is_
     ]  # fmt: skip
 
 
-async def test_heads_run_at_once_but_not_more_than_sixteen(world: World) -> None:
+async def test_heads_run_at_once_but_not_more_than_sixteen(world: TappedWorld) -> None:
     running = most = 0
 
     async def slow(real: Any, *args: Any) -> Any:
@@ -148,7 +148,7 @@ async def test_heads_run_at_once_but_not_more_than_sixteen(world: World) -> None
 
 
 async def test_an_object_with_a_lost_blob_or_a_damaged_row_is_listed_with_its_fault(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: TappedWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     paths = [f"a/objects/{number}" for number in range(3)]
 
@@ -168,7 +168,7 @@ async def test_an_object_with_a_lost_blob_or_a_damaged_row_is_listed_with_its_fa
     assert "corrupt_row" in caplog.text and "dangling_tombstone" in caplog.text
 
 
-async def test_a_corrupt_blob_is_a_fault_and_a_service_that_is_away_or_denies_ends_the_listing(world: World) -> None:
+async def test_a_corrupt_blob_is_a_fault_and_a_service_that_is_away_or_denies_ends_the_listing(world: TappedWorld) -> None:
     async def corrupt(real: Any, *args: Any) -> Any:
         raise CorruptRecordError("no footer")
 
@@ -192,7 +192,7 @@ async def test_a_corrupt_blob_is_a_fault_and_a_service_that_is_away_or_denies_en
         assert len((await storage.list_page()).entries) == 1
 
 
-async def test_rows_of_older_software_have_no_revision_and_no_size_until_metadata_are_asked_for(world: World) -> None:
+async def test_rows_of_older_software_have_no_revision_and_no_size_until_metadata_are_asked_for(world: TappedWorld) -> None:
     async def without_size(real: Any, *args: Any) -> RowPage:
         page = await real(*args)
         return RowPage([ScannedRow(row.path, None) for row in page.rows], (), page.next_start)
@@ -206,7 +206,7 @@ async def test_rows_of_older_software_have_no_revision_and_no_size_until_metadat
         assert entry.size == len(SMALL) and entry.metadata is not None
 
 
-async def test_a_listing_extends_no_time_to_idle(world: World) -> None:
+async def test_a_listing_extends_no_time_to_idle(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE, Metadata(TimeToIdle(HOUR)))
         await world.runtime.sleep(3000)
@@ -228,7 +228,7 @@ async def test_a_listing_extends_no_time_to_idle(world: World) -> None:
     (ObjectPrefix.create("photo"), []),
 ])  # fmt: skip
 async def test_a_prefix_compares_usecase_and_scopes_as_a_whole_and_the_key_by_characters(
-    world: World, prefix: ObjectPrefix, expected: list[str]
+    world: TappedWorld, prefix: ObjectPrefix, expected: list[str]
 ) -> None:
     async with world.store() as storage:
         await put_all(storage, KEYS)
@@ -237,7 +237,7 @@ async def test_a_prefix_compares_usecase_and_scopes_as_a_whole_and_the_key_by_ch
         assert await listed(storage, ObjectPrefix.parse(prefix.path)) == sorted(expected)
 
 
-async def test_a_listing_goes_through_everything_in_byte_order_and_skips_what_is_no_object(world: World) -> None:
+async def test_a_listing_goes_through_everything_in_byte_order_and_skips_what_is_no_object(world: TappedWorld) -> None:
     wanted = sorted((f"{'ä' if n % 7 == 0 else 'a'}/objects/{n}" for n in range(1100)), key=str.encode)
     async with world.store() as storage:
         await put_all(storage, wanted)
@@ -263,7 +263,7 @@ async def test_a_listing_goes_through_everything_in_byte_order_and_skips_what_is
     ("photos/objects/", "6-", ["photos/objects/2025/x", "photos/objects/2026-", *KEYS[1:4], "photos/objects/z"]),
 ])  # fmt: skip
 async def test_a_delimiter_makes_folders_that_can_be_listed_themselves(
-    world: World, prefix: str, delimiter: str, expected: list[str]
+    world: TappedWorld, prefix: str, delimiter: str, expected: list[str]
 ) -> None:
     async with world.store() as storage:
         await put_all(storage, KEYS)
@@ -276,7 +276,7 @@ async def test_a_delimiter_makes_folders_that_can_be_listed_themselves(
         assert pages == [[name] for name in expected]
 
 
-async def test_the_rest_of_a_large_folder_is_skipped_and_not_read(world: World) -> None:
+async def test_the_rest_of_a_large_folder_is_skipped_and_not_read(world: TappedWorld) -> None:
     async with world.store() as storage:
         await put_all(storage, [f"a/objects/folder/{number:04}" for number in range(1100)])
         await put_all(storage, ["a/objects/last"])
@@ -285,7 +285,7 @@ async def test_the_rest_of_a_large_folder_is_skipped_and_not_read(world: World) 
         assert world.calls == ["scan", "scan"]
 
 
-async def test_a_folder_of_expired_objects_alone_is_no_folder(world: World) -> None:
+async def test_a_folder_of_expired_objects_alone_is_no_folder(world: TappedWorld) -> None:
     async with world.store() as storage:
         for key in ("old/1", "old/2", "mixed/1"):
             await storage.put(ObjectId.create("a", key), SMALL, Metadata(TimeToLive(HOUR)))
@@ -299,7 +299,7 @@ async def test_a_folder_of_expired_objects_alone_is_no_folder(world: World) -> N
 
 @pytest.mark.parametrize("limit", [1, 3, 10, 11, 1000])
 @pytest.mark.parametrize("metadata", [False, True])
-async def test_pages_are_full_and_the_last_one_has_no_token(world: World, limit: int, metadata: bool) -> None:
+async def test_pages_are_full_and_the_last_one_has_no_token(world: TappedWorld, limit: int, metadata: bool) -> None:
     async with world.store() as storage:
         await put_all(storage, KEYS)
         pages = await paged(storage, limit, metadata=metadata)
@@ -308,7 +308,7 @@ async def test_pages_are_full_and_the_last_one_has_no_token(world: World, limit:
         assert await listed(storage, limit=limit, metadata=metadata) == sorted(KEYS)[:limit]
 
 
-async def test_a_service_that_gives_just_as_many_rows_as_the_page_has_does_not_end_the_listing(world: World) -> None:
+async def test_a_service_that_gives_just_as_many_rows_as_the_page_has_does_not_end_the_listing(world: TappedWorld) -> None:
     async def two(real: Any, prefix: str, start: bytes, limit: int) -> RowPage:
         return await real(prefix, start, min(limit, 2))  # type: ignore[no-any-return]
 
@@ -319,7 +319,9 @@ async def test_a_service_that_gives_just_as_many_rows_as_the_page_has_does_not_e
 
 
 @pytest.mark.parametrize("delimiter", [None, "/"])
-async def test_for_an_object_that_is_gone_meanwhile_the_next_one_is_listed_and_none_twice(world: World, delimiter: str | None) -> None:
+async def test_for_an_object_that_is_gone_meanwhile_the_next_one_is_listed_and_none_twice(
+    world: TappedWorld, delimiter: str | None
+) -> None:
     paths = [f"a/objects/{number}" for number in range(5)]
 
     async def gone(real: Any, name: str) -> Any:
@@ -334,7 +336,7 @@ async def test_for_an_object_that_is_gone_meanwhile_the_next_one_is_listed_and_n
         assert await listed(storage, ObjectPrefix.create("a", ""), limit=3, metadata=True, delimiter=delimiter) == paths[1:4]
 
 
-async def test_a_token_with_characters_that_no_token_has_is_refused(world: World) -> None:
+async def test_a_token_with_characters_that_no_token_has_is_refused(world: TappedWorld) -> None:
     async with world.store() as storage:
         await put_all(storage, KEYS)
         token = (await storage.list_page(limit=4)).next_page_token
@@ -344,7 +346,7 @@ async def test_a_token_with_characters_that_no_token_has_is_refused(world: World
                 await storage.list_page(limit=4, page_token=odd)
 
 
-async def test_a_page_goes_on_in_another_process_and_past_what_was_deleted(world: World) -> None:
+async def test_a_page_goes_on_in_another_process_and_past_what_was_deleted(world: TappedWorld) -> None:
     async with world.store() as storage:
         await put_all(storage, KEYS)
         first = await storage.list_page(limit=4)
@@ -355,13 +357,13 @@ async def test_a_page_goes_on_in_another_process_and_past_what_was_deleted(world
     assert names(first.entries + second.entries) == sorted(KEYS) and second.next_page_token is None
 
 
-async def test_a_page_without_objects_has_no_entries_and_no_token(world: World) -> None:
+async def test_a_page_without_objects_has_no_entries_and_no_token(world: TappedWorld) -> None:
     async with world.store() as storage:
         assert await storage.list_page() == await storage.list_page(limit=1, metadata=True)
         assert (await storage.list_page()).entries == () and (await storage.list_page()).next_page_token is None
 
 
-async def test_a_listing_begins_after_an_object_or_after_all_of_a_folder(world: World) -> None:
+async def test_a_listing_begins_after_an_object_or_after_all_of_a_folder(world: TappedWorld) -> None:
     paths = sorted(KEYS)
     async with world.store() as storage:
         await put_all(storage, KEYS)
@@ -373,7 +375,7 @@ async def test_a_listing_begins_after_an_object_or_after_all_of_a_folder(world: 
         assert after == ["photos/objects/2026-d", "photos/objects/2026/", "photos/objects/z"]
 
 
-async def test_a_small_limit_does_not_ask_for_each_expired_row_by_itself(world: World) -> None:
+async def test_a_small_limit_does_not_ask_for_each_expired_row_by_itself(world: TappedWorld) -> None:
     """Bigtable may take a week to collect them."""
     async with world.store() as storage:
         for number in range(30):
@@ -386,7 +388,7 @@ async def test_a_small_limit_does_not_ask_for_each_expired_row_by_itself(world: 
             assert world.calls.count("scan") <= 2
 
 
-async def test_a_small_limit_reads_few_rows(world: World) -> None:
+async def test_a_small_limit_reads_few_rows(world: TappedWorld) -> None:
     asked: list[int] = []
 
     async def scan(real: Any, prefix: str, start: bytes, limit: int) -> Any:
@@ -403,7 +405,7 @@ async def test_a_small_limit_reads_few_rows(world: World) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 500, 1000])
-async def test_whatever_somebody_writes_into_a_token_only_the_prefix_is_listed(world: World, size: int) -> None:
+async def test_whatever_somebody_writes_into_a_token_only_the_prefix_is_listed(world: TappedWorld, size: int) -> None:
     async with world.store() as storage:
         await put_all(storage, KEYS)
         prefix = ObjectPrefix.create("photos", scopes={"org": "1"})
@@ -454,7 +456,7 @@ REFUSED_PAGES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("wrong", [*REFUSED, *REFUSED_PAGES])
-async def test_a_wrong_argument_is_refused_in_one_sentence(world: World, wrong: str) -> None:
+async def test_a_wrong_argument_is_refused_in_one_sentence(world: TappedWorld, wrong: str) -> None:
     values, told = (REFUSED | REFUSED_PAGES)[wrong]
     async with world.store() as storage:
         with pytest.raises(InvalidRequestError, match=told) as refused:
@@ -466,7 +468,7 @@ async def test_a_wrong_argument_is_refused_in_one_sentence(world: World, wrong: 
     assert "\n" not in str(refused.value)
 
 
-async def test_a_token_of_another_listing_is_refused(world: World) -> None:
+async def test_a_token_of_another_listing_is_refused(world: TappedWorld) -> None:
     async with world.store() as storage:
         await put_all(storage, KEYS)
         token = (await storage.list_page(ObjectPrefix.create("photos"), limit=1)).next_page_token
@@ -483,7 +485,7 @@ def test_no_two_listings_share_their_tokens() -> None:
         other.start_of(one.token(b"photos/objects/a\0c"))
 
 
-async def test_a_store_that_is_closed_lists_nothing(world: World) -> None:
+async def test_a_store_that_is_closed_lists_nothing(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, SMALL)
     for call in (storage.list_page(), anext(storage.list())):
@@ -492,7 +494,7 @@ async def test_a_store_that_is_closed_lists_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("inline_bytes_max", [1, 100, 10_000])
-async def test_each_entry_is_from_one_write_while_others_write(world: World, inline_bytes_max: int) -> None:
+async def test_each_entry_is_from_one_write_while_others_write(world: TappedWorld, inline_bytes_max: int) -> None:
     """I7, also if the object moves between the tiers after its row was read."""
     paths, written = [f"a/objects/{number}" for number in range(5)], dict[str, str]()
     random, done = world.runtime.random, anyio.Event()

@@ -22,7 +22,7 @@ from recovery.status.as_json import as_json
 from recovery.status.known import Status, StatusLevel
 from recovery.status.look import gather
 from recovery.status.words import headline, orders
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
 from tiered import DanglingTombstoneError, ObjectId, Settings, TieredStorage, open_storage
 from tiered.metadata import NS_PER_MS
 from tiered.open import Backends, open_backends
@@ -45,7 +45,7 @@ def objects(number: int) -> list[ObjectId]:
     return [ObjectId.create("attachments", f"key-{each}", {"org": "17"}) for each in range(number)]
 
 
-async def lose(world: World, storage: TieredStorage, *object_ids: ObjectId) -> None:
+async def lose(world: TappedWorld, storage: TieredStorage, *object_ids: ObjectId) -> None:
     """Puts large objects, and deletes their blobs behind the store's back."""
     for object_id in object_ids:
         await storage.put(object_id, LARGE)
@@ -60,7 +60,7 @@ async def find(storage: TieredStorage, *object_ids: ObjectId) -> None:
 
 
 @asynccontextmanager
-async def lost(world: World, *object_ids: ObjectId, **values: Any) -> AsyncIterator[TieredStorage]:
+async def lost(world: TappedWorld, *object_ids: ObjectId, **values: Any) -> AsyncIterator[TieredStorage]:
     """A store whose objects are lost, and were found so."""
     async with world.store(**values) as storage:
         await lose(world, storage, *object_ids)
@@ -68,22 +68,22 @@ async def lost(world: World, *object_ids: ObjectId, **values: Any) -> AsyncItera
         yield storage
 
 
-async def status(world: World) -> Status:
+async def status(world: TappedWorld) -> Status:
     return await gather(Backends(world.tiers, world.log), world.settings(changelog="sqlite"), world.runtime)
 
 
-async def noted(world: World) -> DanglingNote:
+async def noted(world: TappedWorld) -> DanglingNote:
     return await read_dangling(world.log.target)
 
 
-async def forget(world: World) -> None:
+async def forget(world: TappedWorld) -> None:
     await forget_mended(world.tiers, world.log, world.runtime)
 
 
 # --- it is noted, and no reader waits for that ---------------------------------------------------------
 
 
-async def test_a_loss_that_a_reader_found_is_known_after_its_process_has_ended(world: World) -> None:
+async def test_a_loss_that_a_reader_found_is_known_after_its_process_has_ended(world: TappedWorld) -> None:
     async with lost(world, OBJECT) as storage:
         assert storage.dangling_found == 1
     found = await status(world)
@@ -97,7 +97,7 @@ async def test_a_loss_that_a_reader_found_is_known_after_its_process_has_ended(w
     assert OBJECT.path not in json.dumps(hidden)
 
 
-async def test_a_head_a_listing_and_a_copy_find_it_as_a_read_does(world: World) -> None:
+async def test_a_head_a_listing_and_a_copy_find_it_as_a_read_does(world: TappedWorld) -> None:
     one, two, three = objects(3)
     async with world.store() as storage:
         await lose(world, storage, one, two, three)
@@ -109,7 +109,7 @@ async def test_a_head_a_listing_and_a_copy_find_it_as_a_read_does(world: World) 
     assert {each.path for each in (await noted(world)).listed} == {one.path, two.path, three.path}
 
 
-async def test_a_store_for_reading_and_one_whose_log_keeps_nothing_note_nothing(world: World) -> None:
+async def test_a_store_for_reading_and_one_whose_log_keeps_nothing_note_nothing(world: TappedWorld) -> None:
     async with world.store() as storage:
         await lose(world, storage, OBJECT)
     async with TieredStorage(world.tiers, world.log, world.runtime, world.settings(), writes=False) as reader:
@@ -135,7 +135,7 @@ def failing(error: Exception) -> Callable[..., Any]:
 @pytest.mark.parametrize("hook", [never, failing(UnavailableError("down")), failing(UnconfirmedError("who knows"))])
 @pytest.mark.parametrize("call", ["read_note", "swap_note"])
 async def test_a_changelog_that_is_away_delays_no_read_and_is_asked_again(
-    world: World, call: str, hook: Any, caplog: pytest.LogCaptureFixture
+    world: TappedWorld, call: str, hook: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.log.hooks[call] = hook
     began = world.runtime.monotonic()
@@ -150,7 +150,7 @@ async def test_a_changelog_that_is_away_delays_no_read_and_is_asked_again(
 
 
 @pytest.mark.parametrize("hook", [never, failing(UnavailableError("down"))])
-async def test_the_end_of_a_store_waits_a_moment_for_the_note_and_not_for_ever(world: World, hook: Any) -> None:
+async def test_the_end_of_a_store_waits_a_moment_for_the_note_and_not_for_ever(world: TappedWorld, hook: Any) -> None:
     world.log.hooks["swap_note"] = hook
     async with lost(world, OBJECT):
         await world.runtime.sleep(7)
@@ -158,7 +158,7 @@ async def test_the_end_of_a_store_waits_a_moment_for_the_note_and_not_for_ever(w
     assert world.runtime.monotonic() - began <= 6
 
 
-async def test_what_is_found_while_the_store_is_being_closed_is_noted(world: World) -> None:
+async def test_what_is_found_while_the_store_is_being_closed_is_noted(world: TappedWorld) -> None:
     one, two = objects(2)
     async with world.store() as storage:
         await lose(world, storage, one, two)
@@ -169,7 +169,7 @@ async def test_what_is_found_while_the_store_is_being_closed_is_noted(world: Wor
     assert [each.path for each in (await noted(world)).listed] == [one.path, two.path]
 
 
-async def test_a_thousand_reads_of_lost_objects_cost_few_calls_and_a_small_note(world: World) -> None:
+async def test_a_thousand_reads_of_lost_objects_cost_few_calls_and_a_small_note(world: TappedWorld) -> None:
     async with world.store() as storage:
         await lose(world, storage, *objects(50))
         world.calls.clear()
@@ -183,7 +183,7 @@ async def test_a_thousand_reads_of_lost_objects_cost_few_calls_and_a_small_note(
     assert len(encode(note)) < 16_384
 
 
-async def test_two_stores_note_their_finds_beside_each_other(world: World) -> None:
+async def test_two_stores_note_their_finds_beside_each_other(world: TappedWorld) -> None:
     one, two = objects(2)
     async with world.store() as first, world.store() as second:
         await lose(world, first, one, two)
@@ -200,7 +200,7 @@ async def test_two_stores_note_their_finds_beside_each_other(world: World) -> No
     b'{"v":1,"listed":[{"path":"","blob":"b","found_ms":1}]}',
     b'{"v":1,"listed":[{"path":"\\ud800","blob":"b","found_ms":1}]}', b'{"v":1,"listed":[],"unlisted_ms":"x"}',
 ])  # fmt: skip
-async def test_a_damaged_note_stays_as_it_is_and_is_told(world: World, raw: bytes, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_damaged_note_stays_as_it_is_and_is_told(world: TappedWorld, raw: bytes, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(CorruptRecordError, match="reads/dangling"):
         decode(raw)
     world.log.target.notes[NOTE] = raw
@@ -226,7 +226,7 @@ def test_a_note_is_read_back_and_keeps_the_first_time_of_each_find() -> None:
     assert DanglingNote((), 7).with_more([], 5).unlisted_ms == 7
 
 
-async def test_one_find_is_noted_again_only_after_ten_minutes(world: World) -> None:
+async def test_one_find_is_noted_again_only_after_ten_minutes(world: TappedWorld) -> None:
     notes = DanglingNotes(world.log, world.runtime)
     assert notes.add("a", "b")
     notes.close()
@@ -239,7 +239,7 @@ async def test_one_find_is_noted_again_only_after_ten_minutes(world: World) -> N
 # --- a second look, and what is mended -----------------------------------------------------------------
 
 
-async def restore(world: World, storage: TieredStorage) -> None:
+async def restore(world: TappedWorld, storage: TieredStorage) -> None:
     [each] = (await noted(world)).listed
     async with world.store() as other:
         twin = ObjectId.create("attachments", "twin", {})
@@ -248,20 +248,20 @@ async def restore(world: World, storage: TieredStorage) -> None:
         world.blobs.target.blobs[each.blob] = world.blobs.target.blobs[name]
 
 
-async def overwrite(world: World, storage: TieredStorage) -> None:
+async def overwrite(world: TappedWorld, storage: TieredStorage) -> None:
     await storage.put(OBJECT, LARGE)
 
 
-async def overwrite_small(world: World, storage: TieredStorage) -> None:
+async def overwrite_small(world: TappedWorld, storage: TieredStorage) -> None:
     await storage.put(OBJECT, SMALL)
 
 
-async def delete(world: World, storage: TieredStorage) -> None:
+async def delete(world: TappedWorld, storage: TieredStorage) -> None:
     await storage.delete(OBJECT)
 
 
 @pytest.mark.parametrize("mend", [restore, overwrite, overwrite_small, delete])
-async def test_what_is_mended_or_went_in_good_order_is_no_loss_any_more(world: World, mend: Any) -> None:
+async def test_what_is_mended_or_went_in_good_order_is_no_loss_any_more(world: TappedWorld, mend: Any) -> None:
     async with lost(world, OBJECT) as storage:
         await world.runtime.sleep(1)
         assert (await status(world)).level is StatusLevel.LOST
@@ -272,7 +272,7 @@ async def test_what_is_mended_or_went_in_good_order_is_no_loss_any_more(world: W
         assert await noted(world) == DanglingNote()
 
 
-async def test_what_is_still_lost_stays_noted_and_an_expired_object_does_not(world: World) -> None:
+async def test_what_is_still_lost_stays_noted_and_an_expired_object_does_not(world: TappedWorld) -> None:
     async with lost(world, OBJECT):
         pass
     await forget(world)
@@ -287,7 +287,7 @@ async def test_what_is_still_lost_stays_noted_and_an_expired_object_does_not(wor
     assert await look_again(world.tiers, world.runtime, each) is SecondLook.MENDED
 
 
-async def test_an_object_that_is_replaced_during_the_second_look_is_not_lost(world: World) -> None:
+async def test_an_object_that_is_replaced_during_the_second_look_is_not_lost(world: TappedWorld) -> None:
     async with lost(world, OBJECT) as storage:
         await world.runtime.sleep(1)
 
@@ -306,7 +306,7 @@ DAMAGED = failing(CorruptRecordError(f"{objects(1)[0].path} is damaged"))
 
 @pytest.mark.parametrize(("tier", "call"), [("rows", "read"), ("blobs", "head")])
 @pytest.mark.parametrize("hook", [never, failing(UnavailableError("down")), DAMAGED])
-async def test_a_loss_that_cannot_be_looked_at_again_stays_known(world: World, tier: str, call: str, hook: Any) -> None:
+async def test_a_loss_that_cannot_be_looked_at_again_stays_known(world: TappedWorld, tier: str, call: str, hook: Any) -> None:
     async with lost(world, *objects(9)):
         pass
 
@@ -340,7 +340,7 @@ LATER = AUDIT_LATER_MS + 1
     (None, True),
 ])  # fmt: skip
 async def test_only_a_later_clean_audit_of_everything_ends_what_the_note_does_not_list(
-    world: World, run: LastAudit | None, more: bool
+    world: TappedWorld, run: LastAudit | None, more: bool
 ) -> None:
     note = DanglingNote((), 1)
     assert has_more(note, Audits(() if run is None else (run,))) is more and has_more(note, None)
@@ -356,7 +356,7 @@ async def test_only_a_later_clean_audit_of_everything_ends_what_the_note_does_no
     assert await noted(world) == (note if more else DanglingNote())
 
 
-async def test_a_daemon_takes_what_is_mended_out_of_the_note(world: World) -> None:
+async def test_a_daemon_takes_what_is_mended_out_of_the_note(world: TappedWorld) -> None:
     async with lost(world, OBJECT) as storage:
         await storage.delete(OBJECT)
     recovery = Recovery(Backends(world.tiers, world.log), world.runtime, world.settings(changelog="sqlite"))
@@ -367,7 +367,7 @@ async def test_a_daemon_takes_what_is_mended_out_of_the_note(world: World) -> No
     assert await noted(world) == DanglingNote()
 
 
-async def test_a_find_meanwhile_is_not_forgotten(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_find_meanwhile_is_not_forgotten(world: TappedWorld, caplog: pytest.LogCaptureFixture) -> None:
     async with lost(world, OBJECT) as storage:
         await storage.delete(OBJECT)
     another = Dangling("b/objects/b", "b/objects/b/1", 5)

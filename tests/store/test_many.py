@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
 from tiered import (
     AtCapacityError,
     Bulk,
@@ -58,7 +58,7 @@ async def read(storage: TieredStorage, object_id: ObjectId = OBJECT) -> bytes | 
     return None if stored is None else await stored.read()
 
 
-async def slow(world: World, seconds: float, payload: bytes = SMALL) -> AsyncIterator[bytes]:
+async def slow(world: TappedWorld, seconds: float, payload: bytes = SMALL) -> AsyncIterator[bytes]:
     yield payload
     await world.runtime.sleep(seconds)
 
@@ -66,7 +66,7 @@ async def slow(world: World, seconds: float, payload: bytes = SMALL) -> AsyncIte
 class Gauge:
     """A hook that takes a second, and knows how many were in it at once."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: TappedWorld) -> None:
         self.now = self.most = 0
         self._world = world
 
@@ -84,7 +84,7 @@ class Gauge:
 
 
 @pytest.mark.parametrize("given", [iter, asynchronous, list, tuple])
-async def test_every_item_has_its_own_result_from_any_iterable(world: World, given: Callable[[Any], Any]) -> None:
+async def test_every_item_has_its_own_result_from_any_iterable(world: TappedWorld, given: Callable[[Any], Any]) -> None:
     requests = [PutRequest(other(n), (LARGE if n % 2 else SMALL) + b"%d" % n, Metadata(custom={"n": str(n)})) for n in range(50)]
     async with world.store() as storage:
         put = await collect(storage.put_many(given(requests)))
@@ -107,7 +107,7 @@ async def test_every_item_has_its_own_result_from_any_iterable(world: World, giv
     assert await world.is_clean()
 
 
-async def test_nothing_to_do_has_no_results(world: World) -> None:
+async def test_nothing_to_do_has_no_results(world: TappedWorld) -> None:
     async with world.store() as storage:
         assert await collect(storage.put_many([])) == []
         assert await collect(storage.get_many(asynchronous([]))) == []
@@ -115,7 +115,7 @@ async def test_nothing_to_do_has_no_results(world: World) -> None:
     assert world.calls == []
 
 
-async def test_results_come_as_they_complete_so_a_large_put_holds_up_no_small_ones(world: World) -> None:
+async def test_results_come_as_they_complete_so_a_large_put_holds_up_no_small_ones(world: TappedWorld) -> None:
     requests = [PutRequest(OBJECT, slow(world, 100, LARGE)), *puts(range(20))]
     async with world.store() as storage, storage.put_many(requests, concurrency=2) as results:
         order = []
@@ -125,7 +125,7 @@ async def test_results_come_as_they_complete_so_a_large_put_holds_up_no_small_on
     assert order == [*range(1, 21), 0]
 
 
-async def test_one_items_failure_ends_no_other(world: World) -> None:
+async def test_one_items_failure_ends_no_other(world: TappedWorld) -> None:
     async def refuse_one(real: Any, path: str, *args: Any) -> Any:
         if path == other(3).path:
             raise UnavailableError("no")
@@ -149,7 +149,7 @@ async def test_one_items_failure_ends_no_other(world: World) -> None:
     assert await world.is_clean()
 
 
-async def test_wrong_item_is_a_result_that_names_it(world: World) -> None:
+async def test_wrong_item_is_a_result_that_names_it(world: TappedWorld) -> None:
     requests: list[Any] = [PutRequest(other(0), SMALL), (other(1), SMALL), PutRequest("key", SMALL), None]  # type: ignore[arg-type]
     async with world.store() as storage:
         results = {result.position: result for result in await collect(storage.put_many(requests))}
@@ -163,7 +163,7 @@ async def test_wrong_item_is_a_result_that_names_it(world: World) -> None:
         assert str(wrong.error) == "item 0 is of type str, not ObjectId"
 
 
-async def test_wrong_call_is_refused_at_once(world: World) -> None:
+async def test_wrong_call_is_refused_at_once(world: TappedWorld) -> None:
     async with world.store(store={"concurrency_max": 8}) as storage:
         for wrong in (OBJECT, "a/objects/key", b"key", 7):
             with pytest.raises(InvalidRequestError, match="pass an iterable or async iterable of ObjectId"):
@@ -176,7 +176,7 @@ async def test_wrong_call_is_refused_at_once(world: World) -> None:
                 storage.get_many([], payload_bytes_max=bytes_max)  # type: ignore[arg-type]
 
 
-async def test_block_is_needed_and_entered_once(world: World) -> None:
+async def test_block_is_needed_and_entered_once(world: TappedWorld) -> None:
     async with world.store() as storage:
         bulk = storage.put_many(puts(range(3)))
         with pytest.raises(InvalidRequestError, match="inside the block only"):
@@ -189,7 +189,7 @@ async def test_block_is_needed_and_entered_once(world: World) -> None:
             await bulk.__aenter__()
 
 
-async def test_results_show_no_payload(world: World) -> None:
+async def test_results_show_no_payload(world: TappedWorld) -> None:
     async with world.store() as storage:
         [put] = await collect(storage.put_many([PutRequest(OBJECT, SMALL)]))
         [got] = await collect(storage.get_many([OBJECT]))
@@ -200,7 +200,7 @@ async def test_results_show_no_payload(world: World) -> None:
 # --- order -----------------------------------------------------------------------------------------
 
 
-async def test_last_put_of_one_id_wins_however_long_the_others_take(world: World) -> None:
+async def test_last_put_of_one_id_wins_however_long_the_others_take(world: TappedWorld) -> None:
     async with world.store() as storage:
         for payload in (SMALL, LARGE):
             requests = [
@@ -214,7 +214,7 @@ async def test_last_put_of_one_id_wins_however_long_the_others_take(world: World
     assert await world.is_clean()
 
 
-async def test_put_of_an_id_that_failed_does_not_block_the_next_of_it(world: World) -> None:
+async def test_put_of_an_id_that_failed_does_not_block_the_next_of_it(world: TappedWorld) -> None:
     async with world.store() as storage:
         requests = [PutRequest(OBJECT, [b"x", "no bytes"]), PutRequest(OBJECT, SMALL)]  # type: ignore[list-item]
         results = await collect(storage.put_many(requests, concurrency=1))
@@ -222,7 +222,7 @@ async def test_put_of_an_id_that_failed_does_not_block_the_next_of_it(world: Wor
         assert await read(storage) == SMALL
 
 
-async def test_one_id_is_read_as_often_as_asked_and_at_once(world: World) -> None:
+async def test_one_id_is_read_as_often_as_asked_and_at_once(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, SMALL)
         world.rows.hooks["read"] = gauge = Gauge(world)
@@ -235,7 +235,7 @@ async def test_one_id_is_read_as_often_as_asked_and_at_once(world: World) -> Non
 
 
 @pytest.mark.parametrize("concurrency", [1, 7])
-async def test_never_more_are_under_way_than_asked_for(world: World, concurrency: int) -> None:
+async def test_never_more_are_under_way_than_asked_for(world: TappedWorld, concurrency: int) -> None:
     async with world.store() as storage:
         world.rows.hooks |= {"put_inline": (put := Gauge(world))}
         await collect(storage.put_many(puts(range(30)), concurrency=concurrency))
@@ -246,14 +246,14 @@ async def test_never_more_are_under_way_than_asked_for(world: World, concurrency
 
 
 @pytest.mark.parametrize(("concurrency_max", "expected"), [(64, 16), (1000, 16), (20, 5), (1, 1)])
-async def test_unless_told_a_bulk_call_leaves_most_of_the_store_to_others(world: World, concurrency_max: int, expected: int) -> None:
+async def test_unless_told_a_bulk_call_leaves_most_of_the_store_to_others(world: TappedWorld, concurrency_max: int, expected: int) -> None:
     async with world.store(store={"concurrency_max": concurrency_max}) as storage:
         world.rows.hooks["put_inline"] = gauge = Gauge(world)
         await collect(storage.put_many(puts(range(50))))
     assert gauge.most == expected
 
 
-async def test_requests_are_read_as_results_are_taken(world: World) -> None:
+async def test_requests_are_read_as_results_are_taken(world: TappedWorld) -> None:
     pulled = itertools.count()
     endless = (PutRequest(other(next(pulled)), SMALL) for _ in itertools.count())
     async with world.store() as storage, storage.put_many(asynchronous(endless), concurrency=4) as results:
@@ -265,7 +265,7 @@ async def test_requests_are_read_as_results_are_taken(world: World) -> None:
         assert next(pulled) == 7
 
 
-async def test_result_that_nobody_takes_holds_no_slot_of_the_store(world: World) -> None:
+async def test_result_that_nobody_takes_holds_no_slot_of_the_store(world: TappedWorld) -> None:
     async with world.store(store={"concurrency_max": 1, "queue_max": 0}) as storage, storage.put_many(puts(range(5))) as results:
         await world.runtime.sleep(1)
         await storage.put(OBJECT, SMALL)
@@ -275,7 +275,7 @@ async def test_result_that_nobody_takes_holds_no_slot_of_the_store(world: World)
             await storage.put(OBJECT, SMALL)
 
 
-async def test_items_wait_where_others_are_refused(world: World) -> None:
+async def test_items_wait_where_others_are_refused(world: TappedWorld) -> None:
     results: list[ItemResult[Any, Any]] = []
     settings = {"concurrency_max": 2, "queue_max": 1, "queue_wait_s": 1000}
     async with world.store(store=settings) as storage, anyio.create_task_group() as tasks:
@@ -292,7 +292,7 @@ async def test_items_wait_where_others_are_refused(world: World) -> None:
     assert [result.error for result in results] == [None] * 10
 
 
-async def test_items_that_wait_leave_the_queue_to_others(world: World) -> None:
+async def test_items_that_wait_leave_the_queue_to_others(world: TappedWorld) -> None:
     results: list[ItemResult[Any, Any]] = []
     settings = {"concurrency_max": 2, "queue_max": 1, "queue_wait_s": 1000}
     async with world.store(store=settings) as storage, anyio.create_task_group() as tasks:
@@ -317,7 +317,7 @@ async def test_items_that_wait_leave_the_queue_to_others(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["put_many", "delete_many", "get_many"])
-async def test_item_waits_longer_than_any_queue(world: World, name: str) -> None:
+async def test_item_waits_longer_than_any_queue(world: TappedWorld, name: str) -> None:
     settings = {"concurrency_max": 1, "queue_max": 0, "queue_wait_s": 5, "answer_budget_s": 1000}
     async with world.store(store=settings) as storage, anyio.create_task_group() as tasks:
         world.rows.hooks |= dict.fromkeys(("read", "put_inline"), world.slow_row(500))
@@ -330,7 +330,7 @@ async def test_item_waits_longer_than_any_queue(world: World, name: str) -> None
         assert world.runtime.monotonic() == 500
 
 
-async def test_items_that_were_cancelled_while_they_waited_do_not_keep_the_store_from_closing(world: World) -> None:
+async def test_items_that_were_cancelled_while_they_waited_do_not_keep_the_store_from_closing(world: TappedWorld) -> None:
     async with world.store(store={"concurrency_max": 1}) as storage, anyio.create_task_group() as tasks:
         world.rows.hooks["put_inline"] = world.slow_row(20)
         tasks.start_soon(storage.put, OBJECT, SMALL)
@@ -343,7 +343,7 @@ async def test_items_that_were_cancelled_while_they_waited_do_not_keep_the_store
         assert world.runtime.monotonic() == 106
 
 
-async def test_clean_up_of_a_bulk_call_counts_so_that_it_cannot_crowd_others_out(world: World) -> None:
+async def test_clean_up_of_a_bulk_call_counts_so_that_it_cannot_crowd_others_out(world: TappedWorld) -> None:
     async def hangs(real: Any, *args: Any) -> Any:
         await world.runtime.sleep(50)
         return await real(*args)
@@ -362,7 +362,7 @@ async def test_clean_up_of_a_bulk_call_counts_so_that_it_cannot_crowd_others_out
     assert await world.is_clean()
 
 
-async def test_payloads_own_capacity_error_is_its_items_and_is_not_repeated(world: World) -> None:
+async def test_payloads_own_capacity_error_is_its_items_and_is_not_repeated(world: TappedWorld) -> None:
     begun = []
 
     async def copied_from_elsewhere() -> AsyncIterator[bytes]:
@@ -383,7 +383,7 @@ async def test_payloads_own_capacity_error_is_its_items_and_is_not_repeated(worl
 class Connections:
     """A hook on `open` of blobs: how many readers are open."""
 
-    def __init__(self, world: World, seconds: float = 0) -> None:
+    def __init__(self, world: TappedWorld, seconds: float = 0) -> None:
         self.opened = self.now = 0
         self._world, self._seconds = world, seconds
 
@@ -408,7 +408,7 @@ class Connections:
         return reader
 
 
-async def test_object_above_the_limit_is_an_error_that_says_so_and_is_not_read(world: World) -> None:
+async def test_object_above_the_limit_is_an_error_that_says_so_and_is_not_read(world: TappedWorld) -> None:
     async with world.store() as storage:
         await collect(storage.put_many([PutRequest(other(1), LARGE), PutRequest(other(2), SMALL * 4), PutRequest(other(3), SMALL)]))
         world.blobs.hooks["open"] = connections = Connections(world, seconds=100)
@@ -422,7 +422,7 @@ async def test_object_above_the_limit_is_an_error_that_says_so_and_is_not_read(w
         assert (connections.opened, connections.now, world.runtime.monotonic()) == (1, 0, 0)
 
 
-async def test_every_blob_that_was_opened_is_closed_also_when_the_block_is_left(world: World) -> None:
+async def test_every_blob_that_was_opened_is_closed_also_when_the_block_is_left(world: TappedWorld) -> None:
     async with world.store() as storage:
         await collect(storage.put_many(puts(range(20), LARGE)))
         world.blobs.hooks["open"] = connections = Connections(world, seconds=1)
@@ -444,7 +444,7 @@ async def collect_into(results: list[ItemResult[Any, Any]], bulk: Bulk[Any, Any]
             results.append(result)
 
 
-async def test_error_of_the_requests_comes_plain_after_the_results_of_all_that_was_begun(world: World) -> None:
+async def test_error_of_the_requests_comes_plain_after_the_results_of_all_that_was_begun(world: TappedWorld) -> None:
     cause, mine = KeyError("cause"), ValueError("mine")
 
     def requests() -> Iterator[PutRequest]:
@@ -463,7 +463,7 @@ async def test_error_of_the_requests_comes_plain_after_the_results_of_all_that_w
         assert await read(storage, other(0)) == SMALL
 
 
-async def test_leaving_early_cancels_what_is_under_way_and_closes_what_was_read_from(world: World) -> None:
+async def test_leaving_early_cancels_what_is_under_way_and_closes_what_was_read_from(world: TappedWorld) -> None:
     closed = []
 
     async def payload(number: int) -> AsyncIterator[bytes]:
@@ -494,7 +494,7 @@ async def test_leaving_early_cancels_what_is_under_way_and_closes_what_was_read_
     assert world.blobs.target.uploads == {}
 
 
-async def test_cancelling_ends_all_that_is_under_way(world: World) -> None:
+async def test_cancelling_ends_all_that_is_under_way(world: TappedWorld) -> None:
     async with world.store() as storage:
         with anyio.move_on_after(5) as scope:
             await collect(storage.put_many((PutRequest(other(n), slow(world, 1000, LARGE)) for n in range(50)), concurrency=5))
@@ -505,7 +505,7 @@ async def test_cancelling_ends_all_that_is_under_way(world: World) -> None:
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_error_of_the_callers_own_block_comes_out_plain(world: World, cancelled: bool) -> None:
+async def test_error_of_the_callers_own_block_comes_out_plain(world: TappedWorld, cancelled: bool) -> None:
     async def block(storage: TieredStorage, scope: anyio.CancelScope) -> None:
         async with storage.put_many(PutRequest(other(n), slow(world, 1000, LARGE)) for n in range(5)):
             await world.runtime.sleep(1)
@@ -520,14 +520,14 @@ async def test_error_of_the_callers_own_block_comes_out_plain(world: World, canc
 
 
 @pytest.mark.parametrize("where", ["payload", "requests"])
-async def test_interrupt_ends_all_and_comes_out_plain(world: World, where: str) -> None:
-    class Interrupt(BaseException):
+async def test_interrupt_ends_all_and_comes_out_plain(world: TappedWorld, where: str) -> None:
+    class ForeignInterrupt(BaseException):
         pass
 
     async def payload() -> AsyncIterator[bytes]:
         yield LARGE
         await world.runtime.sleep(1)
-        raise Interrupt
+        raise ForeignInterrupt
 
     async def requests() -> AsyncIterator[PutRequest]:
         yield PutRequest(other(1), slow(world, 1000, LARGE))
@@ -535,16 +535,16 @@ async def test_interrupt_ends_all_and_comes_out_plain(world: World, where: str) 
             yield PutRequest(OBJECT, payload())
             await anyio.sleep_forever()
         await world.runtime.sleep(1)
-        raise Interrupt
+        raise ForeignInterrupt
 
     async with world.store() as storage:
-        with pytest.raises(Interrupt):
+        with pytest.raises(ForeignInterrupt):
             await collect(storage.put_many(requests()))
         assert world.runtime.monotonic() == 1
     assert await world.is_clean()
 
 
-async def test_waiting_for_one_result_can_be_given_up_without_losing_it(world: World) -> None:
+async def test_waiting_for_one_result_can_be_given_up_without_losing_it(world: TappedWorld) -> None:
     async with world.store() as storage, storage.put_many([PutRequest(OBJECT, slow(world, 10))]) as results:
         with anyio.move_on_after(1) as scope:
             await anext(results)
@@ -552,7 +552,7 @@ async def test_waiting_for_one_result_can_be_given_up_without_losing_it(world: W
         assert [result.error async for result in results] == [None]
 
 
-async def test_requests_may_hold_a_scope_of_their_own_between_two(world: World) -> None:
+async def test_requests_may_hold_a_scope_of_their_own_between_two(world: TappedWorld) -> None:
     async def requests() -> AsyncIterator[PutRequest]:
         with anyio.fail_after(60):
             async with anyio.create_task_group():
@@ -563,7 +563,7 @@ async def test_requests_may_hold_a_scope_of_their_own_between_two(world: World) 
         assert len(await collect(storage.put_many(requests(), concurrency=2))) == 10
 
 
-async def test_closing_the_store_lets_items_finish_that_were_begun_and_refuses_the_rest(world: World) -> None:
+async def test_closing_the_store_lets_items_finish_that_were_begun_and_refuses_the_rest(world: TappedWorld) -> None:
     async with world.store() as storage, storage.put_many(
         [PutRequest(other(n), slow(world, 5)) for n in range(6)], concurrency=2
     ) as results:
@@ -575,7 +575,7 @@ async def test_closing_the_store_lets_items_finish_that_were_begun_and_refuses_t
     assert all("not open" in str(error) for error in errors.values()) and len(errors) == 4
 
 
-async def test_closing_the_store_waits_for_an_item_that_waits_for_the_clean_up_of_another(world: World) -> None:
+async def test_closing_the_store_waits_for_an_item_that_waits_for_the_clean_up_of_another(world: TappedWorld) -> None:
     async def slow_delete(real: Any, *args: Any) -> Any:
         await world.runtime.sleep(5)
         return await real(*args)
@@ -593,7 +593,7 @@ async def test_closing_the_store_waits_for_an_item_that_waits_for_the_clean_up_o
     assert await world.is_clean()
 
 
-async def test_results_that_another_task_waits_for_do_not_seem_complete_when_the_block_is_left(world: World) -> None:
+async def test_results_that_another_task_waits_for_do_not_seem_complete_when_the_block_is_left(world: TappedWorld) -> None:
     async with world.store() as storage, anyio.create_task_group() as tasks:
         async def slow() -> AsyncIterator[bytes]:
             await world.runtime.sleep(60)

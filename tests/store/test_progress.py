@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from tests.given.tapped_store import OBJECT, SMALL, World
+from tests.given.tapped_store import OBJECT, SMALL, TappedWorld
 from tiered import ByteRange, InvalidRequestError, Metadata, ObjectId, Payload, PutRequest
 
 pytestmark = pytest.mark.anyio
@@ -18,7 +18,7 @@ PIECE = 256 * 1024
 HUGE = b"x" * (2 * PIECE + 7)
 
 
-class Told:
+class NotedProgress:
     """A callback that notes what it is told, and raises when it has heard of so many bytes."""
 
     def __init__(self, error: BaseException | None = None, at: int = 0) -> None:
@@ -45,17 +45,17 @@ async def in_pieces(payload: bytes) -> AsyncIterator[bytes]:
     (in_pieces(HUGE), len(HUGE), [(PIECE, len(HUGE)), (2 * PIECE, len(HUGE)), (len(HUGE), len(HUGE))]),
 ], ids=["small", "empty", "large", "of unknown size", "of declared size"])  # fmt: skip
 async def test_a_put_tells_of_each_piece(
-    world: World, payload: Payload, declared: int | None, expected: list[tuple[int, int | None]]
+    world: TappedWorld, payload: Payload, declared: int | None, expected: list[tuple[int, int | None]]
 ) -> None:
-    told = Told()
+    told = NotedProgress()
     async with world.store() as storage:
         await storage.put(OBJECT, payload, Metadata(size=declared), progress=told)
     assert told.calls == expected
 
 
 @pytest.mark.parametrize("span", [None, ByteRange(10, PIECE + 20), ByteRange(-5)])
-async def test_a_read_tells_of_each_piece_of_its_range(world: World, span: ByteRange | None) -> None:
-    told = Told()
+async def test_a_read_tells_of_each_piece_of_its_range(world: TappedWorld, span: ByteRange | None) -> None:
+    told = NotedProgress()
     async with world.store() as storage:
         await storage.put(OBJECT, HUGE)
         stored = await storage.get(OBJECT, span, progress=told)
@@ -68,22 +68,22 @@ async def test_a_read_tells_of_each_piece_of_its_range(world: World, span: ByteR
 @pytest.mark.parametrize("error", [ZeroDivisionError("mine"), StopAsyncIteration("mine"), StopIteration("mine"), KeyboardInterrupt("mine")])
 @pytest.mark.parametrize(("payload", "at"), [(SMALL, 0), (HUGE, 0), (HUGE, PIECE + 1), (HUGE, len(HUGE))])
 async def test_a_callback_that_raises_ends_the_put_and_nothing_is_stored(
-    world: World, payload: bytes, at: int, error: BaseException
+    world: TappedWorld, payload: bytes, at: int, error: BaseException
 ) -> None:
     async with world.store(inline_bytes_max=100) as storage:
         await storage.put(OBJECT, b"before")
         with pytest.raises((type(error), RuntimeError), match=r"mine|StopAsyncIteration|StopIteration"):
-            await storage.put(OBJECT, payload, progress=Told(error, at))
+            await storage.put(OBJECT, payload, progress=NotedProgress(error, at))
         stored = await storage.get(OBJECT)
         assert stored is not None and await stored.read() == b"before"
     assert await world.is_clean()
 
 
-async def test_a_callback_that_raises_ends_the_read_and_closes_the_object(world: World) -> None:
+async def test_a_callback_that_raises_ends_the_read_and_closes_the_object(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, HUGE)
         for error in (ZeroDivisionError(), StopAsyncIteration()):
-            stored = await storage.get(OBJECT, progress=Told(error, PIECE + 1))
+            stored = await storage.get(OBJECT, progress=NotedProgress(error, PIECE + 1))
             assert stored is not None
             with pytest.raises((ZeroDivisionError, RuntimeError)):
                 await stored.read()
@@ -92,7 +92,7 @@ async def test_a_callback_that_raises_ends_the_read_and_closes_the_object(world:
 
 
 @pytest.mark.parametrize("progress", [5, "x", True])
-async def test_what_is_no_callback_is_refused_before_anything_is_done(world: World, progress: Any) -> None:
+async def test_what_is_no_callback_is_refused_before_anything_is_done(world: TappedWorld, progress: Any) -> None:
     async with world.store() as storage:
         for call in (storage.put(OBJECT, SMALL, progress=progress), storage.get(OBJECT, progress=progress)):
             with pytest.raises(InvalidRequestError, match=r"progress is .*: pass a function that takes the bytes so far"):
@@ -100,7 +100,7 @@ async def test_what_is_no_callback_is_refused_before_anything_is_done(world: Wor
     assert world.calls == []
 
 
-async def test_an_async_callback_is_awaited_and_what_it_raises_ends_the_put(world: World) -> None:
+async def test_an_async_callback_is_awaited_and_what_it_raises_ends_the_put(world: TappedWorld) -> None:
     told: list[int] = []
 
     async def progress(done: int, total: int | None) -> None:
@@ -121,8 +121,8 @@ async def test_an_async_callback_is_awaited_and_what_it_raises_ends_the_put(worl
         assert await storage.head(ObjectId.create("notes", "never")) is None
 
 
-async def test_each_put_of_many_has_a_callback_of_its_own(world: World) -> None:
-    told, failing = Told(), Told(ZeroDivisionError())
+async def test_each_put_of_many_has_a_callback_of_its_own(world: TappedWorld) -> None:
+    told, failing = NotedProgress(), NotedProgress(ZeroDivisionError())
     requests = [PutRequest(OBJECT, SMALL, progress=told), PutRequest(OBJECT, HUGE, progress=failing)]
     async with world.store() as storage, storage.put_many(requests) as results:
         errors = {result.position: result.error async for result in results}

@@ -13,7 +13,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Unconf
 from changelog.change import Change, ChangeId
 from emulators.world.runtime import elapse
 from emulators.world.services import SimulatedBlobs
-from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, SMALL, Tapped, World
+from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, SMALL, Tapped, TappedWorld
 from tiered import (
     ChangeOutcome,
     InvalidRequestError,
@@ -50,7 +50,7 @@ async def unavailable(real: Any, *args: Any, **named: Any) -> Any:
     raise UnavailableError("down")
 
 
-async def test_small_put_is_one_row_operation(world: World) -> None:
+async def test_small_put_is_one_row_operation(world: TappedWorld) -> None:
     async with world.store() as storage:
         result = await storage.put(OBJECT, SMALL)
         assert world.calls == ["put_inline"]
@@ -58,7 +58,7 @@ async def test_small_put_is_one_row_operation(world: World) -> None:
         assert await read(storage) == SMALL
 
 
-async def test_small_delete_is_one_row_operation(world: World) -> None:
+async def test_small_delete_is_one_row_operation(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, SMALL)
         world.calls.clear()
@@ -67,7 +67,7 @@ async def test_small_delete_is_one_row_operation(world: World) -> None:
         assert await read(storage) is None
 
 
-async def test_large_put_reads_records_uploads_swaps_and_forgets_and_nothing_more(world: World) -> None:
+async def test_large_put_reads_records_uploads_swaps_and_forgets_and_nothing_more(world: TappedWorld) -> None:
     async with world.store() as storage:
         result = await storage.put(OBJECT, LARGE)
     once = ["announce", "write_values", "read_note", "erase_values"]  # in five minutes: that the feed is off, and its end
@@ -76,20 +76,20 @@ async def test_large_put_reads_records_uploads_swaps_and_forgets_and_nothing_mor
     assert await world.is_clean()
 
 
-async def test_put_at_the_inline_limit_is_small_and_one_byte_more_is_large(world: World) -> None:
+async def test_put_at_the_inline_limit_is_small_and_one_byte_more_is_large(world: TappedWorld) -> None:
     async with world.store(inline_bytes_max=10) as storage:
         assert (await storage.put(OBJECT, b"x" * 10)).tier is Tier.HIGH_VOLUME
         assert (await storage.put(OBJECT, b"x" * 11)).tier is Tier.LONG_TERM
 
 
-async def test_empty_payload_is_an_object_of_no_bytes(world: World) -> None:
+async def test_empty_payload_is_an_object_of_no_bytes(world: TappedWorld) -> None:
     async with world.store() as storage:
         assert (await storage.put(OBJECT, b"")).size == 0
         assert await read(storage) == b""
 
 
 @pytest.mark.parametrize("after", [SMALL, LARGE + b"2", None])
-async def test_replaced_blob_is_deleted_and_its_entry_forgotten(world: World, after: bytes | None) -> None:
+async def test_replaced_blob_is_deleted_and_its_entry_forgotten(world: TappedWorld, after: bytes | None) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
         await (storage.delete(OBJECT) if after is None else storage.put(OBJECT, after))
@@ -98,7 +98,7 @@ async def test_replaced_blob_is_deleted_and_its_entry_forgotten(world: World, af
     assert len(await world.blob_names()) == (after is not None and len(after) > 100)
 
 
-async def test_payload_of_unknown_length_is_streamed(world: World) -> None:
+async def test_payload_of_unknown_length_is_streamed(world: TappedWorld) -> None:
     async def payload() -> AsyncIterator[bytes]:
         for _ in range(50):
             yield b"0123456789"
@@ -109,25 +109,25 @@ async def test_payload_of_unknown_length_is_streamed(world: World) -> None:
 
 
 @pytest.mark.parametrize("bytes_before", [0, 50, 5000])
-async def test_payload_that_raises_half_way_stores_nothing_and_its_error_comes_out_plain(world: World, bytes_before: int) -> None:
-    class OwnError(Exception):
+async def test_payload_that_raises_half_way_stores_nothing_and_its_error_comes_out_plain(world: TappedWorld, bytes_before: int) -> None:
+    class OwnPutError(Exception):
         pass
 
     async def payload() -> AsyncIterator[bytes]:
         for _ in range(bytes_before // 10):
             yield b"0123456789"
-        raise OwnError
+        raise OwnPutError
 
     async with world.store() as storage:
         await storage.put(OBJECT, SMALL)
-        with pytest.raises(OwnError):
+        with pytest.raises(OwnPutError):
             await storage.put(OBJECT, payload())
         assert await read(storage) == SMALL
     assert await world.is_clean()
 
 
 @pytest.mark.parametrize("payload", [SMALL, LARGE])
-async def test_payload_of_another_length_than_declared_is_refused(world: World, payload: bytes) -> None:
+async def test_payload_of_another_length_than_declared_is_refused(world: TappedWorld, payload: bytes) -> None:
     async with world.store() as storage:
         with pytest.raises(InvalidRequestError, match="7"):
             await storage.put(OBJECT, payload, Metadata(size=7))
@@ -141,14 +141,14 @@ async def test_payload_of_another_length_than_declared_is_refused(world: World, 
     lambda storage: storage.put(OBJECT, SMALL, Metadata(expiration=timedelta(1))),  # type: ignore[arg-type]
     lambda storage: storage.put(OBJECT, SMALL, Metadata(custom={"k": "v" * 9000})), lambda storage: anext(storage.list(5)),
 ])
-async def test_call_that_is_wrong_is_told_so_and_sends_nothing(world: World, call: Callable[[Any], Awaitable[Any]]) -> None:
+async def test_call_that_is_wrong_is_told_so_and_sends_nothing(world: TappedWorld, call: Callable[[Any], Awaitable[Any]]) -> None:
     async with world.store() as storage:
         with pytest.raises(InvalidRequestError):
             await call(storage)
     assert world.calls == []
 
 
-async def test_lifetime_beyond_the_calendar_is_refused(world: World) -> None:
+async def test_lifetime_beyond_the_calendar_is_refused(world: TappedWorld) -> None:
     async with world.store() as storage:
         with pytest.raises(InvalidRequestError, match="9999"):
             await storage.put(OBJECT, SMALL, Metadata(expiration=TimeToLive(ns=10**21)))
@@ -157,7 +157,7 @@ async def test_lifetime_beyond_the_calendar_is_refused(world: World) -> None:
 # --- lost answers, lost races ----------------------------------------------------------------------
 
 
-async def test_swap_whose_answer_is_lost_is_told_ok(world: World) -> None:
+async def test_swap_whose_answer_is_lost_is_told_ok(world: TappedWorld) -> None:
     world.rows.hooks["swap"] = answer_lost
     async with world.store() as storage:
         await storage.put(OBJECT, LARGE)
@@ -165,7 +165,7 @@ async def test_swap_whose_answer_is_lost_is_told_ok(world: World) -> None:
     assert await world.is_clean()
 
 
-async def test_swap_that_never_arrives_is_refused_and_told_unavailable(world: World) -> None:
+async def test_swap_that_never_arrives_is_refused_and_told_unavailable(world: TappedWorld) -> None:
     sent: list[Any] = []
 
     async def keep(real: Any, *args: Any) -> Any:
@@ -183,7 +183,7 @@ async def test_swap_that_never_arrives_is_refused_and_told_unavailable(world: Wo
     assert await world.is_clean()
 
 
-async def test_swap_that_lands_between_the_two_questions_what_became_of_it_is_not_denied(world: World) -> None:
+async def test_swap_that_lands_between_the_two_questions_what_became_of_it_is_not_denied(world: TappedWorld) -> None:
     """It is refused first, and then the row is read.
 
     The other way round it could win and be replaced in between, unseen.
@@ -211,7 +211,7 @@ async def test_swap_that_lands_between_the_two_questions_what_became_of_it_is_no
     assert won == [False], "told to have had no effect, it had none"
 
 
-async def test_put_superseded_by_another_is_told_ok_and_leaves_no_blob(world: World) -> None:
+async def test_put_superseded_by_another_is_told_ok_and_leaves_no_blob(world: TappedWorld) -> None:
     other = OBJECT.path + "/018bcfe5-6800-7000-8000-000000000001"
 
     async def overtake(real: Any, path: str, token: Any, expected: Any, state: Any, deadline_s: float, only: Any) -> Any:
@@ -229,7 +229,7 @@ async def test_put_superseded_by_another_is_told_ok_and_leaves_no_blob(world: Wo
     assert await world.is_clean()
 
 
-async def test_change_refused_by_recovery_is_told_unavailable(world: World) -> None:
+async def test_change_refused_by_recovery_is_told_unavailable(world: TappedWorld) -> None:
     async def refused(real: Any, path: str, token: Any, *args: Any) -> Any:
         await world.rows.target.settle(path, token)
         return await real(path, token, *args)
@@ -243,7 +243,7 @@ async def test_change_refused_by_recovery_is_told_unavailable(world: World) -> N
 
 
 @pytest.mark.parametrize("call", ["read", "open_upload", "record"])
-async def test_preparation_that_is_never_answered_is_told_unavailable_and_cleaned_up(world: World, call: str) -> None:
+async def test_preparation_that_is_never_answered_is_told_unavailable_and_cleaned_up(world: TappedWorld, call: str) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, SMALL)
         for backend in (world.rows, world.blobs, world.log):
@@ -258,7 +258,7 @@ async def test_preparation_that_is_never_answered_is_told_unavailable_and_cleane
     assert await world.is_clean()
 
 
-async def test_finalise_whose_answer_is_lost_is_told_unavailable_and_its_blob_removed(world: World) -> None:
+async def test_finalise_whose_answer_is_lost_is_told_unavailable_and_its_blob_removed(world: TappedWorld) -> None:
     async def unanswered(real: Any, *args: Any) -> Any:
         upload = await real(*args)
 
@@ -281,7 +281,7 @@ async def test_finalise_whose_answer_is_lost_is_told_unavailable_and_its_blob_re
     ("answer", "waits"),
     [(UnconfirmedError("no answer"), True), (ConfigurationError("forbidden"), False), (InvalidRequestError("too large"), False)],
 )
-async def test_an_upload_that_was_refused_cannot_arrive_late(world: World, answer: Exception, waits: bool) -> None:
+async def test_an_upload_that_was_refused_cannot_arrive_late(world: TappedWorld, answer: Exception, waits: bool) -> None:
     """Decision 0014: an entry waits for a single request only if nobody told what became of it."""
     world.blobs = Tapped(SimulatedBlobs(world.runtime, sessions=False), world.calls)
 
@@ -305,7 +305,7 @@ async def test_an_upload_that_was_refused_cannot_arrive_late(world: World, answe
 
 
 @pytest.mark.parametrize("arrives", [True, False])
-async def test_change_that_cannot_be_settled_in_time_is_unknown_until_recovery_tells(world: World, arrives: bool) -> None:
+async def test_change_that_cannot_be_settled_in_time_is_unknown_until_recovery_tells(world: TappedWorld, arrives: bool) -> None:
     world.rows.hooks["swap"] = answer_lost if arrives else never_arrives
     world.rows.hooks["settle"] = unavailable
     async with world.store() as storage:
@@ -322,7 +322,7 @@ async def test_change_that_cannot_be_settled_in_time_is_unknown_until_recovery_t
 
 
 async def test_change_that_won_and_was_replaced_is_never_told_to_have_had_no_effect_when_its_won_mark_is_collected_first(
-    world: World,
+    world: TappedWorld,
 ) -> None:
     """Found by `make sim SEED=1842`: its refused mark is written later, by recovery, and so outlives the other."""
     world.rows.hooks["swap"] = answer_lost
@@ -342,7 +342,7 @@ async def test_change_that_won_and_was_replaced_is_never_told_to_have_had_no_eff
         assert await storage.outcome(caught.value) is ChangeOutcome.UNKNOWABLE
 
 
-async def test_inline_put_whose_answer_is_lost_is_told_ok_when_the_row_shows_it(world: World) -> None:
+async def test_inline_put_whose_answer_is_lost_is_told_ok_when_the_row_shows_it(world: TappedWorld) -> None:
     world.rows.hooks["put_inline"] = answer_lost
     async with world.store() as storage:
         await storage.put(OBJECT, SMALL)
@@ -350,7 +350,7 @@ async def test_inline_put_whose_answer_is_lost_is_told_ok_when_the_row_shows_it(
         assert await read(storage) == SMALL
 
 
-async def test_inline_put_that_never_arrived_is_unknown_and_can_take_effect_no_more(world: World) -> None:
+async def test_inline_put_that_never_arrived_is_unknown_and_can_take_effect_no_more(world: TappedWorld) -> None:
     sent: list[Any] = []
 
     async def keep(real: Any, *args: Any) -> Any:
@@ -368,7 +368,7 @@ async def test_inline_put_that_never_arrived_is_unknown_and_can_take_effect_no_m
         assert await storage.outcome(caught.value) is ChangeOutcome.UNKNOWABLE
 
 
-async def test_inline_put_is_repeated_only_when_it_certainly_never_left(world: World) -> None:
+async def test_inline_put_is_repeated_only_when_it_certainly_never_left(world: TappedWorld) -> None:
     failures = [UnavailableError("never left"), UnavailableError("never left")]
 
     async def twice_down(real: Any, *args: Any) -> Any:
@@ -382,7 +382,7 @@ async def test_inline_put_is_repeated_only_when_it_certainly_never_left(world: W
     assert world.calls == ["put_inline"] * 3
 
 
-async def test_delete_whose_answer_is_lost_is_told_ok_when_the_row_is_empty(world: World) -> None:
+async def test_delete_whose_answer_is_lost_is_told_ok_when_the_row_is_empty(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, SMALL)
         world.rows.hooks["delete_inline"] = answer_lost
@@ -396,7 +396,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda error: type(error).__name__)
-async def test_delete_whose_answer_is_lost_is_unknown_when_the_row_cannot_be_read(world: World, refusal: Exception) -> None:
+async def test_delete_whose_answer_is_lost_is_unknown_when_the_row_cannot_be_read(world: TappedWorld, refusal: Exception) -> None:
     async def refuse(real: Any, *args: Any, **named: Any) -> Any:
         raise refusal
 
@@ -408,7 +408,7 @@ async def test_delete_whose_answer_is_lost_is_unknown_when_the_row_cannot_be_rea
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda error: type(error).__name__)
-async def test_inline_write_whose_answer_is_lost_is_unknown_when_it_cannot_be_settled(world: World, refusal: Exception) -> None:
+async def test_inline_write_whose_answer_is_lost_is_unknown_when_it_cannot_be_settled(world: TappedWorld, refusal: Exception) -> None:
     """A refusal to settle proves nothing about the write that came before it (I4)."""
     async def refuse(real: Any, *args: Any, **named: Any) -> Any:
         raise refusal
@@ -423,7 +423,7 @@ async def test_inline_write_whose_answer_is_lost_is_unknown_when_it_cannot_be_se
             assert await read(storage) == (SMALL if method == "put_inline" else None), "it had taken effect"
 
 
-async def test_swap_whose_answer_is_lost_in_a_corrupt_row_is_unknown(world: World) -> None:
+async def test_swap_whose_answer_is_lost_in_a_corrupt_row_is_unknown(world: TappedWorld) -> None:
     async def corrupt(real: Any, *args: Any, **named: Any) -> Any:
         raise CorruptRecordError("the row breaks the format")
 
@@ -440,7 +440,7 @@ async def test_swap_whose_answer_is_lost_in_a_corrupt_row_is_unknown(world: Worl
         assert await storage.outcome(caught.value) is ChangeOutcome.TOOK_EFFECT
 
 
-async def test_delete_that_never_arrived_is_unknown(world: World) -> None:
+async def test_delete_that_never_arrived_is_unknown(world: TappedWorld) -> None:
     async with world.store() as storage:
         await storage.put(OBJECT, SMALL)
         world.rows.hooks["delete_inline"] = never_arrives
@@ -453,7 +453,7 @@ async def test_delete_that_never_arrived_is_unknown(world: World) -> None:
     None, "text", UnavailableError("down"), OutcomeUnknownError("key", ChangeId("018bcfe5-6800-7000-8000-000000000001")),  # type: ignore[arg-type]
     OutcomeUnknownError(OBJECT, "no id"), OutcomeUnknownError(OBJECT, None),  # type: ignore[arg-type]
 ])  # fmt: skip
-async def test_outcome_of_what_is_no_unknown_outcome_is_refused_and_leaves_no_mark(world: World, asked: Any) -> None:
+async def test_outcome_of_what_is_no_unknown_outcome_is_refused_and_leaves_no_mark(world: TappedWorld, asked: Any) -> None:
     async with world.store() as storage:
         with pytest.raises(InvalidRequestError, match="pass "):
             await storage.outcome(asked)
@@ -469,7 +469,7 @@ async def test_unknown_outcome_survives_pickling() -> None:
 # --- leases and ages -------------------------------------------------------------------------------
 
 
-async def test_change_that_lost_its_lease_sends_no_swap_and_leaves_its_entry_to_the_claimer(world: World) -> None:
+async def test_change_that_lost_its_lease_sends_no_swap_and_leaves_its_entry_to_the_claimer(world: TappedWorld) -> None:
     async def stalled(real: Any, *args: Any) -> Any:
         upload = await real(*args)
 
@@ -496,7 +496,7 @@ async def test_change_that_lost_its_lease_sends_no_swap_and_leaves_its_entry_to_
     assert await world.is_clean()
 
 
-async def test_change_whose_lease_ended_before_its_swap_is_recoverys_to_clean_up(world: World) -> None:
+async def test_change_whose_lease_ended_before_its_swap_is_recoverys_to_clean_up(world: TappedWorld) -> None:
     settings = world.settings()
     store = TieredStorage(world.tiers, world.log, world.runtime, settings)  # not entered, so nobody renews its leases
     write = WriteInProgress.begin(OBJECT, world.runtime)
@@ -508,7 +508,7 @@ async def test_change_whose_lease_ended_before_its_swap_is_recoverys_to_clean_up
     assert "swap" not in world.calls
 
 
-async def test_change_whose_machine_was_suspended_past_the_lease_finalises_nothing(world: World) -> None:
+async def test_change_whose_machine_was_suspended_past_the_lease_finalises_nothing(world: TappedWorld) -> None:
     """By a clock that stands still while the machine sleeps, a lease is held that recovery has taken.
 
     Found by `make sim SEED=2236`.
@@ -528,7 +528,7 @@ async def test_change_whose_machine_was_suspended_past_the_lease_finalises_nothi
     assert await world.blob_names() == []
 
 
-async def test_heartbeat_keeps_a_slow_change_alive(world: World) -> None:
+async def test_heartbeat_keeps_a_slow_change_alive(world: TappedWorld) -> None:
     async def payload() -> AsyncIterator[bytes]:
         for _ in range(20):
             await world.runtime.sleep(20)
@@ -541,7 +541,7 @@ async def test_heartbeat_keeps_a_slow_change_alive(world: World) -> None:
     assert world.calls.count("renew") > 20
 
 
-async def test_swap_of_a_change_older_than_its_marks_may_be_relied_on_is_never_sent(world: World) -> None:
+async def test_swap_of_a_change_older_than_its_marks_may_be_relied_on_is_never_sent(world: TappedWorld) -> None:
     async def payload() -> AsyncIterator[bytes]:
         yield LARGE
         await world.runtime.sleep(25 * 3600)
@@ -553,7 +553,7 @@ async def test_swap_of_a_change_older_than_its_marks_may_be_relied_on_is_never_s
     assert await world.is_clean()
 
 
-async def test_finalise_waits_for_the_record(world: World) -> None:
+async def test_finalise_waits_for_the_record(world: TappedWorld) -> None:
     order: list[str] = []
 
     async def slow_record(real: Any, *args: Any) -> Any:
@@ -578,7 +578,7 @@ async def test_finalise_waits_for_the_record(world: World) -> None:
     assert order == ["recorded", "finalised"]
 
 
-async def test_record_that_fails_stores_nothing_and_is_told_unavailable(world: World) -> None:
+async def test_record_that_fails_stores_nothing_and_is_told_unavailable(world: TappedWorld) -> None:
     world.log.hooks["record"] = unavailable
     async with world.store() as storage:
         with pytest.raises(UnavailableError):
@@ -587,13 +587,13 @@ async def test_record_that_fails_stores_nothing_and_is_told_unavailable(world: W
     assert await world.blob_names() == []
 
 
-async def test_revision_is_the_last_segment_of_the_blob_name(world: World) -> None:
+async def test_revision_is_the_last_segment_of_the_blob_name(world: TappedWorld) -> None:
     async with world.store() as storage:
         result = await storage.put(OBJECT, LARGE)
     assert await world.blob_names() == [blob_name(OBJECT.path, result.revision)]
 
 
-async def test_why_a_change_could_not_be_recorded_is_told_as_the_changelog_said_it(world: World) -> None:
+async def test_why_a_change_could_not_be_recorded_is_told_as_the_changelog_said_it(world: TappedWorld) -> None:
     async def refuse(real: Any, *args: Any) -> Any:
         raise ConfigurationError("the changelog's table is gone")
 
@@ -603,7 +603,7 @@ async def test_why_a_change_could_not_be_recorded_is_told_as_the_changelog_said_
             await storage.put(OBJECT, LARGE)
 
 
-async def test_an_entry_is_renewed_when_it_is_due_and_no_oftener(world: World) -> None:
+async def test_an_entry_is_renewed_when_it_is_due_and_no_oftener(world: TappedWorld) -> None:
     async def payload() -> AsyncIterator[bytes]:
         yield LARGE
         await world.runtime.sleep(100)

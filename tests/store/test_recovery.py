@@ -14,7 +14,7 @@ from changelog.change import Change, ChangeId, Entry
 from changelog.lease import Renewal, Standing
 from changelog.log import KeyRange
 from emulators.world.services import SimulatedBlobs
-from tests.given.tapped_store import LARGE, OBJECT, Tapped, World
+from tests.given.tapped_store import LARGE, OBJECT, Tapped, TappedWorld
 from tiered import TieredStorage
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.anyio
 FOREVER_S = 1e9
 
 
-async def plant_blob(world: World, name: str) -> None:
+async def plant_blob(world: TappedWorld, name: str) -> None:
     upload = await world.blobs.target.open_upload(name, Metadata(), None)
     await upload.write(LARGE)
     await upload.finalise()
 
 
-async def plant_dead_change(world: World, *, old: str | None = None, finalised: bool = True, session: bool = True) -> Change:
+async def plant_dead_change(world: TappedWorld, *, old: str | None = None, finalised: bool = True, session: bool = True) -> Change:
     """What a writer leaves that died after its upload and before its swap."""
     token = ChangeId.new(world.runtime)
     name = blob_name(OBJECT.path, token)
@@ -44,11 +44,11 @@ async def plant_dead_change(world: World, *, old: str | None = None, finalised: 
     return change
 
 
-async def stale(world: World) -> None:
+async def stale(world: TappedWorld) -> None:
     await world.runtime.sleep(31)
 
 
-async def test_dead_writers_blob_is_removed_and_its_token_refused(world: World) -> None:
+async def test_dead_writers_blob_is_removed_and_its_token_refused(world: TappedWorld) -> None:
     change = await plant_dead_change(world)
     await stale(world)
     assert (await world.recovery().run_once()).recovered == 1
@@ -56,7 +56,7 @@ async def test_dead_writers_blob_is_removed_and_its_token_refused(world: World) 
     assert change.id in (await world.rows.target.read(OBJECT.path, marks=True)).refused
 
 
-async def test_unfinished_upload_is_cancelled_and_can_never_appear(world: World) -> None:
+async def test_unfinished_upload_is_cancelled_and_can_never_appear(world: TappedWorld) -> None:
     token = ChangeId.new(world.runtime)
     name = blob_name(OBJECT.path, token)
     upload = await world.blobs.target.open_upload(name, Metadata(), None)
@@ -69,7 +69,7 @@ async def test_unfinished_upload_is_cancelled_and_can_never_appear(world: World)
     assert await world.is_clean()
 
 
-async def test_live_writers_entry_is_left_alone(world: World) -> None:
+async def test_live_writers_entry_is_left_alone(world: TappedWorld) -> None:
     change = await plant_dead_change(world)
     entry, = await world.entries()
     await world.runtime.sleep(25)
@@ -79,7 +79,7 @@ async def test_live_writers_entry_is_left_alone(world: World) -> None:
     assert await world.blob_names() == [change.new]
 
 
-async def test_change_that_took_effect_keeps_its_blob_and_loses_only_the_old_one(world: World) -> None:
+async def test_change_that_took_effect_keeps_its_blob_and_loses_only_the_old_one(world: TappedWorld) -> None:
     old = blob_name(OBJECT.path, ChangeId.new(world.runtime))
     await plant_blob(world, old)
     change = await plant_dead_change(world, old=old)
@@ -90,7 +90,7 @@ async def test_change_that_took_effect_keeps_its_blob_and_loses_only_the_old_one
     assert await world.is_clean()
 
 
-async def test_daemon_looks_at_recent_changes_often_and_now_and_then_at_all(world: World) -> None:
+async def test_daemon_looks_at_recent_changes_often_and_now_and_then_at_all(world: TappedWorld) -> None:
     scanned: list[KeyRange] = []
 
     async def note(real: Any, within: KeyRange, *args: Any) -> Any:
@@ -110,7 +110,7 @@ async def test_daemon_looks_at_recent_changes_often_and_now_and_then_at_all(worl
         recovery.stop()
 
 
-async def test_daemon_finds_a_change_that_lived_longer_than_what_is_recent_and_then_died(world: World) -> None:
+async def test_daemon_finds_a_change_that_lived_longer_than_what_is_recent_and_then_died(world: TappedWorld) -> None:
     await plant_dead_change(world)
     entry, = await world.entries()
     recovery = world.recovery(recovery={"full_pass_every_s": 600, "recent_s": 60})
@@ -125,7 +125,7 @@ async def test_daemon_finds_a_change_that_lived_longer_than_what_is_recent_and_t
         recovery.stop()
 
 
-async def test_a_claim_whose_answer_was_not_waited_for_is_given_back(world: World) -> None:
+async def test_a_claim_whose_answer_was_not_waited_for_is_given_back(world: TappedWorld) -> None:
     """Otherwise each restart of a service leaves an entry that nobody may touch until the lease has expired."""
     for _ in range(3):
         await plant_dead_change(world)
@@ -142,7 +142,7 @@ async def test_a_claim_whose_answer_was_not_waited_for_is_given_back(world: Worl
     assert [(entry.owner, entry.attempt) for entry in await world.entries()] == [("", 0)] * 3
 
 
-async def test_many_entries_are_worked_on_at_once_and_few_of_them_claimed(world: World) -> None:
+async def test_many_entries_are_worked_on_at_once_and_few_of_them_claimed(world: TappedWorld) -> None:
     """Two daemons that meet lose as many claims as are under way. The work on an entry takes longer than its claim."""
     for _ in range(200):
         await plant_dead_change(world)
@@ -164,7 +164,7 @@ async def test_many_entries_are_worked_on_at_once_and_few_of_them_claimed(world:
     assert (report.recovered, most) == (200, {"claim": 8, "settle": 64})
 
 
-async def test_range_where_others_are_faster_is_left_to_them(world: World) -> None:
+async def test_range_where_others_are_faster_is_left_to_them(world: TappedWorld) -> None:
     for _ in range(320):
         await plant_dead_change(world)
     await stale(world)
@@ -185,14 +185,14 @@ async def test_range_where_others_are_faster_is_left_to_them(world: World) -> No
     assert claims.count(contested) == report.lost == 5 < len(left)
 
 
-async def test_recovery_never_finishes_a_put(world: World) -> None:
+async def test_recovery_never_finishes_a_put(world: TappedWorld) -> None:
     await plant_dead_change(world)
     await stale(world)
     await world.recovery().run_once()
     assert (await world.rows.target.read(OBJECT.path)).state is None
 
 
-async def test_pass_that_takes_longer_than_the_expiry_leaves_living_writers_alone(world: World) -> None:
+async def test_pass_that_takes_longer_than_the_expiry_leaves_living_writers_alone(world: TappedWorld) -> None:
     async def slow(real: Any, *args: Any) -> Any:
         await world.runtime.sleep(20)
         return await real(*args)
@@ -213,7 +213,7 @@ async def test_pass_that_takes_longer_than_the_expiry_leaves_living_writers_alon
         assert [each.change.id for each in await world.entries()] == [living.id]
 
 
-async def test_loop_that_was_stopped_before_its_scan_leaves_living_writers_alone(world: World) -> None:
+async def test_loop_that_was_stopped_before_its_scan_leaves_living_writers_alone(world: TappedWorld) -> None:
     async def stopped(real: Any, *args: Any) -> Any:
         world.log.hooks.clear()
         await world.runtime.sleep(50)
@@ -227,7 +227,7 @@ async def test_loop_that_was_stopped_before_its_scan_leaves_living_writers_alone
 # --- legacy targets --------------------------------------------------------------------------------
 
 
-async def legacy(world: World, state: Callable[[], Any], *, won: bool) -> list[str]:
+async def legacy(world: TappedWorld, state: Callable[[], Any], *, won: bool) -> list[str]:
     """An unsuffixed legacy blob as the old target of a dead deletion; the blobs that recovery leaves."""
     await plant_blob(world, OBJECT.path)
     change = Change(ChangeId.new(world.runtime), OBJECT.path, None, OBJECT.path)
@@ -241,27 +241,27 @@ async def legacy(world: World, state: Callable[[], Any], *, won: bool) -> list[s
     return await world.blob_names()
 
 
-async def test_legacy_blob_is_kept_while_its_row_names_it(world: World) -> None:
+async def test_legacy_blob_is_kept_while_its_row_names_it(world: TappedWorld) -> None:
     assert await legacy(world, lambda: Tombstone(OBJECT.path), won=False) == [OBJECT.path]
 
 
-async def test_legacy_blob_is_kept_when_nothing_proves_that_it_was_replaced(world: World) -> None:
+async def test_legacy_blob_is_kept_when_nothing_proves_that_it_was_replaced(world: TappedWorld) -> None:
     assert await legacy(world, lambda: None, won=False) == [OBJECT.path]
 
 
 @pytest.mark.parametrize("won", [True, False])
-async def test_legacy_blob_is_deleted_when_another_object_is_present(world: World, won: bool) -> None:
+async def test_legacy_blob_is_deleted_when_another_object_is_present(world: TappedWorld, won: bool) -> None:
     assert await legacy(world, lambda: Inline(Metadata(), b""), won=won) == []
 
 
-async def test_legacy_blob_is_deleted_when_its_deletion_won(world: World) -> None:
+async def test_legacy_blob_is_deleted_when_its_deletion_won(world: TappedWorld) -> None:
     assert await legacy(world, lambda: None, won=True) == []
 
 
 # --- the late-upload grace -------------------------------------------------------------------------
 
 
-async def test_single_request_upload_is_waited_for_and_its_late_blob_deleted(world: World) -> None:
+async def test_single_request_upload_is_waited_for_and_its_late_blob_deleted(world: TappedWorld) -> None:
     change = await plant_dead_change(world, session=False)
     await stale(world)
     assert (await world.recovery().run_once()).deferred == 1
@@ -274,7 +274,7 @@ async def test_single_request_upload_is_waited_for_and_its_late_blob_deleted(wor
     assert await world.is_clean()
 
 
-async def test_writer_that_lost_its_lease_on_the_way_finalises_nothing(world: World) -> None:
+async def test_writer_that_lost_its_lease_on_the_way_finalises_nothing(world: TappedWorld) -> None:
     """It is cut off from the log with a slow payload.
 
     Meanwhile recovery has waited out the grace and forgotten the change.
@@ -305,7 +305,7 @@ async def test_writer_that_lost_its_lease_on_the_way_finalises_nothing(world: Wo
     assert await world.blob_names() == []
 
 
-class Ending:
+class EndingUpload:
     """An upload in a single request whose `finalise` ends with an error; `lands`: after it has taken effect."""
 
     session = None
@@ -334,12 +334,12 @@ class Ending:
     ],
 )  # fmt: skip
 async def test_writer_waits_for_a_late_upload_only_if_nobody_told_it_what_became_of_it(
-    world: World, error: Exception, lands: bool, waits: bool
+    world: TappedWorld, error: Exception, lands: bool, waits: bool
 ) -> None:
     world.blobs = Tapped(SimulatedBlobs(world.runtime, sessions=False), world.calls)
 
-    async def open_upload(real: Any, *args: Any) -> Ending:
-        return Ending(await real(*args), error, lands=lands)
+    async def open_upload(real: Any, *args: Any) -> EndingUpload:
+        return EndingUpload(await real(*args), error, lands=lands)
 
     world.blobs.hooks["open_upload"] = open_upload
     async with world.store() as storage:
@@ -350,7 +350,7 @@ async def test_writer_waits_for_a_late_upload_only_if_nobody_told_it_what_became
     assert await world.blob_names() == []
 
 
-async def test_writer_waits_for_no_upload_that_it_cut_off_or_that_another_writer_beat(world: World) -> None:
+async def test_writer_waits_for_no_upload_that_it_cut_off_or_that_another_writer_beat(world: TappedWorld) -> None:
     world.blobs = Tapped(SimulatedBlobs(world.runtime, sessions=False), world.calls)
 
     async def broken() -> AsyncIterator[bytes]:
@@ -373,7 +373,7 @@ async def test_writer_waits_for_no_upload_that_it_cut_off_or_that_another_writer
 # --- bad entries -----------------------------------------------------------------------------------
 
 
-async def test_entry_that_names_another_objects_blob_is_parked_and_deletes_nothing(world: World) -> None:
+async def test_entry_that_names_another_objects_blob_is_parked_and_deletes_nothing(world: TappedWorld) -> None:
     await plant_blob(world, "someone/objects/else")
     await world.log.target.record(Change(ChangeId.new(world.runtime), OBJECT.path, None, "someone/objects/else"), "dead")
     await stale(world)
@@ -384,7 +384,7 @@ async def test_entry_that_names_another_objects_blob_is_parked_and_deletes_nothi
     assert (await world.recovery().run_once()).seen == 0, "a parked entry is never seen again"
 
 
-async def test_entry_whose_claimers_always_died_is_parked(world: World) -> None:
+async def test_entry_whose_claimers_always_died_is_parked(world: TappedWorld) -> None:
     await plant_dead_change(world)
     for _ in range(5):
         entry, = await world.entries()
@@ -395,7 +395,7 @@ async def test_entry_whose_claimers_always_died_is_parked(world: World) -> None:
     assert "claimed 5 times" in entry.stuck.error
 
 
-async def test_entry_that_always_fails_is_parked_with_its_error_and_never_blocks_the_others(world: World) -> None:
+async def test_entry_that_always_fails_is_parked_with_its_error_and_never_blocks_the_others(world: TappedWorld) -> None:
     bad = await plant_dead_change(world)
 
     async def refuses_one(real: Any, name: str) -> Any:
@@ -420,7 +420,7 @@ async def test_entry_that_always_fails_is_parked_with_its_error_and_never_blocks
 
 
 @pytest.mark.parametrize("error", [UnavailableError("down"), ConfigurationError("403: grant roles/storage.objectUser")])
-async def test_outage_parks_nothing_however_long_it_lasts(world: World, error: Exception) -> None:
+async def test_outage_parks_nothing_however_long_it_lasts(world: TappedWorld, error: Exception) -> None:
     async def down(real: Any, *args: Any) -> Any:
         raise error
 
@@ -436,7 +436,7 @@ async def test_outage_parks_nothing_however_long_it_lasts(world: World, error: E
         assert await world.is_clean()
 
 
-async def test_outage_of_one_tier_parks_nothing_though_others_need_only_the_other(world: World) -> None:
+async def test_outage_of_one_tier_parks_nothing_though_others_need_only_the_other(world: TappedWorld) -> None:
     async def down(real: Any, *args: Any) -> Any:
         raise UnavailableError("GCS is down")
 
@@ -454,7 +454,7 @@ async def test_outage_of_one_tier_parks_nothing_though_others_need_only_the_othe
         assert await world.is_clean()
 
 
-async def test_claims_whose_answers_are_lost_park_nothing(world: World) -> None:
+async def test_claims_whose_answers_are_lost_park_nothing(world: TappedWorld) -> None:
     async def lost(real: Any, *args: Any) -> Any:
         await real(*args)
         raise UnconfirmedError("no answer within 10 s")
@@ -470,7 +470,7 @@ async def test_claims_whose_answers_are_lost_park_nothing(world: World) -> None:
         assert await world.is_clean()
 
 
-async def test_log_that_refuses_for_a_while_does_not_end_the_loop(world: World) -> None:
+async def test_log_that_refuses_for_a_while_does_not_end_the_loop(world: TappedWorld) -> None:
     async def refuses(real: Any, *args: Any) -> Any:
         raise ConfigurationError("403: grant roles/bigtable.user")
 
@@ -485,7 +485,7 @@ async def test_log_that_refuses_for_a_while_does_not_end_the_loop(world: World) 
         assert await world.is_clean()
 
 
-async def test_shutting_down_is_no_failed_attempt(world: World) -> None:
+async def test_shutting_down_is_no_failed_attempt(world: TappedWorld) -> None:
     async def slow(real: Any, *args: Any) -> Any:
         await world.runtime.sleep(40)
         return await real(*args)
@@ -502,7 +502,7 @@ async def test_shutting_down_is_no_failed_attempt(world: World) -> None:
 
 
 @pytest.mark.parametrize("error", [CorruptRecordError("page 7 is damaged"), ZeroDivisionError(), None])
-async def test_entry_whose_claim_fails_or_never_answers_ends_nobody_elses_recovery(world: World, error: Exception | None) -> None:
+async def test_entry_whose_claim_fails_or_never_answers_ends_nobody_elses_recovery(world: TappedWorld, error: Exception | None) -> None:
     bad = await plant_dead_change(world)
     for _ in range(5):
         await plant_dead_change(world)
@@ -522,7 +522,7 @@ async def test_entry_whose_claim_fails_or_never_answers_ends_nobody_elses_recove
     assert [entry.change for entry in await world.entries()] == [bad]
 
 
-async def test_damaged_log_ends_the_loop_with_the_plain_error(world: World) -> None:
+async def test_damaged_log_ends_the_loop_with_the_plain_error(world: TappedWorld) -> None:
     async def damaged(real: Any, *args: Any) -> Any:
         raise CorruptRecordError("tiered.db is damaged")
 
@@ -531,7 +531,7 @@ async def test_damaged_log_ends_the_loop_with_the_plain_error(world: World) -> N
         await world.recovery().run()
 
 
-async def test_total_counts_what_a_pass_did_before_it_failed(world: World) -> None:
+async def test_total_counts_what_a_pass_did_before_it_failed(world: TappedWorld) -> None:
     for _ in range(5):
         await plant_dead_change(world)
     await stale(world)
@@ -553,7 +553,7 @@ async def test_total_counts_what_a_pass_did_before_it_failed(world: World) -> No
 # --- many, and stopping ----------------------------------------------------------------------------
 
 
-async def test_two_loops_share_the_work_and_do_nothing_twice(world: World) -> None:
+async def test_two_loops_share_the_work_and_do_nothing_twice(world: TappedWorld) -> None:
     for _ in range(50):
         await plant_dead_change(world)
     await stale(world)
@@ -566,7 +566,7 @@ async def test_two_loops_share_the_work_and_do_nothing_twice(world: World) -> No
     assert await world.is_clean()
 
 
-async def test_limit_bounds_a_pass(world: World) -> None:
+async def test_limit_bounds_a_pass(world: TappedWorld) -> None:
     for _ in range(10):
         await plant_dead_change(world)
     await stale(world)
@@ -574,7 +574,7 @@ async def test_limit_bounds_a_pass(world: World) -> None:
     assert len(await world.entries()) == 7
 
 
-async def test_survey_changes_nothing(world: World) -> None:
+async def test_survey_changes_nothing(world: TappedWorld) -> None:
     change = await plant_dead_change(world)
     await stale(world)
     before = await world.entries()
@@ -584,7 +584,7 @@ async def test_survey_changes_nothing(world: World) -> None:
 
 
 @asynccontextmanager
-async def running(world: World, **values: Any) -> AsyncIterator[Any]:
+async def running(world: TappedWorld, **values: Any) -> AsyncIterator[Any]:
     recovery = world.recovery(recovery=values)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(recovery.run)
@@ -592,7 +592,7 @@ async def running(world: World, **values: Any) -> AsyncIterator[Any]:
         recovery.stop()
 
 
-async def test_running_loop_recovers_what_goes_stale_later(world: World) -> None:
+async def test_running_loop_recovers_what_goes_stale_later(world: TappedWorld) -> None:
     async with running(world):
         for _ in range(3):
             await plant_dead_change(world)
@@ -600,7 +600,7 @@ async def test_running_loop_recovers_what_goes_stale_later(world: World) -> None
             assert await world.is_clean()
 
 
-async def test_stopping_loop_claims_nothing_more_and_finishes_what_it_holds(world: World) -> None:
+async def test_stopping_loop_claims_nothing_more_and_finishes_what_it_holds(world: TappedWorld) -> None:
     async def slow(real: Any, *args: Any) -> Any:
         await world.runtime.sleep(5)
         return await real(*args)
@@ -616,7 +616,7 @@ async def test_stopping_loop_claims_nothing_more_and_finishes_what_it_holds(worl
     assert len(await world.entries()) == 8
 
 
-async def test_stopping_loop_releases_what_its_budget_does_not_suffice_for(world: World) -> None:
+async def test_stopping_loop_releases_what_its_budget_does_not_suffice_for(world: TappedWorld) -> None:
     async def hangs(real: Any, *args: Any) -> Any:
         await world.runtime.sleep(10_000)
 
@@ -631,7 +631,7 @@ async def test_stopping_loop_releases_what_its_budget_does_not_suffice_for(world
     assert (await world.recovery().run_once()).recovered == 1, "released: nobody has to wait for it to go stale"
 
 
-async def test_pass_that_is_cancelled_gives_its_claims_back(world: World) -> None:
+async def test_pass_that_is_cancelled_gives_its_claims_back(world: TappedWorld) -> None:
     async def hangs(real: Any, *args: Any) -> Any:
         await world.runtime.sleep(10_000)
 
@@ -649,7 +649,7 @@ async def test_pass_that_is_cancelled_gives_its_claims_back(world: World) -> Non
 
 @pytest.mark.parametrize(("lost_during", "none_of"), [("settle", ("cancel", "delete", "forget")), ("cancel", ("delete", "forget"))])
 async def test_recoverer_whose_claim_is_taken_over_on_the_way_has_no_further_effect(
-    world: World, lost_during: str, none_of: tuple[str, ...]
+    world: TappedWorld, lost_during: str, none_of: tuple[str, ...]
 ) -> None:
     async def taken_over(real: Any, *args: Any) -> Any:
         await real(*args)
@@ -668,7 +668,7 @@ async def test_recoverer_whose_claim_is_taken_over_on_the_way_has_no_further_eff
     assert lost_during in world.calls and not set(none_of) & set(world.calls)
 
 
-async def test_loop_backs_off_while_the_log_is_down_and_goes_on_when_it_is_back(world: World) -> None:
+async def test_loop_backs_off_while_the_log_is_down_and_goes_on_when_it_is_back(world: TappedWorld) -> None:
     async def down(real: Any, *args: Any) -> Any:
         raise UnavailableError("down")
 

@@ -16,7 +16,7 @@ import anyio.lowlevel
 import pytest
 from trio.testing import MockClock
 
-from tests.given.tapped_store import LARGE, OBJECT, SMALL, World
+from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
 from tiered import AtCapacityError, InvalidRequestError, Metadata, ObjectId, PutRequest
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +44,7 @@ async def at_once(payload: bytes) -> AsyncIterator[bytes]:
 
 @ON_BOTH
 @pytest.mark.parametrize("first", [SMALL, LARGE])
-async def test_more_slow_payloads_than_slots_kept_out_all_other_writes(world: World, first: bytes) -> None:
+async def test_more_slow_payloads_than_slots_kept_out_all_other_writes(world: TappedWorld, first: bytes) -> None:
     more = anyio.Event()
     async with world.store(store=SLOTS) as storage, anyio.create_task_group() as tasks:
         for number in range(12):
@@ -65,7 +65,7 @@ async def test_more_slow_payloads_than_slots_kept_out_all_other_writes(world: Wo
     assert await world.is_clean()
 
 
-async def test_slow_payloads_of_one_bulk_call_kept_out_the_others(world: World) -> None:
+async def test_slow_payloads_of_one_bulk_call_kept_out_the_others(world: TappedWorld) -> None:
     more = anyio.Event()
     async with world.store(store=SLOTS) as storage, AsyncExitStack() as calls:
         for call in range(3):
@@ -78,7 +78,7 @@ async def test_slow_payloads_of_one_bulk_call_kept_out_the_others(world: World) 
 
 
 @pytest.mark.parametrize("waits_in", ["progress", "change"])
-async def test_a_slow_function_of_the_callers_kept_out_all_other_writes(world: World, waits_in: str) -> None:
+async def test_a_slow_function_of_the_callers_kept_out_all_other_writes(world: TappedWorld, waits_in: str) -> None:
     more = anyio.Event()
 
     async def progress(so_far: int, total: int | None) -> None:
@@ -104,7 +104,7 @@ async def test_a_slow_function_of_the_callers_kept_out_all_other_writes(world: W
 
 
 @ON_BOTH
-async def test_a_slow_put_that_ends_is_cleaned_up_in_a_slot(world: World) -> None:
+async def test_a_slow_put_that_ends_is_cleaned_up_in_a_slot(world: TappedWorld) -> None:
     """Otherwise changes could pile up whose clean-up falls behind."""
     async with world.store(store={**SLOTS, "concurrency_max": 1}) as storage:
         async with anyio.create_task_group() as tasks:
@@ -128,7 +128,7 @@ async def test_a_slow_put_that_ends_is_cleaned_up_in_a_slot(world: World) -> Non
 
 
 @pytest.mark.parametrize("first", [SMALL, LARGE])
-async def test_open_payloads_are_bounded_and_leave_what_is_in_memory_alone(world: World, first: bytes) -> None:
+async def test_open_payloads_are_bounded_and_leave_what_is_in_memory_alone(world: TappedWorld, first: bytes) -> None:
     more = anyio.Event()
     async with world.store(store={**SLOTS, "queue_max": 0, "payloads_max": 3}) as storage, anyio.create_task_group() as tasks:
         for number in range(3):
@@ -147,7 +147,7 @@ async def test_open_payloads_are_bounded_and_leave_what_is_in_memory_alone(world
         more.set()
 
 
-async def test_items_of_a_bulk_call_wait_for_a_place_and_leave_some_to_others(world: World) -> None:
+async def test_items_of_a_bulk_call_wait_for_a_place_and_leave_some_to_others(world: TappedWorld) -> None:
     more = anyio.Event()
     async with world.store(store={**SLOTS, "payloads_max": 4}) as storage, anyio.create_task_group() as tasks:
         done: list[Any] = []
@@ -164,7 +164,7 @@ async def test_items_of_a_bulk_call_wait_for_a_place_and_leave_some_to_others(wo
     assert done == [None] * 6
 
 
-async def test_a_payload_is_not_read_in_vain_when_the_store_is_full(world: World) -> None:
+async def test_a_payload_is_not_read_in_vain_when_the_store_is_full(world: TappedWorld) -> None:
     begun = []
 
     async def payload() -> AsyncIterator[bytes]:
@@ -235,7 +235,7 @@ async def begins_none(_: bytes) -> AsyncIterator[bytes]:
 ])  # fmt: skip
 @pytest.mark.parametrize("first", [SMALL, LARGE])
 async def test_a_payload_that_stalled_was_waited_for_without_an_end(
-    world: World, first: bytes, payload: Callable[[bytes], AsyncIterator[bytes]]
+    world: TappedWorld, first: bytes, payload: Callable[[bytes], AsyncIterator[bytes]]
 ) -> None:
     async with world.store(store={"payload_idle_s": 0.02, "payloads_max": 1}) as storage:
         await storage.put(OBJECT, b"before")
@@ -255,7 +255,7 @@ async def test_a_payload_that_stalled_was_waited_for_without_an_end(
 
 
 @ON_ASYNCIO
-async def test_who_is_cancelled_while_its_payload_stalls_is_cancelled(world: World) -> None:
+async def test_who_is_cancelled_while_its_payload_stalls_is_cancelled(world: TappedWorld) -> None:
     async with world.store(store={"payload_idle_s": 30}) as storage:
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
@@ -266,7 +266,7 @@ async def test_who_is_cancelled_while_its_payload_stalls_is_cancelled(world: Wor
 
 
 @ON_ASYNCIO
-async def test_a_payloads_own_timeout_stays_its_own(world: World) -> None:
+async def test_a_payloads_own_timeout_stays_its_own(world: TappedWorld) -> None:
     async def payload() -> AsyncIterator[bytes]:
         yield LARGE
         raise TimeoutError("mine")
@@ -277,7 +277,7 @@ async def test_a_payloads_own_timeout_stays_its_own(world: World) -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-async def test_an_iterator_and_a_pipe_that_stall_are_ended(world: World, tmp_path: Path) -> None:
+async def test_an_iterator_and_a_pipe_that_stall_are_ended(world: TappedWorld, tmp_path: Path) -> None:
     go_on = Event()
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -300,7 +300,7 @@ async def test_an_iterator_and_a_pipe_that_stall_are_ended(world: World, tmp_pat
 
 
 @ON_BOTH
-async def test_a_payload_that_comes_slowly_is_waited_for(world: World) -> None:
+async def test_a_payload_that_comes_slowly_is_waited_for(world: TappedWorld) -> None:
     async def payload() -> AsyncIterator[bytes]:
         for _ in range(5):
             await anyio.sleep(0.01)

@@ -11,7 +11,7 @@ import pytest
 
 from recovery.http.receiver import BYTES_MAX as RECEIVED_BYTES_MAX
 from tests.given.repository import ROOT
-from tests.given.tapped_store import LARGE, OBJECT, World
+from tests.given.tapped_store import LARGE, OBJECT, TappedWorld
 from tiered import ByteRange, Metadata, ObjectId, ObjectPrefix, Settings, TieredError, TimeToLive
 from tiered.bulk import CONCURRENCY, PAYLOAD_BYTES_MAX
 from tiered.gcs.owned import check_length
@@ -38,7 +38,7 @@ def deep(depth: int) -> dict[str, Any]:
 
 
 async def in_a_store(call: str) -> None:
-    async with World().store() as storage:
+    async with TappedWorld().store() as storage:
         await storage.put(OBJECT, LARGE)
         match call:
             case "get_many":
@@ -64,7 +64,7 @@ async def with_open_payloads() -> None:
             await storage.put(OBJECT, payload(depth - 1))
         yield b""
 
-    async with World().store(store={"payloads_max": 1, "queue_max": 0}) as storage:
+    async with TappedWorld().store(store={"payloads_max": 1, "queue_max": 0}) as storage:
         await storage.put(OBJECT, payload(1))
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from changelog.base.errors import InvalidRequestError
 from changelog.change import ChangeId
-from tests.given.caller_values import Loud, Word, odd_ids
+from tests.given.caller_values import CallerWord, Loud, odd_ids
 from tiered.object_id import PATH_BYTES_MAX, ObjectId, ObjectPrefix, blob_name, object_prefix, revision_of
 
 REVISION = ChangeId("018bcfe5-6800-7000-8000-000000000001")
@@ -185,7 +185,7 @@ def test_text_of_a_subclass_is_the_text_that_it_is_and_not_what_it_prints() -> N
     for made in (ObjectId(Loud("u"), scopes, Loud("k")), ObjectId.create(Loud("u"), Loud("k"), scopes)):
         assert made == ObjectId("u", (("a", "1"),), "k") and made.path == "u/a.1/objects/k"
         assert {type(text) for text in (made.usecase, made.key, *made.scopes[0])} == {str}
-    assert ObjectId.create(Word.PHOTOS, "k").path == "photos/objects/k"
+    assert ObjectId.create(CallerWord.PHOTOS, "k").path == "photos/objects/k"
 
 
 def test_names_that_look_alike_are_different_objects() -> None:

@@ -34,7 +34,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Wire:
+class FailingWire:
     """A channel that fails every call, or answers each with an empty message, and keeps what it was given."""
 
     def __init__(self, failure: BaseException | None = None) -> None:
@@ -53,7 +53,7 @@ class Wire:
     def unary_stream(self, method: str, request_serializer: Any = None, response_deserializer: Any = None) -> Any:
         wire = self
 
-        class Stream:
+        class ChannelStream:
             def __init__(self, request: Any, **options: Any) -> None:
                 wire.sent.append(options)
 
@@ -66,7 +66,7 @@ class Wire:
             def cancel(self) -> None:
                 pass
 
-        return Stream
+        return ChannelStream
 
 
 def failure(code: grpc.StatusCode) -> grpc.aio.AioRpcError:
@@ -91,7 +91,7 @@ async def call(table: BigtableTable, verb: str) -> Any:
 @pytest.mark.parametrize("verb", ["check_and_mutate", "mutate", "increment"])
 async def test_a_mutation_that_failed_is_unconfirmed_unless_its_status_proves_the_contrary(verb: str, code: grpc.StatusCode) -> None:
     with pytest.raises(TieredError, match="the details") as caught:
-        await call(BigtableTable(Wire(failure(code)), NAME), verb)
+        await call(BigtableTable(FailingWire(failure(code)), NAME), verb)
     assert type(caught.value) is NEVER.get(code, UnconfirmedError) and NAME in str(caught.value)
 
 
@@ -99,7 +99,7 @@ async def test_a_mutation_that_failed_is_unconfirmed_unless_its_status_proves_th
 @pytest.mark.parametrize("verb", ["read", "scan"])
 async def test_a_read_that_failed_is_unavailable_unless_someone_must_mend_something(verb: str, code: grpc.StatusCode) -> None:
     with pytest.raises(TieredError, match="the details") as caught:
-        await call(BigtableTable(Wire(failure(code)), NAME), verb)
+        await call(BigtableTable(FailingWire(failure(code)), NAME), verb)
     assert type(caught.value) is NEVER.get(code, UnavailableError)
 
 
@@ -110,13 +110,13 @@ HEARD = {*NEVER, grpc.StatusCode.ABORTED, grpc.StatusCode.ALREADY_EXISTS, grpc.S
 @pytest.mark.parametrize("verb", ["mutate", "read"])
 async def test_an_error_tells_whether_the_service_was_heard(verb: str, code: grpc.StatusCode) -> None:
     with pytest.raises(TieredError) as caught:
-        await call(BigtableTable(Wire(failure(code)), NAME), verb)
+        await call(BigtableTable(FailingWire(failure(code)), NAME), verb)
     assert (caught.value.code, caught.value.heard) == (code.name, True if code in HEARD else None)
 
 
 async def test_a_profile_that_forbids_row_transactions_is_named_as_the_cause() -> None:
     with pytest.raises(ConfigurationError, match="single-row transactions"):
-        await call(BigtableTable(Wire(failure(grpc.StatusCode.FAILED_PRECONDITION)), NAME), "mutate")
+        await call(BigtableTable(FailingWire(failure(grpc.StatusCode.FAILED_PRECONDITION)), NAME), "mutate")
 
 
 @pytest.mark.parametrize("verb", ["mutate", "read"])
@@ -130,7 +130,7 @@ async def test_a_closed_channel_sends_nothing(verb: str) -> None:
 @pytest.mark.parametrize(("verb", "timeout_s"), [("check_and_mutate", 3), ("mutate", 3), ("read", 3), ("scan", SCAN_TIMEOUT_S)])
 @pytest.mark.parametrize("profile", ["", "one cluster"])
 async def test_every_call_has_a_deadline_and_says_where_it_goes(verb: str, timeout_s: float, profile: str) -> None:
-    wire = Wire()
+    wire = FailingWire()
     await call(BigtableTable(wire, NAME, profile, timeout_s=3), verb)
     route = "table_name=projects/p/instances/i/tables/my+table" + ("&app_profile_id=one+cluster" if profile else "")
     assert wire.sent == [{"timeout": timeout_s, "metadata": (("x-goog-request-params", route),)}]
@@ -138,12 +138,12 @@ async def test_every_call_has_a_deadline_and_says_where_it_goes(verb: str, timeo
 
 @pytest.mark.parametrize(("asked_s", "timeout_s"), [(1, 1), (9, 3), (None, 3)])
 async def test_a_call_may_have_less_time_and_never_more(asked_s: float | None, timeout_s: float) -> None:
-    wire = Wire()
+    wire = FailingWire()
     table = BigtableTable(wire, NAME, timeout_s=3)
     assert await table.check_and_mutate(b"k", column_is("fg", b"r"), timeout_s=asked_s)
     assert wire.sent[0]["timeout"] == timeout_s
 
 
 async def test_no_ranges_are_no_rows_and_no_call() -> None:
-    wire = Wire()
+    wire = FailingWire()
     assert await BigtableTable(wire, NAME).scan([], column_is("fg", b"r"), 10) == [] and wire.sent == []

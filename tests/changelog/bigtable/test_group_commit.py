@@ -20,7 +20,7 @@ from changelog.bigtable.group_commit import BYTES_MAX, ROWS_MAX, GroupCommit
 pytestmark = pytest.mark.anyio
 
 
-class Table:
+class WrittenTable:
     """Notes what is sent and answers when told to; `failures` of rows, or of any call of several."""
 
     def __init__(self) -> None:
@@ -57,10 +57,10 @@ async def settled() -> None:
         await checkpoint()
 
 
-class Callers:
+class WritingCallers:
     """Tasks that write one row each, through groups of which two are in flight, and what came of them."""
 
-    def __init__(self, tasks: Any, table: Table) -> None:
+    def __init__(self, tasks: Any, table: WrittenTable) -> None:
         self.outcomes: dict[bytes, Any] = {}
         self.scopes: dict[bytes, anyio.CancelScope] = {}
         self.when_written: dict[bytes, Callable[[], object]] = {}
@@ -85,13 +85,13 @@ class Callers:
 
 
 @pytest.fixture
-def table() -> Table:
-    return Table()
+def table() -> WrittenTable:
+    return WrittenTable()
 
 
-async def test_who_finds_a_free_place_goes_at_once_and_alone(table: Table) -> None:
+async def test_who_finds_a_free_place_goes_at_once_and_alone(table: WrittenTable) -> None:
     async with anyio.create_task_group() as tasks:
-        callers = Callers(tasks, table)
+        callers = WritingCallers(tasks, table)
         table.failures[b"b"] = UnavailableError("b is away")
         await callers.write(b"a", b"b")
         assert table.sent == [[b"a"], [b"b"]]
@@ -103,10 +103,10 @@ async def test_who_finds_a_free_place_goes_at_once_and_alone(table: Table) -> No
     assert callers.outcomes == {b"a": "written", b"b": table.failures[b"b"], b"c": "written"}
 
 
-async def test_who_comes_while_all_places_are_taken_is_sent_with_the_others_that_do(table: Table) -> None:
+async def test_who_comes_while_all_places_are_taken_is_sent_with_the_others_that_do(table: WrittenTable) -> None:
     table.failures = {b"d": UnavailableError("d is away"), b"e": InvalidRequestError("e is wrong")}
     async with anyio.create_task_group() as tasks:
-        callers = Callers(tasks, table)
+        callers = WritingCallers(tasks, table)
         await callers.write(b"a", b"b", b"c", b"d", b"e", b"f")
         await table.answer(0)
         assert table.sent[2:] == [[b"c", b"d", b"e", b"f"]] and set(callers.outcomes) == {b"a"}
@@ -123,7 +123,7 @@ async def test_who_comes_while_all_places_are_taken_is_sent_with_the_others_that
     assert callers.outcomes == {key: table.failures.get(key, "written") for key in (b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h", b"i")}
 
 
-async def test_who_waited_for_others_to_get_a_token_told_that_the_service_is_silent(table: Table) -> None:
+async def test_who_waited_for_others_to_get_a_token_told_that_the_service_is_silent(table: WrittenTable) -> None:
     """Only the caller that sends knows whether a call was under way at all."""
     commit, waits = GroupCommit(table, groups_in_flight=1), OwnWaits(partial(next, count()))  # type: ignore[arg-type]
 
@@ -142,10 +142,10 @@ async def test_who_waited_for_others_to_get_a_token_told_that_the_service_is_sil
         await table.answer(1)
 
 
-async def test_a_group_has_a_bounded_number_of_rows(table: Table) -> None:
+async def test_a_group_has_a_bounded_number_of_rows(table: WrittenTable) -> None:
     keys = [b"%03d" % number for number in range(ROWS_MAX + 2)]
     async with anyio.create_task_group() as tasks:
-        callers = Callers(tasks, table)
+        callers = WritingCallers(tasks, table)
         await callers.write(b"a", b"b", *keys)
         await table.answer(0)
         await table.answer(1)
@@ -154,9 +154,9 @@ async def test_a_group_has_a_bounded_number_of_rows(table: Table) -> None:
         await table.answer(3)
 
 
-async def test_a_group_has_bounded_bytes_and_what_is_larger_goes_alone(table: Table) -> None:
+async def test_a_group_has_bounded_bytes_and_what_is_larger_goes_alone(table: WrittenTable) -> None:
     async with anyio.create_task_group() as tasks:
-        callers = Callers(tasks, table)
+        callers = WritingCallers(tasks, table)
         await callers.write(b"a", b"b")
         await callers.write(b"c", b"d", b"e", value=b"x" * (BYTES_MAX // 2 - 100))
         await callers.write(b"f", value=b"x" * BYTES_MAX)
@@ -165,9 +165,9 @@ async def test_a_group_has_bounded_bytes_and_what_is_larger_goes_alone(table: Ta
     assert table.sent[2:] == [[b"c", b"d"], [b"e"], [b"f"]] and set(callers.outcomes.values()) == {"written"}
 
 
-async def test_who_is_cancelled_while_it_waits_is_not_sent(table: Table) -> None:
+async def test_who_is_cancelled_while_it_waits_is_not_sent(table: WrittenTable) -> None:
     async with anyio.create_task_group() as tasks:
-        callers = Callers(tasks, table)
+        callers = WritingCallers(tasks, table)
         await callers.write(b"a", b"b", b"c", b"d", b"e")
         callers.scopes[b"c"].cancel()
         callers.scopes[b"e"].cancel()
@@ -179,9 +179,9 @@ async def test_who_is_cancelled_while_it_waits_is_not_sent(table: Table) -> None
     assert callers.outcomes == {b"a": "written", b"b": "written", b"c": "cancelled", b"d": "written", b"e": "cancelled"}
 
 
-async def test_who_is_cancelled_while_it_sends_for_others_sends_on(table: Table) -> None:
+async def test_who_is_cancelled_while_it_sends_for_others_sends_on(table: WrittenTable) -> None:
     async with anyio.create_task_group() as tasks:
-        callers = Callers(tasks, table)
+        callers = WritingCallers(tasks, table)
         await callers.write(b"a", b"b", b"c", b"d")
         await table.answer(0)
         callers.scopes[b"c"].cancel()
@@ -193,9 +193,9 @@ async def test_who_is_cancelled_while_it_sends_for_others_sends_on(table: Table)
     assert table.sent == [[b"a"], [b"b"], [b"c", b"d"]]
 
 
-async def test_who_is_cancelled_while_others_send_for_it_leaves_them_alone(table: Table) -> None:
+async def test_who_is_cancelled_while_others_send_for_it_leaves_them_alone(table: WrittenTable) -> None:
     async with anyio.create_task_group() as tasks:
-        callers = Callers(tasks, table)
+        callers = WritingCallers(tasks, table)
         await callers.write(b"a", b"b", b"c", b"d", b"e")
         await table.answer(0)
         callers.scopes[b"d"].cancel()
@@ -208,10 +208,10 @@ async def test_who_is_cancelled_while_others_send_for_it_leaves_them_alone(table
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("others", [[], [b"d"], [b"d", b"e"]])
-async def test_who_is_cancelled_when_it_has_just_been_told_to_send_sends_the_others_only(table: Table, others: list[bytes]) -> None:
+async def test_who_is_cancelled_when_it_has_just_been_told_to_send_sends_the_others_only(table: WrittenTable, others: list[bytes]) -> None:
     """Only asyncio's own cancellation comes between."""
     async with anyio.create_task_group() as tasks:
-        callers = Callers(tasks, table)
+        callers = WritingCallers(tasks, table)
         await callers.write(b"a", b"b")
         told = asyncio.create_task(callers._commit.mutate(b"c"))
         await callers.write(*others)
@@ -225,10 +225,10 @@ async def test_who_is_cancelled_when_it_has_just_been_told_to_send_sends_the_oth
     assert set(callers.outcomes.values()) == {"written"} and len(callers.outcomes) == 2 + len(others)
 
 
-async def test_who_waits_for_a_sender_that_breaks_off_knows_nothing(table: Table) -> None:
+async def test_who_waits_for_a_sender_that_breaks_off_knows_nothing(table: WrittenTable) -> None:
     table.broken = RuntimeError("a defect")
     async with anyio.create_task_group() as tasks:
-        callers = Callers(tasks, table)
+        callers = WritingCallers(tasks, table)
         await callers.write(b"a", b"b", b"c", b"d")
         await table.answer(0)
         await table.answer(2)
@@ -239,9 +239,9 @@ async def test_who_waits_for_a_sender_that_breaks_off_knows_nothing(table: Table
         await table.answer(3)
 
 
-async def test_a_lone_call_that_is_cancelled_ends_at_once_and_frees_its_place(table: Table) -> None:
+async def test_a_lone_call_that_is_cancelled_ends_at_once_and_frees_its_place(table: WrittenTable) -> None:
     async with anyio.create_task_group() as tasks:
-        callers = Callers(tasks, table)
+        callers = WritingCallers(tasks, table)
         await callers.write(b"a", b"b")
         callers.scopes[b"a"].cancel()
         await settled()

@@ -394,12 +394,12 @@ async def test_a_call_that_gets_no_token_was_not_sent_and_ends_in_its_time(serve
 
 
 async def test_what_is_waited_for_a_token_is_taken_from_the_time_of_the_call(server: Any, runtime: HandRuntime) -> None:
-    class Late(Numbered):
+    class LateChannel(Numbered):
         async def __call__(self, within_s: float = 10.0) -> Mapping[str, str]:
             await anyio.sleep(0.3)
             return await super().__call__(within_s)
 
-    async with authorised(server, runtime, Late(), timeout_s=5.0) as table:
+    async with authorised(server, runtime, LateChannel(), timeout_s=5.0) as table:
         await table.mutate(b"k", DELETE_ROW)
         with pytest.raises(UnavailableError, match="nothing was sent"):
             await table.send(table.to_check_and_mutate(b"k", column_is("fg", b"r")), 0.2)

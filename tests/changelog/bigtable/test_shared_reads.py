@@ -22,7 +22,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Table:
+class ReadTable:
     """Notes what is read. A call is answered when it is told to, or at once; `slow` and `damaged` rows stop a call."""
 
     def __init__(self) -> None:
@@ -66,10 +66,10 @@ async def settled() -> None:
         await checkpoint()
 
 
-class Callers:
+class ReadingCallers:
     """Tasks that read one row each, with two calls at once, and what each of them got: a key, None or an error."""
 
-    def __init__(self, tasks: Any, table: Table) -> None:
+    def __init__(self, tasks: Any, table: ReadTable) -> None:
         self.got: dict[str, Any] = {}
         self.scopes: dict[str, anyio.CancelScope] = {}
         self._tasks = tasks
@@ -96,14 +96,14 @@ class Callers:
 
 
 @pytest.fixture
-def table() -> Table:
-    return Table()
+def table() -> ReadTable:
+    return ReadTable()
 
 
-async def test_what_is_asked_for_at_one_moment_goes_in_one_call(table: Table) -> None:
+async def test_what_is_asked_for_at_one_moment_goes_in_one_call(table: ReadTable) -> None:
     table.absent = {b"b"}
     async with anyio.create_task_group() as tasks:
-        callers = Callers(tasks, table)
+        callers = ReadingCallers(tasks, table)
         await callers.read("a", "b", "c", "c again")
         assert table.calls == [[b"a", b"b", b"c"]]
         await callers.read("d")
@@ -118,7 +118,7 @@ async def test_what_is_asked_for_at_one_moment_goes_in_one_call(table: Table) ->
     assert callers.got == {"a": "a", "b": None, "c": "c", "c again": "c", "d": "d", "e": "e", "f": "f", "g": "g"}
 
 
-async def test_a_call_has_a_bounded_number_of_rows(table: Table) -> None:
+async def test_a_call_has_a_bounded_number_of_rows(table: ReadTable) -> None:
     reads, got = SharedReads(table, NEWEST), set[bytes]()  # type: ignore[arg-type]
     table.at_once = True
 
@@ -133,10 +133,10 @@ async def test_a_call_has_a_bounded_number_of_rows(table: Table) -> None:
     assert [len(call) for call in table.calls] == [ROWS_MAX, ROWS_MAX, 5] and len(got) == 2 * ROWS_MAX + 5
 
 
-async def test_a_slow_row_holds_nobody_up_for_long(table: Table) -> None:
+async def test_a_slow_row_holds_nobody_up_for_long(table: ReadTable) -> None:
     table.at_once, table.slow = True, {b"b"}
     async with anyio.create_task_group() as tasks:
-        callers = Callers(tasks, table)
+        callers = ReadingCallers(tasks, table)
         await callers.read("d", "a", "b", "c")
         assert callers.got == {"a": "a"}, "a is answered before the call has ended"
         await callers.wait_for("c", "d")
@@ -148,17 +148,17 @@ async def test_a_slow_row_holds_nobody_up_for_long(table: Table) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def test_a_damaged_row_fails_its_own_caller_only(table: Table) -> None:
+async def test_a_damaged_row_fails_its_own_caller_only(table: ReadTable) -> None:
     table.at_once, table.damaged = True, {b"b"}
     async with anyio.create_task_group() as tasks:
-        callers = Callers(tasks, table)
+        callers = ReadingCallers(tasks, table)
         await callers.read("a", "b", "c", "d")
     assert isinstance(callers.got.pop("b"), CorruptRecordError) and callers.got == {"a": "a", "c": "c", "d": "d"}
 
 
-async def test_who_is_cancelled_leaves_the_others_alone(table: Table) -> None:
+async def test_who_is_cancelled_leaves_the_others_alone(table: ReadTable) -> None:
     async with anyio.create_task_group() as tasks:
-        callers = Callers(tasks, table)
+        callers = ReadingCallers(tasks, table)
         await callers.read("a", "b", "c")
         callers.scopes["b"].cancel()  # waits in a group
         await settled()
@@ -179,10 +179,10 @@ async def test_who_is_cancelled_leaves_the_others_alone(table: Table) -> None:
     assert callers.got == {"c": "c", "d": "d", "h": "h", "f": "f", "g": "g"}
 
 
-async def test_an_error_of_a_single_read_reaches_its_caller_and_frees_its_place(table: Table) -> None:
+async def test_an_error_of_a_single_read_reaches_its_caller_and_frees_its_place(table: ReadTable) -> None:
     table.at_once, table.damaged = True, {b"x"}
     async with anyio.create_task_group() as tasks:
-        callers = Callers(tasks, table)
+        callers = ReadingCallers(tasks, table)
         for number in range(3):
             await callers.read(f"x{number}")
         await callers.read("a")

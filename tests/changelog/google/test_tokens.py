@@ -30,7 +30,7 @@ NOW_NS = 1_700_000_000_000_000_000
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 
 
-class FixedRuntime(SystemRuntime):
+class FixedTimeRuntime(SystemRuntime):
     now_ns = NOW_NS
     waited_s = 0.0
 
@@ -47,7 +47,7 @@ class FixedRuntime(SystemRuntime):
 class FakeCredentials:
     """GoogleAuthorization of an hour, numbered."""
 
-    def __init__(self, runtime: FixedRuntime) -> None:
+    def __init__(self, runtime: FixedTimeRuntime) -> None:
         self.token: str | None = None
         self.expiry: datetime | None = None
         self.quota_project_id: str | None = None
@@ -73,17 +73,17 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def runtime() -> FixedRuntime:
-    return FixedRuntime()
+def runtime() -> FixedTimeRuntime:
+    return FixedTimeRuntime()
 
 
 @pytest.fixture
-def credentials(runtime: FixedRuntime) -> FakeCredentials:
+def credentials(runtime: FixedTimeRuntime) -> FakeCredentials:
     return FakeCredentials(runtime)
 
 
 @pytest.fixture
-def authorize(credentials: FakeCredentials, runtime: FixedRuntime) -> GoogleAuthorization:
+def authorize(credentials: FakeCredentials, runtime: FixedTimeRuntime) -> GoogleAuthorization:
     return GoogleAuthorization(credentials, runtime)
 
 
@@ -102,7 +102,7 @@ async def renewed(authorize: GoogleAuthorization) -> None:
 
 
 async def test_a_token_is_renewed_before_it_expires_and_nobody_waits_for_that(
-    authorize: GoogleAuthorization, runtime: FixedRuntime
+    authorize: GoogleAuthorization, runtime: FixedTimeRuntime
 ) -> None:
     await authorize()
     runtime.later(3600 - RENEW_EARLY_S - 1)
@@ -115,7 +115,7 @@ async def test_a_token_is_renewed_before_it_expires_and_nobody_waits_for_that(
 
 
 async def test_a_token_that_never_expires_is_kept(
-    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedTimeRuntime
 ) -> None:
     credentials.lifetime = None
     await authorize()
@@ -127,7 +127,7 @@ async def test_a_token_is_renewed_however_many_threads_wait_elsewhere(
     authorize: GoogleAuthorization, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As payloads from pipes do, or whatever else the process reads in anyio's own threads."""
-    monkeypatch.setattr(google.auth, "default", lambda scopes: (FakeCredentials(FixedRuntime()), "project"))
+    monkeypatch.setattr(google.auth, "default", lambda scopes: (FakeCredentials(FixedTimeRuntime()), "project"))
     busy = threading.Event()
     async with anyio.create_task_group() as tasks:
         for _ in range(int(anyio.to_thread.current_default_thread_limiter().total_tokens)):
@@ -135,13 +135,13 @@ async def test_a_token_is_renewed_however_many_threads_wait_elsewhere(
         try:
             with anyio.fail_after(30):
                 assert await authorize() == {"Authorization": "Bearer token-1"}
-                await GoogleAuthorization.default(FixedRuntime(), SCOPE)
+                await GoogleAuthorization.default(FixedTimeRuntime(), SCOPE)
         finally:
             busy.set()
 
 
 async def test_a_thread_that_cannot_be_had_is_no_error_while_the_token_is_good(
-    authorize: GoogleAuthorization, runtime: FixedRuntime, monkeypatch: pytest.MonkeyPatch
+    authorize: GoogleAuthorization, runtime: FixedTimeRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -173,7 +173,7 @@ async def test_a_failed_renewal_is_unavailable_and_the_next_one_is_tried(
 
 
 async def test_a_failed_early_renewal_is_no_error_while_the_token_is_good(
-    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedTimeRuntime
 ) -> None:
     await authorize()
     runtime.later(3600 - 10)
@@ -185,7 +185,7 @@ async def test_a_failed_early_renewal_is_no_error_while_the_token_is_good(
         await authorize()
 
 
-class Hanging:
+class HangingRefresh:
     """What `refresh` does is held up until the test lets it go on."""
 
     def __init__(self, credentials: FakeCredentials) -> None:
@@ -201,11 +201,11 @@ class Hanging:
 
 
 async def test_a_renewal_that_hangs_holds_up_nobody_while_the_token_is_good(
-    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedTimeRuntime
 ) -> None:
     await authorize()
     runtime.later(3600 - 60)
-    hanging = Hanging(credentials)
+    hanging = HangingRefresh(credentials)
     with anyio.fail_after(5):
         assert [await authorize() for _ in range(20)] == [{"Authorization": "Bearer token-1"}] * 20
     hanging.go_on.set()
@@ -216,7 +216,7 @@ async def test_a_renewal_that_hangs_holds_up_nobody_while_the_token_is_good(
 async def test_a_caller_leaves_a_renewal_that_hangs_when_its_own_time_is_up(
     authorize: GoogleAuthorization, credentials: FakeCredentials
 ) -> None:
-    hanging = Hanging(credentials)
+    hanging = HangingRefresh(credentials)
     with anyio.move_on_after(0.05) as scope:
         await authorize()
     assert scope.cancelled_caught
@@ -229,9 +229,9 @@ async def test_a_caller_leaves_a_renewal_that_hangs_when_its_own_time_is_up(
 
 
 async def test_beside_a_renewal_that_hangs_for_good_others_are_tried_but_not_without_end(
-    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedTimeRuntime
 ) -> None:
-    hanging = Hanging(credentials)
+    hanging = HangingRefresh(credentials)
     for _ in range(3 * RENEWALS_MAX):
         with pytest.raises(UnavailableError):
             await authorize(0.01)
@@ -243,9 +243,9 @@ async def test_beside_a_renewal_that_hangs_for_good_others_are_tried_but_not_wit
 
 
 async def test_a_wait_for_a_token_is_no_silence_of_the_service(
-    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedTimeRuntime
 ) -> None:
-    hanging = Hanging(credentials)
+    hanging = HangingRefresh(credentials)
     with OwnWaits(runtime.monotonic) as waits:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(authorize)
@@ -259,7 +259,7 @@ async def test_a_wait_for_a_token_is_no_silence_of_the_service(
 
 @pytest.mark.parametrize("fails", [True, False])
 async def test_a_renewal_in_vain_is_not_repeated_by_every_call(
-    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedRuntime, fails: bool
+    authorize: GoogleAuthorization, credentials: FakeCredentials, runtime: FixedTimeRuntime, fails: bool
 ) -> None:
     """It fails, or a metadata server hands out the token that it has once more."""
     await authorize()
@@ -303,7 +303,7 @@ async def test_default_credentials_are_asked_for_with_the_scope(monkeypatch: pyt
         return credentials, "project"
 
     monkeypatch.setattr(google.auth, "default", default)
-    authorize = await GoogleAuthorization.default(FixedRuntime(), SCOPE)
+    authorize = await GoogleAuthorization.default(FixedTimeRuntime(), SCOPE)
     assert asked == [[SCOPE]]
     assert (await authorize())["Authorization"] == "Bearer token-1"
 
@@ -314,7 +314,7 @@ async def test_no_credentials_at_all_say_where_to_put_them(monkeypatch: pytest.M
 
     monkeypatch.setattr(google.auth, "default", default)
     with pytest.raises(ConfigurationError, match=r"gcloud auth application-default login.*GOOGLE_APPLICATION_CREDENTIALS.*EMULATOR_HOST"):
-        await GoogleAuthorization.default(FixedRuntime(), SCOPE)
+        await GoogleAuthorization.default(FixedTimeRuntime(), SCOPE)
 
 
 # --- a metadata server -----------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[Any], thread
     answers: list[Any] = [GOOD]
     over = threading.Event()
 
-    class Handler(BaseHTTPRequestHandler):
+    class TokenHandler(BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
             pass
 
@@ -350,7 +350,7 @@ def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[Any], thread
                 if trickles and over.wait(0.05):
                     return
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), TokenHandler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
@@ -429,13 +429,13 @@ async def test_credentials_that_cannot_be_used_say_what_to_correct(monkeypatch: 
 
     monkeypatch.setattr(google.auth, "default", default)
     with pytest.raises(ConfigurationError, match=r"cannot be used: .*GOOGLE_APPLICATION_CREDENTIALS"):
-        await GoogleAuthorization.default(FixedRuntime(), SCOPE)
+        await GoogleAuthorization.default(FixedTimeRuntime(), SCOPE)
 
 
 async def test_looking_for_credentials_ends_with_the_scope_of_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
     monkeypatch.setattr(google.auth, "default", lambda scopes: go_on.wait(30))
     with anyio.move_on_after(0.05) as scope:
-        await GoogleAuthorization.default(FixedRuntime(), SCOPE)
+        await GoogleAuthorization.default(FixedTimeRuntime(), SCOPE)
     go_on.set()
     assert scope.cancelled_caught

@@ -126,7 +126,7 @@ async def test_a_file_that_another_process_signs_meanwhile_is_ours(
     """Found by a run of the wheel's test: the file was read in three statements, and signed between two of them."""
     connect, asked = sqlite3.connect, threading.Event()
 
-    class Watched(sqlite3.Connection):
+    class WatchedConnection(sqlite3.Connection):
         def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
             rows = super().execute(sql, *arguments)
             if "application_id" in sql and not asked.is_set():
@@ -142,7 +142,7 @@ async def test_a_file_that_another_process_signs_meanwhile_is_ours(
                 return super().execute(f"VALUES ({', '.join(map(str, found[0]))})")
             return rows
 
-    monkeypatch.setattr(sqlite3, "connect", lambda *given, **named: connect(*given, **named, factory=Watched))
+    monkeypatch.setattr(sqlite3, "connect", lambda *given, **named: connect(*given, **named, factory=WatchedConnection))
     async with Database.open(path, runtime):
         assert asked.is_set()
 

@@ -21,7 +21,7 @@ from changelog.log import ValuePage
 from changelog.sqlite.database import RESERVE_BYTES, Database
 from changelog.sqlite.log import SMALL_VALUE_BYTES, SqliteChangeLog
 from tests.given.repository import ROOT
-from tests.given.rows_with_log import Rows
+from tests.given.rows_with_log import RowsWithLog
 from tiered.protocol.backends import Tombstone
 from tiered.testing.clock import Clock
 
@@ -77,14 +77,14 @@ async def test_on_a_disk_that_others_filled_everything_is_read_and_can_be_delete
     disk: Disk, runtime: Clock
 ) -> None:
     async with Database.open(disk.path, runtime) as database:
-        rows, large = Rows(database, runtime), ChangeId.new(runtime)
+        rows, large = RowsWithLog(database, runtime), ChangeId.new(runtime)
         await rows.put("a", 1000)
         await rows.put("b", 100_000)
         assert await rows.swap("large", large, None, Tombstone(f"large/{large}", token=large), runtime.boot_time() + 60)
     disk.fill()
     for _ in range(2):
         async with Database.open(disk.path, runtime) as database:
-            rows = Rows(database, runtime)
+            rows = RowsWithLog(database, runtime)
             assert (await rows.paths())[-1] == "large" and (await rows.read("b")).state is not None
             with pytest.raises(UnavailableError, match="the disk is full: free some space"):
                 await rows.put("new", 1000)
@@ -92,7 +92,7 @@ async def test_on_a_disk_that_others_filled_everything_is_read_and_can_be_delete
                 await database.try_writing()
         disk.fill()
     async with Database.open(disk.path, runtime) as database:
-        rows = Rows(database, runtime)
+        rows = RowsWithLog(database, runtime)
         await rows.delete("a")
         await rows.remove_blob("large")
         assert await rows.paths() == ["b"]
@@ -105,7 +105,7 @@ async def test_on_a_disk_that_others_filled_everything_is_read_and_can_be_delete
 
 @pytest.mark.slow
 async def test_a_store_that_filled_its_disk_itself_is_emptied_and_filled_again(disk: Disk, runtime: Clock) -> None:
-    async def fill(rows: Rows, size: int) -> list[str]:
+    async def fill(rows: RowsWithLog, size: int) -> list[str]:
         for number in range(1000):
             try:
                 await rows.put(f"{number:03}", size)
@@ -117,10 +117,10 @@ async def test_a_store_that_filled_its_disk_itself_is_emptied_and_filled_again(d
 
     for size in (100_000, 3000):
         async with Database.open(disk.path, runtime) as database:
-            stored = await fill(Rows(database, runtime), size)
+            stored = await fill(RowsWithLog(database, runtime), size)
             assert len(stored) * size > DISK_BYTES / 4
         async with Database.open(disk.path, runtime) as database:
-            rows = Rows(database, runtime)
+            rows = RowsWithLog(database, runtime)
             assert await rows.paths() == stored
             disk.fill()
             for path in stored:
@@ -132,13 +132,13 @@ async def test_a_store_that_filled_its_disk_itself_is_emptied_and_filled_again(d
 async def test_puts_at_once_that_do_not_all_fit_are_told_apart(disk: Disk, runtime: Clock) -> None:
     told: list[str] = []
 
-    async def put(rows: Rows, path: str) -> None:
+    async def put(rows: RowsWithLog, path: str) -> None:
         with suppress(UnavailableError):
             await rows.put(path, 500_000)
             told.append(path)
 
     async with Database.open(disk.path, runtime) as database:
-        rows = Rows(database, runtime)
+        rows = RowsWithLog(database, runtime)
         await rows.put("first", 10)
         async with anyio.create_task_group() as tasks:
             for number in range(20):
@@ -161,11 +161,11 @@ from pathlib import Path
 from changelog.base.runtime import SystemRuntime
 from changelog.base.errors import UnavailableError
 from changelog.sqlite.database import Database
-from tests.given.rows_with_log import Rows
+from tests.given.rows_with_log import RowsWithLog
 
 async def main():
     async with Database.open(Path({str(disk.path)!r}), SystemRuntime()) as database:
-        rows = Rows(database, SystemRuntime())
+        rows = RowsWithLog(database, SystemRuntime())
         try:
             for number in range(1000):
                 await rows.put(f"{{number:03}}", 20_000)
@@ -179,7 +179,7 @@ anyio.run(main)
     stored = int(done.stdout)
     disk.fill()
     async with Database.open(disk.path, runtime) as database:
-        rows = Rows(database, runtime)
+        rows = RowsWithLog(database, runtime)
         assert len(await rows.paths()) == stored > 20
         for path in (await rows.paths())[:20]:
             await rows.delete(path)
@@ -200,27 +200,27 @@ async def test_a_new_store_on_a_full_disk_says_so(disk: Disk, runtime: Clock) ->
 @pytest.mark.parametrize("copied", [False, True])
 async def test_on_a_read_only_disk_everything_is_read_and_a_write_says_why_not(disk: Disk, runtime: Clock, copied: bool) -> None:
     async with Database.open(disk.path, runtime) as database:
-        await Rows(database, runtime).put("a", 1000)
+        await RowsWithLog(database, runtime).put("a", 1000)
     if not copied:
         assert disk.path.with_name("tiered.db-wal").stat().st_size == 0, "the database alone holds all of it"
     for name in ("tiered.db-wal", "tiered.db-shm") if copied else ():
         disk.path.with_name(name).unlink()
     disk.remount("ro")
     async with Database.open(disk.path, runtime) as database:
-        rows = Rows(database, runtime)
+        rows = RowsWithLog(database, runtime)
         assert await rows.paths() == ["a"] and (await rows.read("a")).state is not None
         for write in (rows.put("b", 10), rows.delete("a"), database.try_writing()):
             with pytest.raises(UnavailableError, match="read-only"):
                 await write
     disk.remount("rw")
     async with Database.open(disk.path, runtime) as database:
-        await Rows(database, runtime).put("b", 10)
+        await RowsWithLog(database, runtime).put("b", 10)
 
 
 async def test_a_read_only_copy_of_a_store_that_was_not_closed_is_refused_with_the_way_out(disk: Disk, runtime: Clock) -> None:
     """What was committed last lies in the log, which SQLite cannot read without a file of locks."""
     async with Database.open(disk.path, runtime) as database:
-        await Rows(database, runtime).put("a", 1000)
+        await RowsWithLog(database, runtime).put("a", 1000)
         log = disk.path.with_name("tiered.db-wal").read_bytes()
     disk.path.with_name("tiered.db-wal").write_bytes(log)
     disk.path.with_name("tiered.db-shm").unlink()
@@ -241,7 +241,7 @@ async def test_an_empty_read_only_disk_is_no_store(disk: Disk, runtime: Clock) -
 
 async def test_statistics_take_no_space_that_deletions_need(disk: Disk, runtime: Clock) -> None:
     async with Database.open(disk.path, runtime) as database:
-        log, rows = SqliteChangeLog(database, runtime), Rows(database, runtime)
+        log, rows = SqliteChangeLog(database, runtime), RowsWithLog(database, runtime)
         await rows.put("a", 100_000)
         assert await log.swap_note("a", None, b"1")
         disk.fill()
@@ -286,7 +286,7 @@ async def test_a_first_small_value_is_written_on_a_full_disk(disk: Disk, runtime
     """Without it, a process whose change feed is off could not clean up what it deletes."""
     async with Database.open(disk.path, runtime) as database:
         log = SqliteChangeLog(database, runtime)
-        await Rows(database, runtime).put("a", 100_000)
+        await RowsWithLog(database, runtime).put("a", 100_000)
         entry = await log.record(Change(ChangeId.new(runtime), "a"), "me")
         disk.fill()
         await log.write_values({"a": bytes(SMALL_VALUE_BYTES)}, 1)

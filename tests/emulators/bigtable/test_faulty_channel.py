@@ -30,7 +30,7 @@ EFFECTS = {WireMode.DROP_ANSWER: 1, WireMode.HANG: 1, WireMode.DUPLICATE: 2, Wir
 LATE_EFFECTS = (WireMode.LATE, WireMode.ECHO, WireMode.DIE_LATE)
 
 
-class Wire:
+class FaultyWire:
     """A process on a real channel, whose next calls meet `modes`; and the table as others see it."""
 
     def __init__(self, channel: grpc.aio.Channel, table: BigtableTable) -> None:
@@ -53,13 +53,15 @@ def anyio_backend() -> str:
 @pytest.fixture
 async def wire(
     anyio_backend: str, bigtable_host: str, fresh_table: Callable[[], AbstractAsyncContextManager[BigtableTable]]
-) -> AsyncIterator[Wire]:
+) -> AsyncIterator[FaultyWire]:
     async with fresh_table() as table, insecure_channel(bigtable_host) as channel:
-        yield Wire(channel, table)
+        yield FaultyWire(channel, table)
 
 
 @pytest.mark.parametrize("mode", WireMode)
-async def test_a_request_has_its_effect_as_often_as_its_mode_says_and_what_is_late_lands_when_delivered(wire: Wire, mode: WireMode) -> None:
+async def test_a_request_has_its_effect_as_often_as_its_mode_says_and_what_is_late_lands_when_delivered(
+    wire: FaultyWire, mode: WireMode
+) -> None:
     wire.modes = iter([mode])
 
     async def life() -> None:
@@ -81,7 +83,7 @@ async def test_a_request_has_its_effect_as_often_as_its_mode_says_and_what_is_la
 
 
 @pytest.mark.parametrize("mode", ERRORS)
-async def test_the_errors_are_grpcs_own(wire: Wire, mode: WireMode) -> None:
+async def test_the_errors_are_grpcs_own(wire: FaultyWire, mode: WireMode) -> None:
     wire.modes = iter([mode])
     with pytest.raises(UnconfirmedError) as caught:
         await wire.far.mutate(KEY, set_cell("fm", b"p", b""))
@@ -89,7 +91,7 @@ async def test_the_errors_are_grpcs_own(wire: Wire, mode: WireMode) -> None:
 
 
 @pytest.mark.parametrize("mode", NO_ANSWER)
-async def test_who_waits_for_no_answer_can_be_cancelled_and_the_request_is_where_it_was(wire: Wire, mode: WireMode) -> None:
+async def test_who_waits_for_no_answer_can_be_cancelled_and_the_request_is_where_it_was(wire: FaultyWire, mode: WireMode) -> None:
     slow = BigtableTable(wire.channel, wire.near.name, timeout_s=3600)
     wire.modes = iter([mode])
     async with anyio.create_task_group() as tasks:
@@ -102,7 +104,7 @@ async def test_who_waits_for_no_answer_can_be_cancelled_and_the_request_is_where
 
 
 @pytest.mark.parametrize("mode", [WireMode.CUT, WireMode.DROP_ANSWER, WireMode.HANG])
-async def test_reads_fail_as_a_whole_and_the_next_one_does_not(wire: Wire, mode: WireMode) -> None:
+async def test_reads_fail_as_a_whole_and_the_next_one_does_not(wire: FaultyWire, mode: WireMode) -> None:
     await wire.near.mutate(KEY, set_cell("fm", b"p", b"hello"))
     wire.modes = iter([mode, mode])
     for read in (wire.far.read(KEY), wire.far.read_all([KEY])):
@@ -113,7 +115,7 @@ async def test_reads_fail_as_a_whole_and_the_next_one_does_not(wire: Wire, mode:
 
 
 @pytest.mark.parametrize("mode", DEATHS)
-async def test_a_dead_process_sends_nothing_more_and_hears_nothing(wire: Wire, mode: WireMode) -> None:
+async def test_a_dead_process_sends_nothing_more_and_hears_nothing(wire: FaultyWire, mode: WireMode) -> None:
     wire.modes = iter([mode])
     after: list[object] = []
 
@@ -130,7 +132,7 @@ async def test_a_dead_process_sends_nothing_more_and_hears_nothing(wire: Wire, m
     assert len(wire.channel.points) == 1 and await wire.count() == EFFECTS.get(mode, 0)
 
 
-async def test_points_are_named_by_what_they_read_or_write_and_counted(wire: Wire) -> None:
+async def test_points_are_named_by_what_they_read_or_write_and_counted(wire: FaultyWire) -> None:
     cell = set_cell("ff", b"w:018bcfe5-6800-7000-8000-000000000001", b"")
     await wire.far.check_and_mutate(KEY, NEWEST, then=[cell], otherwise=[set_cell("fm", b"p", b""), cell])
     await wire.far.mutate(b"~changelog/00/x", set_cell("fc", b"c", b""))

@@ -44,7 +44,7 @@ SMALL, LARGE, GONE = object_ids(3)
 
 
 @dataclass(frozen=True)
-class Run:
+class CheckedRun:
     """A store that nothing is wrong with, and the journal of its only writer."""
 
     store: Path
@@ -73,21 +73,21 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    run = Run(tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("journal"))
+def made(tmp_path_factory: pytest.TempPathFactory) -> CheckedRun:
+    run = CheckedRun(tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("journal"))
     anyio.run(_write, run)
     return run
 
 
 @pytest.fixture
-def run(made: Run, tmp_path: Path) -> Run:
-    copy = Run(tmp_path / "store", tmp_path / "journal")
+def run(made: CheckedRun, tmp_path: Path) -> CheckedRun:
+    copy = CheckedRun(tmp_path / "store", tmp_path / "journal")
     shutil.copytree(made.store, copy.store)
     shutil.copytree(made.journal, copy.journal)
     return copy
 
 
-async def _write(run: Run) -> None:
+async def _write(run: CheckedRun) -> None:
     """Leaves SMALL inline, LARGE in a blob, and GONE deleted; each was overwritten."""
     runtime, journal = SystemRuntime(), OperationJournal(run.journal / "w0.0.jsonl")
     todo = [
@@ -107,49 +107,49 @@ async def _write(run: Run) -> None:
 # --- planted -------------------------------------------------------------------------------------
 
 
-def unlink_a_blob(run: Run) -> None:
+def unlink_a_blob(run: CheckedRun) -> None:
     run.blob().unlink()
 
 
-def copy_a_blob_under_another_name(run: Run) -> None:
+def copy_a_blob_under_another_name(run: CheckedRun) -> None:
     shutil.copy(run.blob(), run.blob().with_name("0"))
 
 
-def leave_an_upload(run: Run) -> None:
+def leave_an_upload(run: CheckedRun) -> None:
     (run.store / "uploads" / "01a1fcbc-5bcb-7f2a-9c51-154fdcde1963").write_bytes(b"half of it")
 
 
-def leave_an_entry(run: Run) -> None:
+def leave_an_entry(run: CheckedRun) -> None:
     run.sql("INSERT INTO changes VALUES ('~changelog/00/x', '{}', 0, NULL)")
 
 
-def park_an_entry(run: Run) -> None:
+def park_an_entry(run: CheckedRun) -> None:
     run.sql("INSERT INTO changes VALUES ('~changelog/00/x', '{}', 0, ?)", '{"state":"stuck","error":"…","at":0}')
 
 
-def remove_a_row_that_was_acknowledged(run: Run) -> None:
+def remove_a_row_that_was_acknowledged(run: CheckedRun) -> None:
     run.sql("DELETE FROM rows WHERE path = ?", SMALL.path)
 
 
-def bring_an_older_write_back(run: Run) -> None:
+def bring_an_older_write_back(run: CheckedRun) -> None:
     metadata = json.dumps({"custom": {"operation": "w0.0-0-1"}})
     run.sql("UPDATE rows SET payload = ?, metadata = ? WHERE path = ?", payload(1, "w0.0-0-1", INLINE_BYTES_MAX + 1), metadata, SMALL.path)
 
 
-def bring_a_deleted_object_back(run: Run) -> None:
+def bring_a_deleted_object_back(run: CheckedRun) -> None:
     metadata = json.dumps({"custom": {"operation": "w0.0-0-5"}})
     run.sql("INSERT INTO rows (path, payload, metadata) VALUES (?, ?, ?)", GONE.path, b"the fifth", metadata)
 
 
-def tell_the_caller_of_what_is_stored_no(run: Run) -> None:
+def tell_the_caller_of_what_is_stored_no(run: CheckedRun) -> None:
     run.edit_journal(lambda text: text.replace('"end":"w0.0-0-2","answer":"ok"', '"end":"w0.0-0-2","answer":"no"'))
 
 
-def tell_the_caller_of_the_delete_no(run: Run) -> None:
+def tell_the_caller_of_the_delete_no(run: CheckedRun) -> None:
     run.edit_journal(lambda text: text.replace('"end":"w0.0-0-6","answer":"ok"', '"end":"w0.0-0-6","answer":"no"'))
 
 
-def have_a_reader_find_nothing(run: Run) -> None:
+def have_a_reader_find_nothing(run: CheckedRun) -> None:
     def edit(text: str) -> str:
         head, end, tail = text.partition('"end":"w0.0-1-0","answer":"ok"')
         return head + end + "}\n" + tail.partition("\n")[2]
@@ -157,24 +157,24 @@ def have_a_reader_find_nothing(run: Run) -> None:
     run.edit_journal(edit)
 
 
-def change_a_byte_of_an_inline_payload(run: Run) -> None:
+def change_a_byte_of_an_inline_payload(run: CheckedRun) -> None:
     run.sql("UPDATE rows SET payload = ? WHERE path = ?", b"the sEcond", SMALL.path)
 
 
-def change_a_byte_of_a_blob(run: Run) -> None:
+def change_a_byte_of_a_blob(run: CheckedRun) -> None:
     with run.blob().open("r+b") as file:
         file.write(b"!")
 
 
-def name_another_writer_in_the_metadata(run: Run) -> None:
+def name_another_writer_in_the_metadata(run: CheckedRun) -> None:
     run.sql("UPDATE rows SET metadata = ? WHERE path = ?", json.dumps({"custom": {"operation": "w0.0-0-1"}}), SMALL.path)
 
 
-def store_what_nobody_wrote(run: Run) -> None:
+def store_what_nobody_wrote(run: CheckedRun) -> None:
     run.sql("INSERT INTO rows (path, payload, metadata) VALUES ('u/objects/k', x'00', '{}')")
 
 
-def answer_with_an_error(run: Run) -> None:
+def answer_with_an_error(run: CheckedRun) -> None:
     run.edit_journal(lambda text: text.replace('"end":"w0.0-0-3","answer":"ok"', '"end":"w0.0-0-3","answer":"error","detail":"it broke"'))
 
 
@@ -199,31 +199,33 @@ def answer_with_an_error(run: Run) -> None:
         (answer_with_an_error, "errors", 1),
     ],
 )
-def test_a_planted_flaw_is_counted_and_nothing_else(run: Run, plant: Callable[[Run], None], flaw: str, count: int) -> None:
+def test_a_planted_flaw_is_counted_and_nothing_else(run: CheckedRun, plant: Callable[[CheckedRun], None], flaw: str, count: int) -> None:
     assert run.flaws() == {}
     plant(run)
     assert flaw in FLAWS
     assert run.flaws() == {flaw: count}
 
 
-def test_the_check_counts_what_is_stored(run: Run) -> None:
+def test_the_check_counts_what_is_stored(run: CheckedRun) -> None:
     found = check(run.stored, run.journal)
     assert (found.objects, found.inline, found.blobs) == (2, 1, 1)
 
 
-def test_a_tombstone_without_its_blob_is_seen_while_others_write(run: Run) -> None:
+def test_a_tombstone_without_its_blob_is_seen_while_others_write(run: CheckedRun) -> None:
     assert dangling(run.stored) == set()
     unlink_a_blob(run)
     (name,) = dangling(run.stored)
     assert name.startswith(LARGE.path)
 
 
-def test_what_dangled_for_a_while_is_counted_although_it_is_gone(run: Run) -> None:
+def test_what_dangled_for_a_while_is_counted_although_it_is_gone(run: CheckedRun) -> None:
     assert check(run.stored, run.journal, {"u/objects/k/revision"}).flaws == {"dangling": 1}
 
 
 @pytest.mark.parametrize(("late_s", "flaws"), [(0.0, {"lost": 1}), (4.0, {})])
-def test_what_a_dead_process_sent_may_take_effect_for_as_long_as_the_backend_says(late_s: float, flaws: dict[str, int], run: Run) -> None:
+def test_what_a_dead_process_sent_may_take_effect_for_as_long_as_the_backend_says(
+    late_s: float, flaws: dict[str, int], run: CheckedRun
+) -> None:
     dead, other, director = (OperationJournal(run.journal / name) for name in ("w1.0.jsonl", "w2.0.jsonl", DIRECTOR))
     dead.write(at=1.0, begin="dead", object="o", kind="put", size=1, digest="d")
     director.write(at=2.0, process="w1.0", event="killed")
@@ -237,7 +239,7 @@ def test_what_a_dead_process_sent_may_take_effect_for_as_long_as_the_backend_say
     assert check(stored, run.journal).flaws == flaws
 
 
-def test_what_is_unfinished_is_counted(run: Run) -> None:
+def test_what_is_unfinished_is_counted(run: CheckedRun) -> None:
     assert unfinished(run.stored) == (0, 0)
     leave_an_upload(run)
     leave_an_entry(run)

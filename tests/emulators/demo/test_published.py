@@ -29,7 +29,7 @@ LARGE = 100
 
 
 @dataclass(frozen=True)
-class Run:
+class PublishedRun:
     """A store whose feed has published all of it, in several files."""
 
     root: Path
@@ -56,13 +56,13 @@ class Run:
         self.files[number].write_text(edit(text))
 
 
-async def put(run: Run, *objects: ObjectId) -> None:
+async def put(run: PublishedRun, *objects: ObjectId) -> None:
     async with open_storage(run.settings, SystemRuntime()) as storage:
         for each in objects:
             await storage.put(each, bytes(LARGE + 1))
 
 
-async def publish(run: Run) -> None:
+async def publish(run: PublishedRun) -> None:
     runtime = SystemRuntime()
     async with open_backends(run.settings, runtime) as backends:
         sinks = {str(run.root / "feed"): DirectorySink(run.root / "feed", runtime)}
@@ -70,8 +70,8 @@ async def publish(run: Run) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    run = Run(tmp_path_factory.mktemp("run"))
+def made(tmp_path_factory: pytest.TempPathFactory) -> PublishedRun:
+    run = PublishedRun(tmp_path_factory.mktemp("run"))
     (run.root / "journal").mkdir()
     OperationJournal(run.root / "journal" / "w0.0.jsonl").close()
 
@@ -86,12 +86,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture
-def run(made: Run, tmp_path: Path) -> Run:
+def run(made: PublishedRun, tmp_path: Path) -> PublishedRun:
     shutil.copytree(made.root, tmp_path / "run")
-    return Run(tmp_path / "run")
+    return PublishedRun(tmp_path / "run")
 
 
-def test_a_feed_that_has_published_everything_says_what_the_rows_hold(run: Run) -> None:
+def test_a_feed_that_has_published_everything_says_what_the_rows_hold(run: PublishedRun) -> None:
     assert run.flaws() == {}
     found = read_folder(run.folder, "")
     assert (found.updates, len(found.view), found.files) == (5, 3, len(run.files)) and found.files >= 3
@@ -99,24 +99,24 @@ def test_a_feed_that_has_published_everything_says_what_the_rows_hold(run: Run) 
     assert run.flaws() == {}, "a file that is there twice counts once"
 
 
-def with_updates(run: Run) -> list[int]:
+def with_updates(run: PublishedRun) -> list[int]:
     return [number for number, file in enumerate(run.files) if '"diff"' in file.read_text()]
 
 
-def lose_the_first_file(run: Run) -> None:
+def lose_the_first_file(run: PublishedRun) -> None:
     run.files[0].unlink()
 
 
-def lose_a_file_in_the_middle(run: Run) -> None:
+def lose_a_file_in_the_middle(run: PublishedRun) -> None:
     run.files[with_updates(run)[0]].unlink()
 
 
-def lose_the_last_change(run: Run) -> None:
+def lose_the_last_change(run: PublishedRun) -> None:
     for file in run.files[with_updates(run)[-1] :]:
         file.unlink()
 
 
-def lose_a_minus_one(run: Run) -> None:
+def lose_a_minus_one(run: PublishedRun) -> None:
     def edit(text: str) -> str:
         first, rest = text.split("\n", 1)
         updates = [each for each in json.loads(first)["array"] if each["diff"] > 0]
@@ -125,11 +125,11 @@ def lose_a_minus_one(run: Run) -> None:
     run.edit(with_updates(run)[-1], edit)
 
 
-def count_wrongly(run: Run) -> None:
+def count_wrongly(run: PublishedRun) -> None:
     run.edit(with_updates(run)[0], lambda text: text.replace('"count":3', '"count":2'))
 
 
-def say_another_blob(run: Run) -> None:
+def say_another_blob(run: PublishedRun) -> None:
     run.edit(with_updates(run)[-1], lambda text: text.replace('/key 0/', '/key 1/'))
 
 
@@ -141,25 +141,25 @@ def say_another_blob(run: Run) -> None:
     (count_wrongly, 1),
     (say_another_blob, 2),             # a blob goes that was never there, and another one comes
 ])  # fmt: skip
-def test_what_the_feed_has_lost_or_says_wrongly_is_found(run: Run, plant: Callable[[Run], None], count: int) -> None:
+def test_what_the_feed_has_lost_or_says_wrongly_is_found(run: PublishedRun, plant: Callable[[PublishedRun], None], count: int) -> None:
     plant(run)
     found = run.flaws()
     assert found.keys() == {"feed"} and found["feed"] >= count
 
 
-def test_a_writer_that_was_killed_and_did_not_come_back_is_found(run: Run) -> None:
+def test_a_writer_that_was_killed_and_did_not_come_back_is_found(run: PublishedRun) -> None:
     """Its last change is missing, the entry of that is left, and the old blob is still there."""
     anyio.run(put, run, KEYS[0])
     assert run.flaws() == {"feed": 1, "entries": 1, "orphans": 1}
 
 
-def test_a_feed_that_was_never_written_is_found(run: Run) -> None:
+def test_a_feed_that_was_never_written_is_found(run: PublishedRun) -> None:
     missing = read_folder(None, "the directory")
     found = check(StoredFiles(run.root / "store"), run.root / "journal", (), [missing])
     assert found.flaws["feed"] == 4 and "the directory holds nothing" in found.details[-3]
 
 
-def test_what_a_follower_printed_is_read_up_to_its_last_whole_line(run: Run, tmp_path: Path) -> None:
+def test_what_a_follower_printed_is_read_up_to_its_last_whole_line(run: PublishedRun, tmp_path: Path) -> None:
     lines = b"".join(file.read_bytes() for file in run.files)
     (tmp_path / "v0.0.log").write_bytes(b"a message to people\n" + lines + b'{"array": [{"da')
     (tmp_path / "none.log").touch()

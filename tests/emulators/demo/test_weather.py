@@ -17,7 +17,7 @@ ENDS = {"freeze": "thaw", "stall": "release", "cut": "mend"}
 LONGEST_S = max(most for _, most in [*LASTS_S.values(), PAUSE_S])
 
 
-class Clock:
+class WeatherClock:
     now = 0.0
 
     def monotonic(self) -> float:
@@ -25,8 +25,8 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> WeatherClock:
+    clock = WeatherClock()
     monkeypatch.setattr(emulators.demo.weather, "time", clock)
     return clock
 
@@ -35,7 +35,7 @@ def service(name: str, done: list[tuple[str, str]]) -> Service:
     return Service(name, *(partial(done.append, (name, step)) for pair in ENDS.items() for step in pair))
 
 
-def test_of_every_kind_there_is_one_before_any_comes_again_and_each_ends_before_the_next(clock: Clock) -> None:
+def test_of_every_kind_there_is_one_before_any_comes_again_and_each_ends_before_the_next(clock: WeatherClock) -> None:
     done: list[tuple[str, str]] = []
     weather = DemoWeather([service("bigtable", done), service("gcs", done)], Random(1))
     for _ in range(4 * len(KINDS)):  # the beginning and the end of each of a deck
@@ -49,7 +49,7 @@ def test_of_every_kind_there_is_one_before_any_comes_again_and_each_ends_before_
     assert Counter(done[::2]) == {(name, step): 1 for name in ("bigtable", "gcs") for step in ENDS}
 
 
-def test_what_is_under_way_ends_when_the_weather_is_cleared(clock: Clock) -> None:
+def test_what_is_under_way_ends_when_the_weather_is_cleared(clock: WeatherClock) -> None:
     done: list[tuple[str, str]] = []
     weather = DemoWeather([service("gcs", done)], Random(1))
     clock.now += LONGEST_S
@@ -60,7 +60,7 @@ def test_what_is_under_way_ends_when_the_weather_is_cleared(clock: Clock) -> Non
     assert ENDS[begun] == ended and not weather.still
 
 
-def test_without_services_there_is_no_weather(clock: Clock) -> None:
+def test_without_services_there_is_no_weather(clock: WeatherClock) -> None:
     weather = DemoWeather([], Random(1))
     clock.now += LONGEST_S
     assert weather.pass_by() is None

@@ -37,7 +37,7 @@ class MovedRuntime(SystemRuntime):
         return super().wall_ns() + self.ahead_ns
 
 
-class Client:
+class RawClient:
     """Requests as sent: nothing escaped, followed or repeated."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
@@ -115,15 +115,15 @@ async def server(runtime: MovedRuntime) -> AsyncIterator[GcsEmulator]:
 
 
 @pytest_asyncio.fixture
-async def client(server: GcsEmulator) -> AsyncIterator[Client]:
+async def client(server: GcsEmulator) -> AsyncIterator[RawClient]:
     async with aiohttp.ClientSession(auto_decompress=False) as session:
-        yield Client(session, server.url)
+        yield RawClient(session, server.url)
 
 
 # --- single uploads ------------------------------------------------------------------------------
 
 
-async def test_a_media_upload_is_described_in_its_answer_and_read_back(client: Client) -> None:
+async def test_a_media_upload_is_described_in_its_answer_and_read_back(client: RawClient) -> None:
     answer = await client.put("a", b"payload", Content_Type="text/plain")
     assert answer.status == 200
     assert {key: answer.json[key] for key in ("name", "bucket", "size", "contentType", "metageneration", "crc32c")} == {
@@ -170,7 +170,7 @@ async def test_a_multipart_upload_whose_content_type_is_told_twice_is_taken(
     writer.close()
 
 
-async def test_a_multipart_upload_stores_its_metadata_and_any_bytes(client: Client) -> None:
+async def test_a_multipart_upload_stores_its_metadata_and_any_bytes(client: RawClient) -> None:
     resource = {"name": "a", "metadata": {"k": "größe"}, "customTime": "2030-01-02T03:04:05.678Z", "contentEncoding": "zstd"}
     media = b"\r\n--edge \r\n\r\n--edg" + bytes(range(256))
     body = b"--edge\r\nContent-Type: application/json\r\n\r\n" + json.dumps(resource).encode()
@@ -183,7 +183,7 @@ async def test_a_multipart_upload_stores_its_metadata_and_any_bytes(client: Clie
 
 
 @pytest.mark.parametrize("media", [b"", b"media", b"\r", b"a\r\n--edge--\r\n", b"\r\n--edge\r\n\r\n", bytes(range(256))])
-async def test_lines_of_a_multipart_upload_may_end_with_a_bare_line_feed(client: Client, media: bytes) -> None:
+async def test_lines_of_a_multipart_upload_may_end_with_a_bare_line_feed(client: RawClient, media: bytes) -> None:
     """As gcsfs sends them. How the first line ends says how the others do."""
     head = b'--edge\nContent-Type: application/json\n\n{"name": "a"}\n--edge\nContent-Type: image/png\n\n'
     sent = {"Content_Type": 'multipart/related; boundary="edge"'}
@@ -194,7 +194,7 @@ async def test_lines_of_a_multipart_upload_may_end_with_a_bare_line_feed(client:
     assert (await client.send("POST", uploads("multipart", "b"), mixed, **sent)).status == 400
 
 
-async def test_an_upload_is_refused_by_its_precondition_and_changes_nothing(client: Client) -> None:
+async def test_an_upload_is_refused_by_its_precondition_and_changes_nothing(client: RawClient) -> None:
     first = await client.put("a", b"first", PRECONDITION)
     assert first.status == 200
     refused = await client.put("a", b"second", PRECONDITION)
@@ -207,20 +207,20 @@ async def test_an_upload_is_refused_by_its_precondition_and_changes_nothing(clie
     assert (await client.read("a")).body == b"second"
 
 
-async def test_generations_grow_even_when_a_name_is_made_again_at_once(client: Client) -> None:
+async def test_generations_grow_even_when_a_name_is_made_again_at_once(client: RawClient) -> None:
     generations = [int((await client.put("a")).json["generation"]) for _ in range(5)]
     assert generations == sorted(set(generations))
 
 
 @pytest.mark.parametrize("header", ["crc32c={}", "md5=AAAA,crc32c={}"])
-async def test_a_wrong_checksum_is_400_and_no_object(client: Client, header: str) -> None:
+async def test_a_wrong_checksum_is_400_and_no_object(client: RawClient, header: str) -> None:
     assert (await client.put("a", X_Goog_Hash=header.format(crc32c(b"other")))).status == 400
     assert (await client.send("GET", at("a"))).status == 404
     assert (await client.put("a", X_Goog_Hash=f"crc32c={crc32c(b'payload')}")).status == 200
 
 
 @pytest.mark.parametrize("headers", [{}, {"Content_Length": str(2 * GRANULE)}])
-async def test_a_body_that_breaks_off_creates_nothing(client: Client, server: GcsEmulator, headers: dict[str, str]) -> None:
+async def test_a_body_that_breaks_off_creates_nothing(client: RawClient, server: GcsEmulator, headers: dict[str, str]) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         yield b"x" * GRANULE
         await until(lambda: server.calls == ["upload.media"])
@@ -235,7 +235,7 @@ async def test_a_body_that_breaks_off_creates_nothing(client: Client, server: Gc
 @pytest.mark.parametrize("head", ["Content-Length: 9", "Transfer-Encoding: chunked"])
 @pytest.mark.parametrize("reset", [True, False])
 async def test_a_connection_that_ends_before_its_body_creates_nothing(
-    client: Client, server: GcsEmulator, head: str, reset: bool
+    client: RawClient, server: GcsEmulator, head: str, reset: bool
 ) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", URL(server.url).port)
     writer.write(f"POST {uploads('media', 'a')} HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode())
@@ -251,7 +251,7 @@ async def test_a_connection_that_ends_before_its_body_creates_nothing(
     assert names(await client.list()) == ["b"]
 
 
-async def test_an_upload_whose_last_piece_is_withheld_is_invisible_until_it_comes(client: Client) -> None:
+async def test_an_upload_whose_last_piece_is_withheld_is_invisible_until_it_comes(client: RawClient) -> None:
     last, sent = asyncio.Event(), asyncio.Event()
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -269,7 +269,7 @@ async def test_an_upload_whose_last_piece_is_withheld_is_invisible_until_it_come
     assert (await client.read("a")).body == b"the other"
 
 
-async def test_an_upload_that_is_cancelled_while_its_last_piece_is_withheld_creates_nothing(client: Client, server: GcsEmulator) -> None:
+async def test_an_upload_that_is_cancelled_while_its_last_piece_is_withheld_creates_nothing(client: RawClient, server: GcsEmulator) -> None:
     sent = asyncio.Event()
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -286,19 +286,19 @@ async def test_an_upload_that_is_cancelled_while_its_last_piece_is_withheld_crea
     assert list(server.buckets["bucket"].objects) == ["b"]
 
 
-async def test_a_body_is_stored_as_it_came_whatever_its_encoding(client: Client) -> None:
+async def test_a_body_is_stored_as_it_came_whatever_its_encoding(client: RawClient) -> None:
     await client.put("a", b"not really gzip", {"contentEncoding": "gzip"}, Content_Encoding="gzip")
     read = await client.read("a")
     assert (read.body, read.headers["Content-Encoding"]) == (b"not really gzip", "gzip")
 
 
-async def test_a_client_that_waits_to_be_told_to_continue_is_told(client: Client) -> None:
+async def test_a_client_that_waits_to_be_told_to_continue_is_told(client: RawClient) -> None:
     async with client.session.post(client.url + uploads("media", "a"), data=b"payload", expect100=True) as response:
         assert response.status == 200
     assert (await client.read("a")).body == b"payload"
 
 
-async def test_custom_metadata_beyond_8_kib_are_refused(client: Client) -> None:
+async def test_custom_metadata_beyond_8_kib_are_refused(client: RawClient) -> None:
     session = await client.start("a", {"metadata": {"k": "x" * 8192}})
     assert (await client.put_range(session, "bytes */0")).status == 400
 
@@ -306,7 +306,7 @@ async def test_custom_metadata_beyond_8_kib_are_refused(client: Client) -> None:
 # --- resumable uploads ---------------------------------------------------------------------------
 
 
-async def test_a_session_takes_chunks_and_becomes_visible_with_the_last(client: Client) -> None:
+async def test_a_session_takes_chunks_and_becomes_visible_with_the_last(client: RawClient) -> None:
     payload = bytes(range(256)) * (KIB * 2) + b"end"
     session = await client.start("a", {"contentType": "text/plain"})
     first = await client.put_range(session, f"bytes 0-{GRANULE - 1}/*", payload[:GRANULE])
@@ -317,7 +317,7 @@ async def test_a_session_takes_chunks_and_becomes_visible_with_the_last(client: 
     assert (await client.read("a")).body == payload
 
 
-async def test_a_session_in_one_request_without_a_range_or_a_length(client: Client) -> None:
+async def test_a_session_in_one_request_without_a_range_or_a_length(client: RawClient) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(3):
             yield b"x" * 100_000
@@ -326,7 +326,7 @@ async def test_a_session_in_one_request_without_a_range_or_a_length(client: Clie
     assert (await client.put_range(await client.start("b"), "bytes 0-*/*", pieces())).json["size"] == "300000"
 
 
-async def test_the_status_of_a_session_tells_what_is_kept(client: Client) -> None:
+async def test_the_status_of_a_session_tells_what_is_kept(client: RawClient) -> None:
     session = await client.start("a")
     empty = await client.put_range(session, "bytes */*")
     assert (empty.status, "Range" in empty.headers) == (308, False)
@@ -339,19 +339,19 @@ async def test_the_status_of_a_session_tells_what_is_kept(client: Client) -> Non
     assert again.json == done.json
 
 
-async def test_an_empty_object_is_finalised_by_its_size(client: Client) -> None:
+async def test_an_empty_object_is_finalised_by_its_size(client: RawClient) -> None:
     session = await client.start("a")
     assert (await client.put_range(session, "bytes */0")).json["size"] == "0"
     assert (await client.read("a")).body == b""
 
 
-async def test_a_chunk_that_is_no_multiple_of_256_kib_is_kept_in_part(client: Client) -> None:
+async def test_a_chunk_that_is_no_multiple_of_256_kib_is_kept_in_part(client: RawClient) -> None:
     session = await client.start("a")
     answer = await client.put_range(session, f"bytes 0-{GRANULE + 9}/*", b"x" * (GRANULE + 10))
     assert (answer.status, answer.headers["Range"]) == (308, f"bytes=0-{GRANULE - 1}")
 
 
-async def test_bytes_sent_again_are_ignored(client: Client) -> None:
+async def test_bytes_sent_again_are_ignored(client: RawClient) -> None:
     session = await client.start("a")
     await client.put_range(session, f"bytes 0-{GRANULE - 1}/*", b"x" * GRANULE)
     answer = await client.put_range(session, f"bytes {GRANULE - 10}-{GRANULE + 9}/{GRANULE + 10}", b"y" * 20)
@@ -359,7 +359,7 @@ async def test_bytes_sent_again_are_ignored(client: Client) -> None:
     assert (await client.read("a")).body == b"x" * GRANULE + b"y" * 10
 
 
-async def test_what_would_leave_a_gap_is_refused_and_the_session_goes_on(client: Client) -> None:
+async def test_what_would_leave_a_gap_is_refused_and_the_session_goes_on(client: RawClient) -> None:
     session = await client.start("a")
     refused = await client.put_range(session, "bytes 5-9/10", b"world")
     assert refused.status == 400
@@ -370,20 +370,20 @@ async def test_what_would_leave_a_gap_is_refused_and_the_session_goes_on(client:
 @pytest.mark.parametrize(
     ("content_range", "payload"), [("bytes 0-4/5", b"six666"), ("bytes 0-4/5", b"four"), ("bytes 0-5/5", b"sixsix"), ("nonsense", b"five5")]
 )
-async def test_a_range_that_its_body_belies_is_refused(client: Client, content_range: str, payload: bytes) -> None:
+async def test_a_range_that_its_body_belies_is_refused(client: RawClient, content_range: str, payload: bytes) -> None:
     session = await client.start("a")
     assert (await client.put_range(session, content_range, payload)).status == 400
     assert names(await client.list()) == []
     assert (await client.put_range(session, "bytes 0-4/5", b"five5")).status == 200
 
 
-async def test_the_total_of_a_session_can_not_change(client: Client) -> None:
+async def test_the_total_of_a_session_can_not_change(client: RawClient) -> None:
     session = await client.start("a")
     await client.put_range(session, f"bytes 0-{GRANULE - 1}/{GRANULE + 5}", b"x" * GRANULE)
     assert (await client.put_range(session, f"bytes {GRANULE}-{GRANULE + 5}/{GRANULE + 6}", b"y" * 6)).status == 400
 
 
-async def test_a_streamed_put_that_breaks_off_is_resumed(client: Client, server: GcsEmulator) -> None:
+async def test_a_streamed_put_that_breaks_off_is_resumed(client: RawClient, server: GcsEmulator) -> None:
     payload = b"abcd" * GRANULE
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -404,7 +404,7 @@ async def test_a_streamed_put_that_breaks_off_is_resumed(client: Client, server:
     assert (await client.read("a")).body == payload
 
 
-async def test_a_cancelled_session_can_never_be_finalised(client: Client) -> None:
+async def test_a_cancelled_session_can_never_be_finalised(client: RawClient) -> None:
     session = await client.start("a")
     await client.put_range(session, f"bytes 0-{GRANULE - 1}/*", b"x" * GRANULE)
     assert (await client.send("DELETE", session)).status == 499
@@ -414,7 +414,7 @@ async def test_a_cancelled_session_can_never_be_finalised(client: Client) -> Non
     assert names(await client.list()) == []
 
 
-async def test_a_session_cancelled_while_its_body_comes_is_not_finalised(client: Client, server: GcsEmulator) -> None:
+async def test_a_session_cancelled_while_its_body_comes_is_not_finalised(client: RawClient, server: GcsEmulator) -> None:
     last = asyncio.Event()
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -432,7 +432,7 @@ async def test_a_session_cancelled_while_its_body_comes_is_not_finalised(client:
     assert names(await client.list()) == []
 
 
-async def test_cancelling_after_the_end_keeps_the_object(client: Client) -> None:
+async def test_cancelling_after_the_end_keeps_the_object(client: RawClient) -> None:
     session = await client.start("a")
     await client.put_range(session, "bytes 0-2/3", b"abc")
     assert (await client.send("DELETE", session)).status == 404
@@ -440,7 +440,7 @@ async def test_cancelling_after_the_end_keeps_the_object(client: Client) -> None
     assert (await client.send("PUT", session.replace("upload_id=", "upload_id=0"), b"")).status == 404
 
 
-async def test_the_precondition_of_a_session_is_looked_at_again_when_it_is_finalised(client: Client) -> None:
+async def test_the_precondition_of_a_session_is_looked_at_again_when_it_is_finalised(client: RawClient) -> None:
     session = await client.start("a", query=PRECONDITION)
     await client.put("a", b"the other")
     assert (await client.put_range(session, "bytes 0-2/3", b"abc")).status == 412
@@ -449,7 +449,7 @@ async def test_the_precondition_of_a_session_is_looked_at_again_when_it_is_final
     assert refused.status == 412
 
 
-async def test_the_final_request_of_a_session_may_bring_checksum_and_metadata(client: Client) -> None:
+async def test_the_final_request_of_a_session_may_bring_checksum_and_metadata(client: RawClient) -> None:
     session = await client.start("a", {"metadata": {"early": "1"}})
     assert (await client.put_range(session, "bytes 0-2/3", b"abc", X_Goog_Hash=f"crc32c={crc32c(b'abd')}")).status == 400
     assert (await client.put_range(session, "bytes */3")).status == 410
@@ -458,7 +458,7 @@ async def test_the_final_request_of_a_session_may_bring_checksum_and_metadata(cl
     assert done.json["metadata"] == {"early": "1", "late": "2"}
 
 
-async def test_a_session_expires_after_a_week(client: Client, runtime: MovedRuntime) -> None:
+async def test_a_session_expires_after_a_week(client: RawClient, runtime: MovedRuntime) -> None:
     session = await client.start("a")
     runtime.ahead_ns = 7 * DAY_NS + 1
     assert (await client.put_range(session, "bytes 0-2/3", b"abc")).status == 410
@@ -477,7 +477,7 @@ async def test_a_session_expires_after_a_week(client: Client, runtime: MovedRunt
     ],
 )  # fmt: skip
 async def test_a_range_is_answered_as_http_has_it(
-    client: Client, wanted: str, status: int, body: bytes | None, content_range: str | None
+    client: RawClient, wanted: str, status: int, body: bytes | None, content_range: str | None
 ) -> None:
     await client.put("a", b"0123456789")
     answer = await client.read("a", Range=wanted)
@@ -485,7 +485,7 @@ async def test_a_range_is_answered_as_http_has_it(
     assert body is None or answer.body == body
 
 
-async def test_a_read_tells_generation_hash_and_content(client: Client) -> None:
+async def test_a_read_tells_generation_hash_and_content(client: RawClient) -> None:
     stored = (await client.put("a", b"payload", Content_Type="text/plain")).json
     for path in (at("a"), "/download" + at("a")):
         headers = (await client.send("GET", path + "?alt=media", Range="bytes=1-2")).headers
@@ -496,7 +496,7 @@ async def test_a_read_tells_generation_hash_and_content(client: Client) -> None:
         assert headers["Content-Type"] == "text/plain"
 
 
-async def test_reads_heed_preconditions_and_the_generation_asked_for(client: Client) -> None:
+async def test_reads_heed_preconditions_and_the_generation_asked_for(client: RawClient) -> None:
     generation = (await client.put("a")).json["generation"]
     assert (await client.send("GET", f"{at('a')}?generation={generation}")).status == 200
     assert (await client.send("GET", f"{at('a')}?generation=1")).status == 404
@@ -506,14 +506,14 @@ async def test_reads_heed_preconditions_and_the_generation_asked_for(client: Cli
     assert (await client.send("GET", f"{at('a')}?fields=name,generation")).json == {"name": "a", "generation": generation}
 
 
-async def test_what_is_not_there_is_404_in_the_form_of_the_service(client: Client) -> None:
+async def test_what_is_not_there_is_404_in_the_form_of_the_service(client: RawClient) -> None:
     for path in (at("a"), at("a") + "?alt=media", "/storage/v1/b/none/o/a", "/storage/v1/b/none/o", "/storage/v1/none"):
         answer = await client.send("GET", path)
         assert (answer.status, answer.json["error"]["code"], answer.json["error"]["errors"][0]["reason"]) == (404, 404, "notFound")
     assert (await client.send("POST", at("a"))).status == 405
 
 
-async def test_a_read_under_way_keeps_its_bytes_when_the_object_is_replaced(client: Client) -> None:
+async def test_a_read_under_way_keeps_its_bytes_when_the_object_is_replaced(client: RawClient) -> None:
     old = b"old!" * (4 * GRANULE)
     await client.put("a", io.BytesIO(old))
     async with client.session.get(URL(client.url + at("a") + "?alt=media", encoded=True)) as response:
@@ -525,7 +525,7 @@ async def test_a_read_under_way_keeps_its_bytes_when_the_object_is_replaced(clie
 # --- changes -------------------------------------------------------------------------------------
 
 
-async def test_delete_is_204_then_404_and_heeds_the_generation(client: Client) -> None:
+async def test_delete_is_204_then_404_and_heeds_the_generation(client: RawClient) -> None:
     generation = int((await client.put("a")).json["generation"])
     assert (await client.send("DELETE", f"{at('a')}?ifGenerationMatch={generation - 1}")).status == 412
     assert (await client.send("DELETE", f"{at('a')}?generation={generation - 1}")).status == 404
@@ -533,7 +533,7 @@ async def test_delete_is_204_then_404_and_heeds_the_generation(client: Client) -
     assert (await client.send("DELETE", at("a"))).status == 404
 
 
-async def test_patch_merges_metadata_and_counts_metagenerations(client: Client) -> None:
+async def test_patch_merges_metadata_and_counts_metagenerations(client: RawClient) -> None:
     generation = (await client.put("a", Content_Type="text/plain")).json["generation"]
     await client.send("PATCH", at("a"), json.dumps({"metadata": {"a": "1", "b": "2"}}))
     answer = await client.send("PATCH", at("a"), json.dumps({"metadata": {"a": None, "c": "3"}, "contentType": "image/png"}))
@@ -544,7 +544,7 @@ async def test_patch_merges_metadata_and_counts_metagenerations(client: Client) 
     assert "metadata" not in (await client.send("PATCH", at("a"), json.dumps({"metadata": None}))).json
 
 
-async def test_a_custom_time_moves_only_forward(client: Client) -> None:
+async def test_a_custom_time_moves_only_forward(client: RawClient) -> None:
     await client.put("a")
 
     async def patch(time: str | None) -> Answered:
@@ -558,7 +558,7 @@ async def test_a_custom_time_moves_only_forward(client: Client) -> None:
     assert (await client.send("GET", at("a"))).json["customTime"] == "2030-01-01T00:00:00.000500Z"
 
 
-async def test_a_batch_answers_each_call_by_itself(client: Client) -> None:
+async def test_a_batch_answers_each_call_by_itself(client: RawClient) -> None:
     await client.put("a/b?")
     calls = [f"DELETE {at('a/b?')}", f"DELETE {at('none')}", "GET /nothing", f"POST {uploads('media', 'x')}"]
     head = "--edge\r\nContent-Type: application/http\r\nContent-ID:"
@@ -577,7 +577,7 @@ async def test_a_batch_answers_each_call_by_itself(client: Client) -> None:
 # --- listings and names --------------------------------------------------------------------------
 
 
-async def test_a_listing_is_in_byte_order_and_keeps_to_prefix_and_offsets(client: Client) -> None:
+async def test_a_listing_is_in_byte_order_and_keeps_to_prefix_and_offsets(client: RawClient) -> None:
     for name in ("b", "a/2", "a/10", "é", "\uffff", "😀", "a", "B"):
         await client.put(name)
     assert names(await client.list()) == ["B", "a", "a/10", "a/2", "b", "é", "\uffff", "😀"]
@@ -586,7 +586,7 @@ async def test_a_listing_is_in_byte_order_and_keeps_to_prefix_and_offsets(client
     assert await client.list(prefix="none") == {"kind": "storage#objects"}
 
 
-async def test_pages_and_delimiters_lose_and_repeat_nothing(client: Client) -> None:
+async def test_pages_and_delimiters_lose_and_repeat_nothing(client: RawClient) -> None:
     for name in ("a/1", "a/2", "b", "c/d/1", "c/e", "d"):
         await client.put(name)
     found: list[str] = []
@@ -600,7 +600,7 @@ async def test_pages_and_delimiters_lose_and_repeat_nothing(client: Client) -> N
     assert await client.list(fields="items(name),nextPageToken", maxResults="1", prefix="b") == {"items": [{"name": "b"}]}
 
 
-async def test_a_page_may_be_shorter_than_asked_for(client: Client, server: GcsEmulator) -> None:
+async def test_a_page_may_be_shorter_than_asked_for(client: RawClient, server: GcsEmulator) -> None:
     server.buckets["bucket"].page_max = 2
     for name in "abc":
         await client.put(name)
@@ -613,7 +613,7 @@ async def test_a_page_may_be_shorter_than_asked_for(client: Client, server: GcsE
     "name",
     ["a#b?c=d&e", "a%2Fb", "a/../b", "../../etc/passwd", "a//b", "/a", "a/./b", "größe-日本", "🏳️‍🌈", "k" * 1024, "+=% ~", "o", "a\0b"],
 )  # fmt: skip
-async def test_any_name_is_stored_listed_read_and_deleted_as_it_is(client: Client, name: str) -> None:
+async def test_any_name_is_stored_listed_read_and_deleted_as_it_is(client: RawClient, name: str) -> None:
     assert (await client.put(name, name.encode())).json["name"] == name
     assert names(await client.list()) == [name]
     assert (await client.read(name)).body == name.encode()
@@ -623,7 +623,7 @@ async def test_any_name_is_stored_listed_read_and_deleted_as_it_is(client: Clien
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a\nb", "k" * 1025, ".well-known/acme-challenge/x"])
-async def test_a_name_that_the_service_refuses_is_refused(client: Client, name: str) -> None:
+async def test_a_name_that_the_service_refuses_is_refused(client: RawClient, name: str) -> None:
     assert (await client.put(name)).status == 400
 
 
@@ -635,16 +635,16 @@ async def test_a_name_that_the_service_refuses_is_refused(client: Client, name: 
         "/upload/storage/v1/b/bucket/o?uploadType=resumable&name=a", "/batch/storage/v1",
     ],
 )  # fmt: skip
-async def test_an_upload_that_makes_no_sense_is_400(client: Client, path: str) -> None:
+async def test_an_upload_that_makes_no_sense_is_400(client: RawClient, path: str) -> None:
     assert (await client.send("POST", path, b'{"name": "\\ud800"}')).status == 400
 
 
 @pytest.mark.parametrize("query", ["fields=items(name", "fields=)", "pageToken=!a", "maxResults=-1", "maxResults=x"])
-async def test_a_listing_that_makes_no_sense_is_400(client: Client, query: str) -> None:
+async def test_a_listing_that_makes_no_sense_is_400(client: RawClient, query: str) -> None:
     assert (await client.send("GET", f"/storage/v1/b/bucket/o?{query}")).status == 400
 
 
-async def test_a_slash_that_is_not_escaped_is_another_path(client: Client) -> None:
+async def test_a_slash_that_is_not_escaped_is_another_path(client: RawClient) -> None:
     await client.put("a/b")
     assert (await client.send("GET", "/storage/v1/b/bucket/o/a/b")).status == 404
     assert (await client.send("GET", "/storage/v1/b/bucket/o/%FF")).status == 400
@@ -653,7 +653,7 @@ async def test_a_slash_that_is_not_escaped_is_another_path(client: Client) -> No
 # --- buckets and lifecycle -----------------------------------------------------------------------
 
 
-async def test_buckets_are_created_shown_patched_and_deleted_when_empty(client: Client) -> None:
+async def test_buckets_are_created_shown_patched_and_deleted_when_empty(client: RawClient) -> None:
     rule = {"rule": [{"action": {"type": "Delete"}, "condition": {"daysSinceCustomTime": 1}}]}
     created = await client.send("POST", "/storage/v1/b?project=p", json.dumps({"name": "other", "lifecycle": rule}))
     assert created.status == 200
@@ -671,7 +671,7 @@ async def test_buckets_are_created_shown_patched_and_deleted_when_empty(client: 
     assert (await client.send("DELETE", "/storage/v1/b/bucket")).status == 409
 
 
-async def test_lifecycle_deletes_by_custom_time_when_applied(server: GcsEmulator, client: Client, runtime: MovedRuntime) -> None:
+async def test_lifecycle_deletes_by_custom_time_when_applied(server: GcsEmulator, client: RawClient, runtime: MovedRuntime) -> None:
     rule = {"action": {"type": "Delete"}, "condition": {"daysSinceCustomTime": 1, "matchesPrefix": ["u/"]}}
     await client.send("PATCH", "/storage/v1/b/bucket", json.dumps({"lifecycle": {"rule": [rule]}}))
     for name, time in (("u/old", "2020-01-01T00:00:00Z"), ("u/new", "2100-01-01T00:00:00Z"), ("v/old", "2020-01-01T00:00:00Z")):
@@ -685,7 +685,7 @@ async def test_lifecycle_deletes_by_custom_time_when_applied(server: GcsEmulator
     assert await server.apply_lifecycle() == ["u/new"]
 
 
-async def test_a_lifecycle_rule_that_is_not_implemented_is_refused(client: Client) -> None:
+async def test_a_lifecycle_rule_that_is_not_implemented_is_refused(client: RawClient) -> None:
     rule = {"action": {"type": "Delete"}, "condition": {"numNewerVersions": 3}}
     assert (await client.send("PATCH", "/storage/v1/b/bucket", json.dumps({"lifecycle": {"rule": [rule]}}))).status == 400
 
@@ -693,7 +693,7 @@ async def test_a_lifecycle_rule_that_is_not_implemented_is_refused(client: Clien
 # --- faults --------------------------------------------------------------------------------------
 
 
-async def test_a_fault_answers_with_a_status_as_often_as_told_and_has_no_effect(client: Client, server: GcsEmulator) -> None:
+async def test_a_fault_answers_with_a_status_as_often_as_told_and_has_no_effect(client: RawClient, server: GcsEmulator) -> None:
     server.faults.append(GcsFault(FaultMode.STATUS, "upload.*", name="b", times=2, status=429, headers={"Retry-After": "1"}))
     assert (await client.put("a")).status == 200
     refused = await client.put("b")
@@ -704,7 +704,7 @@ async def test_a_fault_answers_with_a_status_as_often_as_told_and_has_no_effect(
 
 @pytest.mark.parametrize(("mode", "stored"), [(FaultMode.DROP_BEFORE, []), (FaultMode.DROP_AFTER, ["a"])])
 async def test_a_dropped_connection_is_before_or_after_the_effect(
-    client: Client, server: GcsEmulator, mode: FaultMode, stored: list[str]
+    client: RawClient, server: GcsEmulator, mode: FaultMode, stored: list[str]
 ) -> None:
     server.faults.append(GcsFault(mode, "upload.media"))
     with pytest.raises(aiohttp.ClientError):
@@ -712,7 +712,7 @@ async def test_a_dropped_connection_is_before_or_after_the_effect(
     assert list(server.buckets["bucket"].objects) == stored
 
 
-async def test_a_delayed_request_takes_effect_after_its_client_gave_up(client: Client, server: GcsEmulator) -> None:
+async def test_a_delayed_request_takes_effect_after_its_client_gave_up(client: RawClient, server: GcsEmulator) -> None:
     server.faults.append(GcsFault(FaultMode.DELAY, "upload.put", name="a", seconds=0.05))
     session = await client.start("a")
     upload = asyncio.create_task(client.put_range(session, "bytes 0-2/3", b"abc"))
@@ -729,7 +729,7 @@ async def test_a_stalled_request_is_never_answered_and_ends_with_the_server(mode
         async with GcsEmulator() as server:
             server.create_bucket("bucket")
             server.faults.append(GcsFault(mode))
-            client = Client(session, server.url)
+            client = RawClient(session, server.url)
             upload = asyncio.create_task(client.put("a"))
             await until(lambda: server.calls == ["upload.media"])
             assert (await client.put("b")).status == 200
@@ -739,7 +739,7 @@ async def test_a_stalled_request_is_never_answered_and_ends_with_the_server(mode
     assert list(server.buckets["bucket"].objects) == [*stored, "b"]
 
 
-async def test_a_reader_that_goes_away_is_no_error_of_the_servers(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_reader_that_goes_away_is_no_error_of_the_servers(client: RawClient, caplog: pytest.LogCaptureFixture) -> None:
     await client.put("blob", io.BytesIO(bytes(16 * 1024 * KIB)))
     async with client.session.get(client.url + at("blob") + "?alt=media") as response:
         await response.content.readany()
@@ -749,7 +749,7 @@ async def test_a_reader_that_goes_away_is_no_error_of_the_servers(client: Client
 
 
 @pytest.mark.parametrize("size", [10, 3 * GRANULE])
-async def test_a_truncated_answer_is_seen_by_the_client(client: Client, server: GcsEmulator, size: int) -> None:
+async def test_a_truncated_answer_is_seen_by_the_client(client: RawClient, server: GcsEmulator, size: int) -> None:
     await client.put("a", b"x" * size)
     server.faults.append(GcsFault(FaultMode.TRUNCATE, "object.read"))
     with pytest.raises(aiohttp.ClientPayloadError):
@@ -760,7 +760,7 @@ async def test_a_truncated_answer_is_seen_by_the_client(client: Client, server: 
 # --- soft delete ---------------------------------------------------------------------------------
 
 
-async def test_what_was_deleted_or_overwritten_is_listed_until_the_policy_ends(client: Client, runtime: MovedRuntime) -> None:
+async def test_what_was_deleted_or_overwritten_is_listed_until_the_policy_ends(client: RawClient, runtime: MovedRuntime) -> None:
     generations = [(await client.put(name, name.encode())).json["generation"] for name in ("a", "a", "ab", "b")]
     for name in ("ab", "a"):
         assert (await client.send("DELETE", at(name))).status == 204
@@ -775,7 +775,7 @@ async def test_what_was_deleted_or_overwritten_is_listed_until_the_policy_ends(c
     assert names(await client.list(softDeleted="true")) == []
 
 
-async def test_soft_deleted_objects_are_listed_in_pages(client: Client, server: GcsEmulator) -> None:
+async def test_soft_deleted_objects_are_listed_in_pages(client: RawClient, server: GcsEmulator) -> None:
     for name in ("a", "b", "c"):
         await client.put(name)
         await client.send("DELETE", at(name))
@@ -785,7 +785,7 @@ async def test_soft_deleted_objects_are_listed_in_pages(client: Client, server: 
     assert (await client.send("GET", "/storage/v1/b/bucket/o?softDeleted=true&versions=true")).status == 400
 
 
-async def test_bucket_whose_policy_keeps_nothing_has_no_soft_deleted_objects(client: Client, server: GcsEmulator) -> None:
+async def test_bucket_whose_policy_keeps_nothing_has_no_soft_deleted_objects(client: RawClient, server: GcsEmulator) -> None:
     server.buckets["bucket"].settings["softDeletePolicy"] = {"retentionDurationSeconds": "0"}
     await client.put("a")
     await client.send("DELETE", at("a"))

@@ -195,7 +195,7 @@ def only(mode: Mode, seconds: float = 0.0) -> Plan:
     return {"rows.put_inline #1": CallFault(mode, seconds)}.get
 
 
-class Stage:
+class OneLink:
     """One process that does one put through its link, and notes how it ended."""
 
     def __init__(self, world: World, plan: Plan, travel: Travel = no_time) -> None:
@@ -238,7 +238,7 @@ class Stage:
 def test_a_fault_does_what_its_name_says(mode: Mode, ended: str, effect: bool, later: bool) -> None:
     async def test() -> None:
         async with World(1) as world:
-            stage = Stage(world, only(mode, 10.0))
+            stage = OneLink(world, only(mode, 10.0))
             await stage.process.run(stage.put)
             assert (stage.ended, stage.effect, stage.process.alive) == (ended, effect, "CRASH" not in mode.name)
             assert world.network.quiet == (mode not in (Mode.LATE, Mode.DUPLICATED))
@@ -251,7 +251,7 @@ def test_a_fault_does_what_its_name_says(mode: Mode, ended: str, effect: bool, l
 @simulated
 async def test_a_duplicated_request_arrives_twice() -> None:
     async with World(1) as world:
-        stage = Stage(world, only(Mode.DUPLICATED, 10.0))
+        stage = OneLink(world, only(Mode.DUPLICATED, 10.0))
         await stage.process.run(stage.put)
         await world.rows.delete_inline(PATH, OTHER_TOKEN)
         assert not stage.effect
@@ -262,7 +262,7 @@ async def test_a_duplicated_request_arrives_twice() -> None:
 @simulated
 async def test_a_late_request_arrives_though_its_sender_is_dead() -> None:
     async with World(1) as world:
-        stage = Stage(world, only(Mode.LATE, 10.0))
+        stage = OneLink(world, only(Mode.LATE, 10.0))
         await stage.process.run(stage.put)
         stage.process.crash()
         await anyio.sleep(11)
@@ -272,7 +272,7 @@ async def test_a_late_request_arrives_though_its_sender_is_dead() -> None:
 @simulated
 async def test_a_slow_request_arrives_though_its_sender_has_given_up() -> None:
     async with World(1) as world:
-        stage = Stage(world, only(Mode.SLOW, 10.0))
+        stage = OneLink(world, only(Mode.SLOW, 10.0))
         with anyio.move_on_after(1):
             await stage.put()
         assert not stage.effect and not stage.ended
@@ -292,7 +292,7 @@ async def test_a_request_that_left_in_time_may_arrive_after_its_deadline_but_non
 @simulated
 async def test_nothing_that_a_crashed_process_does_in_its_clean_up_takes_effect() -> None:
     async with World(1) as world:
-        stage = Stage(world, no_faults)
+        stage = OneLink(world, no_faults)
 
         async def life() -> None:
             try:
@@ -326,7 +326,7 @@ async def test_what_a_dying_process_raises_is_not_heard_and_what_a_living_one_ra
 @simulated
 async def test_a_stalled_process_sends_nothing_until_it_goes_on_while_others_do() -> None:
     async with World(1) as world:
-        stage = Stage(world, no_faults)
+        stage = OneLink(world, no_faults)
         async with anyio.create_task_group() as tasks:
             stage.process.stall(60)
             tasks.start_soon(stage.process.run, stage.put)
@@ -342,7 +342,7 @@ async def test_what_a_process_was_stopped_before_sending_leaves_when_it_goes_on_
     for mode in (Mode.STALL_BEFORE, Mode.SUSPEND_BEFORE):
         began_s = anyio.current_time()
         async with World(1) as world:
-            stage = Stage(world, only(mode, 60.0))
+            stage = OneLink(world, only(mode, 60.0))
             with anyio.move_on_after(30) as scope:
                 await stage.put()
             assert anyio.current_time() == began_s + 60 and scope.cancelled_caught and not stage.ended
@@ -353,7 +353,7 @@ async def test_what_a_process_was_stopped_before_sending_leaves_when_it_goes_on_
 @simulated
 async def test_a_process_that_dies_while_it_is_stopped_ends_at_once_and_sends_nothing() -> None:
     async with World(1) as world:
-        stage = Stage(world, only(Mode.STALL_BEFORE, 60.0))
+        stage = OneLink(world, only(Mode.STALL_BEFORE, 60.0))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(stage.process.run, stage.put)
             await anyio.sleep(10)
@@ -366,7 +366,7 @@ async def test_a_process_that_dies_while_it_is_stopped_ends_at_once_and_sends_no
 @simulated
 async def test_a_suspended_process_sends_nothing_and_its_lease_clock_stands_still() -> None:
     async with World(1) as world:
-        stage = Stage(world, no_faults)
+        stage = OneLink(world, no_faults)
         async with anyio.create_task_group() as tasks:
             stage.process.suspend(60)
             tasks.start_soon(stage.process.run, stage.put)
@@ -383,7 +383,7 @@ def taking(there_s: float, back_s: float) -> Travel:
 @simulated
 async def test_a_call_takes_the_time_of_its_way_there_and_back_and_has_its_effect_between() -> None:
     async with World(1) as world:
-        stage = Stage(world, no_faults, taking(2.0, 3.0))
+        stage = OneLink(world, no_faults, taking(2.0, 3.0))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(stage.process.run, stage.put)
             await anyio.sleep(1.9)
@@ -400,7 +400,7 @@ async def test_a_call_takes_the_time_of_its_way_there_and_back_and_has_its_effec
 def test_errors_take_the_way_there_and_back_too(mode: Mode) -> None:
     async def test() -> None:
         async with World(1) as world:
-            stage = Stage(world, only(mode), taking(2.0, 3.0))
+            stage = OneLink(world, only(mode), taking(2.0, 3.0))
             await stage.process.run(stage.put)
             assert (anyio.current_time(), stage.ended in ("", "True")) == (5.0, False)
 
@@ -415,7 +415,7 @@ def test_what_was_under_way_when_its_sender_gave_up_or_died_arrives_when_it_woul
     async def test() -> None:
         arrived = []
         async with World(1) as world:
-            stage = Stage(world, no_faults, taking(2.0, 3.0))
+            stage = OneLink(world, no_faults, taking(2.0, 3.0))
             world.rows.observers.append(lambda call, what: arrived.append(anyio.current_time()))
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(stage.process.run, stage.put)
@@ -435,7 +435,7 @@ def test_what_was_under_way_when_its_sender_gave_up_or_died_arrives_when_it_woul
 @simulated
 async def test_what_had_not_left_when_its_sender_gave_up_never_arrives() -> None:
     async with World(1) as world:
-        stage = Stage(world, no_faults, taking(2.0, 0.0))
+        stage = OneLink(world, no_faults, taking(2.0, 0.0))
         with anyio.CancelScope() as scope:
             scope.cancel()
             await stage.put()

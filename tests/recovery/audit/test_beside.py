@@ -102,14 +102,14 @@ async def test_bytes_that_a_bucket_keeps_of_deleted_blobs_are_counted_by_range()
 
 
 async def test_what_a_service_does_not_tell_is_not_known_and_fails_nothing() -> None:
-    class Refusing:
+    class RefusingBeside:
         async def kept(self, what: Retention, start: str, end: str | None, token: str) -> None:
             raise ConfigurationError(f"{what} is forbidden: grant storage.buckets.get")
 
         async def abandoned_uploads(self, start: str, before_ns: int, limit: int) -> None:
             raise ConfigurationError("uploads cannot be read")
 
-    summary, told = await look(Refusing())
+    summary, told = await look(RefusingBeside())
     assert not told and not summary.kept and set(summary.unknown) == {"soft_deleted", "noncurrent", "abandoned_uploads"}
     begun = Manifest(run="r", inputs={}, log_is_durable=True, cutoff=Cutoff(as_of_ns=0, grace_s=1), started_ns=0, ranges=(EVERYTHING,))
     ended = conclude(begun, summary, {0: 0}, (), ())

@@ -20,7 +20,7 @@ from recovery.audit.manifest import Bounds
 from recovery.audit.sweep import audit_range
 from recovery.audit.verdicts import FindingClass
 from recovery.audit.verify import READ_BUDGET_S
-from tests.given.audit_grounds import DAY_NS, OLD_NS, EmbeddedGround, Ground, SetRuntime, SimulatedGround, embedded_ground
+from tests.given.audit_grounds import DAY_NS, OLD_NS, AuditGround, EmbeddedGround, SetRuntime, SimulatedGround, embedded_ground
 from tests.given.planted_world import CUTOFF
 from tiered.errors import ConfigurationError, TieredError, UnavailableError
 from tiered.gcs.blobs import GcsBlobs
@@ -66,7 +66,7 @@ class Lying:
         return getattr(self._blobs, name)
 
 
-async def fill(ground: Ground) -> list[str]:
+async def fill(ground: AuditGround) -> list[str]:
     """Whole objects; the names of their blobs."""
     names = []
     for number in range(OBJECTS):
@@ -78,7 +78,7 @@ async def fill(ground: Ground) -> list[str]:
     return names
 
 
-async def audit(ground: Ground, long_term: object | None = None) -> tuple[Summary, list[Finding]]:
+async def audit(ground: AuditGround, long_term: object | None = None) -> tuple[Summary, list[Finding]]:
     found: list[Finding] = []
     tiers = ground.tiers if long_term is None else replace(ground.tiers, long_term=cast(LongTermBackend, long_term))
     return await audit_range(tiers, ground.log, EVERYTHING, CUTOFF, ground.clock, found.extend, window_names=10), found
@@ -159,7 +159,7 @@ async def test_a_blob_whose_writer_may_have_been_at_work_when_it_was_listed_accu
     assert summary.totals()[FindingClass.REFERENCED] == Tally(2 - len(unlisted), 6 - 3 * len(unlisted))
 
 
-class Late:
+class LateRows:
     """Rows that the first look does not see, and the second one does. `first`: what the first look sees instead."""
 
     def __init__(self, rows: HighVolumeBackend, *, backwards: bool = False, first: Sequence[Redirect] = ()) -> None:
@@ -190,7 +190,7 @@ async def test_of_two_rows_that_name_a_blob_at_the_second_look_the_live_one_prot
     ground.clock.now_ns = CUTOFF.as_of_ns
     found: list[Finding] = []
     others = [Redirect(f"b/objects/{number}", f"b/objects/{number}", OLD_NS) for number in range(0 if scanned else 2)]
-    late = Late(ground.tiers.high_volume, backwards=backwards, first=others)
+    late = LateRows(ground.tiers.high_volume, backwards=backwards, first=others)
     tiers = replace(ground.tiers, high_volume=cast(HighVolumeBackend, late))
     summary = await audit_range(tiers, ground.log, EVERYTHING, CUTOFF, ground.clock, found.extend)
     assert found == [] and late.scans == (2 if scanned else 1), "many rows in a window are not scanned for two keys"
@@ -207,7 +207,7 @@ async def test_the_second_look_tries_both_readings_of_a_name() -> None:
         await ground.row(path if path.endswith("k") else name, name, None)
     ground.clock.now_ns = CUTOFF.as_of_ns
     found: list[Finding] = []
-    tiers = replace(ground.tiers, high_volume=cast(HighVolumeBackend, Late(ground.tiers.high_volume)))
+    tiers = replace(ground.tiers, high_volume=cast(HighVolumeBackend, LateRows(ground.tiers.high_volume)))
     summary = await audit_range(tiers, ground.log, EVERYTHING, CUTOFF, ground.clock, found.extend)
     assert found == [] and summary.totals() == {FindingClass.REFERENCED: Tally(2, 6)}
 
@@ -326,16 +326,16 @@ async def test_blobs_whose_own_row_cannot_be_read_are_no_orphans(tmp_path: Path,
 
 
 @pytest.fixture
-async def bucket(anyio_backend: object) -> AsyncIterator[tuple[GcsEmulator, Ground]]:
+async def bucket(anyio_backend: object) -> AsyncIterator[tuple[GcsEmulator, AuditGround]]:
     clock = TickingRuntime()
     async with GcsEmulator(runtime=clock) as server, GcsBlobs.connect(
         server.create_bucket("blobs").name, clock, endpoint=server.url
     ) as blobs:
-        yield server, Ground(clock, Tiers(SimulatedRows(clock), blobs), NoopChangeLog())
+        yield server, AuditGround(clock, Tiers(SimulatedRows(clock), blobs), NoopChangeLog())
 
 
 @pytest.mark.parametrize("mode", [FaultMode.TRUNCATE, FaultMode.DROP_BEFORE, FaultMode.DROP_AFTER])
-async def test_a_page_that_breaks_off_is_asked_for_again(bucket: tuple[GcsEmulator, Ground], mode: FaultMode) -> None:
+async def test_a_page_that_breaks_off_is_asked_for_again(bucket: tuple[GcsEmulator, AuditGround], mode: FaultMode) -> None:
     server, ground = bucket
     await fill(ground)
     server.faults.append(fault := GcsFault(mode, "object.list", times=3))
@@ -344,7 +344,7 @@ async def test_a_page_that_breaks_off_is_asked_for_again(bucket: tuple[GcsEmulat
     assert fault.times == 0, "each of them has happened"
 
 
-async def test_a_listing_that_is_forbidden_half_way_is_no_evidence(bucket: tuple[GcsEmulator, Ground]) -> None:
+async def test_a_listing_that_is_forbidden_half_way_is_no_evidence(bucket: tuple[GcsEmulator, AuditGround]) -> None:
     server, ground = bucket
     await fill(ground)
     whole = ground.tiers.long_term.list

@@ -170,7 +170,7 @@ async def test_failures_of_an_engine_elsewhere_are_tried_again_though_their_outc
     assert asked == [CANARY, 0, 1, 2, 3, 4, 0, 1, 2]
 
 
-class Late(Elsewhere):
+class LateEngine(Elsewhere):
     """As Spark: all outcomes come at the end, and until then only the directory tells."""
 
     def __init__(self, work: Work) -> None:
@@ -198,7 +198,7 @@ async def test_ranges_that_fail_alike_stop_an_engine_whose_outcomes_come_late(st
             return carry_out(job, number)
         return carry_out(replace(job, settings=json.dumps({"directory": str(tmp_path / "none")})), number)
 
-    engine = Late(without)
+    engine = LateEngine(without)
     manifest = await audit(store, tmp_path / "run", engine)
     assert engine.stopped and set(engine.began) == {CANARY, 0, 1, 2}
     assert "3 ranges failed for the same reason, so no more were tried: there is no store in" in manifest.failures[0].error

@@ -22,14 +22,14 @@ from recovery.audit.tiles import Header, Partition, is_key, tiled
 from recovery.audit.verdicts import FindingClass
 from tests.given.audit_grounds import SetRuntime
 from tests.given.planted_world import CUTOFF
-from tests.recovery.audit.test_merge import Blobs, Rows, World, worlds
+from tests.recovery.audit.test_merge import Blobs, MergedRows, MergedWorld, worlds
 from tiered.protocol.backends import BlobPage, HighVolumeBackend, LongTermBackend, Tiers
 
 ALL = Bounds(start="", end=None)
 ID = "018bcfe5-6800-7000-8000-00000000000"
 
 
-class Counted(Blobs):
+class CountedListings(Blobs):
     """Counts the listings."""
 
     asked = 0
@@ -41,7 +41,7 @@ class Counted(Blobs):
 
 def cut(names: Sequence[str], wanted: int, bounds: Bounds = ALL) -> tuple[list[str], list[int], int]:
     """Returns the cuts, how many names each part has, and the number of listings."""
-    blobs = Counted(names, 1000)
+    blobs = CountedListings(names, 1000)
     found = anyio.run(cut_names, cast(LongTermBackend, blobs), bounds, wanted, SetRuntime())
     inside = [name for name in names if bounds.holds(name)]
     edges = list(zip([bounds.start, *found], [*found, bounds.end], strict=True))
@@ -130,9 +130,9 @@ def monkeypatch_small() -> object:
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), world=worlds(), window_names=st.integers(1, 3))
-def test_any_rests_of_any_small_world_find_the_difference_of_the_sets(data: st.DataObject, world: World, window_names: int) -> None:
+def test_any_rests_of_any_small_world_find_the_difference_of_the_sets(data: st.DataObject, world: MergedWorld, window_names: int) -> None:
     """Ranges, rests and pieces of rests are cut anywhere; some parts are audited twice and end elsewhere then."""
-    tiers = Tiers(cast(HighVolumeBackend, Rows(world.targets, 3)), cast(LongTermBackend, Blobs(world.blobs, 3)))
+    tiers = Tiers(cast(HighVolumeBackend, MergedRows(world.targets, 3)), cast(LongTermBackend, Blobs(world.blobs, 3)))
     things = sorted(world.blobs | set(world.targets)) or ["a"]
     ends = st.sampled_from(["", "/", "-", "0"])
     near = st.builds(lambda name, length, more: name[:length] + more, st.sampled_from(things), st.integers(1, 70), ends)

@@ -14,7 +14,7 @@ from recovery.audit.manifest import Bounds, Verify
 from recovery.audit.sweep import audit_range
 from recovery.audit.verdicts import FindingClass
 from recovery.audit.verify import TRIES, is_chosen
-from tests.given.audit_grounds import DAY_NS, OLD_NS, EmbeddedGround, Ground, SimulatedGround, embedded_ground, emulated_ground
+from tests.given.audit_grounds import DAY_NS, OLD_NS, AuditGround, EmbeddedGround, SimulatedGround, embedded_ground, emulated_ground
 from tests.given.planted_world import CUTOFF, PAST_NS
 from tiered.errors import CorruptRecordError, UnavailableError
 from tiered.protocol.backends import BlobPage, DamagedError, LongTermBackend, Oddity
@@ -37,7 +37,7 @@ async def embedded(anyio_backend: object, tmp_path: Path) -> AsyncIterator[Embed
         yield ground
 
 
-async def plant(ground: Ground, path: str = PATH, *, row: bool = True, deadline_ns: int | None = None) -> str:
+async def plant(ground: AuditGround, path: str = PATH, *, row: bool = True, deadline_ns: int | None = None) -> str:
     name = f"{path}/{ground.clock.at(OLD_NS)}"
     await ground.blob(name, SIZE, OLD_NS, None)
     if row:
@@ -57,7 +57,7 @@ def flip(ground: EmbeddedGround, name: str, at: int) -> None:
     ground.file_of(name).write_bytes(raw)
 
 
-async def audit(ground: Ground, verify: Verify | None = None, long_term: object | None = None) -> tuple[Summary, list[Finding]]:
+async def audit(ground: AuditGround, verify: Verify | None = None, long_term: object | None = None) -> tuple[Summary, list[Finding]]:
     found: list[Finding] = []
     tiers = ground.tiers if long_term is None else replace(ground.tiers, long_term=cast(LongTermBackend, long_term))
     everything = Bounds(start="", end=None)
@@ -241,7 +241,7 @@ async def test_bytes_that_come_damaged_every_time_are_loss_and_no_answer_fails_t
     await plant(ground)
     opened: list[str] = []
 
-    class Refusing:
+    class RefusingBlobs:
         size = SIZE
 
         async def pieces(self) -> AsyncIterator[bytes]:
@@ -250,9 +250,9 @@ async def test_bytes_that_come_damaged_every_time_are_loss_and_no_answer_fails_t
 
         async def aclose(self) -> None: ...
 
-    async def open(name: str) -> Refusing:
+    async def open(name: str) -> RefusingBlobs:
         opened.append(name)
-        return Refusing()
+        return RefusingBlobs()
 
     blobs = Wrapped(ground.tiers.long_term, open=open)
     if isinstance(error, DamagedError):

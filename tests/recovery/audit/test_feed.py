@@ -30,7 +30,7 @@ from recovery.feed.errors import FeedError
 from recovery.feed.files import read_all
 from recovery.feed.reader import CdcReader
 from recovery.feed.view import FeedView
-from tests.given.audited_store import InThread, Store
+from tests.given.audited_store import AuditedStore, InThread
 from tiered.embedded.blobs import FileBlobs
 from tiered.open import open_backends
 
@@ -41,7 +41,7 @@ class Runs:
     """A store and three runs of it: as planted; with one orphan less and another dangling tombstone; and the same."""
 
     def __init__(self, directory: Path) -> None:
-        self.store = Store(directory)
+        self.store = AuditedStore(directory)
         self.first = self.audit("first")
         self.store.sql("DELETE FROM rows WHERE path = 'media/objects/day/03'")
         anyio.run(self.delete_orphan, "media/objects/day/02")

@@ -51,7 +51,7 @@ class Blobs:
         return CUTOFF.as_of_ns
 
 
-class Rows:
+class MergedRows:
     """What it asks of a high-volume tier. `targets`: row key -> blob."""
 
     def __init__(self, targets: Mapping[str, str], page: int) -> None:
@@ -70,13 +70,13 @@ class Rows:
 
 
 @dataclass
-class World:
+class MergedWorld:
     blobs: set[str]
     targets: dict[str, str]
 
     def assert_exact(self, bounds: Sequence[str], window_names: int, page: int) -> None:
         """What the ranges have found, together, is the difference of the sets."""
-        tiers = Tiers(cast(HighVolumeBackend, Rows(self.targets, page)), cast(LongTermBackend, Blobs(self.blobs, page)))
+        tiers = Tiers(cast(HighVolumeBackend, MergedRows(self.targets, page)), cast(LongTermBackend, Blobs(self.blobs, page)))
         summary, findings = Summary(), list[Finding]()
 
         async def audit() -> None:
@@ -110,17 +110,17 @@ names = st.one_of(paths, st.builds("{}/{}".format, paths, st.sampled_from(IDS)))
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
+def worlds(draw: st.DrawFn) -> MergedWorld:
     blobs = set(draw(st.lists(names, max_size=12)))
     targets = {path: draw(st.sampled_from([path, *(f"{path}/{each}" for each in IDS)])) for path in draw(st.sets(paths, max_size=8))}
     for name in draw(st.lists(st.sampled_from(sorted(blobs)), max_size=8)) if blobs else []:
         path = draw(st.sampled_from([name, name.rpartition("/")[0]]))  # both readings
         targets[path] = name
-    return World(blobs, targets)
+    return MergedWorld(blobs, targets)
 
 
 @st.composite
-def cuts(draw: st.DrawFn, world: World) -> list[str]:
+def cuts(draw: st.DrawFn, world: MergedWorld) -> list[str]:
     """Anywhere, and just before, after and inside of what there is."""
     things = sorted(world.blobs | set(world.targets) | set(world.targets.values()))
     near = st.builds(lambda name, length, more: name[:length] + more, st.sampled_from(things), st.integers(0, 70), keys | st.just(""))
@@ -131,7 +131,7 @@ def cuts(draw: st.DrawFn, world: World) -> list[str]:
 @settings(max_examples=100)
 @given(data=st.data(), world=worlds(), window_names=st.integers(1, 5), page=st.integers(1, 4))
 def test_any_cut_of_any_small_world_finds_the_difference_of_the_sets(
-    data: st.DataObject, world: World, window_names: int, page: int
+    data: st.DataObject, world: MergedWorld, window_names: int, page: int
 ) -> None:
     world.assert_exact(data.draw(cuts(world)), window_names, page)
 
@@ -139,7 +139,7 @@ def test_any_cut_of_any_small_world_finds_the_difference_of_the_sets(
 # --- a big one -----------------------------------------------------------------------------------
 
 
-def big_world(chance: Random, number: int) -> World:
+def big_world(chance: Random, number: int) -> MergedWorld:
     """So many blobs; of a hundred objects two have a blob that no row names, and one a row whose blob is gone."""
     blobs: set[str] = set()
     targets: dict[str, str] = {}
@@ -152,7 +152,7 @@ def big_world(chance: Random, number: int) -> World:
             blobs.add(name)
         if luck > 0.02:
             targets[path] = name
-    return World(blobs, targets)
+    return MergedWorld(blobs, targets)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from recovery.audit.verdicts import FindingClass
 from recovery.audit.work import AuditOptions, Job, PartResult, carry_out
 from recovery.last_audit import DANGLING, LastAudit, read_audits
 from recovery.status.look import gather
-from tests.given.audited_store import OBJECTS, SIZE, InThread, Store, audit, plant
+from tests.given.audited_store import OBJECTS, SIZE, AuditedStore, InThread, audit, plant
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
 from tiered.settings import Settings
@@ -143,7 +143,7 @@ async def test_of_a_store_without_a_changelog_nothing_is_noted_and_nothing_fails
 
 @pytest.mark.slow
 def test_the_command_line_shows_an_audit_that_lost_data(tmp_path: Path) -> None:
-    tiered = Store(tmp_path)
+    tiered = AuditedStore(tmp_path)
     tiered("audit", "run", "--engine", "local", "--to", "run", "--grace", "0s", "--insist", "--parallel", "1", code=1)
     told = tiered("status", code=6)
     assert told.startswith("DATA IS LOST: an audit found 1 object whose blob is gone or cannot be read. Nothing waits for recovery")

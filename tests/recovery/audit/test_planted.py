@@ -16,7 +16,7 @@ from recovery.audit.finding import Finding, Summary
 from recovery.audit.manifest import Bounds
 from recovery.audit.sweep import WINDOW_NAMES, audit_range
 from recovery.audit.verdicts import FindingClass
-from tests.given.audit_grounds import BEGINS_NS, Ground, SimulatedGround, ground_of
+from tests.given.audit_grounds import BEGINS_NS, AuditGround, SimulatedGround, ground_of
 from tests.given.planted_world import CUTOFF, FAMILY, UNICODE, UNREADABLE, Planted, plant
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -49,14 +49,14 @@ async def world(
         yield await plant(ground)
 
 
-class Found:
+class RangesFound:
     """What ranges between these bounds have found, together."""
 
     def __init__(self) -> None:
         self.summary = Summary()
         self.findings: list[Finding] = []
 
-    async def audit(self, ground: Ground, bounds: Sequence[str], window_names: int = WINDOW_NAMES) -> Found:
+    async def audit(self, ground: AuditGround, bounds: Sequence[str], window_names: int = WINDOW_NAMES) -> RangesFound:
         for start, end in zip(("", *bounds), (*bounds, None), strict=True):
             within = Bounds(start=start, end=end)
             self.summary.merge(await audit_range(
@@ -80,7 +80,7 @@ class Found:
         return {key: count for key, count in counts.items() if count != (0, 0)}
 
 
-def assert_exact(planted: Planted, found: Found, how: str) -> None:
+def assert_exact(planted: Planted, found: RangesFound, how: str) -> None:
     named = found.named(planted)
     assert named - planted.findings == Counter(), f"found, and not planted: {how}"
     assert planted.findings - named == Counter(), f"planted, and not found: {how}"
@@ -95,11 +95,11 @@ async def test_everything_that_was_planted_is_found_and_nothing_else_however_it_
     in_memory = isinstance(world.ground, SimulatedGround)
     for cut, bounds in CUTS.items():
         for window_names in WINDOWS[cut] if in_memory else WINDOWS[cut][-2:]:
-            assert_exact(world, await Found().audit(world.ground, bounds, window_names), f"{cut}, windows of {window_names}")
+            assert_exact(world, await RangesFound().audit(world.ground, bounds, window_names), f"{cut}, windows of {window_names}")
     names = sorted({name for _, name in world.expected} | world.undecided)
     for seed in range(2 if in_memory else 1):
         bounds = sorted(Random(seed).sample(names, len(names) // 5))
-        assert_exact(world, await Found().audit(world.ground, bounds), f"cut at names that seed {seed} chooses")
+        assert_exact(world, await RangesFound().audit(world.ground, bounds), f"cut at names that seed {seed} chooses")
     # A listing that leaves out what is there is no store's: see `test_broken.py`.
     missing = set(FindingClass) - {kind for kind, _ in world.expected} - {FindingClass.UNLISTED}
     rest = {FindingClass.CORRUPT_ROW, FindingClass.MISFILED, FindingClass.CORRUPT_BLOB, FindingClass.DESTROYED}
@@ -107,7 +107,7 @@ async def test_everything_that_was_planted_is_found_and_nothing_else_however_it_
 
 
 async def test_a_finding_says_what_is_known_of_the_blob(world: Planted) -> None:
-    found = await Found().audit(world.ground, ())
+    found = await RangesFound().audit(world.ground, ())
     for finding in found.findings:
         assert BEGINS_NS == finding.listed_ns == finding.logged_ns == finding.scanned_ns
         if finding.kind in (FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN) and finding.name not in world.undecided:

@@ -19,7 +19,7 @@ from recovery.audit.references import FeedIndex, references_of
 from recovery.audit.sweep import WINDOW_NAMES, audit_range
 from recovery.audit.verdicts import FindingClass
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
-from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, Ground, SimulatedGround, ground_of
+from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, AuditGround, SimulatedGround, ground_of
 from tests.given.feed_index import GENERATION, STORE, keep_up, perfect, publish, rows_of
 from tests.given.planted_world import CUTOFF, PAST_NS, plant
 from tiered.metadata import NS_PER_S
@@ -70,7 +70,7 @@ class CountedRows:
 
 
 async def audit(
-    ground: Ground, references: FeedReferences | None = None, bounds: Sequence[str] = (), window_names: int = WINDOW_NAMES
+    ground: AuditGround, references: FeedReferences | None = None, bounds: Sequence[str] = (), window_names: int = WINDOW_NAMES
 ) -> Seen:
     seen = Seen()
     tiers = Tiers(cast(HighVolumeBackend, CountedRows(ground.tiers.high_volume, seen.calls)), ground.tiers.long_term)
@@ -92,7 +92,7 @@ def forget_unreadable(ground: SimulatedGround) -> None:
         del stored[key]
 
 
-async def forget_unreadable_in(ground: Ground) -> None:
+async def forget_unreadable_in(ground: AuditGround) -> None:
     start: str | None = ""
     while start is not None:
         page = await ground.log.entries(start, 1000)

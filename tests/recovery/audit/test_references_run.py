@@ -22,7 +22,7 @@ from recovery.audit.run import run_audit
 from recovery.audit.work import AuditOptions, Engine, Job, PartResult, carry_out
 from recovery.feed.writer.checkpoint import store_of
 from recovery.last_audit import Audits, LastAudit, decode, encode, read_audits
-from tests.given.audited_store import OBJECTS, PLANTED, InThread, Store, found, plant
+from tests.given.audited_store import OBJECTS, PLANTED, AuditedStore, InThread, found, plant
 from tests.given.feed_index import GENERATION, publish, rows_of
 from tiered.open import open_backends
 from tiered.settings import Settings
@@ -165,7 +165,7 @@ def test_result_that_status_shows_calls_references_of_the_feed_by_their_name() -
 
 
 def test_command_says_where_the_references_came_from_and_refuses_what_it_does_not_know(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = AuditedStore(tmp_path)
     run = ("audit", "run", "--engine", "local", "--parallel", "1", "--grace", "0s", "--insist")
     store(*run, "--to", "no", "--references", "feed", code=2)
     assert "knows of no change feed: start its writer (tiered feed run)" in store.errors
@@ -186,7 +186,7 @@ def test_command_says_where_the_references_came_from_and_refuses_what_it_does_no
 def test_feed_of_findings_is_bound_to_where_the_references_come_from(tmp_path: Path) -> None:
     """A run with a feed does not find every row that breaks the format, so what it does not find is not gone."""
     pytest.importorskip("fastavro")
-    store = Store(tmp_path)
+    store = AuditedStore(tmp_path)
     run = ("audit", "run", "--engine", "local", "--parallel", "1", "--grace", "0s", "--insist", "--feed", "findings")
     store(*run, "--to", "first", code=1)
     anyio.run(feed, store.settings)

@@ -217,13 +217,13 @@ async def test_engine_that_breaks_down_is_the_reason_of_every_range_it_left(stor
     assert (await audit(store, tmp_path / "run")).complete
 
 
-class Silent(InThread):
+class SilentEngine(InThread):
     def run(self, job: Job, numbers: Sequence[int]) -> Iterator[PartResult]:
         return iter(())
 
 
 async def test_engine_that_says_nothing_is_not_believed_to_have_done_it(store: Settings, tmp_path: Path) -> None:
-    manifest = await audit(store, tmp_path / "run", Silent())
+    manifest = await audit(store, tmp_path / "run", SilentEngine())
     assert len(manifest.failures) == 5 and "in thread did not carry it out" in manifest.failures[0].error
 
 
@@ -266,7 +266,7 @@ async def test_worker_that_does_not_see_the_store_does_not_make_one(store: Setti
 # --- who interrupts --------------------------------------------------------------------------------
 
 
-class Stuck(InThread):
+class StuckEngine(InThread):
     """Does one range, and then waits to be stopped."""
 
     def __init__(self) -> None:
@@ -286,7 +286,7 @@ class Stuck(InThread):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_signal_leaves_a_run_that_goes_on_later(store: Settings, tmp_path: Path, number: int) -> None:
-    engine = Stuck()
+    engine = StuckEngine()
 
     async def interrupt() -> None:
         await anyio.to_thread.run_sync(engine.waiting.wait)
@@ -305,7 +305,7 @@ async def test_signal_leaves_a_run_that_goes_on_later(store: Settings, tmp_path:
 
 
 async def test_cancelled_run_stops_its_engine_and_goes_on_later(store: Settings, tmp_path: Path) -> None:
-    engine = Stuck()
+    engine = StuckEngine()
     async with anyio.create_task_group() as group:
         group.start_soon(audit, store, tmp_path / "run", engine)
         await anyio.to_thread.run_sync(engine.waiting.wait)

@@ -30,7 +30,7 @@ from recovery.audit.finding import Finding
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.sweep import _Logged, _Suspect, _Sweep, _Window, audit_range
 from recovery.audit.verdicts import FindingClass
-from tests.given.audit_beside_writers import Scene, first_wrong
+from tests.given.audit_beside_writers import BusyScene, first_wrong
 from tests.given.audit_grounds import BEGINS_NS, OLD_NS, SimulatedGround
 from tests.given.virtual_time import simulated
 from tiered.metadata import NS_PER_S
@@ -52,7 +52,7 @@ GRACE_S = 600.0
 def test_no_verdict_is_wrong_beside_writers_crashes_and_recovery() -> None:
     seen: Counter[str] = Counter()
     for seed in (*range(1, SEEDS + 1), *ONCE_WRONG):
-        scene = Scene(seed).play()
+        scene = BusyScene(seed).play()
         assert scene.wrong == [], f"seed {seed}"
         seen += scene.seen
     assert seen["audits"] > SEEDS, "each of them found what was planted"
@@ -61,7 +61,7 @@ def test_no_verdict_is_wrong_beside_writers_crashes_and_recovery() -> None:
 def test_no_verdict_is_wrong_with_references_from_a_feed_and_at_rest_all_verdicts_are_those_of_a_scan() -> None:
     seen: Counter[str] = Counter()
     for seed in range(1, SEEDS + 1):
-        scene = Scene(seed, fed=True).play()
+        scene = BusyScene(seed, fed=True).play()
         assert scene.wrong == [], f"seed {seed}"
         seen += scene.seen
     assert seen["audits"] > SEEDS and seen["compared"] == 3 * SEEDS
@@ -112,11 +112,11 @@ def test_without_its_order_a_verdict_is_wrong(monkeypatch: pytest.MonkeyPatch, p
 
 
 def test_without_a_log_only_the_grace_protects_what_is_under_way() -> None:
-    wrong = [seed for seed in range(1, SEEDS + 1) if Scene(seed, durable=False).play().wrong]
+    wrong = [seed for seed in range(1, SEEDS + 1) if BusyScene(seed, durable=False).play().wrong]
     assert wrong, "with a grace of 0, blobs are accused that a row names soon after"
     accused = 0
     for seed in range(1, SEEDS + 1):
-        scene = Scene(seed, durable=False, grace_s=GRACE_S).play()
+        scene = BusyScene(seed, durable=False, grace_s=GRACE_S).play()
         assert scene.wrong == [], f"seed {seed}"
         accused += len(scene.accusations)
     assert accused, "what was left by writers that died is told all the same"

@@ -18,7 +18,7 @@ from recovery.audit.verdicts import FINDINGS, FindingClass
 from recovery.audit.work import AuditOptions, Job, PartResult
 from recovery.last_audit import read_audits
 from tests.given.audit_grounds import SimulatedGround
-from tests.given.audited_store import InThread, Store, found, plant
+from tests.given.audited_store import AuditedStore, InThread, found, plant
 from tests.given.planted_world import CUTOFF
 from tests.given.planted_world import plant as plant_world
 from tiered.errors import ConfigurationError
@@ -135,7 +135,7 @@ async def test_call_that_goes_on_may_read_payloads_faster(store: Settings, tmp_p
 
 
 async def test_blobs_of_a_deleted_usecase_are_no_evidence_alone(store: Settings, tmp_path: Path) -> None:
-    planted = Store.__new__(Store)
+    planted = AuditedStore.__new__(AuditedStore)
     planted.settings, planted.store = store, store.directory  # type: ignore[assignment]
     planted.sql("DELETE FROM rows WHERE path LIKE 'other/%'")
     manifest = await run(store, tmp_path / "run", prefix="other/")
@@ -146,7 +146,7 @@ async def test_blobs_of_a_deleted_usecase_are_no_evidence_alone(store: Settings,
 
 @pytest.mark.slow
 def test_command_line_knows_prefix_usecase_and_verify(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = AuditedStore(tmp_path)
     common = ("audit", "run", "--engine", "local", "--parallel", "1", "--grace", "0s", "--insist")
     told = store(*common, "--to", str(tmp_path / "1"), "--usecase", "media", "--verify", code=1)
     assert "DATA LOSS" in told and "Only names that begin with media/ were looked at." in told

@@ -15,7 +15,7 @@ from recovery.audit.manifest import Cutoff
 from recovery.audit.show import BLOBS_MAX, NameReport, RunRecord, look_at, verdict
 from recovery.audit.verdicts import FINDINGS, FindingClass
 from recovery.cli.audit.show import lines, plain
-from tests.given.audit_grounds import BEGINS_NS, OLD_NS, EmbeddedGround, Ground, SimulatedGround, embedded_ground, ground_of
+from tests.given.audit_grounds import BEGINS_NS, OLD_NS, AuditGround, EmbeddedGround, SimulatedGround, embedded_ground, ground_of
 from tests.given.planted_world import GRACE_S, Planted, plant
 from tiered.errors import ConfigurationError, InvalidRequestError
 from tiered.open import Backends
@@ -31,19 +31,19 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def looking(ground: Ground, name: str, grace_s: float = GRACE_S) -> NameReport:
+async def looking(ground: AuditGround, name: str, grace_s: float = GRACE_S) -> NameReport:
     settings = Settings(directory=Path("nowhere"), changelog="sqlite")
     return await look_at(Backends(ground.tiers, ground.log), name, settings, Cutoff(as_of_ns=BEGINS_NS, grace_s=grace_s), ground.clock)
 
 
 @pytest.fixture(params=["simulated", "embedded", "emulators"])
-async def ground(request: pytest.FixtureRequest, anyio_backend: object, tmp_path: Path) -> AsyncIterator[Ground]:
+async def ground(request: pytest.FixtureRequest, anyio_backend: object, tmp_path: Path) -> AsyncIterator[AuditGround]:
     async with ground_of(request.param, request, tmp_path) as ground:
         yield ground
 
 
 @pytest.mark.slow
-async def test_each_name_of_a_planted_world_is_called_what_the_audit_calls_it(ground: Ground) -> None:
+async def test_each_name_of_a_planted_world_is_called_what_the_audit_calls_it(ground: AuditGround) -> None:
     world = await plant(ground)
     for kind, name in _chosen(world, ground):
         looked = await looking(ground, name)
@@ -58,7 +58,7 @@ async def test_each_name_of_a_planted_world_is_called_what_the_audit_calls_it(gr
         assert looked.is_known
 
 
-def _chosen(world: Planted, ground: Ground) -> list[tuple[FindingClass, str]]:
+def _chosen(world: Planted, ground: AuditGround) -> list[tuple[FindingClass, str]]:
     """All that has a name of its own; where that takes long, of each kind and usecase one."""
     # A blob that only a damaged row elsewhere names cannot be told from one that nothing names.
     found = [
@@ -69,7 +69,7 @@ def _chosen(world: Planted, ground: Ground) -> list[tuple[FindingClass, str]]:
     return list({(kind, name.partition("/")[0]): (kind, name) for kind, name in found}.values())
 
 
-async def test_referenced_object_shows_its_row_and_its_blob(ground: Ground) -> None:
+async def test_referenced_object_shows_its_row_and_its_blob(ground: AuditGround) -> None:
     world = Planted(ground)
     name = await world.object("a/objects/k")
     for given in ("a/objects/k", name):
@@ -83,7 +83,7 @@ async def test_referenced_object_shows_its_row_and_its_blob(ground: Ground) -> N
         assert (looked.findings, looked.more, verdict(looked)) == ((), False, WHOLE)
 
 
-async def test_both_readings_of_a_name_are_tried(ground: Ground) -> None:
+async def test_both_readings_of_a_name_are_tried(ground: AuditGround) -> None:
     world = Planted(ground)
     name = await world.revision(FindingClass.REFERENCED, "both/objects/k")
     await ground.legacy_row(name, None, empty=True)
@@ -94,7 +94,7 @@ async def test_both_readings_of_a_name_are_tried(ground: Ground) -> None:
     assert [(blob.name, blob.kind) for blob in looked.blobs] == [(name, FindingClass.REFERENCED)]
 
 
-async def test_blob_of_a_change_in_flight_is_shown_with_the_entry_that_names_it(ground: Ground) -> None:
+async def test_blob_of_a_change_in_flight_is_shown_with_the_entry_that_names_it(ground: AuditGround) -> None:
     world = Planted(ground)
     new, old = [await world.revision(FindingClass.ORPHAN, "a/objects/k") for _ in range(2)]
     change = Change(world.id(), "a/objects/k", new, old)
@@ -113,7 +113,7 @@ async def test_blob_of_a_change_in_flight_is_shown_with_the_entry_that_names_it(
         assert looked.findings == ()
 
 
-async def test_unreadable_entry_is_shown_with_the_blob_of_its_revision(ground: Ground) -> None:
+async def test_unreadable_entry_is_shown_with_the_blob_of_its_revision(ground: AuditGround) -> None:
     world = Planted(ground)
     name = await world.revision(FindingClass.IN_FLIGHT, "a/objects/k")
     key = f"{LOG_PREFIX}{name.rpartition('/')[2]}"
@@ -126,7 +126,7 @@ async def test_unreadable_entry_is_shown_with_the_blob_of_its_revision(ground: G
     assert [blob.kind for blob in looked.blobs] == [FindingClass.IN_FLIGHT]
 
 
-async def test_grace_decides_who_is_too_young(ground: Ground) -> None:
+async def test_grace_decides_who_is_too_young(ground: AuditGround) -> None:
     await Planted(ground).revision(FindingClass.ORPHAN, "a/objects/k", BEGINS_NS - 7200 * 10**9)
     ground.clock.now_ns = BEGINS_NS
     assert [blob.kind for blob in (await looking(ground, "a/objects/k")).blobs] == [FindingClass.TOO_YOUNG]
@@ -143,7 +143,7 @@ async def test_entry_whose_blob_is_not_there_yet_is_shown_with_its_object() -> N
     assert (await looking(ground, "a/objects/other")).entries == ()
 
 
-async def test_row_of_marks_alone_and_of_an_inline_object_are_told(ground: Ground) -> None:
+async def test_row_of_marks_alone_and_of_an_inline_object_are_told(ground: AuditGround) -> None:
     token = Planted(ground).id()
     await ground.refuse("a/objects/k", token)
     [row] = (await looking(ground, "a/objects/k")).rows
@@ -154,7 +154,7 @@ async def test_row_of_marks_alone_and_of_an_inline_object_are_told(ground: Groun
     assert row.token
 
 
-async def test_dangling_tombstone_is_told_with_its_row_and_a_remedy(ground: Ground) -> None:
+async def test_dangling_tombstone_is_told_with_its_row_and_a_remedy(ground: AuditGround) -> None:
     world = Planted(ground)
     await world.dangling("a/objects/k")
     [(_, target)] = world.expected
@@ -167,7 +167,7 @@ async def test_dangling_tombstone_is_told_with_its_row_and_a_remedy(ground: Grou
 
 
 @pytest.mark.parametrize("ground", ["emulators"], indirect=True)
-async def test_blob_that_soft_delete_keeps_is_told_with_the_command_that_restores_it(ground: Ground) -> None:
+async def test_blob_that_soft_delete_keeps_is_told_with_the_command_that_restores_it(ground: AuditGround) -> None:
     world = Planted(ground)
     blobs = ground.tiers.long_term
     for path, keeps in (("a/objects/k", True), ("a/objects/it's", True), ("a/objects/k*", False), ("a/objects/k\x1b", False)):
@@ -187,7 +187,7 @@ async def test_blob_that_soft_delete_keeps_is_told_with_the_command_that_restore
 
 
 @pytest.mark.parametrize("ground", ["emulators"], indirect=True)
-async def test_nothing_to_restore_is_told_and_so_is_not_knowing(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_to_restore_is_told_and_so_is_not_knowing(ground: AuditGround, monkeypatch: pytest.MonkeyPatch) -> None:
     await Planted(ground).dangling("a/objects/k")
     assert "keeps no deleted generation" in (await looking(ground, "a/objects/k")).blobs[0].remedy[0]
 
@@ -200,7 +200,7 @@ async def test_nothing_to_restore_is_told_and_so_is_not_knowing(ground: Ground, 
     assert looked.blobs[0].remedy == ("whether the bucket keeps a deleted generation is not known: not allowed",)
 
 
-async def test_nothing_is_said_of_a_name_that_is_not_there(ground: Ground) -> None:
+async def test_nothing_is_said_of_a_name_that_is_not_there(ground: AuditGround) -> None:
     await Planted(ground).object("a/objects/k2")
     looked = await looking(ground, "a/objects/k")
     assert (looked.is_known, looked.findings, looked.blobs, looked.entries) == (False, (), (), ())
@@ -208,7 +208,7 @@ async def test_nothing_is_said_of_a_name_that_is_not_there(ground: Ground) -> No
     assert verdict(looked) == "there is nothing of this name"
 
 
-async def test_more_blobs_than_are_shown_are_told(ground: Ground) -> None:
+async def test_more_blobs_than_are_shown_are_told(ground: AuditGround) -> None:
     world = Planted(ground)
     for number in range(BLOBS_MAX):
         await world.revision(FindingClass.ORPHAN, f"a/objects/k{'/x' * (number % 2)}")

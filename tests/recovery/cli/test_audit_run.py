@@ -14,7 +14,7 @@ from recovery.audit.verdicts import MEANING, FindingClass
 from recovery.cli.audit.console import PipedConsole
 from recovery.cli.audit.ending import finish
 from recovery.cli.audit.output import SENTENCES_MAX, show_summary
-from tests.given.audited_store import Store
+from tests.given.audited_store import AuditedStore
 from tests.given.command_line import shell, unwritable
 
 RUN = ("audit", "run", "--engine", "local", "--parallel", "1", "--to", "run")
@@ -22,15 +22,15 @@ NOW = ("--grace", "0s", "--insist")
 
 
 @pytest.fixture(scope="module")
-def tiered(tmp_path_factory: pytest.TempPathFactory) -> Store:
+def tiered(tmp_path_factory: pytest.TempPathFactory) -> AuditedStore:
     """With a run that has ended in `run`: what is asked of it again takes no worker."""
-    store = Store(tmp_path_factory.mktemp("command"))
+    store = AuditedStore(tmp_path_factory.mktemp("command"))
     assert "DATA LOSS: 1 dangling tombstone" in store(*RUN, *NOW, code=1)
     return store
 
 
 @pytest.mark.slow
-def test_manifest_is_printed_as_json_and_the_rest_on_stderr(tiered: Store) -> None:
+def test_manifest_is_printed_as_json_and_the_rest_on_stderr(tiered: AuditedStore) -> None:
     assert json.loads(tiered(*RUN, "--json", code=1)) == json.loads((tiered.directory / "run" / "manifest.json").read_text())
     audit_of, to, again = tiered.errors.splitlines()
     assert [audit_of, to] == [f"audit of directory {tiered.store}, changelog sqlite", "to run, on local"]
@@ -40,7 +40,7 @@ def test_manifest_is_printed_as_json_and_the_rest_on_stderr(tiered: Store) -> No
     assert json.loads(tiered("audit", "plan", "--json"))["cutoff"]["grace_s"] == 86_400 and tiered.errors == ""
 
 
-def test_run_keeps_its_grace_and_who_asks_for_another_hears_of_it(tiered: Store) -> None:
+def test_run_keeps_its_grace_and_who_asks_for_another_hears_of_it(tiered: AuditedStore) -> None:
     assert tiered(*RUN, "--grace", "48h", code=2) == ""
     assert "holds a run with a grace of 0 s, fixed when it began: leave the grace out" in tiered.errors
     tiered(*RUN, *NOW, code=1)
@@ -57,7 +57,7 @@ def test_run_keeps_its_grace_and_who_asks_for_another_hears_of_it(tiered: Store)
     (["--verify-rate", "nan", "--verify"], "--verify-rate nan is no rate"), (["--price", "1e300"], "--price 1e+300 is no price"),
     (["--since", "run"], "is the run itself"), (["--since", " "], "is empty"),
 ])  # fmt: skip
-def test_nonsense_ends_with_2_and_says_what_is_wrong_with_it(tiered: Store, arguments: list[str], says: str) -> None:
+def test_nonsense_ends_with_2_and_says_what_is_wrong_with_it(tiered: AuditedStore, arguments: list[str], says: str) -> None:
     assert tiered(*RUN, *arguments, code=2) == ""
     assert says in tiered.errors
 
@@ -66,7 +66,7 @@ def test_nonsense_ends_with_2_and_says_what_is_wrong_with_it(tiered: Store, argu
     "run --to run --engine local", "run --to run --engine local --json", "plan", "plan --json", "show x",
 ])  # fmt: skip
 @pytest.mark.parametrize("how", ["closed", "full"])
-def test_verdict_that_nobody_could_read_is_none(tiered: Store, arguments: str, how: str) -> None:
+def test_verdict_that_nobody_could_read_is_none(tiered: AuditedStore, arguments: str, how: str) -> None:
     """Neither clean (0) nor findings (1), the codes that Python and rich have for this."""
     with unwritable(how) as stdout:
         tiered("audit", *arguments.split(), stdout=stdout, code=2)
@@ -74,24 +74,24 @@ def test_verdict_that_nobody_could_read_is_none(tiered: Store, arguments: str, h
 
 @pytest.mark.slow
 @pytest.mark.parametrize("output", ["| head -c 0", "> /dev/full"])
-def test_verdict_of_a_process_that_nobody_could_read_is_none(tiered: Store, output: str) -> None:
+def test_verdict_of_a_process_that_nobody_could_read_is_none(tiered: AuditedStore, output: str) -> None:
     done = shell(tiered, f"cd {tiered.directory}; tiered audit run --to run --engine local {output}")
     assert done.returncode == 2 and b"Traceback" not in done.stderr
 
 
 @pytest.mark.slow
-def test_stdout_that_is_closed_is_no_error(tiered: Store) -> None:
+def test_stdout_that_is_closed_is_no_error(tiered: AuditedStore) -> None:
     done = shell(tiered, f"cd {tiered.directory}; tiered audit run --engine local --to run >&-")
     assert done.returncode == 1 and done.stderr.decode().splitlines()[1] == "to run, on local"
 
 
-def test_names_that_would_steer_a_terminal_are_spelt_out(tiered: Store, tmp_path: Path) -> None:
+def test_names_that_would_steer_a_terminal_are_spelt_out(tiered: AuditedStore, tmp_path: Path) -> None:
     (tmp_path / "\x1b[31m").symlink_to(tiered.directory / "run")
     shown = tiered("audit", "run", "--engine", "local", "--to", str(tmp_path / "\x1b[31m"), code=1)
     assert "\x1b" not in shown + tiered.errors and "\\u001b[31m/report.html" in shown
 
 
-def test_pipe_gets_a_line_for_each_class_whatever_the_width(tiered: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipe_gets_a_line_for_each_class_whatever_the_width(tiered: AuditedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tiered.environment, "COLUMNS", "10")
     shown = tiered(*RUN, code=1)
     assert "DATA LOSS: 1 dangling tombstone names a blob that is gone." in shown
@@ -100,7 +100,7 @@ def test_pipe_gets_a_line_for_each_class_whatever_the_width(tiered: Store, monke
 
 
 @pytest.mark.parametrize("width", [36, 60, 200])
-def test_narrow_terminal_cuts_no_class_and_no_figure(tiered: Store, width: int) -> None:
+def test_narrow_terminal_cuts_no_class_and_no_figure(tiered: AuditedStore, width: int) -> None:
     said = PipedConsole(file=StringIO(), width=width, force_terminal=True, color_system=None, soft_wrap=True)
     manifest = parse_manifest((tiered.directory / "run" / "manifest.json").read_bytes(), "run")
     show_summary(said, manifest, "run", 0.02)
@@ -109,15 +109,15 @@ def test_narrow_terminal_cuts_no_class_and_no_figure(tiered: Store, width: int) 
         assert figures in shown
 
 
-def test_commands_of_the_report_name_the_store_that_was_named(tiered: Store) -> None:
+def test_commands_of_the_report_name_the_store_that_was_named(tiered: AuditedStore) -> None:
     assert f"tiered -d {tiered.store} audit delete" in (tiered.directory / "run" / "report.html").read_text()
 
 
-def test_summary_says_of_which_time_it_is(tiered: Store) -> None:
+def test_summary_says_of_which_time_it_is(tiered: AuditedStore) -> None:
     assert "\nAs of 20" in tiered(*RUN, code=1) and "blobs younger than 0 s then were not judged." in tiered(*RUN, code=1)
 
 
-def test_summary_of_a_clean_run_says_once_what_was_read(tiered: Store) -> None:
+def test_summary_of_a_clean_run_says_once_what_was_read(tiered: AuditedStore) -> None:
     said = PipedConsole(file=StringIO(), width=200)
     manifest = parse_manifest((tiered.directory / "run" / "manifest.json").read_bytes(), "run")
     show_summary(said, manifest.model_copy(update={"totals": {}}), "run", 0.02)
@@ -125,7 +125,7 @@ def test_summary_of_a_clean_run_says_once_what_was_read(tiered: Store) -> None:
     assert "\nClean: " in shown and shown.count("No payload was read") == 1
 
 
-def test_summary_has_a_bound_and_says_what_it_leaves_out(tiered: Store) -> None:
+def test_summary_has_a_bound_and_says_what_it_leaves_out(tiered: AuditedStore) -> None:
     said = PipedConsole(file=StringIO(), width=200)
     manifest = parse_manifest((tiered.directory / "run" / "manifest.json").read_bytes(), "run")
     many = tuple(f"it-{number}" for number in range(SENTENCES_MAX + 9))
@@ -136,7 +136,7 @@ def test_summary_has_a_bound_and_says_what_it_leaves_out(tiered: Store) -> None:
 
 
 @pytest.mark.parametrize("command", [["delete", "", "--class", "orphan"], ["restore", " "], ["show", "x", "--from", ""]])
-def test_directory_without_a_name_is_not_the_current_one(tiered: Store, command: list[str]) -> None:
+def test_directory_without_a_name_is_not_the_current_one(tiered: AuditedStore, command: list[str]) -> None:
     """As of a variable of the shell that is not set."""
     assert tiered("audit", *command, code=2) == ""
     assert "the run directory is empty: give a path" in tiered.errors
@@ -149,8 +149,8 @@ def test_directory_without_a_name_is_not_the_current_one(tiered: Store, command:
     ["run", "--engine", "local", "--prefix", "u" * 1025], ["delete", "run", "--class", "orphan", "--quarantine", "\udcff"],
     ["delete", "run", "--class", "orphan", "--quarantine", "a/../b"], ["delete", "run", "--class", "orphan", "--quarantine", "a//b"],
 ])  # fmt: skip
-def test_text_that_can_name_nothing_ends_with_a_sentence(tiered: Store, command: list[str]) -> None:
-    """The first ones are bytes that are no UTF-8. `Store` sees to it that there is no traceback."""
+def test_text_that_can_name_nothing_ends_with_a_sentence(tiered: AuditedStore, command: list[str]) -> None:
+    """The first ones are bytes that are no UTF-8. `AuditedStore` sees to it that there is no traceback."""
     assert tiered("audit", *command, code=2) == ""
     assert tiered.errors.splitlines()[-1].startswith("tiered: ") and "\udcff" not in tiered.errors
 
@@ -164,7 +164,7 @@ def test_bug_is_no_finding(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended.value.exit_code == 2 and "ZeroDivisionError" in capsys.readouterr().err
 
 
-def test_wrong_uses_of_an_inventory_report_are_refused_in_a_sentence(tiered: Store, tmp_path: Path) -> None:
+def test_wrong_uses_of_an_inventory_report_are_refused_in_a_sentence(tiered: AuditedStore, tmp_path: Path) -> None:
     report = str(tmp_path / "report")
     for arguments, said in (
         (("--export", "x"), "--export is of an audit with --inventory: give the inventory report, too"),

@@ -10,18 +10,18 @@ import pytest
 
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
-from tests.given.audited_store import Store, audit
+from tests.given.audited_store import AuditedStore, audit
 from tiered.open import open_backends
 
 WHOLE, ORPHANED, DANGLING = ("media/objects/day/00", "media/objects/day/02", "media/objects/day/05")
 
 
 @pytest.fixture
-def tiered(tmp_path: Path) -> Store:
-    return Store(tmp_path)
+def tiered(tmp_path: Path) -> AuditedStore:
+    return AuditedStore(tmp_path)
 
 
-def test_object_with_nothing_wrong_is_shown_by_its_path_and_by_its_blob(tiered: Store) -> None:
+def test_object_with_nothing_wrong_is_shown_by_its_path_and_by_its_blob(tiered: AuditedStore) -> None:
     shown = tiered.show(WHOLE)
     assert shown.startswith(f"{WHOLE}: no fault was found: its row names a blob that is there, and whose payload matches its checksum\n")
     told = json.loads(tiered.show(WHOLE, "--json"))
@@ -34,7 +34,7 @@ def test_object_with_nothing_wrong_is_shown_by_its_path_and_by_its_blob(tiered: 
         assert each in shown
 
 
-def test_orphan_is_a_finding_unless_it_is_young(tiered: Store) -> None:
+def test_orphan_is_a_finding_unless_it_is_young(tiered: AuditedStore) -> None:
     assert "orphan: nothing names it" in tiered.show(ORPHANED, code=1).splitlines()[0]
     young = json.loads(tiered("audit", "show", ORPHANED, "--json"))
     assert [blob["kind"] for blob in young["blobs"]] == ["too_young"]
@@ -42,13 +42,13 @@ def test_orphan_is_a_finding_unless_it_is_young(tiered: Store) -> None:
     assert young["findings"] == []
 
 
-def test_dangling_tombstone_is_a_finding_without_a_copy_to_restore(tiered: Store) -> None:
+def test_dangling_tombstone_is_a_finding_without_a_copy_to_restore(tiered: AuditedStore) -> None:
     shown = tiered.show(DANGLING, code=1)
     assert shown.startswith(f"{DANGLING}: dangling: ")
     assert "nothing keeps what was deleted here" in shown
 
 
-def test_blob_of_a_change_in_flight_is_shown_with_its_entry(tiered: Store) -> None:
+def test_blob_of_a_change_in_flight_is_shown_with_its_entry(tiered: AuditedStore) -> None:
     name = json.loads(tiered.show(ORPHANED, "--json", code=1))["blobs"][0]["name"]
 
     async def record() -> None:
@@ -61,17 +61,17 @@ def test_blob_of_a_change_in_flight_is_shown_with_its_entry(tiered: Store) -> No
     assert [(entry["new"], entry["standing"]) for entry in told["entries"]] == [(name, "held")]
 
 
-def test_corrupt_row_is_a_finding(tiered: Store) -> None:
+def test_corrupt_row_is_a_finding(tiered: AuditedStore) -> None:
     tiered.sql(f"UPDATE rows SET target = CAST(X'FE' AS TEXT) WHERE path = '{WHOLE}'")
     told = json.loads(tiered.show(WHOLE, "--json", code=1))
     assert (told["rows"][0]["state"], told["rows"][0]["kind"]) == ("corrupt", "corrupt_row")
 
 
-def test_name_that_is_not_there_is_no_finding(tiered: Store) -> None:
+def test_name_that_is_not_there_is_no_finding(tiered: AuditedStore) -> None:
     assert tiered.show("media/objects/day/99").startswith("media/objects/day/99: there is nothing of this name\n")
 
 
-def test_findings_of_a_run_are_shown_beside(tiered: Store, tmp_path: Path) -> None:
+def test_findings_of_a_run_are_shown_beside(tiered: AuditedStore, tmp_path: Path) -> None:
     to = tmp_path / "run"
     manifest = anyio.run(audit, tiered.settings, to)
     # Without a grace of its own it takes the run's, which is none.
@@ -93,7 +93,7 @@ def test_findings_of_a_run_are_shown_beside(tiered: Store, tmp_path: Path) -> No
     assert "it did not get to this name" in shown and "findings/range-000000.parquet is not there" in shown
 
 
-def test_run_whose_evidence_is_doubtful_says_so_and_ends_with_2(tiered: Store, tmp_path: Path) -> None:
+def test_run_whose_evidence_is_doubtful_says_so_and_ends_with_2(tiered: AuditedStore, tmp_path: Path) -> None:
     to = tmp_path / "run"
     anyio.run(audit, tiered.settings, to)
     manifest = json.loads((to / "manifest.json").read_text())
@@ -104,7 +104,7 @@ def test_run_whose_evidence_is_doubtful_says_so_and_ends_with_2(tiered: Store, t
     assert json.loads(tiered("audit", "show", WHOLE, "--from", str(to), "--json", code=2))["run"]["doubts"]
 
 
-def test_run_of_another_store_is_refused(tiered: Store, tmp_path: Path) -> None:
+def test_run_of_another_store_is_refused(tiered: AuditedStore, tmp_path: Path) -> None:
     anyio.run(audit, tiered.settings, tmp_path / "run")
     tiered.store.rename(tmp_path / "moved")
     tiered.store = tmp_path / "moved"
@@ -117,18 +117,18 @@ def test_run_of_another_store_is_refused(tiered: Store, tmp_path: Path) -> None:
     ([WHOLE, "--grace", "soon"], "36h"),
     ([WHOLE, "--from", "nowhere"], "holds no run of an audit"),
 ])
-def test_what_cannot_be_told_ends_with_2_and_a_sentence(tiered: Store, arguments: list[str], says: str) -> None:
+def test_what_cannot_be_told_ends_with_2_and_a_sentence(tiered: AuditedStore, arguments: list[str], says: str) -> None:
     assert tiered("audit", "show", *arguments, code=2) == ""
     assert says in tiered.errors
     assert tiered.errors.count("\n") == 1
 
 
-def test_store_that_is_not_there_ends_with_2(tiered: Store, tmp_path: Path) -> None:
+def test_store_that_is_not_there_ends_with_2(tiered: AuditedStore, tmp_path: Path) -> None:
     tiered.store = tmp_path / "nowhere"
     assert tiered("audit", "show", WHOLE, code=2) == ""
     assert "there is no store" in tiered.errors
 
 
-def test_changelog_that_is_not_kept_is_told(tiered: Store, tmp_path: Path) -> None:
+def test_changelog_that_is_not_kept_is_told(tiered: AuditedStore, tmp_path: Path) -> None:
     (tmp_path / "store.yaml").write_text("directory: store\nchangelog: noop\n")
     assert "changelog  none is kept" in tiered("--config", "store.yaml", "audit", "show", WHOLE, store=False)

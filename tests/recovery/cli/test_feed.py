@@ -350,7 +350,7 @@ def test_follow_prints_what_comes_while_it_looks(tiered: Command, monkeypatch: p
     lines, slept = PUBLISHED.splitlines(keepends=True), 0.0
     waiting = iter(lines)
 
-    class Runtime:
+    class StoppedRuntime:
         def monotonic(self) -> float:
             return slept
 
@@ -360,7 +360,7 @@ def test_follow_prints_what_comes_while_it_looks(tiered: Command, monkeypatch: p
             with (parts / "feed").open("a") as file:
                 file.write(next(waiting, ""))
 
-    monkeypatch.setattr(feed, "SystemRuntime", Runtime)
+    monkeypatch.setattr(feed, "SystemRuntime", StoppedRuntime)
     monkeypatch.setattr(feed, "BREATHE_EVERY", 2)
     assert tiered("feed", "follow", "parts", "--until-idle", "5") == PUBLISHED
     assert len(lines) * feed.LOOK_EVERY_S < slept < 10 and tiered.errors == ""

@@ -16,7 +16,7 @@ from prometheus_client import Gauge
 from recovery.http.app import FILES
 from recovery.status.as_json import as_json
 from recovery.status.known import Status
-from tests.given.shown_status import BROKEN_KEY, NAME, SERVICES, STUCK_ID, Shown, fed, healthy, stuck, unanswered
+from tests.given.shown_status import BROKEN_KEY, NAME, SERVICES, STUCK_ID, ShownStatus, fed, healthy, stuck, unanswered
 from tiered.errors import ConfigurationError, CorruptRecordError, UnavailableError
 
 pytestmark = pytest.mark.anyio
@@ -25,12 +25,12 @@ ADDRESSES = ["/healthz", "/readyz", "/metrics", "/status.json", "/recent.json", 
 
 
 @asynccontextmanager
-async def client(shown: Shown) -> AsyncIterator[httpx.AsyncClient]:
+async def client(shown: ShownStatus) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(shown.app), base_url="http://localhost:9464") as browser:
         yield browser
 
 
-async def get(shown: Shown, address: str) -> httpx.Response:
+async def get(shown: ShownStatus, address: str) -> httpx.Response:
     async with client(shown) as browser:
         return await browser.get(address)
 
@@ -40,7 +40,7 @@ async def get(shown: Shown, address: str) -> httpx.Response:
 
 @pytest.mark.parametrize("address", ADDRESSES)
 async def test_every_address_answers_get_and_head_and_refuses_all_that_could_change_something(address: str) -> None:
-    shown = Shown()
+    shown = ShownStatus()
     await shown.sample()
     async with client(shown) as browser:
         got, head = await browser.get(address), await browser.head(address)
@@ -53,7 +53,7 @@ async def test_every_address_answers_get_and_head_and_refuses_all_that_could_cha
 
 @pytest.mark.parametrize("address", [*ADDRESSES, "/nothing", "/audits/x"])
 async def test_every_answer_keeps_a_browser_from_loading_guessing_and_telling(address: str) -> None:
-    for answer in (await get(Shown(), address), await posted(address)):
+    for answer in (await get(ShownStatus(), address), await posted(address)):
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy and "script-src 'self'" in policy and "unsafe" not in policy
         assert answer.headers["x-content-type-options"] == "nosniff"
@@ -62,7 +62,7 @@ async def test_every_answer_keeps_a_browser_from_loading_guessing_and_telling(ad
 
 
 async def posted(address: str) -> httpx.Response:
-    async with client(Shown()) as browser:
+    async with client(ShownStatus()) as browser:
         return await browser.post(address)
 
 
@@ -71,7 +71,7 @@ async def posted(address: str) -> httpx.Response:
     ["/nothing", "/page", "/page/page.js", "/../app.py", "/uplot/LICENSE", "/uplot/%2e%2e/%2e%2e/app.py", "//etc/passwd"],
 )
 async def test_there_is_nothing_at_other_addresses(address: str) -> None:
-    assert (await get(Shown(), address)).status_code == 404
+    assert (await get(ShownStatus(), address)).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,12 @@ async def test_there_is_nothing_at_other_addresses(address: str) -> None:
      ("localhost.evil.example", 421), ("127.0.0.1.evil.example:9464", 421)],
 )  # fmt: skip
 async def test_on_this_machine_alone_only_its_own_names_are_answered(host: str, code: int) -> None:
-    async with client(Shown(hosts={"localhost", "127.0.0.1", "::1"})) as browser:
+    async with client(ShownStatus(hosts={"localhost", "127.0.0.1", "::1"})) as browser:
         assert (await browser.get("/healthz", headers={"host": host})).status_code == code
 
 
 async def test_an_error_of_the_server_says_nothing_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = Shown()
+    shown = ShownStatus()
     monkeypatch.setattr(type(shown.view), "recent", lambda _: 1 / 0)
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(shown.app, raise_app_exceptions=False), base_url="http://localhost"
@@ -100,12 +100,12 @@ async def test_an_error_of_the_server_says_nothing_of_itself(monkeypatch: pytest
 
 
 async def test_alive_even_if_nothing_else_is() -> None:
-    shown = Shown(UnavailableError("down"))
+    shown = ShownStatus(UnavailableError("down"))
     assert (await get(shown, "/healthz")).text == "alive\n"
 
 
 async def test_ready_once_every_service_and_a_pass_answered() -> None:
-    shown = Shown()
+    shown = ShownStatus()
     shown.worker.answered_at = None
     early = await get(shown, "/readyz")
     assert early.status_code == 503
@@ -117,7 +117,7 @@ async def test_ready_once_every_service_and_a_pass_answered() -> None:
 
 
 async def test_not_ready_while_a_service_is_down_while_passes_stand_still_and_while_it_stops() -> None:
-    shown = Shown()
+    shown = ShownStatus()
     shown.down["long-term tier"] = UnavailableError("connection refused")
     await shown.sample()
     shown.runtime.now += 3600
@@ -130,7 +130,7 @@ async def test_not_ready_while_a_service_is_down_while_passes_stand_still_and_wh
 
 
 async def test_a_service_that_answers_with_something_corrupt_does_answer() -> None:
-    shown = Shown()
+    shown = ShownStatus()
     shown.down["high-volume tier"] = CorruptRecordError("the row ~reach breaks the format")
     await shown.sample()
     assert (await get(shown, "/readyz")).status_code == 200
@@ -140,7 +140,7 @@ async def test_a_service_that_answers_with_something_corrupt_does_answer() -> No
 
 
 async def test_the_status_is_that_of_the_command_with_its_age() -> None:
-    shown = Shown(stuck(), show_objects=True)
+    shown = ShownStatus(stuck(), show_objects=True)
     await shown.sample()
     shown.runtime.now += 4
     said = (await get(shown, "/status.json")).json()
@@ -150,14 +150,14 @@ async def test_the_status_is_that_of_the_command_with_its_age() -> None:
 
 
 async def test_before_the_first_look_it_says_that_nothing_is_known() -> None:
-    said = (await get(Shown(), "/status.json")).json()
+    said = (await get(ShownStatus(), "/status.json")).json()
     assert said["level"] == "unknown"
     assert "no figures yet" in said["headline"]
     assert said["sample"]["age_s"] is None and said["sample"]["stale"]
 
 
 async def test_if_even_the_first_look_fails_it_says_why_and_what_to_type() -> None:
-    shown = Shown(unanswered())
+    shown = ShownStatus(unanswered())
     await shown.sample()
     said = (await get(shown, "/status.json")).json()
     assert said["level"] == "unknown"
@@ -167,7 +167,7 @@ async def test_if_even_the_first_look_fails_it_says_why_and_what_to_type() -> No
 
 
 async def test_when_the_changelog_goes_away_the_last_figures_stay_with_their_age_and_the_level_is_unknown() -> None:
-    shown = Shown()
+    shown = ShownStatus()
     await shown.sample()
     shown.status = unanswered()
     shown.runtime.now += 300
@@ -188,7 +188,7 @@ async def test_when_the_changelog_goes_away_the_last_figures_stay_with_their_age
 @pytest.mark.parametrize(("status", "pause_s"), [(healthy(), 40), (unanswered(), 10)])
 async def test_a_long_look_is_followed_by_a_long_rest_unless_it_found_nothing(status: Status, pause_s: float) -> None:
     """The end of an outage is seen soon."""
-    shown = Shown(status)
+    shown = ShownStatus(status)
 
     async def slow() -> None:
         shown.runtime.now += 10
@@ -208,7 +208,7 @@ async def test_a_long_look_is_followed_by_a_long_rest_unless_it_found_nothing(st
 
 
 async def test_old_figures_say_nothing_of_the_feed_of_now_and_errors_of_sinks_hide_names() -> None:
-    shown = Shown(fed())
+    shown = ShownStatus(fed())
     await shown.sample()
     said = shown.view.status()
     assert said is not None
@@ -221,7 +221,7 @@ async def test_old_figures_say_nothing_of_the_feed_of_now_and_errors_of_sinks_hi
 
 
 async def test_figures_that_no_look_renews_go_stale_without_any_error() -> None:
-    shown = Shown()
+    shown = ShownStatus()
     await shown.sample()
     shown.runtime.now += 61
     said = (await get(shown, "/status.json")).json()
@@ -233,7 +233,7 @@ async def test_figures_that_no_look_renews_go_stale_without_any_error() -> None:
 
 async def test_the_age_of_the_figures_follows_no_clock_that_somebody_sets() -> None:
     """Figures that are ten minutes old look new if the clock was set back by an hour, and nobody would be told."""
-    shown = Shown()
+    shown = ShownStatus()
     shown.runtime.now += 30
     assert shown.view.age_s() == 30, "none yet: since the server began to look"
     await shown.sample()
@@ -242,7 +242,7 @@ async def test_the_age_of_the_figures_follows_no_clock_that_somebody_sets() -> N
 
 
 async def test_a_tier_that_is_down_is_told_first() -> None:
-    shown = Shown()
+    shown = ShownStatus()
     shown.down["long-term tier"] = UnavailableError("connection refused")
     await shown.sample()
     said = (await get(shown, "/status.json")).json()
@@ -253,7 +253,7 @@ async def test_a_tier_that_is_down_is_told_first() -> None:
 
 async def test_a_full_disk_is_told_although_every_question_is_answered() -> None:
     """Reads succeed on a full disk, and so does the cheap question. Only recovery's own writes fail."""
-    shown = Shown()
+    shown = ShownStatus()
     await shown.sample()
     shown.worker.outages.suspect("changelog", UnavailableError("the disk is full: free some space"))
     shown.worker.outages.confirm()
@@ -273,7 +273,7 @@ async def test_a_full_disk_is_told_although_every_question_is_answered() -> None
 
 
 async def test_a_daemon_that_may_not_delete_says_why_and_names_no_object() -> None:
-    shown = Shown()
+    shown = ShownStatus()
     await shown.sample()
     refusal = ConfigurationError(f"the bucket refuses to delete {NAME}/{STUCK_ID}: grant roles/storage.objectUser")
     shown.worker.outages.suspect("long_term", refusal)
@@ -286,7 +286,7 @@ async def test_a_daemon_that_may_not_delete_says_why_and_names_no_object() -> No
 @pytest.mark.parametrize("answered", [True, False])
 async def test_a_daemon_that_does_nothing_is_not_green(answered: bool) -> None:
     """Its reports go on, so it counts as alive, and nothing waits yet: `/readyz` said 503 beside a green page."""
-    shown = Shown()
+    shown = ShownStatus()
     if not answered:
         shown.worker.answered_at = None
     shown.runtime.now += 200
@@ -302,7 +302,7 @@ async def test_a_daemon_that_does_nothing_is_not_green(answered: bool) -> None:
 
 async def test_an_outage_that_nobody_met_again_is_over() -> None:
     """Another daemon did the work that was refused here, so this one never learns that it is allowed now."""
-    shown = Shown()
+    shown = ShownStatus()
     shown.worker.outages.suspect("long_term", ConfigurationError("not allowed"))
     shown.worker.outages.confirm()
     shown.runtime.now += 3600
@@ -312,7 +312,7 @@ async def test_an_outage_that_nobody_met_again_is_over() -> None:
 
 
 async def test_a_bug_in_a_look_is_shown_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    shown = Shown(ZeroDivisionError("a bug"))
+    shown = ShownStatus(ZeroDivisionError("a bug"))
     await shown.sample()
     await shown.sample()
     assert (await get(shown, "/status.json")).json()["sample"]["error"] == "a bug"
@@ -322,7 +322,7 @@ async def test_a_bug_in_a_look_is_shown_and_ends_nothing(caplog: pytest.LogCaptu
 # --- names of objects ------------------------------------------------------------------------------
 
 
-def log_three(shown: Shown) -> None:
+def log_three(shown: ShownStatus) -> None:
     """A line with the name as an argument, one as a newer one with fields, and one with it in an error alone."""
     logger = logging.getLogger("tests.three")
     logger.setLevel(logging.INFO)
@@ -337,7 +337,7 @@ def log_three(shown: Shown) -> None:
 
 @pytest.mark.parametrize("address", ["/status.json", "/recent.json", "/readyz", "/metrics", "/"])
 async def test_no_object_is_named_unless_the_settings_say_so(address: str) -> None:
-    shown = Shown(stuck())
+    shown = ShownStatus(stuck())
     shown.down["long-term tier"] = UnavailableError(f"cannot read {NAME}/{STUCK_ID}: timeout")
     log_three(shown)
     await shown.sample()
@@ -347,7 +347,7 @@ async def test_no_object_is_named_unless_the_settings_say_so(address: str) -> No
 
 
 async def test_hidden_names_leave_the_reason_and_the_command() -> None:
-    shown = Shown(stuck())
+    shown = ShownStatus(stuck())
     log_three(shown)
     await shown.sample()
     [one, broken] = (await get(shown, "/status.json")).json()["stuck"]["entries"]
@@ -361,7 +361,7 @@ async def test_hidden_names_leave_the_reason_and_the_command() -> None:
 
 
 async def test_names_are_shown_if_the_settings_say_so() -> None:
-    shown = Shown(stuck(), show_objects=True)
+    shown = ShownStatus(stuck(), show_objects=True)
     log_three(shown)
     await shown.sample()
     assert (await get(shown, "/status.json")).json()["stuck"]["entries"][0]["object"] == NAME
@@ -372,7 +372,7 @@ async def test_names_are_shown_if_the_settings_say_so() -> None:
 
 
 async def test_metrics_are_those_of_the_registry() -> None:
-    shown = Shown()
+    shown = ShownStatus()
     Gauge("tiered_test_figure", "A figure.", registry=shown.registry).set(7)
     answer = await get(shown, "/metrics")
     assert "tiered_test_figure 7.0" in answer.text
@@ -380,7 +380,7 @@ async def test_metrics_are_those_of_the_registry() -> None:
 
 
 async def test_points_have_ages_and_a_failed_look_is_a_gap() -> None:
-    shown = Shown()
+    shown = ShownStatus()
     await shown.sample()
     shown.runtime.now += 5
     shown.status = unanswered()

@@ -10,7 +10,7 @@ import pytest
 
 from recovery.audit.manifest import Bounds, Cutoff, Manifest, ManifestPart
 from recovery.http.audits import RUNS_MAX, audit_runs
-from tests.given.shown_status import Shown
+from tests.given.shown_status import ShownStatus
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +35,7 @@ def plant(
     return run
 
 
-async def get(shown: Shown, address: str) -> httpx.Response:
+async def get(shown: ShownStatus, address: str) -> httpx.Response:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(shown.app), base_url="http://localhost") as browser:
         return await browser.get(address)
 
@@ -76,7 +76,7 @@ def test_what_is_no_run_is_passed_over_and_a_damaged_manifest_is_told(tmp_path: 
 
 async def test_a_report_is_served_with_a_policy_of_its_own_if_names_may_be_shown(tmp_path: Path) -> None:
     plant(tmp_path, "2026-11-22 night")
-    shown = Shown(show_objects=True, audit_reports=tmp_path)
+    shown = ShownStatus(show_objects=True, audit_reports=tmp_path)
     [run] = (await get(shown, "/recent.json")).json()["audits"]["runs"]
     assert run["has_report"]
     report = await get(shown, "/audits/2026-11-22%20night")
@@ -87,7 +87,7 @@ async def test_a_report_is_served_with_a_policy_of_its_own_if_names_may_be_shown
 
 async def test_a_report_names_objects_so_it_is_hidden_with_them(tmp_path: Path) -> None:
     plant(tmp_path, "night")
-    shown = Shown(audit_reports=tmp_path)
+    shown = ShownStatus(audit_reports=tmp_path)
     [run] = (await get(shown, "/recent.json")).json()["audits"]["runs"]
     assert (run["name"], run["complete"], run["has_report"]) == ("night", True, False)
     assert (await get(shown, "/audits/night")).status_code == 404
@@ -106,17 +106,17 @@ async def test_no_address_leads_out_of_the_directory(tmp_path: Path, name: str) 
     plant(reports, "linked-report", report=False)
     (reports / "linked-report" / "report.html").symlink_to(secret / "report.html")
     (reports / "link").symlink_to(secret)
-    answer = await get(Shown(show_objects=True, audit_reports=reports), f"/audits/{name}")
+    answer = await get(ShownStatus(show_objects=True, audit_reports=reports), f"/audits/{name}")
     assert answer.status_code == 404 or answer.url.path == "/"
     assert "<title>secret" not in answer.text
 
 
 async def test_a_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
-    told = (await get(Shown(audit_reports=tmp_path / "gone"), "/recent.json")).json()["audits"]
+    told = (await get(ShownStatus(audit_reports=tmp_path / "gone"), "/recent.json")).json()["audits"]
     assert told == {"runs": [], "problem": "the directory daemon.audit_reports cannot be listed: No such file or directory"}
 
 
 async def test_without_a_directory_nothing_is_listed_or_served() -> None:
-    shown = Shown(show_objects=True)
+    shown = ShownStatus(show_objects=True)
     assert (await get(shown, "/recent.json")).json()["audits"] is None
     assert (await get(shown, "/audits/x")).status_code == 404

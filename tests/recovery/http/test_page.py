@@ -31,7 +31,7 @@ from recovery.statistics.verdict import SourceState, SourceVerdict
 from recovery.status.known import Status, StatusLevel
 from tests.given.command_line import plant
 from tests.given.daemon_process import PATIENCE_S, running_daemon
-from tests.given.shown_status import BROKEN_KEY, NAME, STUCK_ID, SetClock, Shown, fed, healthy, stuck, unanswered
+from tests.given.shown_status import BROKEN_KEY, NAME, STUCK_ID, SetClock, ShownStatus, fed, healthy, stuck, unanswered
 from tests.recovery.http.test_audits import plant as plant_run
 from tiered.errors import UnavailableError
 from tiered.settings import DaemonSettings
@@ -62,7 +62,7 @@ def browser(started: Browser) -> Iterator[Browser]:
         context.close()
 
 
-class Watched:
+class WatchedPage:
     """A page, the errors that its console told, and the hosts that it asked for anything. `keep` takes a picture."""
 
     def __init__(self, browser: Browser, url: str, *, width: int = 1200, scheme: Any = "light") -> None:
@@ -104,7 +104,7 @@ class Watched:
 
 
 @contextmanager
-def served(shown: Shown) -> Iterator[str]:
+def served(shown: ShownStatus) -> Iterator[str]:
     """The URL of a server that looks once a quarter of a second, in a thread of its own."""
     stop = threading.Event()
     with listening(DaemonSettings(http_port=0)) as bound:
@@ -137,13 +137,13 @@ class RunningClock(SetClock):
         return SystemRuntime.wall_ns(self)
 
 
-def shown(status: Status | Exception, **more: Any) -> Shown:
-    made = Shown(status, runtime=RunningClock(), **more)
+def shown(status: Status | Exception, **more: Any) -> ShownStatus:
+    made = ShownStatus(status, runtime=RunningClock(), **more)
     made.worker.answered_at = made.worker.passed_at = made.runtime.monotonic()
     return made
 
 
-def with_history(made: Shown) -> Shown:
+def with_history(made: ShownStatus) -> ShownStatus:
     now = made.runtime.monotonic()
     for number in range(720):
         gap = 300 <= number < 330
@@ -158,7 +158,7 @@ def with_history(made: Shown) -> Shown:
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (400, "dark")])
 def test_it_shows_what_the_status_says_in_both_schemes_and_on_a_narrow_screen(browser: Browser, scheme: str, width: int) -> None:
     with served(with_history(shown(stuck(), show_objects=True))) as url:
-        watched = Watched(browser, url, width=width, scheme=scheme)
+        watched = WatchedPage(browser, url, width=width, scheme=scheme)
         said = httpx.get(f"{url}status.json", trust_env=False).json()
         watched.until("#headline", said["headline"])
         watched.until("#tiles", "12.4 per s")
@@ -220,7 +220,7 @@ LOW_CONTRAST = """() => {
 def test_a_feed_is_shown_with_its_sinks_and_hidden_where_there_is_none(browser: Browser) -> None:
     made = shown(healthy())
     with served(made) as url:
-        watched = Watched(browser, url, width=400)
+        watched = WatchedPage(browser, url, width=400)
         watched.until("#headline", "Recovery keeps up.")
         assert not watched.page.locator("#feed").is_visible()
         made.status = fed()
@@ -238,7 +238,7 @@ def test_a_feed_is_shown_with_its_sinks_and_hidden_where_there_is_none(browser: 
 def test_all_is_well_and_what_changes_is_shown_without_a_reload_and_spoken(browser: Browser) -> None:
     made = with_history(shown(healthy()))
     with served(made) as url:
-        watched = Watched(browser, url, scheme="dark")
+        watched = WatchedPage(browser, url, scheme="dark")
         watched.until("#headline", "Recovery keeps up.")
         watched.until("#orders", "Nothing to do.")
         watched.until("#stuck-list", "None. Nothing waits for an operator.")
@@ -260,7 +260,7 @@ def test_text_is_never_taken_for_html(browser: Browser) -> None:
     evil = "<img src=x onerror=alert(1)><script>document.title='owned'</script>"
     entry = replace(stuck().stuck.entries[0], object=evil, error=evil, names=(evil,))
     with served(shown(replace(stuck(), stuck=replace(stuck().stuck, entries=(entry,))), show_objects=True)) as url:
-        watched = Watched(browser, url)
+        watched = WatchedPage(browser, url)
         watched.until("#stuck-list", evil)
         assert watched.page.locator("#stuck-list img, #stuck-list script").count() == 0
         assert watched.errors == []
@@ -269,7 +269,7 @@ def test_text_is_never_taken_for_html(browser: Browser) -> None:
 def test_audits_are_listed_and_their_reports_open(browser: Browser, tmp_path: Path) -> None:
     plant_run(tmp_path, "2026-11-22 night")
     with served(shown(healthy(), show_objects=True, audit_reports=tmp_path)) as url:
-        watched = Watched(browser, url)
+        watched = WatchedPage(browser, url)
         watched.until("#audits", "2026-11-22 night")
         watched.page.get_by_role("link", name="report").click()
         expect(watched.page).to_have_title("2026-11-22 night", timeout=PATIENCE_S * 1000)
@@ -287,7 +287,7 @@ def test_each_level_has_a_sign_a_word_and_a_colour_of_its_own_and_only_ok_is_gre
     made = shown(healthy())
     green = set()
     with served(made) as url:
-        watched = Watched(browser, url)
+        watched = WatchedPage(browser, url)
         for level, found in looks.items():
             made.status = found
             watched.page.wait_for_timeout(300)  # the server looks meanwhile
@@ -308,7 +308,7 @@ def test_a_page_that_is_left_open_does_not_stay_green(browser: Browser, how: str
     """The machine of the page slept, or the daemon answers with something else: nothing of it is of now."""
     made = shown(healthy(), tiered="tiered -c /etc/tiered.yaml")
     with served(made) as url:
-        watched = Watched(browser, url)
+        watched = WatchedPage(browser, url)
         watched.until("#level", re.compile("nothing known", re.IGNORECASE))
         if how == "it sleeps":
             watched.page.route("**/status.json", lambda route: None)  # there is no answer yet
@@ -338,7 +338,7 @@ FOCUSED = "document.activeElement.dataset.copies || document.activeElement.id ||
 
 def test_every_command_is_reached_by_tab_and_copied_by_a_key_and_keeps_the_focus(browser: Browser) -> None:
     with served(shown(stuck(), show_objects=True)) as url:
-        watched = Watched(browser, url, width=400)
+        watched = WatchedPage(browser, url, width=400)
         watched.until("#stuck-list", STUCK_ID)
         reached = []
         for _ in range(40):
@@ -360,7 +360,7 @@ def test_every_command_is_reached_by_tab_and_copied_by_a_key_and_keeps_the_focus
 
 def test_names_are_hidden_and_a_link_leads_to_the_stuck_entries_at_once(browser: Browser) -> None:
     with served(shown(stuck())) as url:
-        watched = Watched(browser, url)
+        watched = WatchedPage(browser, url)
         watched.until("#stuck-list", STUCK_ID)
         assert "holiday" not in watched.page.content()
         watched.page.keyboard.press("Tab")
@@ -374,7 +374,7 @@ def test_names_are_hidden_and_a_link_leads_to_the_stuck_entries_at_once(browser:
 
 def test_before_the_first_look_it_says_that_it_knows_nothing(browser: Browser) -> None:
     with served(shown(unanswered())) as url:
-        watched = Watched(browser, url)
+        watched = WatchedPage(browser, url)
         watched.until("#headline", "The changelog could not be read yet.")
         watched.until("#orders", "tiered check")
         watched.until("#services", "changelog")
@@ -386,7 +386,7 @@ def test_before_the_first_look_it_says_that_it_knows_nothing(browser: Browser) -
 def test_when_the_changelog_goes_away_old_figures_are_marked_as_old(browser: Browser) -> None:
     made = shown(healthy())
     with served(made) as url:
-        watched = Watched(browser, url)
+        watched = WatchedPage(browser, url)
         watched.until("#headline", "Recovery keeps up.")
         made.down["changelog"] = UnavailableError("connection refused")
         made.status = unanswered()
@@ -406,7 +406,7 @@ def test_no_daemon_lives_and_a_tier_is_down(browser: Browser) -> None:
     made = shown(replace(healthy(), daemons=[]))
     made.down["long-term tier"] = UnavailableError("connection refused")
     with served(made) as url:
-        watched = Watched(browser, url)
+        watched = WatchedPage(browser, url)
         watched.until("#headline", "The long-term tier does not answer")
         watched.until("#daemons", "None has written to the changelog within a day.")
         watched.until("#orders", "No daemon lives.")
@@ -417,7 +417,7 @@ def test_a_live_daemon_is_killed_and_restarted_under_an_open_page(browser: Brows
     planting.start()
     planting.join()
     with running_daemon(tmp_path) as daemon:
-        watched = Watched(browser, daemon.url)
+        watched = WatchedPage(browser, daemon.url)
         watched.until("#headline", re.compile("Recovery keeps up|Nothing waits"))
         watched.until("#decisions", "recovered")
         url, port = daemon.url, daemon.port

@@ -17,7 +17,7 @@ from recovery.hiding import without_names
 from recovery.http.decisions import KEPT_MAX, Decisions
 from recovery.http.history import COARSE_MAX, COARSE_S, FINE_MAX, NOTE, HistoryPoint, StatusHistory, decode, encode, exchange
 from recovery.http.own import RecentCalls, memory_bytes
-from tests.given.shown_status import NOW_MS, SetClock, Shown, healthy
+from tests.given.shown_status import NOW_MS, SetClock, ShownStatus, healthy
 from tiered.testing.log import MemoryChangeLog
 
 pytestmark = pytest.mark.anyio
@@ -112,7 +112,7 @@ async def test_a_history_of_newer_software_stays() -> None:
 async def test_a_page_shows_the_history_of_the_daemon_before_it() -> None:
     log = MemoryChangeLog(SetClock())
     for later_s, shown_before in ((0.0, 0), (900.0, 1)):
-        shown = Shown(replace(healthy(), at_ms=NOW_MS + round(later_s * 1000)), log=log)
+        shown = ShownStatus(replace(healthy(), at_ms=NOW_MS + round(later_s * 1000)), log=log)
         shown.sampler.history.add(HistoryPoint(shown.runtime.now - 400.0, 7.0, 7.0, 7.0))
         await shown.sample()
         history = shown.view.recent()["history"]

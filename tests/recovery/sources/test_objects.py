@@ -11,7 +11,7 @@ import pytest
 
 from recovery.sources.columns import OBJECTS, us_of
 from recovery.sources.objects import read_objects
-from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, Ground, SimulatedGround, ground_of
+from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, AuditGround, SimulatedGround, ground_of
 from tests.given.planted_world import plant
 from tiered.metadata import Metadata, TimeToIdle, TimeToLive, is_expired
 from tiered.protocol.backends import Inline, RowPage, RowState, Tiers, Tombstone
@@ -31,12 +31,12 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(params=["simulated", "embedded", pytest.param("emulators", marks=pytest.mark.slow)])
-async def ground(request: pytest.FixtureRequest, anyio_backend: object, tmp_path: Path) -> AsyncIterator[Ground]:
+async def ground(request: pytest.FixtureRequest, anyio_backend: object, tmp_path: Path) -> AsyncIterator[AuditGround]:
     async with ground_of(request.param, request, tmp_path) as ground:
         yield ground
 
 
-async def table(ground: Ground, limit: int = 5000, start: bytes = b"", end: bytes | None = None, **how: Any) -> list[dict[str, Any]]:
+async def table(ground: AuditGround, limit: int = 5000, start: bytes = b"", end: bytes | None = None, **how: Any) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     following: bytes | None = start
     while following is not None:
@@ -46,19 +46,21 @@ async def table(ground: Ground, limit: int = 5000, start: bytes = b"", end: byte
     return found
 
 
-async def listed(ground: Ground) -> dict[str, ListEntry]:
+async def listed(ground: AuditGround) -> dict[str, ListEntry]:
     settings = Settings(directory=Path("unused"))
     async with TieredStorage(ground.tiers, ground.log, ground.clock, settings, writes=False) as storage:
         return {str(each.object_id): each async for each in storage.list(metadata=True) if isinstance(each, ListEntry)}
 
 
-async def plant_small(ground: Ground, path: str, expiration: TimeToLive | TimeToIdle | None, deadline_ns: int | None, size: int) -> None:
+async def plant_small(
+    ground: AuditGround, path: str, expiration: TimeToLive | TimeToIdle | None, deadline_ns: int | None, size: int
+) -> None:
     metadata = Metadata(expiration, OLD_NS, deadline_ns, "text/plain", size=size)
     token = ground.clock.at(OLD_NS)
     assert await ground.tiers.high_volume.put_inline(path, token, Inline(metadata, b"x" * size, token))
 
 
-async def test_it_tells_what_a_listing_tells_and_also_what_a_listing_leaves_out(ground: Ground) -> None:
+async def test_it_tells_what_a_listing_tells_and_also_what_a_listing_leaves_out(ground: AuditGround) -> None:
     planted = await plant(ground)
     await plant_small(ground, "small/objects/a", None, None, 7)
     await plant_small(ground, "small/org.17/objects/idle", TimeToIdle(ns=HOUR_NS), BEGINS_NS + HOUR_NS, 8)

@@ -28,7 +28,7 @@ __all__ = ["disk", "mount"]
 OBJECTS = 12
 
 
-class KilledError(Exception):
+class KilledExportError(Exception):
     pass
 
 
@@ -61,9 +61,9 @@ def export(settings: Settings, to: Path | str, told: Callable[[ObjectCounts], No
 def interrupted(settings: Settings, to: Path) -> Path:
     def told(counts: ObjectCounts) -> None:
         if counts.objects > 5:
-            raise KilledError
+            raise KilledExportError
 
-    with pytest.raises(KilledError):
+    with pytest.raises(KilledExportError):
         export(settings, to, told)
     return to.with_name(f"{to.name}.unfinished")
 

@@ -190,7 +190,7 @@ async def test_two_runs_at_once_replace_one_another_and_lose_nothing(anyio_backe
 
 @pytest.mark.parametrize("error", [UnavailableError("down"), ZeroDivisionError(), None], ids=str)
 async def test_whatever_fails_no_report_raises(error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Failing(SimulatedChangeLog):
+    class FailingLog(SimulatedChangeLog):
         async def swap_note(self, name: str, expected: bytes | None, value: bytes) -> bool:
             if error is None:
                 await anyio.sleep_forever()
@@ -198,7 +198,7 @@ async def test_whatever_fails_no_report_raises(error: Exception | None, monkeypa
 
     monkeypatch.setattr("recovery.statistics.audit_source.REPORT_BUDGET_S", 0.05)
     runtime = SimulatedRuntime(1)
-    await AuditSource(Failing(runtime), runtime, "run").report(finished(1, 1))
+    await AuditSource(FailingLog(runtime), runtime, "run").report(finished(1, 1))
     await AuditSource(None, runtime, "run").report(finished(1, 1))
     await AuditSource(NoopChangeLog(), runtime, "run").report(finished(1, 1))
 

@@ -18,7 +18,7 @@ from recovery.statistics.counting import EntryCount, count_entries
 from recovery.statistics.persisted import Document, read_statistics
 from recovery.statistics.recovery_source import RecoveryCounts, RecoverySource, count_backlog
 from recovery.statistics.verdict import SourceState
-from tests.given.tapped_store import World
+from tests.given.tapped_store import TappedWorld
 from tiered.testing.log import StoredEntry
 
 pytestmark = pytest.mark.anyio
@@ -32,15 +32,15 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 @pytest.fixture
-async def world(anyio_backend: Any) -> World:
-    return World()
+async def world(anyio_backend: Any) -> TappedWorld:
+    return TappedWorld()
 
 
 def change_id(created_ms: int, random: Random) -> ChangeId:
     return ChangeId(str(UUID(int=created_ms << 80 | 0x7 << 76 | random.getrandbits(12) << 64 | 0b10 << 62 | random.getrandbits(62))))
 
 
-def bursts(world: World, number: int, *, share: float = 0.95) -> None:
+def bursts(world: TappedWorld, number: int, *, share: float = 0.95) -> None:
     """Plants so many entries that are due. Most are of one second, the others of a whole day."""
     random, now_ms = Random(7), world.runtime.wall_ns() // 1_000_000
     for _ in range(number):
@@ -50,7 +50,7 @@ def bursts(world: World, number: int, *, share: float = 0.95) -> None:
         world.log.target.stored[entry.key] = StoredEntry(encode(entry), 0)
 
 
-def slow(world: World, page_s: float) -> None:
+def slow(world: TappedWorld, page_s: float) -> None:
     async def wait(real: Any, *arguments: Any, **named: Any) -> Any:
         await world.runtime.sleep(page_s)
         return await real(*arguments, **named)
@@ -58,18 +58,18 @@ def slow(world: World, page_s: float) -> None:
     world.log.hooks["entries"] = wait
 
 
-async def backlog(world: World) -> EntryCount:
+async def backlog(world: TappedWorld) -> EntryCount:
     return await count_backlog(world.log, world.runtime, world.runtime.wall_ns() // 1_000_000, world.settings())
 
 
-async def stored(world: World) -> Document:
+async def stored(world: TappedWorld) -> Document:
     found = await read_statistics(world.log.target, "recovery")
     assert found is not None
     return found
 
 
 async def test_more_than_50_000_entries_of_one_burst_are_counted_exactly_in_time_and_else_about(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: TappedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counting, "COUNT_PAGE", 5_000)
     bursts(world, 52_000)
@@ -81,7 +81,7 @@ async def test_more_than_50_000_entries_of_one_burst_are_counted_exactly_in_time
 
 @pytest.mark.parametrize("pages", range(2, 6))
 async def test_a_range_that_was_read_in_part_tells_nothing_of_its_rest(
-    world: World, monkeypatch: pytest.MonkeyPatch, pages: int
+    world: TappedWorld, monkeypatch: pytest.MonkeyPatch, pages: int
 ) -> None:
     monkeypatch.setattr(counting, "COUNT_PAGE", 50)
     bursts(world, 1_600)  # about 100 in each range
@@ -91,7 +91,7 @@ async def test_a_range_that_was_read_in_part_tells_nothing_of_its_rest(
     assert pages > 3 or found.number is None
 
 
-async def test_an_estimate_has_no_bias_where_one_range_has_most_entries(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_estimate_has_no_bias_where_one_range_has_most_entries(world: TappedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries of older software all lie in one range."""
     entry = Entry(Change(ChangeId.new(world.runtime), "n/objects/a"), "key", "")
     sizes = {within: 1_000 if number == 1 else 10 for number, within in enumerate(shard_ranges())}
@@ -107,7 +107,7 @@ async def test_an_estimate_has_no_bias_where_one_range_has_most_entries(world: W
     assert len(set(found)) > 1 and mean(found) == sum(sizes.values())
 
 
-async def test_an_estimate_is_never_below_what_was_seen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_estimate_is_never_below_what_was_seen(world: TappedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = Entry(Change(ChangeId.new(world.runtime), "n/objects/a"), "key", "")
 
     async def read(within: KeyRange, limit: int) -> EntryPage:
@@ -119,7 +119,7 @@ async def test_an_estimate_is_never_below_what_was_seen(world: World, monkeypatc
     assert await count_entries(read, shard_ranges(), lambda each: True, world.runtime, 5) == EntryCount(2 + 3 * 500, True)
 
 
-async def test_a_short_log_costs_one_call_and_an_endless_one_ends_in_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_short_log_costs_one_call_and_an_endless_one_ends_in_time(world: TappedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     bursts(world, 400)
     assert await backlog(world) == EntryCount(400) and world.calls.count("entries") == 1
     monkeypatch.setattr(counting, "COUNT_PAGE", 10)
@@ -128,7 +128,9 @@ async def test_a_short_log_costs_one_call_and_an_endless_one_ends_in_time(world:
         assert await backlog(world) == EntryCount(None, estimated=True)
 
 
-async def test_what_is_not_kept_or_due_is_not_counted_and_nothing_beyond_a_range_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_not_kept_or_due_is_not_counted_and_nothing_beyond_a_range_is(
+    world: TappedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(counting, "COUNT_PAGE", 7)
     bursts(world, 100)
     for key in list(world.log.target.stored)[:30]:
@@ -138,7 +140,7 @@ async def test_what_is_not_kept_or_due_is_not_counted_and_nothing_beyond_a_range
         assert await backlog(world) == EntryCount(70)
 
 
-async def test_no_verdict_and_no_regression_rests_on_an_estimate(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_verdict_and_no_regression_rests_on_an_estimate(world: TappedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """The backlog stays as it is. Estimates of it seemed to grow, and to vanish."""
     monkeypatch.setattr(counting, "COUNT_PAGE", 100)
     bursts(world, 1_500)
@@ -157,7 +159,9 @@ async def test_no_verdict_and_no_regression_rests_on_an_estimate(world: World, m
     assert ((await stored(world)).total().lag, (await stored(world)).regressions) == (1_500, 0)
 
 
-async def test_how_much_there_is_is_not_known_before_a_range_was_read_to_its_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_how_much_there_is_is_not_known_before_a_range_was_read_to_its_end(
+    world: TappedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(counting, "COUNT_PAGE", 10)
     bursts(world, 1_500)
     slow(world, 2)

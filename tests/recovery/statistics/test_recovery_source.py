@@ -24,7 +24,7 @@ from recovery.statistics.counting import EntryCount
 from recovery.statistics.persisted import Document, note_name, read_statistics
 from recovery.statistics.recovery_source import RecoveryCounts, RecoverySource, count_backlog
 from recovery.statistics.verdict import SourceState
-from tests.given.tapped_store import World
+from tests.given.tapped_store import TappedWorld
 from tiered.open import open_backends
 from tiered.protocol.feed_off import END_BUDGET_S
 from tiered.settings import Settings
@@ -39,22 +39,22 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 @pytest.fixture
-async def world(anyio_backend: Any) -> World:
-    return World()
+async def world(anyio_backend: Any) -> TappedWorld:
+    return TappedWorld()
 
 
-async def plant(world: World, count: int, *, owner: str = "") -> list[Entry]:
+async def plant(world: TappedWorld, count: int, *, owner: str = "") -> list[Entry]:
     """So many entries of deletions that reached nothing; without an owner they are due at once."""
     changes = [Change(token, f"notes/objects/{token}", None, f"notes/objects/{token}/{token}") for token in tokens(world, count)]
     return [await world.log.target.record(change, owner) for change in changes]
 
 
-def tokens(world: World, count: int) -> list[ChangeId]:
+def tokens(world: TappedWorld, count: int) -> list[ChangeId]:
     return [ChangeId.new(world.runtime) for _ in range(count)]
 
 
 @asynccontextmanager
-async def daemon(world: World, **values: Any) -> AsyncIterator[tuple[RecoveryLoop, RecoverySource]]:
+async def daemon(world: TappedWorld, **values: Any) -> AsyncIterator[tuple[RecoveryLoop, RecoverySource]]:
     """A loop and its source, as the daemon runs them; killed at the end."""
     loop = world.recovery(**values)
     source = source_of(loop, world.log, world.runtime, world.settings(**values))
@@ -65,7 +65,7 @@ async def daemon(world: World, **values: Any) -> AsyncIterator[tuple[RecoveryLoo
         tasks.cancel_scope.cancel()
 
 
-async def stored(world: World) -> Document:
+async def stored(world: TappedWorld) -> Document:
     found = await read_statistics(world.log.target, "recovery")
     assert found is not None
     return found
@@ -74,7 +74,7 @@ async def stored(world: World) -> Document:
 # --- the backlog -------------------------------------------------------------------------------------
 
 
-async def test_the_backlog_is_what_is_due_now_or_held_by_a_recoverer(world: World) -> None:
+async def test_the_backlog_is_what_is_due_now_or_held_by_a_recoverer(world: TappedWorld) -> None:
     held, by_recoverer, waiting, released, parked, unreadable, kept = await plant(world, 7, owner="writer")
     now_ms = await world.log.target.announce("clock")
     assert await world.log.target.claim(by_recoverer, "recovery")
@@ -91,7 +91,7 @@ async def test_the_backlog_is_what_is_due_now_or_held_by_a_recoverer(world: Worl
 # --- reports -----------------------------------------------------------------------------------------
 
 
-async def test_a_daemon_reports_its_first_pass_and_catches_up(world: World) -> None:
+async def test_a_daemon_reports_its_first_pass_and_catches_up(world: TappedWorld) -> None:
     entries = await plant(world, 1_000)
     kinds = []
     async with daemon(world, recovery={"rate_per_s": 10}):
@@ -112,7 +112,7 @@ async def test_a_daemon_reports_its_first_pass_and_catches_up(world: World) -> N
     assert document.regressions == 0
 
 
-async def test_a_daemon_that_is_too_slow_falls_behind_and_one_whose_store_is_down_stalls(world: World) -> None:
+async def test_a_daemon_that_is_too_slow_falls_behind_and_one_whose_store_is_down_stalls(world: TappedWorld) -> None:
     async def arrive() -> None:
         while True:
             await plant(world, 40)
@@ -135,7 +135,7 @@ async def test_a_daemon_that_is_too_slow_falls_behind_and_one_whose_store_is_dow
         assert (await stored(world)).verdict().kind is SourceState.STALLED
 
 
-async def test_two_daemons_share_the_work_and_nothing_is_counted_twice(world: World) -> None:
+async def test_two_daemons_share_the_work_and_nothing_is_counted_twice(world: TappedWorld) -> None:
     await plant(world, 2_000)
     async with daemon(world, recovery={"rate_per_s": 10}), daemon(world, recovery={"rate_per_s": 10}):
         lags = []
@@ -150,7 +150,7 @@ async def test_two_daemons_share_the_work_and_nothing_is_counted_twice(world: Wo
     assert (found.outstanding_values, found.processed_values, document.regressions) == (2_000, 2_000, 0)
 
 
-async def test_daemons_that_share_a_long_backlog_count_each_entry_once(world: World) -> None:
+async def test_daemons_that_share_a_long_backlog_count_each_entry_once(world: TappedWorld) -> None:
     await plant(world, 2_400)
     async with anyio.create_task_group() as tasks:
         async def work() -> None:
@@ -167,7 +167,7 @@ async def test_daemons_that_share_a_long_backlog_count_each_entry_once(world: Wo
     assert (document.total().outstanding_values, document.total().processed_values, document.regressions) == (2_400, 2_400, 0)
 
 
-async def test_a_killed_daemon_and_its_successor_show_no_decrease(world: World) -> None:
+async def test_a_killed_daemon_and_its_successor_show_no_decrease(world: TappedWorld) -> None:
     await plant(world, 1_500)
     before = Document("recovery")
     for life_s in (25, 14, 33, 200):
@@ -185,7 +185,9 @@ async def test_a_killed_daemon_and_its_successor_show_no_decrease(world: World) 
     assert (found.outstanding_values, found.processed_values) == (1_500, 1_500)
 
 
-async def test_a_daemon_that_stood_still_and_was_forgotten_counts_on_from_there(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_daemon_that_stood_still_and_was_forgotten_counts_on_from_there(
+    world: TappedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("recovery.statistics.persisted.FOLDED_MAX", 2)
     await plant(world, 10)
     first = world.recovery()
@@ -201,7 +203,7 @@ async def test_a_daemon_that_stood_still_and_was_forgotten_counts_on_from_there(
     assert (await stored(world)).total().updates_committed == 15
 
 
-async def test_an_entry_that_must_be_parked_is_dealt_with(world: World) -> None:
+async def test_an_entry_that_must_be_parked_is_dealt_with(world: TappedWorld) -> None:
     entry, = await plant(world, 1)
     world.log.target.stored[entry.key] = StoredEntry(b"nonsense", 0)
     async with daemon(world):
@@ -210,7 +212,7 @@ async def test_an_entry_that_must_be_parked_is_dealt_with(world: World) -> None:
     assert (found.processed_values, found.updates_committed, found.lag, found.snapshot_committed) == (1, 0, 0, True)
 
 
-async def test_a_pass_in_which_something_failed_is_not_complete(world: World) -> None:
+async def test_a_pass_in_which_something_failed_is_not_complete(world: TappedWorld) -> None:
     async def down(*arguments: Any) -> Any:
         raise UnavailableError("down")
 
@@ -224,7 +226,7 @@ async def test_a_pass_in_which_something_failed_is_not_complete(world: World) ->
         assert (await stored(world)).total().snapshot_committed
 
 
-async def test_one_pass_reports_what_it_did_and_leaves(world: World) -> None:
+async def test_one_pass_reports_what_it_did_and_leaves(world: TappedWorld) -> None:
     await plant(world, 7)
     loop = world.recovery()
     assert (await recover_once(loop, source_of(loop, world.log, world.runtime, world.settings()), None)).recovered == 7
@@ -233,7 +235,7 @@ async def test_one_pass_reports_what_it_did_and_leaves(world: World) -> None:
     assert [each.left for each in found.workers.values()] == [True]
 
 
-async def test_a_log_that_hangs_in_a_report_does_not_delay_one_pass(world: World) -> None:
+async def test_a_log_that_hangs_in_a_report_does_not_delay_one_pass(world: TappedWorld) -> None:
     async def hang(*arguments: Any) -> Any:
         await anyio.sleep_forever()
 
@@ -246,7 +248,7 @@ async def test_a_log_that_hangs_in_a_report_does_not_delay_one_pass(world: World
     assert took_s <= reporting.FINAL_BUDGET_S + END_BUDGET_S + 1
 
 
-async def test_one_pass_that_fails_reports_and_says_why(world: World) -> None:
+async def test_one_pass_that_fails_reports_and_says_why(world: TappedWorld) -> None:
     async def down(*arguments: Any) -> Any:
         raise UnavailableError("down")
 
@@ -263,7 +265,7 @@ async def test_one_pass_that_fails_reports_and_says_why(world: World) -> None:
 @pytest.mark.parametrize("call", ["announce", "read_note", "swap_note", "entries"])
 @pytest.mark.parametrize("error", [UnavailableError("down"), UnconfirmedError("no answer"), ZeroDivisionError(), None], ids=str)
 async def test_whatever_fails_recovery_goes_on(
-    world: World, call: str, error: Exception | None, caplog: pytest.LogCaptureFixture
+    world: TappedWorld, call: str, error: Exception | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     fails = True
 
@@ -293,7 +295,7 @@ async def test_whatever_fails_recovery_goes_on(
         tasks.cancel_scope.cancel()
 
 
-async def test_a_damaged_note_is_left_as_it_is_and_recovery_goes_on(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_damaged_note_is_left_as_it_is_and_recovery_goes_on(world: TappedWorld, caplog: pytest.LogCaptureFixture) -> None:
     await plant(world, 3)
     world.log.target.notes[note_name("recovery")] = b'{"v":2}'
     async with daemon(world) as (loop, _):
@@ -303,18 +305,18 @@ async def test_a_damaged_note_is_left_as_it_is_and_recovery_goes_on(world: World
     assert "written by newer software" in caplog.text
 
 
-async def test_reports_are_few_and_no_pass_waits_for_one(world: World) -> None:
+async def test_reports_are_few_and_no_pass_waits_for_one(world: TappedWorld) -> None:
     async with daemon(world):
         await world.runtime.sleep(1_000)
     assert 85 <= world.calls.count("swap_note") <= 115
 
 
-async def test_a_log_that_keeps_nothing_is_not_asked(world: World) -> None:
-    class Silent(NoopChangeLog):
+async def test_a_log_that_keeps_nothing_is_not_asked(world: TappedWorld) -> None:
+    class SilentLog(NoopChangeLog):
         async def announce(self, instance: str) -> int:
             raise AssertionError
 
-    await RecoverySource(Silent(), world.runtime, world.settings(), "me", RecoveryCounts()).report()
+    await RecoverySource(SilentLog(), world.runtime, world.settings(), "me", RecoveryCounts()).report()
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])

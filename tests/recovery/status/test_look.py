@@ -32,7 +32,7 @@ from recovery.status.feed import FeedSink
 from recovery.status.known import Daemon, Status, StatusLevel
 from recovery.status.look import gather
 from recovery.status.words import ADVICE, DAMAGED, MEND, advice, headline
-from tests.given.tapped_store import OBJECT, World
+from tests.given.tapped_store import OBJECT, TappedWorld
 from tiered.open import Backends
 from tiered.testing.log import StoredEntry
 
@@ -47,20 +47,20 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 @pytest.fixture
-async def world(anyio_backend: Any) -> World:
-    return World()
+async def world(anyio_backend: Any) -> TappedWorld:
+    return TappedWorld()
 
 
-async def look(world: World, **values: Any) -> Status:
+async def look(world: TappedWorld, **values: Any) -> Status:
     return await gather(Backends(world.tiers, world.log), world.settings(**values), world.runtime)
 
 
-async def record(world: World, owner: str = "writer", path: str = OBJECT.path) -> Entry:
+async def record(world: TappedWorld, owner: str = "writer", path: str = OBJECT.path) -> Entry:
     change = Change(ChangeId.new(world.runtime), path)
     return await world.log.target.record(change, owner)  # type: ignore[no-any-return]
 
 
-def store_raw(world: World, key: str, value: bytes, state: str | None = None) -> None:
+def store_raw(world: TappedWorld, key: str, value: bytes, state: str | None = None) -> None:
     world.log.target.stored[key] = StoredEntry(value, 0, state)
 
 
@@ -82,7 +82,7 @@ def numbers(found: Status) -> dict[str, int]:
 # --- entries -----------------------------------------------------------------------------------------
 
 
-async def test_of_an_empty_store_nothing_waits_and_nothing_is_made_up(world: World) -> None:
+async def test_of_an_empty_store_nothing_waits_and_nothing_is_made_up(world: TappedWorld) -> None:
     found = await look(world)
     assert (found.level, found.problems, found.answers) == (StatusLevel.OK, (), True)
     assert numbers(found) == {} and set(found.entries.by_standing) == set(Standing)
@@ -91,13 +91,13 @@ async def test_of_an_empty_store_nothing_waits_and_nothing_is_made_up(world: Wor
     assert headline(found) == "Nothing waits for recovery, and no daemon lives."
 
 
-async def test_it_writes_nothing(world: World) -> None:
+async def test_it_writes_nothing(world: TappedWorld) -> None:
     await record(world)
     await look(world)
     assert sorted(set(world.calls) - {"read_note"}) == ["entries", "head", "now_ns", "presences", "read"]
 
 
-async def test_every_standing_is_counted_with_its_age(world: World) -> None:
+async def test_every_standing_is_counted_with_its_age(world: TappedWorld) -> None:
     kept = await record(world)
     await world.runtime.sleep(10)
     dead = await record(world)
@@ -124,7 +124,7 @@ async def test_every_standing_is_counted_with_its_age(world: World) -> None:
 
 
 @pytest.mark.slow
-async def test_all_pages_of_ten_thousand_entries_are_counted(world: World) -> None:
+async def test_all_pages_of_ten_thousand_entries_are_counted(world: TappedWorld) -> None:
     for number in range(10_000):
         entry = await record(world, path=f"a/objects/{number}")
         if number % 50 == 0:
@@ -136,7 +136,7 @@ async def test_all_pages_of_ten_thousand_entries_are_counted(world: World) -> No
 
 
 async def test_beyond_the_bound_the_count_is_flagged_and_what_is_stuck_is_counted_all_the_same(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: TappedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "COUNT_MAX", 1000)
     for number in range(2000):
@@ -150,7 +150,7 @@ async def test_beyond_the_bound_the_count_is_flagged_and_what_is_stuck_is_counte
     assert found.problems == ()
 
 
-async def test_a_slow_log_is_counted_for_a_few_seconds(world: World) -> None:
+async def test_a_slow_log_is_counted_for_a_few_seconds(world: TappedWorld) -> None:
     async def slow(entries: Callable[..., Any], start: str, limit: int, **named: Any) -> Any:
         await world.runtime.sleep(2)
         return await entries(start, 1, **named)
@@ -166,7 +166,7 @@ async def test_a_slow_log_is_counted_for_a_few_seconds(world: World) -> None:
 # --- what is stuck -----------------------------------------------------------------------------------
 
 
-async def test_damaged_entries_are_shown_with_what_can_be_typed(world: World) -> None:
+async def test_damaged_entries_are_shown_with_what_can_be_typed(world: TappedWorld) -> None:
     odd, evil = "~changelog/00/not an id", "~changelog/00/\x1b[2J"
     for key in (odd, evil):
         store_raw(world, key, b"{", '{"state":"stuck","error":"the entry cannot be read: x","at":5000}')
@@ -184,13 +184,13 @@ async def test_damaged_entries_are_shown_with_what_can_be_typed(world: World) ->
 
 
 @pytest.mark.parametrize("state", ['{"state":"stuck","error":"e","at":' + "9" * 400 + "}", '{"state":"stuck","error":"e","at":-9}'])
-async def test_a_date_beyond_any_calendar_is_unknown(world: World, state: str) -> None:
+async def test_a_date_beyond_any_calendar_is_unknown(world: TappedWorld, state: str) -> None:
     store_raw(world, "~changelog/00/x", b"{", state)
     [entry] = as_json(await look(world))["stuck"]["entries"]
     assert entry["error"] == "e" and entry["since"] in (None, "1969-12-31T23:59:59Z")
 
 
-async def test_each_reason_that_recovery_parks_for_has_its_advice(world: World) -> None:
+async def test_each_reason_that_recovery_parks_for_has_its_advice(world: TappedWorld) -> None:
     def raw(path: str, **more: Any) -> bytes:
         return json.dumps({"v": 1, "id": path, "owner": "", "attempt": 0} | more).encode()
 
@@ -232,7 +232,7 @@ def test_every_advice_is_reached_by_an_error_of_its_own() -> None:
     assert advice("something else") == MEND
 
 
-async def test_names_are_hidden_everywhere(world: World) -> None:
+async def test_names_are_hidden_everywhere(world: TappedWorld) -> None:
     secret = "secret/objects/name"
     change = Change(ChangeId.new(world.runtime), secret, f"{secret}/new", f"{secret}/old")
     entry = await world.log.target.record(change, "writer")
@@ -250,7 +250,7 @@ async def test_names_are_hidden_everywhere(world: World) -> None:
 # --- daemons -----------------------------------------------------------------------------------------
 
 
-async def test_daemons_are_told_from_those_that_are_gone(world: World) -> None:
+async def test_daemons_are_told_from_those_that_are_gone(world: TappedWorld) -> None:
     await world.log.target.announce("old")
     await world.runtime.sleep(50)
     await world.log.target.announce("new")
@@ -262,14 +262,14 @@ async def test_daemons_are_told_from_those_that_are_gone(world: World) -> None:
     assert found.daemons[1].seen_s_ago == pytest.approx(70, abs=1) and found.alive == 1
 
 
-async def test_a_daemon_that_ended_is_not_alive_and_one_that_was_killed_is_told_from_it(world: World) -> None:
+async def test_a_daemon_that_ended_is_not_alive_and_one_that_was_killed_is_told_from_it(world: TappedWorld) -> None:
     await world.log.target.announce("recovery-1")
     await report(world, 10, 10, left=True)
     found = await look(world)
     assert found.daemons == [Daemon("recovery-1", 0.0, alive=False, ended=True)] and found.sources["recovery"].workers == {}
 
 
-async def test_a_daemon_that_ended_stays_ended_when_others_report(world: World) -> None:
+async def test_a_daemon_that_ended_stays_ended_when_others_report(world: TappedWorld) -> None:
     """The next report folds what it did. It must not look alive then, nor as if it had been killed."""
     await world.log.target.announce("recovery-1")
     await report(world, 10, 10, run="first", left=True)
@@ -286,7 +286,7 @@ async def test_a_daemon_that_ended_stays_ended_when_others_report(world: World) 
     assert found.daemons is not None and [(each.instance, each.alive) for each in found.daemons] == [("recovery-1", True), ("v", False)]
 
 
-async def test_a_daemon_lives_if_another_one_with_its_name_ended(world: World) -> None:
+async def test_a_daemon_lives_if_another_one_with_its_name_ended(world: TappedWorld) -> None:
     await world.log.target.announce("recovery-1")
     await report(world, 10, 10, run="first")
     await report(world, 10, 10, run="second")
@@ -296,7 +296,7 @@ async def test_a_daemon_lives_if_another_one_with_its_name_ended(world: World) -
     assert (await look(world)).alive == 1
 
 
-async def test_a_presence_from_before_the_clock_was_set_back_is_no_life(world: World) -> None:
+async def test_a_presence_from_before_the_clock_was_set_back_is_no_life(world: TappedWorld) -> None:
     world.log.target.presence["ahead"] = world.runtime.wall_ns() // 1_000_000 + 2 * 3_600_000
     world.log.target.presence["a little"] = world.runtime.wall_ns() // 1_000_000 + 2000
     found = await look(world)
@@ -304,7 +304,7 @@ async def test_a_presence_from_before_the_clock_was_set_back_is_no_life(world: W
     assert all(each.seen_s_ago == 0 for each in found.daemons)
 
 
-async def test_entries_that_nobody_works_on_are_told(world: World) -> None:
+async def test_entries_that_nobody_works_on_are_told(world: TappedWorld) -> None:
     await record(world)
     await world.runtime.sleep(31)
     found = await look(world)
@@ -317,7 +317,7 @@ async def test_entries_that_nobody_works_on_are_told(world: World) -> None:
 
 
 async def report(
-    world: World, outstanding: int, processed: int, source: str = RECOVERY, *, worker: str = "recovery-1", run: str = "run",
+    world: TappedWorld, outstanding: int, processed: int, source: str = RECOVERY, *, worker: str = "recovery-1", run: str = "run",
     left: bool = False, **columns: Any,
 ) -> None:  # fmt: skip
     row = SourceRow(source, worker, "", outstanding_values=outstanding, processed_values=processed, **columns)
@@ -329,7 +329,7 @@ async def report(
     assert await change_statistics(world.log.target, source, change)
 
 
-async def test_recovery_keeps_up_only_once_it_has_reported_twice(world: World) -> None:
+async def test_recovery_keeps_up_only_once_it_has_reported_twice(world: TappedWorld) -> None:
     await world.log.target.announce("recovery-1")
     await report(world, 10, 5)
     found = await look(world)
@@ -345,7 +345,7 @@ async def test_recovery_keeps_up_only_once_it_has_reported_twice(world: World) -
 
 
 @pytest.mark.parametrize(("later", "level"), [((100, 10), StatusLevel.BEHIND), ((100, 9), StatusLevel.BEHIND), ((100, 60), StatusLevel.OK)])
-async def test_the_verdict_decides_the_level(world: World, later: tuple[int, int], level: StatusLevel) -> None:
+async def test_the_verdict_decides_the_level(world: TappedWorld, later: tuple[int, int], level: StatusLevel) -> None:
     await report(world, 50, 9)
     await world.runtime.sleep(30)
     await report(world, *later)
@@ -354,7 +354,7 @@ async def test_the_verdict_decides_the_level(world: World, later: tuple[int, int
     assert (await look(world)).level is level
 
 
-async def test_figures_of_a_daemon_that_is_silent_say_nothing_of_the_present(world: World) -> None:
+async def test_figures_of_a_daemon_that_is_silent_say_nothing_of_the_present(world: TappedWorld) -> None:
     await report(world, 10, 10)
     await world.runtime.sleep(30)
     await report(world, 20, 20)
@@ -366,7 +366,7 @@ async def test_figures_of_a_daemon_that_is_silent_say_nothing_of_the_present(wor
     assert (await look(world)).level is StatusLevel.BEHIND, "an entry waits, and nobody lives"
 
 
-async def test_two_daemons_with_one_name_are_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_daemons_with_one_name_are_told(world: TappedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     await report(world, 10, 10)
     await report(world, 10, 10, run="another")
     [problem] = (await look(world)).problems
@@ -382,7 +382,7 @@ async def test_two_daemons_with_one_name_are_told(world: World, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("raw", [b"?", b'{"v":2}', b"{}"])
-async def test_damaged_statistics_are_told_and_hide_nothing_else(world: World, raw: bytes) -> None:
+async def test_damaged_statistics_are_told_and_hide_nothing_else(world: TappedWorld, raw: bytes) -> None:
     assert await world.log.target.swap_note(note_name(RECOVERY), None, raw)
     await report(world, 10, 5, "audit", snapshot_records_known=10, snapshot_progress=5)
     found = await look(world)
@@ -394,7 +394,7 @@ async def test_damaged_statistics_are_told_and_hide_nothing_else(world: World, r
 # --- what cannot be seen -----------------------------------------------------------------------------
 
 
-async def test_without_a_changelog_nothing_is_claimed(world: World) -> None:
+async def test_without_a_changelog_nothing_is_claimed(world: TappedWorld) -> None:
     found = await gather(Backends(world.tiers, NoopChangeLog()), world.settings(), world.runtime)
     assert (found.level, found.durable, found.answers, found.problems) == (StatusLevel.UNKNOWN, False, True, ())
     assert headline(found).startswith("No changelog is kept")
@@ -403,7 +403,9 @@ async def test_without_a_changelog_nothing_is_claimed(world: World) -> None:
 @pytest.mark.parametrize(("failing", "is_away"), [
     (fail(UnavailableError("gone")), True), (fail(UnconfirmedError("gone")), True), (fail(CorruptRecordError("gone")), False), (hang, True),
 ])  # fmt: skip
-async def test_a_service_that_is_down_gives_a_status_with_what_is_known(world: World, failing: Callable[..., Any], is_away: bool) -> None:
+async def test_a_service_that_is_down_gives_a_status_with_what_is_known(
+    world: TappedWorld, failing: Callable[..., Any], is_away: bool
+) -> None:
     await record(world)
     for name in ("entries", "presences", "read_note"):
         world.log.hooks[name] = failing
@@ -423,7 +425,7 @@ async def test_a_service_that_is_down_gives_a_status_with_what_is_known(world: W
     assert shown["stuck"]["count"] is None and shown["daemons"] is None and shown["entries"]["by_standing"] == {}
 
 
-async def test_how_far_each_sink_is(world: World) -> None:
+async def test_how_far_each_sink_is(world: TappedWorld) -> None:
     places = ("/srv/none", "/srv/here", "/srv/before", "/srv/fails", "/srv/damaged", "/srv/ahead")
     values: dict[str, Any] = {"changelog": "sqlite", "feed": {"enabled": True, "to": places}}
     at = world.runtime.wall_ns() // 1_000_000 - 60_000
@@ -458,7 +460,7 @@ async def test_how_far_each_sink_is(world: World) -> None:
     (0, True, "stalled"),
 ])  # fmt: skip
 async def test_a_report_within_the_last_minute_is_a_sign_of_life_of_a_feeds_writer(
-    world: World, ago_s: float, left: bool, state: str
+    world: TappedWorld, ago_s: float, left: bool, state: str
 ) -> None:
     values: dict[str, Any] = {"changelog": "sqlite", "feed": {"enabled": True, "to": ("/var/feed",)}}
     now_ms = world.runtime.wall_ns() // 1_000_000
@@ -477,7 +479,7 @@ async def test_a_report_within_the_last_minute_is_a_sign_of_life_of_a_feeds_writ
 @pytest.mark.parametrize(("name", "tier"), [
     ("entries", "log"), ("presences", "log"), ("read_note", "log"), ("now_ns", "blobs"), ("read", "rows"), ("head", "blobs"),
 ])  # fmt: skip
-async def test_one_thing_that_cannot_be_read_hides_nothing_else(world: World, name: str, tier: str) -> None:
+async def test_one_thing_that_cannot_be_read_hides_nothing_else(world: TappedWorld, name: str, tier: str) -> None:
     await world.log.target.announce("recovery")
     await note_audit(world.log.target, AUDIT)
     entry = await record(world)
@@ -499,7 +501,7 @@ async def test_one_thing_that_cannot_be_read_hides_nothing_else(world: World, na
     assert headline(found).startswith(f"The {service} refuses what is asked of it, so entries wait.")
 
 
-async def test_a_page_that_does_not_come_leaves_what_came_before(world: World) -> None:
+async def test_a_page_that_does_not_come_leaves_what_came_before(world: TappedWorld) -> None:
     async def second_fails(entries: Callable[..., Any], start: str, limit: int, **named: Any) -> Any:
         if start:
             raise UnavailableError("gone")
@@ -517,7 +519,7 @@ async def test_a_page_that_does_not_come_leaves_what_came_before(world: World) -
     (0, ""), (60, ""), (-60, ""), (61, "this machine's clock is 61 s behind the service's"),
     (-61, "this machine's clock is 61 s ahead of the service's"),
 ])  # fmt: skip
-async def test_a_minute_is_no_wrong_clock(world: World, there_s: int, said: str) -> None:
+async def test_a_minute_is_no_wrong_clock(world: TappedWorld, there_s: int, said: str) -> None:
     here_ns = world.runtime.wall_ns()
 
     async def other(now_ns: Callable[..., Any]) -> int:
@@ -528,7 +530,7 @@ async def test_a_minute_is_no_wrong_clock(world: World, there_s: int, said: str)
     assert "".join((await look(world)).problems).removesuffix(", by which ages are shown") == said
 
 
-async def test_a_clock_that_is_wrong_is_told_and_ages_are_by_the_services(world: World) -> None:
+async def test_a_clock_that_is_wrong_is_told_and_ages_are_by_the_services(world: TappedWorld) -> None:
     async def later(now_ns: Callable[..., Any]) -> int:
         return await now_ns() + 3600 * 10**9  # type: ignore[no-any-return]
 
@@ -542,7 +544,7 @@ async def test_a_clock_that_is_wrong_is_told_and_ages_are_by_the_services(world:
 # --- the last audit ----------------------------------------------------------------------------------
 
 
-async def test_the_last_audit_is_shown(world: World) -> None:
+async def test_the_last_audit_is_shown(world: TappedWorld) -> None:
     await note_audit(world.log.target, AUDIT)
     found = await look(world)
     assert found.last_audit == AUDIT and found.problems == ()
@@ -550,7 +552,7 @@ async def test_the_last_audit_is_shown(world: World) -> None:
     assert shown["sentence"] == "findings: 2 orphan (40 bytes)" and shown["findings"] == {"orphan": {"number": 2, "bytes": 40}}
 
 
-async def test_an_audit_that_ended_earlier_does_not_replace_a_later_one(world: World) -> None:
+async def test_an_audit_that_ended_earlier_does_not_replace_a_later_one(world: TappedWorld) -> None:
     await note_audit(world.log.target, AUDIT)
     await note_audit(world.log.target, replace(AUDIT, run="earlier", ended_ns=1))
     assert (await look(world)).last_audit == AUDIT
@@ -563,7 +565,7 @@ async def test_an_audit_that_ended_earlier_does_not_replace_a_later_one(world: W
     b"[" * 5000, b"\xff",
     b'{"v":1,"run":"r","where":"w","started_ns":1,"ended_ns":-1,"complete":true,"blobs":0,"tombstones":0,"findings":{},"ranges":1}',
 ])  # fmt: skip
-async def test_a_damaged_note_is_told_and_the_next_audit_replaces_it(world: World, raw: bytes) -> None:
+async def test_a_damaged_note_is_told_and_the_next_audit_replaces_it(world: TappedWorld, raw: bytes) -> None:
     assert await world.log.target.swap_note(NOTE, None, raw)
     found = await look(world)
     assert found.audits is None and found.level is StatusLevel.UNKNOWN
@@ -576,7 +578,7 @@ async def test_a_damaged_note_is_told_and_the_next_audit_replaces_it(world: Worl
     assert (await look(world)).last_audit == AUDIT
 
 
-async def test_a_swap_that_was_not_confirmed_is_tried_again(world: World) -> None:
+async def test_a_swap_that_was_not_confirmed_is_tried_again(world: TappedWorld) -> None:
     tries = []
 
     async def unconfirmed(swap: Callable[..., Any], *args: Any) -> Any:
@@ -644,7 +646,7 @@ def later(audit: LastAudit, **parts: object) -> LastAudit:
     ],
 )  # fmt: skip
 async def test_a_loss_stays_until_an_audit_that_looked_there_finds_it_mended(
-    world: World, told: LastAudit, following: LastAudit, is_mended: bool
+    world: TappedWorld, told: LastAudit, following: LastAudit, is_mended: bool
 ) -> None:
     await note_audit(world.log.target, told)
     assert (await look(world)).level is StatusLevel.LOST
@@ -656,14 +658,14 @@ async def test_a_loss_stays_until_an_audit_that_looked_there_finds_it_mended(
     assert headline.startswith("DATA IS LOST") is not is_mended
 
 
-async def test_an_incomplete_audit_that_found_losses_is_neither_a_loss_nor_well(world: World) -> None:
+async def test_an_incomplete_audit_that_found_losses_is_neither_a_loss_nor_well(world: TappedWorld) -> None:
     await note_audit(world.log.target, replace(LOSS, complete=False, doubts=1))
     found = await look(world)
     assert found.level is StatusLevel.UNKNOWN and not found.losses
     assert "An audit found lost data, but its evidence is not complete." in as_json(found)["headline"]
 
 
-async def test_an_audit_that_looked_at_next_to_nothing_hid_what_another_one_suspected(world: World) -> None:
+async def test_an_audit_that_looked_at_next_to_nothing_hid_what_another_one_suspected(world: TappedWorld) -> None:
     await note_audit(world.log.target, replace(LOSS, complete=False, ranges=100, ranges_missing=1))
     await note_audit(world.log.target, later(LOSS, run="vain", complete=False, ranges=100, ranges_missing=99))
     found = await look(world)
@@ -672,7 +674,7 @@ async def test_an_audit_that_looked_at_next_to_nothing_hid_what_another_one_susp
     assert not (await look(world)).suspicions
 
 
-async def test_a_note_never_outgrows_its_bound_and_keeps_losses_longest(world: World) -> None:
+async def test_a_note_never_outgrows_its_bound_and_keeps_losses_longest(world: TappedWorld) -> None:
     await note_audit(world.log.target, replace(LOSS, scope="lost/", where="/" + "\x01" * 2000))
     for number in range(3 * RUNS_MAX):
         await note_audit(world.log.target, later(AUDIT, run=f"r{number}", scope=f"s{number}/", ended_ns=AUDIT.ended_ns + number))
@@ -682,7 +684,7 @@ async def test_a_note_never_outgrows_its_bound_and_keeps_losses_longest(world: W
 
 
 @pytest.mark.parametrize("complete", [True, False])
-async def test_narrow_audits_with_losses_pushed_the_oldest_loss_out(world: World, complete: bool) -> None:
+async def test_narrow_audits_with_losses_pushed_the_oldest_loss_out(world: TappedWorld, complete: bool) -> None:
     whole = replace(AUDIT, run="whole", ended_ns=AUDIT.ended_ns - 1)
     await note_audit(world.log.target, whole)
     for number in range(2 * RUNS_MAX):
@@ -703,7 +705,7 @@ async def test_narrow_audits_with_losses_pushed_the_oldest_loss_out(world: World
     assert not mended.losses and not mended.suspicions
 
 
-async def test_an_old_inventory_report_took_back_a_loss_that_came_after_it(world: World) -> None:
+async def test_an_old_inventory_report_took_back_a_loss_that_came_after_it(world: TappedWorld) -> None:
     await note_audit(world.log.target, LOSS)
     report = later(AUDIT, run="report", reported_ns=LOSS.ended_ns - 1)
     await note_audit(world.log.target, report)
@@ -717,11 +719,11 @@ async def test_an_old_inventory_report_took_back_a_loss_that_came_after_it(world
     assert Audits((fresh,)).with_run(old).runs == (old, fresh), "a report of before tells less"
 
 
-async def test_of_a_store_without_a_changelog_no_audit_is_known(world: World) -> None:
+async def test_of_a_store_without_a_changelog_no_audit_is_known(world: TappedWorld) -> None:
     assert as_json(replace(await look(world), audits=None))["audits"] is None
 
 
-async def test_what_could_not_be_looked_at_is_not_well(world: World) -> None:
+async def test_what_could_not_be_looked_at_is_not_well(world: TappedWorld) -> None:
     world.rows.hooks["read"] = fail(UnavailableError("gone"))
     found = await look(world)
     assert found.problems and not found.complete and found.level is StatusLevel.UNKNOWN
@@ -730,7 +732,7 @@ async def test_what_could_not_be_looked_at_is_not_well(world: World) -> None:
 # --- its JSON ----------------------------------------------------------------------------------------
 
 
-async def test_the_json_has_the_keys_that_others_rely_on(world: World) -> None:
+async def test_the_json_has_the_keys_that_others_rely_on(world: TappedWorld) -> None:
     entry = await record(world)
     await world.log.target.park(entry, "why")
     await world.log.target.announce("recovery")
@@ -745,7 +747,7 @@ async def test_the_json_has_the_keys_that_others_rely_on(world: World) -> None:
     assert shown["at"] == "2023-11-14T22:13:20Z" and shown["level"] == "stuck"
 
 
-async def test_names_are_hidden_also_where_an_error_quotes_them(world: World) -> None:
+async def test_names_are_hidden_also_where_an_error_quotes_them(world: TappedWorld) -> None:
     path = OBJECT.path + " 'a' \"b\" \\ \n"
     entry = await record(world, path=path)
     await world.log.target.park(entry, f"failed 5 times, at last with: the row {path!r} breaks the format")
@@ -756,14 +758,14 @@ async def test_names_are_hidden_also_where_an_error_quotes_them(world: World) ->
 
 
 @pytest.mark.parametrize("ended_ns", [10**400, 10**30], ids=["400", "30"])
-async def test_a_result_of_an_audit_from_no_calendar_is_damaged(world: World, ended_ns: int) -> None:
+async def test_a_result_of_an_audit_from_no_calendar_is_damaged(world: TappedWorld, ended_ns: int) -> None:
     await note_audit(world.log, replace(AUDIT, ended_ns=ended_ns))
     found = await look(world)
     assert found.audits is None and any(NOTE in problem for problem in found.problems)
     assert status_lines(found, 80)
 
 
-async def test_text_that_no_output_can_hold_is_damage(world: World) -> None:
+async def test_text_that_no_output_can_hold_is_damage(world: TappedWorld) -> None:
     """One half of a surrogate pair has no bytes in UTF-8. Taken as it is, it would break every answer that shows it."""
     await report(world, 10, 10)
     name = note_name(RECOVERY)

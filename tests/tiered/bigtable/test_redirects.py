@@ -39,7 +39,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Noted(MemoryChannel):
+class NotedChannel(MemoryChannel):
     """Keeps what went each way."""
 
     def __init__(self, server: MemoryBigtable) -> None:
@@ -54,8 +54,8 @@ class Noted(MemoryChannel):
         return messages
 
 
-def memory(**cut: int) -> tuple[BigtableTable, Noted]:
-    channel = Noted(MemoryBigtable(RUNTIME, {"table": {**FAMILIES, **dict.fromkeys(LEGACY_FAMILIES, FAMILIES["fm"])}}, **cut))
+def memory(**cut: int) -> tuple[BigtableTable, NotedChannel]:
+    channel = NotedChannel(MemoryBigtable(RUNTIME, {"table": {**FAMILIES, **dict.fromkeys(LEGACY_FAMILIES, FAMILIES["fm"])}}, **cut))
     return BigtableTable(channel, "table"), channel
 
 
@@ -226,7 +226,7 @@ class Endless(MemoryChannel):
     def unary_stream(self, method: str, request_serializer: Any = None, response_deserializer: Any = None) -> Any:
         messages = self.messages
 
-        class Stream:
+        class RedirectStream:
             def __init__(self, *arguments: Any, **options: Any) -> None:
                 pass
 
@@ -238,7 +238,7 @@ class Endless(MemoryChannel):
             def cancel(self) -> None:
                 pass
 
-        return Stream
+        return RedirectStream
 
 
 def row(key: bytes, target: bytes) -> Any:

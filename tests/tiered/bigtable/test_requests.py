@@ -77,7 +77,7 @@ LOG: dict[str, Callable[[BigTableChangeLog], Awaitable[Any]]] = {
 OPERATIONS = [*ROWS, *LOG]
 
 
-class Wire:
+class KeptWire:
     """Keeps the one request that is sent, and answers that the predicate matched."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Wire:
     def unary_stream(self, method: str, request_serializer: Any = None, response_deserializer: Any = None) -> Any:
         wire = self
 
-        class Stream:
+        class RequestStream:
             def __init__(self, request: Any, **options: Any) -> None:
                 wire.sent.append((method, request))
 
@@ -108,12 +108,12 @@ class Wire:
             def cancel(self) -> None:
                 pass
 
-        return Stream
+        return RequestStream
 
 
 async def sent(operation: str) -> str:
     """What the operation sends, as it stands in the file."""
-    wire = Wire()
+    wire = KeptWire()
     table = BigtableTable(wire, NAME, "one-cluster")
     if operation in ROWS:
         await ROWS[operation](BigtableRows(table, RUNTIME))

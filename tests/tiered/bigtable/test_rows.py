@@ -50,7 +50,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Counted:
+class CountedChannel:
     """A channel that notes what is called."""
 
     def __init__(self, channel: Any) -> None:
@@ -424,7 +424,7 @@ async def test_scan_leaves_out_what_is_left_of_an_expired_row(table: BigtableTab
 
 async def test_each_row_operation_is_one_call(bigtable_host: str, table: BigtableTable) -> None:
     async with insecure_channel(bigtable_host) as channel:
-        counted = Counted(channel)
+        counted = CountedChannel(channel)
         rows = BigtableRows(BigtableTable(counted, table.name), RUNTIME)
         tombstone = Tombstone(BLOB, HOUR, DEADLINE_NS, TOKEN)
         assert await rows.put_inline(PATH, OTHER, Inline(Metadata(), b"hello"))

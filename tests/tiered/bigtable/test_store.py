@@ -31,7 +31,7 @@ RUNTIME = SystemRuntime()
 SMALL, LARGE = b"small", b"large" * 1000
 
 
-class World:
+class BigtableWorld:
     """Rows and changelog side by side in one table, and what stands on them."""
 
     def __init__(self, table: BigtableTable, blobs: FileBlobs, directory: Path) -> None:
@@ -54,12 +54,12 @@ def anyio_backend() -> str:
 @pytest.fixture
 async def world(
     anyio_backend: str, fresh_table: Callable[[], AbstractAsyncContextManager[BigtableTable]], tmp_path: Path
-) -> AsyncIterator[World]:
+) -> AsyncIterator[BigtableWorld]:
     async with fresh_table() as table:
-        yield World(table, await FileBlobs.open_directory(tmp_path / "store", RUNTIME), tmp_path)
+        yield BigtableWorld(table, await FileBlobs.open_directory(tmp_path / "store", RUNTIME), tmp_path)
 
 
-async def test_objects_live_and_die_and_leave_nothing(world: World) -> None:
+async def test_objects_live_and_die_and_leave_nothing(world: BigtableWorld) -> None:
     object_id = ObjectId.create("notes", "k", {"org": "1"})
     async with world.store() as storage:
         for payload in (LARGE, SMALL, LARGE + b"2", LARGE + b"3"):
@@ -74,7 +74,7 @@ async def test_objects_live_and_die_and_leave_nothing(world: World) -> None:
     assert (await world.log.entries("", 10)).entries == () and await world.blob_names() == []
 
 
-async def test_concurrent_writers_of_one_object_leave_one_of_them_and_its_blob(world: World) -> None:
+async def test_concurrent_writers_of_one_object_leave_one_of_them_and_its_blob(world: BigtableWorld) -> None:
     object_id = ObjectId.create("notes", "k")
     async with world.store() as one, world.store() as other, anyio.create_task_group() as tasks:
         for number in range(20):
@@ -84,7 +84,7 @@ async def test_concurrent_writers_of_one_object_leave_one_of_them_and_its_blob(w
     assert (await world.log.entries("", 10)).entries == ()
 
 
-async def test_recovery_removes_what_a_dead_writer_uploaded_and_keeps_what_won(world: World) -> None:
+async def test_recovery_removes_what_a_dead_writer_uploaded_and_keeps_what_won(world: BigtableWorld) -> None:
     object_id = ObjectId.create("notes", "k")
     async with world.store() as storage:
         await storage.put(object_id, LARGE)

@@ -34,7 +34,7 @@ COLUMNS = [
 
 
 @dataclass
-class Store:
+class DamagedStore:
     directory: Path
     storage: TieredStorage
 
@@ -49,11 +49,11 @@ class Store:
 
 
 @pytest.fixture
-async def store(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Store]:
+async def store(tmp_path: Path, anyio_backend: str) -> AsyncIterator[DamagedStore]:
     async with open_storage(Settings(directory=tmp_path, changelog="sqlite", inline_bytes_max=100)) as storage:
         for object_id in IDS:
             await storage.put(object_id, b"small")
-        yield Store(tmp_path, storage)
+        yield DamagedStore(tmp_path, storage)
 
 
 # --- rows ------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ async def store(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Store]:
     "target = replace(target, 'notes/', 'notez/')", "target = CAST(x'ff' AS TEXT)", "policy = '{'", "token = 'x'",
     "token = 5.5", "metadata = x'ff'",
 ])  # fmt: skip
-async def test_damaged_tombstone_is_named_where_an_audit_reads(store: Store, column: str) -> None:
+async def test_damaged_tombstone_is_named_where_an_audit_reads(store: DamagedStore, column: str) -> None:
     """Otherwise its blob, which nobody can reach by this row, would seem to be an orphan, or to be well."""
     await store.storage.put(DAMAGED, b"large" * 99)
     await store.storage.put(IDS[2], b"large" * 99)
@@ -78,7 +78,9 @@ async def test_damaged_tombstone_is_named_where_an_audit_reads(store: Store, col
 
 
 @pytest.mark.parametrize("column", COLUMNS)
-async def test_a_damaged_row_is_listed_and_get_says_what_is_wrong(store: Store, column: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_damaged_row_is_listed_and_get_says_what_is_wrong(
+    store: DamagedStore, column: str, caplog: pytest.LogCaptureFixture
+) -> None:
     store.run(f"UPDATE rows SET {column} WHERE path = '{DAMAGED}'")
     with caplog.at_level(logging.WARNING, "tiered"):
         assert await store.listed() == IDS
@@ -95,7 +97,7 @@ async def test_a_damaged_row_is_listed_and_get_says_what_is_wrong(store: Store, 
 @pytest.mark.parametrize("column", [
     "metadata = x'7b'", "metadata = NULL", "metadata = 5", "token = 'no id'", "token = x'00'", "deadline_ms = 'soon'"
 ])  # fmt: skip
-async def test_an_entry_of_a_damaged_row_says_what_is_wrong(store: Store, column: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_entry_of_a_damaged_row_says_what_is_wrong(store: DamagedStore, column: str, caplog: pytest.LogCaptureFixture) -> None:
     store.run(f"UPDATE rows SET {column} WHERE path = '{DAMAGED}'")
     for metadata in (False, True):
         entries = {entry.object_id: entry async for entry in store.storage.list(metadata=metadata)}
@@ -104,7 +106,7 @@ async def test_an_entry_of_a_damaged_row_says_what_is_wrong(store: Store, column
     assert f"corrupt_row path={DAMAGED}" in caplog.text
 
 
-async def test_a_policy_that_is_too_deep_to_read_is_a_damaged_row(store: Store) -> None:
+async def test_a_policy_that_is_too_deep_to_read_is_a_damaged_row(store: DamagedStore) -> None:
     await store.storage.put(DAMAGED, b"large" * 100)
     store.run(f"UPDATE rows SET policy = '{'[' * 100_000}', crc = NULL WHERE path = '{DAMAGED}'")
     for read in (store.storage.get, store.storage.head):
@@ -113,7 +115,7 @@ async def test_a_policy_that_is_too_deep_to_read_is_a_damaged_row(store: Store) 
 
 
 async def test_a_key_that_is_no_text_or_no_id_is_named_in_the_log_and_the_listing_goes_on(
-    store: Store, caplog: pytest.LogCaptureFixture
+    store: DamagedStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     for path in ("CAST(x'6e6f7465732f6f626a656374732f62ff' AS TEXT)", "'notes/uploads/b'", "'notes'", "''", "x'00'", "NULL", "'~d/me'"):
         store.run(f"INSERT INTO rows (path, payload, metadata) VALUES ({path}, x'', x'')")
@@ -122,7 +124,7 @@ async def test_a_key_that_is_no_text_or_no_id_is_named_in_the_log_and_the_listin
     assert r"notes/objects/b\xff" in caplog.text and "~d/me" not in caplog.text
 
 
-async def test_a_page_that_ends_in_damage_is_no_end(store: Store, runtime: Clock) -> None:
+async def test_a_page_that_ends_in_damage_is_no_end(store: DamagedStore, runtime: Clock) -> None:
     keys = [f"notes/objects/b{number:04d}" for number in range(LIST_PAGE_MAX - 2)]
     for key in keys:
         store.run(f"INSERT INTO rows (path, payload, metadata, deadline_ms) VALUES ('{key}', x'', x'', 'soon')")
@@ -130,7 +132,7 @@ async def test_a_page_that_ends_in_damage_is_no_end(store: Store, runtime: Clock
     assert [str(object_id) for object_id in await store.listed()] == sorted([*map(str, IDS), *keys])
 
 
-async def test_tombstones_beside_damaged_ones_reach_the_audit(store: Store, runtime: Clock) -> None:
+async def test_tombstones_beside_damaged_ones_reach_the_audit(store: DamagedStore, runtime: Clock) -> None:
     await store.storage.put(DAMAGED, b"large" * 100)
     for number, (path, target, deadline) in enumerate([
         ("CAST(x'ff' AS TEXT)", "'x'", "NULL"),
@@ -155,7 +157,7 @@ async def test_tombstones_beside_damaged_ones_reach_the_audit(store: Store, runt
     assert corrupt == ["notes/objects/d", "notes/objects/e", "notes/objects/f", "\0", "", r"\xff"]
 
 
-async def test_a_settle_refused_the_blob_of_a_row_whose_key_is_no_text(store: Store, runtime: Clock) -> None:
+async def test_a_settle_refused_the_blob_of_a_row_whose_key_is_no_text(store: DamagedStore, runtime: Clock) -> None:
     """Recovery deletes what a settle does not call live. The row still names the blob."""
     await store.storage.put(DAMAGED, b"large" * 100)
     async with Database.open(store.directory / "tiered.db", runtime) as database:

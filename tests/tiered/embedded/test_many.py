@@ -27,7 +27,7 @@ def content(number: int) -> bytes:
     return b"%d" % number * (1 if number % 10 else 700_000)
 
 
-class Stuck:
+class StuckRequests:
     """Requests whose payloads never end; the first two are small and do."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Stuck:
             self.under_way -= 1
 
 
-async def is_left_alone(storage: TieredStorage, stuck: Stuck, directory: Path) -> bool:
+async def is_left_alone(storage: TieredStorage, stuck: StuckRequests, directory: Path) -> bool:
     await storage.aclose()
     return stuck.under_way == 0 and files(directory) == []
 
@@ -71,7 +71,7 @@ async def test_round_trip_of_hundreds(tmp_path: Path) -> None:
 
 async def test_breaking_off_leaves_nothing(tmp_path: Path) -> None:
     async with open_storage(embedded(tmp_path)) as storage:
-        stuck = Stuck()
+        stuck = StuckRequests()
         async with storage.put_many(stuck, concurrency=4) as results:
             async for _ in results:
                 await stuck.read.wait()
@@ -81,7 +81,7 @@ async def test_breaking_off_leaves_nothing(tmp_path: Path) -> None:
 
 async def test_error_of_the_block_comes_out_plain_and_leaves_nothing(tmp_path: Path) -> None:
     async with open_storage(embedded(tmp_path)) as storage:
-        stuck = Stuck()
+        stuck = StuckRequests()
 
         async def run() -> None:
             async with storage.put_many(stuck, concurrency=4):
@@ -95,7 +95,7 @@ async def test_error_of_the_block_comes_out_plain_and_leaves_nothing(tmp_path: P
 
 async def test_cancelling_a_scope_leaves_nothing(tmp_path: Path) -> None:
     async with open_storage(embedded(tmp_path)) as storage:
-        stuck = Stuck()
+        stuck = StuckRequests()
 
         async def run() -> None:
             async with storage.put_many(stuck, concurrency=4) as results:
@@ -112,7 +112,7 @@ async def test_cancelling_a_scope_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_cancelling_a_bare_asyncio_task_leaves_nothing_and_it_ends_cancelled(tmp_path: Path) -> None:
     async with open_storage(embedded(tmp_path)) as storage:
-        stuck = Stuck()
+        stuck = StuckRequests()
 
         async def run() -> None:
             async with storage.put_many(stuck, concurrency=4) as results:

@@ -26,7 +26,7 @@ LARGE = b"large" * 500_000
 BEFORE = b"what was there"
 
 
-class OwnError(Exception):
+class OwnPayloadError(Exception):
     pass
 
 
@@ -61,7 +61,7 @@ class ClosesBadly:
             yield LARGE
             yield "text"
         finally:
-            raise OwnError
+            raise OwnPayloadError
 
 
 def closes_badly() -> Iterator[Any]:
@@ -69,7 +69,7 @@ def closes_badly() -> Iterator[Any]:
         yield LARGE
         yield "text"
     finally:
-        raise OwnError
+        raise OwnPayloadError
 
 
 REFUSED: dict[str, tuple[Callable[[Path], Any], type[BaseException], str]] = {
@@ -82,11 +82,11 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], type[BaseException], str]] = {
     "text": (lambda path: parts(LARGE, "text"), InvalidRequestError, "type str"),
     "text, async": (lambda path: async_parts(LARGE, "text"), InvalidRequestError, "type str"),
     "None": (lambda path: [LARGE, None], InvalidRequestError, "type NoneType"),
-    "raises": (lambda path: parts(LARGE, OwnError()), OwnError, ""),
-    "raises at once": (lambda path: parts(OwnError()), OwnError, ""),
-    "raises, async": (lambda path: async_parts(LARGE, OwnError()), OwnError, ""),
-    "closes badly": (lambda path: closes_badly(), OwnError, ""),
-    "closes badly, async": (lambda path: ClosesBadly(), OwnError, ""),
+    "raises": (lambda path: parts(LARGE, OwnPayloadError()), OwnPayloadError, ""),
+    "raises at once": (lambda path: parts(OwnPayloadError()), OwnPayloadError, ""),
+    "raises, async": (lambda path: async_parts(LARGE, OwnPayloadError()), OwnPayloadError, ""),
+    "closes badly": (lambda path: closes_badly(), OwnPayloadError, ""),
+    "closes badly, async": (lambda path: ClosesBadly(), OwnPayloadError, ""),
     "stops oddly": (lambda path: parts(LARGE, StopAsyncIteration()), RuntimeError, "StopAsyncIteration"),
 }
 

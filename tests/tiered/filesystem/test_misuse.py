@@ -79,12 +79,12 @@ def _in_a_stack(fs: TieredFileSystem) -> None:
 
 
 def _by_pandas(fs: TieredFileSystem) -> None:
-    class Refusing:
+    class RefusingPayload:
         def __str__(self) -> str:
             raise KeyError
 
     fsspec.register_implementation("tiered", TieredFileSystem, clobber=True)
-    frame = pandas.DataFrame({"text": ["good"] * 1000 + [Refusing()]})
+    frame = pandas.DataFrame({"text": ["good"] * 1000 + [RefusingPayload()]})
     frame.to_csv(f"tiered://{KEY}", storage_options={"storage": fs.storage}, chunksize=100)
 
 

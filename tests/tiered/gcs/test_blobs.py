@@ -489,7 +489,7 @@ async def test_a_write_whose_upload_is_aborted_meanwhile_says_so() -> None:
 
 
 async def test_an_end_whose_upload_is_aborted_before_it_is_taken_is_not_unconfirmed(server: GcsEmulator) -> None:
-    class Slow(Proof):
+    class SlowFirst(Proof):
         async def __call__(self, within_s: float = 10.0) -> Mapping[str, str]:
             await anyio.sleep(3600)
             return {}
@@ -498,7 +498,7 @@ async def test_an_end_whose_upload_is_aborted_before_it_is_taken_is_not_unconfir
         with pytest.raises(UnavailableError, match=r"was given up$"):
             await upload.finalise()
 
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, authorize=Slow()) as client:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, authorize=SlowFirst()) as client:
         upload = await client.open_upload(NAME, Metadata(), 4)
         await upload.write(b"tiny")
         async with anyio.create_task_group() as tasks:
@@ -550,12 +550,12 @@ async def test_an_end_that_was_not_taken_in_time_may_have_been_at_the_last_momen
 
 @pytest.mark.parametrize("size", [4, None])
 async def test_an_upload_that_got_no_token_in_time_was_not_sent(server: GcsEmulator, size: int | None) -> None:
-    class Slow(Proof):
+    class SlowLast(Proof):
         async def __call__(self, within_s: float = 10.0) -> Mapping[str, str]:
             await anyio.sleep(3600)
             return {}
 
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, authorize=Slow(), answer_timeout_s=0.1) as client:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, authorize=SlowLast(), answer_timeout_s=0.1) as client:
         with pytest.raises(UnavailableError, match=r"was not sent: there was no Google token for 0\.1 s") as caught:
             await put(client, b"tiny", session=size is None)
         with pytest.raises(UnavailableError, match="was not sent"):

@@ -191,24 +191,24 @@ async def test_a_path_that_cannot_be_read_is_named(tmp_path: Path, name: str) ->
 # --- what a caller's iterator does ---------------------------------------------------------------
 
 
-class OwnError(Exception):
+class OwnStreamError(Exception):
     pass
 
 
 def failing() -> Iterator[bytes]:
     yield b"before"
-    raise OwnError
+    raise OwnStreamError
 
 
 async def async_failing() -> AsyncIterator[bytes]:
     yield b"before"
-    raise OwnError
+    raise OwnStreamError
 
 
 @pytest.mark.parametrize("iterator", [failing, async_failing])
 async def test_what_an_iterator_raises_half_way_is_passed_on_unchanged(iterator: Any) -> None:
     async with aclosing(pieces(iterator())) as source:
-        with pytest.raises(OwnError):
+        with pytest.raises(OwnStreamError):
             _ = [piece async for piece in source]
         assert [piece async for piece in source] == []
 
@@ -415,9 +415,9 @@ async def test_an_error_of_closing_is_passed_on_and_logged_where_nobody_waits(ca
                 go_on.wait(30)
             yield bytes(100)
         finally:
-            raise OwnError
+            raise OwnStreamError
 
-    with pytest.raises(OwnError):
+    with pytest.raises(OwnStreamError):
         async with aclosing(pieces(parts(stuck=False), 100)) as source:
             await anext(source)
     with anyio.move_on_after(0.1) as scope:
@@ -449,12 +449,12 @@ async def test_a_generator_that_runs_already_is_an_error_of_its_own_and_not_dist
 
 @pytest.mark.parametrize("raised", [StopIteration, StopAsyncIteration])
 async def test_what_reads_as_an_end_and_is_none_is_an_error(raised: type[Exception]) -> None:
-    class Odd:
+    class OddStream:
         def read(self, size: int) -> bytes:
             raise raised
 
     with pytest.raises(RuntimeError, match=raised.__name__):
-        await gathered(Odd())  # type: ignore[arg-type]
+        await gathered(OddStream())  # type: ignore[arg-type]
 
 
 async def endless(piece: bytes) -> AsyncIterator[bytes]:
@@ -866,8 +866,8 @@ async def test_a_buffer_that_can_change_is_not_taken_in_large_views() -> None:
 
 
 async def test_a_kind_of_bytes_that_tells_another_length_is_stored_as_its_buffer_is() -> None:
-    class Odd(bytes):
+    class OddBytes(bytes):
         def __len__(self) -> int:
             return 10
 
-    assert b"".join(await gathered(Odd(BYTES), size=10)) == BYTES
+    assert b"".join(await gathered(OddBytes(BYTES), size=10)) == BYTES

@@ -36,7 +36,7 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
     return "trio", {"clock": MockClock(autojump_threshold=0)}
 
 
-class Told(Observer):
+class BreakerEvents(Observer):
     def __init__(self) -> None:
         self.refused: list[str] = []
         self.away_now = 0
@@ -49,11 +49,11 @@ class Told(Observer):
         self.away_now += stores
 
 
-class Service:
+class FailingService:
     """A service that answers, or fails with `error`. `calls`: when it was called."""
 
     def __init__(self, after_s: float = AWAY_AFTER_S) -> None:
-        self.told = Told()
+        self.told = BreakerEvents()
         self.error: Exception | None = None
         self.takes_s = 0.0
         self.calls: list[float] = []
@@ -82,12 +82,12 @@ class Service:
 
 
 @pytest.fixture
-def service() -> Service:
-    return Service()
+def service() -> FailingService:
+    return FailingService()
 
 
 async def test_a_service_that_answers_nothing_for_long_enough_is_away_and_then_calls_are_not_sent(
-    service: Service, caplog: pytest.LogCaptureFixture
+    service: FailingService, caplog: pytest.LogCaptureFixture
 ) -> None:
     await service.go_away()
     assert service.told.away_now == 1 and service.breaker.away_s == pytest.approx(15.0)
@@ -102,7 +102,7 @@ async def test_a_service_that_answers_nothing_for_long_enough_is_away_and_then_c
     assert [record.event for record in caplog.records] == ["service_unreachable"]  # type: ignore[attr-defined]
 
 
-async def test_one_call_at_a_time_tries_it_and_an_answer_ends_it(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_call_at_a_time_tries_it_and_an_answer_ends_it(service: FailingService, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     await service.go_away()
     service.takes_s, told = 7.0, service.told
@@ -120,7 +120,7 @@ async def test_one_call_at_a_time_tries_it_and_an_answer_ends_it(service: Servic
     assert [record.event for record in caplog.records] == ["service_unreachable", "service_healthy_again"]  # type: ignore[attr-defined]
 
 
-async def test_tries_that_fail_at_once_come_every_two_seconds(service: Service) -> None:
+async def test_tries_that_fail_at_once_come_every_two_seconds(service: FailingService) -> None:
     await service.go_away()
     for _ in range(100):
         await service.fails(ServiceAwayError)
@@ -132,7 +132,7 @@ async def test_tries_that_fail_at_once_come_every_two_seconds(service: Service) 
     CorruptRecordError("damaged"), ConfigurationError("403"), RangeNotSatisfiableError("beyond", 5),
     InvalidRequestError("no").coded("400"),
 ])
-async def test_a_refusal_is_an_answer(service: Service, error: Exception) -> None:
+async def test_a_refusal_is_an_answer(service: FailingService, error: Exception) -> None:
     await service.go_away()
     service.error = error
     await service.fails(type(error))
@@ -140,7 +140,7 @@ async def test_a_refusal_is_an_answer(service: Service, error: Exception) -> Non
 
 
 @pytest.mark.parametrize("error", [LeaseLostError("lost"), InvalidRequestError("wrong"), ZeroDivisionError("bug")])
-async def test_errors_about_something_else_tell_nothing_of_the_service(service: Service, error: Exception) -> None:
+async def test_errors_about_something_else_tell_nothing_of_the_service(service: FailingService, error: Exception) -> None:
     await service.go_away(error)
     assert service.breaker.away_s is None
     await service.go_away()
@@ -150,7 +150,7 @@ async def test_errors_about_something_else_tell_nothing_of_the_service(service: 
 
 
 @pytest.mark.parametrize("kind", [UnavailableError, UnconfirmedError, ConfigurationError])
-async def test_an_error_with_which_the_service_was_heard_ends_an_outage(service: Service, kind: type[TieredError]) -> None:
+async def test_an_error_with_which_the_service_was_heard_ends_an_outage(service: FailingService, kind: type[TieredError]) -> None:
     await service.go_away()
     service.error = kind("429").coded("429", heard=True)
     with pytest.raises(TieredError):
@@ -159,7 +159,9 @@ async def test_an_error_with_which_the_service_was_heard_ends_an_outage(service:
 
 
 @pytest.mark.parametrize("kind", [UnavailableError, UnconfirmedError, ConfigurationError])
-async def test_an_error_before_the_service_was_asked_neither_begins_nor_ends_an_outage(service: Service, kind: type[TieredError]) -> None:
+async def test_an_error_before_the_service_was_asked_neither_begins_nor_ends_an_outage(
+    service: FailingService, kind: type[TieredError]
+) -> None:
     service.error = kind("there is no token").telling(heard=False)
     for _ in range(10):
         with pytest.raises(kind):
@@ -173,7 +175,7 @@ async def test_an_error_before_the_service_was_asked_neither_begins_nor_ends_an_
     assert service.breaker.away_s is not None
 
 
-async def test_callers_who_leave_while_they_wait_for_this_process_tell_nothing(service: Service) -> None:
+async def test_callers_who_leave_while_they_wait_for_this_process_tell_nothing(service: FailingService) -> None:
     async def wait_here(then_s: float) -> None:
         async with anyio.create_task_group() as tasks:  # a task of the call counts, too
             tasks.start_soon(anyio.sleep, 0)
@@ -192,7 +194,7 @@ async def test_callers_who_leave_while_they_wait_for_this_process_tell_nothing(s
     assert service.breaker.away_s is not None, "after that wait the service was silent"
 
 
-async def test_an_answer_between_failures_begins_the_time_anew(service: Service) -> None:
+async def test_an_answer_between_failures_begins_the_time_anew(service: FailingService) -> None:
     for _ in range(4):
         service.error = UnavailableError("now and then")
         for _ in range(4):
@@ -203,7 +205,7 @@ async def test_an_answer_between_failures_begins_the_time_anew(service: Service)
     assert service.breaker.away_s is None
 
 
-async def test_failures_that_are_far_apart_do_not_add_up(service: Service) -> None:
+async def test_failures_that_are_far_apart_do_not_add_up(service: FailingService) -> None:
     service.error = UnavailableError("once an hour")
     for _ in range(10):
         await service.fails()
@@ -213,7 +215,7 @@ async def test_failures_that_are_far_apart_do_not_add_up(service: Service) -> No
 
 @pytest.mark.parametrize("after_s", [0.1, 1.0, AWAY_AFTER_S])
 async def test_calls_that_take_long_to_fail_add_up_also_if_they_come_one_after_the_other(after_s: float) -> None:
-    service = Service(after_s)
+    service = FailingService(after_s)
     service.takes_s = 1000.0
     for _ in range(3):
         with pytest.raises(UnavailableError, match="no answer within 30 s"):
@@ -222,7 +224,7 @@ async def test_calls_that_take_long_to_fail_add_up_also_if_they_come_one_after_t
     assert service.breaker.away_s == pytest.approx(90 + 3 * after_s, abs=1)
 
 
-async def test_callers_who_give_up_before_any_answer_count_too(service: Service) -> None:
+async def test_callers_who_give_up_before_any_answer_count_too(service: FailingService) -> None:
     """Behind a firewall that drops packets nothing fails: each caller's own deadline ends its wait."""
     service.takes_s = 1000.0
     for _ in range(7):
@@ -231,7 +233,7 @@ async def test_callers_who_give_up_before_any_answer_count_too(service: Service)
     await service.fails(ServiceAwayError)
 
 
-async def test_callers_who_leave_at_once_tell_nothing(service: Service) -> None:
+async def test_callers_who_leave_at_once_tell_nothing(service: FailingService) -> None:
     service.takes_s = 1000.0
     for _ in range(100):
         with anyio.move_on_after(GIVEN_UP_S / 2):
@@ -239,7 +241,7 @@ async def test_callers_who_leave_at_once_tell_nothing(service: Service) -> None:
     assert service.breaker.away_s is None
 
 
-async def test_a_try_whose_caller_gives_up_makes_room_for_the_next(service: Service) -> None:
+async def test_a_try_whose_caller_gives_up_makes_room_for_the_next(service: FailingService) -> None:
     await service.go_away()
     service.takes_s = 1000.0
     with anyio.move_on_after(TRIED_EVERY_S):
@@ -248,7 +250,7 @@ async def test_a_try_whose_caller_gives_up_makes_room_for_the_next(service: Serv
     assert await service.breaker.ask(service.call) == "answer"
 
 
-async def test_a_try_that_hangs_does_not_keep_a_service_away_that_is_back(service: Service) -> None:
+async def test_a_try_that_hangs_does_not_keep_a_service_away_that_is_back(service: FailingService) -> None:
     await service.go_away()
     service.error, service.takes_s = None, math.inf
     async with anyio.create_task_group() as tasks:
@@ -263,7 +265,7 @@ async def test_a_try_that_hangs_does_not_keep_a_service_away_that_is_back(servic
         tasks.cancel_scope.cancel()
 
 
-async def test_a_try_that_hangs_makes_room_for_one_call_and_not_for_all(service: Service) -> None:
+async def test_a_try_that_hangs_makes_room_for_one_call_and_not_for_all(service: FailingService) -> None:
     await service.go_away()
     service.takes_s = math.inf
     async with anyio.create_task_group() as tasks:
@@ -277,7 +279,7 @@ async def test_a_try_that_hangs_makes_room_for_one_call_and_not_for_all(service:
         tasks.cancel_scope.cancel()
 
 
-async def test_what_settles_or_finishes_is_sent_in_any_case_and_its_answer_counts(service: Service) -> None:
+async def test_what_settles_or_finishes_is_sent_in_any_case_and_its_answer_counts(service: FailingService) -> None:
     await service.go_away()
     for _ in range(3):
         with pytest.raises(UnavailableError):
@@ -288,14 +290,14 @@ async def test_what_settles_or_finishes_is_sent_in_any_case_and_its_answer_count
     assert service.breaker.away_s is None
 
 
-async def test_a_result_without_a_request_ends_no_outage(service: Service) -> None:
+async def test_a_result_without_a_request_ends_no_outage(service: FailingService) -> None:
     await service.go_away()
     service.error = None
     assert await service.breaker.ask(service.call, is_answer=lambda result: False) == "answer"
     await service.fails(ServiceAwayError)
 
 
-async def test_the_first_callers_wait_and_the_others_fail_at_once(service: Service) -> None:
+async def test_the_first_callers_wait_and_the_others_fail_at_once(service: FailingService) -> None:
     service.error = UnavailableError("no route to host")
     waited: list[float] = []
 
@@ -315,7 +317,7 @@ async def test_the_first_callers_wait_and_the_others_fail_at_once(service: Servi
     assert max(first) < 20.0 and max(late) < 0.2
 
 
-def unconfirmed_then_away(service: Service) -> Callable[[], Awaitable[str]]:
+def unconfirmed_then_away(service: FailingService) -> Callable[[], Awaitable[str]]:
     """A call that is sent and not answered. While it waits to be repeated, its service is found to be away."""
     def answers() -> Iterator[Callable[[], Awaitable[str]]]:
         async def first() -> str:
@@ -331,7 +333,7 @@ def unconfirmed_then_away(service: Service) -> Callable[[], Awaitable[str]]:
     return lambda: next(following)()
 
 
-async def test_a_call_that_was_sent_before_is_never_told_as_not_sent(service: Service) -> None:
+async def test_a_call_that_was_sent_before_is_never_told_as_not_sent(service: FailingService) -> None:
     with pytest.raises(UnconfirmedError, match="sent, and not answered"):
         await persist(unconfirmed_then_away(service), service.runtime, 30)
 
@@ -350,7 +352,7 @@ async def test_files_of_this_machine_are_never_away() -> None:
 
 
 async def test_a_closed_store_is_not_counted_among_those_that_miss_a_service() -> None:
-    told = Told()
+    told = BreakerEvents()
     services = Breakers(1.0, SimulatedRuntime(seed=1), "store-1", told, local=False)
 
     async def down() -> None:

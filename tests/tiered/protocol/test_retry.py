@@ -85,12 +85,12 @@ async def test_a_budget_that_ends_within_a_call_quotes_the_latest_error() -> Non
 async def test_each_repeated_call_is_told_with_the_error_before_it() -> None:
     told: list[tuple[Event, str]] = []
 
-    class Told(Observer):
+    class RetryEvents(Observer):
         def count(self, event: Event, kind: str = "", amount: int = 1) -> None:
             told.append((event, kind))
 
     call, calls = failing(UnavailableError("a"), UnconfirmedError("b"), UnavailableError("c"))
-    assert await persist(call, SimulatedRuntime(seed=1), 30, observer=Told()) == "done"
+    assert await persist(call, SimulatedRuntime(seed=1), 30, observer=RetryEvents()) == "done"
     assert calls[0] == 4
     assert told == [(Event.RETRIED, name) for name in ("UnavailableError", "UnconfirmedError", "UnavailableError")]
 

@@ -224,7 +224,7 @@ async def test_permissions_on_a_table_are_told(admin: Scripted, answer: list[str
 def answering(status: int, body: dict[str, Any]) -> Iterator[str]:
     """An HTTP server that has one answer to every GET."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class ScriptedHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             content = json.dumps(body).encode()
             self.send_response(status)
@@ -236,7 +236,7 @@ def answering(status: int, body: dict[str, Any]) -> Iterator[str]:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), ScriptedHandler) as server:
         serving = threading.Thread(target=server.serve_forever)
         serving.start()
         try:

@@ -46,7 +46,7 @@ from tiered.telemetry.observed import METHODS, observed_log, observed_tiers
 RUNTIME = SimulatedRuntime(1)
 
 
-class Told(Observer):
+class KeptEvents(Observer):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ async def test_an_error_is_passed_on_as_it_is() -> None:
 @simulated
 async def test_a_cancellation_is_passed_on() -> None:
     backend = Plain(HighVolumeBackend)
-    told = Told()
+    told = KeptEvents()
     cast(Any, backend).swap = anyio.sleep_forever
     with anyio.move_on_after(1) as scope:
         await cast(Any, wrapped(backend, observer=told).high_volume).swap()
@@ -160,7 +160,7 @@ async def test_a_cancellation_is_passed_on() -> None:
 async def test_an_answer_that_makes_no_sense_is_not_counted_and_is_passed_on() -> None:
     backend = Plain(ChangeLog)
     cast(Any, backend).durable = True
-    told = Told()
+    told = KeptEvents()
     assert await cast(Any, observed_log(cast(Any, backend), told)).renew("x") == ("renew", ("x",), {})
     assert told.counts == [] and [type(error) for error in told.failures] == [AttributeError]
 
@@ -169,7 +169,7 @@ async def test_an_answer_that_makes_no_sense_is_not_counted_and_is_passed_on() -
 async def test_a_blob_that_is_left_half_way_is_closed() -> None:
     closed: list[str] = []
 
-    class Reader:
+    class PlainReader:
         metadata, size = Metadata(), 2
 
         async def pieces(self) -> AsyncIterator[bytes]:
@@ -183,7 +183,7 @@ async def test_a_blob_that_is_left_half_way_is_closed() -> None:
             closed.append("reader")
 
     async def open_reader(*args: Any) -> Any:
-        return Reader()
+        return PlainReader()
 
     blobs = Plain(LongTermBackend)
     cast(Any, blobs).open = open_reader

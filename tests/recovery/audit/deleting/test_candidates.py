@@ -17,7 +17,7 @@ from recovery.audit.deleting.journal import Copy, JournalEntry
 from recovery.audit.deleting.quarantine import Quarantine, Return, restore
 from recovery.audit.finding import Finding
 from recovery.audit.verdicts import FindingClass
-from tests.given.audit_grounds import OLD_NS, Ground, SimulatedGround, ground_of
+from tests.given.audit_grounds import OLD_NS, AuditGround, SimulatedGround, ground_of
 from tests.given.findings import finding
 from tests.given.planted_world import Planted, plant
 from tiered.protocol.backends import BlobInfo, DeletesMany, Tombstone
@@ -37,11 +37,11 @@ async def world(request: pytest.FixtureRequest, anyio_backend: object, tmp_path:
 
 
 @pytest.fixture
-def ground() -> Ground:
+def ground() -> AuditGround:
     return SimulatedGround()
 
 
-async def listed(ground: Ground) -> dict[str, BlobInfo]:
+async def listed(ground: AuditGround) -> dict[str, BlobInfo]:
     found: dict[str, BlobInfo] = {}
     start: str | None = ""
     while start is not None:
@@ -62,13 +62,13 @@ STAY = {
 }  # fmt: skip
 
 
-async def candidates_of(ground: Ground, *names: str) -> list[Candidate]:
+async def candidates_of(ground: AuditGround, *names: str) -> list[Candidate]:
     blobs = await listed(ground)
     found = [Candidate.of(called_orphan(blob)) for name, blob in blobs.items() if not names or name in names]
     return [each for each in found if each is not None]
 
 
-async def run(ground: Ground, *names: str, log: bool = True) -> dict[str, Fate]:
+async def run(ground: AuditGround, *names: str, log: bool = True) -> dict[str, Fate]:
     candidates = await candidates_of(ground, *names)
     batch = DeletionBatch(ground.tiers, ground.log if log else NoopChangeLog(), candidates, SystemRuntime())
     await batch.run()
@@ -116,7 +116,7 @@ async def test_what_no_row_of_the_world_could_read_before_it_reads_after(world: 
 PATH = "media/objects/key"
 
 
-async def test_a_change_that_is_refused_by_the_deletion_never_takes_effect(ground: Ground) -> None:
+async def test_a_change_that_is_refused_by_the_deletion_never_takes_effect(ground: AuditGround) -> None:
     """I1: the swap of a writer whose entry was lost comes after the deletion, and conflicts."""
     token = ground.clock.at(OLD_NS)
     name = f"{PATH}/{token}"
@@ -126,7 +126,7 @@ async def test_a_change_that_is_refused_by_the_deletion_never_takes_effect(groun
     assert (await ground.tiers.high_volume.read(PATH)).state is None
 
 
-async def test_a_row_that_names_it_since_the_batch_read_the_rows_keeps_it(ground: Ground) -> None:
+async def test_a_row_that_names_it_since_the_batch_read_the_rows_keeps_it(ground: AuditGround) -> None:
     name = f"{PATH}/{ground.clock.at(OLD_NS)}"
     await ground.blob(name, 10, OLD_NS, None)
     [candidate] = await candidates_of(ground, name)
@@ -139,7 +139,7 @@ async def test_a_row_that_names_it_since_the_batch_read_the_rows_keeps_it(ground
     assert batch.fates == {name: Fate.NAMED} and name in await listed(ground)
 
 
-async def test_an_entry_that_names_it_as_new_or_as_old_keeps_it(ground: Ground) -> None:
+async def test_an_entry_that_names_it_as_new_or_as_old_keeps_it(ground: AuditGround) -> None:
     new, old, other = (f"{PATH}/{ground.clock.at(OLD_NS)}" for _ in range(3))
     for name in (new, old, other):
         await ground.blob(name, 10, OLD_NS, None)
@@ -147,7 +147,7 @@ async def test_an_entry_that_names_it_as_new_or_as_old_keeps_it(ground: Ground) 
     assert await run(ground) == {new: Fate.LOGGED, old: Fate.LOGGED, other: Fate.DELETED}
 
 
-async def test_without_a_changelog_an_entry_keeps_nothing_and_the_settle_still_does(ground: Ground) -> None:
+async def test_without_a_changelog_an_entry_keeps_nothing_and_the_settle_still_does(ground: AuditGround) -> None:
     name, live = (f"{PATH}/{ground.clock.at(OLD_NS)}" for _ in range(2))
     for each in (name, live):
         await ground.blob(each, 10, OLD_NS, None)
@@ -156,7 +156,7 @@ async def test_without_a_changelog_an_entry_keeps_nothing_and_the_settle_still_d
     assert await run(ground, log=False) == {name: Fate.DELETED, live: Fate.NAMED}
 
 
-async def test_another_generation_of_the_name_stays(ground: Ground) -> None:
+async def test_another_generation_of_the_name_stays(ground: AuditGround) -> None:
     name = f"{PATH}/{ground.clock.at(OLD_NS)}"
     await ground.blob(name, 10, OLD_NS, None)
     candidates = await candidates_of(ground, name)
@@ -167,7 +167,7 @@ async def test_another_generation_of_the_name_stays(ground: Ground) -> None:
     assert batch.fates == {name: Fate.REPLACED} and name in await listed(ground)
 
 
-async def test_a_blob_that_is_gone_is_told_so_however_often_it_is_tried(ground: Ground) -> None:
+async def test_a_blob_that_is_gone_is_told_so_however_often_it_is_tried(ground: AuditGround) -> None:
     name = f"{PATH}/{ground.clock.at(OLD_NS)}"
     await ground.blob(name, 10, OLD_NS, None)
     candidates = await candidates_of(ground, name)
@@ -188,7 +188,7 @@ def test_a_name_without_a_revision_is_no_candidate_whatever_its_finding_says(nam
     assert Candidate.of(finding(FindingClass.ORPHAN, f"{PATH}/01a10000-0000-7000-8000-000000000000", generation=None)) is None
 
 
-async def test_an_error_leaves_the_fates_that_are_known_and_the_batch_goes_on_from_there(ground: Ground) -> None:
+async def test_an_error_leaves_the_fates_that_are_known_and_the_batch_goes_on_from_there(ground: AuditGround) -> None:
     names = [f"{PATH}/{ground.clock.at(OLD_NS)}" for _ in range(240)]
     for name in names:
         await ground.blob(name, 10, OLD_NS, None)
@@ -208,7 +208,7 @@ async def test_an_error_leaves_the_fates_that_are_known_and_the_batch_goes_on_fr
     assert set(batch.fates) == set(names) and set(batch.fates.values()) == {Fate.DELETED}
 
 
-def tally(calls: list[str], ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def tally(calls: list[str], ground: AuditGround, monkeypatch: pytest.MonkeyPatch) -> None:
     """Notes the calls that delete."""
     for name in ("delete_generation", "delete_generations"):
         monkeypatch.setattr(ground.tiers.long_term, name, noting(calls, name, getattr(ground.tiers.long_term, name)))
@@ -222,7 +222,7 @@ def noting(calls: list[str], name: str, call: Callable[..., Awaitable[Any]]) -> 
     return noted
 
 
-async def test_blobs_are_deleted_by_the_hundred(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_blobs_are_deleted_by_the_hundred(ground: AuditGround, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(230):
         await ground.blob(f"{PATH}/{ground.clock.at(OLD_NS)}", 10, OLD_NS, None)
     calls: list[str] = []
@@ -234,7 +234,7 @@ async def test_blobs_are_deleted_by_the_hundred(ground: Ground, monkeypatch: pyt
 @pytest.mark.parametrize("lost", [UnconfirmedError("x"), UnavailableError("x"), ConfigurationError("it takes no batches")])
 @pytest.mark.parametrize("effect", [True, False])
 async def test_a_batch_without_an_answer_is_looked_at_one_by_one(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, lost: Exception, effect: bool
+    ground: AuditGround, monkeypatch: pytest.MonkeyPatch, lost: Exception, effect: bool
 ) -> None:
     names = [f"{PATH}/{ground.clock.at(OLD_NS)}" for _ in range(3)]
     for name in names:
@@ -251,7 +251,7 @@ async def test_a_batch_without_an_answer_is_looked_at_one_by_one(
     assert not await listed(ground)
 
 
-async def test_a_part_of_a_batch_that_failed_is_deleted_by_itself(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_part_of_a_batch_that_failed_is_deleted_by_itself(ground: AuditGround, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"{PATH}/{ground.clock.at(OLD_NS)}" for _ in range(3)]
     for name in names:
         await ground.blob(name, 10, OLD_NS, None)
@@ -270,7 +270,7 @@ async def test_a_part_of_a_batch_that_failed_is_deleted_by_itself(ground: Ground
 # --- the quarantine --------------------------------------------------------------------------------
 
 
-async def set_aside(ground: Ground, name: str) -> tuple[DeletionBatch, Quarantine]:
+async def set_aside(ground: AuditGround, name: str) -> tuple[DeletionBatch, Quarantine]:
     quarantine = Quarantine(ground.tiers, "test", SystemRuntime())
     batch = DeletionBatch(ground.tiers, ground.log, await candidates_of(ground, name), SystemRuntime(), set_aside=quarantine.set_aside)
     return batch, quarantine
@@ -280,7 +280,7 @@ async def pay_nothing() -> None:
     return
 
 
-async def test_a_blob_that_is_set_aside_can_be_restored_once(ground: Ground) -> None:
+async def test_a_blob_that_is_set_aside_can_be_restored_once(ground: AuditGround) -> None:
     name = f"{PATH}/{ground.clock.at(OLD_NS)}"
     await ground.blob(name, 10, OLD_NS, None)
     batch, quarantine = await set_aside(ground, name)
@@ -293,7 +293,7 @@ async def test_a_blob_that_is_set_aside_can_be_restored_once(ground: Ground) -> 
     assert list(await listed(ground)) == [name]
 
 
-async def test_a_copy_whose_deletion_was_killed_before_it_was_noted_is_noted_at_the_next_try(ground: Ground) -> None:
+async def test_a_copy_whose_deletion_was_killed_before_it_was_noted_is_noted_at_the_next_try(ground: AuditGround) -> None:
     name = f"{PATH}/{ground.clock.at(OLD_NS)}"
     await ground.blob(name, 10, OLD_NS, None)
     (first, _), (second, quarantine) = await set_aside(ground, name), await set_aside(ground, name)
@@ -302,7 +302,7 @@ async def test_a_copy_whose_deletion_was_killed_before_it_was_noted_is_noted_at_
     assert second.fates == {name: Fate.GONE} and quarantine.copies[name].name == f"~quarantine/test/{name}"
 
 
-async def test_a_restoration_overwrites_nothing(ground: Ground) -> None:
+async def test_a_restoration_overwrites_nothing(ground: AuditGround) -> None:
     name = f"{PATH}/{ground.clock.at(OLD_NS)}"
     await ground.blob(name, 10, OLD_NS, None)
     batch, quarantine = await set_aside(ground, name)
@@ -313,7 +313,7 @@ async def test_a_restoration_overwrites_nothing(ground: Ground) -> None:
     assert {blob.name: blob.size for blob in (await listed(ground)).values()} == {name: 11, f"~quarantine/test/{name}": 10}
 
 
-async def test_what_cannot_be_copied_is_not_deleted(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_cannot_be_copied_is_not_deleted(ground: AuditGround, monkeypatch: pytest.MonkeyPatch) -> None:
     long = f"{PATH}/{'k' * 960}/{ground.clock.at(OLD_NS)}"
     name = f"{PATH}/{ground.clock.at(OLD_NS)}"
     for each in (long, name):
@@ -332,7 +332,7 @@ async def test_what_cannot_be_copied_is_not_deleted(ground: Ground, monkeypatch:
     assert set(await listed(ground)) == {long, name}
 
 
-async def test_what_was_deleted_without_a_copy_cannot_be_restored(ground: Ground) -> None:
+async def test_what_was_deleted_without_a_copy_cannot_be_restored(ground: AuditGround) -> None:
     name = f"{PATH}/{ground.clock.at(OLD_NS)}"
     await ground.blob(name, 10, OLD_NS, None)
     [candidate] = await candidates_of(ground, name)

@@ -22,7 +22,7 @@ from recovery.audit.run import run_audit
 from recovery.audit.sweep import audit_range
 from recovery.audit.verdicts import FindingClass
 from recovery.audit.work import AuditOptions
-from tests.given.audit_grounds import BEGINS_NS, OLD_NS, Ground, embedded_ground, emulated_ground
+from tests.given.audit_grounds import BEGINS_NS, OLD_NS, AuditGround, embedded_ground, emulated_ground
 from tests.given.deleted_store import OBJECTS, ORPHANS, blobs, plant_orphans
 from tests.given.deletion_process import settings_of
 from tiered.open import DATABASE_NAME, open_backends
@@ -96,7 +96,7 @@ async def test_a_row_that_tells_no_blob_is_no_reason_to_delete(tmp_path: Path) -
 # --- one window, both tiers ------------------------------------------------------------------------
 
 
-async def audited(ground: Ground, *bounds: Bounds) -> list[Finding]:
+async def audited(ground: AuditGround, *bounds: Bounds) -> list[Finding]:
     found: list[Finding] = []
     ground.clock.now_ns = BEGINS_NS
     for each in bounds:

@@ -18,7 +18,7 @@ from changelog.base.runtime import SystemRuntime
 from recovery.audit.deleting.candidates import Candidate, DeletionBatch, Fate
 from recovery.audit.deleting.journal import JournalEntry
 from recovery.audit.deleting.quarantine import Quarantine, Return, restore
-from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, EmbeddedGround, Ground, embedded_ground, ground_of
+from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, AuditGround, EmbeddedGround, embedded_ground, ground_of
 from tiered.protocol.backends import LongTermBackend, Removal, Tiers
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -32,7 +32,7 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(params=["simulated", "embedded", "emulators"])
-async def ground(request: pytest.FixtureRequest, anyio_backend: object, tmp_path: Path) -> AsyncIterator[Ground]:
+async def ground(request: pytest.FixtureRequest, anyio_backend: object, tmp_path: Path) -> AsyncIterator[AuditGround]:
     async with ground_of(request.param, request, tmp_path) as ground:
         yield ground
 
@@ -58,7 +58,7 @@ class Stopped:
         return wait
 
 
-def deletion(ground: Ground, candidate: Candidate, blobs: object = None, label: str = "test") -> tuple[DeletionBatch, Quarantine]:
+def deletion(ground: AuditGround, candidate: Candidate, blobs: object = None, label: str = "test") -> tuple[DeletionBatch, Quarantine]:
     tiers = Tiers(ground.tiers.high_volume, cast(LongTermBackend, blobs or ground.tiers.long_term))
     quarantine = Quarantine(tiers, label, SystemRuntime())
     return DeletionBatch(tiers, ground.log, [candidate], SystemRuntime(), set_aside=quarantine.set_aside), quarantine
@@ -68,14 +68,14 @@ async def pay_nothing() -> None:
     return
 
 
-async def orphan(ground: Ground, deadline_ns: int | None = None) -> Candidate:
+async def orphan(ground: AuditGround, deadline_ns: int | None = None) -> Candidate:
     name = f"{PATH}/{ground.clock.at(OLD_NS)}"
     await ground.blob(name, 10, OLD_NS, deadline_ns)
     ground.clock.now_ns = BEGINS_NS
     return await as_listed(ground, name)
 
 
-async def as_listed(ground: Ground, name: str) -> Candidate:
+async def as_listed(ground: AuditGround, name: str) -> Candidate:
     head = await ground.tiers.long_term.head(name)
     assert head is not None
     candidate = Candidate.named(name, head.generation, head.size)
@@ -83,16 +83,16 @@ async def as_listed(ground: Ground, name: str) -> Candidate:
     return candidate
 
 
-async def names(ground: Ground) -> list[str]:
+async def names(ground: AuditGround) -> list[str]:
     return [blob.name for blob in (await ground.tiers.long_term.list("", None, 100)).blobs]
 
 
-async def back(ground: Ground, candidate: Candidate, quarantine: Quarantine, fate: Fate | None = Fate.DELETED) -> Return:
+async def back(ground: AuditGround, candidate: Candidate, quarantine: Quarantine, fate: Fate | None = Fate.DELETED) -> Return:
     return await restore(JournalEntry(candidate, fate, quarantine.copies[candidate.name]), ground.tiers, SystemRuntime(), pay_nothing)
 
 
 @pytest.mark.parametrize("call", ["set_aside", "delete_generation"])
-async def test_a_restored_blob_was_destroyed_by_a_slower_deletion_of_the_same_run(ground: Ground, call: str) -> None:
+async def test_a_restored_blob_was_destroyed_by_a_slower_deletion_of_the_same_run(ground: AuditGround, call: str) -> None:
     candidate = await orphan(ground)
     stopped = Stopped(ground.tiers.long_term, call)
     slower, _ = deletion(ground, candidate, stopped)
@@ -109,7 +109,7 @@ async def test_a_restored_blob_was_destroyed_by_a_slower_deletion_of_the_same_ru
     assert await names(ground) == [candidate.name]
 
 
-async def test_a_restoration_beside_a_deletion_took_the_copy_of_a_blob_that_was_about_to_be_deleted(ground: Ground) -> None:
+async def test_a_restoration_beside_a_deletion_took_the_copy_of_a_blob_that_was_about_to_be_deleted(ground: AuditGround) -> None:
     """Whatever the journal says of it: as long as the blob is the one that was listed, its copy stays."""
     candidate = await orphan(ground)
     stopped = Stopped(ground.tiers.long_term, "delete_generation")
@@ -126,7 +126,7 @@ async def test_a_restoration_beside_a_deletion_took_the_copy_of_a_blob_that_was_
 
 
 @pytest.mark.parametrize("call", ["bring_back", "delete_generation"])
-async def test_of_two_restorations_the_slower_one_harms_nothing(ground: Ground, call: str) -> None:
+async def test_of_two_restorations_the_slower_one_harms_nothing(ground: AuditGround, call: str) -> None:
     candidate = await orphan(ground)
     batch, quarantine = deletion(ground, candidate)
     await batch.run()
@@ -147,11 +147,11 @@ async def test_of_two_restorations_the_slower_one_harms_nothing(ground: Ground, 
     assert await names(ground) == [candidate.name]
 
 
-def replace_blobs(ground: Ground, blobs: object) -> Tiers:
+def replace_blobs(ground: AuditGround, blobs: object) -> Tiers:
     return replace(ground.tiers, long_term=cast(LongTermBackend, blobs))
 
 
-async def test_a_later_run_that_deletes_what_was_restored_has_a_copy_of_its_own(ground: Ground) -> None:
+async def test_a_later_run_that_deletes_what_was_restored_has_a_copy_of_its_own(ground: AuditGround) -> None:
     """A restoration of the first run stands still before it removes its copy. A copy of its name would be that one."""
     candidate = await orphan(ground)
     first, quarantine = deletion(ground, candidate, label="test/first")
@@ -170,7 +170,7 @@ async def test_a_later_run_that_deletes_what_was_restored_has_a_copy_of_its_own(
     assert await back(ground, again, quarantine) is Return.RESTORED and await names(ground) == [candidate.name]
 
 
-async def test_each_step_beside_a_restored_blob_refuses_the_old_generation(ground: Ground) -> None:
+async def test_each_step_beside_a_restored_blob_refuses_the_old_generation(ground: AuditGround) -> None:
     candidate, blobs = await orphan(ground), ground.tiers.long_term
     batch, quarantine = deletion(ground, candidate)
     await batch.run()
@@ -186,7 +186,7 @@ async def test_each_step_beside_a_restored_blob_refuses_the_old_generation(groun
 # --- deadlines -------------------------------------------------------------------------------------
 
 
-async def test_a_copy_in_quarantine_was_collected_as_expired(ground: Ground) -> None:
+async def test_a_copy_in_quarantine_was_collected_as_expired(ground: AuditGround) -> None:
     """The deadline is the blob's and not the copy's: it comes back with the blob."""
     deadline_ns = BEGINS_NS + 3650 * DAY_NS  # the emulator's own clock is that of this machine
     candidate = await orphan(ground, deadline_ns)
@@ -206,7 +206,7 @@ async def test_a_copy_in_quarantine_was_collected_as_expired(ground: Ground) -> 
     assert await names(ground) == [], "the deadline holds again"
 
 
-async def test_a_blob_whose_deadline_has_passed_stays_in_quarantine_and_it_is_said(ground: Ground) -> None:
+async def test_a_blob_whose_deadline_has_passed_stays_in_quarantine_and_it_is_said(ground: AuditGround) -> None:
     candidate = await orphan(ground, 10**18)
     batch, quarantine = deletion(ground, candidate)
     await batch.run()

@@ -1,4 +1,4 @@
-"""What every sink does. `Place` is one kind of place, with what readers of it find."""
+"""What every sink does. `SinkPlace` is one kind of place, with what readers of it find."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CANCELLED_AT = (1, 2, 3, 5, 8, 13, 21, 34, 55)
 """At so many of its awaits a delivery is cancelled, if it has so many."""
 
 
-class Place(ABC):
+class SinkPlace(ABC):
     """`by_name`: it keeps files, so it can refuse other bytes, and keeps a parcel once. `large`: how large one is."""
 
     by_name = True
@@ -58,7 +58,7 @@ class Place(ABC):
         return [located.message for located in read_all(sorted(copy.iterdir()))]
 
 
-class Directory(Place):
+class Directory(SinkPlace):
     def __init__(self, root: Path) -> None:
         self.root = root
 
@@ -75,7 +75,7 @@ class Receiver(Directory):
         return HttpSink("http://receiver", httpx.ASGITransport(make_receiver(self.root, SystemRuntime())))
 
 
-class Bucket(Place):
+class BucketPlace(SinkPlace):
     def __init__(self, server: GcsEmulator) -> None:
         self._server = server
         self._bucket = server.create_bucket("feeds")
@@ -89,7 +89,7 @@ class Bucket(Place):
         return {name.removeprefix(folder): each.payload for name, each in self._bucket.objects.items() if name.startswith(folder)}
 
 
-class Topic(Place):
+class TopicPlace(SinkPlace):
     by_name = False
     large = 4 * 2**20  # the mock cluster keeps 5 MB
 
@@ -134,24 +134,24 @@ def anyio_backend(where: tuple[str, str]) -> str:
 
 
 @asynccontextmanager
-async def opened(kind: str, tmp_path: Path, kafka: KafkaMock, topic: str) -> AsyncIterator[Place]:
+async def opened(kind: str, tmp_path: Path, kafka: KafkaMock, topic: str) -> AsyncIterator[SinkPlace]:
     if kind == "bucket":
         async with GcsEmulator() as server:
-            yield Bucket(server)
+            yield BucketPlace(server)
     elif kind == "kafka":
-        yield Topic(kafka, topic)
+        yield TopicPlace(kafka, topic)
     else:
         yield (Directory if kind == "directory" else Receiver)(tmp_path / "feed")
 
 
 @pytest.fixture
-async def place(where: tuple[str, str], tmp_path: Path, kafka: KafkaMock) -> AsyncIterator[Place]:
+async def place(where: tuple[str, str], tmp_path: Path, kafka: KafkaMock) -> AsyncIterator[SinkPlace]:
     async with opened(where[0], tmp_path, kafka, f"topic-{Random(str(tmp_path)).getrandbits(64):x}") as found:
         yield found
 
 
 @asynccontextmanager
-async def sink_of(place: Place) -> AsyncIterator[Sink]:
+async def sink_of(place: SinkPlace) -> AsyncIterator[Sink]:
     sink = place.sink()
     try:
         yield sink
@@ -164,7 +164,7 @@ async def sink_of(place: Place) -> AsyncIterator[Sink]:
 
 
 @pytest.mark.parametrize("suffix", ["json", "avro"])
-async def test_what_was_delivered_is_read_back_with_the_same_view(place: Place, suffix: Suffix, tmp_path: Path) -> None:
+async def test_what_was_delivered_is_read_back_with_the_same_view(place: SinkPlace, suffix: Suffix, tmp_path: Path) -> None:
     feed = parcels(suffix)
     async with sink_of(place) as sink:
         for each in feed:
@@ -174,7 +174,7 @@ async def test_what_was_delivered_is_read_back_with_the_same_view(place: Place, 
         assert place.files() == {each.name: each.data for each in feed}
 
 
-async def test_a_parcel_that_comes_again_changes_nothing(place: Place, tmp_path: Path) -> None:
+async def test_a_parcel_that_comes_again_changes_nothing(place: SinkPlace, tmp_path: Path) -> None:
     feed = parcels()
     async with sink_of(place) as sink, sink_of(place) as successor:
         for each in feed:
@@ -188,7 +188,7 @@ async def test_a_parcel_that_comes_again_changes_nothing(place: Place, tmp_path:
         assert place.files() == {each.name: each.data for each in feed}
 
 
-async def test_after_the_first_parcel_any_order_will_do(place: Place, tmp_path: Path) -> None:
+async def test_after_the_first_parcel_any_order_will_do(place: SinkPlace, tmp_path: Path) -> None:
     first, *rest = parcels()
     async with sink_of(place) as sink:
         for each in [first, *reversed(rest)]:
@@ -196,7 +196,7 @@ async def test_after_the_first_parcel_any_order_will_do(place: Place, tmp_path: 
     assert viewed(place.messages(tmp_path)) == expected([first, *rest])
 
 
-async def test_several_at_once_are_all_delivered(place: Place, tmp_path: Path) -> None:
+async def test_several_at_once_are_all_delivered(place: SinkPlace, tmp_path: Path) -> None:
     first, *rest = parcels()
     async with sink_of(place) as sink:
         await sink.deliver(first)
@@ -206,7 +206,7 @@ async def test_several_at_once_are_all_delivered(place: Place, tmp_path: Path) -
     assert viewed(place.messages(tmp_path)) == expected([first, *rest])
 
 
-async def test_other_bytes_under_a_known_name_are_refused_and_what_is_there_stays(place: Place) -> None:
+async def test_other_bytes_under_a_known_name_are_refused_and_what_is_there_stays(place: SinkPlace) -> None:
     if not place.by_name:
         pytest.skip("a topic has no names")
     first, second, *_ = parcels()
@@ -221,7 +221,7 @@ async def test_other_bytes_under_a_known_name_are_refused_and_what_is_there_stay
     assert place.files() == {first.name: first.data, second.name: second.data}
 
 
-async def test_a_large_parcel(place: Place, tmp_path: Path) -> None:
+async def test_a_large_parcel(place: SinkPlace, tmp_path: Path) -> None:
     whole = large(place.large)
     assert len(whole.data) > place.large
     async with sink_of(place) as sink:
@@ -230,7 +230,7 @@ async def test_a_large_parcel(place: Place, tmp_path: Path) -> None:
     assert viewed(messages) == expected([whole])
 
 
-async def test_a_later_parcel_of_a_generation_that_is_not_there_is_refused(place: Place) -> None:
+async def test_a_later_parcel_of_a_generation_that_is_not_there_is_refused(place: SinkPlace) -> None:
     if not place.by_name:
         pytest.skip("a topic does not know what it had")
     async with sink_of(place) as sink:
@@ -239,7 +239,7 @@ async def test_a_later_parcel_of_a_generation_that_is_not_there_is_refused(place
     assert place.files() == {}
 
 
-async def test_closing_twice_and_delivering_afterwards(place: Place) -> None:
+async def test_closing_twice_and_delivering_afterwards(place: SinkPlace) -> None:
     first, second, *_ = parcels()
     sink = place.sink()
     await sink.aclose()
@@ -255,7 +255,7 @@ async def test_closing_twice_and_delivering_afterwards(place: Place) -> None:
 MINE, OTHER = Owner("1" * 32, "mine"), Owner("2" * 32, "of another")
 
 
-async def test_a_sink_tells_what_it_holds_and_whose_it_is(place: Place) -> None:
+async def test_a_sink_tells_what_it_holds_and_whose_it_is(place: SinkPlace) -> None:
     feed, later = parcels(), parcels(generation=GENERATION + 7)
     async with sink_of(place) as sink:
         if not place.by_name:
@@ -275,7 +275,7 @@ async def test_a_sink_tells_what_it_holds_and_whose_it_is(place: Place) -> None:
         assert await sink.look(GENERATION - 1, 0) == SinkContent(MINE, GENERATION + 7, ())
 
 
-async def test_the_first_of_two_feeds_keeps_the_place(place: Place) -> None:
+async def test_the_first_of_two_feeds_keeps_the_place(place: SinkPlace) -> None:
     if not place.by_name:
         pytest.skip("a topic takes no mark")
     async with sink_of(place) as sink, sink_of(place) as other:
@@ -290,7 +290,7 @@ async def test_the_first_of_two_feeds_keeps_the_place(place: Place) -> None:
         assert await sink.look(GENERATION, 0) == found
 
 
-async def test_a_mark_is_no_file_of_the_feed(place: Place, tmp_path: Path) -> None:
+async def test_a_mark_is_no_file_of_the_feed(place: SinkPlace, tmp_path: Path) -> None:
     feed = parcels()
     async with sink_of(place) as sink:
         await sink.look(GENERATION, 0)
@@ -329,7 +329,7 @@ class CancelledAt:
                 step = lambda error=error: inner.throw(error)  # type: ignore[misc] # noqa: E731
 
 
-async def test_a_delivery_that_is_cancelled_anywhere_leaves_the_whole_or_nothing(place: Place, tmp_path: Path) -> None:
+async def test_a_delivery_that_is_cancelled_anywhere_leaves_the_whole_or_nothing(place: SinkPlace, tmp_path: Path) -> None:
     first, second, *_ = parcels()
     async with sink_of(place) as sink:
         await sink.deliver(first)

@@ -202,14 +202,14 @@ async def test_rows_are_read_again_where_the_last_pass_is_in_the_future() -> Non
 
 
 async def test_a_sink_that_fails_keeps_since_when_and_says_the_latest_reason() -> None:
-    class Failing(ListSink):
+    class FailingListSink(ListSink):
         error = Exception()
 
         async def deliver(self, parcel: object) -> None:
             raise self.error
 
     async with fed_store(SimulatedRuntime(seed=7)) as store:
-        store.sink = sink = Failing()
+        store.sink = sink = FailingListSink()
         run = store.run()
         await run.writer.open()
 
@@ -231,12 +231,12 @@ async def test_a_sink_that_fails_keeps_since_when_and_says_the_latest_reason() -
 
 
 async def test_a_sink_that_never_returns_is_given_up_and_told() -> None:
-    class Hanging(ListSink):
+    class HangingListSink(ListSink):
         async def deliver(self, parcel: object) -> None:
             await anyio.sleep_forever()
 
     async with fed_store(SimulatedRuntime(seed=7)) as store:
-        store.sink = sink = Hanging()
+        store.sink = sink = HangingListSink()
         run = store.run()
         await run.writer.open()
         delivery = Delivery(sink.name, sink, run.writer, store.log, store.runtime, OWNER)
@@ -292,12 +292,12 @@ async def test_a_second_run_of_everything_changes_nothing() -> None:
 
 
 async def test_an_entry_that_is_garbage_and_cannot_be_parked_does_not_begin_a_pass_again_and_again() -> None:
-    class Log(MemoryChangeLog):
+    class DamagedLog(MemoryChangeLog):
         async def park(self, entry: Any, error: str) -> bool:
             return False
 
     async with fed_store(SimulatedRuntime(seed=7)) as store:
-        log = Log(store.runtime)
+        log = DamagedLog(store.runtime)
         log.stored, log.values, log.notes, log.presence = store.log.stored, store.log.values, store.log.notes, store.log.presence
         store.backends = replace(store.backends, log=log)
         await store.run_once()

@@ -19,7 +19,7 @@ from tests.given.fed_store import OWNER, FedStore, fed_store
 pytestmark = pytest.mark.anyio
 
 
-class Failing:
+class FailingSink:
     """A sink that raises the errors of a list, one each time, and the last one for ever. An empty list: it takes all.
     """
 
@@ -46,7 +46,7 @@ async def noted(store: FedStore) -> Position | None:
     return (await read(store.log, [store.sink.name])).get(store.sink.name)
 
 
-async def deliver(store: FedStore, sink: Failing, until: Callable[[Position], bool]) -> Position:
+async def deliver(store: FedStore, sink: FailingSink, until: Callable[[Position], bool]) -> Position:
     """One writer delivers until the note is so, and is killed then."""
     run = store.run()
     await run.writer.open()
@@ -66,17 +66,17 @@ async def deliver(store: FedStore, sink: Failing, until: Callable[[Position], bo
 
 async def test_since_when_a_sink_fails_survives_a_restart_of_the_writer() -> None:
     async with fed_store() as store:
-        first = await deliver(store, Failing(UnavailableError("away")), lambda found: found.failing_since is not None)
+        first = await deliver(store, FailingSink(UnavailableError("away")), lambda found: found.failing_since is not None)
         store.runtime.advance(timedelta(hours=1))
-        sink = Failing(UnavailableError("still away"))
+        sink = FailingSink(UnavailableError("still away"))
         second = await deliver(store, sink, lambda found: found.error == "still away")
         assert second.failing_since == first.failing_since
-        third = await deliver(store, Failing(), lambda found: found.acknowledged is not None)
+        third = await deliver(store, FailingSink(), lambda found: found.acknowledged is not None)
         assert (third.failing_since, third.error) == (None, None)
 
 
 async def test_the_note_has_the_last_error_and_not_the_first_one() -> None:
     async with fed_store() as store:
-        sink = Failing(UnavailableError("away"), ConfigurationError("no permission"))
+        sink = FailingSink(UnavailableError("away"), ConfigurationError("no permission"))
         found = await deliver(store, sink, lambda found: found.error == "no permission")
         assert found.failing_since is not None

@@ -16,7 +16,7 @@ from changelog.change import DONE, Change, ChangeId, Entry
 from recovery.daemon import Recovery
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
 from recovery.feed.writer.overdue import Covered, release_overdue, set_gap
-from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, World
+from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, TappedWorld
 from tiered.open import Backends
 from tiered.testing.log import StoredEntry
 
@@ -34,16 +34,16 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 @pytest.fixture
-async def world(anyio_backend: Any) -> World:
-    return World(shards=2)
+async def world(anyio_backend: Any) -> TappedWorld:
+    return TappedWorld(shards=2)
 
 
-async def release(world: World, covered: Covered | None = None, **values: Any) -> int:
+async def release(world: TappedWorld, covered: Covered | None = None, **values: Any) -> int:
     settings = world.settings(**({"changelog": "sqlite", "feed": FEED} | values))
     return await release_overdue(Backends(world.tiers, world.log), world.runtime, settings, covered)
 
 
-async def replaced(world: World) -> str:
+async def replaced(world: TappedWorld) -> str:
     """Puts an object twice. Returns the name of the blob that was replaced; its entry is kept."""
     async with world.store(changelog="sqlite", feed=FEED) as store:
         await store.put(OBJECT, LARGE)
@@ -52,7 +52,7 @@ async def replaced(world: World) -> str:
     return blob
 
 
-async def planted(world: World, *, upload: str | None = "session", owner: str = "dead") -> Entry:
+async def planted(world: TappedWorld, *, upload: str | None = "session", owner: str = "dead") -> Entry:
     """Keeps the entry of a put that never reached its row. `upload` None: it was a single request."""
     token = ChangeId.new(world.runtime)
     entry: Entry = await world.log.target.record(Change(token, str(OBJECT), f"{OBJECT}/{token}", None, upload), owner)
@@ -60,16 +60,16 @@ async def planted(world: World, *, upload: str | None = "session", owner: str = 
     return entry
 
 
-def put_checkpoint(world: World, checkpoint: Checkpoint = CHECKPOINT) -> bytes:
+def put_checkpoint(world: TappedWorld, checkpoint: Checkpoint = CHECKPOINT) -> bytes:
     world.log.target.notes[NOTE] = checkpoint.to_bytes()
     return checkpoint.to_bytes()
 
 
-def stored(world: World) -> Checkpoint:
+def stored(world: TappedWorld) -> Checkpoint:
     return Checkpoint.from_bytes(world.log.target.notes[NOTE])
 
 
-async def test_a_replaced_blob_is_deleted_once_it_has_waited_for_too_long(world: World) -> None:
+async def test_a_replaced_blob_is_deleted_once_it_has_waited_for_too_long(world: TappedWorld) -> None:
     old = await replaced(world)
     await world.runtime.sleep(HOLD_S - 1)
     assert await release(world) == 0
@@ -81,7 +81,7 @@ async def test_a_replaced_blob_is_deleted_once_it_has_waited_for_too_long(world:
     assert NOTE not in world.log.target.notes, "where there is no feed, none is begun"
 
 
-async def test_what_becomes_garbage_after_the_gap_waits_again(world: World) -> None:
+async def test_what_becomes_garbage_after_the_gap_waits_again(world: TappedWorld) -> None:
     """A pass that begins after the gap may publish it, so it must not be deleted before its -1."""
     async with world.store(changelog="sqlite", feed=FEED) as store:
         await store.put(OBJECT, LARGE)
@@ -102,7 +102,7 @@ async def test_what_becomes_garbage_after_the_gap_waits_again(world: World) -> N
         assert shown in await world.blob_names()
 
 
-async def test_the_gap_comes_before_anything_is_deleted_and_stops_a_writer_that_has_read_the_entry(world: World) -> None:
+async def test_the_gap_comes_before_anything_is_deleted_and_stops_a_writer_that_has_read_the_entry(world: TappedWorld) -> None:
     await replaced(world)
     read = put_checkpoint(world)
     await world.runtime.sleep(HOLD_S + 1)
@@ -116,7 +116,7 @@ async def test_the_gap_comes_before_anything_is_deleted_and_stops_a_writer_that_
     assert not await world.log.target.swap_note(NOTE, read, late.to_bytes())
 
 
-async def test_after_a_crash_between_the_gap_and_the_deletion_all_is_found_again(world: World) -> None:
+async def test_after_a_crash_between_the_gap_and_the_deletion_all_is_found_again(world: TappedWorld) -> None:
     old = await replaced(world)
     put_checkpoint(world)
     await world.runtime.sleep(HOLD_S + 1)
@@ -137,7 +137,7 @@ async def test_after_a_crash_between_the_gap_and_the_deletion_all_is_found_again
     assert stored(world).seq == CHECKPOINT.seq + 1, "no pass has begun since, so it need not be told again"
 
 
-async def test_a_crash_between_the_deletion_and_the_forgetting_is_repeated(world: World) -> None:
+async def test_a_crash_between_the_deletion_and_the_forgetting_is_repeated(world: TappedWorld) -> None:
     await replaced(world)
     await world.runtime.sleep(HOLD_S + 1)
     world.log.hooks["forget"] = lambda forget, entry: fail()
@@ -151,7 +151,7 @@ async def fail() -> None:
     raise UnavailableError("away")
 
 
-async def test_a_pass_that_has_begun_after_a_gap_begins_anew_for_the_next_entry(world: World) -> None:
+async def test_a_pass_that_has_begun_after_a_gap_begins_anew_for_the_next_entry(world: TappedWorld) -> None:
     await planted(world)
     put_checkpoint(world, replace(CHECKPOINT, gap=True))
     await world.runtime.sleep(HOLD_S + 1)
@@ -159,7 +159,7 @@ async def test_a_pass_that_has_begun_after_a_gap_begins_anew_for_the_next_entry(
     assert stored(world).scan is None
 
 
-async def test_a_lost_race_for_the_checkpoint_is_run_again(world: World) -> None:
+async def test_a_lost_race_for_the_checkpoint_is_run_again(world: TappedWorld) -> None:
     put_checkpoint(world)
     races = [replace(CHECKPOINT, seq=seq, timestamp=seq, next=seq + 1) for seq in (40, 41)]
 
@@ -174,7 +174,7 @@ async def test_a_lost_race_for_the_checkpoint_is_run_again(world: World) -> None
     assert not await set_gap(world.log)
 
 
-async def test_a_lost_answer_is_asked_for_again(world: World) -> None:
+async def test_a_lost_answer_is_asked_for_again(world: TappedWorld) -> None:
     put_checkpoint(world)
     lost = [1, 2]
 
@@ -190,7 +190,7 @@ async def test_a_lost_answer_is_asked_for_again(world: World) -> None:
     assert (stored(world).gap, stored(world).seq) == (True, CHECKPOINT.seq + 1)
 
 
-async def test_with_a_damaged_checkpoint_nothing_is_cleaned_up(world: World) -> None:
+async def test_with_a_damaged_checkpoint_nothing_is_cleaned_up(world: TappedWorld) -> None:
     old = await replaced(world)
     world.log.target.notes[NOTE] = b"{}"
     await world.runtime.sleep(HOLD_S + 1)
@@ -201,7 +201,7 @@ async def test_with_a_damaged_checkpoint_nothing_is_cleaned_up(world: World) -> 
     assert world.log.target.notes[NOTE] == b"{}"
 
 
-async def test_what_cannot_be_read_is_parked_and_the_rest_goes_on(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_cannot_be_read_is_parked_and_the_rest_goes_on(world: TappedWorld, caplog: pytest.LogCaptureFixture) -> None:
     damaged, wrong = await planted(world), await planted(world)
     world.log.target.stored[damaged.key] = StoredEntry(b"nonsense", 0, DONE)
     bad = replace(wrong, change=replace(wrong.change, new="of/objects/another"))
@@ -214,7 +214,7 @@ async def test_what_cannot_be_read_is_parked_and_the_rest_goes_on(world: World, 
     assert sum(record.event == "entry_parked" for record in caplog.records if hasattr(record, "event")) == 2
 
 
-async def test_an_error_of_one_entry_stops_no_other_and_its_gap_is_set_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_of_one_entry_stops_no_other_and_its_gap_is_set_once(world: TappedWorld, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     bad, _ = await planted(world), await planted(world)
     put_checkpoint(world)
@@ -238,7 +238,7 @@ async def test_an_error_of_one_entry_stops_no_other_and_its_gap_is_set_once(worl
     assert covered == {}
 
 
-async def test_a_single_request_waits_until_it_can_not_arrive_any_more(world: World) -> None:
+async def test_a_single_request_waits_until_it_can_not_arrive_any_more(world: TappedWorld) -> None:
     await planted(world, upload=None)
     times: dict[str, Any] = {"feed": FEED | {"hold_max_s": 10.0}, "recovery": {"late_upload_grace_s": 900.0}}
     await world.runtime.sleep(100)
@@ -247,7 +247,7 @@ async def test_a_single_request_waits_until_it_can_not_arrive_any_more(world: Wo
     assert await release(world, **times) == 1
 
 
-async def test_where_the_feed_was_turned_off_entries_are_cleaned_up_by_the_same_bound(world: World) -> None:
+async def test_where_the_feed_was_turned_off_entries_are_cleaned_up_by_the_same_bound(world: TappedWorld) -> None:
     await replaced(world)
     put_checkpoint(world)
     off: dict[str, Any] = {"feed": FEED | {"enabled": False}}
@@ -261,7 +261,7 @@ async def test_where_the_feed_was_turned_off_entries_are_cleaned_up_by_the_same_
 # --- as the daemon runs it ------------------------------------------------------------------------------
 
 
-async def test_a_daemon_looks_once_in_a_while_and_goes_on_after_an_error(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_daemon_looks_once_in_a_while_and_goes_on_after_an_error(world: TappedWorld, caplog: pytest.LogCaptureFixture) -> None:
     old = await replaced(world)
     settings = world.settings(changelog="sqlite", feed=FEED, lease=RARE_BEATS)
     recovery = Recovery(Backends(world.tiers, world.log), world.runtime, settings)
@@ -277,7 +277,7 @@ async def test_a_daemon_looks_once_in_a_while_and_goes_on_after_an_error(world: 
     assert await world.is_clean()
 
 
-async def test_where_no_feed_is_configured_a_daemon_asks_no_more_than_once_an_hour(world: World) -> None:
+async def test_where_no_feed_is_configured_a_daemon_asks_no_more_than_once_an_hour(world: TappedWorld) -> None:
     recovery = Recovery(Backends(world.tiers, world.log), world.runtime, world.settings(lease=RARE_BEATS))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(recovery.run_beside)

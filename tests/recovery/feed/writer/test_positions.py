@@ -27,7 +27,7 @@ def anyio_backend() -> str:
     return "trio"
 
 
-class Log(MemoryChangeLog):
+class LossyLog(MemoryChangeLog):
     """Loses the answers to the first `lost` swaps. Before each of the first swaps it lets another process write."""
 
     def __init__(self) -> None:
@@ -46,11 +46,11 @@ class Log(MemoryChangeLog):
 
 
 @pytest.fixture
-def log() -> Log:
-    return Log()
+def log() -> LossyLog:
+    return LossyLog()
 
 
-async def test_the_stored_form_is_pinned_and_is_read_back(log: Log) -> None:
+async def test_the_stored_form_is_pinned_and_is_read_back(log: LossyLog) -> None:
     assert await read(log, [SINK]) == {}
     assert await advance(log, AT) == AT
     assert log.notes == {note_name(SINK): STORED}
@@ -58,7 +58,7 @@ async def test_the_stored_form_is_pinned_and_is_read_back(log: Log) -> None:
     assert await read(log, [SINK, "another"]) == {SINK: AT}
 
 
-async def test_the_positions_are_those_of_the_sinks_in_the_settings(log: Log) -> None:
+async def test_the_positions_are_those_of_the_sinks_in_the_settings(log: LossyLog) -> None:
     named = Position("https://host:8443/in%40box", 5)
     for position in (AT, named, Position("gs://bucket/of-another-feed", 5)):
         await advance(log, position)
@@ -88,13 +88,13 @@ def test_the_name_of_a_sink_has_no_password(to: str, name: str) -> None:
         (Position(SINK, 6), Position(SINK, 6)),
     ],
 )
-async def test_a_position_never_goes_back_within_a_generation(log: Log, late: Position, stored: Position) -> None:
+async def test_a_position_never_goes_back_within_a_generation(log: LossyLog, late: Position, stored: Position) -> None:
     await advance(log, AT)
     assert await advance(log, late) == stored
     assert await read(log, [SINK]) == {SINK: stored}
 
 
-async def test_another_writer_that_was_faster_is_heeded(log: Log) -> None:
+async def test_another_writer_that_was_faster_is_heeded(log: LossyLog) -> None:
     await advance(log, AT)
     log.first = [replace(AT, acknowledged=950, records=9)]
     assert await advance(log, replace(AT, acknowledged=910, records=8)) == replace(AT, acknowledged=950, records=9)
@@ -103,7 +103,7 @@ async def test_another_writer_that_was_faster_is_heeded(log: Log) -> None:
         await advance(log, replace(AT, acknowledged=2000, records=10))
 
 
-async def test_a_lost_answer_is_asked_for_again(log: Log) -> None:
+async def test_a_lost_answer_is_asked_for_again(log: LossyLog) -> None:
     log.lost = 2
     assert await advance(log, AT) == AT
     log.lost = 100
@@ -141,7 +141,7 @@ def changed(**values: Any) -> bytes:
         (changed(acknowledged=None), "nothing is acknowledged, and records is 7"),
     ],
 )
-async def test_a_damaged_position_is_named_and_stays_as_it_is(log: Log, raw: bytes, says: str) -> None:
+async def test_a_damaged_position_is_named_and_stays_as_it_is(log: LossyLog, raw: bytes, says: str) -> None:
     log.notes[note_name(SINK)] = raw
     for call in (read(log, [SINK]), advance(log, AT)):
         with pytest.raises(CorruptRecordError) as caught:

@@ -17,7 +17,7 @@ from recovery.feed.writer.source import FeedSource, FeedWriterCounts, RetainedEn
 from recovery.statistics import counting
 from recovery.statistics.persisted import Document, read_statistics
 from recovery.statistics.verdict import SourceState
-from tests.given.tapped_store import World
+from tests.given.tapped_store import TappedWorld
 from tiered.testing.log import StoredEntry
 
 pytestmark = pytest.mark.anyio
@@ -34,16 +34,16 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 @pytest.fixture
-async def world(anyio_backend: Any) -> World:
-    return World()
+async def world(anyio_backend: Any) -> TappedWorld:
+    return TappedWorld()
 
 
-def source(world: World, counts: FeedWriterCounts | None = None, to: tuple[str, ...] = (ONE, TWO)) -> FeedSource:
+def source(world: TappedWorld, counts: FeedWriterCounts | None = None, to: tuple[str, ...] = (ONE, TWO)) -> FeedSource:
     settings = world.settings(changelog="sqlite", feed={"enabled": True, "to": to})
     return FeedSource(world.log, world.runtime, settings, "writer", counts or FeedWriterCounts())
 
 
-def put(world: World, checkpoint: Checkpoint) -> None:
+def put(world: TappedWorld, checkpoint: Checkpoint) -> None:
     world.log.target.notes[NOTE] = checkpoint.to_bytes()
 
 
@@ -52,14 +52,14 @@ def committed(records: int, generation: int = G, time: int = 900) -> Checkpoint:
     return replace(Checkpoint.begin(generation, "s", "feed-1"), timestamp=time, next=time + 1, bindings=((time, records),), passed=1)
 
 
-async def told(world: World, reporter: FeedSource) -> Document:
+async def told(world: TappedWorld, reporter: FeedSource) -> Document:
     await reporter.report()
     found = await read_statistics(world.log.target, "feed")
     assert found is not None
     return found
 
 
-async def keep(world: World, count: int) -> list[Entry]:
+async def keep(world: TappedWorld, count: int) -> list[Entry]:
     entries = []
     for _ in range(count):
         token = ChangeId.new(world.runtime)
@@ -71,7 +71,7 @@ async def keep(world: World, count: int) -> list[Entry]:
 # --- the hints that wait -------------------------------------------------------------------------------
 
 
-async def test_kept_entries_are_counted_with_the_oldest_and_open_ones_are_not(world: World) -> None:
+async def test_kept_entries_are_counted_with_the_oldest_and_open_ones_are_not(world: TappedWorld) -> None:
     assert await count_kept(world.log, world.runtime) == RetainedEntries(0, False, None)
     began_ms = await world.log.target.announce("clock")
     await keep(world, 1)
@@ -82,7 +82,7 @@ async def test_kept_entries_are_counted_with_the_oldest_and_open_ones_are_not(wo
     assert await count_kept(world.log, world.runtime) == RetainedEntries(2, False, began_ms)
 
 
-async def test_many_kept_entries_are_estimated_and_no_verdict_rests_on_that(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_kept_entries_are_estimated_and_no_verdict_rests_on_that(world: TappedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     async def slow(real: Any, *arguments: Any) -> Any:
         await world.runtime.sleep(0.5)
         return await real(*arguments)
@@ -102,13 +102,13 @@ async def test_many_kept_entries_are_estimated_and_no_verdict_rests_on_that(worl
 # --- the offsets ---------------------------------------------------------------------------------------
 
 
-async def test_without_a_checkpoint_nothing_is_reported(world: World) -> None:
+async def test_without_a_checkpoint_nothing_is_reported(world: TappedWorld) -> None:
     await source(world).report()
     assert await read_statistics(world.log.target, "feed") is None
     await FeedSource(NoopChangeLog(), world.runtime, world.settings(), "writer", FeedWriterCounts()).report()
 
 
-async def test_outstanding_is_committed_and_waiting_and_processed_is_what_every_sink_has(world: World) -> None:
+async def test_outstanding_is_committed_and_waiting_and_processed_is_what_every_sink_has(world: TappedWorld) -> None:
     put(world, committed(10))
     await keep(world, 3)
     await advance(world.log, Position(ONE, G, 900, 10))
@@ -130,14 +130,14 @@ def test_the_meet_is_over_the_sinks_of_this_generation(sinks: tuple[str, ...], k
     assert acknowledged(committed(10), sinks, known) == found
 
 
-async def test_a_position_ahead_of_an_old_checkpoint_gives_no_negative_lag(world: World) -> None:
+async def test_a_position_ahead_of_an_old_checkpoint_gives_no_negative_lag(world: TappedWorld) -> None:
     put(world, committed(3))
     await advance(world.log, Position(ONE, G, 900, 10))
     total = (await told(world, source(world, to=(ONE,)))).total()
     assert (total.outstanding_values, total.processed_values) == (10, 10)
 
 
-async def test_a_hint_that_leads_to_no_update_makes_no_offset_go_back(world: World) -> None:
+async def test_a_hint_that_leads_to_no_update_makes_no_offset_go_back(world: TappedWorld) -> None:
     put(world, committed(0))
     entries = await keep(world, 4)
     reporter = source(world, to=(ONE,))
@@ -148,7 +148,7 @@ async def test_a_hint_that_leads_to_no_update_makes_no_offset_go_back(world: Wor
     assert (total.outstanding_values, total.processed_values) == (4, 4)
 
 
-async def test_a_restart_goes_on_where_the_writer_before_ended(world: World) -> None:
+async def test_a_restart_goes_on_where_the_writer_before_ended(world: TappedWorld) -> None:
     put(world, committed(10))
     await advance(world.log, Position(ONE, G, 900, 6))
     counts = FeedWriterCounts(hints=9, hint_bytes=90, staged=11, committed=10)
@@ -159,7 +159,7 @@ async def test_a_restart_goes_on_where_the_writer_before_ended(world: World) -> 
     assert (total.messages_received, total.bytes_received, total.updates_staged, total.updates_committed) == (10, 100, 12, 10)
 
 
-async def test_a_new_generation_is_a_new_snapshot_and_no_offset_goes_back(world: World) -> None:
+async def test_a_new_generation_is_a_new_snapshot_and_no_offset_goes_back(world: TappedWorld) -> None:
     put(world, committed(10))
     await advance(world.log, Position(ONE, G, 900, 6))
     reporter = source(world, to=(ONE,))
@@ -178,7 +178,7 @@ async def test_a_new_generation_is_a_new_snapshot_and_no_offset_goes_back(world:
     assert (total.outstanding_values, total.processed_values) == (13, 13)
 
 
-async def test_a_sink_that_is_away_makes_the_feed_stall_in_the_verdict(world: World) -> None:
+async def test_a_sink_that_is_away_makes_the_feed_stall_in_the_verdict(world: TappedWorld) -> None:
     reporter = source(world, to=(ONE,))
     put(world, committed(10))
     await reporter.report()
@@ -194,7 +194,7 @@ async def test_a_sink_that_is_away_makes_the_feed_stall_in_the_verdict(world: Wo
 # --- the snapshot --------------------------------------------------------------------------------------
 
 
-async def test_the_snapshot_is_the_first_pass_which_may_begin_anew(world: World) -> None:
+async def test_the_snapshot_is_the_first_pass_which_may_begin_anew(world: TappedWorld) -> None:
     reporter = source(world)
 
     async def shown(checkpoint: Checkpoint) -> tuple[int | None, bool, int | None, bool]:
@@ -216,7 +216,7 @@ async def test_the_snapshot_is_the_first_pass_which_may_begin_anew(world: World)
 # --- what fails ----------------------------------------------------------------------------------------
 
 
-async def test_a_failure_is_logged_once_and_again_once_it_works(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_is_logged_once_and_again_once_it_works(world: TappedWorld, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     reporter = source(world)
 

@@ -168,7 +168,7 @@ async def test_a_file_is_trimmed_only_when_the_position_is_written_down() -> Non
         run = interrupted(store, lambda name, args: False, store.runtime.sleep)
         await open_and_step(run)
 
-        class Refusing:
+        class RefusingSink:
             def __getattr__(self, name: str) -> Any:
                 return getattr(store.log, name)
 
@@ -177,7 +177,7 @@ async def test_a_file_is_trimmed_only_when_the_position_is_written_down() -> Non
                     raise UnavailableError("no note is written now")
                 return await store.log.swap_note(name, expected, value)
 
-        delivery = Delivery(store.sink.name, store.sink, run.writer, cast(ChangeLog, Refusing()), store.runtime, OWNER)
+        delivery = Delivery(store.sink.name, store.sink, run.writer, cast(ChangeLog, RefusingSink()), store.runtime, OWNER)
         await delivery.begin()
         with pytest.raises(UnavailableError):
             await delivery.deliver_next()
