@@ -2,7 +2,7 @@
 
     AuditGround    tiers, changelog, and one clock for writers and services, which the planter sets as it likes
                    `blob`, `row`, `inline`, `refuse`, `entry`     through the backends themselves
-                   `legacy_row`, `raw_entry`, `oddities`          written past them: what older software left, or corrupt
+                   `legacy_row`, `raw_entry`, `oddities`          written past them: what older software left
 """
 
 from __future__ import annotations
