@@ -7,7 +7,7 @@
     text.py          shows values in messages
     own.py           notices another's `changelog` or `recovery`; __main__.py is the door of the command
     protocol/        how two tiers that share no transaction lose nothing
-    payload/         turns what a caller passes into pieces of bytes
+    payload/         turns what a caller passes into chunks of bytes
     embedded/, bigtable/, gcs/       the tiers
     provision/       makes and checks what a store needs before it is opened
     sync/            the same API for callers without an event loop
@@ -45,7 +45,7 @@ from tiered.open import open_storage
 from tiered.payload.streams import Payload
 from tiered.protocol.backends import ByteRange
 from tiered.protocol.conditions import ANY_REVISION, IfRevision
-from tiered.protocol.writing import ChangeOutcome
+from tiered.protocol.writing import Outcome
 from tiered.settings import Settings, load_settings
 from tiered.storage import TieredStorage
 from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Progress, PutResult, StoredObject, Tier
@@ -57,7 +57,7 @@ __all__ = [
     "ByteRange",
     "CancelledElsewhereError",
     "ChangeId",
-    "ChangeOutcome",
+    "Outcome",
     "ClockBehindError",
     "ConditionFailedError",
     "ConfigurationError",
