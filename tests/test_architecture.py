@@ -59,7 +59,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery/status": {"recovery", "recovery/feed/writer", "recovery/statistics"} | LOG | STORE,
     "recovery/audit": {"recovery", "recovery/feed", "recovery/feed/writer/checkpoint", "recovery/statistics"} | LOG | STORE,
     "recovery/audit/deleting": {"recovery", "recovery/audit", "recovery/statistics"} | LOG | STORE,
-    "recovery/audit/inventory": {"recovery", "recovery/audit", "recovery/sources", "tiered/bigtable/cells", "tiered/gcs/owners"} | LOG | STORE,
+    "recovery/audit/inventory": {"recovery", "recovery/audit", "recovery/sources", "tiered/bigtable/cells",
+    "tiered/gcs/owners"} | LOG | STORE,
     "recovery/sources": {"recovery/audit", "recovery/feed"} | LOG | STORE,
     "recovery/http": {"recovery", "recovery/audit/manifest", "recovery/feed", "recovery/feed/sinks", "recovery/status", "tiered/telemetry"}
     | LOG | STORE,

@@ -34,7 +34,6 @@ from emulators.callers.recipe import CallerStep, CallKind, EpisodeRecipe
 from emulators.callers.values import LAST, Heard, Is, Value, said
 from emulators.simulation.leaks import held_by_store
 from tiered import (
-    Outcome,
     ConfigurationError,
     Folder,
     InvalidRequestError,
@@ -43,6 +42,7 @@ from tiered import (
     Metadata,
     ObjectId,
     ObjectPrefix,
+    Outcome,
     OutcomeUnknownError,
     Settings,
     StoredObject,

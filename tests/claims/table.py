@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 WORDS, FEED, LINES, KNOWN = (f"recovery/{name}.py" for name in ("status/advice", "status/feed", "cli/status_lines", "status/known"))
 VIEW, NOTE, PACE, NO_FEED = (f"recovery/{name}.py" for name in ("http/view", "last_audit", "statistics/verdict", "cli/feed_status"))
-AUDIT, KINDS, DOUBTS, DELETE = (f"recovery/{name}.py" for name in ("audit/run_verdict", "audit/finding_classes", "audit/conclusion", "cli/audit/delete"))
+AUDIT, KINDS, DOUBTS,
+DELETE = (f"recovery/{name}.py" for name in ("audit/run_verdict", "audit/finding_classes", "audit/conclusion", "cli/audit/delete"))
 STATUS, COMMANDS, FEEDS = (f"recovery/cli/{name}.py" for name in ("status", "app", "feed"))
 BUCKET, DIRECTORY, TABLES, FINDINGS = (f"tiered/provision/{name}.py" for name in ("bucket", "directory", "tables", "findings"))
 SHOW, ALERTS = "recovery/audit/show.py", "alert"
@@ -220,7 +221,8 @@ CLAIMS = (
                 ", caught up in",
                 "{} old{}",
                 "{}: {} {} dealt",
-            )
+            ),
+            "recovery/display.py": ("{} ahead of the clock",),
         },
         ("daemons_do_nothing", "backlog_grows"),
         (
@@ -295,7 +297,7 @@ CLAIMS = (
                 "feed.enabled is not set",
                 "{}. A sink does not",
             ),
-            "recovery/display.py": ("{} ahead of the clock",),
+
             LINES: ("complete up to", "generation {}", "a pass over all rows", "has all up to", "{}{}; at most"),
             NO_FEED: ("There is no change feed", "exit code 0"),
         },

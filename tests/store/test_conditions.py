@@ -15,10 +15,10 @@ from changelog.base.errors import UnconfirmedError
 from changelog.change import ChangeId
 from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
 from tiered import (
-    Outcome,
     ConditionFailedError,
     InvalidRequestError,
     Metadata,
+    Outcome,
     OutcomeUnknownError,
     PutRequest,
     TieredStorage,

@@ -15,10 +15,10 @@ from emulators.world.runtime import elapse
 from emulators.world.services import SimulatedBlobs
 from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, SMALL, Tapped, TappedWorld
 from tiered import (
-    Outcome,
     InvalidRequestError,
     LeaseLostError,
     Metadata,
+    Outcome,
     OutcomeUnknownError,
     Tier,
     TieredStorage,

@@ -69,5 +69,6 @@ def test_returned_types_are_those_of_the_asynchronous_methods() -> None:
     """Except that what must be awaited or iterated asynchronously has a blocking counterpart, as `SyncStoredObject`."""
     for name, method in public(STORAGES[0]).items():
         if inspect.isfunction(method):
-            expected = re.sub(r"AsyncGenerator\[(.*?), None\]", r"Iterator[\1]", method.__annotations__["return"]).replace("StoredObject", "SyncStoredObject")
+            expected = re.sub(r"AsyncGenerator\[(.*?), None\]", r"Iterator[\1]", method.__annotations__["return"]).replace("StoredObject",
+            "SyncStoredObject").replace("Bulk[", "SyncBulk[")
             assert public(STORAGES[1])[name].__annotations__["return"] == expected, name

@@ -11,12 +11,12 @@ import pytest
 
 from tiered import (
     AtCapacityError,
-    Outcome,
     CorruptRecordError,
     DanglingTombstoneError,
     InvalidRequestError,
     Metadata,
     ObjectId,
+    Outcome,
     OutcomeUnknownError,
     PutRequest,
     ServiceAwayError,
