@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 WORDS, FEED, LINES, KNOWN = (f"recovery/{name}.py" for name in ("status/advice", "status/feed", "cli/status_lines", "status/known"))
 VIEW, NOTE, PACE, NO_FEED = (f"recovery/{name}.py" for name in ("http/view", "last_audit", "statistics/verdict", "cli/feed_status"))
-AUDIT, KINDS, DOUBTS,
-DELETE = (f"recovery/{name}.py" for name in ("audit/run_verdict", "audit/finding_classes", "audit/conclusion", "cli/audit/delete"))
+AUDIT, KINDS, DOUBTS, DELETE = (
+    f"recovery/{name}.py" for name in ("audit/run_verdict", "audit/finding_classes", "audit/conclusion", "cli/audit/delete")
+)
 STATUS, COMMANDS, FEEDS = (f"recovery/cli/{name}.py" for name in ("status", "app", "feed"))
 BUCKET, DIRECTORY, TABLES, FINDINGS = (f"tiered/provision/{name}.py" for name in ("bucket", "directory", "tables", "findings"))
 SHOW, ALERTS = "recovery/audit/show.py", "alert"
