@@ -5,7 +5,7 @@
                                with the `fields` asked for, indented unless `prettyPrint` is false
     GET …/b/names-{n}/o/{name} one blob, or 404
 
-It speaks HTTP/1.1 as far as the benchmarks' clients need it: each request in pieces or whole, one after the other on a
+It speaks HTTP/1.1 as far as the benchmarks' clients need it: each request in chunks or whole, one after the other on a
 connection. A page takes a tenth of a millisecond here. Its reader needs at least ten times as long.
 """
 

@@ -16,9 +16,9 @@ import anyio
 
 from benchmarks.audit_side import GRACE_S, Found, Ready, SideRequest
 from changelog.base.runtime import SystemRuntime
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff, Manifest
-from recovery.audit.verdicts import FindingClass
 from recovery.audit.work import Engine, job_of
 from tiered.open import open_backends
 
@@ -33,7 +33,7 @@ def carry_out_all(engine: Engine, asked: SideRequest, ready: Ready) -> Found:
     directory = RunDirectory.open(path, RUNTIME)
     directory.begin(manifest)
     Thread(target=say_first, args=[Path(path)], daemon=True).start()
-    job = replace(job_of(manifest, path, asked.settings), piece_names=sys.maxsize, piece_s=float("inf"))  # nobody takes a rest back
+    job = replace(job_of(manifest, path, asked.settings), partition_names=sys.maxsize, partition_s=float("inf"))  # nobody takes a rest back
     for outcome in engine.run(job, range(len(manifest.ranges))):
         if outcome.error is not None:
             raise AssertionError(outcome.error)

@@ -18,7 +18,7 @@ import grpc.aio
 from google.cloud.bigtable_v2.types import bigtable, data
 
 TIMEOUT_S = 10.0
-PIECE_BYTES = 256 * 1024
+CHUNK_BYTES = 256 * 1024
 FIELDS = "name,size,generation,metageneration,timeCreated,customTime,contentType,contentEncoding,crc32c,metadata"
 SERVICE = "/google.bigtable.v2.Bigtable/"
 
@@ -151,7 +151,7 @@ class BareRows:
         await self._mutate(request, timeout=TIMEOUT_S, metadata=self._metadata)
 
     async def _value(self, path: str, wanted: bytes) -> bytes | None:
-        """Returns the value of the only cell of that column, if it came in one piece."""
+        """Returns the value of the only cell of that column, if it came in one chunk."""
         request = _Read(table_name=self._table, rows=_RowSet(row_keys=[path.encode()]), filter=_STATE, rows_limit=1)
         found: bytes | None = None
         async for response in self._read(request, timeout=TIMEOUT_S, metadata=self._metadata):
@@ -221,7 +221,7 @@ class BareBlobs:
 
     async def _media(self, address: str) -> bytes:
         async with self._http.get(f"{address}?alt=media") as answer:
-            return b"".join([piece async for piece in answer.content.iter_any()])
+            return b"".join([chunk async for chunk in answer.content.iter_any()])
 
     async def upload(self, name: str, payload: bytes) -> None:
         before = (
@@ -233,8 +233,8 @@ class BareBlobs:
         async def body() -> AsyncIterator[bytes]:
             yield before
             view = memoryview(payload)
-            for start in range(0, len(payload), PIECE_BYTES):
-                yield bytes(view[start : start + PIECE_BYTES])
+            for start in range(0, len(payload), CHUNK_BYTES):
+                yield bytes(view[start : start + CHUNK_BYTES])
             yield after
 
         headers = {

@@ -23,7 +23,7 @@ from benchmarks.figures import Figures
 from benchmarks.servers import BUCKET, Servers
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, Channel, insecure_channel
-from changelog.bigtable.log import NOTE_PREFIX, VALUE_PREFIX, BigTableChangeLog
+from changelog.bigtable.log import NOTE_PREFIX, VALUE_PREFIX, BigtableChangeLog
 from changelog.change import LOG_PREFIX, SHARDS_DEFAULT, Change, ChangeId, Entry
 from emulators.gcs.server import GcsEmulator
 from recovery.loop import RecoveryLoop
@@ -214,7 +214,7 @@ class CountedStore:
         self.channel = NotingChannel(channel)
         table = BigtableTable(self.channel, name)
         self.tiers = Tiers(BigtableRows(table, runtime), blobs)
-        self.log = BigTableChangeLog(table, runtime)
+        self.log = BigtableChangeLog(table, runtime)
         settings = Servers(host, server.url).settings(name.rpartition("/")[2], "bigtable")
         self._settings = settings.model_copy(update={"feed": FeedSettings(enabled=feed)})
 
@@ -412,7 +412,7 @@ async def figures(servers: Servers, size: float) -> list[Figures]:
     columns = ["", "before the answer: Bigtable", "before it: GCS", "after it: Bigtable", "after it: GCS"]
     return [Figures(
         "Calls per operation", columns, rows,
-        ["In the order in which they begin. The record is written while the payload streams: only the last piece waits for it."],
+        ["In the order in which they begin. The record is written while the payload streams: only the last chunk waits for it."],
         counted=columns[1:],
     ), await _with_feed(servers)]  # fmt: skip
 

@@ -27,7 +27,7 @@ from tiered import Metadata, ObjectId, Settings, open_storage
 from tiered.embedded.blobs import FileBlobs
 from tiered.embedded.rows import SqliteRows
 from tiered.protocol.backends import Inline, Tombstone
-from tiered.stored import PIECE_BYTES
+from tiered.stored import CHUNK_BYTES
 from tiered.testing import memory_storage
 
 RUNTIME = SystemRuntime()
@@ -132,8 +132,8 @@ async def large_put(directory: Path, calls: int) -> Figures:
                 await blobs.delete(blob.name)
 
     async def checksum() -> None:
-        for start in range(0, len(LARGE), PIECE_BYTES):
-            zlib.crc32(memoryview(LARGE)[start : start + PIECE_BYTES])
+        for start in range(0, len(LARGE), CHUNK_BYTES):
+            zlib.crc32(memoryview(LARGE)[start : start + CHUNK_BYTES])
 
     async with AsyncExitStack() as opened:
         database = await opened.enter_async_context(Database.open(directory / "large.db", RUNTIME))
@@ -143,8 +143,8 @@ async def large_put(directory: Path, calls: int) -> Figures:
 
         async def upload() -> None:
             sent = await blobs.open_upload(f"bench/objects/{next(names):08}/{ChangeId.new(RUNTIME)}", Metadata(), len(LARGE))
-            for start in range(0, len(LARGE), PIECE_BYTES):
-                await sent.write(memoryview(LARGE)[start : start + PIECE_BYTES])
+            for start in range(0, len(LARGE), CHUNK_BYTES):
+                await sent.write(memoryview(LARGE)[start : start + CHUNK_BYTES])
             await sent.finalise()
 
         async def change() -> None:
@@ -172,7 +172,7 @@ async def large_put(directory: Path, calls: int) -> Figures:
              us["upload"] - us["write"] - us["checksum"]),
             ("a row is read; an entry written, the row swapped, the entry deleted: four calls into a thread, three of them transactions",
              "changelog/sqlite, tiered/embedded", us["change"]),
-            ("arguments, pieces, slot, tasks, lease, budgets", "tiered/storage.py, tiered/protocol",
+            ("arguments, chunks, slot, tasks, lease, budgets", "tiered/storage.py, tiered/protocol",
              us["put"] - us["upload"] - us["change"]),
         ],
         "The first line is all that a bare write does.",

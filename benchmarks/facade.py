@@ -25,7 +25,7 @@ import tiered.sync
 from benchmarks.figures import Cell, Figures, options, tell
 from benchmarks.rounds import Ratio, take_turns, timed
 from tiered import ObjectId, Settings, TieredStorage, open_storage
-from tiered.filesystem.tree import TieredFileSystem
+from tiered.filesystem.implementation import TieredFileSystem
 from tiered.testing import blocking_memory_storage, memory_storage
 
 ROUNDS = 9

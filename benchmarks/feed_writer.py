@@ -39,7 +39,7 @@ from benchmarks.rounds import Ratio, run_in_flight, take_turns, timed
 from benchmarks.servers import Servers, started
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, Channel, insecure_channel
-from changelog.bigtable.log import BigTableChangeLog
+from changelog.bigtable.log import BigtableChangeLog
 from changelog.change import ChangeId
 from recovery.feed.files import read_all
 from recovery.feed.messages import Updates
@@ -197,7 +197,7 @@ async def counted_backends(settings: Settings) -> AsyncIterator[tuple[Backends, 
     async with insecure_channel(at.emulator_host) as channel, GcsBlobs.connect(gcs.bucket, RUNTIME, endpoint=gcs.endpoint) as blobs:
         counting = CountingChannel(channel)
         table = BigtableTable(counting, f"projects/{at.project}/instances/{at.instance}/tables/{at.table}")
-        yield Backends(Tiers(BigtableRows(table, RUNTIME), blobs), BigTableChangeLog(table, RUNTIME)), counting
+        yield Backends(Tiers(BigtableRows(table, RUNTIME), blobs), BigtableChangeLog(table, RUNTIME)), counting
 
 
 async def count_transaction(settings: Settings, hints: int) -> tuple[Counter[str], Counter[str]]:

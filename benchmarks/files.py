@@ -26,7 +26,7 @@ from anyio import to_thread
 from benchmarks.figures import Cell, Figures, options, tell
 from benchmarks.rounds import Ratio, take_turns
 from benchmarks.servers import BUCKET, PROJECT, started_servers
-from tiered.filesystem.tree import TieredFileSystem
+from tiered.filesystem.implementation import TieredFileSystem
 
 ROUNDS = 9
 KIB = 1024

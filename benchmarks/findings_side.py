@@ -26,11 +26,11 @@ from benchmarks.audit_side import GRACE_S
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.cluster import open_spark
 from recovery.audit.finding import Finding
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff, Manifest
 from recovery.audit.plan import plan_audit
 from recovery.audit.sweep import audit_range
-from recovery.audit.verdicts import FindingClass
 from recovery.audit.work import AuditOptions, Job, PartResult, carry_out, collect_less, job_of
 from tiered.open import open_backends
 from tiered.settings import Settings
@@ -73,14 +73,14 @@ def directory_ranges(clock: FindingsCpuClock, store: Path, directory: Path) -> i
     collect_less()
     job, run = _planned(store, directory)
     clock.start()
-    return _found(run, job, [carry_out(job, number) for number in range(len(job.pieces))])
+    return _found(run, job, [carry_out(job, number) for number in range(len(job.partitions))])
 
 
 def directory_spark(clock: FindingsCpuClock, store: Path, directory: Path) -> int:
     job, run = _planned(store, directory)
     with open_spark(carry_out, slots=1) as engine:
         clock.start()
-        return _found(run, job, list(engine.run(job, range(len(job.pieces)))))
+        return _found(run, job, list(engine.run(job, range(len(job.partitions)))))
 
 
 def delta(clock: FindingsCpuClock, store: Path, directory: Path) -> int:

@@ -29,9 +29,9 @@ class Dropped:
     size: int = 0
     crc: int = 0
 
-    def take(self, piece: bytes) -> None:
-        self.size += len(piece)
-        self.crc = google_crc32c.extend(self.crc, piece)
+    def take(self, chunk: bytes) -> None:
+        self.size += len(chunk)
+        self.crc = google_crc32c.extend(self.crc, chunk)
 
     def resource(self) -> dict[str, str]:
         crc32c = base64.b64encode(self.crc.to_bytes(4, "big")).decode()
@@ -49,8 +49,8 @@ class GcsDrain:
             self._sessions[session] = Dropped()
             return web.Response(headers={"Location": f"http://{request.host}{request.path}?uploadType=resumable&upload_id={session}"})
         upload = self._sessions.get(request.query.get("upload_id", ""), Dropped())
-        async for piece in request.content.iter_any():
-            upload.take(piece)
+        async for chunk in request.content.iter_any():
+            upload.take(chunk)
         if request.method == "PUT" and not self._ended(request.headers.get("Content-Range", ""), upload.size):
             return web.Response(status=308, headers={"Range": f"bytes=0-{upload.size - 1}"})
         return web.json_response(upload.resource())

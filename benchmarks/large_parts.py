@@ -29,7 +29,7 @@ from changelog.change import Change, ChangeId
 from tiered import Metadata, ObjectId, Settings, TieredStorage
 from tiered.gcs.format import extend_crc
 from tiered.open import Backends, open_backends
-from tiered.payload.streams import VIEW_BYTES, pieces
+from tiered.payload.streams import VIEW_BYTES, chunks
 from tiered.protocol.backends import Tombstone
 from tiered.testing.storage import NOWHERE, memory_storage
 
@@ -110,15 +110,15 @@ def _ours(
 
     async def upload(path: str) -> None:
         begun = await blobs.open_upload(f"{path}/{ChangeId.new(RUNTIME)}", Metadata(), len(payload))
-        async for piece in pieces(payload, views=VIEW_BYTES):
-            await begun.write(piece)
+        async for chunk in chunks(payload, views=VIEW_BYTES):
+            await begun.write(chunk)
         await begun.finalise()
 
     async def open_blob(_: str) -> None:
         reader = await blobs.open(blob)
         assert reader is not None, "put before"
         try:
-            _whole(b"".join([piece async for piece in reader.pieces()]))
+            _whole(b"".join([chunk async for chunk in reader.chunks()]))
         finally:
             await reader.aclose()
 

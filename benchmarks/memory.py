@@ -5,7 +5,7 @@ That is its peak with many uploads at once, minus the peak with as many small pu
     child 1   64 small puts at once -> peak A -> 64 puts of 64 MiB at once, from generators -> peak B: B - A are ours
     child 2   the same by google-cloud-storage, its BlobWriter in threads: a quarter as many, as each takes so much
 
-Each side has its own child process, because a peak (`ru_maxrss`) never goes down. The generators make each piece of 256
+Each side has its own child process, because a peak (`ru_maxrss`) never goes down. The generators make each chunk of 256
 KiB when it is asked for, so payload bytes that are held are counted too: 1 MiB of each payload is read before it is
 known that it is not inline. A sink in another process takes the uploads (`benchmarks.gcs_sink`), because an emulator
 would keep them.
@@ -33,7 +33,7 @@ from tiered.open import open_storage
 from tiered.settings import StoreSettings
 
 MIB = 1024 * 1024
-PIECE_BYTES = MIB // 4
+CHUNK_BYTES = MIB // 4
 UPLOAD_BYTES = 64 * MIB
 UPLOADS = 64
 TIMEOUT_S = 240.0
@@ -63,14 +63,14 @@ def peak_kib() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-async def pieces(size: int) -> AsyncIterator[bytes]:
-    for piece in fresh_pieces(size):
-        yield piece
+async def chunks(size: int) -> AsyncIterator[bytes]:
+    for chunk in fresh_chunks(size):
+        yield chunk
 
 
-def fresh_pieces(size: int) -> Iterator[bytes]:
-    chance = os.urandom(PIECE_BYTES)
-    for number in range(size // PIECE_BYTES):
+def fresh_chunks(size: int) -> Iterator[bytes]:
+    chance = os.urandom(CHUNK_BYTES)
+    for number in range(size // CHUNK_BYTES):
         yield number.to_bytes(8, "big") + chance[8:]
 
 
@@ -82,7 +82,7 @@ async def ours(uploads: int, size: int, servers: Servers) -> tuple[int, int]:
             await storage.put(ObjectId.create("bench", f"small{name}"), bytes(1024))
 
         async def put_large(name: int) -> None:
-            await storage.put(ObjectId.create("bench", f"large{name}"), pieces(size))
+            await storage.put(ObjectId.create("bench", f"large{name}"), chunks(size))
 
         await run_in_flight(put_small, range(uploads), uploads)
         base = peak_kib()
@@ -97,8 +97,8 @@ async def official(uploads: int, size: int, servers: Servers) -> tuple[int, int]
 
     def write(name: int) -> None:
         with bucket.blob(f"large{name}").open("wb", if_generation_match=0) as blob:
-            for piece in fresh_pieces(size):
-                blob.write(piece)
+            for chunk in fresh_chunks(size):
+                blob.write(chunk)
 
     async def put_small(name: int) -> None:
         await to_thread.run_sync(bucket.blob(f"small{name}").upload_from_string, bytes(1024), limiter=threads)

@@ -79,9 +79,9 @@ def measure(command: list[str]) -> Taken:
         cpu_s = _look(running.pid, ticks, kinds, taken.peaks_kib)
         if not ready:
             continue
-        if not (piece := os.read(running.stdout.fileno(), 1 << 16)):
+        if not (chunk := os.read(running.stdout.fileno(), 1 << 16)):
             break
-        *lines, rest = (rest + piece).split(b"\n")
+        *lines, rest = (rest + chunk).split(b"\n")
         taken.lines += [MeteredLine(time.perf_counter() - began, cpu_s, line.decode()) for line in lines]
     with suppress(ChildProcessError):
         while True:

@@ -195,7 +195,7 @@ class LargePayloadsAlone:
         reader = await self._blobs.open(f"alone/{name}")
         assert reader is not None
         try:
-            return b"".join([piece async for piece in reader])
+            return b"".join([chunk async for chunk in reader])
         finally:
             await reader.aclose()
 

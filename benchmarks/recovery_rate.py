@@ -187,7 +187,7 @@ async def _await_start(path: Path) -> None:
 async def _report(running: Process) -> dict[str, int]:
     assert running.stdout is not None
     with anyio.fail_after(STOP_S):
-        told = b"".join([piece async for piece in running.stdout])
+        told = b"".join([chunk async for chunk in running.stdout])
         await running.wait()
     report: dict[str, int] = json.loads(told)
     return report

@@ -35,7 +35,7 @@ from benchmarks.processes import cpu_s
 from benchmarks.servers import Servers
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, Channel, insecure_channel, set_cell
-from changelog.bigtable.log import BigTableChangeLog
+from changelog.bigtable.log import BigtableChangeLog
 from changelog.bigtable.row_merge import RowMerge
 from changelog.bigtable.row_scan import RowScan
 from changelog.change import DONE, Change, ChangeId, Entry, decode, encode, encode_done
@@ -224,7 +224,7 @@ async def _on_bigtable(servers: Servers, kind: str, entries: int) -> AsyncIterat
             failures = await rows.mutate_rows([(entry.key.encode(), _mutations(entry, kind)) for entry in batch])
             if any(failures):
                 raise AssertionError(f"the log could not be filled: {failures}")
-        yield _loop(backends.tiers, BigTableChangeLog(rows, RUNTIME), settings), counted
+        yield _loop(backends.tiers, BigtableChangeLog(rows, RUNTIME), settings), counted
 
 
 def _mutations(entry: Entry, kind: str) -> Sequence[Any]:

@@ -50,8 +50,8 @@ class _Leg(asyncio.Protocol):
 
     def join(self, other: _Leg) -> None:
         self.other, other.other = other, self
-        for piece in self._early:
-            self._pass_on(piece)
+        for chunk in self._early:
+            self._pass_on(chunk)
         self._early.clear()
 
     def _pass_on(self, data: bytes) -> None:

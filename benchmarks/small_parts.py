@@ -36,8 +36,8 @@ from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import no_metadata
 from tiered.object_id import ObjectId
 from tiered.open import Backends
-from tiered.payload.pieces import split_head
-from tiered.payload.streams import pieces
+from tiered.payload.chunks import split_head
+from tiered.payload.streams import chunks
 from tiered.protocol.admission import Admission
 from tiered.protocol.backends import Inline, Tiers
 from tiered.protocol.under_way import WriteInProgress
@@ -151,7 +151,7 @@ async def _parts(operations: int) -> dict[str, dict[str, float]]:
         plain.with_facts(**plain.stamps(1), size=1)
 
     async def payload(_: int) -> None:
-        await split_head(pieces(PAYLOAD), len(PAYLOAD))
+        await split_head(chunks(PAYLOAD), len(PAYLOAD))
 
     async def nothing(_: int) -> None:
         pass
@@ -168,7 +168,7 @@ async def _parts(operations: int) -> dict[str, dict[str, float]]:
     began, held = await alone(partial(WriteInProgress.begin, object_id, RUNTIME)), await alone(slot)
     return {
         "the object's id: read, and checked if it is written": {"put": parsed + valid, "get": parsed, "delete": parsed},
-        "the payload: what it is, and its first piece": {"put": await _least(payload, operations) - empty},
+        "the payload: what it is, and its first chunk": {"put": await _least(payload, operations) - empty},
         "the metadata: made and stamped": {"put": await alone(metadata)},
         "the change's id, and the record of the write": {"put": began, "delete": began},
         "a slot, and a look at the caller's deadline": {"put": held, "get": held, "delete": held},

@@ -15,7 +15,7 @@ from changelog.change import Entry, Unreadable
 SET_BACK_MS = 3_600_000
 
 
-class Standing(Enum):
+class EntryState(Enum):
     """What recovery may do with an entry."""
 
     HELD = "its owner renewed it lately"
@@ -27,24 +27,24 @@ class Standing(Enum):
     KEPT = "its change is over, and the change feed has it"
 
 
-def standing(entry: Entry | Unreadable, now_ms: int, expiry_ms: int, attempts_max: int) -> Standing:
+def entry_state(entry: Entry | Unreadable, now_ms: int, expiry_ms: int, attempts_max: int) -> EntryState:
     """Judges an entry: the first rule that applies, from top to bottom."""
     stale = isinstance(entry, Entry) and (not entry.owner or is_stale(entry.heartbeat_ms, now_ms, expiry_ms))
     match entry:
         case Entry(stuck=stuck) | Unreadable(stuck=stuck) if stuck is not None:
-            return Standing.PARKED
+            return EntryState.PARKED
         case Entry(kept_ms=since) | Unreadable(kept_ms=since) if since is not None:
-            return Standing.KEPT
+            return EntryState.KEPT
         case Unreadable():
-            return Standing.UNREADABLE
+            return EntryState.UNREADABLE
         case Entry() if not stale:
-            return Standing.HELD
+            return EntryState.HELD
         case Entry(cleanup_after_ms=after) if after is not None and after > now_ms:
-            return Standing.WAITING
+            return EntryState.WAITING
         case Entry() if entry.attempt >= attempts_max:
-            return Standing.EXHAUSTED
+            return EntryState.EXHAUSTED
         case _:
-            return Standing.CLAIMABLE
+            return EntryState.CLAIMABLE
 
 
 def is_stale(heartbeat_ms: int, now_ms: int, expiry_ms: int) -> bool:

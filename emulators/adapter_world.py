@@ -21,7 +21,7 @@ import anyio
 from changelog.base.errors import TieredError
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, Channel, delete_column, set_cell
-from changelog.bigtable.log import FAMILY, BigTableChangeLog
+from changelog.bigtable.log import FAMILY, BigtableChangeLog
 from changelog.change import Entry, Unreadable, encode
 from changelog.log import ChangeLog
 from emulators.bigtable.faulty_channel import FaultyChannel, Script, no_wire_faults
@@ -58,7 +58,7 @@ class WallClock(SystemRuntime):
 
 
 def _whole_log(table: BigtableTable) -> ChangeLog:
-    return BigTableChangeLog(table, SystemRuntime())
+    return BigtableChangeLog(table, SystemRuntime())
 
 
 class AdapterWorld:
@@ -78,7 +78,7 @@ class AdapterWorld:
         self.wires: list[FaultyChannel] = []
         self.table = BigtableTable(channel, table)
         self.rows = BigtableRows(self.table, SystemRuntime())
-        self.log = BigTableChangeLog(self.table, SystemRuntime())
+        self.log = BigtableChangeLog(self.table, SystemRuntime())
         self._channel = channel
         self._opens_blobs = opens_blobs
         self._is_open = is_open
@@ -97,7 +97,7 @@ class AdapterWorld:
         settings = settings or self._settings
         async with self._backends(process, script) as (table, blobs):
             tiers = Tiers(BigtableRows(table, process.runtime), blobs)
-            async with TieredStorage(tiers, BigTableChangeLog(table, process.runtime), process.runtime, settings) as storage:
+            async with TieredStorage(tiers, BigtableChangeLog(table, process.runtime), process.runtime, settings) as storage:
                 client = Client(process, storage, self.history)
                 yield client
                 if not await storage.aclose():

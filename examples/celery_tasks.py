@@ -39,9 +39,9 @@ def compress(path: str) -> int | None:
         return store().put(target, compressed(stored), Metadata(content_type="application/gzip")).size
 
 
-def compressed(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def compressed(chunks: Iterable[bytes]) -> Iterator[bytes]:
     squeeze = zlib.compressobj(wbits=WBITS_GZIP)
-    for piece in pieces:
-        yield squeeze.compress(piece)
+    for chunk in chunks:
+        yield squeeze.compress(chunk)
     yield squeeze.flush()
 # --8<-- [end:task]

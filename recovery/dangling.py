@@ -22,8 +22,8 @@ from changelog.base.errors import TieredError, UnavailableError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
-from recovery.hiding import without_names
 from recovery.last_audit import Audits, read_audits
+from recovery.redaction import redact_names
 from tiered.metadata import NS_PER_MS, is_expired
 from tiered.protocol.backends import Tiers, Tombstone
 from tiered.protocol.dangling import NOTE, Dangling, DanglingNote, decode, encode, read_dangling
@@ -96,7 +96,7 @@ async def look_at_all(tiers: Tiers, runtime: Runtime, listed: Sequence[Dangling]
                 found[index] = SecondLook.NOT_KNOWN, f"no answer within {LOOK_S:g} s"
             except TieredError as error:
                 # A problem of a status is shown also where no object may be named.
-                found[index] = SecondLook.NOT_KNOWN, without_names("; ".join(str(error).splitlines()), (each.path, each.blob))
+                found[index] = SecondLook.NOT_KNOWN, redact_names("; ".join(str(error).splitlines()), (each.path, each.blob))
 
     async with anyio.create_task_group() as tasks:
         for index, each in enumerate(listed):

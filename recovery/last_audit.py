@@ -23,13 +23,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any
 
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
 from changelog.log import NOTE_BYTES_MAX, ChangeLog
-from tiered.text import shown
+from recovery.display import moment
+from tiered.text import quoted
 
 NOTE = "audit/last"
 VERSION = 2
@@ -229,13 +229,6 @@ def _sum(one: int, other: int) -> int:
     return min(one + other, COUNT_MAX)
 
 
-def moment(time_ns: int) -> str:
-    """Returns a time as 2026-11-21 20:15:03 UTC."""
-    try:
-        return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, ValueError, OSError):
-        return "beyond any calendar"
-
 
 def encode(audits: Audits) -> bytes:
     """Returns the stored form, version 2."""
@@ -273,10 +266,10 @@ def decode(raw: bytes) -> Audits:
         return Audits((_audit(value),))
     if version != VERSION or type(version) is not int:
         known = f"{VERSION_OF_ONE} and {VERSION}"
-        raise CorruptRecordError(f"the note {NOTE} has version {shown(version)}; this software reads versions {known}")
+        raise CorruptRecordError(f"the note {NOTE} has version {quoted(version)}; this software reads versions {known}")
     runs = value.get("runs")
     if not isinstance(runs, list) or not runs or not all(isinstance(run, dict) for run in runs):
-        raise CorruptRecordError(f"the note {NOTE} has {shown(runs)} for 'runs'")
+        raise CorruptRecordError(f"the note {NOTE} has {quoted(runs)} for 'runs'")
     return Audits(tuple(sorted(map(_audit, runs), key=_ended_ns, reverse=True)))
 
 
@@ -302,41 +295,41 @@ def _share(value: Mapping[str, Any]) -> float | None:
     if found is None:
         return None
     if not isinstance(found, int | float) or isinstance(found, bool) or not 0 < found <= 1:
-        raise CorruptRecordError(f"the note {NOTE} has {shown(found)} for 'share'")
+        raise CorruptRecordError(f"the note {NOTE} has {quoted(found)} for 'share'")
     return float(found)
 
 
 def _text(value: Mapping[str, Any], name: str) -> str:
     found = value.get(name)
     if not isinstance(found, str):
-        raise CorruptRecordError(f"the note {NOTE} has {shown(found)} for {name!r}")
+        raise CorruptRecordError(f"the note {NOTE} has {quoted(found)} for {name!r}")
     return found
 
 
 def _count(value: Mapping[str, Any], name: str) -> int:
     found = value.get(name)
     if type(found) is not int or not 0 <= found <= COUNT_MAX:
-        raise CorruptRecordError(f"the note {NOTE} has {shown(found)} for {name!r}")
+        raise CorruptRecordError(f"the note {NOTE} has {quoted(found)} for {name!r}")
     return found
 
 
 def _source(value: Mapping[str, Any]) -> str:
     if (found := value.get("references", ROWS)) not in (ROWS, FEED):
-        raise CorruptRecordError(f"the note {NOTE} has {shown(found)} for 'references'")
+        raise CorruptRecordError(f"the note {NOTE} has {quoted(found)} for 'references'")
     return str(found)
 
 
 def _findings(value: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     found = value.get("findings")
     if not isinstance(found, dict) or not all(_is_pair(each) for each in found.values()):
-        raise CorruptRecordError(f"the note {NOTE} has {shown(found)} for 'findings'")
+        raise CorruptRecordError(f"the note {NOTE} has {quoted(found)} for 'findings'")
     return {kind: (number, size) for kind, (number, size) in found.items()}
 
 
 def _live(value: Mapping[str, Any]) -> tuple[int, int] | None:
     found = value.get("live")
     if found is not None and not _is_pair(found):
-        raise CorruptRecordError(f"the note {NOTE} has {shown(found)} for 'live'")
+        raise CorruptRecordError(f"the note {NOTE} has {quoted(found)} for 'live'")
     return None if found is None else (found[0], found[1])
 
 

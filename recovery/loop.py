@@ -31,7 +31,7 @@ from changelog.base.runtime import Runtime, instance_name
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import Entry, Unreadable
 from changelog.heartbeat import Heartbeat
-from changelog.lease import Lease, Standing, standing
+from changelog.lease import EntryState, Lease, entry_state
 from changelog.log import ChangeLog, EntryPage, KeyRange
 from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM, TIERS, Outages, asked, last_asked
 from recovery.rate import TokenBucket
@@ -40,7 +40,7 @@ from tiered.metadata import NS_PER_MS
 from tiered.protocol.backends import Tiers
 from tiered.protocol.feed_off import FeedOffNotifier
 from tiered.protocol.finishing import Ending, finish
-from tiered.protocol.retry import persist
+from tiered.protocol.retry import retry
 from tiered.settings import Settings
 
 RELEASE_BUDGET_S = 5.0
@@ -185,7 +185,7 @@ class RecoveryLoop:
         if self._feed_off is not None:
             await self._feed_off.end()
 
-    async def survey(self) -> AsyncIterator[tuple[Entry | Unreadable, Standing]]:
+    async def survey(self) -> AsyncIterator[tuple[Entry | Unreadable, EntryState]]:
         """Yields what a pass would work on, in key order. Writes nothing. Raises as `run_once`.
 
         It judges by this machine's clock, because asking the log for its own means writing the presence row. So it may
@@ -309,7 +309,7 @@ class RecoveryLoop:
 
     async def _page(
         self, within: KeyRange, known_ms: int | None = None
-    ) -> tuple[EntryPage, list[tuple[Entry | Unreadable, Standing]]]:
+    ) -> tuple[EntryPage, list[tuple[Entry | Unreadable, EntryState]]]:
         """Reads the next page, and judges each entry. No call stays open while the entries are worked on.
 
         `known_ms`: the present time (Unix ms) to judge by; None: the log is asked for its own.
@@ -319,7 +319,7 @@ class RecoveryLoop:
             page = await self._log.stale(within, now_ms, self._expiry_ms, self._settings.page_max)
         self.answered_at = self._runtime.monotonic()
         rules = (now_ms, self._expiry_ms, self._settings.attempts_max)
-        return page, [(entry, standing(entry, *rules)) for entry in page.entries]
+        return page, [(entry, entry_state(entry, *rules)) for entry in page.entries]
 
     async def _now_ms(self) -> int:
         """The log's present time (Unix ms), asked for again in a long pass.
@@ -374,7 +374,7 @@ class RecoveryLoop:
     # --- one entry -------------------------------------------------------------------------------
 
     async def _work_on(
-        self, entry: Entry | Unreadable, found: Standing, report: RecoveryReport, free: anyio.Semaphore, claims: anyio.Semaphore
+        self, entry: Entry | Unreadable, found: EntryState, report: RecoveryReport, free: anyio.Semaphore, claims: anyio.Semaphore
     ) -> None:
         """Gives its place in `claims` back once the claim is answered, and the one in `free` at the end."""
         claiming = ExitStack()
@@ -394,13 +394,13 @@ class RecoveryLoop:
             claiming.close()
             free.release()
 
-    async def _judge(self, entry: Entry | Unreadable, found: Standing, report: RecoveryReport, claiming: ExitStack) -> None:
+    async def _judge(self, entry: Entry | Unreadable, found: EntryState, report: RecoveryReport, claiming: ExitStack) -> None:
         match entry:
             case Unreadable():
                 await self._park(entry, entry.error, report)
-            case Entry() if found is Standing.EXHAUSTED:
+            case Entry() if found is EntryState.EXHAUSTED:
                 await self._park(entry, f"claimed {entry.attempt} times, and each time its claimer died or gave up", report)
-            case Entry() if found is Standing.CLAIMABLE:
+            case Entry() if found is EntryState.CLAIMABLE:
                 with self._observer.operation("recover", link=entry.change.trace or ""):
                     await self._take_over(entry, report, claiming)
 
@@ -431,7 +431,7 @@ class RecoveryLoop:
     async def _finish(self, lease: Lease, owner_was: str, report: RecoveryReport) -> None:
         grace_ms = round(self._settings.late_upload_grace_s * 1000)
         try:
-            ending = await persist(
+            ending = await retry(
                 lambda: finish(self._tiers, self._log, self._heartbeat, lease, None, grace_ms, self._feed_off),
                 self._runtime, self._settings.attempt_budget_s, observer=self._observer,
             )

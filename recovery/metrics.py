@@ -21,7 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from changelog.base.events import events
-from changelog.lease import Standing
+from changelog.lease import EntryState
 
 SOURCES = ("recovery", "feed", "audit")
 VERDICTS = ("healthy", "catching up", "falling behind", "stalled", "unknown")
@@ -103,11 +103,11 @@ def _verdicts(status: Mapping[str, Any]) -> Iterator[Metric]:
 
 def _entries(status: Mapping[str, Any]) -> Iterator[Metric]:
     entries = status["entries"]
-    by_standing = GaugeMetricFamily("tiered_entries", "Entries in the changelog, by standing.", labels=("standing",))
-    if entries["by_standing"] or entries["complete"]:  # otherwise nothing was counted, which is not 0
-        for each in Standing:
-            by_standing.add_metric((each.name.lower(),), entries["by_standing"].get(each.name, 0))
-        yield by_standing
+    by_state = GaugeMetricFamily("tiered_entries", "Entries in the changelog, by state.", labels=("state",))
+    if entries["by_state"] or entries["complete"]:  # otherwise nothing was counted, which is not 0
+        for each in EntryState:
+            by_state.add_metric((each.name.lower(),), entries["by_state"].get(each.name, 0))
+        yield by_state
     yield GaugeMetricFamily("tiered_entries_complete", "1: every entry was counted; 0: there are more.", float(entries["complete"]))
     if entries["oldest_age_s"] is not None:
         yield GaugeMetricFamily("tiered_entries_oldest_age_seconds", "Age of the oldest entry.", entries["oldest_age_s"])

@@ -9,6 +9,7 @@ with one planted violation too: a check that cannot fail proves nothing.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -53,13 +54,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery/statistics": LOG | STORE,
     "recovery/feed": {"changelog/base", "tiered/text"},
     "recovery/feed/sinks": {
-        "changelog/base", "changelog/google", "recovery/feed", "recovery/visible", "tiered/gcs", "tiered/places", "tiered/settings",
+        "changelog/base", "changelog/google", "recovery/feed", "recovery/display", "tiered/gcs", "tiered/places", "tiered/settings",
     },
     "recovery/feed/writer": {"recovery/feed", "recovery/feed/sinks", "recovery/rate", "recovery/statistics"} | LOG | STORE,
     "recovery/status": {"recovery", "recovery/feed/writer", "recovery/statistics"} | LOG | STORE,
     "recovery/audit": {"recovery", "recovery/feed", "recovery/feed/writer/checkpoint", "recovery/statistics"} | LOG | STORE,
     "recovery/audit/deleting": {"recovery", "recovery/audit", "recovery/statistics"} | LOG | STORE,
-    "recovery/audit/inventory": {"recovery/audit", "recovery/sources", "tiered/bigtable/cells", "tiered/gcs/owners"} | LOG | STORE,
+    "recovery/audit/inventory": {"recovery", "recovery/audit", "recovery/sources", "tiered/bigtable/cells",
+    "tiered/gcs/owners"} | LOG | STORE,
     "recovery/sources": {"recovery/audit", "recovery/feed"} | LOG | STORE,
     "recovery/http": {"recovery", "recovery/audit/manifest", "recovery/feed", "recovery/feed/sinks", "recovery/status", "tiered/telemetry"}
     | LOG | STORE,
@@ -229,6 +231,24 @@ def badly_named(root: Path) -> list[str]:
     return [f"{file} has a name that says nothing" for file, _ in modules(root) if NAMES_BANNED & set(Path(file).stem.split("_"))]
 
 
+def not_on_the_map(root: Path) -> list[str]:
+    """The docstring of a folder's `__init__.py` is its map: it names each module and folder, and none that is gone."""
+    wrong = []
+    for package in PACKAGES:
+        for place in sorted((root / package).rglob("__init__.py")):
+            folder = place.parent
+            there = {path.name for path in folder.glob("*.py")} - {"__init__.py"}
+            there |= {f"{path.parent.name}/" for path in folder.glob("*/__init__.py")}
+            named = set(_ON_A_MAP.findall(ast.get_docstring(parsed(place.read_text())) or ""))
+            where = folder.relative_to(root).as_posix()
+            wrong += [f"{where}: {name} is not on the map" for name in sorted(there - named - {"__main__.py"})]
+            wrong += [f"{where}: {name} is on the map, and not there" for name in sorted(named - there) if name.endswith(".py")]
+    return wrong
+
+
+_ON_A_MAP = re.compile(r"(?<![\w/.])(\w+(?:\.py\b|/))")
+
+
 def named_twice(root: Path) -> list[str]:
     """A search for a class, or a stack trace, leads to one class: tests and benchmarks count, too."""
     homes: dict[str, list[str]] = {}
@@ -245,8 +265,10 @@ def untyped(root: Path) -> list[str]:
     return [f"{package} has no py.typed" for package in PACKAGES if package != SIMULATORS and not (root / package / "py.typed").is_file()]
 
 
-CHECKS: list[Check] = [against_the_arrows, in_no_folder, away_from_home, imported_by_name, without_docstring, badly_named, named_twice,
-untyped]
+CHECKS: list[Check] = [
+    against_the_arrows, in_no_folder, away_from_home, imported_by_name, without_docstring, badly_named, not_on_the_map, named_twice,
+    untyped,
+]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -282,6 +304,9 @@ CLEAN = {
 def clean(tmp_path: Path) -> Path:
     for file, content in CLEAN.items():
         plant(tmp_path, file, content)
+    for place in tmp_path.rglob("__init__.py"):
+        inside = [f"{path.name}/" if path.is_dir() else path.name for path in place.parent.iterdir() if path != place]
+        place.write_text(f"\"\"\"Map: {' '.join(inside)}\"\"\"\n")
     for package in PACKAGES:
         (tmp_path / package / "py.typed").touch()
     return tmp_path
@@ -368,6 +393,16 @@ def test_a_name_that_says_nothing_is_found_and_metadata_is_not(clean: Path) -> N
     plant(clean, "tiered/upload_manager.py", "")
     plant(clean, "recovery/utils.py", "")
     assert badly_named(clean) == ["tiered/upload_manager.py has a name that says nothing", "recovery/utils.py has a name that says nothing"]
+
+
+def test_a_module_or_a_folder_that_its_map_leaves_out_and_one_that_is_gone_are_found(clean: Path) -> None:
+    plant(clean, "tiered/bulk.py", "")
+    plant(clean, "tiered/cloud/__init__.py", "")
+    plant(clean, "recovery/rate.py", "")
+    (clean / "recovery/loop.py").unlink()
+    assert not_on_the_map(clean) == [
+        "tiered: bulk.py is not on the map", "tiered: cloud/ is not on the map", "recovery: loop.py is on the map, and not there",
+    ]  # fmt: skip
 
 
 def test_a_second_class_of_one_name_is_found(clean: Path) -> None:

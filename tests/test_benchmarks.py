@@ -56,12 +56,12 @@ from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable
 from changelog.change import ChangeId
 from emulators.gcs.server import GcsEmulator
+from recovery.audit.finding_classes import NameForm
 from recovery.audit.names import read_name
-from recovery.audit.verdicts import NameForm
 from recovery.statistics.verdict import SourceState
 from tests.given.repository import ROOT
 from tiered.bigtable.rows import BigtableRows
-from tiered.filesystem.tree import TieredFileSystem
+from tiered.filesystem.implementation import TieredFileSystem
 from tiered.metadata import Metadata
 from tiered.protocol.backends import Inline, Tombstone
 

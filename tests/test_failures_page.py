@@ -10,7 +10,7 @@ import tiered
 from recovery.cli import app
 from recovery.cli.shared import EXIT_CODES
 from tests.given.repository import ROOT
-from tiered import ChangeOutcome, TieredError
+from tiered import Outcome, TieredError
 
 PAGE = (ROOT / "docs/failures.md").read_text("utf-8")
 ERRORS: dict[str, type[TieredError]] = {
@@ -37,7 +37,7 @@ def test_a_section_says_all_that_it_must(name: str) -> None:
 
 
 def test_the_page_has_every_answer_of_outcome() -> None:
-    assert re.findall(r"^\| `([A-Z_]+)` \|", PAGE, re.MULTILINE) == [each.name for each in ChangeOutcome]
+    assert re.findall(r"^\| `([A-Z_]+)` \|", PAGE, re.MULTILINE) == [each.name for each in Outcome]
 
 
 def test_the_page_has_the_exit_codes_of_the_command() -> None:

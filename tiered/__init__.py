@@ -4,11 +4,12 @@
     open.py          `open_storage`: opens the backends that the settings name; production.py opens Bigtable and GCS
     bulk.py          many operations in one call
     object_id.py, metadata.py, stored.py, errors.py, settings.py     what a caller passes and gets
-    text.py          shows values in messages
+    text.py          checks text, and quotes values in messages; places.py: where a feed is delivered
     own.py           notices another's `changelog` or `recovery`; __main__.py is the door of the command
     protocol/        how two tiers that share no transaction lose nothing
-    payload/         turns what a caller passes into pieces of bytes
+    payload/         turns what a caller passes into chunks of bytes
     embedded/, bigtable/, gcs/       the tiers
+    telemetry/       metrics and traces of calls, for those who ask for them
     provision/       makes and checks what a store needs before it is opened
     sync/            the same API for callers without an event loop
     filesystem/      the store as an fsspec file system, `tiered://`
@@ -45,7 +46,7 @@ from tiered.open import open_storage
 from tiered.payload.streams import Payload
 from tiered.protocol.backends import ByteRange
 from tiered.protocol.conditions import ANY_REVISION, IfRevision
-from tiered.protocol.writing import ChangeOutcome
+from tiered.protocol.writing import Outcome
 from tiered.settings import Settings, load_settings
 from tiered.storage import TieredStorage
 from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Progress, PutResult, StoredObject, Tier
@@ -57,7 +58,6 @@ __all__ = [
     "ByteRange",
     "CancelledElsewhereError",
     "ChangeId",
-    "ChangeOutcome",
     "ClockBehindError",
     "ConditionFailedError",
     "ConfigurationError",
@@ -76,6 +76,7 @@ __all__ = [
     "ObjectHead",
     "ObjectId",
     "ObjectPrefix",
+    "Outcome",
     "OutcomeUnknownError",
     "Payload",
     "Progress",

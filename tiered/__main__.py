@@ -15,11 +15,11 @@ def main() -> None:
     except ImportError as error:
         if error.name != "recovery":
             raise
-        sys.exit(_told(str(error)))
+        sys.exit(_refused(str(error)))
     import_module("recovery.cli.main").main()
 
 
-def _told(sentence: str) -> int:
+def _refused(sentence: str) -> int:
     if sys.stderr is not None:
         sys.stderr.write(f"tiered: {sentence}\n")
     return 3

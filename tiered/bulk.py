@@ -36,14 +36,14 @@ from changelog.base.tasks import elsewhere_is_an_error, end_tasks
 from tiered.errors import InvalidRequestError
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
+from tiered.payload.chunks import close_generator
 from tiered.payload.own_thread import each_of
-from tiered.payload.pieces import close_generator
 from tiered.payload.streams import Payload
 from tiered.protocol.concurrent import foremost
 from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.settings import StoreSettings
 from tiered.stored import ObjectHead, Progress, StoredObject
-from tiered.text import shown
+from tiered.text import quoted
 
 R = TypeVar("R")
 V = TypeVar("V")
@@ -91,7 +91,7 @@ class ItemResult(Generic[R, V]):
         self._value = value
 
     def __repr__(self) -> str:
-        return f"<ItemResult {self.position} {shown(self.request)}: {shown(self._value if self.error is None else self.error)}>"
+        return f"<ItemResult {self.position} {quoted(self.request)}: {quoted(self._value if self.error is None else self.error)}>"
 
     def of(self, request: R) -> ItemResult[R, V]:
         """The same result of another request: of the one that the caller passed."""
@@ -244,14 +244,14 @@ def bounded_concurrency(concurrency: int | None, store: StoreSettings) -> int:
         return max(1, min(CONCURRENCY, store.concurrency_max // 4, store.bulk_max))
     if type(concurrency) is not int or not 1 <= concurrency <= store.bulk_max:
         allowed = f"from 1 to {store.bulk_max} (store.bulk_concurrency_max)"
-        raise InvalidRequestError(f"concurrency is {shown(concurrency)}: pass a number {allowed}")
+        raise InvalidRequestError(f"concurrency is {quoted(concurrency)}: pass a number {allowed}")
     return concurrency
 
 
 def check_bytes_max(bytes_max: int) -> None:
     """Raises `InvalidRequestError` unless it is a number of bytes."""
     if type(bytes_max) is not int or bytes_max < 0:
-        raise InvalidRequestError(f"payload_bytes_max is {shown(bytes_max)}: pass a number of bytes")
+        raise InvalidRequestError(f"payload_bytes_max is {quoted(bytes_max)}: pass a number of bytes")
 
 
 async def _each(requests: Requests[R]) -> AsyncGenerator[R, None]:

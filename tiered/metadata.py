@@ -22,7 +22,7 @@ from operator import attrgetter
 from typing import Any, NoReturn, Self
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
-from tiered.text import header_name, header_value, plain, refuse_control_characters, shown
+from tiered.text import header_name, header_value, plain, quoted, refuse_control_characters
 
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
@@ -66,12 +66,12 @@ class _Lifetime:
         if (lifetime is None) == (ns is None):
             raise InvalidRequestError("give a lifetime either as a timedelta or as ns=")
         if lifetime is not None and not isinstance(lifetime, timedelta):
-            raise InvalidRequestError(f"a lifetime is a timedelta such as timedelta(hours=1), not {shown(lifetime)}")
+            raise InvalidRequestError(f"a lifetime is a timedelta such as timedelta(hours=1), not {quoted(lifetime)}")
         value = ns if lifetime is None else lifetime // timedelta(microseconds=1) * 1000
         if type(value) is not int or value <= 0:
-            raise InvalidRequestError(f"a lifetime must be longer than nothing, not {shown(lifetime if ns is None else ns)}")
+            raise InvalidRequestError(f"a lifetime must be longer than nothing, not {quoted(lifetime if ns is None else ns)}")
         if value > DEADLINE_MAX_NS:
-            raise InvalidRequestError(f"a lifetime of {shown(lifetime if ns is None else ns)} ends after the year 9999; leave it out")
+            raise InvalidRequestError(f"a lifetime of {quoted(lifetime if ns is None else ns)} ends after the year 9999; leave it out")
         object.__setattr__(self, "ns", value)
 
     @classmethod
@@ -128,7 +128,7 @@ class Metadata:
 
     def __post_init__(self) -> None:
         if self.expiration is not None and (type(self.expiration) not in _LIFETIMES.values() or self.expiration.ns <= 0):
-            raise InvalidRequestError(f"expiration is TimeToLive(…), TimeToIdle(…) or None, not {shown(self.expiration)}")
+            raise InvalidRequestError(f"expiration is TimeToLive(…), TimeToIdle(…) or None, not {quoted(self.expiration)}")
         for name in ("time_created_ns", "time_expires_ns"):
             _check_number(name, getattr(self, name), DEADLINE_MAX_NS, "nanoseconds from 1970 to the year 9999")
         _check_number("size", self.size, SIZE_MAX, "a number of bytes")
@@ -137,12 +137,12 @@ class Metadata:
             if not self.content_type:
                 raise InvalidRequestError(f"content_type is empty; leave it out for {CONTENT_TYPE_DEFAULT}")
             if not self.content_type.isascii():
-                raise InvalidRequestError(f"content_type {shown(self.content_type)} is not ASCII, as HTTP wants it")
+                raise InvalidRequestError(f"content_type {quoted(self.content_type)} is not ASCII, as HTTP wants it")
         for name in ("compression", "origin", "filename"):
             if (text := getattr(self, name)) is not None:
                 object.__setattr__(self, name, header_value(name, text) or None)  # absent when empty
         if self.compression not in (None, "Zstd"):
-            raise InvalidRequestError(f"compression {shown(self.compression)} is not known; it is 'Zstd' or absent")
+            raise InvalidRequestError(f"compression {quoted(self.compression)} is not known; it is 'Zstd' or absent")
         object.__setattr__(self, "custom", _checked_custom(self.custom))
         object.__setattr__(self, "unknown", _checked_unknown(self.unknown))
         if self.content_type is not CONTENT_TYPE_DEFAULT or self.origin or self.filename or self.custom or self.unknown:
@@ -203,9 +203,9 @@ def deadline_from(at: object, from_creation: object) -> datetime | timedelta | N
     if at is not None and from_creation is not None:
         raise InvalidRequestError("at and from_creation exclude each other: pass one of them, or neither for an object that stays")
     if at is not None and not _is_time(at):
-        raise InvalidRequestError(f"at is a datetime with a time zone, such as datetime.now(UTC) + timedelta(days=1), not {shown(at)}")
+        raise InvalidRequestError(f"at is a datetime with a time zone, such as datetime.now(UTC) + timedelta(days=1), not {quoted(at)}")
     if from_creation is not None and not isinstance(from_creation, timedelta):
-        raise InvalidRequestError(f"from_creation is a timedelta, not {shown(from_creation)}")
+        raise InvalidRequestError(f"from_creation is a timedelta, not {quoted(from_creation)}")
     return at if isinstance(at, datetime) else from_creation if isinstance(from_creation, timedelta) else None
 
 
@@ -397,25 +397,25 @@ def _dump(value: dict[str, Any]) -> bytes:
 
 def _check_number(name: str, value: object, maximum: int, unit: str) -> None:
     if value is not None and (type(value) is not int or not 0 <= value <= maximum):
-        raise InvalidRequestError(f"{name} is {shown(value)}, not {unit}: pass an int, or leave it out")
+        raise InvalidRequestError(f"{name} is {quoted(value)}, not {unit}: pass an int, or leave it out")
 
 
 def _checked_custom(custom: object) -> dict[str, str]:
     if not isinstance(custom, Mapping):
-        raise InvalidRequestError(f"custom is a mapping of text to text, not {shown(custom)}")
+        raise InvalidRequestError(f"custom is a mapping of text to text, not {quoted(custom)}")
     if not custom:
         return {}
-    checked = {header_name("custom key", key): header_value(f"custom value of {shown(key)}", value) for key, value in custom.items()}
+    checked = {header_name("custom key", key): header_value(f"custom value of {quoted(key)}", value) for key, value in custom.items()}
     if taken := [key for key in checked if key.lower() in (TOLD_CREATED, TOLD_UNKNOWN)]:
         raise InvalidRequestError(f"custom key {taken[0]!r} is this software's own; choose another")
     if len({key.lower() for key in checked}) < len(custom):
-        raise InvalidRequestError(f"custom has keys that differ only in case, which are one HTTP header: {shown(sorted(checked))}")
+        raise InvalidRequestError(f"custom has keys that differ only in case, which are one HTTP header: {quoted(sorted(checked))}")
     return checked
 
 
 def _checked_unknown(unknown: object) -> dict[str, Any]:
     if not isinstance(unknown, Mapping):
-        raise InvalidRequestError(f"unknown is a mapping of text to what JSON can hold, not {shown(unknown)}")
+        raise InvalidRequestError(f"unknown is a mapping of text to what JSON can hold, not {quoted(unknown)}")
     if not unknown:
         return {}
     if known := _KEYS.keys() & unknown.keys():
@@ -446,4 +446,4 @@ def _plain_json(value: Any, levels: int, places: Iterator[int]) -> Any:
         return [_plain_json(item, levels - 1, places) for item in value]
     if kind is dict:
         return {plain("a key in unknown", key): _plain_json(item, levels - 1, places) for key, item in value.items()}
-    raise InvalidRequestError(f"unknown holds {shown(value)}, which JSON would not give back: use None, bool, int, float, str, list, dict")
+    raise InvalidRequestError(f"unknown holds {quoted(value)}, which JSON would not give back: use None, bool, int, float, str, list, dict")

@@ -21,7 +21,7 @@ from typing import Self
 
 from changelog.base.errors import InvalidRequestError
 from changelog.change import ChangeId
-from tiered.text import plain, refuse_control_characters, shown
+from tiered.text import plain, quoted, refuse_control_characters
 
 PATH_BYTES_MAX = 1024 - 37
 """37 bytes are left for `/` and the revision, so that a blob's name fits into the 1,024 bytes of a GCS object name."""
@@ -56,12 +56,12 @@ class ObjectId:
         if not self.usecase:
             raise InvalidRequestError("the usecase is empty; give it a name such as 'attachments'")
         if "/" in self.usecase:
-            raise InvalidRequestError(f"usecase {shown(self.usecase)} must not contain '/'")
+            raise InvalidRequestError(f"usecase {quoted(self.usecase)} must not contain '/'")
         for name, value in self.scopes:
             if "/" in name or "." in name:
-                raise InvalidRequestError(f"scope name {shown(name)} must not contain '/' nor '.'")
+                raise InvalidRequestError(f"scope name {quoted(name)} must not contain '/' nor '.'")
             if "/" in value:
-                raise InvalidRequestError(f"scope value {shown(value)} must not contain '/'")
+                raise InvalidRequestError(f"scope value {quoted(value)} must not contain '/'")
         if not self.key:
             raise InvalidRequestError("the key is empty")
         object.__setattr__(self, "path", f"{object_prefix(self.usecase, self.scopes)}{self.key}")
@@ -83,20 +83,20 @@ class ObjectId:
         path = plain("an object id", path)
         usecase, slash, rest = path.partition("/")
         if not usecase or not slash:
-            raise InvalidRequestError(f"{shown(path)} is not an object id: expected USECASE/[NAME.VALUE/…]objects/KEY")
+            raise InvalidRequestError(f"{quoted(path)} is not an object id: expected USECASE/[NAME.VALUE/…]objects/KEY")
         scopes = []
         while True:
             segment, slash, rest = rest.partition("/")
             if not slash:
-                raise InvalidRequestError(f"{shown(path)} is not an object id: no 'objects/' before the key")
+                raise InvalidRequestError(f"{quoted(path)} is not an object id: no 'objects/' before the key")
             if segment == "objects":
                 break
             name, dot, value = segment.partition(".")
             if not dot:
-                raise InvalidRequestError(f"{shown(path)} is not an object id: scope {shown(segment)} is not NAME.VALUE")
+                raise InvalidRequestError(f"{quoted(path)} is not an object id: scope {quoted(segment)} is not NAME.VALUE")
             scopes.append((name, value))
         if not rest:
-            raise InvalidRequestError(f"{shown(path)} is not an object id: the key is empty")
+            raise InvalidRequestError(f"{quoted(path)} is not an object id: the key is empty")
         return cls._of_path(usecase, tuple(scopes), rest, path)
 
     @classmethod
@@ -176,7 +176,7 @@ class ObjectPrefix:
                 return cls(usecase, tuple(scopes), rest)
             name, dot, value = segment.partition(".")
             if not dot:
-                raise InvalidRequestError(f"{shown(text)} is no prefix: {shown(segment)} is neither NAME.VALUE nor 'objects'")
+                raise InvalidRequestError(f"{quoted(text)} is no prefix: {quoted(segment)} is neither NAME.VALUE nor 'objects'")
             scopes.append((name, value))
         return cls(usecase, tuple(scopes))
 
@@ -223,7 +223,7 @@ def refuse_reserved(usecase: str) -> None:
     Such names are the store's own: the changelog may be in the same table.
     """
     if usecase.startswith("~"):
-        raise InvalidRequestError(f"usecase {shown(usecase)} must not start with '~': such names are the store's own")
+        raise InvalidRequestError(f"usecase {quoted(usecase)} must not start with '~': such names are the store's own")
 
 
 def _check_row_key(path: str) -> None:
@@ -231,7 +231,7 @@ def _check_row_key(path: str) -> None:
     try:
         size = len(path.encode())
     except UnicodeEncodeError as error:
-        raise InvalidRequestError(f"{shown(path)} is not valid Unicode: {error.reason}") from None
+        raise InvalidRequestError(f"{quoted(path)} is not valid Unicode: {error.reason}") from None
     if size > ROW_KEY_BYTES_MAX:
         raise InvalidRequestError(f"the storage path has {size} bytes of UTF-8; no stored one has more than {ROW_KEY_BYTES_MAX}")
 
@@ -254,7 +254,7 @@ def _pairs(scopes: Mapping[str, str] | Iterable[tuple[str, str]]) -> tuple[tuple
 
 
 def _no_scopes(scopes: object) -> InvalidRequestError:
-    return InvalidRequestError(f"scopes are pairs of name and value, ObjectId.create(…, scopes={{'org': '17'}}), not {shown(scopes)}")
+    return InvalidRequestError(f"scopes are pairs of name and value, ObjectId.create(…, scopes={{'org': '17'}}), not {quoted(scopes)}")
 
 
 def _validate_usecase(usecase: str) -> None:
@@ -266,13 +266,13 @@ def _validate_usecase(usecase: str) -> None:
 def _validate_scope(name: str, value: str) -> None:
     for part, text in (("name", name), ("value", value)):
         if not _SCOPE.fullmatch(text):
-            raise InvalidRequestError(f"scope {part} {shown(text)} must be one or more of {_SCOPE_ALPHABET}")
+            raise InvalidRequestError(f"scope {part} {quoted(text)} must be one or more of {_SCOPE_ALPHABET}")
 
 
 def _validate_key(key: str) -> None:
     refuse_control_characters("key", key)
     if _DOTS.search(key):
-        raise InvalidRequestError(f"key {shown(key)} has a '.' or '..' segment, which storage services read differently")
+        raise InvalidRequestError(f"key {quoted(key)} has a '.' or '..' segment, which storage services read differently")
 
 
 def _validate_length(path: str) -> None:

@@ -19,7 +19,7 @@ from changelog.base.errors import ConfigurationError, InvalidRequestError, Unava
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.bigtable.channel import BigtableTable, delete_family
-from changelog.bigtable.log import BigTableChangeLog
+from changelog.bigtable.log import BigtableChangeLog
 from changelog.bigtable.pool import connect
 from changelog.log import ChangeLog
 from tiered.bigtable.cells import LEGACY_FAMILIES
@@ -84,7 +84,7 @@ async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, ver
             families = await told_by_deletions(rows)
         payload_families = [family for family in LEGACY_FAMILIES if family in (families or ())]
         tiers = Tiers(BigtableRows(rows, runtime, payload_families), blobs, inline_write_s_max=bigtable.timeout_s)
-        yield tiers, BigTableChangeLog(entries, runtime)
+        yield tiers, BigtableChangeLog(entries, runtime)
 
 
 async def told_by_deletions(rows: BigtableTable) -> frozenset[str]:

@@ -41,7 +41,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, Pydanti
 from changelog.base.errors import ConfigurationError
 from tiered.places import Place
 from tiered.protocol.backends import MARK_AGE_MAX_S
-from tiered.text import shown
+from tiered.text import quoted
 
 if TYPE_CHECKING:
     from yaml import Node
@@ -145,7 +145,7 @@ class GcsSettings(_Section):
     """The long-term tier in a bucket of GCS, or in a part of one.
 
     `prefix`: how the names of this store's blobs begin in the bucket. Empty: the whole bucket is this store's.
-    `timeout_s`: how long an answer may take, and how long sending or receiving one piece of a body may take.
+    `timeout_s`: how long an answer may take, and how long sending or receiving one chunk of a body may take.
     `endpoint`: by default the variable `STORAGE_EMULATOR_HOST`; if neither is set, the real service.
     """
 
@@ -405,7 +405,7 @@ def load_settings(
     `ConfigurationError`.
     """
     if not isinstance(path, str | Path | None):
-        raise ConfigurationError(f"pass Settings(…), or the path of a settings file as str or pathlib.Path, not {_shown(shown(path))}")
+        raise ConfigurationError(f"pass Settings(…), or the path of a settings file as str or pathlib.Path, not {_redacted(quoted(path))}")
     file = {} if path is None else _read(Path(path))
     variables = _variables()
     origins = dict.fromkeys(_named(below), below_from) | dict.fromkeys(_named(file), str(path)) | variables
@@ -488,7 +488,7 @@ def _read(path: Path) -> dict[str, Any]:
     except _NoSettingError as error:
         raise ConfigurationError(f"the settings file {path}, line {error.line}: {error}") from None
     if not isinstance(values or {}, dict):
-        raise ConfigurationError(f"the settings file {path} holds {_shown(shown(values))}, not a mapping such as 'directory: data'")
+        raise ConfigurationError(f"the settings file {path} holds {_redacted(quoted(values))}, not a mapping such as 'directory: data'")
     # A key without a value sets nothing. A section whose lines are all commented out looks like this.
     return {key: value for key, value in (values or {}).items() if value is not None}
 
@@ -518,7 +518,7 @@ def _plain(node: Node, seen: set[Node]) -> Any:
         raise _NoSettingError(node, "write the value out a second time: aliases (*name) are not read")
     seen.add(node)
     if not node.tag.startswith("tag:yaml.org,2002:"):
-        raise _NoSettingError(node, f"leave out the tag {_shown(node.tag)}")
+        raise _NoSettingError(node, f"leave out the tag {_redacted(node.tag)}")
     match node:
         case yaml.MappingNode():
             return _mapping(node, seen)
@@ -534,7 +534,7 @@ def _mapping(node: Node, seen: set[Node]) -> dict[str, Any]:
         if not isinstance(named.value, str):
             raise _NoSettingError(named, "the name of a setting is text")
         if named.value in values:
-            raise _NoSettingError(named, f"{_shown(named.value)} is said twice: remove one")
+            raise _NoSettingError(named, f"{_redacted(named.value)} is said twice: remove one")
         values[named.value] = _plain(value, seen)
     return values
 
@@ -555,7 +555,7 @@ def _variables() -> dict[str, str]:
     said = [name for name in sorted(os.environ) if name.upper().startswith(ENV_PREFIX) and not name.upper().startswith(ENV_OTHERS)]
     if unknown := [name for name in said if name not in known]:
         raise ConfigurationError("\n".join(
-            f"{_shown(name)} is set in the environment but is no setting; the nearest is {_nearest(name.upper(), known)}"
+            f"{_redacted(name)} is set in the environment but is no setting; the nearest is {_nearest(name.upper(), known)}"
             for name in unknown[:PROBLEMS_MAX]
         ))
     return {known[name]: name for name in said if os.environ[name]}
@@ -579,7 +579,7 @@ def _sentences(model: type[BaseModel], error: ValidationError, origins: Mapping[
     for problem in found[:PROBLEMS_MAX]:
         key = ".".join(str(part) for part in problem["loc"])
         where = f" ({origins[key]})" if key in origins else ""
-        name, value = _shown(key), _shown_value(problem["input"])
+        name, value = _redacted(key), _shown_value(problem["input"])
         told = str(problem.get("ctx", {}).get("error", problem["msg"]))
         match problem["type"]:
             case "default_factory_not_called":
@@ -610,11 +610,11 @@ def _nearest(word: str, known: Collection[str]) -> str:
 
 
 def _shown_value(value: object) -> str:
-    """A value of any type, as `_shown`. What is long is not cut before the user and the password are left out."""
-    return _shown(shown(f"…@{value.rpartition('@')[2]}" if isinstance(value, str) and "@" in value else value))
+    """A value of any type, as `_redacted`. What is long is not cut before the user and the password are left out."""
+    return _redacted(quoted(f"…@{value.rpartition('@')[2]}" if isinstance(value, str) and "@" in value else value))
 
 
-def _shown(text: str) -> str:
+def _redacted(text: str) -> str:
     """A value, shortened to what a sentence holds. The user, the password and the options of a URL are left out."""
     _, at, host = text.rpartition("@")
     text = _without_options(f"…@{host}" if at else text)

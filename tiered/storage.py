@@ -42,9 +42,9 @@ from tiered.errors import (
 )
 from tiered.metadata import CONTENT_TYPE_DEFAULT, Metadata, TimeToIdle, deadline_from, expiring, no_metadata
 from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
+from tiered.payload.chunks import Chunk, Chunks, split_head
 from tiered.payload.content_type import content_type_of
-from tiered.payload.pieces import Piece, Pieces, split_head
-from tiered.payload.streams import VIEW_BYTES, Payload, pieces
+from tiered.payload.streams import VIEW_BYTES, Payload, chunks
 from tiered.protocol.admission import Admission, Share, Slot
 from tiered.protocol.backends import ByteRange, Tiers
 from tiered.protocol.breaker import Breakers
@@ -54,10 +54,10 @@ from tiered.protocol.feed_off import FeedOffNotifier
 from tiered.protocol.listing import LIST_PAGE_MAX, Lister, ListRequest
 from tiered.protocol.reading import Lifetime, Reader
 from tiered.protocol.under_way import WriteInProgress, WritesUnderWay
-from tiered.protocol.writing import Body, ChangeOutcome, Writer, check_declared
+from tiered.protocol.writing import Body, Outcome, Writer, check_declared
 from tiered.settings import Settings
 from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Progress, ProgressCount, PutResult, StoredObject
-from tiered.text import shown
+from tiered.text import quoted
 
 
 class TieredStorage:
@@ -179,7 +179,7 @@ class TieredStorage:
         stored). Part of the payload may have been read then.
 
         If the payload is a path and the metadata give no content type, the type is guessed from the file's name, by a
-        table that is the same on every machine. `progress(bytes_so_far, total)` is called after each piece that was
+        table that is the same on every machine. `progress(bytes_so_far, total)` is called after each chunk that was
         taken from the payload; `total` is None while it is not known. If it raises, the put ends with that error and
         nothing is stored.
 
@@ -190,10 +190,10 @@ class TieredStorage:
         return await self._put(self._writes, self._payloads, PutRequest(object_id, payload, metadata, if_absent, if_revision, progress))
 
     async def _put(self, admission: Admission | Share, places: Admission | Share, request: PutRequest) -> PutResult:
-        # Outside of the payload's own scopes: one may be open between two pieces, and its end is not the caller's.
+        # Outside of the payload's own scopes: one may be open between two chunks, and its end is not the caller's.
         elsewhere = elsewhere_is_an_error("nothing was stored: what the payload awaited was cancelled elsewhere")
         with self._observer.operation("put"), elsewhere:
-            source = pieces(request.payload, views=VIEW_BYTES)
+            source = chunks(request.payload, views=VIEW_BYTES)
             with self._patience(request.object_id, source):
                 async with aclosing(source):
                     self._check_may_write()
@@ -209,9 +209,9 @@ class TieredStorage:
                     if request.metadata is not None or content_type is not CONTENT_TYPE_DEFAULT:
                         # Built and checked anew: a mapping in it may have been changed since it was made.
                         metadata = replace(metadata, content_type=content_type)
-                    return await self._put_pieces(admission, places, object_id, source, metadata, condition)
+                    return await self._put_chunks(admission, places, object_id, source, metadata, condition)
 
-    def _patience(self, object_id: ObjectId, source: Pieces) -> AbstractContextManager[object]:
+    def _patience(self, object_id: ObjectId, source: Chunks) -> AbstractContextManager[object]:
         """Bounds each wait for the payload's next byte, if it can wait."""
         idle_s = self._settings.store.payload_idle_s
         if idle_s is None or not source.waits:
@@ -220,8 +220,8 @@ class TieredStorage:
         source.patience = patience = Patience(idle_s, late, scoped=not source.may_hold_scopes)
         return patience
 
-    async def _put_pieces(
-        self, admission: Admission | Share, places: Admission | Share, object_id: ObjectId, source: Pieces, metadata: Metadata,
+    async def _put_chunks(
+        self, admission: Admission | Share, places: Admission | Share, object_id: ObjectId, source: Chunks, metadata: Metadata,
         condition: Condition | None,
     ) -> PutResult:  # fmt: skip
         inline_max = self._settings.inline_bytes_max
@@ -235,7 +235,7 @@ class TieredStorage:
                 return await self._put_head(slot, object_id, head, metadata, condition)
 
     async def _put_head(
-        self, slot: Slot, object_id: ObjectId, split: tuple[list[Piece], int, Pieces | None], metadata: Metadata,
+        self, slot: Slot, object_id: ObjectId, split: tuple[list[Chunk], int, Chunks | None], metadata: Metadata,
         condition: Condition | None,
     ) -> PutResult:  # fmt: skip
         head, head_size, rest = split
@@ -335,7 +335,7 @@ class TieredStorage:
         and `DanglingTombstoneError` (the object's data are lost).
         """
         if not callable(change):
-            raise InvalidRequestError(f"pass a function from Metadata to Metadata, not {shown(change)}")
+            raise InvalidRequestError(f"pass a function from Metadata to Metadata, not {quoted(change)}")
 
         async def edit(now: Metadata) -> Metadata:
             with elsewhere_is_an_error("the metadata are as they were: what the function awaited was cancelled elsewhere"):
@@ -358,7 +358,7 @@ class TieredStorage:
         """
         with self._observer.operation("set_expiry"):
             if not isinstance(extend_only, bool):
-                raise InvalidRequestError(f"extend_only is True or False, not {shown(extend_only)}")
+                raise InvalidRequestError(f"extend_only is True or False, not {quoted(extend_only)}")
             deadline_ns = deadline_from(at, from_creation)
             now_ns = self._runtime.wall_ns()
 
@@ -404,7 +404,7 @@ class TieredStorage:
     ) -> StoredObject | None:
         """Opens the object for reading. None: there is none, or it has expired.
 
-        `progress(bytes_so_far, total)` is called after each piece of the range that was read. If it raises, the read
+        `progress(bytes_so_far, total)` is called after each chunk of the range that was read. If it raises, the read
         ends with that error, and the object is closed.
 
         Raises also `RangeNotSatisfiableError` (the range does not fit the object, whose `size` it tells) and
@@ -474,15 +474,15 @@ class TieredStorage:
         entries if objects were deleted while it was made.
         """
         if limit is None or (type(limit) is int and limit > LIST_PAGE_MAX):
-            raise InvalidRequestError(f"limit is {shown(limit)}: a page has from 1 to {LIST_PAGE_MAX} entries")
+            raise InvalidRequestError(f"limit is {quoted(limit)}: a page has from 1 to {LIST_PAGE_MAX} entries")
         if page_token is not None and start_after is not None:
             raise InvalidRequestError("pass page_token or start_after, not both: the token says where its page begins")
         return await self._lister.page(ListRequest(prefix, start_after, limit, delimiter, metadata), page_token)
 
-    async def outcome(self, error: OutcomeUnknownError) -> ChangeOutcome:
+    async def outcome(self, error: OutcomeUnknownError) -> Outcome:
         """Says what became of a change that ended with `OutcomeUnknownError`. Ask again while it is PENDING."""
         if not isinstance(error, OutcomeUnknownError) or not isinstance(error.change_id, ChangeId):
-            raise InvalidRequestError(f"pass the OutcomeUnknownError that was raised, not {shown(error)}")
+            raise InvalidRequestError(f"pass the OutcomeUnknownError that was raised, not {quoted(error)}")
         _check(error.object_id)
         error.object_id.validate()
         self._check_may_write()
@@ -575,7 +575,7 @@ class TieredStorage:
 def _updated(before: Metadata, after: object, now_ns: int) -> Metadata:
     """What a caller has made of the metadata, with the facts that he cannot change."""
     if not isinstance(after, Metadata):
-        raise InvalidRequestError(f"the function must return Metadata, not {shown(after)}")
+        raise InvalidRequestError(f"the function must return Metadata, not {quoted(after)}")
     checked = replace(after, size=before.size, time_created_ns=before.time_created_ns, time_expires_ns=None)
     if checked == before.with_facts(time_expires_ns=None):
         return before
@@ -593,9 +593,9 @@ def _stalled(object_id: ObjectId, idle_s: float) -> InvalidRequestError:
 
 def _check(object_id: object, *, metadata: object = None, range: object = None) -> None:
     if not isinstance(object_id, ObjectId):
-        raise InvalidRequestError(f"pass an ObjectId, not {shown(object_id)}: ObjectId.create(…), or ObjectId.parse(text)")
+        raise InvalidRequestError(f"pass an ObjectId, not {quoted(object_id)}: ObjectId.create(…), or ObjectId.parse(text)")
     refuse_reserved(object_id.usecase)
     if metadata is not None and not isinstance(metadata, Metadata):
-        raise InvalidRequestError(f"metadata is Metadata(…), not {shown(metadata)}")
+        raise InvalidRequestError(f"metadata is Metadata(…), not {quoted(metadata)}")
     if range is not None and not isinstance(range, ByteRange):
-        raise InvalidRequestError(f"a range is ByteRange(start, stop), not {shown(range)}")
+        raise InvalidRequestError(f"a range is ByteRange(start, stop), not {quoted(range)}")

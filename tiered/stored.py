@@ -21,16 +21,16 @@ from tiered.errors import InvalidRequestError, UnavailableError, UnconfirmedErro
 from tiered.metadata import Metadata, as_datetime
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.protocol.backends import BlobReader
-from tiered.text import shown
+from tiered.text import quoted
 
-PIECE_BYTES = 256 * 1024
-"""Payloads are read, stored and returned in pieces of at most this size, in bytes."""
+CHUNK_BYTES = 256 * 1024
+"""Payloads are read, stored and returned in chunks of at most this size, in bytes."""
 
 
 Progress = Callable[[int, int | None], object]
-"""What `progress=` takes: it is called after each piece with the bytes so far and the total (None: not known).
+"""What `progress=` takes: it is called after each chunk with the bytes so far and the total (None: not known).
 
-It is called in the event loop, so it must not block. It may be an async function; then the next piece waits for it. In
+It is called in the event loop, so it must not block. It may be an async function; then the next chunk waits for it. In
 `tiered.sync`, the thread of the caller calls it. What it raises ends the put or the read.
 """
 
@@ -40,7 +40,7 @@ class ProgressCount:
 
     def __init__(self, progress: Progress) -> None:
         if not callable(progress):
-            raise InvalidRequestError(f"progress is {shown(progress)}: pass a function that takes the bytes so far and the total")
+            raise InvalidRequestError(f"progress is {quoted(progress)}: pass a function that takes the bytes so far and the total")
         self._progress = progress
         self._bytes = 0
 
@@ -51,7 +51,7 @@ class ProgressCount:
                 result = self.tell(size, total)
                 if isawaitable(result):
                     await result
-        except StopAsyncIteration as error:  # between pieces, it would be taken for the end of the payload
+        except StopAsyncIteration as error:  # between chunks, it would be taken for the end of the payload
             raise RuntimeError("the progress callback raised StopAsyncIteration") from error
 
     def tell(self, size: int, total: int | None) -> object:
@@ -154,7 +154,7 @@ class ListPage:
 class StoredObject:
     """An object that is open for reading: its head, and its bytes, which can be read once.
 
-    Use `await stored.read()`, `async for piece in stored`, or `async with stored`. Each of them closes the object at
+    Use `await stored.read()`, `async for chunk in stored`, or `async with stored`. Each of them closes the object at
     its end. If none of them is used, the object keeps a file or a connection open until `aclose`. It is also a payload:
     `put` streams a copy of it and always closes it. `start`, `stop`: the range of bytes that it gives, `stop` excluded,
     as an HTTP `Content-Range` wants it: 0 and `size` unless a range was asked for. `length`: how many bytes that is.
@@ -169,10 +169,10 @@ class StoredObject:
         self.stop = stop
         self.length = stop - start
         self._blob = None if isinstance(source, memoryview) else source
-        self._pieces = _Slices(source) if isinstance(source, memoryview) else source.pieces()
+        self._chunks = _Slices(source) if isinstance(source, memoryview) else source.chunks()
         self.in_memory = source if isinstance(source, memoryview) else None
         self._progress = progress
-        self._begun = self._reading = self._in_pieces = self._ended = self._closed = False
+        self._begun = self._reading = self._in_chunks = self._ended = self._closed = False
 
     def __repr__(self) -> str:
         return f"<StoredObject {self.object_id} of {self.size} bytes, revision {self.revision}>"
@@ -204,9 +204,9 @@ class StoredObject:
         return self.head.checksum
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """The bytes of the range, in pieces, once. `InvalidRequestError`: it was read or closed before.
+        """The bytes of the range, in chunks, once. `InvalidRequestError`: it was read or closed before.
 
-        `UnavailableError`, from a piece: the blob vanished or the service failed meanwhile. Get the object again.
+        `UnavailableError`, from a chunk: the blob vanished or the service failed meanwhile. Get the object again.
         """
         if self._begun:
             raise InvalidRequestError(f"{self.object_id} was already read or closed; get it again")
@@ -220,10 +220,10 @@ class StoredObject:
             raise StopAsyncIteration
         self._reading = True
         try:
-            piece = await self._next_piece()
+            chunk = await self._next_chunk()
             if self._progress is not None:
-                await self._progress.add(len(piece), self.length)
-            return piece
+                await self._progress.add(len(chunk), self.length)
+            return chunk
         except BaseException as error:
             self._ended = isinstance(error, StopAsyncIteration)
             await self.aclose()
@@ -233,26 +233,26 @@ class StoredObject:
         finally:
             self._reading = False
 
-    async def _next_piece(self) -> bytes:
+    async def _next_chunk(self) -> bytes:
         """Raises `StopAsyncIteration` only after the last byte: what was closed must not look shorter than it is."""
         if not self._closed:
-            self._in_pieces = True
+            self._in_chunks = True
             with suppress(StopAsyncIteration):
                 try:
-                    return await anext(self._pieces)
+                    return await anext(self._chunks)
                 finally:
-                    self._in_pieces = False
+                    self._in_chunks = False
             if not self._closed:
                 raise StopAsyncIteration
-        await self._close_pieces()
+        await self._close_chunks()
         raise InvalidRequestError(f"{self.object_id} was closed before its end was read; get it again")
 
     async def read(self) -> bytes:
         """Returns all bytes of the range, held in memory."""
-        if self.in_memory is not None and type(self._pieces) is _Slices and not self._begun and self._progress is None:
+        if self.in_memory is not None and type(self._chunks) is _Slices and not self._begun and self._progress is None:
             self._begun = self._closed = self._ended = True
             return bytes(self.in_memory)
-        return b"".join([piece async for piece in self])
+        return b"".join([chunk async for chunk in self])
 
     async def aclose(self) -> None:
         """Closes the object; bytes that were not read are given up. Safe to repeat.
@@ -264,13 +264,13 @@ class StoredObject:
         if blob is not None:
             with suppress(UnavailableError, UnconfirmedError):  # how the reading ended changes nothing for the caller
                 try:
-                    await self._close_pieces()
+                    await self._close_chunks()
                 finally:
                     await blob.aclose()
 
-    async def _close_pieces(self) -> None:
-        if isinstance(self._pieces, AsyncGenerator) and not self._in_pieces:
-            await self._pieces.aclose()
+    async def _close_chunks(self) -> None:
+        if isinstance(self._chunks, AsyncGenerator) and not self._in_chunks:
+            await self._chunks.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -294,7 +294,7 @@ class _Bytes:
 
 
 class _Slices:
-    """The pieces of a payload that is in memory."""
+    """The chunks of a payload that is in memory."""
 
     def __init__(self, whole: memoryview) -> None:
         self._rest = whole
@@ -305,5 +305,5 @@ class _Slices:
     async def __anext__(self) -> bytes:
         if not self._rest:
             raise StopAsyncIteration
-        piece, self._rest = self._rest[:PIECE_BYTES], self._rest[PIECE_BYTES:]
-        return bytes(piece)
+        chunk, self._rest = self._rest[:CHUNK_BYTES], self._rest[CHUNK_BYTES:]
+        return bytes(chunk)

@@ -23,13 +23,13 @@ _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 def plain(part: str, value: object) -> str:
     """Returns `value` as a plain `str`. `part`: its name, for messages."""
     if not isinstance(value, str):
-        raise InvalidRequestError(f"{part} is {shown(value)}, not text")
+        raise InvalidRequestError(f"{part} is {quoted(value)}, not text")
     text = str.__str__(value)
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise InvalidRequestError(f"{part} {shown(text)} is not valid Unicode: {error.reason}") from None
+            raise InvalidRequestError(f"{part} {quoted(text)} is not valid Unicode: {error.reason}") from None
     return text
 
 
@@ -38,7 +38,7 @@ def header_value(part: str, value: object) -> str:
     text = plain(part, value)
     refuse_control_characters(part, text)
     if text.startswith(" ") or text.endswith(" "):
-        raise InvalidRequestError(f"{part} {shown(text)} begins or ends with a space, which HTTP takes away: strip it")
+        raise InvalidRequestError(f"{part} {quoted(text)} begins or ends with a space, which HTTP takes away: strip it")
     return text
 
 
@@ -46,17 +46,17 @@ def header_name(part: str, value: object) -> str:
     """Returns `value` if it is an HTTP token."""
     text = plain(part, value)
     if not _TOKEN.fullmatch(text):
-        raise InvalidRequestError(f"{part} {shown(text)} is no HTTP token: use A-Z a-z 0-9 and !#$%&'*+-.^_`|~")
+        raise InvalidRequestError(f"{part} {quoted(text)} is no HTTP token: use A-Z a-z 0-9 and !#$%&'*+-.^_`|~")
     return text
 
 
 def refuse_control_characters(part: str, text: str) -> None:
     """Raises `InvalidRequestError` if the text has a control character, with its code and position."""
     if found := _CONTROL.search(text):
-        raise InvalidRequestError(f"{part} {shown(text)} has control character U+{ord(found[0]):04X} at position {found.start()}")
+        raise InvalidRequestError(f"{part} {quoted(text)} has control character U+{ord(found[0]):04X} at position {found.start()}")
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """The value as a message shows it, at most `SHOWN_MAX` characters and an ellipsis.
 
     Only the type, if the value cannot be printed. An example is a number with thousands of digits.

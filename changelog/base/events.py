@@ -57,7 +57,7 @@ ONCE_MAX = 100
 
 
 class Once:
-    """Remembers which standing faults were told, so that each is one line in the log and not one a pass.
+    """Remembers which lasting faults were told, so that each is one line in the log and not one a pass.
 
     It keeps up to `ONCE_MAX` of them. Further ones are not told: the log has enough of their kind.
     """

@@ -312,7 +312,7 @@ class BigtableTable:
         try:
             proof, left_s = await self._proof(self._timeout_s)
             async for response in self._begun(self._mutate_rows, request, left_s, proof):
-                told.update((entry.index, _told(entry.status, doing)) for entry in response.entries)
+                told.update((entry.index, _error_of(entry.status, doing)) for entry in response.entries)
         except (grpc.RpcError, grpc.aio.UsageError) as failure:
             error = self._translated(failure, doing, proof, sent=True)
             if told:  # that the call was begun proves nothing about the other rows
@@ -569,7 +569,7 @@ def translated(error: Any, doing: str, *, sent: bool) -> TieredError:
     return _failure(error.code(), error.details(), doing, sent=sent)
 
 
-def _told(status: Message, doing: str) -> TieredError | None:
+def _error_of(status: Message, doing: str) -> TieredError | None:
     """What a `google.rpc.Status` says about one row."""
     return _failure(_CODES.get(status.code, grpc.StatusCode.UNKNOWN), status.message, doing, sent=True) if status.code else None
 

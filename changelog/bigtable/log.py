@@ -1,4 +1,4 @@
-"""`BigTableChangeLog`, the changelog in a Bigtable table of its own or in the table of the rows.
+"""`BigtableChangeLog`, the changelog in a Bigtable table of its own or in the table of the rows.
 
     row key                          family fc (max versions 1)
     ~changelog/{shard:02x}/{id}      c  the entry, JSON (`changelog.change`); its timestamp is the last heartbeat
@@ -76,7 +76,7 @@ from changelog.bigtable.group_commit import GroupCommit
 from changelog.bigtable.row_merge import CellRow
 from changelog.bigtable.row_scan import ScannedCell
 from changelog.change import DONE, LOG_PREFIX, READABLE, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
-from changelog.lease import SET_BACK_MS, Renewal, Standing, standing
+from changelog.lease import SET_BACK_MS, EntryState, Renewal, entry_state
 from changelog.log import (
     CLOCK,
     LOG_END,
@@ -115,10 +115,10 @@ _CURRENT_NOTE = chain(column_is(FAMILY, _NOTE), NEWEST)
 _CURRENT_VALUE = chain(column_is(FAMILY, _VALUE), NEWEST, value_from(b"\0"))
 _WITH_STATE = chain(family_is(FAMILY), NEWEST)
 _STATES = chain(column_is(FAMILY, _STATE), NEWEST, WITHOUT_VALUES)
-_DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
+_DUE = (EntryState.CLAIMABLE, EntryState.EXHAUSTED, EntryState.UNREADABLE)
 
 
-class BigTableChangeLog:
+class BigtableChangeLog:
     """Implements `ChangeLog` and `Collects`.
 
     `runtime`: its wall clock dates what is parked, until the server's time is read back, and tells which presence rows
@@ -209,7 +209,7 @@ class BigTableChangeLog:
             for key, _, _, timestamp_us, value in cells:
                 if key not in stated and _is_text(key) and len(found) <= limit:
                     entry = decode(key.decode(), value, timestamp_us // 1000)
-                    if standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE:
+                    if entry_state(entry, now_ms, expiry_ms, attempts_max=1) in _DUE:
                         found.append(entry)
             rows_max = max(rows_max, min(SUSPECTS_MAX, rows_max * 4))  # most of these rows are kept, parked or wait
         return EntryPage(tuple(found[:limit]), found[limit].key if len(found) > limit else None)

@@ -100,7 +100,7 @@ class GoogleAuthorization:
             ).telling(heard=False) from None
         except (GoogleAuthError, ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             raise ConfigurationError(
-                f"the Google credentials cannot be used: {_told(error)}; run 'gcloud auth application-default login', or correct the file "
+                f"the Google credentials cannot be used: {_said(error)}; run 'gcloud auth application-default login', or correct the file "
                 "that GOOGLE_APPLICATION_CREDENTIALS names"
             ) from error
         return cls(credentials, runtime)
@@ -166,7 +166,7 @@ class GoogleAuthorization:
         why = (
             f"no answer within {waited_s:.3g} s" if not renewal.ended.is_set()
             else "it expires at once; check the clock of this machine" if renewal.failure is None
-            else _told(renewal.failure)
+            else _said(renewal.failure)
         )
         raise UnavailableError(
             f"the Google token could not be renewed, so nothing was sent: {why}; check the network, the metadata server "
@@ -187,7 +187,7 @@ def _renewed(credentials: Credentials) -> tuple[str, float]:
     return token, (expiry.replace(tzinfo=UTC) if expiry.tzinfo is None else expiry).timestamp()
 
 
-def _told(error: BaseException) -> str:
+def _said(error: BaseException) -> str:
     """What Google's library says in one line. It lets errors out that only say what it did not find in the answer."""
     if isinstance(error, GoogleAuthError):
         return str(error).partition("\n")[0].rstrip(".")

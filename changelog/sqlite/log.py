@@ -27,7 +27,7 @@ from changelog.base.errors import LeaseLostError
 from changelog.base.events import Once, events
 from changelog.base.runtime import Runtime
 from changelog.change import READABLE, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_done, encode_stuck
-from changelog.lease import SET_BACK_MS, Renewal, Standing, standing
+from changelog.lease import SET_BACK_MS, EntryState, Renewal, entry_state
 from changelog.log import (
     CLOCK,
     PRESENCE_AGE_MAX_MS,
@@ -65,7 +65,7 @@ _COLUMNS = "CAST(key AS BLOB), CAST(value AS BLOB), CAST(heartbeat_ms AS INTEGER
 _Stored = tuple[bytes, bytes, int, bytes | None]
 _NO_OWNER = b'"owner":""'
 """In an entry of this version. Text in it cannot hold these bytes, because JSON escapes quotation marks."""
-_DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
+_DUE = (EntryState.CLAIMABLE, EntryState.EXHAUSTED, EntryState.UNREADABLE)
 
 
 class SqliteChangeLog:
@@ -147,7 +147,7 @@ class SqliteChangeLog:
                 " AND instr(CAST(value AS BLOB), ?) = 0) ORDER BY key",
                 (within.start, within.end, now_ms - expiry_ms, now_ms + SET_BACK_MS, len(READABLE), READABLE, _NO_OWNER),
             )
-            due = (entry for entry in _readable(rows, self._told) if standing(entry, now_ms, expiry_ms, attempts_max=1) in _DUE)
+            due = (entry for entry in _readable(rows, self._told) if entry_state(entry, now_ms, expiry_ms, attempts_max=1) in _DUE)
             return _page(due, limit)
 
         return await self._database.read(run)

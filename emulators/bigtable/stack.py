@@ -31,7 +31,7 @@ from google.cloud.bigtable_admin_v2.types import GcRule
 from changelog.base.errors import ConfigurationError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.bigtable.channel import BigtableTable, Message
-from changelog.bigtable.log import DAEMON_PREFIX, FAMILY, NOTE_PREFIX, VALUE_PREFIX, BigTableChangeLog
+from changelog.bigtable.log import DAEMON_PREFIX, FAMILY, NOTE_PREFIX, VALUE_PREFIX, BigtableChangeLog
 from changelog.bigtable.row_merge import Cell
 from changelog.change import DONE, LOG_PREFIX, Change, ChangeId, Entry
 from changelog.log import ChangeLog, KeyRange, shard_ranges
@@ -121,7 +121,7 @@ class LinkedChannel(MemoryChannel):
             return refused
 
 
-class ShardedLog(BigTableChangeLog):
+class ShardedLog(BigtableChangeLog):
     """Records under `shards` shards, as software does that was built for them. None: as many as this software uses."""
 
     def __init__(self, table: BigtableTable, runtime: Runtime, shards: int | None = None) -> None:

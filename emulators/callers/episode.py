@@ -34,7 +34,6 @@ from emulators.callers.recipe import CallerStep, CallKind, EpisodeRecipe
 from emulators.callers.values import LAST, Heard, Is, Value, said
 from emulators.simulation.leaks import held_by_store
 from tiered import (
-    ChangeOutcome,
     ConfigurationError,
     Folder,
     InvalidRequestError,
@@ -43,6 +42,7 @@ from tiered import (
     Metadata,
     ObjectId,
     ObjectPrefix,
+    Outcome,
     OutcomeUnknownError,
     Settings,
     StoredObject,
@@ -442,7 +442,7 @@ class Episode:
         self.note(step, ended)
         if ended.error is not None:
             self.oracle.judge_error(ended, verdict)
-        elif not ended.cancelled and (verdict is Is.WRONG or not isinstance(ended.value, ChangeOutcome) or ended.value is ChangeOutcome.TOOK_EFFECT):
+        elif not ended.cancelled and (verdict is Is.WRONG or not isinstance(ended.value, Outcome) or ended.value is Outcome.TOOK_EFFECT):
             raise Violation("wrong answer", f"{said(error)}: it {described(ended)}")
 
     async def _close(self, step: CallerStep) -> None:

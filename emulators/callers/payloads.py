@@ -126,14 +126,14 @@ def kinds(*, threads: bool, on_asyncio: bool) -> list[str]:
 
 
 def _cut(content: bytes, random: Random) -> list[bytes]:
-    pieces, at = [], 0
+    chunks, at = [], 0
     while at < len(content):
         size = random.choice((1, 7, 100, 5000, 300_000))
-        pieces.append(content[at : at + size])
+        chunks.append(content[at : at + size])
         at += size
         if random.random() < 0.2:
-            pieces.append(b"")
-    return pieces
+            chunks.append(b"")
+    return chunks
 
 
 # --- in memory -----------------------------------------------------------------------------------
@@ -182,13 +182,13 @@ def _bytes_io_at_a_position(spec: Payload, place: PayloadContext) -> Made:
 
 
 @kind()
-def _list_of_pieces(spec: Payload, place: PayloadContext) -> Made:
-    pieces = _cut(spec.content(), spec.random())
-    return Made(spec.random().choice((list, tuple, deque))(pieces), spec.content())
+def _list_of_chunks(spec: Payload, place: PayloadContext) -> Made:
+    chunks = _cut(spec.content(), spec.random())
+    return Made(spec.random().choice((list, tuple, deque))(chunks), spec.content())
 
 
 @kind()
-def _one_huge_piece(spec: Payload, place: PayloadContext) -> Made:
+def _one_huge_chunk(spec: Payload, place: PayloadContext) -> Made:
     content = spec.random().randbytes(1_100_000)
     return Made([content], content)
 
@@ -216,12 +216,12 @@ def _text(spec: Payload, place: PayloadContext) -> Made:
 # --- generators ----------------------------------------------------------------------------------
 
 
-def _watched(pieces: Iterator[bytes], place: PayloadContext, shows: list[str]) -> Iterator[bytes]:
-    """Yields the pieces. It may block, so it must not run in the thread of the event loop; `shows` records if it does.
+def _watched(chunks: Iterator[bytes], place: PayloadContext, shows: list[str]) -> Iterator[bytes]:
+    """Yields the chunks. It may block, so it must not run in the thread of the event loop; `shows` records if it does.
     """
     if threading.get_ident() == place.loop_thread:
         shows.append("loop: a synchronous generator runs in the event loop's thread")
-    yield from pieces
+    yield from chunks
 
 
 @kind(threads=True)
@@ -232,14 +232,14 @@ def _generator(spec: Payload, place: PayloadContext) -> Made:
 
 @kind(threads=True)
 def _generator_that_blocks_a_little(spec: Payload, place: PayloadContext) -> Made:
-    def pieces() -> Iterator[bytes]:
-        for piece in _cut(spec.content(), spec.random())[:3]:
+    def chunks() -> Iterator[bytes]:
+        for chunk in _cut(spec.content(), spec.random())[:3]:
             time.sleep(STALL_S / 3)
-            yield piece
+            yield chunk
 
     shows: list[str] = []
     content = b"".join(_cut(spec.content(), spec.random())[:3])
-    return Made(_watched(pieces(), place, shows), content, shows=shows)
+    return Made(_watched(chunks(), place, shows), content, shows=shows)
 
 
 @kind(threads=True)
@@ -248,12 +248,12 @@ def _generator_that_yields_nothing(spec: Payload, place: PayloadContext) -> Made
 
 
 @kind(threads=True)
-def _generator_of_empty_pieces(spec: Payload, place: PayloadContext) -> Made:
+def _generator_of_empty_chunks(spec: Payload, place: PayloadContext) -> Made:
     return Made((b"" for _ in range(2000)), b"")
 
 
 @kind(threads=True, slow=True)
-def _generator_of_tiny_pieces(spec: Payload, place: PayloadContext) -> Made:
+def _generator_of_tiny_chunks(spec: Payload, place: PayloadContext) -> Made:
     content = spec.random().randbytes(20_000)
     return Made((content[at : at + 1] for at in range(len(content))), content)
 
@@ -283,11 +283,11 @@ def _errors(random: Random) -> BaseException:
 def _generator_that_raises(spec: Payload, place: PayloadContext) -> Made:
     error = _errors(spec.random())
 
-    def pieces() -> Iterator[bytes]:
+    def chunks() -> Iterator[bytes]:
         yield from _cut(spec.content(), spec.random())
         raise error
 
-    return Made(pieces(), None, fails=True, own=[error])
+    return Made(chunks(), None, fails=True, own=[error])
 
 
 @kind(threads=True)
@@ -303,79 +303,79 @@ def _iterable_whose_iter_fails(spec: Payload, place: PayloadContext) -> Made:
 
 @kind()
 def _async_generator(spec: Payload, place: PayloadContext) -> Made:
-    async def pieces() -> AsyncIterator[bytes]:
-        for piece in _cut(spec.content(), spec.random()):
+    async def chunks() -> AsyncIterator[bytes]:
+        for chunk in _cut(spec.content(), spec.random()):
             await anyio.lowlevel.checkpoint()
-            yield piece
+            yield chunk
 
-    return Made(pieces(), spec.content())
+    return Made(chunks(), spec.content())
 
 
 @kind()
 def _async_generator_that_never_waits(spec: Payload, place: PayloadContext) -> Made:
-    async def pieces() -> AsyncIterator[bytes]:
-        for piece in _cut(spec.content(), spec.random()):
-            yield piece
+    async def chunks() -> AsyncIterator[bytes]:
+        for chunk in _cut(spec.content(), spec.random()):
+            yield chunk
 
-    return Made(pieces(), spec.content())
+    return Made(chunks(), spec.content())
 
 
 @kind()
 def _async_generator_that_yields_nothing(spec: Payload, place: PayloadContext) -> Made:
-    async def pieces() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         return
         yield b""
 
-    return Made(pieces(), b"")
+    return Made(chunks(), b"")
 
 
 @kind(slow=True)
-def _async_generator_of_tiny_pieces(spec: Payload, place: PayloadContext) -> Made:
+def _async_generator_of_tiny_chunks(spec: Payload, place: PayloadContext) -> Made:
     content = spec.random().randbytes(20_000)
 
-    async def pieces() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         for at in range(len(content)):
             yield content[at : at + 1]
 
-    return Made(pieces(), content)
+    return Made(chunks(), content)
 
 
 @kind(blocks=True, threads=True)  # a virtual clock would stand still while it runs
-def _async_generator_of_empty_pieces_for_ever(spec: Payload, place: PayloadContext) -> Made:
-    async def pieces() -> AsyncIterator[bytes]:
+def _async_generator_of_empty_chunks_for_ever(spec: Payload, place: PayloadContext) -> Made:
+    async def chunks() -> AsyncIterator[bytes]:
         yield spec.content()
         while True:
             yield b""
 
-    return Made(pieces(), None)
+    return Made(chunks(), None)
 
 
 @kind()
 def _async_generator_that_raises(spec: Payload, place: PayloadContext) -> Made:
     error = _errors(spec.random())
 
-    async def pieces() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         yield spec.content()
         await anyio.lowlevel.checkpoint()
         raise error
 
-    return Made(pieces(), None, fails=True, own=[error])
+    return Made(chunks(), None, fails=True, own=[error])
 
 
 @kind(blocks=True)
 def _async_generator_that_blocks(spec: Payload, place: PayloadContext) -> Made:
-    async def pieces() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         yield spec.content()
         await anyio.sleep(FOREVER_S)
         yield b"never"
 
-    return Made(pieces(), None)
+    return Made(chunks(), None)
 
 
 @kind(blocks=True)
 def _async_generator_that_blocks_while_it_is_closed(spec: Payload, place: PayloadContext) -> Made:
     """It blocks for a little while, for its own clean-up."""
-    async def pieces() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         try:
             yield spec.content()
             await anyio.sleep(FOREVER_S)
@@ -383,14 +383,14 @@ def _async_generator_that_blocks_while_it_is_closed(spec: Payload, place: Payloa
             with anyio.CancelScope(shield=True):
                 await anyio.sleep(STALL_S)
 
-    return Made(pieces(), None)
+    return Made(chunks(), None)
 
 
 @kind(asyncio_only=True)
 def _async_generator_that_awaits_a_task_cancelled_by_others(spec: Payload, place: PayloadContext) -> Made:
     own: list[BaseException] = []
 
-    async def pieces() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         yield spec.content()
         async with ForeignTask() as foreign:
             try:
@@ -399,33 +399,33 @@ def _async_generator_that_awaits_a_task_cancelled_by_others(spec: Payload, place
                 own.append(error)
                 raise
 
-    return Made(pieces(), None, fails=True, own=own, may_raise=ELSEWHERE)
+    return Made(chunks(), None, fails=True, own=own, may_raise=ELSEWHERE)
 
 
 @kind(threads=True, asyncio_only=True)
 def _generator_that_raises_cancelled(spec: Payload, place: PayloadContext) -> Made:
     error = asyncio.CancelledError("of another loop")
 
-    def pieces() -> Iterator[bytes]:
+    def chunks() -> Iterator[bytes]:
         yield spec.content()
         raise error
 
-    return Made(pieces(), None, fails=True, own=[error], may_raise=ELSEWHERE)
+    return Made(chunks(), None, fails=True, own=[error], may_raise=ELSEWHERE)
 
 
 @kind()
 def _async_generator_that_calls_the_store(spec: Payload, place: PayloadContext) -> Made:
-    async def pieces() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         yield spec.content()
         await place.call_back()
         yield b"and"
 
-    return Made(pieces(), spec.content() + b"and")
+    return Made(chunks(), spec.content() + b"and")
 
 
 @kind()
 def _async_generator_with_a_scope_of_its_own(spec: Payload, place: PayloadContext) -> Made:
-    async def pieces() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         with anyio.CancelScope():
             yield spec.content()
             with anyio.move_on_after(0.001):
@@ -433,35 +433,35 @@ def _async_generator_with_a_scope_of_its_own(spec: Payload, place: PayloadContex
                 await anyio.sleep(FOREVER_S)
             yield b"then"
 
-    # If the scope ends while its piece is being stored, the scope cancels that as well (docs/decisions/0019).
-    return Made(pieces(), spec.content() + b"andthen", may_raise=ELSEWHERE)
+    # If the scope ends while its chunk is being stored, the scope cancels that as well (docs/decisions/0019).
+    return Made(chunks(), spec.content() + b"andthen", may_raise=ELSEWHERE)
 
 
 @kind()
 def _async_generator_with_a_task_group(spec: Payload, place: PayloadContext) -> Made:
-    async def pieces() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(anyio.sleep, FOREVER_S)
             yield spec.content()
             tasks.cancel_scope.cancel()
 
     # If the put gives up in the middle, the group wraps the `GeneratorExit`. That is not an error.
-    return Made(pieces(), spec.content())
+    return Made(chunks(), spec.content())
 
 
 class _Anyhow:
     """An async iterator that is not a generator and has nothing to close."""
 
-    def __init__(self, pieces: list[bytes]) -> None:
-        self._pieces = pieces
+    def __init__(self, chunks: list[bytes]) -> None:
+        self._chunks = chunks
 
     def __aiter__(self) -> _Anyhow:
         return self
 
     async def __anext__(self) -> bytes:
-        if not self._pieces:
+        if not self._chunks:
             raise StopAsyncIteration
-        return self._pieces.pop(0)
+        return self._chunks.pop(0)
 
 
 @kind()
@@ -609,12 +609,12 @@ class _Reads:
 @kind(threads=True)
 def _object_with_read(spec: Payload, place: PayloadContext) -> Made:
     random = spec.random()
-    pieces = [piece for piece in _cut(spec.content(), random) if piece]
+    chunks = [chunk for chunk in _cut(spec.content(), random) if chunk]
     if random.random() < 0.5:
-        return Made(_Reads(pieces), spec.content())
+        return Made(_Reads(chunks), spec.content())
     odd = random.choice((None, "text", 5, object(), OwnError("ours"), OSError(5, "Input/output error"), [b"x"], StopIteration("s")))
     own = [odd] if isinstance(odd, BaseException) else []
-    return Made(_Reads([*pieces, odd]), None, Is.ODD, own=own, may_raise=(RuntimeError,) if isinstance(odd, StopIteration) else ())
+    return Made(_Reads([*chunks, odd]), None, Is.ODD, own=own, may_raise=(RuntimeError,) if isinstance(odd, StopIteration) else ())
 
 
 @kind(threads=True)

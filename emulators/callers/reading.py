@@ -33,8 +33,8 @@ async def read_as(stored: StoredObject, manner: str, seen: list[SeenObject]) -> 
         case "read twice":
             see(await stored.read())
             await refused(stored.read)
-        case "in pieces":
-            see(b"".join([piece async for piece in stored]))
+        case "in chunks":
+            see(b"".join([chunk async for chunk in stored]))
         case "left half-way":
             async for _ in stored:
                 break

@@ -161,11 +161,11 @@ class _CallerChooser:
             case CallKind.GET:
                 ranged = random.random() < 0.4
                 manner = random.choice((
-                    "read whole", "read whole", "read whole", "read twice", "in pieces", "left half-way", "closed unread", "never closed", "closed twice",
+                    "read whole", "read whole", "read whole", "read twice", "in chunks", "left half-way", "closed unread", "never closed", "closed twice",
                     "read after closing", "inside async with", "two readers at once",
                 ))  # fmt: skip
                 arguments = {"id": self._id(random)} | ({"range": values.any_range(random)} if ranged else {})
-                arguments |= self._progress(random) if manner in ("read whole", "in pieces") else {}
+                arguments |= self._progress(random) if manner in ("read whole", "in chunks") else {}
                 step = replace(step, arguments=arguments, manner=manner)
             case CallKind.HEAD | CallKind.DELETE:
                 step = replace(step, arguments={"id": self._id(random)})

@@ -83,9 +83,9 @@ class Relay:
 
 async def _pass_on(source: SocketStream, target: SocketStream, stalls: _RelayedConnection | None) -> None:
     with suppress(*BROKEN):
-        async for piece in source:
+        async for chunk in source:
             if stalls is not None and stalls.released is not None:
                 await stalls.released.wait()
-            await target.send(piece)
+            await target.send(chunk)
     with suppress(*BROKEN):
         await target.send_eof()

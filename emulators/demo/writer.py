@@ -33,7 +33,7 @@ from tiered.storage import TieredStorage
 
 TASKS = 8
 PARENT_LOOK_S = 0.5
-PIECE_BYTES = 32 * 1024
+CHUNK_BYTES = 32 * 1024
 TURNED_AWAY = 75
 """Exit code of a process whose tiers were out of reach when it began (EX_TEMPFAIL): the director starts it again."""
 
@@ -116,7 +116,7 @@ async def _answered(storage: TieredStorage, step: LoadStep) -> tuple[JournaledAn
 async def _carry_out(storage: TieredStorage, step: LoadStep) -> dict[str, Any]:
     match step.kind:
         case OperationKind.PUT:
-            payload = _pieces(step.payload) if step.streamed else step.payload
+            payload = _chunks(step.payload) if step.streamed else step.payload
             await storage.put(step.object_id, payload, Metadata(custom={"operation": step.id}))
         case OperationKind.DELETE:
             await storage.delete(step.object_id)
@@ -127,9 +127,9 @@ async def _carry_out(storage: TieredStorage, step: LoadStep) -> dict[str, Any]:
     return {}
 
 
-def _pieces(payload: bytes) -> Iterator[bytes]:
-    """Yields the payload in pieces: so `put` does not know its size before its end."""
-    return (payload[start : start + PIECE_BYTES] for start in range(0, len(payload), PIECE_BYTES))
+def _chunks(payload: bytes) -> Iterator[bytes]:
+    """Yields the payload in chunks: so `put` does not know its size before its end."""
+    return (payload[start : start + CHUNK_BYTES] for start in range(0, len(payload), CHUNK_BYTES))
 
 
 async def heed(stop: Callable[[], None]) -> None:

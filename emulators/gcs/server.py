@@ -30,7 +30,7 @@ from emulators.gcs.sessions import ContentRange, Session
 from emulators.gcs.store import Bucket
 from emulators.gcs.wire import HEAD_BYTES_MAX, HEAD_END, GcsError, WireRequest, WireResponse, with_one_content_type
 
-PIECE_BYTES = 256 * 1024
+CHUNK_BYTES = 256 * 1024
 CALLS_KEPT = 10_000
 BROKEN_BODY = (ConnectionError, aiohttp.ClientError, web.RequestPayloadError)
 """What aiohttp raises when the connection ends before the body, however its length was given."""
@@ -165,17 +165,17 @@ class GcsEmulator:
 
     async def _read_body(self, request: web.BaseRequest) -> bytes:
         try:
-            return b"".join([piece async for piece in request.content.iter_any()])
+            return b"".join([chunk async for chunk in request.content.iter_any()])
         except BROKEN_BODY as error:
             raise _ConnectionLostError from error
 
     async def _read_into(self, session: Session, sent: ContentRange, request: web.BaseRequest) -> None:
         count = 0
         try:
-            async for piece in request.content.iter_any():
+            async for chunk in request.content.iter_any():
                 if sent.first is not None:
-                    session.take(sent.first + count, piece)
-                count += len(piece)
+                    session.take(sent.first + count, chunk)
+                count += len(chunk)
         except BROKEN_BODY as error:
             session.break_off()
             raise _ConnectionLostError from error
@@ -184,14 +184,14 @@ class GcsEmulator:
 
     async def _send(self, request: web.BaseRequest, answer: WireResponse, truncated: bool) -> web.StreamResponse:
         body = b"" if answer.status == 304 else answer.body
-        if request.method == "HEAD" or (len(body) <= PIECE_BYTES and not truncated):
+        if request.method == "HEAD" or (len(body) <= CHUNK_BYTES and not truncated):
             return web.Response(status=answer.status, body=body, headers=answer.headers)
         response = web.StreamResponse(status=answer.status, headers={**answer.headers, "Content-Length": str(len(body))})
         end = len(body) // 2 if truncated else len(body)
         try:
             await response.prepare(request)
-            for start in range(0, end, PIECE_BYTES):
-                await response.write(body[start : min(start + PIECE_BYTES, end)])
+            for start in range(0, end, CHUNK_BYTES):
+                await response.write(body[start : min(start + CHUNK_BYTES, end)])
         except ConnectionError as error:  # the reader has what it wanted
             raise _ConnectionLostError from error
         if truncated and request.transport is not None:

@@ -96,8 +96,8 @@ class Session:
                                 f"which exceeds already uploaded size of {len(self.arrived)} byte(s).")  # fmt: skip
         self.total = sent.total if self.total is None else self.total
 
-    def take(self, position: int, piece: bytes) -> None:
-        """Keeps what is new of a piece that starts at `position`. If the session has ended, it keeps none.
+    def take(self, position: int, chunk: bytes) -> None:
+        """Keeps what is new of a chunk that starts at `position`. If the session has ended, it keeps none.
 
         Raises `GcsError` 503 on a gap: another request broke off in the meantime.
         """
@@ -106,7 +106,7 @@ class Session:
         held = len(self.arrived)
         if position > held:
             raise GcsError(503, "Another request of this upload broke off.")
-        self.arrived += piece[held - position :]
+        self.arrived += chunk[held - position :]
 
     def end(self, sent: ContentRange, count: int) -> None:
         """Notes that the body has ended, after `count` bytes. Raises `GcsError` 400 if the header had said otherwise.

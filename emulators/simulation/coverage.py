@@ -14,13 +14,13 @@ import json
 from collections import Counter, defaultdict
 from enum import Enum
 
-from changelog.lease import Renewal, Standing
+from changelog.lease import EntryState, Renewal
 from emulators.simulation.recipe import Role
 from emulators.world.faults import Mode
 from emulators.world.history import WriteAnswer
 from recovery.audit.deleting.candidates import Fate
 from tiered.protocol.finishing import Ending
-from tiered.protocol.writing import ChangeOutcome, SwapResult
+from tiered.protocol.writing import Outcome, SwapResult
 
 Names = frozenset[str]
 
@@ -47,12 +47,12 @@ REQUIRED: dict[str, Names] = {
         {"clean-up: something", "clean-up: nothing"},
         members("writer's clean-up", Ending) - WITH_FEED,
         members("recovery's clean-up", Ending) - WITH_FEED,
-        members("entry", Standing) - WITH_FEED,
+        members("entry", EntryState) - WITH_FEED,
         members("renewal", Renewal),
         {"lease held", "lease ended", "claim won", "claim lost"},
         {f"recovery {outcome}" for outcome in ("recovered", "deferred", "parked", "lost", "failed")},
         {"recovery failed: the entry's fault", "recovery failed: an outage", "recovery released at its end"},
-        members("outcome", ChangeOutcome),
+        members("outcome", Outcome),
         {"read nothing", "read expired", "read inline", "read blob", "read again"},
         # Not required: "read dangling", which is a violation, and "read gave up", which takes as many overwrites as a
         # read has attempts, each at its worst moment.

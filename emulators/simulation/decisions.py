@@ -22,7 +22,7 @@ import tiered.protocol.writing
 import tiered.testing.log
 from changelog.change import Change
 from changelog.heartbeat import Heartbeat
-from changelog.lease import Lease, Renewal, Standing
+from changelog.lease import EntryState, Lease, Renewal
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.replaced import replaced
 from emulators.world.deployment import World
@@ -144,12 +144,12 @@ def _old(original: Callable[..., Any], count: Count) -> Callable[..., Any]:
     return counted
 
 
-def _not_due(original: Callable[..., Standing], count: Count) -> Callable[..., Standing]:
+def _not_due(original: Callable[..., EntryState], count: Count) -> Callable[..., EntryState]:
     """Counts the log's own judgement, because recovery never sees what the log leaves out of a page."""
 
-    def counted(*args: Any, **named: Any) -> Standing:
+    def counted(*args: Any, **named: Any) -> EntryState:
         where = original(*args, **named)
-        if where in (Standing.HELD, Standing.WAITING, Standing.PARKED, Standing.KEPT):
+        if where in (EntryState.HELD, EntryState.WAITING, EntryState.PARKED, EntryState.KEPT):
             count(f"entry {where.name}")
         return where
 
@@ -275,8 +275,8 @@ _WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
     (tiered.protocol.finishing, "_is_garbage", _old),
     (tiered.protocol.finishing, "clean_up", _answer(lambda garbage: f"clean-up: {'something' if garbage else 'nothing'}")),
     (recovery.loop, "finish", _answer(lambda ending: f"recovery's clean-up {ending.name}")),
-    (recovery.loop, "standing", _answer_sync(lambda where, *_: f"entry {where.name}")),
-    (tiered.testing.log, "standing", _not_due),
+    (recovery.loop, "entry_state", _answer_sync(lambda where, *_: f"entry {where.name}")),
+    (tiered.testing.log, "entry_state", _not_due),
     (Lease, "after", _renewed),
     (Lease, "held", _answer_sync(lambda held, *_: f"lease {'held' if held else 'ended'}")),
     (Heartbeat, "claim", _answer(lambda lease: f"claim {'lost' if lease is None else 'won'}")),

@@ -40,12 +40,12 @@ from tiered.metadata import Metadata, is_expired, touch_deadline
 from tiered.object_id import ObjectId
 from tiered.protocol.admission import Slot
 from tiered.protocol.backends import Inline, Only, Removal, Row, RowState, Still, Tiers, Tombstone, Upload, Vacant
-from tiered.protocol.concurrent import both
+from tiered.protocol.concurrent import run_both
 from tiered.protocol.conditions import ANY_REVISION, Condition, IfRevision, checked_condition, revision_shown
 from tiered.protocol.feed_off import FeedOffNotifier
 from tiered.protocol.finishing import Ending, took_effect
 from tiered.protocol.reading import CopySource, Lifetime, Reader
-from tiered.protocol.retry import persist
+from tiered.protocol.retry import retry
 from tiered.protocol.under_way import WriteInProgress
 from tiered.protocol.writing import Body, SwapResult, Writer, WriteResult
 from tiered.storage import TieredStorage
@@ -225,7 +225,7 @@ async def _prepare_unrecorded(self: Writer, write: WriteInProgress, name: str, m
         write.upload = await self._tiers.long_term.open_upload(name, metadata, body.size)
         return write.upload
 
-    old, upload = await both(lambda: self._present_target(write), open_upload)
+    old, upload = await run_both(lambda: self._present_target(write), open_upload)
     self._writes.record(write, Change(write.id, write.object_id.path, name, old, upload.session), self._record)
     total = await tiered.protocol.writing._stream(body, write, upload, slot)
     write.may_land_late = True
@@ -248,7 +248,7 @@ async def _write_again_and_again(
     call: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float, repeat: Any = None, observer: Observer = SILENT,
     call_s_max: float = 0.0,
 ) -> T:
-    return await persist(call, runtime, budget_s)
+    return await retry(call, runtime, budget_s)
 
 
 async def _say_not_live(self: Writer, write: WriteInProgress) -> bool:
@@ -257,7 +257,7 @@ async def _say_not_live(self: Writer, write: WriteInProgress) -> bool:
 
 async def _settle_or_pass_on(self: Writer, write: WriteInProgress) -> bool:
     try:
-        return await persist(lambda: self._tiers.high_volume.settle(write.object_id.path, write.id), self._runtime, self._budget_s)
+        return await retry(lambda: self._tiers.high_volume.settle(write.object_id.path, write.id), self._runtime, self._budget_s)
     except (UnavailableError, UnconfirmedError) as error:
         raise OutcomeUnknownError(write.object_id, write.id) from error
 
@@ -513,7 +513,7 @@ GUARDS: dict[str, Guard] = {
     ),
     "inline write sent once": Guard(
         "An inline write that was not answered is sent again, and takes effect twice.",
-        ((tiered.protocol.writing, "persist", _write_again_and_again),),
+        ((tiered.protocol.writing, "retry", _write_again_and_again),),
     ),
     "settle after an unknown inline attempt": Guard(
         "An inline write that was not answered is told to be over, and lands late.",

@@ -2,8 +2,8 @@
 
     actors -> steps -> outages, faults, suspensions      again from the first, until no stage leaves anything out
 
-Each stage is delta debugging (ddmin; Zeller and Hildebrandt, 2002): keep only one of n pieces, else all but one of
-them, else cut into smaller pieces. A smaller run counts if it violates the same invariant. Parts depend on one another:
+Each stage is delta debugging (ddmin; Zeller and Hildebrandt, 2002): keep only one of n chunks, else all but one of
+them, else cut into smaller chunks. A smaller run counts if it violates the same invariant. Parts depend on one another:
 a fault is met only where its call is made. So the parts that play a role are looked up again after each run. It is
 deterministic, and the number of runs is limited.
 """
@@ -48,25 +48,25 @@ class _MinimiseSearch:
     def reduce(self, kinds: Sequence[str]) -> bool:
         """Does one stage: ddmin over the parts of these kinds. Returns whether anything could be left out."""
         began = self._size()
-        parts, pieces = self._parts(kinds), 1
-        while parts and pieces <= len(parts):
-            if self._any_smaller(parts, pieces):
+        parts, chunks = self._parts(kinds), 1
+        while parts and chunks <= len(parts):
+            if self._any_smaller(parts, chunks):
                 parts = self._parts(kinds)
-                pieces = max(1, min(len(parts), pieces - 1))
-            elif pieces == len(parts):
+                chunks = max(1, min(len(parts), chunks - 1))
+            elif chunks == len(parts):
                 break
             else:
-                pieces = min(len(parts), pieces * 2)
+                chunks = min(len(parts), chunks * 2)
         return self._size() < began
 
-    def _any_smaller(self, parts: list[RecipePart], pieces: int) -> bool:
-        """Tries to keep nothing or only one piece. Then tries to leave out one piece."""
-        cut = list(_cut(parts, pieces))
-        kept: list[list[RecipePart]] = [[]] if pieces == 1 else []
-        if pieces > 1:
+    def _any_smaller(self, parts: list[RecipePart], chunks: int) -> bool:
+        """Tries to keep nothing or only one chunk. Then tries to leave out one chunk."""
+        cut = list(_cut(parts, chunks))
+        kept: list[list[RecipePart]] = [[]] if chunks == 1 else []
+        if chunks > 1:
             kept += cut
-        if pieces > 2:
-            kept += [[part for part in parts if part not in piece] for piece in cut]
+        if chunks > 2:
+            kept += [[part for part in parts if part not in chunk] for chunk in cut]
         return any(self._try(frozenset(parts) - frozenset(each)) for each in kept)
 
     def _try(self, less: frozenset[RecipePart]) -> bool:
@@ -96,7 +96,7 @@ class _MinimiseSearch:
         return tuple(sum(part.kind in kinds for part in result.parts) for kinds in STAGES)
 
 
-def _cut(parts: list[RecipePart], pieces: int) -> Iterator[list[RecipePart]]:
-    """Cuts the parts into this many pieces, as equal as possible, in order."""
-    for number in range(pieces):
-        yield parts[len(parts) * number // pieces : len(parts) * (number + 1) // pieces]
+def _cut(parts: list[RecipePart], chunks: int) -> Iterator[list[RecipePart]]:
+    """Cuts the parts into this many chunks, as equal as possible, in order."""
+    for number in range(chunks):
+        yield parts[len(parts) * number // chunks : len(parts) * (number + 1) // chunks]

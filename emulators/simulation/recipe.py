@@ -34,8 +34,8 @@ class StepKind(Enum):
     """What a caller does in one step."""
 
     PUT_SMALL = "put, inline"
-    PUT_LARGE = "put, in one piece"
-    PUT_STREAM = "put, piece by piece with time between"
+    PUT_LARGE = "put, in one chunk"
+    PUT_STREAM = "put, chunk by chunk with time between"
     PUT_BROKEN = "put whose payload fails half-way"
     DELETE = "delete"
     GET = "get"

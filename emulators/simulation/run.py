@@ -37,8 +37,8 @@ from emulators.world.faults import CallFault, Mode, Process
 from emulators.world.history import WriteAnswer
 from emulators.world.runtime import elapse, run_world
 from emulators.world.stack import SimulatedStack, Stack
+from recovery.audit.finding_classes import NameForm
 from recovery.audit.names import read_name
-from recovery.audit.verdicts import NameForm
 from tiered.errors import DanglingTombstoneError
 from tiered.metadata import TimeToIdle, TimeToLive, is_expired
 from tiered.object_id import ObjectId

@@ -26,7 +26,7 @@ from tiered.errors import ConditionFailedError, CorruptRecordError, InvalidReque
 from tiered.metadata import Expiration, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
 from tiered.payload.streams import Payload
-from tiered.protocol.writing import ChangeOutcome
+from tiered.protocol.writing import Outcome
 from tiered.storage import TieredStorage
 from tiered.stored import ObjectHead, PutResult
 
@@ -306,14 +306,14 @@ class Client:
             try:
                 outcome = await self.storage.outcome(error)
             except (UnavailableError, OutcomeUnknownError, InvalidRequestError):
-                outcome = ChangeOutcome.PENDING
-            if not self.process.alive or outcome is ChangeOutcome.PENDING:
+                outcome = Outcome.PENDING
+            if not self.process.alive or outcome is Outcome.PENDING:
                 self.unknown.append((write, error))
                 continue
             answers = {
-                ChangeOutcome.TOOK_EFFECT: WriteAnswer.OK,
-                ChangeOutcome.NO_EFFECT: WriteAnswer.NO,
-                ChangeOutcome.UNKNOWABLE: WriteAnswer.OVER,
+                Outcome.TOOK_EFFECT: WriteAnswer.OK,
+                Outcome.NO_EFFECT: WriteAnswer.NO,
+                Outcome.UNKNOWABLE: WriteAnswer.OVER,
             }
             self._end(write, answers[outcome], outcome)
 
@@ -393,7 +393,7 @@ class Client:
             self.unknown.append((write, unknown))
         self._end(write, answer)
 
-    def _end(self, write: RegisterWrite, answer: WriteAnswer, outcome: ChangeOutcome | None = None) -> None:
+    def _end(self, write: RegisterWrite, answer: WriteAnswer, outcome: Outcome | None = None) -> None:
         self._history.end_write(write, answer, anyio.current_time())
         self._ghost.told(write, outcome)
 

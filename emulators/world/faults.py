@@ -81,7 +81,7 @@ SCANS = frozenset({
 READS = SCANS | {
     "rows.read", "rows.boundaries", "blobs.open", "blobs.head", "blobs.now_ns", "log.read", "log.read_note", "log.read_values",
 }  # fmt: skip
-STREAMS = frozenset({"upload.write", "reader.pieces", "reader.aclose"})
+STREAMS = frozenset({"upload.write", "reader.chunks", "reader.aclose"})
 """Parts of a stream. Each comes after the one before, or not at all. If the sender gives up, a part under way is lost.
 """
 ONCE = frozenset({"rows.put_inline", "rows.delete_inline", "blobs.open_upload", "blobs.open_copy", "upload.finalise", "upload.abort"})
@@ -382,9 +382,9 @@ class _FarService:
         return answer
 
     async def _each(self, name: str, method: Callable[[], AsyncGenerator[Any, None]]) -> AsyncIterator[Any]:
-        async with aclosing(method()) as pieces:
-            while (piece := await self._link.call(f"{self._kind}.{name}", partial(anext, pieces, None))) is not None:
-                yield piece
+        async with aclosing(method()) as chunks:
+            while (chunk := await self._link.call(f"{self._kind}.{name}", partial(anext, chunks, None))) is not None:
+                yield chunk
 
 
 class Process:

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 import anyio
 
 from emulators.world.history import Read, RegisterHistory, RegisterWrite, WriteAnswer
-from tiered.protocol.writing import ChangeOutcome
+from tiered.protocol.writing import Outcome
 
 acting: ContextVar[RegisterWrite | None] = ContextVar("acting", default=None)
 
@@ -90,7 +90,7 @@ class Ghost:
                 self._report("I4 honest", f"REVIVED: the {write} took effect over {held.value!r}, which had expired before")
         self._effects[path].append(Effect(self._history.tick(), write))
 
-    def told(self, write: RegisterWrite, outcome: ChangeOutcome | None = None) -> None:
+    def told(self, write: RegisterWrite, outcome: Outcome | None = None) -> None:
         """Judges the answer to a write.
 
         `outcome`: what the caller heard when it asked later. Only then does "superseded" not count as an effect.

@@ -13,7 +13,7 @@
     canary.py        one small task first, if workers are on other machines
     directory.py, manifest.py, ledger.py, tiles.py    what a run leaves in its directory
     evidence.py, examine.py                           whether what was left there may be believed, and acted on
-    conclusion.py, report.py, words.py, show.py       what a person reads
+    conclusion.py, report.py, run_verdict.py, show.py       what a person reads
     feed.py          what changed from run to run, as a change feed
     since.py, stuck.py       what changed since an earlier run; entries that wait for an operator
     interrupts.py    SIGINT and SIGTERM; errors.py: the only error of its own

@@ -15,10 +15,10 @@ from functools import partial
 from changelog.base.errors import TieredError
 from changelog.base.runtime import Runtime
 from recovery.audit.finding import NO_USECASE, Finding, Summary, Tally
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.verdicts import FindingClass
 from tiered.protocol.backends import KeepsDeleted, Retention, ShowsUploads, Tiers
-from tiered.protocol.retry import ask
+from tiered.protocol.retry import retry_read
 
 BUDGET_S = 30.0
 UPLOADS_PAGE = 1000
@@ -50,7 +50,7 @@ async def _count_kept(blobs: KeepsDeleted, what: Retention, bounds: Bounds, runt
     counted = Tally()
     token: str | None = ""
     while token is not None:
-        page = await ask(partial(blobs.kept, what, bounds.start, bounds.end, token), runtime, BUDGET_S)
+        page = await retry_read(partial(blobs.kept, what, bounds.start, bounds.end, token), runtime, BUDGET_S)
         counted.add(page.number, page.size)
         token = page.next_token
     summary.kept.setdefault(what, Tally()).add(counted.number, counted.size)
@@ -60,7 +60,7 @@ async def _tell_uploads(blobs: ShowsUploads, cutoff: Cutoff, runtime: Runtime, f
     start = ""
     while True:
         now_ns = runtime.wall_ns()
-        page = await ask(partial(blobs.abandoned_uploads, start, cutoff.created_before_ns, UPLOADS_PAGE), runtime, BUDGET_S)
+        page = await retry_read(partial(blobs.abandoned_uploads, start, cutoff.created_before_ns, UPLOADS_PAGE), runtime, BUDGET_S)
         for left in page.uploads:
             summary.count(NO_USECASE, FindingClass.STALE_UPLOAD, 1, left.size)
             summary.age(FindingClass.STALE_UPLOAD, (cutoff.as_of_ns - left.changed_ns) / 1e9, left.size)

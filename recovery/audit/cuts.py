@@ -27,7 +27,7 @@ from changelog.base.errors import TieredError
 from changelog.base.runtime import Runtime
 from recovery.audit.manifest import Bounds
 from tiered.protocol.backends import BlobPage, CutsNames, LongTermBackend
-from tiered.protocol.retry import ask
+from tiered.protocol.retry import retry_read
 
 SMALL_NAMES = 1000
 """A part with no more names than this, one page of GCS's listing, is not cut."""
@@ -47,7 +47,7 @@ async def cut_names(blobs: LongTermBackend, bounds: Bounds, wanted: int, runtime
     if wanted < 2:
         return []
     if isinstance(blobs, CutsNames):
-        found: Sequence[str] = await ask(partial(blobs.cuts, bounds.start, bounds.end, wanted), runtime, CUT_BUDGET_S)
+        found: Sequence[str] = await retry_read(partial(blobs.cuts, bounds.start, bounds.end, wanted), runtime, CUT_BUDGET_S)
     else:
         found = await _Cutting(blobs, runtime).cut(bounds, wanted)
     return [name for name in found if bounds.start < name and (bounds.end is None or name < bounds.end)]
@@ -163,7 +163,7 @@ class _Cutting:
         return None
 
     async def _list(self, start: str, end: str | None, limit: int) -> BlobPage:
-        return await ask(partial(self._blobs.list, start, end, limit), self._runtime, CUT_BUDGET_S)
+        return await retry_read(partial(self._blobs.list, start, end, limit), self._runtime, CUT_BUDGET_S)
 
 
 def _common(one: str, other: str) -> int:

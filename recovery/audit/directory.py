@@ -34,7 +34,7 @@ import pyarrow.fs as arrow_fs
 from changelog.base.directories import sync_directory, sync_upwards
 from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import Runtime
-from recovery.visible import visible
+from recovery.display import escape_controls
 from tiered.settings import GCS_EMULATOR
 
 GCS_RETRY_S = 60
@@ -240,8 +240,8 @@ class Draft:
         in_steps = filesystem.type_name == "hdfs"  # hdfs shows a file while it is being written
         self.file.seek(0)
         with filesystem.open_output_stream(self._temporary if in_steps else self._target) as stream:
-            while piece := self.file.read(COPY_BYTES):
-                stream.write(piece)
+            while partition := self.file.read(COPY_BYTES):
+                stream.write(partition)
         if in_steps:
             filesystem.move(self._temporary, self._target)
 
@@ -261,7 +261,7 @@ def _unusable(where: str, what: str) -> str | None:
     if not where.strip():
         return f"{what} is empty: give a path, or a URI such as gs://bucket/audits/1"
     if not where.isascii() and where.encode(errors="replace").decode() != where:
-        return f"{what} {visible(where)} is no text in UTF-8: give another name"
+        return f"{what} {escape_controls(where)} is no text in UTF-8: give another name"
     if (mistyped := _MISTYPED.match(where)) is not None:
         scheme = "file:///" if mistyped[1].lower() == "file" else f"{mistyped[1]}://"
         return f"{what} {where} is no path and no URI: a URI begins with {scheme}, and a path with ./ or /"

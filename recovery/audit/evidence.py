@@ -26,7 +26,7 @@ from recovery.audit.examine import examined
 from recovery.audit.finding import Summary
 from recovery.audit.ledger import FINDINGS, READERS, RunDirectory, file_of
 from recovery.audit.manifest import Manifest, ManifestPart, contradictions
-from recovery.audit.tiles import Tiling
+from recovery.audit.partitions import Tiling
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,9 @@ def evidence(directory: RunDirectory, now_ns: int, inputs: Mapping[str, str] | N
         doubts.append("the run has not ended, or was interrupted")
     else:
         tiling = directory.tiling(manifest)
-        doubts += [directory.faults.get(piece.key) or f"{FINDINGS}/{file_of(piece.key)} is not there" for piece in tiling.missing]
+        doubts += [
+            directory.faults.get(partition.key) or f"{FINDINGS}/{file_of(partition.key)} is not there" for partition in tiling.missing
+        ]
         doubts += [*faults_of_files(directory, manifest, tiling), *_of_counts(manifest, tiling)]
         if not manifest.complete and not doubts:
             doubts.append("it is marked as incomplete, and nothing says why")
@@ -72,7 +74,7 @@ def evidence(directory: RunDirectory, now_ns: int, inputs: Mapping[str, str] | N
 def faults_of_files(directory: RunDirectory, manifest: Manifest, tiling: Tiling) -> list[str]:
     """Returns what is wrong with the files that are there, one sentence each. It reads all to the end, and blocks."""
     found = [fault for faults in damage(directory, manifest, tiling).values() for fault in faults]
-    known = {piece.key for piece, _ in tiling.done} | {piece.key for piece in tiling.missing}
+    known = {partition.key for partition, _ in tiling.done} | {partition.key for partition in tiling.missing}
     return found + [f"{FINDINGS}/{name} is no part of any range: move it away" for name in directory.strange(known)]
 
 
@@ -80,16 +82,16 @@ def damage(directory: RunDirectory, manifest: Manifest, tiling: Tiling) -> dict[
     """Returns what is wrong with the files of parts that are done, by key. It reads all to the end, and blocks."""
     with ThreadPoolExecutor(READERS) as readers:
         found = readers.map(lambda each: list(examined(directory.files, each[0], each[1], manifest)), tiling.done)
-        return {piece.key: faults for (piece, _), faults in zip(tiling.done, found, strict=True) if faults}
+        return {partition.key: faults for (partition, _), faults in zip(tiling.done, found, strict=True) if faults}
 
 
 def parts_of(tiling: Tiling) -> tuple[ManifestPart, ...]:
     """Returns the files that are done, as the manifest names them."""
     return tuple(
         ManifestPart(
-            file=file_of(piece.key), range=piece.range, start=header.audited.start, end=header.audited.end,
+            file=file_of(partition.key), range=partition.range, start=header.audited.start, end=header.audited.end,
             names=header.summary.names, rows=header.rows, sha256=header.sha256,
-        ) for piece, header in tiling.done
+        ) for partition, header in tiling.done
     )  # fmt: skip
 
 
@@ -128,7 +130,7 @@ def _of_counts(manifest: Manifest, tiling: Tiling) -> Iterator[str]:
     if (manifest.indexed, manifest.looked_up) != (summary.indexed, summary.looked_up):
         yield f"the manifest counts {manifest.indexed} references of the feed, and its files {summary.indexed}"
     by_range: Counter[int] = Counter()
-    for piece, header in tiling.done:
-        by_range[piece.range] += header.summary.names
+    for partition, header in tiling.done:
+        by_range[partition.range] += header.summary.names
     if manifest.names_by_range != tuple(by_range[number] for number in range(len(manifest.ranges))):
         yield "the manifest counts other names in its ranges than its files"

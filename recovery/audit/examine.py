@@ -1,6 +1,6 @@
 """Reads a file of findings to its end, and says what is wrong with it.
 
-    examined(files, piece, header, manifest) -> sentences
+    examined(files, partition, header, manifest) -> sentences
 
 A footer is written by whoever writes the rows, and a file can be damaged or edited afterwards. So the bytes are
 compared with the checksum, the rows with what the footer counted, and each finding with what its verdict needs: an
@@ -24,11 +24,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from recovery.audit.directory import COPY_BYTES, DirectoryFiles
+from recovery.audit.finding_classes import FINDINGS as FINDING_KINDS
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.ledger import FINDINGS, ROW_GROUP, SCHEMA, SEALED, file_of, sealed
 from recovery.audit.manifest import CLOCKS_NS, Bounds, Manifest
-from recovery.audit.tiles import Header, Partition
-from recovery.audit.verdicts import FINDINGS as FINDING_KINDS
-from recovery.audit.verdicts import FindingClass
+from recovery.audit.partitions import Header, Partition
 
 ORPHANS = (FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN)
 OF_BLOBS = (*ORPHANS, FindingClass.DANGLING)
@@ -38,9 +38,9 @@ _FOOTER_END = 8
 """The last bytes of a Parquet file: the length of the footer (4, little-endian), and PAR1."""
 
 
-def examined(files: DirectoryFiles, piece: Partition, header: Header, manifest: Manifest) -> Iterator[str]:
+def examined(files: DirectoryFiles, partition: Partition, header: Header, manifest: Manifest) -> Iterator[str]:
     """Yields what is wrong with the file of a part, one sentence each."""
-    name = f"{FINDINGS}/{file_of(piece.key)}"
+    name = f"{FINDINGS}/{file_of(partition.key)}"
     path = f"{files.path}/{name}"
     with files.explained("be read", name):
         try:
@@ -51,7 +51,7 @@ def examined(files: DirectoryFiles, piece: Partition, header: Header, manifest: 
                 if not file.schema_arrow.equals(SCHEMA):
                     yield f"{name} does not have the columns of a file of findings"
                     return
-                yield from (f"{name} {fault}" for fault in _rows(file, piece, header, manifest))
+                yield from (f"{name} {fault}" for fault in _rows(file, partition, header, manifest))
         except (pa.ArrowException, FileNotFoundError) as error:
             yield f"{name} cannot be read to its end ({' '.join(str(error).split())[:200]})"
 
@@ -61,9 +61,9 @@ def _is_sealed(files: DirectoryFiles, path: str, header: Header) -> bool:
     summed = sha256()
     with files.filesystem.open_input_file(path) as file:
         size, left = file.size(), header.length
-        while left > 0 and (piece := file.read(min(left, COPY_BYTES))):
-            summed.update(piece)
-            left -= len(piece)
+        while left > 0 and (partition := file.read(min(left, COPY_BYTES))):
+            summed.update(partition)
+            left -= len(partition)
         footer = file.read()
     if left or header.length + len(footer) != size or len(footer) < _FOOTER_END:
         return False
@@ -74,12 +74,12 @@ def _is_sealed(files: DirectoryFiles, path: str, header: Header) -> bool:
     return sealed(summed, says) == header.sha256
 
 
-def _rows(file: Any, piece: Partition, header: Header, manifest: Manifest) -> Iterator[str]:
+def _rows(file: Any, partition: Partition, header: Header, manifest: Manifest) -> Iterator[str]:
     counted: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     for rows in file.iter_batches(ROW_GROUP):
         counted.update({each["values"]: each["counts"] for each in pc.value_counts(rows["class"]).to_pylist()})
-        for fault, wrong in _faults(rows, piece, header.audited, manifest):
+        for fault, wrong in _faults(rows, partition, header.audited, manifest):
             faults[fault] += pc.sum(pc.fill_null(wrong, True)).as_py() or 0
     number = sum(counted.values())
     if number != header.rows:
@@ -93,11 +93,11 @@ def _rows(file: Any, piece: Partition, header: Header, manifest: Manifest) -> It
             yield f"holds {times} findings {fault}"
 
 
-def _faults(rows: Any, piece: Partition, bounds: Bounds, manifest: Manifest) -> Iterator[tuple[str, Any]]:
+def _faults(rows: Any, partition: Partition, bounds: Bounds, manifest: Manifest) -> Iterator[tuple[str, Any]]:
     """Yields pairs: what is wrong, and for each row whether it is."""
     orphan = pc.is_in(rows["class"], pa.array([kind.value for kind in ORPHANS]))
     of_blob = pc.is_in(rows["class"], pa.array([kind.value for kind in OF_BLOBS]))
-    yield "of another run or range", pc.or_(pc.not_equal(rows["run"], manifest.run), pc.not_equal(rows["range"], piece.range))
+    yield "of another run or range", pc.or_(pc.not_equal(rows["run"], manifest.run), pc.not_equal(rows["range"], partition.range))
     outside = pc.less(rows["name"], bounds.start)
     if bounds.end is not None:
         outside = pc.or_(outside, pc.greater_equal(rows["name"], bounds.end))

@@ -32,13 +32,13 @@ from typing import Any, BinaryIO, Self, cast
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from changelog.base.runtime import Runtime
-from recovery.audit import words
+from recovery import display
 from recovery.audit.beside import UPLOADS
 from recovery.audit.directory import DirectoryFiles
 from recovery.audit.evidence import evidence
+from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Manifest
-from recovery.audit.verdicts import FINDINGS, FindingClass
 from recovery.feed.avro import ContainerReader, ContainerWriter, schema
 from recovery.feed.errors import FeedError
 from recovery.feed.files import is_left_out
@@ -154,7 +154,7 @@ class FindingsFeed:
             theirs, ours = head.bound.get(what), mine.get(what)
             if theirs != ours:
                 raise ConfigurationError(
-                    f"{WHAT} {self.files.uri} is of runs with {what} {_told(theirs)}, and this run has {_told(ours)}:"
+                    f"{WHAT} {self.files.uri} is of runs with {what} {_printable(theirs)}, and this run has {_printable(ours)}:"
                     " what it does not look at would seem to be gone; give another feed directory, or the same choices"
                 )
         return head
@@ -176,7 +176,7 @@ class FindingsFeed:
                     summed.update(_line(key, each.diff))
                     if each.time != head.time_ms or each.diff not in (1, -1) or (key in view) == (each.diff > 0):
                         raise CorruptRecordError(
-                            f"{where}, byte {block}: {each.diff:+} at time {each.time} does not follow for {words.visible(key)}"
+                            f"{where}, byte {block}: {each.diff:+} at time {each.time} does not follow for {display.escape_controls(key)}"
                         )
                     (view.add if each.diff > 0 else view.remove)(key)
         if summed.hexdigest() != head.sha256:
@@ -324,8 +324,8 @@ def _line(key: str, diff: int) -> bytes:
     return f"\n{diff:+d} {key}".encode()
 
 
-def _told(value: object) -> str:
-    return "none" if value is None else words.visible(str(value))
+def _printable(value: object) -> str:
+    return "none" if value is None else display.escape_controls(str(value))
 
 
 def _time_of(manifest: Manifest) -> int:
@@ -333,7 +333,7 @@ def _time_of(manifest: Manifest) -> int:
 
 
 def _moment(time_ms: int) -> str:
-    return words.moment(time_ms * NS_PER_MS)
+    return display.moment(time_ms * NS_PER_MS)
 
 
 def _progress(before_ms: int | None, time_ms: int, number: int) -> Progress:

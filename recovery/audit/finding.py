@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from recovery.audit.verdicts import FindingClass
+from recovery.audit.finding_classes import FindingClass
 
 HOUR_S, DAY_S = 3600, 86_400
 AGES: tuple[tuple[str, float], ...] = (

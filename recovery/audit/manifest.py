@@ -20,7 +20,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError
-from recovery.audit.verdicts import FINDINGS, FindingClass
+from recovery.audit.finding_classes import FINDINGS, FindingClass
 
 VERSION = 2
 CLOCKS_NS = 60_000_000_000

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from changelog.base.errors import InvalidRequestError
 from changelog.change import ChangeId
 from recovery.audit.finding import NO_USECASE
-from recovery.audit.verdicts import NameForm
+from recovery.audit.finding_classes import NameForm
 from tiered.object_id import ROW_KEY_BYTES_MAX, ObjectId
 from tiered.protocol.backends import QUARANTINE
 

@@ -33,14 +33,13 @@ from recovery.audit.names import usecase_of
 from recovery.audit.references import check_same as check_same_feed
 from recovery.audit.references import read_checkpoint, references_of
 from recovery.audit.sweep import SKEW_MAX_NS
-from recovery.audit.words import duration, span
 from recovery.audit.work import FEED_AGE_MAX_S, GRACE_MIN_S, GRACE_S, AuditOptions, check_there
+from recovery.display import elapsed, escape_controls, span
 from recovery.feed.writer.checkpoint import store_of
-from recovery.visible import visible
 from tiered.metadata import NS_PER_S
 from tiered.open import Backends, open_backends
 from tiered.protocol.backends import HasOwner, LongTermBackend
-from tiered.protocol.retry import ask
+from tiered.protocol.retry import retry_read
 from tiered.settings import Settings
 
 RANGES_PER_SLOT = 6
@@ -143,7 +142,7 @@ async def check_owner(backends: Backends, runtime: Runtime) -> str | None:
     or `UnavailableError`.
     """
     blobs = backends.tiers.long_term
-    ownerless = await ask(blobs.check_owner, runtime, OWNER_BUDGET_S) if isinstance(blobs, HasOwner) else None
+    ownerless = await retry_read(blobs.check_owner, runtime, OWNER_BUDGET_S) if isinstance(blobs, HasOwner) else None
     return None if ownerless is None else f"blobs of another store may be among these, because {ownerless}"
 
 
@@ -258,10 +257,10 @@ async def _check_scope(backends: Backends, prefix: str, scope: Bounds) -> None:
         return
     usecases = [usecase async for usecase in _usecases(backends)]
     near = get_close_matches(usecase_of(prefix) if "/" in prefix else prefix, usecases, NEAR_MAX, 0.5) or usecases[:NEAR_MAX]
-    there = f"; there is {', '.join(map(visible, near))}{', …' if len(usecases) > len(near) else ''}" if near else ""
+    there = f"; there is {', '.join(map(escape_controls, near))}{', …' if len(usecases) > len(near) else ''}" if near else ""
     raise ConfigurationError(
-        f"no name of a blob or of an object begins with {visible(prefix)!r}, so there is nothing to audit{there}: look how the name is"
-        " spelled, or leave the scope out"
+        f"no name of a blob or of an object begins with {escape_controls(prefix)!r}, so there is nothing to audit{there}: look how the name"
+        " is spelled, or leave the scope out"
     )
 
 
@@ -314,7 +313,7 @@ def _notes_on_report(report: Inventory, now_ns: int, grace_s: float) -> Iterable
     lag_s = max(0, now_ns - report.snapshot_ns) / NS_PER_S
     rows = "the table itself" if report.export is None else report.export
     yield (
-        f"the blobs are those of {report.report}, which shows the bucket {duration(lag_s)} before the audit began, and the rows are"
+        f"the blobs are those of {report.report}, which shows the bucket {elapsed(lag_s)} before the audit began, and the rows are"
         f" those of {rows}; every finding was then looked up in the services; blobs that were created after the report were not audited"
     )
     yield from report.notes

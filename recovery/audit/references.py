@@ -27,11 +27,11 @@ from typing import Any
 from changelog.base.errors import ConfigurationError, CorruptRecordError
 from changelog.log import ChangeLog
 from recovery.audit.manifest import CLOCKS_NS, FeedAtEnd, FeedReferences
-from recovery.audit.words import duration, moment, span
+from recovery.display import elapsed, moment, span
 from recovery.feed.index_value import IndexDamagedError, blob_of
 from recovery.feed.writer.checkpoint import NOTE, NOTHING_YET, Checkpoint
 from tiered.metadata import NS_PER_MS, NS_PER_S
-from tiered.text import shown
+from tiered.text import quoted
 
 ROWS_INSTEAD = "leave --references feed out, and the rows are scanned"
 
@@ -58,7 +58,7 @@ async def references_of(log: ChangeLog, store: str, now_ns: int, age_max_s: floa
     found = await read_checkpoint(log)
     if found.store != store:
         raise ConfigurationError(
-            f"the change feed in the changelog is of {shown(found.store)}, and this store is {shown(store)}: check the settings, or"
+            f"the change feed in the changelog is of {quoted(found.store)}, and this store is {quoted(store)}: check the settings, or"
             f" {ROWS_INSTEAD}"
         )
     check_progress(found)
@@ -92,12 +92,12 @@ def _check_age(frontier_ns: int, now_ns: int, age_max_s: float) -> None:
     age_s = (now_ns - frontier_ns) / NS_PER_S
     if age_s > age_max_s:
         raise ConfigurationError(
-            f"the change feed is complete up to {moment(frontier_ns)}, which is {duration(age_s)} ago, and {span(age_max_s)} are allowed:"
+            f"the change feed is complete up to {moment(frontier_ns)}, which is {elapsed(age_s)} ago, and {span(age_max_s)} are allowed:"
             f" see whether its writer runs (tiered status), allow more (--feed-age-max), or {ROWS_INSTEAD}"
         )
     if frontier_ns > now_ns + CLOCKS_NS:
         raise ConfigurationError(
-            f"the change feed says that it is complete up to {moment(frontier_ns)}, which lies {duration(-age_s)} ahead, so nobody knows"
+            f"the change feed says that it is complete up to {moment(frontier_ns)}, which lies {elapsed(-age_s)} ahead, so nobody knows"
             f" how old it is: set the clock of its writer right, or {ROWS_INSTEAD}"
         )
 

@@ -20,12 +20,13 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from recovery.audit import words
+from recovery import display
+from recovery.audit import run_verdict
 from recovery.audit.finding import AGES, OTHERS, USECASES_MAX, Finding
+from recovery.audit.finding_classes import FINDINGS, LOSSES, MEANING, FindingClass
 from recovery.audit.manifest import Manifest, ManifestTally
+from recovery.audit.run_verdict import PRICE_DEFAULT
 from recovery.audit.since import Earlier, changes
-from recovery.audit.verdicts import FINDINGS, LOSSES, MEANING, FindingClass
-from recovery.audit.words import PRICE_DEFAULT
 
 TEMPLATE = "report.html.j2"
 LOST_MAX = 1000
@@ -37,7 +38,7 @@ DRAWN_MAX = 15
 """How many usecases are drawn."""
 NOTES_MAX = 50
 DOUBTS_MAX = 50
-RECLAIMABLE = (*words.ORPHANS, FindingClass.OVERDUE, FindingClass.STALE_UPLOAD, FindingClass.CORRUPT_BLOB)
+RECLAIMABLE = (*run_verdict.ORPHANS, FindingClass.OVERDUE, FindingClass.STALE_UPLOAD, FindingClass.CORRUPT_BLOB)
 """Bytes of these classes are paid for, and nobody can read them."""
 
 
@@ -109,8 +110,8 @@ class _Usecase:
             return ManifestTally(number=sum(each.number for each in counted), size=sum(each.size for each in counted))
 
         passing = set(FindingClass) - FINDINGS - {FindingClass.REFERENCED}
-        others = FINDINGS - {*words.ORPHANS, *LOSSES}
-        return cls(name, added([FindingClass.REFERENCED]), added(passing), added(words.ORPHANS), added(LOSSES), added(others))
+        others = FINDINGS - {*run_verdict.ORPHANS, *LOSSES}
+        return cls(name, added([FindingClass.REFERENCED]), added(passing), added(run_verdict.ORPHANS), added(LOSSES), added(others))
 
 
 def render(
@@ -126,30 +127,30 @@ def render(
     where = directory or "RUN"
     page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     page.filters |= {
-        "name": _name, "size": words.size, "moment": words.moment, "duration": words.duration, "span": words.span,
-        "sentence": words.sentence, "visible": words.visible, "signed": _signed, "signed_size": _signed_size,
-        "money": lambda size: words.money(size, price_per_gib_month),
+        "name": _name, "size": display.size, "moment": display.moment, "duration": display.elapsed, "span": display.span,
+        "sentence": run_verdict.sentence, "visible": display.escape_controls, "signed": _signed, "signed_size": _signed_size,
+        "money": lambda size: run_verdict.money(size, price_per_gib_month),
     }
-    page.globals["count"] = words.count
+    page.globals["count"] = display.count
     template = page.from_string((files(__package__) / TEMPLATE).read_text("utf-8"))
-    kinds = words.shown_kinds(manifest)
+    kinds = run_verdict.shown_kinds(manifest)
     usecases = _usecases(manifest.usecases)
     named = [_names(manifest, kind, findings, where) for kind in kinds if kind in FINDINGS]
     return template.render(
         run=manifest,
-        verdict=words.verdict(manifest, price_per_gib_month),
-        as_of=words.as_of(manifest),
-        reasons=words.reasons(manifest),
+        verdict=run_verdict.verdict(manifest, price_per_gib_month),
+        as_of=run_verdict.as_of(manifest),
+        reasons=run_verdict.reasons(manifest),
         doubts_max=DOUBTS_MAX,
-        consequence=words.consequence(manifest, price_per_gib_month),
-        orphan_cost=words.cost(words.total(manifest, words.ORPHANS).size, price_per_gib_month),
+        consequence=run_verdict.consequence(manifest, price_per_gib_month),
+        orphan_cost=run_verdict.cost(run_verdict.total(manifest, run_verdict.ORPHANS).size, price_per_gib_month),
         price=price_per_gib_month,
         price_is_assumed=price_per_gib_month == PRICE_DEFAULT,
         seconds=manifest.work_s,
         rate=manifest.names / manifest.work_s if manifest.work_s else 0.0,
         listed=sum(count.size for count in manifest.totals.values()),
-        orphans=words.total(manifest, words.ORPHANS),
-        losses=words.losses(manifest),
+        orphans=run_verdict.total(manifest, run_verdict.ORPHANS),
+        losses=run_verdict.losses(manifest),
         findings=[kind for kind in kinds if kind in FINDINGS],
         others=[kind for kind in kinds if kind not in FINDINGS],
         kinds=kinds,
@@ -164,19 +165,19 @@ def render(
         usecases_left=len(usecases) - USECASES_SHOWN,
         lost=[each for each in named if each.kind in LOSSES],
         named=[each for each in named if each.kind not in LOSSES],
-        looked=words.looked(manifest),
-        sourced=words.sourced(manifest),
-        unseen=words.unseen(manifest),
+        looked=run_verdict.looked(manifest),
+        sourced=run_verdict.sourced(manifest),
+        unseen=run_verdict.unseen(manifest),
         earlier=earlier,
         changes=[] if earlier is None else changes(manifest, earlier.manifest),
         query_new=None if earlier is None else _query_new(where, earlier.where),
-        audited=words.audited(manifest),
-        missing=words.missing(manifest),
+        audited=run_verdict.audited(manifest),
+        missing=run_verdict.missing(manifest),
         ranges_max=RANGES_MAX,
         notes_max=NOTES_MAX,
         commands=_commands(manifest, findings, where, tiered),
         go_on=_command(*tiered, "audit", "run", *_as_before(manifest), "--to", where),
-        findings_path=json.dumps(words.visible(f"{where.rstrip('/')}/findings"), ensure_ascii=False),
+        findings_path=json.dumps(display.escape_controls(f"{where.rstrip('/')}/findings"), ensure_ascii=False),
     )
 
 
@@ -226,7 +227,7 @@ def _names(manifest: Manifest, kind: FindingClass, findings: Sequence[Finding], 
     shown = [finding for finding in findings if finding.kind is kind][: names_max(kind)]
     path = _sql(f"{where.rstrip('/')}/findings/*.parquet")
     query = f"SELECT name, object, size, created, detail FROM read_parquet({path}) WHERE class = '{kind}' ORDER BY size DESC;"
-    return _Names(kind, shown, max(0, manifest.totals[kind].number - len(shown)), words.visible(query))
+    return _Names(kind, shown, max(0, manifest.totals[kind].number - len(shown)), display.escape_controls(query))
 
 
 def _together(manifest: Manifest) -> str:
@@ -238,14 +239,14 @@ def _together(manifest: Manifest) -> str:
 
 def _elsewhere(manifest: Manifest) -> _Elsewhere:
     """Returns the orphans outside of the prefixes that a run keeps."""
-    orphans = words.total(manifest, words.ORPHANS)
+    orphans = run_verdict.total(manifest, run_verdict.ORPHANS)
     number, size = sum(each.number for each in manifest.prefixes), sum(each.size for each in manifest.prefixes)
     return _Elsewhere(orphans.number - number, max(0, orphans.size - size))
 
 
 def _query_new(where: str, before: str) -> str:
     now, then = (_sql(f"{each.rstrip('/')}/findings/*.parquet") for each in (where, before))
-    return words.visible(
+    return display.escape_controls(
         f"SELECT class, name FROM read_parquet({now}) EXCEPT SELECT class, name FROM read_parquet({then}) ORDER BY class, name;"
     )
 
@@ -260,17 +261,17 @@ def _signed(number: int) -> str:
 
 
 def _signed_size(size: int) -> str:
-    return f"{'+' if size > 0 else '-'}{words.size(abs(size))}" if size else "±0 B"
+    return f"{'+' if size > 0 else '-'}{display.size(abs(size))}" if size else "±0 B"
 
 
 def _name(name: str) -> Markup:
     """Returns a name that somebody else chose as HTML. It cannot affect the text around it."""
-    return Markup('<bdi class="name">{}</bdi>').format(escape(words.visible(name)))
+    return Markup('<bdi class="name">{}</bdi>').format(escape(display.escape_controls(name)))
 
 
 def _ages(manifest: Manifest) -> Sequence[Bar]:
     """Returns the bars for orphans of both kinds and overdue blobs, by bytes. Nothing if there are none."""
-    kinds = (*words.ORPHANS, FindingClass.OVERDUE)
+    kinds = (*run_verdict.ORPHANS, FindingClass.OVERDUE)
 
     def added(by_kind: Mapping[FindingClass, Sequence[int]]) -> list[int]:
         return [sum(by_kind[kind][place] for kind in kinds if place < len(by_kind.get(kind, ()))) for place in range(len(AGES))]
@@ -310,7 +311,7 @@ def _usecases(usecases: Mapping[str, Mapping[FindingClass, ManifestTally]]) -> S
     def weight(item: tuple[str, Mapping[FindingClass, ManifestTally]]) -> tuple[int, int, int, int, str]:
         name, kinds = item
         lost = sum(kinds[kind].number for kind in LOSSES if kind in kinds)
-        orphaned = sum(kinds[kind].size for kind in words.ORPHANS if kind in kinds)
+        orphaned = sum(kinds[kind].size for kind in run_verdict.ORPHANS if kind in kinds)
         found = sum(count.number for kind, count in kinds.items() if kind in FINDINGS)
         return -lost, -orphaned, -found, -sum(count.number for count in kinds.values()), name
 
@@ -320,9 +321,9 @@ def _usecases(usecases: Mapping[str, Mapping[FindingClass, ManifestTally]]) -> S
 def _example(findings: Sequence[Finding]) -> str:
     """Returns a name for the example command. It is short, no option, and looks as it is when it is shown."""
     name = findings[0].name if findings else "NAME"
-    return name if len(name) < 200 and words.visible(name) == name and not name.startswith("-") else "NAME"
+    return name if len(name) < 200 and display.escape_controls(name) == name and not name.startswith("-") else "NAME"
 
 
 def _command(*parts: str) -> str:
     """Returns the command, quoted for a shell."""
-    return words.visible(shlex.join(parts))
+    return display.escape_controls(shlex.join(parts))

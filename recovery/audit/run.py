@@ -2,11 +2,11 @@
 
     plan -> manifest.json -> the engine audits parts, in a thread -> totals -> manifest.json, report.html, a note
                              ^                          `-> meanwhile: which files of findings exist? -> AuditProgress
-                             `-- the pieces of the rest that long parts handed back
+                             `-- the partitions of the rest that long parts handed back
 
 The directory is the only memory. A part is done if and only if its file is there, whoever wrote it. So the same loop
-serves every engine. A range is one part at first. If a worker hands back its rest, the pieces of the rest are parts,
-too (`recovery.audit.tiles`).
+serves every engine. A range is one part at first. If a worker hands back its rest, the partitions of the rest are
+parts, too (`recovery.audit.partitions`).
 
 *Crash* (kill -9 of this process or of any worker) or interruption at any moment: the same call goes on with the parts
 that are missing. It keeps the cut-off and the ranges, and may use another engine. What it finds in the directory is
@@ -36,16 +36,18 @@ from anyio import to_thread
 from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime, uuid7
-from recovery.audit import words
+from recovery.audit import run_verdict
 from recovery.audit.canary import Canary
 from recovery.audit.conclusion import Prefixes, conclude
 from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.evidence import damage, faults_of_files, parts_of
 from recovery.audit.examine import examined
 from recovery.audit.finding import Summary
+from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.interrupts import heed_signals
 from recovery.audit.ledger import RunDirectory, misfit
 from recovery.audit.manifest import Failure, FeedAtEnd, Manifest, ManifestStuckEntry, Prefix, contradictions
+from recovery.audit.partitions import Header, Partition, Tiling, tiled
 from recovery.audit.plan import (
     Plan,
     check_apart,
@@ -62,16 +64,14 @@ from recovery.audit.plan import (
 )
 from recovery.audit.references import at_end
 from recovery.audit.report import names_max, render
+from recovery.audit.run_verdict import PRICE_DEFAULT
 from recovery.audit.since import check_since, earlier
 from recovery.audit.stuck import read_stuck
-from recovery.audit.tiles import Header, Partition, Tiling, tiled
-from recovery.audit.verdicts import FINDINGS, FindingClass
-from recovery.audit.words import PRICE_DEFAULT
 from recovery.audit.work import CANARY, AuditOptions, AuditProgress, Engine, Job, PartResult, check_there, job_of, portable
 from recovery.last_audit import FEED, ROWS, LastAudit, note_audit
 from recovery.statistics.audit_source import AuditSource, Finished, estimate
 from tiered.open import open_backends
-from tiered.protocol.retry import ask
+from tiered.protocol.retry import retry_read
 from tiered.settings import Settings
 
 ALIKE_MAX = 3
@@ -184,13 +184,13 @@ OF_NO_BLOB = frozenset({FindingClass.DANGLING, FindingClass.CORRUPT_ROW, Finding
 def last_audit_of(ended: Manifest, where: str) -> LastAudit:
     """Returns the headline figures of a run that ended. `where`: its directory."""
     assert ended.ended_ns is not None
-    live = words.total(ended, [FindingClass.REFERENCED])
+    live = run_verdict.total(ended, [FindingClass.REFERENCED])
     return LastAudit(
         run=ended.run, where=where, started_ns=ended.started_ns, ended_ns=ended.ended_ns, complete=ended.complete,
         blobs=ended.names, tombstones=ended.redirects,
         findings={kind.value: (each.number, each.size) for kind, each in ended.totals.items() if kind in FINDINGS and each.number},
         ranges=len(ended.ranges), ranges_missing=len(ended.failures), doubts=len(ended.doubts), scope=ended.scope,
-        verified=None if ended.verify is None else ended.verified, young=words.total(ended, [FindingClass.TOO_YOUNG]).number,
+        verified=None if ended.verify is None else ended.verified, young=run_verdict.total(ended, [FindingClass.TOO_YOUNG]).number,
         references=ROWS if ended.references is None else FEED,
         share=None if ended.verify is None else ended.verify.share,
         reported_ns=None if ended.inventory is None else ended.inventory.snapshot_ns,
@@ -236,8 +236,8 @@ class _AuditRun:
         self._runtime = runtime
         self._progress = progress
         self._began = runtime.monotonic()
-        self._pieces: list[Partition] = list(job.pieces)
-        self._numbers = {piece.key: number for number, piece in enumerate(self._pieces)}
+        self._pieces: list[Partition] = list(job.partitions)
+        self._numbers = {partition.key: number for number, partition in enumerate(self._pieces)}
         self._headers: dict[str, Header] = {}  # what was read of the files, by key
         self._tiling: Tiling = tiled(manifest.ranges, {})
         self._done: set[int] = set()
@@ -277,7 +277,7 @@ class _AuditRun:
         assert self._manifest.references is not None
         with suppress(TieredError):
             async with open_backends(settings, self._runtime, writes=False, verify=False) as backends:
-                return await ask(partial(at_end, backends.log, self._manifest.references), self._runtime, FEED_BUDGET_S)
+                return await retry_read(partial(at_end, backends.log, self._manifest.references), self._runtime, FEED_BUDGET_S)
         return None
 
     def _due(self, tried: Counter[int]) -> list[int]:
@@ -298,7 +298,7 @@ class _AuditRun:
     async def _carry_out(self, numbers: Sequence[int]) -> None:
         """Lets the engine audit these parts until it ends. Then it reads the directory once more."""
         self._worked = True
-        self._job = replace(self._job, pieces=tuple(self._pieces))
+        self._job = replace(self._job, partitions=tuple(self._pieces))
         if self._job.canary is not None:
             await to_thread.run_sync(self._directory.forget_failures)
         self._alike.clear()
@@ -417,21 +417,21 @@ class _AuditRun:
             return
         self._headers |= found
         self._tiling = tiled(self._manifest.ranges, self._headers)
-        for piece in self._tiling.missing:
-            self._number(piece)
-            if self._headers.pop(piece.key, None) is not None:  # its file is of other names: read it again, it may be replaced
-                self._faults[piece.key] = misfit(piece)
-        for piece, header in self._tiling.done:
-            if (number := self._number(piece)) not in self._done:
+        for partition in self._tiling.missing:
+            self._number(partition)
+            if self._headers.pop(partition.key, None) is not None:  # its file is of other names: read it again, it may be replaced
+                self._faults[partition.key] = misfit(partition)
+        for partition, header in self._tiling.done:
+            if (number := self._number(partition)) not in self._done:
                 self._done.add(number)
                 self._alike.clear()
                 self._summary.merge(header.summary)
 
-    def _number(self, piece: Partition) -> int:
-        if piece.key not in self._numbers:
-            self._numbers[piece.key] = len(self._pieces)
-            self._pieces.append(piece)
-        return self._numbers[piece.key]
+    def _number(self, partition: Partition) -> int:
+        if partition.key not in self._numbers:
+            self._numbers[partition.key] = len(self._pieces)
+            self._pieces.append(partition)
+        return self._numbers[partition.key]
 
     def _look_closely(self) -> None:
         """Reads the directory as an earlier call left it. Files that are damaged are deleted, so that their parts are
@@ -439,12 +439,12 @@ class _AuditRun:
         """
         tiling = self._directory.tiling(self._manifest)
         damaged = damage(self._directory, self._manifest, tiling)
-        for piece, header in tiling.done:
+        for partition, header in tiling.done:
             # Look again right before: another driver may have replaced the file meanwhile.
-            if piece.key in damaged and self._directory.done_part(self._manifest.run, piece) == header:
-                for fault in islice(examined(self._directory.files, piece, header, self._manifest), 1):
-                    self._directory.forget(piece.key)
-                    self._faults[piece.key] = fault
+            if partition.key in damaged and self._directory.done_part(self._manifest.run, partition) == header:
+                for fault in islice(examined(self._directory.files, partition, header, self._manifest), 1):
+                    self._directory.forget(partition.key)
+                    self._faults[partition.key] = fault
         self._look()
 
     def _look_anew(self) -> None:
@@ -488,8 +488,8 @@ class _AuditRun:
         for number in missing:
             failures.setdefault(self._pieces[number].range, self._why(number))
         names: Counter[int] = Counter()
-        for piece, header in self._tiling.done:
-            names[piece.range] += header.summary.names
+        for partition, header in self._tiling.done:
+            names[partition.range] += header.summary.names
         faults = [fault for key, fault in sorted(self._faults.items()) if self._numbers.get(key) in self._done]
         names_by_range = {number: names[number] for number in range(len(self._manifest.ranges)) if number not in failures}
         found = conclude(
@@ -515,7 +515,7 @@ class _AuditRun:
 
     def _describe(self, manifest: Manifest) -> Manifest:
         named = [
-            finding for kind in words.shown_kinds(manifest) if kind in FINDINGS
+            finding for kind in run_verdict.shown_kinds(manifest) if kind in FINDINGS
             for finding in islice(self._directory.findings(manifest.run, {kind}), names_max(kind))
         ]  # fmt: skip
         before = earlier(self._directory, manifest, self._since)

@@ -28,18 +28,18 @@ from typing import TYPE_CHECKING, Any
 from changelog.base.errors import CorruptRecordError, InvalidRequestError, TieredError
 from changelog.base.runtime import Runtime
 from changelog.change import Entry, Unreadable
-from changelog.lease import standing
+from changelog.lease import entry_state
 from recovery.audit.finding import Finding
+from recovery.audit.finding_classes import FINDINGS, MEANING, FindingClass, NameForm
 from recovery.audit.manifest import Bounds, Cutoff, Verify
 from recovery.audit.names import after, is_of, read_name
 from recovery.audit.sweep import ENTRIES_PAGE, audit_range
-from recovery.audit.verdicts import FINDINGS, MEANING, FindingClass, NameForm
 from recovery.audit.verify import READ_BUDGET_S
-from recovery.audit.words import moment, size, visible
+from recovery.display import escape_controls, moment, size
 from tiered.metadata import NS_PER_MS
 from tiered.open import Backends
 from tiered.protocol.backends import BlobInfo, DeletedGeneration, Inline, Oddity, RestoresDeleted, Tombstone
-from tiered.protocol.retry import ask
+from tiered.protocol.retry import retry_read
 from tiered.settings import Settings
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class LookedEntry:
     object: str | None
     new: str | None
     old: str | None
-    standing: str
+    state: str
     error: str | None
 
 
@@ -178,7 +178,7 @@ async def look_at(
     own_targets = [row.target for row in rows if row.target is not None and is_of(row.path, row.target)]
     for target in own_targets:
         if target not in blobs and target not in corrupt:  # it may be behind those that are shown: revisions sort by age
-            page = await look.ask(partial(backends.tiers.long_term.list, target, after(target), 1))
+            page = await look.retry_read(partial(backends.tiers.long_term.list, target, after(target), 1))
             blobs |= {blob.name: blob for blob in page.blobs}
             corrupt |= {oddity.name: oddity for oddity in page.oddities if oddity.is_blob}
     found: list[LookedBlob] = []
@@ -209,7 +209,7 @@ class _NameLook:
         for first, end in ((self._name, after(self._name)), (f"{self._name}/", f"{self._name}0")):  # 0 comes right after the slash
             start: str | None = first
             while start is not None and len(blobs) + len(corrupt) <= BLOBS_MAX:
-                page = await self.ask(partial(self._backends.tiers.long_term.list, start, end, BLOBS_MAX + 1))
+                page = await self.retry_read(partial(self._backends.tiers.long_term.list, start, end, BLOBS_MAX + 1))
                 blobs |= {blob.name: blob for blob in page.blobs}
                 corrupt |= {oddity.name: oddity for oddity in page.oddities if oddity.is_blob}
                 start = page.next_start
@@ -224,9 +224,9 @@ class _NameLook:
         expiry_ms, attempts_max = round(self._settings.lease.expiry_s * 1000), self._settings.recovery.attempts_max
         start: str | None = ""
         while start is not None:
-            page = await self.ask(partial(self._backends.log.entries, start, ENTRIES_PAGE))
+            page = await self.retry_read(partial(self._backends.log.entries, start, ENTRIES_PAGE))
             for entry in page.entries:
-                where = standing(entry, now_ms, expiry_ms, attempts_max).name.lower()
+                where = entry_state(entry, now_ms, expiry_ms, attempts_max).name.lower()
                 if isinstance(entry, Unreadable):
                     if entry.key.rpartition("/")[2] in revisions:
                         yield LookedEntry(entry.key, None, None, None, where, entry.error)
@@ -236,7 +236,7 @@ class _NameLook:
 
     async def read_row(self, path: str) -> LookedRow:
         try:
-            row = await self.ask(partial(self._backends.tiers.high_volume.read, path, marks=True))
+            row = await self.retry_read(partial(self._backends.tiers.high_volume.read, path, marks=True))
         except CorruptRecordError as error:
             return LookedRow(path, "corrupt", kind=FindingClass.CORRUPT_ROW, detail=str(error))
         marks: dict[str, Any] = {"won": tuple(sorted(row.won)), "refused": tuple(sorted(row.refused))}
@@ -271,7 +271,7 @@ class _NameLook:
         if not isinstance(blobs, RestoresDeleted):
             return ("nothing keeps what was deleted here: it is lost, unless a backup has it",)
         try:
-            kept = await self.ask(partial(blobs.deleted_generations, name))
+            kept = await self.retry_read(partial(blobs.deleted_generations, name))
         except TieredError as error:  # this takes its own permission, and no verdict depends on it
             return (f"whether the bucket keeps a deleted generation is not known: {error}",)
         if not kept:
@@ -279,8 +279,8 @@ class _NameLook:
             return (f"{kept_none}: it is lost, unless a backup has it",)
         return tuple(_restoring(each) for each in reversed(kept))
 
-    async def ask(self, read: Callable[[], Any]) -> Any:
-        return await ask(read, self._runtime, READ_BUDGET_S)
+    async def retry_read(self, read: Callable[[], Any]) -> Any:
+        return await retry_read(read, self._runtime, READ_BUDGET_S)
 
 
 def told_by(directory: RunDirectory, proof: Evidence, name: str) -> RunRecord:
@@ -307,7 +307,7 @@ def _check(name: str) -> None:
     try:
         length = len(name.encode())
     except UnicodeEncodeError:
-        raise InvalidRequestError(f"{visible(name)!r} is no text in UTF-8, and so no name: quote it as it was printed") from None
+        raise InvalidRequestError(f"{escape_controls(name)!r} is no text in UTF-8, and so no name: quote it as it was printed") from None
     if not 0 < length <= NAME_BYTES_MAX or "\0" in name:
         raise InvalidRequestError(f"a name has 1 to {NAME_BYTES_MAX} bytes: give an object's path, or a blob's name")
 
@@ -335,7 +335,7 @@ def _restoring(kept: DeletedGeneration) -> str:
     """
     until = "as a noncurrent generation" if kept.kept_until_ns is None else f"until {moment(kept.kept_until_ns)}"
     known = f"deleted {moment(kept.deleted_ns)}, kept {until}, {size(kept.size)}"
-    if set("*?[]") & set(kept.address) or visible(kept.address) != kept.address:
+    if set("*?[]") & set(kept.address) or escape_controls(kept.address) != kept.address:
         return f"restore generation {kept.generation} by the API, since its name has wildcards or cannot be typed ({known})"
     if kept.kept_until_ns is None:
         target = kept.address.rpartition("#")[0]

@@ -18,10 +18,10 @@ from itertools import islice
 from pathlib import Path
 
 from changelog.base.errors import ConfigurationError, TieredError
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.ledger import MANIFEST, RunDirectory
 from recovery.audit.manifest import Manifest, ManifestTally
-from recovery.audit.verdicts import FindingClass
-from recovery.audit.words import shown_kinds
+from recovery.audit.run_verdict import shown_kinds
 
 BESIDE_MAX = 1000
 """So many entries of the directory are looked at. More than that is no directory of runs."""

@@ -14,7 +14,7 @@ from changelog.change import Unreadable
 from recovery.audit.manifest import ManifestStuckEntry
 from recovery.audit.sweep import ENTRIES_PAGE
 from tiered.open import open_backends
-from tiered.protocol.retry import ask
+from tiered.protocol.retry import retry_read
 from tiered.settings import Settings
 
 SHOWN_MAX = 50
@@ -31,7 +31,7 @@ async def read_stuck(settings: Settings, runtime: Runtime) -> tuple[int | None, 
         async with open_backends(settings, runtime, writes=False, verify=False) as backends:
             start: str | None = ""
             while start is not None:
-                page = await ask(partial(backends.log.entries, start, ENTRIES_PAGE), runtime, BUDGET_S)
+                page = await retry_read(partial(backends.log.entries, start, ENTRIES_PAGE), runtime, BUDGET_S)
                 for entry in page.entries:
                     if entry.stuck is None and not isinstance(entry, Unreadable):
                         continue

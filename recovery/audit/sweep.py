@@ -50,11 +50,7 @@ from changelog.base.runtime import Runtime
 from changelog.change import ChangeId, Unreadable
 from changelog.log import ChangeLog
 from recovery.audit.finding import NO_USECASE, Finding, Summary, Tally
-from recovery.audit.manifest import Bounds, Cutoff, FeedReferences, Verify
-from recovery.audit.merge import NameMerge
-from recovery.audit.names import ParsedName, after, is_of, is_plain, own_rows, read_name, rows_before, usecase_of
-from recovery.audit.references import FeedIndex, Reference
-from recovery.audit.verdicts import (
+from recovery.audit.finding_classes import (
     FINDINGS,
     Deadline,
     Facts,
@@ -66,6 +62,10 @@ from recovery.audit.verdicts import (
     classify,
     classify_missing,
 )
+from recovery.audit.manifest import Bounds, Cutoff, FeedReferences, Verify
+from recovery.audit.merge import NameMerge
+from recovery.audit.names import ParsedName, after, is_of, is_plain, own_rows, read_name, rows_before, usecase_of
+from recovery.audit.references import FeedIndex, Reference
 from recovery.audit.verify import READ_BUDGET_S, Verifier, is_chosen
 from tiered.metadata import NS_PER_MS, NS_PER_S
 from tiered.protocol.backends import (
@@ -81,7 +81,7 @@ from tiered.protocol.backends import (
     TellsGenerations,
     Tiers,
 )
-from tiered.protocol.retry import ask
+from tiered.protocol.retry import retry_read
 
 T = TypeVar("T")
 Sink = Callable[[Sequence[Finding]], None]
@@ -282,7 +282,7 @@ class _Sweep:
 
         A small difference counts as none: the service's clock has whole seconds, and the question takes time itself.
         """
-        ahead_ns = self._runtime.wall_ns() - await self._ask(self._blobs.now_ns)
+        ahead_ns = self._runtime.wall_ns() - await self._retry_read(self._blobs.now_ns)
         self._ahead_ns = ahead_ns if ahead_ns > SKEW_MAX_NS else 0
 
     async def audit_window(self, start: str) -> str | None:
@@ -310,7 +310,7 @@ class _Sweep:
         next_start: str | None = start
         while next_start is not None and len(blobs) < self._window_names:
             left = self._window_names - len(blobs)
-            page = await self._ask(partial(self._blobs.list, next_start, self._bounds.end, left))
+            page = await self._retry_read(partial(self._blobs.list, next_start, self._bounds.end, left))
             blobs += page.blobs
             oddities += page.oddities
             next_start = page.next_start
@@ -345,7 +345,7 @@ class _Sweep:
         start: str | None = ""
         entries = 0
         while start is not None:
-            page = await self._ask(partial(self._log.entries, start, ENTRIES_PAGE))
+            page = await self._retry_read(partial(self._log.entries, start, ENTRIES_PAGE))
             for entry in page.entries:
                 if isinstance(entry, Unreadable):
                     logged.unreadable.add(entry.key.rpartition("/")[2])
@@ -383,15 +383,15 @@ class _Sweep:
                 left = []
         before = rows_before(window.start)
         for first in range(0, len(before), POINT_READS):
-            page = await self._ask(partial(self._rows.redirects_at, before[first : first + POINT_READS]))
+            page = await self._retry_read(partial(self._rows.redirects_at, before[first : first + POINT_READS]))
             # These rows are counted, and their faults reported, where their keys are scanned.
             window.misfiled.update(filter(None, map(_misfiled, page.corrupt)))
             await self._look_for(window, self._match(window, page.redirects))
 
     async def _columns(self, start: bytes, end: bytes | None) -> RedirectColumns:
         if isinstance(self._rows, TellsColumns):
-            return await self._ask(partial(self._rows.redirect_columns, start, end, ROWS_PAGE))
-        page = await self._ask(partial(self._rows.redirects, start, end, ROWS_PAGE))
+            return await self._retry_read(partial(self._rows.redirect_columns, start, end, ROWS_PAGE))
+        page = await self._retry_read(partial(self._rows.redirects, start, end, ROWS_PAGE))
         paths, targets = [redirect.path for redirect in page.redirects], [redirect.target for redirect in page.redirects]
         deadlines_ns = {redirect.path: redirect.deadline_ns for redirect in page.redirects if redirect.deadline_ns is not None}
         return RedirectColumns(paths, targets, deadlines_ns, RedirectPage((), page.corrupt, page.next_start))
@@ -429,17 +429,17 @@ class _Sweep:
         else:
             self.summary.redirects += sum(map(window.holds, told.enough))
             await self._look_up(window, sorted(told.doubtful))
-        await self._ask(index.check)
+        await self._retry_read(index.check)
 
     async def _read_index(self, window: _Window, index: FeedIndex) -> _Told:
         told = _Told(window.names())
         window.unnamed = dict(told.names)
         before = [key.decode() for key in rows_before(window.start)]
         for first in range(0, len(before), POINT_READS):
-            self._take(window, told, await self._ask(partial(index.at, before[first : first + POINT_READS])))
+            self._take(window, told, await self._retry_read(partial(index.at, before[first : first + POINT_READS])))
         start: str | None = window.start
         while start is not None:
-            page = await self._ask(partial(index.page, start, window.end, ROWS_PAGE))
+            page = await self._retry_read(partial(index.page, start, window.end, ROWS_PAGE))
             self.summary.indexed += len(page.references)
             self._take(window, told, page.references)
             start = page.next_start
@@ -485,7 +485,7 @@ class _Sweep:
         """Reads these rows by their keys."""
         for first in range(0, len(paths), POINT_READS):
             keys = [path.encode() for path in paths[first : first + POINT_READS]]
-            page = await self._ask(partial(self._rows.redirects_at, keys))
+            page = await self._retry_read(partial(self._rows.redirects_at, keys))
             self.summary.looked_up += len(keys)
             within = [redirect for redirect in page.redirects if window.holds(redirect.path)]
             self.summary.redirects += len(within)
@@ -601,7 +601,7 @@ class _Sweep:
             try:
                 for name in waiting:
                     try:
-                        found[name] = await ask(partial(self._blobs.head, name), self._runtime, broken_budget_s or READ_BUDGET_S)
+                        found[name] = await retry_read(partial(self._blobs.head, name), self._runtime, broken_budget_s or READ_BUDGET_S)
                     except CorruptRecordError as error:
                         found[name] = error
                     except UnavailableError as error:
@@ -630,7 +630,7 @@ class _Sweep:
         corrupt: set[str] = set()
         misfiled: set[str] = set()
         for first in range(0, len(keys), POINT_READS):
-            page = await self._ask(partial(self._rows.redirects_at, keys[first : first + POINT_READS]))
+            page = await self._retry_read(partial(self._rows.redirects_at, keys[first : first + POINT_READS]))
             self._keep_rows(page, found, corrupt, misfiled)
         return found, corrupt, misfiled
 
@@ -704,7 +704,7 @@ class _Sweep:
         found, corrupt, misfiled = await self._rows_now(path for path in paths if not window.holds(path))
         start: bytes | None = within[0].encode()
         while start is not None:
-            page = await self._ask(partial(self._rows.redirects, start, after(within[-1]).encode(), ROWS_PAGE))
+            page = await self._retry_read(partial(self._rows.redirects, start, after(within[-1]).encode(), ROWS_PAGE))
             self._keep_rows(page, found, corrupt, misfiled)
             start = page.next_start
         return found, corrupt, misfiled
@@ -824,7 +824,7 @@ class _Sweep:
         if isinstance(self._blobs, TellsGenerations):
             generations = dict[str, int]()
             for first in range(0, len(suspects), LOOKED_AT_ONCE):
-                generations |= await self._ask(partial(self._blobs.generations, suspects[first : first + LOOKED_AT_ONCE]))
+                generations |= await self._retry_read(partial(self._blobs.generations, suspects[first : first + LOOKED_AT_ONCE]))
             return generations
         if len(suspects) <= RELIST_SHARE * len(window.blobs):
             heads = await self._heads([blob.name for blob in suspects])
@@ -835,7 +835,7 @@ class _Sweep:
         start: str | None = min(wanted)
         end = after(max(wanted))
         while start is not None:
-            page = await self._ask(partial(self._blobs.list, start, end, self._window_names))
+            page = await self._retry_read(partial(self._blobs.list, start, end, self._window_names))
             found.update((blob.name, blob.generation) for blob in page.blobs if blob.name in wanted)
             start = page.next_start
         return found
@@ -914,8 +914,8 @@ class _Sweep:
             self._found(self._held)
             self._held = []
 
-    async def _ask(self, read: Callable[[], Awaitable[T]]) -> T:
-        return await ask(read, self._runtime, READ_BUDGET_S)
+    async def _retry_read(self, read: Callable[[], Awaitable[T]]) -> T:
+        return await retry_read(read, self._runtime, READ_BUDGET_S)
 
 
 def _misfiled(row: CorruptRow) -> str | None:

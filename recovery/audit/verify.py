@@ -22,7 +22,7 @@ import anyio
 from changelog.base.errors import CorruptRecordError, TieredError, UnavailableError
 from changelog.base.runtime import Runtime
 from tiered.protocol.backends import DamagedError, LongTermBackend
-from tiered.protocol.retry import ask
+from tiered.protocol.retry import retry_read
 
 READ_BUDGET_S = 120.0
 TRIES = 3
@@ -93,14 +93,14 @@ class Verifier:
         raise AssertionError("the last try returns or raises")
 
     async def _read(self, name: str) -> BlobRead:
-        reader = await ask(partial(self._blobs.open, name), self._runtime, READ_BUDGET_S)
+        reader = await retry_read(partial(self._blobs.open, name), self._runtime, READ_BUDGET_S)
         if reader is None:
             return BlobRead(False, 0, None)
         size = 0
         try:
-            async for piece in reader.pieces():
-                size += len(piece)
-                await self._wait_for(len(piece))
+            async for chunk in reader.chunks():
+                size += len(chunk)
+                await self._wait_for(len(chunk))
         finally:
             await reader.aclose()
         return BlobRead(True, size, None if size == reader.size else f"it has {size} bytes, and should have {reader.size}")

@@ -3,9 +3,10 @@
     run --Job, numbers--> Engine (local processes, Spark) --carry_out(job, number)--> PartResult
                                                                    `-> RUN/findings/range-000017.parquet
 
-A number is the place of a part in the job's `pieces`. No part takes longer than some minutes: after `PIECE_S` or
-`PIECE_NAMES` the worker ends it, and its file says how the rest is to be cut. `recovery.audit.run` gives the pieces of
-the rest to the engine as parts of their own. So many workers audit a rest, and a worker that dies loses minutes.
+A number is the place of a part in the job's `partitions`. No part takes longer than some minutes: after `PARTITION_S`
+or `PARTITION_NAMES` the worker ends it, and its file says how the rest is to be cut. `recovery.audit.run` gives the
+partitions of the rest to the engine as parts of their own. So many workers audit a rest, and a worker that dies loses
+minutes.
 
 The file is the result. An outcome only tells early what the directory will tell. So an engine may audit a range twice,
 lose an outcome, or die: whether a range is done, the directory says.
@@ -31,11 +32,11 @@ from recovery.audit.beside import look_beside
 from recovery.audit.canary import Canary, check_backends, check_directory, check_variables
 from recovery.audit.cuts import cut_names
 from recovery.audit.finding import Summary
+from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff, FeedReferences, Inventory, Manifest, Verify
+from recovery.audit.partitions import DEPTH_MAX, Partition
 from recovery.audit.sweep import audit_until
-from recovery.audit.tiles import DEPTH_MAX, Partition
-from recovery.audit.verdicts import FINDINGS, FindingClass
 from tiered.open import DATABASE_NAME, Backends, open_backends
 from tiered.protocol.backends import SharesNames
 from tiered.protocol.concurrent import most_urgent
@@ -51,11 +52,11 @@ FEED_AGE_MAX_S = 86_400.0
 GRACE_MIN_S = 3600.0
 """A change may be under way for this long. A shorter grace is only for a caller who insists on it."""
 
-PIECE_NAMES, PIECE_S = 1_000_000, 180.0
+PARTITION_NAMES, PARTITION_S = 1_000_000, 180.0
 """After so many names, or so many seconds, a worker hands back the rest of what it audits. A window is never cut."""
 
-PIECES_OF_REST = 8
-"""Into so many pieces, about, a rest is cut."""
+PARTITIONS_OF_REST = 8
+"""Into so many partitions, about, a rest is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +103,20 @@ class AuditOptions:
 class Job:
     """All that a worker on another machine must know. `directory`: the URI of the run.
 
-    `settings`: those of the store, as JSON. `pieces`: the parts; an engine is told their places here. `piece_names`,
-    `piece_s`: when a worker hands back the rest of a part. `canary`: only if the workers are not on this machine; then
-    the number `CANARY` is the task of `recovery.audit.canary`, and a worker notes in the directory what failed.
-    `verify`: which payloads are read; its bytes a second are one worker's. `references`: the feed that tells the
-    references; None: the rows are scanned.
+    `settings`: those of the store, as JSON. `partitions`: the parts; an engine is told their places here.
+    `partition_names`, `partition_s`: when a worker hands back the rest of a part. `canary`: only if the workers are not
+    on this machine; then the number `CANARY` is the task of `recovery.audit.canary`, and a worker notes in the
+    directory what failed. `verify`: which payloads are read; its bytes a second are one worker's. `references`: the
+    feed that tells the references; None: the rows are scanned.
     """
 
     directory: str
     run: str
     settings: str
-    pieces: tuple[Partition, ...]
+    partitions: tuple[Partition, ...]
     cutoff: Cutoff
-    piece_names: int = PIECE_NAMES
-    piece_s: float = PIECE_S
+    partition_names: int = PARTITION_NAMES
+    partition_s: float = PARTITION_S
     canary: Canary | None = None
     verify: Verify | None = None
     references: FeedReferences | None = None
@@ -195,9 +196,9 @@ def job_of(manifest: Manifest, directory: str, settings: Settings, slots: int = 
     verify = manifest.verify
     if verify is not None and verify.bytes_per_s is not None:
         verify = verify.model_copy(update={"bytes_per_s": verify.bytes_per_s / slots})
-    pieces = tuple(Partition(number, bounds) for number, bounds in enumerate(manifest.ranges))
+    partitions = tuple(Partition(number, bounds) for number, bounds in enumerate(manifest.ranges))
     return Job(
-        directory, manifest.run, portable(settings).model_dump_json(), pieces, manifest.cutoff, verify=verify,
+        directory, manifest.run, portable(settings).model_dump_json(), partitions, manifest.cutoff, verify=verify,
         references=manifest.references,
     )  # fmt: skip
 
@@ -263,7 +264,7 @@ def _note(job: Job, failed: PartResult) -> None:
     if job.canary is None or failed.range == CANARY or failed.error is None or job.directory in failed.error:
         return
     with suppress(TieredError, OSError):
-        RunDirectory.open(job.directory).note_failure(job.pieces[failed.range].key, failed.error)
+        RunDirectory.open(job.directory).note_failure(job.partitions[failed.range].key, failed.error)
 
 
 async def _carry_out(job: Job, number: int) -> PartResult:
@@ -272,30 +273,32 @@ async def _carry_out(job: Job, number: int) -> PartResult:
     if number == CANARY:
         return await _try_out(job, runtime)
     directory = RunDirectory.open(job.directory, runtime)
-    piece = job.pieces[number]
-    if (done := directory.done_part(job.run, piece)) is not None:
+    partition = job.partitions[number]
+    if (done := directory.done_part(job.run, partition)) is not None:
         return PartResult(number, done.summary.names, findings_in(done.summary))
     settings = Settings(**json.loads(job.settings))
     check_there(settings)
 
     def is_long(so_far: Summary) -> bool:
-        too_long = so_far.names >= job.piece_names or runtime.monotonic() - began >= job.piece_s
-        return too_long and len(piece.place) < DEPTH_MAX
+        too_long = so_far.names >= job.partition_names or runtime.monotonic() - began >= job.partition_s
+        return too_long and len(partition.place) < DEPTH_MAX
 
     async with open_backends(settings, runtime, writes=False, verify=False) as backends:
         if isinstance(backends.tiers.long_term, SharesNames):
             # A blob that was written after another range had read the names is younger than the cut-off of this run.
             backends.tiers.long_term.share_names(job.run)
-        with directory.writer(job.run, piece) as file:
+        with directory.writer(job.run, partition) as file:
             summary, stopped = await audit_until(
-                backends.tiers, backends.log, piece.bounds, job.cutoff, runtime, file.add, is_long,
+                backends.tiers, backends.log, partition.bounds, job.cutoff, runtime, file.add, is_long,
                 verify=job.verify, references=job.references,
             )  # fmt: skip
-            audited = Bounds(start=piece.bounds.start, end=piece.bounds.end if stopped is None else stopped)
+            audited = Bounds(start=partition.bounds.start, end=partition.bounds.end if stopped is None else stopped)
             await look_beside(backends.tiers, audited, job.cutoff, runtime, file.add, summary)
-            rest = () if stopped is None else (stopped, *await _cut_rest(backends, Bounds(start=stopped, end=piece.bounds.end), runtime))
+            rest = (
+                () if stopped is None else (stopped, *await _cut_rest(backends, Bounds(start=stopped, end=partition.bounds.end), runtime))
+            )
             # If another worker has done the part meanwhile, its file stays: its rest may be under way already.
-            if directory.done_part(job.run, piece) is None:
+            if directory.done_part(job.run, partition) is None:
                 file.commit(summary, rest)
     return PartResult(number, summary.names, file.written, runtime.monotonic() - began)
 
@@ -303,10 +306,10 @@ async def _carry_out(job: Job, number: int) -> PartResult:
 async def _cut_rest(backends: Backends, rest: Bounds, runtime: SystemRuntime) -> list[str]:
     """Returns where to cut a rest, so that several workers can go on with it.
 
-    If the bucket does not tell, the rest is one piece: what was audited so far is worth more.
+    If the bucket does not tell, the rest is one partition: what was audited so far is worth more.
     """
     with suppress(TieredError):
-        return await cut_names(backends.tiers.long_term, rest, PIECES_OF_REST, runtime)
+        return await cut_names(backends.tiers.long_term, rest, PARTITIONS_OF_REST, runtime)
     return []
 
 

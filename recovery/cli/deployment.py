@@ -11,9 +11,9 @@ from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, run_async, shared
 from recovery.commands import with_typed
+from recovery.display import escape_controls
 from recovery.entries import count_stuck, stuck_sentence
 from recovery.last_audit import read_audits
-from recovery.visible import visible
 from tiered.errors import ConfigurationError, CorruptRecordError, TieredError
 from tiered.open import DATABASE_NAME, open_backends
 from tiered.settings import Settings
@@ -110,7 +110,7 @@ def _show_findings(findings: Sequence[Notice], known: Sequence[str] = ()) -> Non
         write(dump({"ok": not wrong, "findings": [{"kind": kind, "sentence": sentence} for kind, sentence in told]}))
     else:
         for kind, sentence in told:
-            write(f"{kind:8}{visible(sentence)}")
+            write(f"{kind:8}{escape_controls(sentence)}")
     if known:
         raise CorruptRecordError("\n".join(known))
     if wrong:

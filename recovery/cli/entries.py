@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Entry, Unreadable
-from changelog.lease import Standing
+from changelog.lease import EntryState
 from recovery.cli.output import List, PrintedTable, iso_of_ms, write
 from recovery.cli.shared import say_cut
 from tiered.errors import InvalidRequestError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 TABLE_ROWS = 100
 """So many rows are gathered before they are printed, to find the widths of the columns."""
 
-Listed = tuple[Entry | Unreadable, Standing]
+Listed = tuple[Entry | Unreadable, EntryState]
 
 
 @asynccontextmanager
@@ -54,7 +54,7 @@ async def show_listed(
         if cut:
             break
         count += 1
-        rows.append(fields_of(listed[0]) | {"standing": listed[1].name.lower()} if as_json else cells(listed))
+        rows.append(fields_of(listed[0]) | {"state": listed[1].name.lower()} if as_json else cells(listed))
         if len(rows) == TABLE_ROWS:
             table.add(rows)
             rows = []
@@ -67,9 +67,9 @@ async def show_listed(
     return count > 0
 
 
-def standing_of(standing: Standing) -> str:
-    """Returns the name of a standing, as the docs and JSON have it, and what it means."""
-    return f"{standing.name.lower()}: {standing.value}"
+def state_words(state: EntryState) -> str:
+    """Returns the name of a state, as the docs and JSON have it, and what it means."""
+    return f"{state.name.lower()}: {state.value}"
 
 
 def show_nothing(sentence: str, as_json: bool) -> None:

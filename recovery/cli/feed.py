@@ -42,7 +42,7 @@ from recovery.cli.feed_run import run
 from recovery.cli.feed_status import feed_status
 from recovery.cli.output import PrintedTable, dump, iso_of_ms, show_fields, write
 from recovery.cli.shared import choice, guard, say, shared, stay
-from recovery.visible import visible
+from recovery.display import escape_controls
 from tiered.errors import ConfigurationError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -442,7 +442,7 @@ def _print_batch(batch: FeedBatch | None, printed: int) -> int:
     messages: list[Message] = [*(Updates(tuple(updates[begin : begin + MESSAGE_UPDATES])) for begin in cut), progress]
     for message in messages:
         for line in [dump(to_json(message))] if choice.json else to_text(message):
-            write(line if choice.json else visible(line))
+            write(line if choice.json else escape_controls(line))
     return frontier
 
 

@@ -13,8 +13,8 @@ import typer
 
 from changelog.base.runtime import SystemRuntime
 from changelog.change import LOG_PREFIX, ChangeId, Entry, Unreadable
-from changelog.lease import standing
-from recovery.cli.entries import Listed, fields_of, open_logged, show_listed, show_nothing, standing_of
+from changelog.lease import entry_state
+from recovery.cli.entries import Listed, fields_of, open_logged, show_listed, show_nothing, state_words
 from recovery.cli.output import show, show_fields
 from recovery.cli.shared import AbsentError, choice, run_async, shared
 from recovery.entries import all_entries, count_open
@@ -49,10 +49,10 @@ def log_list(
             def cells(listed: Listed) -> tuple[str, ...]:
                 entry, where = listed
                 name = entry.change.id if isinstance(entry, Entry) else entry.key
-                return name, standing_of(where), _last_beat(entry, now_ms), *_object_and_error(entry)
+                return name, state_words(where), _last_beat(entry, now_ms), *_object_and_error(entry)
 
-            found = ((entry, standing(entry, *rules)) async for entry in all_entries(backends.log, stuck_only=stuck))
-            if not await show_listed(found, ("id", "standing", "last beat", "object", "error"), cells, limit, choice.json):
+            found = ((entry, entry_state(entry, *rules)) async for entry in all_entries(backends.log, stuck_only=stuck))
+            if not await show_listed(found, ("id", "entry_state", "last beat", "object", "error"), cells, limit, choice.json):
                 nothing = f"no stuck entries ({await count_open(backends.log)} open)" if stuck else "the changelog is empty"
                 show_nothing(nothing, choice.json)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from recovery.visible import visible
+from recovery.display import escape_controls
 
 
 def write(text: str) -> None:
@@ -71,7 +71,7 @@ class PrintedTable:
     def add(self, rows: Sequence[tuple[str, ...]]) -> None:
         if not rows:
             return
-        shown = [[visible(cell) for cell in row] for row in rows]
+        shown = [[escape_controls(cell) for cell in row] for row in rows]
         if self._columns is not None:
             shown.insert(0, list(self._columns))
             self._columns = None
@@ -85,7 +85,7 @@ class PrintedTable:
 
 def plain(value: Any) -> str:
     """Returns a value as a cell of a table."""
-    return "-" if value is None else visible(value) if isinstance(value, str) else dump(value)
+    return "-" if value is None else escape_controls(value) if isinstance(value, str) else dump(value)
 
 
 def iso(moment: datetime | None) -> str | None:

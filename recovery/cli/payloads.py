@@ -15,7 +15,7 @@ from anyio import to_thread, wait_writable
 
 from changelog.base.runtime import SystemRuntime
 from tiered.errors import InvalidRequestError, UnavailableError
-from tiered.stored import PIECE_BYTES, StoredObject
+from tiered.stored import CHUNK_BYTES, StoredObject
 
 
 async def read_stdin() -> AsyncIterator[bytes]:
@@ -27,8 +27,8 @@ async def read_stdin() -> AsyncIterator[bytes]:
         raise InvalidRequestError("stdin is closed; name a file")
     source = cast(BufferedReader, sys.stdin.buffer)
     try:
-        while piece := await to_thread.run_sync(source.read1, PIECE_BYTES, abandon_on_cancel=True):
-            yield piece
+        while chunk := await to_thread.run_sync(source.read1, CHUNK_BYTES, abandon_on_cancel=True):
+            yield chunk
     except OSError as error:
         raise InvalidRequestError(f"stdin cannot be read: {error.strerror}") from None
 
@@ -92,8 +92,8 @@ async def _write(stored: StoredObject, out: BinaryIO) -> None:
 
     It writes in threads, which an interrupted command abandons.
     """
-    async for piece in stored:
-        rest = memoryview(piece)
+    async for chunk in stored:
+        rest = memoryview(chunk)
         while rest:
             written = await to_thread.run_sync(out.write, rest, abandon_on_cancel=True)
             if written is None:  # the pipe is full, and somebody made it non-blocking

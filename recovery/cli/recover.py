@@ -20,7 +20,7 @@ import typer
 from changelog.base.events import events
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.change import Entry
-from recovery.cli.entries import Listed, open_logged, show_listed, show_nothing, standing_of
+from recovery.cli.entries import Listed, open_logged, show_listed, show_nothing, state_words
 from recovery.cli.feed_run import fed, open_feed
 from recovery.cli.output import show
 from recovery.cli.shared import choice, run_async, shared, stay
@@ -78,7 +78,7 @@ def recover(
         async with opening as (backends, settings):
             loop = RecoveryLoop(backends.tiers, backends.log, SystemRuntime(), settings, backends.observer)
             if dry_run:
-                if not await show_listed(loop.survey(), ("key", "standing", "object"), _cells, limit, choice.json):
+                if not await show_listed(loop.survey(), ("key", "state", "object"), _cells, limit, choice.json):
                     show_nothing(with_typed(_nothing_yet(await count_open(backends.log)), choice.typed()), choice.json)
             elif once:
                 collected = await collect(backends)  # before recovery, which may need the space
@@ -174,8 +174,8 @@ def _beside(
 
 
 def _cells(listed: Listed) -> tuple[str, ...]:
-    entry, standing = listed
-    return entry.key, standing_of(standing), entry.change.object if isinstance(entry, Entry) else entry.error
+    entry, state = listed
+    return entry.key, state_words(state), entry.change.object if isinstance(entry, Entry) else entry.error
 
 
 def _nothing_yet(open_count: int) -> str:

@@ -28,8 +28,8 @@ import typer
 from changelog.base.events import events
 from recovery.cli.output import dump, write
 from recovery.commands import with_typed
+from recovery.display import escape_controls
 from recovery.logs import is_json
-from recovery.visible import visible
 from tiered.errors import (
     ConditionFailedError,
     ConfigurationError,
@@ -265,7 +265,7 @@ def _code_of(call: Callable[[], int], failed: int | None) -> int:
             say("nobody read the output to its end")
         return failed or 0
     except OSError as error:
-        code = _told(error, is_of_output=failed is None or _is_output_full())
+        code = _exit_for(error, is_of_output=failed is None or _is_output_full())
         _drop_output()
         return failed or code
     except KeyboardInterrupt:
@@ -281,7 +281,7 @@ def _is_output_full() -> bool:
     return sys.stdout is None
 
 
-def _told(error: OSError, *, is_of_output: bool) -> int:
+def _exit_for(error: OSError, *, is_of_output: bool) -> int:
     """Says what failed. An error that names a file comes from opening it or looking at it.
 
     `is_of_output`: one that names none is of stdout. Otherwise nobody knows of what it is.
@@ -320,7 +320,7 @@ def say(sentence: str) -> None:
         return
     if sys.stderr is not None:
         with suppress(OSError):
-            lines = "\n".join(visible(line) for line in sentence.split("\n"))
+            lines = "\n".join(escape_controls(line) for line in sentence.split("\n"))
             sys.stderr.write(f"tiered: {lines}\n")
 
 

@@ -1,8 +1,8 @@
 """The status of a store as lines for people. Pure: no I/O, and no clock.
 
 The answer comes first, then what to type, then the figures. Whatever others wrote (names, errors) goes through
-`visible`. Text is wrapped to the width of the terminal, but a name or a command is never broken, so that it can be
-copied. What is not known is called unknown, and an estimate is called one.
+`escape_controls`. Text is wrapped to the width of the terminal, but a name or a command is never broken, so that it can
+be copied. What is not known is called unknown, and an estimate is called one.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from changelog.lease import Standing
+from changelog.lease import EntryState
 from recovery.commands import TIERED, typed
+from recovery.display import ago, count, duration, escape_controls, rate, size_si
 from recovery.last_audit import LastAudit
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import AUDIT, FEED, RECOVERY
+from recovery.status.advice import advice, feed_orders, headline, orders
 from recovery.status.as_json import moment
 from recovery.status.feed import FeedSink, FeedStatus
 from recovery.status.known import AGES_S, DUE, REPORT_AGE_MAX_S, SILENCE_MAX_S, Daemon, SourceStatus, Status, StatusLevel, StuckEntry
-from recovery.status.words import advice, feed_orders, headline, orders
-from recovery.visible import visible
 from tiered.metadata import NS_PER_MS
 
 LABEL = 10
@@ -72,7 +72,7 @@ def status_lines(status: Status, width: int | None, tiered: str = TIERED) -> lis
     page.text("store", f"{status.store.kind}, {status.store.name}")
     if (disk := status.disk) is not None:
         only = ", read-only" if disk.is_read_only else ""
-        page.text("disk", f"{size(disk.free_bytes)} free of {size(disk.size_bytes)}{only}")
+        page.text("disk", f"{size_si(disk.free_bytes)} free of {size_si(disk.size_bytes)}{only}")
     if status.audits is not None and status.audits.whole is not None:
         page.text("contents", _contents(status.audits.whole, status.at_ms))
     page.text("at", moment(status.at_ms) or "unknown")
@@ -114,26 +114,26 @@ class _StatusLines:
         self._tiered = tiered
 
     def answer(self, sentence: str, level: StatusLevel) -> None:
-        self.lines += [StatusLine(line, level) for line in self._wrapped(visible(sentence), "", "")]
+        self.lines += [StatusLine(line, level) for line in self._wrapped(escape_controls(sentence), "", "")]
 
     def gap(self) -> None:
         self.lines.append(StatusLine(""))
 
     def text(self, label: str, text: str) -> None:
         """Adds a text beside its label. The lines after the first are indented."""
-        self.lines += [StatusLine(line) for line in self._wrapped(visible(text), f"{label:<{LABEL}}", " " * LABEL)]
+        self.lines += [StatusLine(line) for line in self._wrapped(escape_controls(text), f"{label:<{LABEL}}", " " * LABEL)]
 
     def more(self, text: str) -> None:
         self.text("", text)
 
     def whole(self, label: str, text: str) -> None:
         """Adds a text that is not wrapped, such as a name."""
-        self.lines.append(StatusLine(f"{label:<{LABEL}}{visible(text)}"))
+        self.lines.append(StatusLine(f"{label:<{LABEL}}{escape_controls(text)}"))
 
     def command(self, command: str | None) -> None:
         """Adds a command on a line of its own. It is not wrapped, because somebody will copy it."""
         if command is not None:
-            self.lines.append(StatusLine(visible(f"{' ' * LABEL}$ {typed(command, self._tiered)}")))
+            self.lines.append(StatusLine(escape_controls(f"{' ' * LABEL}$ {typed(command, self._tiered)}")))
 
     def _wrapped(self, text: str, first: str, others: str) -> list[str]:
         if self.width is None:
@@ -213,12 +213,12 @@ def _show_entries(page: _StatusLines, status: Status) -> None:
         return
     more = "" if entries.complete else " or more: not all were counted"
     page.text("entries", f"{entries.counted:,}{more}")
-    for standing in Standing:
-        if number := entries.by_standing.get(standing, 0):
-            ages = entries.by_age.get(standing, ())
+    for state in EntryState:
+        if number := entries.by_state.get(state, 0):
+            ages = entries.by_age.get(state, ())
             shown = ", ".join(f"{each:,} {words}" for each, words in zip(ages, AGE_WORDS, strict=True) if each)
-            due = ", due now" if standing in DUE else ""
-            page.more(f"{standing.name.lower()} {number:,} ({standing.value}{due}){': ' if shown else ''}{shown}")
+            due = ", due now" if state in DUE else ""
+            page.more(f"{state.name.lower()} {number:,} ({state.value}{due}){': ' if shown else ''}{shown}")
     if entries.undated:
         page.more(f"the age of {entries.undated:,} is not known")
     if entries.oldest_age_s is not None:
@@ -341,8 +341,8 @@ def _seen(daemon: Daemon) -> str:
 
 def _contents(whole: LastAudit, at_ms: int) -> str:
     """What the store held when it was last audited as a whole."""
-    live = "" if whole.live is None else f"{count(whole.live[0], 'object')} with a blob, {size(whole.live[1])}; "
-    of = "" if whole.size is None else f", {size(whole.size)}"
+    live = "" if whole.live is None else f"{count(whole.live[0], 'object')} with a blob, {size_si(whole.live[1])}; "
+    of = "" if whole.size is None else f", {size_si(whole.size)}"
     when = ago((at_ms * NS_PER_MS - whole.ended_ns) / 1e9)
     return f"{live}{count(whole.blobs, 'blob')} in all{of}, by the audit that ended {when} (small objects are not counted)"
 
@@ -370,34 +370,9 @@ def _show_run(page: _StatusLines, audit: LastAudit, at_ms: int) -> None:
 # --- words -----------------------------------------------------------------------------------------
 
 
-def duration(seconds: float) -> str:
-    """Returns a time in its two largest units, such as `3 h 20 min`."""
-    whole = round(seconds)
-    parts = [(whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
-    first = next((number for number, (size, _) in enumerate(parts) if size), len(parts) - 1)
-    return " ".join(f"{size:,} {unit}" for size, unit in parts[first : first + 2] if size or unit == parts[first][1])
 
 
-def ago(seconds: float) -> str:
-    """Returns how long ago something was. A time that has not come yet was written before a clock was set back."""
-    return f"{duration(max(0.0, seconds))} ago" if seconds >= -REPORT_AGE_MAX_S else f"{duration(-seconds)} ahead of the clock"
 
-
-def size(number: float) -> str:
-    """Returns a number of bytes in its largest unit, such as `1.2 GB`. Units are powers of 1000, as on the page."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if number < 1000:
-            return f"{number:.0f} B" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:,.1f} PB"
-
-
-def rate(per_s: float) -> str:
-    return f"{per_s:,.0f}/s" if per_s >= 10 or per_s == 0 else f"{per_s:.2g}/s"
-
-
-def count(number: int, one: str, many: str = "") -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def _age_words(bounds: Sequence[float]) -> Iterator[str]:

@@ -31,7 +31,7 @@ from recovery.feed.blocks import CODECS, MARKER_BYTES, Limited, Unpacked
 from recovery.feed.errors import FeedError, Rule
 from recovery.feed.messages import Json, Message, Progress, Update, Updates
 from recovery.feed.unions import Types
-from tiered.text import shown
+from tiered.text import quoted
 
 try:
     import fastavro
@@ -96,11 +96,11 @@ def schema(data: Json) -> Schema:
         canonical = to_parsing_canonical_form(parsed)
         types = Types(json.loads(canonical)[0]["items"]["fields"][0]["type"])
     except _WHAT_FASTAVRO_RAISES as error:
-        raise InvalidRequestError(f"{shown(data)} is no Avro schema of records: {type(error).__name__}: {_reason(error)}") from None
+        raise InvalidRequestError(f"{quoted(data)} is no Avro schema of records: {type(error).__name__}: {_reason(error)}") from None
     if {f"{NAMESPACE}.{name}" for name in ("progress", "counts")} & set(types.named):  # fastavro would not notice
-        raise InvalidRequestError(f"{shown(data)} is no Avro schema of records: the names progress and counts are taken by the union")
+        raise InvalidRequestError(f"{quoted(data)} is no Avro schema of records: the names progress and counts are taken by the union")
     if types.refused:
-        raise InvalidRequestError(f"the schema {shown(data)} cannot be used: {types.refused}")
+        raise InvalidRequestError(f"the schema {quoted(data)} cannot be used: {types.refused}")
     return Schema(data, union, canonical, parsed, types)
 
 
@@ -137,7 +137,7 @@ def decode(bare: bytes, schema: Schema) -> Message:
     Raises `FeedError`: the bytes are cut off, go on after the message, or are no message of this schema.
     """
     if not isinstance(bare, bytes | bytearray | memoryview):
-        raise InvalidRequestError(f"a bare message is {shown(bare)}, not bytes")
+        raise InvalidRequestError(f"a bare message is {quoted(bare)}, not bytes")
     source = BytesIO(bare)
     message = decode_from(source, schema)
     if rest := len(bare) - source.tell():
@@ -160,9 +160,9 @@ def decode_from(source: BinaryIO, schema: Schema) -> Message:
 def frame(bare: bytes, schema_id: int) -> bytes:
     """Returns a bare message in Confluent's frame. `schema_id`: the number that the registry gave to the schema."""
     if not isinstance(bare, bytes):
-        raise InvalidRequestError(f"a bare message is {shown(bare)}, not bytes")
+        raise InvalidRequestError(f"a bare message is {quoted(bare)}, not bytes")
     if type(schema_id) is not int or not 0 <= schema_id <= SCHEMA_ID_MAX:
-        raise InvalidRequestError(f"the schema id is {shown(schema_id)}, not an integer from 0 to {SCHEMA_ID_MAX}")
+        raise InvalidRequestError(f"the schema id is {quoted(schema_id)}, not an integer from 0 to {SCHEMA_ID_MAX}")
     return b"\0" + schema_id.to_bytes(4, "big") + bare
 
 
@@ -177,12 +177,12 @@ def unframe(framed: bytes) -> tuple[int, bytes]:
 
 def _check_schema(value: object) -> None:
     if not isinstance(value, Schema):
-        raise InvalidRequestError(f"{shown(value)} is no schema of a feed: make one with recovery.feed.avro.schema")
+        raise InvalidRequestError(f"{quoted(value)} is no schema of a feed: make one with recovery.feed.avro.schema")
 
 
 def _to_avro(message: Message, schema: Schema) -> Json:
     if not isinstance(message, Updates | Progress):
-        raise InvalidRequestError(f"{shown(message)} is no message: use Updates or Progress")
+        raise InvalidRequestError(f"{quoted(message)} is no message: use Updates or Progress")
     if isinstance(message, Updates):
         return [{"data": schema.types.to_avro(each.data), "time": each.time, "diff": each.diff} for each in message.updates]
     counts = [{"time": time, "count": count} for time, count in message.counts]
@@ -205,8 +205,8 @@ def _does_not_fit(message: Message, schema: Schema, error: Exception) -> Invalid
             fastavro.schemaless_writer(BytesIO(), schema.parsed, _to_avro(Updates((each,)), schema), strict=True)
         except _WHAT_FASTAVRO_RAISES:
             hint = ", whose unions are written as {type: value}" if schema.types.unions else ""
-            return InvalidRequestError(f"data {shown(each.data)} does not fit the schema {shown(schema.data)}{hint}")
-    return InvalidRequestError(f"a message does not fit the schema {shown(schema.data)}: {_reason(error)}")
+            return InvalidRequestError(f"data {quoted(each.data)} does not fit the schema {quoted(schema.data)}{hint}")
+    return InvalidRequestError(f"a message does not fit the schema {quoted(schema.data)}: {_reason(error)}")
 
 
 def _reason(error: Exception) -> str:
@@ -234,7 +234,7 @@ class ContainerWriter:
         self, to: BinaryIO, schema: Schema, codec: Literal["deflate", "null"] = "deflate", metadata: dict[str, str] | None = None
     ) -> None:
         if codec not in ("deflate", "null"):
-            raise InvalidRequestError(f"the codec is {shown(codec)}: use deflate or null")
+            raise InvalidRequestError(f"the codec is {quoted(codec)}: use deflate or null")
         _check_schema(schema)
         self._schema = schema
         # Any 16 bytes will do. Random ones would make each file of the same messages a different one.
@@ -273,16 +273,18 @@ class ContainerReader:
         except _WHAT_FASTAVRO_RAISES as error:
             raise FeedError(Rule.FORM, f"the header of an Avro file cannot be read: {_reason(error)}") from None
         if header["magic"] != MAGIC:
-            raise FeedError(Rule.FORM, f"an Avro file begins with {shown(MAGIC)}, not with {shown(header['magic'])}")
+            raise FeedError(Rule.FORM, f"an Avro file begins with {quoted(MAGIC)}, not with {quoted(header['magic'])}")
         self.metadata: dict[str, str] = {key: value for key, value in entries.items() if not key.startswith("avro.")}
         self.schema = _of_union(union)
         if expected is not None and self.schema != expected:
             raise FeedError(
-                Rule.SCHEMA, f"the file's records have the schema {shown(self.schema.data)}, and {shown(expected.data)} was asked for"
+                Rule.SCHEMA, f"the file's records have the schema {quoted(self.schema.data)}, and {quoted(expected.data)} was asked for"
             )
         codec = entries.get("avro.codec", "null")
         if codec not in CODECS:
-            raise FeedError(Rule.FORM, f"the blocks of the file are packed by {shown(codec)}: use {', '.join(CODECS[:-1])} or {CODECS[-1]}")
+            raise FeedError(
+                Rule.FORM, f"the blocks of the file are packed by {quoted(codec)}: use {', '.join(CODECS[:-1])} or {CODECS[-1]}"
+            )
         self._unpacked = Unpacked(source, _header(self.schema, header["sync"]), codec, header["sync"])
         self._blocks = fastavro.block_reader(cast(BinaryIO, self._unpacked))
 
@@ -326,7 +328,7 @@ def parse_union(text: str) -> Schema:
     try:
         union = json.loads(text)
     except (ValueError, RecursionError):
-        raise FeedError(Rule.SCHEMA, f"the schema is no JSON: {shown(text)}") from None
+        raise FeedError(Rule.SCHEMA, f"the schema is no JSON: {quoted(text)}") from None
     return _of_union(union)
 
 
@@ -338,7 +340,7 @@ def _of_union(union: Json) -> Schema:
     except InvalidRequestError as error:
         raise FeedError(Rule.SCHEMA, str(error)) from None
     except _WHAT_FASTAVRO_RAISES:
-        raise FeedError(Rule.SCHEMA, f"the file has other things than a change feed: {shown(union)}") from None
+        raise FeedError(Rule.SCHEMA, f"the file has other things than a change feed: {quoted(union)}") from None
     if written != found.canonical:
-        raise FeedError(Rule.SCHEMA, f"the file's schema is not the union of CDC v2: {shown(union)}")
+        raise FeedError(Rule.SCHEMA, f"the file's schema is not the union of CDC v2: {quoted(union)}")
     return found

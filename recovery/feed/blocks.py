@@ -18,7 +18,7 @@ from io import BytesIO
 from typing import Any, BinaryIO
 
 from recovery.feed.errors import FeedError, Rule
-from tiered.text import shown
+from tiered.text import quoted
 
 BYTES_MAX = 64 * 2**20
 """Of one message, of the header of a container, and of one of its blocks, packed and unpacked."""
@@ -114,7 +114,7 @@ def _unpack(packed: bytes, codec: str, block: str) -> bytes:
     if len(data) > BYTES_MAX:
         raise FeedError(Rule.FORM, f"{block} unpacks to more than {BYTES_MAX} bytes")
     if codec != "deflate" and unpacker.unused_data:  # behind deflate, fastavro leaves a part of a checksum
-        raise FeedError(Rule.FORM, f"{block} is damaged: {shown(unpacker.unused_data[:20])} follows what was packed")
+        raise FeedError(Rule.FORM, f"{block} is damaged: {quoted(unpacker.unused_data[:20])} follows what was packed")
     return data
 
 

@@ -37,7 +37,7 @@ from changelog.base.errors import InvalidRequestError
 from recovery.feed.errors import FeedError, Rule
 from recovery.feed.messages import LONG_MAX, Key, Message, Progress, Updates, canonical
 from recovery.feed.spelling import Delta, delta_from_json, from_json, from_text, is_text, parsed, to_line, to_text, transaction
-from tiered.text import shown
+from tiered.text import quoted
 
 if TYPE_CHECKING:
     from recovery.feed.avro import Schema
@@ -169,14 +169,14 @@ class Generations:
 
 def _check_path(path: object) -> None:
     if not isinstance(path, str | Path):
-        raise InvalidRequestError(f"{shown(path)} is no path of a file: use text or a Path")
+        raise InvalidRequestError(f"{quoted(path)} is no path of a file: use text or a Path")
 
 
 def _form_of(form: str) -> FileFormat:
     try:
         return FileFormat(form)
     except ValueError:
-        raise InvalidRequestError(f"{shown(form)} is no form of a feed: use {', '.join(FileFormat)}") from None
+        raise InvalidRequestError(f"{quoted(form)} is no form of a feed: use {', '.join(FileFormat)}") from None
 
 
 class _Stream(io.RawIOBase):
@@ -258,7 +258,7 @@ def _form(source: io.BufferedReader, file: str) -> FileFormat:
         raise FeedError(Rule.FORM, "the file begins with a byte order mark: save it as UTF-8 without one", f"{file}, byte 0")
     if line:
         raise FeedError(
-            Rule.FORM, f"the file begins with {shown(start[:20])}, and neither with an Avro header nor with a message", f"{file}, byte 0"
+            Rule.FORM, f"the file begins with {quoted(start[:20])}, and neither with an Avro header nor with a message", f"{file}, byte 0"
         )
     return FileFormat.JSON
 
@@ -289,7 +289,7 @@ def _is_json(raw: bytes) -> bool:
 
 def _text(raw: bytes) -> str:
     if len(raw) > LINE_BYTES_MAX:
-        raise FeedError(Rule.FORM, f"the line is longer than {LINE_BYTES_MAX} bytes, beginning with {shown(raw[:20])}")
+        raise FeedError(Rule.FORM, f"the line is longer than {LINE_BYTES_MAX} bytes, beginning with {quoted(raw[:20])}")
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -333,7 +333,7 @@ def _generation(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise FeedError(Rule.GENERATION, f"the header of the file says generation {shown(text)}, which is no number")
+        raise FeedError(Rule.GENERATION, f"the header of the file says generation {quoted(text)}, which is no number")
     return int(text)
 
 
@@ -377,7 +377,7 @@ def write(
     _check_path(path)
     form = _form_of(form)
     if generation is not None and (type(generation) is not int or not 0 <= generation < 10**19):
-        raise InvalidRequestError(f"the generation is {shown(generation)}, not an integer from 0 with at most 19 digits")
+        raise InvalidRequestError(f"the generation is {quoted(generation)}, not an integer from 0 with at most 19 digits")
     if str(path) == STANDARD:
         return _write(sys.stdout.buffer, messages, form, schema, schema_id, codec, generation)
     path = Path(path)
@@ -429,7 +429,7 @@ def _write(
 
 def _parts(message: Message) -> Iterator[Message]:
     if not isinstance(message, Updates | Progress):
-        raise InvalidRequestError(f"{shown(message)} is no message: use Updates or Progress")
+        raise InvalidRequestError(f"{quoted(message)} is no message: use Updates or Progress")
     if isinstance(message, Progress) or not message.updates:
         yield message
         return
@@ -468,7 +468,7 @@ def _writer(
 def _line(line: str) -> bytes:
     content = f"{line}\n".encode()
     if len(content) > LINE_BYTES_MAX:
-        raise InvalidRequestError(f"{shown(line)} has {len(content)} bytes, and a line of a feed may have {LINE_BYTES_MAX} bytes")
+        raise InvalidRequestError(f"{quoted(line)} has {len(content)} bytes, and a line of a feed may have {LINE_BYTES_MAX} bytes")
     return content
 
 
@@ -478,7 +478,7 @@ def _not_too_long(message: Message) -> Message:
     for update in message.updates if isinstance(message, Updates) and len(message.updates) == 1 else ():
         text = update.key if type(update.key) is str else update.key[0]
         if len(text) > most // 8 and (size := len(canonical(update.data).encode())) > most:
-            raise InvalidRequestError(f"data {shown(update.data)} has {size} bytes, and a message of a feed may have about {most} bytes")
+            raise InvalidRequestError(f"data {quoted(update.data)} has {size} bytes, and a message of a feed may have about {most} bytes")
     return message
 
 

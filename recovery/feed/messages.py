@@ -21,7 +21,7 @@ from json.encoder import encode_basestring
 from typing import Any, TypeAlias, cast
 
 from changelog.base.errors import InvalidRequestError
-from tiered.text import shown
+from tiered.text import quoted
 
 Json: TypeAlias = Any
 """None, a bool, an int, a float, a str, a list of these, or a dict from str to these."""
@@ -47,7 +47,7 @@ def canonical(data: Json) -> str:
         if not text.isascii():
             text.encode()
     except (ValueError, RecursionError) as error:  # not valid Unicode is a ValueError, too
-        raise InvalidRequestError(f"data {shown(data)} cannot be written as JSON: {error}") from None
+        raise InvalidRequestError(f"data {quoted(data)} cannot be written as JSON: {error}") from None
     return text
 
 
@@ -82,7 +82,7 @@ def _check(value: Json, whole: Json) -> None:
     if kind is dict:
         for key, each in value.items():
             if type(key) is not str:
-                raise InvalidRequestError(f"data {shown(whole)} has the key {shown(key)}, which is not text")
+                raise InvalidRequestError(f"data {quoted(whole)} has the key {quoted(key)}, which is not text")
             if type(each) not in _PLAIN:
                 _check_deeper(each, whole)
     elif kind is list:
@@ -90,19 +90,19 @@ def _check(value: Json, whole: Json) -> None:
             if type(each) not in _PLAIN:
                 _check_deeper(each, whole)
     elif kind is not float or not math.isfinite(value):
-        raise InvalidRequestError(f"data {shown(whole)} is not JSON: it has {shown(value)}, of type {kind.__name__}")
+        raise InvalidRequestError(f"data {quoted(whole)} is not JSON: it has {quoted(value)}, of type {kind.__name__}")
 
 
 def _check_deeper(value: Json, whole: Json) -> None:
     try:
         _check(value, whole)
     except RecursionError:
-        raise InvalidRequestError(f"data {shown(whole)} is nested too deeply") from None
+        raise InvalidRequestError(f"data {quoted(whole)} is nested too deeply") from None
 
 
 def _long(part: str, value: object) -> None:
     if type(value) is not int or not LONG_MIN <= value <= LONG_MAX:
-        raise InvalidRequestError(f"{part} is {shown(value)}, not an integer of 64 bits")
+        raise InvalidRequestError(f"{part} is {quoted(value)}, not an integer of 64 bits")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,11 +142,11 @@ class Updates:
 
     def __post_init__(self) -> None:
         if not isinstance(self.updates, Iterable):
-            raise InvalidRequestError(f"updates are {shown(self.updates)}, not a sequence")
+            raise InvalidRequestError(f"updates are {quoted(self.updates)}, not a sequence")
         object.__setattr__(self, "updates", tuple(self.updates))
         for each in self.updates:
             if type(each) is not Update:
-                raise InvalidRequestError(f"updates have {shown(each)}, which is not an Update")
+                raise InvalidRequestError(f"updates have {quoted(each)}, which is not an Update")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class Progress:
         counts = tuple(_sequence("counts", pair) for pair in _sequence("counts", self.counts))
         for pair in counts:
             if len(pair) != 2:
-                raise InvalidRequestError(f"counts of a progress message have {shown(pair)}, which is no pair of a time and a count")
+                raise InvalidRequestError(f"counts of a progress message have {quoted(pair)}, which is no pair of a time and a count")
             _long("a time in the counts of a progress message", pair[0])
             _long("a count of a progress message", pair[1])
         object.__setattr__(self, "counts", counts)
@@ -181,7 +181,7 @@ class Progress:
 
 def _sequence(part: str, value: object) -> tuple[Any, ...]:
     if not isinstance(value, Iterable) or isinstance(value, str | bytes | dict):
-        raise InvalidRequestError(f"{part} of a progress message is {shown(value)}, not a sequence")
+        raise InvalidRequestError(f"{part} of a progress message is {quoted(value)}, not a sequence")
     return tuple(value)
 
 

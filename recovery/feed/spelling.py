@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, NoReturn
 from changelog.base.errors import InvalidRequestError
 from recovery.feed.errors import FeedError, Rule
 from recovery.feed.messages import LONG_MAX, Json, Key, Message, Progress, Update, Updates, canonical
-from tiered.text import shown
+from tiered.text import quoted
 
 PROGRESS = "com.materialize.cdc.progress"
 
@@ -59,7 +59,7 @@ def from_json(value: Json) -> Message:
     Raises `FeedError` if it is anything else.
     """
     if type(value) is not dict or len(value) != 1:
-        raise FeedError(Rule.FORM, f"{shown(value)} is no message: it is no object with one key, array or {PROGRESS}")
+        raise FeedError(Rule.FORM, f"{quoted(value)} is no message: it is no object with one key, array or {PROGRESS}")
     ((kind, content),) = value.items()
     try:
         if kind in ("array", "updates"):
@@ -71,7 +71,7 @@ def from_json(value: Json) -> Message:
             return Progress(tuple(lower), tuple(upper), tuple((each["time"], each["count"]) for each in counts))
     except InvalidRequestError as error:
         raise FeedError(Rule.VALUE, str(error)) from None
-    raise FeedError(Rule.FORM, f"{shown(kind)} is no kind of message: use array or {PROGRESS}")
+    raise FeedError(Rule.FORM, f"{quoted(kind)} is no kind of message: use array or {PROGRESS}")
 
 
 def _update(value: Json) -> Update:
@@ -82,13 +82,13 @@ def _update(value: Json) -> Update:
 
 def _object(what: str, value: Json, keys: frozenset[str]) -> dict[str, Any]:
     if type(value) is not dict or value.keys() != keys:
-        raise FeedError(Rule.FORM, f"{what} is {shown(value)}, not an object with the keys {', '.join(sorted(keys))}")
+        raise FeedError(Rule.FORM, f"{what} is {quoted(value)}, not an object with the keys {', '.join(sorted(keys))}")
     return value
 
 
 def _list(what: str, value: Json) -> list[Any]:
     if type(value) is not list:
-        raise FeedError(Rule.FORM, f"{what} is {shown(value)}, not a list")
+        raise FeedError(Rule.FORM, f"{what} is {quoted(value)}, not a list")
     return value
 
 
@@ -113,7 +113,7 @@ def parsed(line: str | bytes) -> Json:
     try:
         return _DECODER.decode(line if isinstance(line, str) else line.decode())
     except (ValueError, RecursionError) as error:  # what is not valid UTF-8 is a ValueError, too
-        raise FeedError(Rule.FORM, f"{shown(line)} is not JSON: {error}") from None
+        raise FeedError(Rule.FORM, f"{quoted(line)} is not JSON: {error}") from None
 
 
 def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
@@ -163,7 +163,7 @@ def transaction(deltas: Iterable[Delta], time: int) -> Iterator[Message]:
     """
     sums: dict[Key, Delta] = {}
     if type(time) is not int or not 0 <= time < LONG_MAX:
-        raise InvalidRequestError(f"the time of a transaction is {shown(time)}, not an integer of 64 bits from 0")
+        raise InvalidRequestError(f"the time of a transaction is {quoted(time)}, not an integer of 64 bits from 0")
     for each in deltas:
         update = Update(each.record, time, each.delta)
         before = sums.get(update.key)
@@ -175,7 +175,7 @@ def transaction(deltas: Iterable[Delta], time: int) -> Iterator[Message]:
             try:
                 yield Updates((Update(each.record, time, each.delta),))
             except InvalidRequestError:
-                raise FeedError(Rule.VALUE, f"the deltas of {shown(each.record)} add up to more than 64 bits hold") from None
+                raise FeedError(Rule.VALUE, f"the deltas of {quoted(each.record)} add up to more than 64 bits hold") from None
     yield Progress((time,), (time + 1,), ((time, count),) if count else ())
 
 
@@ -213,7 +213,7 @@ def from_text(line: str) -> Message:
             return Progress(_bound_from_text(found[1]), _bound_from_text(found[2]), counts)
     except (InvalidRequestError, ValueError) as error:  # a number of thousands of digits is a ValueError
         raise FeedError(Rule.VALUE, str(error)) from None
-    raise FeedError(Rule.FORM, f"{shown(line)} is neither `update (record0, time0, +1)` nor `progress (time0, 1)`")
+    raise FeedError(Rule.FORM, f"{quoted(line)} is neither `update (record0, time0, +1)` nor `progress (time0, 1)`")
 
 
 def is_text(line: str) -> bool:

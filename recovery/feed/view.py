@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from changelog.base.errors import InvalidRequestError
 from recovery.feed.batch import FeedBatch
 from recovery.feed.messages import LONG_MAX, Json, Key, key_of
-from tiered.text import shown
+from tiered.text import quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class FeedView:
 
     def __init__(self, at: int | None = None) -> None:
         if at is not None and (type(at) is not int or not 0 <= at <= LONG_MAX):
-            raise InvalidRequestError(f"the time of a view is {shown(at)}, not an integer of 64 bits from 0")
+            raise InvalidRequestError(f"the time of a view is {quoted(at)}, not an integer of 64 bits from 0")
         self.frontier: tuple[int, ...] = (0,)
         self._at = at
         self._rows: dict[Key, ViewRecord] = {}

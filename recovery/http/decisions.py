@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from changelog.base.runtime import Runtime
-from recovery.hiding import without_names
+from recovery.redaction import redact_names
 from tiered.metadata import NS_PER_MS
 
 KEPT_MAX = 100
@@ -36,7 +36,7 @@ class Decision:
 
     def shown(self, now: float, *, names_of_objects: bool, known: Iterable[str | None] = ()) -> dict[str, object]:
         """Returns it as JSON. `known`: names of objects, besides its own, that its text may hold."""
-        text = self.text if names_of_objects else without_names(self.text, (*self.names, *known))
+        text = self.text if names_of_objects else redact_names(self.text, (*self.names, *known))
         return {
             "at_ms": self.wall_ms, "age_s": round(max(0.0, now - self.at), 1), "level": self.level, "event": self.event, "text": text,
             "times": self.times,

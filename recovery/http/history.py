@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
 from changelog.log import NOTE_BYTES_MAX, ChangeLog
-from tiered.text import shown
+from tiered.text import quoted
 
 NOTE = "history/recovery"
 VERSION = 1
@@ -166,7 +166,7 @@ def decode(raw: bytes) -> dict[int, Figures]:
     if not isinstance(value, dict):
         return {}
     if value.get("v") != VERSION:
-        raise CorruptRecordError(f"the note {NOTE} has version {shown(value.get('v'))}; this software reads version {VERSION}")
+        raise CorruptRecordError(f"the note {NOTE} has version {quoted(value.get('v'))}; this software reads version {VERSION}")
     points = value.get("points")
     return {each[0]: (each[1], each[2], each[3]) for each in points if _is_point(each)} if isinstance(points, list) else {}
 

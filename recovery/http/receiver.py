@@ -63,7 +63,7 @@ READING_S_MAX = 30.0
 """Seconds. The files of a store's feed take less than one."""
 READING_CPU_S_MAX = 60
 """After so many seconds of work on one file the system ends a process that reads, also if the receiver was killed."""
-PIECE_BYTES = 256 * 1024
+CHUNK_BYTES = 256 * 1024
 LINES = "application/jsonl"
 
 
@@ -79,7 +79,7 @@ def make_receiver(directory: str | Path, runtime: Runtime, hosts: Collection[str
         Route("/", receiver.generations), Route("/{folder}/", receiver.files), Route("/{folder}", receiver.files),
         Route("/{folder}/{name}", receiver.put, methods=["PUT"]), Route("/{folder}/{name}", receiver.file),
     ]  # fmt: skip
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _told, TieredError: _refused})
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _error_response, TieredError: _refused})
     app.router.redirect_slashes = False
     return Guarded(app, hosts, ("GET", "HEAD", "PUT"), "only GET, HEAD and PUT: what was received stays", "give another --listen")
 
@@ -148,11 +148,11 @@ class _Receiver:
             os.close(handle)
             raise
         headers = {"repr-digest": f"sha-256=:{digest}:", "content-length": str(size)}
-        return _FileResponse(self._pieces(handle, size), handle, headers, CONTENT_TYPES[suffix])
+        return _FileResponse(self._chunks(handle, size), handle, headers, CONTENT_TYPES[suffix])
 
-    async def _pieces(self, handle: int, size: int) -> AsyncIterator[bytes]:
-        for start in range(0, size, PIECE_BYTES):
-            yield await in_thread(partial(os.pread, handle, min(PIECE_BYTES, size - start), start), self._threads)
+    async def _chunks(self, handle: int, size: int) -> AsyncIterator[bytes]:
+        for start in range(0, size, CHUNK_BYTES):
+            yield await in_thread(partial(os.pread, handle, min(CHUNK_BYTES, size - start), start), self._threads)
 
     @asynccontextmanager
     async def _body(self, request: Request, bytes_max: int, advice: str) -> AsyncIterator[bytes]:
@@ -171,18 +171,18 @@ class _Receiver:
         """Receives the body into `body`, whose bytes count as taken then."""
         began = anyio.current_time()
         try:
-            async with aclosing(request.stream()) as pieces:
+            async with aclosing(request.stream()) as chunks:
                 while True:
                     with anyio.fail_at(began + GRACE_S + len(body) / BYTES_PER_S_MIN):
-                        piece = await anext(pieces, None)
-                    if piece is None:
+                        chunk = await anext(chunks, None)
+                    if chunk is None:
                         return
-                    if len(body) + len(piece) > bytes_max:
+                    if len(body) + len(chunk) > bytes_max:
                         raise _too_large(bytes_max, advice)
-                    if len(piece) > self._bytes_free:
+                    if len(chunk) > self._bytes_free:
                         raise HTTPException(503, "too many files are being received: send it again later", {"retry-after": "5"})
-                    self._bytes_free -= len(piece)
-                    body += piece
+                    self._bytes_free -= len(chunk)
+                    body += chunk
         except TimeoutError:
             raise HTTPException(408, f"the body came too slowly, {len(body)} bytes of it: send it faster") from None
         except ClientDisconnect:
@@ -247,11 +247,11 @@ def _digest_of(header: str) -> str:
 
 
 class _FileResponse(StreamingResponse):
-    """Sends an open file piece by piece, and closes it however that ends: whoever reads slowly holds no file in memory.
+    """Sends an open file chunk by chunk, and closes it however that ends: whoever reads slowly holds no file in memory.
     """
 
-    def __init__(self, pieces: AsyncIterator[bytes], handle: int, headers: dict[str, str], media_type: str) -> None:
-        super().__init__(pieces, headers=headers, media_type=media_type)
+    def __init__(self, chunks: AsyncIterator[bytes], handle: int, headers: dict[str, str], media_type: str) -> None:
+        super().__init__(chunks, headers=headers, media_type=media_type)
         self._handle = handle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -329,9 +329,9 @@ def _digest_and_size(handle: int, path: Path) -> tuple[str, int]:
     """The sha-256 as the header `Repr-Digest` tells it, and how many bytes it is of. Files here never change."""
     seen, size = sha256(), 0
     try:
-        while piece := os.pread(handle, PIECE_BYTES, size):
-            seen.update(piece)
-            size += len(piece)
+        while chunk := os.pread(handle, CHUNK_BYTES, size):
+            seen.update(chunk)
+            size += len(chunk)
     except OSError as error:
         raise UnavailableError(f"{path} cannot be read: {error.strerror}") from None
     return base64.b64encode(seen.digest()).decode(), size
@@ -341,7 +341,7 @@ def _lines(values: list[dict[str, object]]) -> Response:
     return Response("".join(f"{json.dumps(each)}\n" for each in values), media_type=LINES)
 
 
-async def _told(_: Request, error: Exception) -> Response:
+async def _error_response(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return PlainTextResponse(f"{error.detail}\n", error.status_code, error.headers)
 

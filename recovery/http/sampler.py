@@ -100,7 +100,7 @@ class Sampler:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._take)
             for name in self._questions:
-                tasks.start_soon(self._ask, name)
+                tasks.start_soon(self._sample, name)
         await self._exchange()
 
     @property
@@ -141,7 +141,7 @@ class Sampler:
         elif self._told.is_new(text_of(error)):
             _log_unforeseen(error)
 
-    async def _ask(self, name: str) -> None:
+    async def _sample(self, name: str) -> None:
         error, _ = await _tried(self._questions[name], ASK_BUDGET_S)
         answered = error is None or isinstance(error, CorruptRecordError)
         if error is not None and self.services[name].answers is not False:

@@ -13,15 +13,15 @@ from typing import Any, Protocol
 from changelog.base.events import text_of
 from changelog.base.runtime import Runtime
 from recovery.commands import TIERED, typed
-from recovery.hiding import without_names
 from recovery.http.decisions import Decisions
 from recovery.http.own import memory_bytes
 from recovery.http.sampler import EVERY_S, Reach, Sampler
 from recovery.outages import Outage, Outages
+from recovery.redaction import redact_names
+from recovery.status.advice import away_sentence
 from recovery.status.as_json import as_json, verdict_json
 from recovery.status.feed import FeedState
 from recovery.status.known import SERVICES, UNKNOWN, StatusLevel
-from recovery.status.words import away_sentence
 from tiered.settings import Settings
 
 
@@ -181,7 +181,7 @@ class ServerView:
         return self.settings.daemon.show_objects
 
     def _hidden(self, text: str) -> str:
-        return text if self._names_shown else without_names(text)
+        return text if self._names_shown else redact_names(text)
 
     def _reach(self, reach: Reach, now: float) -> Mapping[str, Any]:
         error = None if reach.error is None else self._hidden(reach.error)

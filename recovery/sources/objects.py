@@ -25,8 +25,8 @@ from recovery.sources.columns import Row, us_of
 from tiered.metadata import NS_PER_S, Expiration, Metadata, TimeToIdle, TimeToLive, is_expired
 from tiered.object_id import ObjectId, revision_of
 from tiered.protocol.backends import BlobHead, CorruptRow, Inline, ListsHeads, ScannedRow, Tiers, Tombstone
-from tiered.protocol.concurrent import each
-from tiered.protocol.retry import ask
+from tiered.protocol.concurrent import map_concurrently
+from tiered.protocol.retry import retry_read
 from tiered.stored import Tier
 
 ROWS_PAGE = 5000
@@ -54,7 +54,7 @@ async def read_objects(
     `blobs`: whether the blobs of large objects are asked for; without, what only they tell is null.
     """
     read_ns = runtime.wall_ns()
-    page = await ask(partial(tiers.high_volume.scan, "", start, limit, end), runtime, READ_BUDGET_S)
+    page = await retry_read(partial(tiers.high_volume.scan, "", start, limit, end), runtime, READ_BUDGET_S)
     faults = {row.path: row.fault for row in page.corrupt}
     paths = {row.path for row in page.rows}
     found: list[Row] = [_damaged(row, read_ns) for row in page.corrupt if row.path not in paths]
@@ -65,7 +65,7 @@ async def read_objects(
     doubtful = [row for row in sound if _is_doubtful(row, heads, blobs)]
     left = set(map(id, doubtful))
     found += [_row(row, heads.get(row.target or ""), read_ns) for row in sound if id(row) not in left]
-    found += filter(None, await each(partial(reading.look_again, blobs=blobs), doubtful, AT_ONCE) if doubtful else ())
+    found += filter(None, await map_concurrently(partial(reading.look_again, blobs=blobs), doubtful, AT_ONCE) if doubtful else ())
     found.sort(key=_path)
     return ObjectsPage(found, page.next_start)
 
@@ -86,7 +86,7 @@ class _Reading:
             if len(some) < HEADS_LISTED_MIN:
                 break
             try:
-                found |= await ask(partial(blobs.heads, some), self._runtime, READ_BUDGET_S)
+                found |= await retry_read(partial(blobs.heads, some), self._runtime, READ_BUDGET_S)
             except (ConfigurationError, InvalidRequestError):  # who may not list may still look at each
                 break
         return found
@@ -101,7 +101,7 @@ class _Reading:
                 missing = row.target
             for _ in range(LOOKS_MAX):
                 read_ns = self._runtime.wall_ns()
-                state = (await ask(partial(self._tiers.high_volume.read, row.path), self._runtime, READ_BUDGET_S)).state
+                state = (await retry_read(partial(self._tiers.high_volume.read, row.path), self._runtime, READ_BUDGET_S)).state
                 if state is None:
                     return None
                 row = _scanned(row.path, state)
@@ -120,7 +120,7 @@ class _Reading:
         return _row(row, None, self._read_ns, f"it was overwritten {LOOKS_MAX} times while it was being read")
 
     async def _head(self, name: str) -> BlobHead | None:
-        return await ask(partial(self._tiers.long_term.head, name), self._runtime, READ_BUDGET_S)
+        return await retry_read(partial(self._tiers.long_term.head, name), self._runtime, READ_BUDGET_S)
 
 
 def _is_doubtful(row: ScannedRow, heads: Mapping[str, BlobHead], blobs: bool) -> bool:

@@ -33,7 +33,7 @@ from recovery.sources.columns import BLOBS, CHANGES, OBJECTS, TOMBSTONES, Row, u
 from recovery.sources.objects import read_objects
 from tiered.object_id import ObjectPrefix
 from tiered.open import Backends, open_backends
-from tiered.protocol.retry import ask
+from tiered.protocol.retry import retry_read
 from tiered.settings import Settings
 
 PAGE = 10_000
@@ -190,6 +190,6 @@ def rows(table: str, settings: str, part: TablePartition) -> Iterator[list[Row]]
     ) as backends:
         start: str | bytes | None = part.start
         while start is not None:
-            page, start = portal.call(ask, partial(read, backends, start, part), runtime, READ_BUDGET_S)
+            page, start = portal.call(retry_read, partial(read, backends, start, part), runtime, READ_BUDGET_S)
             if page:
                 yield page

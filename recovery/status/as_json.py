@@ -8,13 +8,13 @@ from typing import Any
 
 from recovery.commands import TIERED, typed
 from recovery.dangling import LostReads
-from recovery.hiding import HIDDEN, without_names
 from recovery.last_audit import LastAudit
+from recovery.redaction import HIDDEN, redact_names
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.verdict import SourceVerdict
+from recovery.status.advice import advice, headline, orders
 from recovery.status.feed import FeedSink, FeedStatus
 from recovery.status.known import AGES_S, SourceStatus, Status, StuckEntry
-from recovery.status.words import advice, headline, orders
 from tiered.metadata import NS_PER_MS
 
 COLUMNS = (
@@ -40,7 +40,7 @@ def as_json(status: Status, *, show_objects: bool = True, tiered: str = TIERED) 
         "store": {"kind": status.store.kind, "name": status.store.name, "durable": status.durable, "answers": status.answers},
         "sources": {name: _source_json(source) for name, source in status.sources.items()},
         "entries": {
-            "by_standing": {each.name: number for each, number in entries.by_standing.items()},
+            "by_state": {each.name: number for each, number in entries.by_state.items()},
             "by_age": {each.name: list(ages) for each, ages in entries.by_age.items()},
             "ages_s": list(AGES_S), "undated": entries.undated,
             "oldest_age_s": entries.oldest_age_s, "oldest_id": entries.oldest_id,
@@ -101,7 +101,7 @@ def _lost_reads_json(lost: LostReads, show_objects: bool) -> dict[str, Any]:
 def feed_json(feed: FeedStatus, *, show_objects: bool = True) -> dict[str, Any]:
     """Returns what is known of the change feed as plain JSON."""
     def shown(text: str) -> str:
-        return text if show_objects else without_names(text)
+        return text if show_objects else redact_names(text)
 
     checkpoint, kept = feed.checkpoint, feed.kept
     scan = None if checkpoint is None else checkpoint.scan

@@ -20,7 +20,7 @@ from recovery.feed.writer.source import RetainedEntries, count_kept
 from recovery.statistics.verdict import SourceState, SourceVerdict
 from tiered.protocol.feed_off import FeedOffNotice, read_notices
 from tiered.settings import FeedSettings, Settings
-from tiered.text import shown
+from tiered.text import quoted
 
 YOUNG_PERIODS = 3
 """A frontier is young if it is no older than so many times `feed.progress_every_s`, and `YOUNG_S` seconds."""
@@ -217,7 +217,7 @@ def judge(feed: FeedStatus, settings: FeedSettings, source: SourceOfFeed | None,
         return FeedState.NO_WRITER, "No writer has ever begun it."
     if checkpoint.store != feed.store:
         return FeedState.STALLED, (
-            f"It is the feed of the store {shown(checkpoint.store)}, and this store is {shown(feed.store)}:"
+            f"It is the feed of the store {quoted(checkpoint.store)}, and this store is {quoted(feed.store)}:"
             " check the settings, or begin a new generation."
         )
     if checkpoint.closed:
@@ -288,7 +288,7 @@ def _reasons(failing: Iterable[FeedSink]) -> str:
 
 
 def _off(notices: Sequence[FeedOffNotice], now_ms: int) -> str:
-    working = [shown(notice.process) for notice in notices if not notice.is_over(now_ms)]
+    working = [quoted(notice.process) for notice in notices if not notice.is_over(now_ms)]
     if working:
         others = f", and {len(working) - 1:,} others" if working[1:] else ""
         return f"A process works with the feed off, so no progress is published: set feed.enabled there ({working[0]}{others})."

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from changelog.lease import Standing
+from changelog.lease import EntryState
 from recovery.dangling import LostReads
-from recovery.hiding import without_names
 from recovery.last_audit import Audits, LastAudit
 from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM
+from recovery.redaction import redact_names
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import RECOVERY
 from recovery.statistics.verdict import SourceState, SourceVerdict
@@ -33,8 +33,8 @@ DISK_FULL_BYTES = 2 << 20
 AGES_S = (60.0, 600.0, 3600.0, 86_400.0)
 """The bounds of the classes of age, in seconds. There is one class more than bounds."""
 
-DUE = (Standing.CLAIMABLE, Standing.EXHAUSTED, Standing.UNREADABLE)
-"""Entries of these standings are work for recovery, now."""
+DUE = (EntryState.CLAIMABLE, EntryState.EXHAUSTED, EntryState.UNREADABLE)
+"""Entries of these states are work for recovery, now."""
 
 UNKNOWN = SourceVerdict(SourceState.UNKNOWN)
 
@@ -96,16 +96,16 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class CountedEntries:
-    """The entries that were counted, by standing, and in each standing by class of age (`AGES_S`).
+    """The entries that were counted, by state, and in each state by class of age (`AGES_S`).
 
     `complete`: all were counted. Otherwise there are more, or the changelog did not answer. `oldest_age_s`: the age of
     the oldest change that is neither stuck nor kept, by the clock of the machine that made it. `undated`: entries whose
-    key tells no age; they are in `by_standing`, and in no class of age. Both mappings are empty if nothing could be
+    key tells no age; they are in `by_state`, and in no class of age. Both mappings are empty if nothing could be
     read.
     """
 
-    by_standing: Mapping[Standing, int] = field(default_factory=dict)
-    by_age: Mapping[Standing, tuple[int, ...]] = field(default_factory=dict)
+    by_state: Mapping[EntryState, int] = field(default_factory=dict)
+    by_age: Mapping[EntryState, tuple[int, ...]] = field(default_factory=dict)
     undated: int = 0
     oldest_age_s: float | None = None
     oldest_id: str | None = None
@@ -115,7 +115,7 @@ class CountedEntries:
     @property
     def due(self) -> int:
         """How many of the counted entries are work for recovery now."""
-        return sum(self.by_standing.get(each, 0) for each in DUE)
+        return sum(self.by_state.get(each, 0) for each in DUE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class StuckEntry:
         """The error, with "…" for each name. An error about an entry that cannot be read may quote anything from it."""
         if self.object is None:
             return "the entry cannot be read"
-        return without_names(self.error, self.names)
+        return redact_names(self.error, self.names)
 
     @property
     def command(self) -> str:

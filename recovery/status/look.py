@@ -23,7 +23,7 @@ import anyio
 from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId, Entry, Unreadable
-from changelog.lease import Standing, standing
+from changelog.lease import EntryState, entry_state
 from changelog.log import ChangeLog
 from recovery.dangling import LostReads, look_at_lost_reads
 from recovery.entries import PAGE
@@ -108,31 +108,31 @@ class _StoreLook:
 
         async def read_feed() -> None:
             nonlocal judged
-            judged = await look_at_feed(self._ask, self._log, self._settings, self._runtime)
+            judged = await look_at_feed(self._call, self._log, self._settings, self._runtime)
 
         async def read_source(name: str) -> None:
             if (found := await self._source(name)) is not None:
                 sources[name] = found
 
         async def read_a_row() -> None:
-            await self._ask(A_ROW, partial(self._tiers.high_volume.read, NO_OBJECT))
+            await self._call(A_ROW, partial(self._tiers.high_volume.read, NO_OBJECT))
 
         async def read_a_blob() -> None:
-            await self._ask("a blob", partial(self._tiers.long_term.head, NO_OBJECT))
+            await self._call("a blob", partial(self._tiers.long_term.head, NO_OBJECT))
 
         async def read_presences() -> None:
             nonlocal presences
-            presences = await self._ask("the presence of daemons", self._log.presences)
+            presences = await self._call("the presence of daemons", self._log.presences)
 
         async def read_audit() -> None:
             nonlocal audits
-            audits = await self._ask("the results of the audits", lambda: read_audits(self._log))
+            audits = await self._call("the results of the audits", lambda: read_audits(self._log))
 
         async def read_lost() -> None:
             nonlocal lost_reads
             await read_audit()
             look = partial(look_at_lost_reads, self._tiers, self._log, self._runtime, audits)
-            lost_reads = await self._ask(LOST_READS, look)
+            lost_reads = await self._call(LOST_READS, look)
             if lost_reads is not None and lost_reads.not_looked_at:
                 self._unread.setdefault(lost_reads.reason, []).append(LOST_READS)
 
@@ -165,7 +165,7 @@ class _StoreLook:
             yield f"{listed} could not be read: {reason}"
         yield from self._problems
 
-    async def _ask(self, what: str, call: Callable[[], Awaitable[Answer]]) -> Answer | None:
+    async def _call(self, what: str, call: Callable[[], Awaitable[Answer]]) -> Answer | None:
         """Asks, for `ANSWER_S` seconds at most. None: there was no answer, and the problem is noted."""
         service = SERVICE_OF.get(what, CHANGELOG)
         try:
@@ -183,7 +183,7 @@ class _StoreLook:
     async def _time_ms(self) -> int:
         """Returns the service's time (Unix ms). If it does not answer, this machine's, and that is noted."""
         here_ns = self._runtime.wall_ns()
-        there_ns = await self._ask(THE_CLOCK, self._tiers.long_term.now_ns)
+        there_ns = await self._call(THE_CLOCK, self._tiers.long_term.now_ns)
         if there_ns is None:
             self._problems.append("ages are by this machine's clock")
             return here_ns // NS_PER_MS
@@ -194,7 +194,7 @@ class _StoreLook:
 
     async def _source(self, name: str) -> SourceStatus | None:
         """Reads the statistics of a source. None: nobody has reported, or they cannot be read."""
-        found = await self._ask(f"the statistics of {name}", lambda: read_statistics(self._log, name))
+        found = await self._call(f"the statistics of {name}", lambda: read_statistics(self._log, name))
         if found is None or not found.at_ms:
             return None
         sampled_ms = found.samples[-1][0] if found.samples else 0
@@ -230,7 +230,7 @@ class _StoreLook:
     async def _read_pages(self, scan: _Scan, *, stuck_only: bool) -> None:
         began, seen, start = self._runtime.monotonic(), 0, ""
         while seen < COUNT_MAX and self._runtime.monotonic() - began < COUNT_S:
-            page = await self._ask("the changelog", partial(self._log.entries, start, PAGE, stuck_only=stuck_only))
+            page = await self._call("the changelog", partial(self._log.entries, start, PAGE, stuck_only=stuck_only))
             if page is None:
                 return
             seen += len(page.entries)
@@ -285,9 +285,9 @@ class _Scan:
         self.complete = False
         self._rules = (now_ms, round(settings.lease.expiry_s * 1000), settings.recovery.attempts_max)
         self._now_ms = now_ms
-        self._ages = {each: [0] * (len(AGES_S) + 1) for each in Standing}
-        self._counts = dict.fromkeys(Standing, 0)
-        self._undated = dict.fromkeys(Standing, 0)
+        self._ages = {each: [0] * (len(AGES_S) + 1) for each in EntryState}
+        self._counts = dict.fromkeys(EntryState, 0)
+        self._undated = dict.fromkeys(EntryState, 0)
         self._oldest: tuple[int, str] | None = None
         self._stuck: list[StuckEntry] = []
         self._stuck_only = self._stuck_complete = False
@@ -295,8 +295,8 @@ class _Scan:
     def begin_stuck(self) -> None:
         """Begins a second scan, of the stuck entries alone."""
         self._stuck_only = True
-        self._counts[Standing.PARKED], self._undated[Standing.PARKED] = 0, 0
-        self._ages[Standing.PARKED] = [0] * (len(AGES_S) + 1)
+        self._counts[EntryState.PARKED], self._undated[EntryState.PARKED] = 0, 0
+        self._ages[EntryState.PARKED] = [0] * (len(AGES_S) + 1)
         self._stuck = []
 
     def take(self, entries: Sequence[Entry | Unreadable]) -> None:
@@ -309,7 +309,7 @@ class _Scan:
         self.complete = self.complete or not self._stuck_only
 
     def _take(self, entry: Entry | Unreadable) -> None:
-        where = standing(entry, *self._rules)
+        where = entry_state(entry, *self._rules)
         self._counts[where] += 1
         created_ms = _created_ms(entry)
         if created_ms is None:
@@ -317,16 +317,16 @@ class _Scan:
         else:
             age_s = max(0.0, (self._now_ms - created_ms) / 1000)
             self._ages[where][bisect_right(AGES_S, age_s)] += 1
-            if where not in (Standing.PARKED, Standing.KEPT) and (self._oldest is None or created_ms < self._oldest[0]):
+            if where not in (EntryState.PARKED, EntryState.KEPT) and (self._oldest is None or created_ms < self._oldest[0]):
                 self._oldest = created_ms, _id(entry)
-        if where is Standing.PARKED and len(self._stuck) < STUCK_LISTED_MAX:
+        if where is EntryState.PARKED and len(self._stuck) < STUCK_LISTED_MAX:
             self._stuck.append(_stuck_entry(entry))
 
     def entries(self) -> CountedEntries:
         if not self.answered:
             return CountedEntries()
         return CountedEntries(
-            by_standing=dict(self._counts), by_age={each: tuple(ages) for each, ages in self._ages.items()},
+            by_state=dict(self._counts), by_age={each: tuple(ages) for each, ages in self._ages.items()},
             undated=sum(self._undated.values()),
             oldest_age_s=None if self._oldest is None else max(0.0, (self._now_ms - self._oldest[0]) / 1000),
             oldest_id=None if self._oldest is None else self._oldest[1],
@@ -336,7 +336,7 @@ class _Scan:
     def stuck(self) -> StuckEntries:
         if not self.answered:
             return StuckEntries()
-        return StuckEntries(self._counts[Standing.PARKED], self._stuck_complete, tuple(self._stuck))
+        return StuckEntries(self._counts[EntryState.PARKED], self._stuck_complete, tuple(self._stuck))
 
 
 def _created_ms(entry: Entry | Unreadable) -> int | None:

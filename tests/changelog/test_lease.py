@@ -1,4 +1,4 @@
-"""The lease rules as tables: every combination of facts has exactly one standing."""
+"""The lease rules as tables: every combination of facts has exactly one state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from changelog.change import Change, ChangeId, Entry, Stuck, Unreadable
-from changelog.lease import SET_BACK_MS, Lease, Renewal, Standing, is_stale, standing
+from changelog.lease import SET_BACK_MS, EntryState, Lease, Renewal, entry_state, is_stale
 
 EXPIRY_MS = 30_000
 NOW_MS = 1_700_000_000_000
@@ -25,15 +25,15 @@ SILENT = ("silent", "far ahead")
 CLEANUPS = {"none": None, "past": NOW_MS - 1, "now": NOW_MS, "ahead": NOW_MS + 1}
 
 
-def expected(parked: bool, owned: bool, heartbeat: str, cleanup: str, failures: int) -> Standing:
+def expected(parked: bool, owned: bool, heartbeat: str, cleanup: str, failures: int) -> EntryState:
     """The rules in words: parked before all; an owner who beats holds it; then the grace; then the attempts."""
     if parked:
-        return Standing.PARKED
+        return EntryState.PARKED
     if owned and heartbeat not in SILENT:
-        return Standing.HELD
+        return EntryState.HELD
     if cleanup == "ahead":
-        return Standing.WAITING
-    return Standing.EXHAUSTED if failures >= ATTEMPTS_MAX else Standing.CLAIMABLE
+        return EntryState.WAITING
+    return EntryState.EXHAUSTED if failures >= ATTEMPTS_MAX else EntryState.CLAIMABLE
 
 
 @pytest.mark.parametrize(("parked", "owned", "heartbeat", "cleanup"), list(product([False, True], [False, True], HEARTBEATS, CLEANUPS)))
@@ -42,18 +42,18 @@ def test_every_entry_has_one_standing(parked: bool, owned: bool, heartbeat: str,
         entry = Entry(
             CHANGE, CHANGE.id.row_key(), "me" if owned else "", attempt, CLEANUPS[cleanup], HEARTBEATS[heartbeat], STUCK if parked else None
         )
-        assert standing(entry, NOW_MS, EXPIRY_MS, ATTEMPTS_MAX) is expected(parked, owned, heartbeat, cleanup, attempt), attempt
+        assert entry_state(entry, NOW_MS, EXPIRY_MS, ATTEMPTS_MAX) is expected(parked, owned, heartbeat, cleanup, attempt), attempt
 
 
 @pytest.mark.parametrize("entry", [ENTRY_KEPT, Unreadable("~changelog/x", b"", "why", kept_ms=1)], ids=["readable", "unreadable"])
 def test_what_is_kept_for_the_change_feed_is_nobodys_work_however_old_it_is(entry: Entry | Unreadable) -> None:
-    assert standing(entry, NOW_MS, EXPIRY_MS, ATTEMPTS_MAX) is Standing.KEPT
-    assert standing(replace(entry, stuck=STUCK), NOW_MS, EXPIRY_MS, ATTEMPTS_MAX) is Standing.PARKED
+    assert entry_state(entry, NOW_MS, EXPIRY_MS, ATTEMPTS_MAX) is EntryState.KEPT
+    assert entry_state(replace(entry, stuck=STUCK), NOW_MS, EXPIRY_MS, ATTEMPTS_MAX) is EntryState.PARKED
 
 
-@pytest.mark.parametrize(("stuck", "verdict"), [(None, Standing.UNREADABLE), (STUCK, Standing.PARKED)])
-def test_what_cannot_be_read_is_to_be_parked_once(stuck: Stuck | None, verdict: Standing) -> None:
-    assert standing(Unreadable("~changelog/x", b"", "why", stuck), NOW_MS, EXPIRY_MS, ATTEMPTS_MAX) is verdict
+@pytest.mark.parametrize(("stuck", "verdict"), [(None, EntryState.UNREADABLE), (STUCK, EntryState.PARKED)])
+def test_what_cannot_be_read_is_to_be_parked_once(stuck: Stuck | None, verdict: EntryState) -> None:
+    assert entry_state(Unreadable("~changelog/x", b"", "why", stuck), NOW_MS, EXPIRY_MS, ATTEMPTS_MAX) is verdict
 
 
 @pytest.mark.parametrize(("heartbeat", "stale"), [(name, name in SILENT) for name in HEARTBEATS])

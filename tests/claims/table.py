@@ -12,9 +12,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-WORDS, FEED, LINES, KNOWN = (f"recovery/{name}.py" for name in ("status/words", "status/feed", "cli/status_lines", "status/known"))
+WORDS, FEED, LINES, KNOWN = (f"recovery/{name}.py" for name in ("status/advice", "status/feed", "cli/status_lines", "status/known"))
 VIEW, NOTE, PACE, NO_FEED = (f"recovery/{name}.py" for name in ("http/view", "last_audit", "statistics/verdict", "cli/feed_status"))
-AUDIT, KINDS, DOUBTS, DELETE = (f"recovery/{name}.py" for name in ("audit/words", "audit/verdicts", "audit/conclusion", "cli/audit/delete"))
+AUDIT, KINDS, DOUBTS, DELETE = (
+    f"recovery/{name}.py" for name in ("audit/run_verdict", "audit/finding_classes", "audit/conclusion", "cli/audit/delete")
+)
 STATUS, COMMANDS, FEEDS = (f"recovery/cli/{name}.py" for name in ("status", "app", "feed"))
 BUCKET, DIRECTORY, TABLES, FINDINGS = (f"tiered/provision/{name}.py" for name in ("bucket", "directory", "tables", "findings"))
 SHOW, ALERTS = "recovery/audit/show.py", "alert"
@@ -218,10 +220,10 @@ CLAIMS = (
                 ", of those",
                 "the age of",
                 ", caught up in",
-                "{} ahead of the clock",
                 "{} old{}",
                 "{}: {} {} dealt",
-            )
+            ),
+            "recovery/display.py": ("{} ahead of the clock",),
         },
         ("daemons_do_nothing", "backlog_grows"),
         (
@@ -296,6 +298,7 @@ CLAIMS = (
                 "feed.enabled is not set",
                 "{}. A sink does not",
             ),
+
             LINES: ("complete up to", "generation {}", "a pass over all rows", "has all up to", "{}{}; at most"),
             NO_FEED: ("There is no change feed", "exit code 0"),
         },
@@ -405,7 +408,7 @@ CLAIMS = (
             )
         },
         ("payload_rotten", "audited_narrowly", "audited_with_a_mistyped_scope", "row_damaged_and_audited"),
-        (f"{OF_AUDIT}words.py::test_nothing_is_claimed_of_payloads_that_nobody_read_and_of_names_nobody_looked_at",),
+        (f"{OF_AUDIT}run_verdict.py::test_nothing_is_claimed_of_payloads_that_nobody_read_and_of_names_nobody_looked_at",),
     ),
     Claim(
         "audit: DATA LOSS",
@@ -574,7 +577,7 @@ CLAIMS = (
         ("lost_and_audited", "row_damaged_and_audited"),
         (
             f"{OF_AUDIT}planted.py::test_everything_that_was_planted_is_found_and_nothing_else_however_it_is_cut",
-            f"{OF_AUDIT}verdicts.py::test_a_blob_is_an_orphan_exactly_where_nothing_speaks_for_it",
+            f"{OF_AUDIT}finding_classes.py::test_a_blob_is_an_orphan_exactly_where_nothing_speaks_for_it",
             "tests/production/test_two_stores_in_one_bucket.py::test_blobs_of_another_store_in_the_bucket_were_called_orphans_and_deleted",
         ),
     ),

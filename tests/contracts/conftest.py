@@ -2,7 +2,7 @@
 
 Bigtable's and GCS's run on their emulators, and on asyncio only, as `grpc.aio` and aiohttp do. On `MemoryBigtable`
 (`bigtable-memory`) the same adapters run in any loop. In trio they run in virtual time, as in the simulation, and with
-answers that are cut into small pieces.
+answers that are cut into small chunks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trio.testing import MockClock
 
 from changelog.base.runtime import Runtime
 from changelog.bigtable.channel import BigtableTable, set_cell
-from changelog.bigtable.log import BigTableChangeLog
+from changelog.bigtable.log import BigtableChangeLog
 from changelog.change import ChangeId
 from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
@@ -198,11 +198,11 @@ async def changelog(request: pytest.FixtureRequest, anyio_backend: object, runti
         yield TELEMETRY.observe(Tiers(SimulatedRows(runtime), SimulatedBlobs(runtime)), SimulatedChangeLog(runtime), runtime)[1]
         return
     if request.param == "bigtable-memory":
-        yield BigTableChangeLog(memory_table(runtime), runtime)
+        yield BigtableChangeLog(memory_table(runtime), runtime)
         return
     if request.param == "bigtable":
         async with request.getfixturevalue("fresh_table")() as table:
-            yield BigTableChangeLog(table, runtime)
+            yield BigtableChangeLog(table, runtime)
         return
     async with Database.open(tmp_path / "tiered.db", runtime) as database:
         yield SqliteChangeLog(database, runtime)
@@ -250,7 +250,7 @@ async def planted(log: ChangeLog, key: str, raw: bytes) -> None:
             await database.write(lambda connection: connection.execute("INSERT INTO changes VALUES (?, ?, ?, NULL)", (key, raw, now_ms)))
         case SimulatedChangeLog(stored=stored):
             stored[key] = StoredEntry(raw, now_ms)
-        case BigTableChangeLog(_table=table):
+        case BigtableChangeLog(_table=table):
             # What nobody owns is dated 0 there, by whatever software.
             beaten_us = 0 if b'"owner":""' in raw else now_ms * 1000
             await table.mutate(key.encode(), set_cell("fc", b"c", raw, beaten_us))

@@ -32,7 +32,7 @@ import tiered.protocol.finishing
 from changelog.base.errors import UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, Channel, either, insecure_channel, set_cell
-from changelog.bigtable.log import BigTableChangeLog
+from changelog.bigtable.log import BigtableChangeLog
 from changelog.change import ChangeId
 from changelog.log import KeyRange
 from emulators.adapter_world import AdapterWorld
@@ -644,7 +644,7 @@ STALE: dict[str, tuple[str, str, WireMode | CallFault]] = {
 """How each kind of stale entry comes about: the scenario, and where its writer dies."""
 
 
-class OneEntry(BigTableChangeLog):
+class OneEntry(BigtableChangeLog):
     """The log as far as one entry goes: recoverers that are to have a fault meet only the entry that is theirs."""
 
     def __init__(self, table: BigtableTable, key: str) -> None:

@@ -20,13 +20,13 @@ import pytest
 
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import SERVER_TIME, BigtableTable, set_cell
-from changelog.bigtable.log import FAMILY, BigTableChangeLog
+from changelog.bigtable.log import FAMILY, BigtableChangeLog
 from changelog.change import Change, ChangeId
 from changelog.log import ChangeLog, Collects
 from changelog.sqlite.log import Database, SqliteChangeLog
 from emulators.gcs.server import GcsEmulator
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
-from recovery.audit.verdicts import FindingClass
+from recovery.audit.finding_classes import FindingClass
 from tiered.bigtable.rows import BigtableRows
 from tiered.embedded.blobs import FileBlobs
 from tiered.embedded.file import path_of
@@ -202,7 +202,7 @@ class EmulatedGround(AuditGround):
     """Rows and log share a table, as they may."""
 
     def __init__(self, clock: SetRuntime, table: BigtableTable, blobs: GcsBlobs, server: GcsEmulator) -> None:
-        super().__init__(clock, Tiers(BigtableRows(table, clock), blobs), BigTableChangeLog(table, clock))
+        super().__init__(clock, Tiers(BigtableRows(table, clock), blobs), BigtableChangeLog(table, clock))
         self.table = table
         self._server = server
 

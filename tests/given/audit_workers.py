@@ -16,8 +16,8 @@ from pathlib import Path
 
 from recovery.audit import sweep, work
 from recovery.audit.finding import Finding, Summary
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.ledger import FINDINGS, RunDirectory
-from recovery.audit.verdicts import FindingClass
 from recovery.audit.work import Job, PartResult, carry_out
 
 ODD_ONE = 2
@@ -60,7 +60,7 @@ def write_a_finding(job: Job, number: int) -> PartResult:
     """Writes the file of a part with one finding. `findings`: how many modules of pandas that took."""
     directory = RunDirectory.open(job.directory)
     directory.files.make(FINDINGS)
-    with directory.writer(job.run, job.pieces[number]) as file:
+    with directory.writer(job.run, job.partitions[number]) as file:
         file.add([Finding(FindingClass.ORPHAN, "a/objects/b", None, None, 1, 2, None, 3, "", 4, 5, 6, None)])
         file.commit(Summary())
     return PartResult(number, names=file.written, findings=len([name for name in sys.modules if name.partition(".")[0] == "pandas"]))
@@ -108,7 +108,7 @@ def die_in_the_middle(job: Job, number: int) -> PartResult:
 def in_small_parts(job: Job, number: int) -> PartResult:
     """An audit whose windows hold one name, and whose parts hold two."""
     setattr(work, "audit_until", partial(sweep.audit_until, window_names=1))  # noqa: B010
-    return carry_out(replace(job, piece_names=2), number)
+    return carry_out(replace(job, partition_names=2), number)
 
 
 def on_another_machine(job: Job, number: int) -> PartResult:

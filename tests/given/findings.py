@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from recovery.audit.finding import Finding, Summary, Tally
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff, Manifest
-from recovery.audit.tiles import Partition
-from recovery.audit.verdicts import FindingClass
+from recovery.audit.partitions import Partition
 
 RUN = "0190aaaa-0000-7000-8000-000000000001"
 NOW_NS = 1_790_000_000_123_456_000
@@ -41,7 +41,7 @@ def manifest(**facts: Any) -> Manifest:
     return MANIFEST.model_copy(update=facts)
 
 
-def piece(number: int) -> Partition:
+def partition(number: int) -> Partition:
     """The first part of a range. Whether it fits the run's ranges is no matter to the ledger."""
     return Partition(number, Bounds(start="", end=None))
 
@@ -49,7 +49,7 @@ def piece(number: int) -> Partition:
 def write(directory: RunDirectory, number: int, *findings: Finding, run: str = RUN, summary: Summary = SUMMARY) -> Path:
     told = directory.read_manifest()
     ranges = () if told is None else told.ranges
-    part = Partition(number, ranges[number]) if number < len(ranges) else piece(number)
+    part = Partition(number, ranges[number]) if number < len(ranges) else partition(number)
     with directory.writer(run, part) as file:
         file.add(findings)
         file.commit(summary)

@@ -14,8 +14,8 @@ from uuid import UUID
 
 from changelog.change import LOG_PREFIX, Change, ChangeId
 from recovery.audit.finding import NO_USECASE
+from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Cutoff
-from recovery.audit.verdicts import FINDINGS, FindingClass
 from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, AuditGround
 from tiered.metadata import NS_PER_MS
 

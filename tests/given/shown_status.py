@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from changelog.base.runtime import SystemRuntime
-from changelog.lease import Standing
+from changelog.lease import EntryState
 from changelog.log import ChangeLog
 from recovery.feed.writer.checkpoint import Checkpoint
 from recovery.feed.writer.source import RetainedEntries
@@ -71,7 +71,7 @@ def healthy() -> Status:
             "audit": SourceStatus(audit, {}, SourceVerdict(SourceState.UNKNOWN)),
         },
         entries=CountedEntries(
-            dict.fromkeys(Standing, 0) | {Standing.HELD: 14}, dict.fromkeys(Standing, (0, 0, 0, 0, 0)), 0, 5.0, STUCK_ID, 14, True
+            dict.fromkeys(EntryState, 0) | {EntryState.HELD: 14}, dict.fromkeys(EntryState, (0, 0, 0, 0, 0)), 0, 5.0, STUCK_ID, 14, True
         ),
         stuck=StuckEntries(0, True), daemons=[Daemon("recovery-3f9c0a1b2c3d4e5f", 1.2, True), Daemon("recovery-gone", 4000.0, False),
         Daemon("recovery-ended", 5000.0, False, True)],

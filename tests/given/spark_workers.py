@@ -14,15 +14,15 @@ from pathlib import Path
 
 import recovery
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.tiles import Partition
+from recovery.audit.partitions import Partition
 from recovery.audit.work import Job, PartResult
 
 
 def job_in(directory: Path, ranges: int) -> Job:
     names = [f"{number:03}" for number in range(1, ranges)]
     bounds = (Bounds(start=start, end=end) for start, end in zip(["", *names], [*names, None], strict=True))
-    pieces = tuple(Partition(number, each) for number, each in enumerate(bounds))
-    return Job(str(directory), "run", "{}", pieces, Cutoff(as_of_ns=1, grace_s=3600.0))
+    chunks = tuple(Partition(number, each) for number, each in enumerate(bounds))
+    return Job(str(directory), "run", "{}", chunks, Cutoff(as_of_ns=1, grace_s=3600.0))
 
 
 def marked(job: Job, number: int) -> bool:

@@ -20,7 +20,7 @@ STATUS: dict[str, Any] = {
             "verdict": {"kind": "catching up", "inflow_per_s": 1.0, "drain_per_s": 3.0, "caught_up_in_s": 10.0}, "regressions": 4,
         },
     },
-    "entries": {"by_standing": {"HELD": 3, "PARKED": 1}, "oldest_age_s": 77.5, "counted": 4, "complete": True},
+    "entries": {"by_state": {"HELD": 3, "PARKED": 1}, "oldest_age_s": 77.5, "counted": 4, "complete": True},
     "stuck": {
         "count": 1,
         "entries": [{

@@ -11,7 +11,7 @@ import pytest
 
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, set_cell
-from changelog.bigtable.log import BigTableChangeLog
+from changelog.bigtable.log import BigtableChangeLog
 from changelog.change import Change, ChangeId, Entry
 from emulators.world.services import SimulatedBlobs
 from recovery.loop import RecoveryLoop
@@ -54,7 +54,7 @@ class CorruptWorld:
         self.table = table
         self.blobs = SimulatedBlobs(RUNTIME)
         self.tiers = Tiers(BigtableRows(table, RUNTIME), self.blobs)
-        self.log = BigTableChangeLog(table, RUNTIME)
+        self.log = BigtableChangeLog(table, RUNTIME)
 
     def store(self) -> TieredStorage:
         return TieredStorage(self.tiers, self.log, RUNTIME, SETTINGS)

@@ -118,7 +118,7 @@ async def test_an_object_lives_in_both_tiers_and_dies_whatever_its_key(settings:
 
 
 async def test_a_payload_of_unknown_size_goes_through_a_session_and_one_that_breaks_leaves_nothing(settings: Settings) -> None:
-    async def pieces(*, broken: bool) -> AsyncIterator[bytes]:
+    async def chunks(*, broken: bool) -> AsyncIterator[bytes]:
         for _ in range(40):
             yield bytes(100_000)
         if broken:
@@ -126,9 +126,9 @@ async def test_a_payload_of_unknown_size_goes_through_a_session_and_one_that_bre
 
     object_id = ObjectId.create("streams", "k")
     async with open_storage(settings, RUNTIME) as storage:
-        assert (await storage.put(object_id, pieces(broken=False))).size == 4_000_000
+        assert (await storage.put(object_id, chunks(broken=False))).size == 4_000_000
         with pytest.raises(ArithmeticError):
-            await storage.put(object_id, pieces(broken=True))
+            await storage.put(object_id, chunks(broken=True))
         stored = await storage.get(object_id)
         assert stored is not None and await stored.read() == bytes(4_000_000)
     blobs, entries = await left_over(settings)

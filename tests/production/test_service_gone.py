@@ -19,7 +19,7 @@ import pytest
 
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import NEWEST, BigtableTable, KeySpan, insecure_channel, set_cell
-from changelog.bigtable.log import BigTableChangeLog
+from changelog.bigtable.log import BigtableChangeLog
 from emulators.bigtable.emulator import BigtableEmulator, provision, start_bigtable
 from emulators.world.services import SimulatedBlobs
 from recovery.loop import RecoveryLoop
@@ -27,8 +27,8 @@ from tiered.bigtable.rows import BigtableRows
 from tiered.errors import OutcomeUnknownError, TieredError, UnavailableError, UnconfirmedError
 from tiered.object_id import ObjectId, blob_name
 from tiered.protocol.backends import Tiers
-from tiered.protocol.retry import persist
-from tiered.protocol.writing import ChangeOutcome
+from tiered.protocol.retry import retry
+from tiered.protocol.writing import Outcome
 from tiered.settings import LeaseSettings, RecoverySettings, Settings, StoreSettings
 from tiered.storage import TieredStorage
 
@@ -57,7 +57,7 @@ class Private:
 
     emulator: BigtableEmulator
     tiers: Tiers
-    log: BigTableChangeLog
+    log: BigtableChangeLog
     hasty: TieredStorage
     blobs: SimulatedBlobs
     told: dict[str, TieredError | None] = field(default_factory=dict)
@@ -95,8 +95,8 @@ async def private() -> AsyncIterator[Private]:
         async with insecure_channel(emulator.host) as channel:
             blobs = SimulatedBlobs(RUNTIME)
             table, slow = BigtableTable(channel, TABLE, timeout_s=0.3), BigtableTable(channel, TABLE)
-            hasty = TieredStorage(Tiers(BigtableRows(table, RUNTIME), blobs), BigTableChangeLog(table, RUNTIME), RUNTIME, SETTINGS)
-            yield Private(emulator, Tiers(BigtableRows(slow, RUNTIME), blobs), BigTableChangeLog(slow, RUNTIME), hasty, blobs)
+            hasty = TieredStorage(Tiers(BigtableRows(table, RUNTIME), blobs), BigtableChangeLog(table, RUNTIME), RUNTIME, SETTINGS)
+            yield Private(emulator, Tiers(BigtableRows(slow, RUNTIME), blobs), BigtableChangeLog(slow, RUNTIME), hasty, blobs)
 
 
 def every_sentence(error: BaseException | None) -> str:
@@ -171,7 +171,7 @@ async def test_swaps_that_timed_out_on_a_frozen_emulator_land_as_they_may_and_le
             for error in unknown:
                 outcome = await storage.outcome(error)
                 took_effect = targets[error.object_id.path] == blob_name(error.object_id.path, error.change_id)
-                assert outcome is (ChangeOutcome.TOOK_EFFECT if took_effect else ChangeOutcome.NO_EFFECT)
+                assert outcome is (Outcome.TOOK_EFFECT if took_effect else Outcome.NO_EFFECT)
 
 
 CALLS: dict[str, Callable[[BigtableTable], Awaitable[object]]] = {
@@ -199,6 +199,6 @@ async def test_a_call_whose_time_is_up_ends_the_scope_that_says_so_and_nothing_e
                 with anyio.fail_after(0.05):
                     await CALLS[call](table)
             with pytest.raises(UnconfirmedError):
-                await persist(lambda: CALLS[call](table), RUNTIME, 0.05)
+                await retry(lambda: CALLS[call](table), RUNTIME, 0.05)
         finally:
             world.emulator.thaw()

@@ -15,10 +15,10 @@ from changelog.change import ChangeId
 from recovery.audit.deleting.gates import DeletionOptions
 from recovery.audit.deleting.restoring import restore_lost
 from recovery.audit.deleting.run import Look, Wish, delete_orphans, look
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Manifest
 from recovery.audit.run import run_audit
-from recovery.audit.verdicts import FindingClass
 from recovery.audit.work import AuditOptions
 from tests.given.emulated_services import emulated_services
 from tiered.gcs.owners import marker_name

@@ -245,6 +245,6 @@ def test_a_dry_run_works_on_a_disk_that_is_read_only(tiered: Command) -> None:
             (tiered.store / "probe").touch()
         assert "claimable: nobody works on it" in tiered("recover", "--dry-run")
         [entry] = json.loads(tiered("recover", "--dry-run", "--json"))
-        assert entry["standing"] == "claimable"
+        assert entry["state"] == "claimable"
     finally:
         subprocess.run(["umount", "--lazy", str(tiered.store)], check=True)

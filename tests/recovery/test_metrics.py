@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from changelog.lease import Standing
+from changelog.lease import EntryState
 from recovery.metrics import COUNTERS, GAUGES, StatusMetrics
 from tests.given.statuses import ROW, STATUS
 
@@ -36,13 +36,13 @@ def test_what_is_not_known_is_left_out() -> None:
     assert registry.get_sample_value("tiered_source_processed_values", {"source": "recovery"}) == 70
     empty = shown(STATUS | {"entries": STATUS["entries"] | {"oldest_age_s": None}})
     assert empty.get_sample_value("tiered_entries_oldest_age_seconds") is None
-    assert empty.get_sample_value("tiered_entries", {"standing": "held"}) == 3
+    assert empty.get_sample_value("tiered_entries", {"state": "held"}) == 3
 
 
 @pytest.mark.parametrize(
     ("name", "labels", "value"),
     [
-        ("tiered_entries", {"standing": "held"}, 3), ("tiered_entries", {"standing": "claimable"}, 0),
+        ("tiered_entries", {"state": "held"}, 3), ("tiered_entries", {"state": "claimable"}, 0),
         ("tiered_entries_oldest_age_seconds", {}, 77.5), ("tiered_entries_stuck", {}, 1), ("tiered_entries_complete", {}, 1),
         ("tiered_daemons", {}, 1), ("tiered_status_level", {"level": "stuck"}, 1), ("tiered_status_level", {"level": "ok"}, 0),
         ("tiered_source_verdict", {"source": "recovery", "verdict": "catching up"}, 1),
@@ -92,11 +92,11 @@ def test_names_that_an_enemy_chose_stay_in_their_label() -> None:
         "recovery": STATUS["sources"]["recovery"] | {"workers": {enemy: ROW}, "verdict": {"kind": enemy}},
         enemy: STATUS["sources"]["recovery"],
     }
-    status = STATUS | {"sources": sources, "level": enemy, "entries": STATUS["entries"] | {"by_standing": {enemy: 5}}}
+    status = STATUS | {"sources": sources, "level": enemy, "entries": STATUS["entries"] | {"by_state": {enemy: 5}}}
     families = {family.name: family for family in text_string_to_metric_families(generate_latest(shown(status)).decode())}
     assert [sample.value for sample in families["tiered_entries_stuck"].samples] == [1]
     labels = [sample.labels for family in families.values() for sample in family.samples]
     assert {each["source"] for each in labels if "source" in each} == {"recovery"}
     held = [sample.labels["verdict"] for sample in families["tiered_source_verdict"].samples if sample.value]
     assert held == ["unknown"]
-    assert len(families["tiered_entries"].samples) == len(Standing)
+    assert len(families["tiered_entries"].samples) == len(EntryState)

@@ -11,7 +11,7 @@ import pytest
 import tiered.protocol.finishing
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
-from changelog.lease import Renewal, Standing
+from changelog.lease import EntryState, Renewal
 from emulators.simulation import decisions as module
 from emulators.simulation.coverage import RARE, REQUIRED, WITH_FEED, Coverage, members
 from emulators.simulation.decisions import decisions_counted
@@ -27,7 +27,7 @@ from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.protocol.backends import Inline, Row, Tombstone
 from tiered.protocol.finishing import Ending, may_delete_legacy, may_tell_ok
-from tiered.protocol.writing import ChangeOutcome, SwapResult
+from tiered.protocol.writing import Outcome, SwapResult
 from tiered.settings import FeedSettings
 
 SEEDS = range(30)
@@ -83,7 +83,7 @@ def test_a_new_member_of_an_enum_is_required_at_once() -> None:
     ("section", "word", "kind"),
     [
         ("decisions", "swap told ", SwapResult), ("decisions", "writer's clean-up ", Ending), ("decisions", "recovery's clean-up ", Ending),
-        ("decisions", "entry ", Standing), ("decisions", "renewal ", Renewal), ("decisions", "outcome ", ChangeOutcome),
+        ("decisions", "entry ", EntryState), ("decisions", "renewal ", Renewal), ("decisions", "outcome ", Outcome),
         ("answers", "", WriteAnswer), ("faults", "", Mode), ("actors", "", Role),
     ],
 )  # fmt: skip

@@ -19,7 +19,7 @@ import tiered.storage
 import tiered.testing.log
 from changelog.change import ChangeId
 from changelog.heartbeat import Heartbeat
-from changelog.lease import standing
+from changelog.lease import entry_state
 from changelog.log import KeyRange, shard_ranges
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.recipe import Actor, Life, Recipe, Role, Step, StepKind, Weather
@@ -81,7 +81,7 @@ def without_size(revision: Any, tier: Any, size: int) -> PutResult:
 
 
 def at_once(entry: Any, now_ms: int, expiry_ms: int, attempts_max: int) -> Any:
-    return standing(entry, now_ms, expiry_ms, 0)
+    return entry_state(entry, now_ms, expiry_ms, 0)
 
 
 async def ask_for_ever(read: Callable[[], Any], *_: Any) -> Any:
@@ -97,7 +97,7 @@ MUTATIONS: dict[str, tuple[Any, str, Any, str]] = {
     "a shard that no recovery looks at": (tiered.testing.log, "shard_ranges", all_but_the_first, "I6 drained"),
     "new entries that wait for a full pass": (KeyRange, "since", hours_later, "I6 drained"),
     "a put that tells a wrong size": (tiered.protocol.writing, "PutResult", without_size, "I4 honest"),
-    "a healthy entry that is parked": (recovery.loop, "standing", at_once, "I6 drained"),
+    "a healthy entry that is parked": (recovery.loop, "entry_state", at_once, "I6 drained"),
     "a reader that takes nothing for expired": (tiered.protocol.reading, "is_expired", lambda deadline_ns, now_ns: False, "I4 honest"),
     "a caller that waits without a bound": (tiered.protocol.reading, "ask", ask_for_ever, "I6 drained"),
 }

@@ -15,7 +15,7 @@ from recovery.audit.feed import FindingsFeed
 from recovery.audit.ledger import SCHEMA, RunDirectory
 from recovery.audit.work import carry_out
 from tests.given.audited_store import PLANTED, audit, found, plant
-from tests.given.findings import NOW_NS, RUN, SUMMARY, finding, manifest, piece, write
+from tests.given.findings import NOW_NS, RUN, SUMMARY, finding, manifest, partition, write
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_plain_spark_reads_the_findings_of_a_run(spark: SparkSession, tmp_path: 
     directory.begin(manifest())
     write(directory, 0)
     write(directory, 1, finding(), finding(name="media/ü\U0001f600"))
-    with directory.writer(RUN, piece(2)) as unfinished:
+    with directory.writer(RUN, partition(2)) as unfinished:
         unfinished.add([finding(name="not yet")])
         rows = spark.read.parquet(str(tmp_path / "run" / "findings"))
         assert [field.name for field in rows.schema] == SCHEMA.names

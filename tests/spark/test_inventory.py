@@ -26,6 +26,7 @@ from recovery.audit.deleting.candidates import Fate
 from recovery.audit.deleting.gates import DeletionOptions
 from recovery.audit.deleting.run import Look, Wish, delete_orphans
 from recovery.audit.evidence import evidence
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.inventory import join, lines
 from recovery.audit.inventory.engine import open_inventory
 from recovery.audit.inventory.lines import InventoryFiles
@@ -36,7 +37,6 @@ from recovery.audit.manifest import Bounds, Manifest
 from recovery.audit.plan import inputs_of, split
 from recovery.audit.run import run_audit
 from recovery.audit.show import told_by
-from recovery.audit.verdicts import FindingClass
 from recovery.audit.work import AuditOptions
 from tests.given.inventory_report import line, write_export, write_report
 from tests.given.repository import ROOT

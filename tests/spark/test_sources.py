@@ -14,9 +14,9 @@ from pyspark.sql.functions import col, spark_partition_id
 
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Unreadable
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import VERSION, Bounds, Failure
-from recovery.audit.verdicts import FindingClass
 from recovery.sources.columns import OBJECTS
 from recovery.sources.objects import ObjectsPage, read_objects
 from tests.given.audit_grounds import embedded_ground

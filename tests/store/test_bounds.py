@@ -244,7 +244,7 @@ async def test_inline_put_cancelled_while_it_is_settled_cannot_land_over_a_later
         assert await read(storage) == b"later"
 
 
-async def test_payload_may_hold_a_scope_of_its_own_between_its_pieces(world: TappedWorld) -> None:
+async def test_payload_may_hold_a_scope_of_its_own_between_its_chunks(world: TappedWorld) -> None:
     async def payload() -> AsyncIterator[bytes]:
         with anyio.fail_after(60):
             async with anyio.create_task_group():

@@ -15,10 +15,10 @@ from changelog.base.errors import UnconfirmedError
 from changelog.change import ChangeId
 from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
 from tiered import (
-    ChangeOutcome,
     ConditionFailedError,
     InvalidRequestError,
     Metadata,
+    Outcome,
     OutcomeUnknownError,
     PutRequest,
     TieredStorage,
@@ -190,7 +190,7 @@ async def test_a_write_that_never_arrives_has_certainly_not_happened(world: Tapp
 
 async def test_the_outcome_of_a_write_with_a_condition_is_remembered_without_an_entry(world: TappedWorld) -> None:
     async with world.store() as storage:
-        for hook, outcome in ((lost, ChangeOutcome.TOOK_EFFECT), (never, ChangeOutcome.NO_EFFECT)):
+        for hook, outcome in ((lost, Outcome.TOOK_EFFECT), (never, Outcome.NO_EFFECT)):
             first = (await storage.put(OBJECT, b"old")).revision
             world.rows.hooks |= {"swap": hook, "settle": never}
             with pytest.raises(OutcomeUnknownError) as caught:

@@ -80,7 +80,7 @@ async def test_an_object_is_read_once_and_its_iterator_is_one(world: TappedWorld
         assert stored is not None
         iterator = aiter(stored)
         assert aiter(iterator) is iterator
-        assert b"".join([piece async for piece in iterator]) == LARGE
+        assert b"".join([chunk async for chunk in iterator]) == LARGE
         with pytest.raises(InvalidRequestError, match="already read or closed"):
             aiter(stored)
 

@@ -278,18 +278,18 @@ async def test_stored_object_is_read_by_one_task_at_a_time(world: TappedWorld) -
     """Two would get some of its bytes twice."""
     async def slow_open(real: Any, *args: Any) -> Any:
         reader = await real(*args)
-        pieces = reader.pieces
+        chunks = reader.chunks
 
-        async def slow_pieces() -> AsyncIterator[bytes]:
-            async for piece in pieces():
+        async def slow_chunks() -> AsyncIterator[bytes]:
+            async for chunk in chunks():
                 await world.runtime.sleep(5)
-                yield piece
+                yield chunk
 
-        reader.pieces = slow_pieces
+        reader.chunks = slow_chunks
         return reader
 
-    async def take(pieces: AsyncIterator[bytes]) -> None:
-        await anext(pieces)
+    async def take(chunks: AsyncIterator[bytes]) -> None:
+        await anext(chunks)
 
     async with world.store() as storage, anyio.create_task_group() as tasks:
         await storage.put(OBJECT, LARGE)
@@ -315,12 +315,12 @@ async def test_an_object_that_is_closed_while_it_is_read_never_looks_shorter_tha
         await storage.put(OBJECT, payload)
         stored = await storage.get(OBJECT)
         assert stored is not None
-        pieces = aiter(stored)
-        await anext(pieces)
+        chunks = aiter(stored)
+        await anext(chunks)
         await stored.aclose()
         for _ in range(2):
             with pytest.raises(InvalidRequestError, match=closed):
-                await anext(pieces)
+                await anext(chunks)
 
         async def close(done: int, total: int | None) -> None:
             assert stored is not None
@@ -332,13 +332,13 @@ async def test_an_object_that_is_closed_while_it_is_read_never_looks_shorter_tha
             await stored.read()
         stored = await storage.get(OBJECT)
         assert stored is not None
-        pieces = aiter(stored)
-        assert b"".join([piece async for piece in pieces]) == payload
+        chunks = aiter(stored)
+        assert b"".join([chunk async for chunk in chunks]) == payload
         with pytest.raises(StopAsyncIteration):
-            await anext(pieces)
+            await anext(chunks)
 
 
-async def test_an_object_is_closed_while_another_task_waits_for_a_piece(world: TappedWorld) -> None:
+async def test_an_object_is_closed_while_another_task_waits_for_a_chunk(world: TappedWorld) -> None:
     async with world.store() as storage, anyio.create_task_group() as tasks:
         await storage.put(OBJECT, LARGE * 200)
         stored = await storage.get(OBJECT)
@@ -375,16 +375,16 @@ async def test_an_object_that_was_cut_off_never_seems_to_be_at_its_end(payload: 
         storage.faults.fail("read")
         torn, closed = await storage.get(OBJECT), await storage.get(OBJECT)
         assert torn is not None and closed is not None
-        pieces = aiter(torn)
+        chunks = aiter(torn)
         with pytest.raises(UnavailableError):
-            _ = [piece async for piece in pieces]
+            _ = [chunk async for chunk in chunks]
         with pytest.raises(InvalidRequestError, match="closed before its end"):
-            await anext(pieces)
-        pieces = aiter(closed)
+            await anext(chunks)
+        chunks = aiter(closed)
         await closed.aclose()
         with pytest.raises(InvalidRequestError, match="closed before its end"):
-            await anext(pieces)
+            await anext(chunks)
         whole = await storage.get(OBJECT)
         assert whole is not None
-        pieces = aiter(whole)
-        assert b"".join([piece async for piece in pieces]) == payload and await anext(pieces, b"end") == b"end"
+        chunks = aiter(whole)
+        assert b"".join([chunk async for chunk in chunks]) == payload and await anext(chunks, b"end") == b"end"

@@ -18,10 +18,10 @@ from changelog.noop import NoopChangeLog
 from recovery.daemon import Recovery
 from recovery.dangling import AUDIT_LATER_MS, SecondLook, forget_mended, has_more, look_again, look_at_lost_reads
 from recovery.last_audit import Audits, LastAudit, note_audit
+from recovery.status.advice import headline, orders
 from recovery.status.as_json import as_json
 from recovery.status.known import Status, StatusLevel
 from recovery.status.look import gather
-from recovery.status.words import headline, orders
 from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
 from tiered import DanglingTombstoneError, ObjectId, Settings, TieredStorage, open_storage
 from tiered.metadata import NS_PER_MS

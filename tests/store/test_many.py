@@ -389,12 +389,12 @@ class Connections:
 
     async def __call__(self, real: Any, *args: Any) -> Any:
         reader = await real(*args)
-        pieces, aclose, closed = reader.pieces, reader.aclose, False
+        chunks, aclose, closed = reader.chunks, reader.aclose, False
 
-        async def slow_pieces() -> AsyncIterator[bytes]:
+        async def slow_chunks() -> AsyncIterator[bytes]:
             await self._world.runtime.sleep(self._seconds)
-            async for piece in pieces():
-                yield piece
+            async for chunk in chunks():
+                yield chunk
 
         async def counted_aclose() -> None:
             nonlocal closed
@@ -402,7 +402,7 @@ class Connections:
             closed = True
             await aclose()
 
-        reader.pieces, reader.aclose = slow_pieces, counted_aclose
+        reader.chunks, reader.aclose = slow_chunks, counted_aclose
         self.opened += 1
         self.now += 1
         return reader

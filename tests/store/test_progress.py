@@ -32,7 +32,7 @@ class NotedProgress:
             raise self._error
 
 
-async def in_pieces(payload: bytes) -> AsyncIterator[bytes]:
+async def in_chunks(payload: bytes) -> AsyncIterator[bytes]:
     for start in range(0, len(payload), PIECE):
         yield payload[start : start + PIECE]
 
@@ -41,10 +41,10 @@ async def in_pieces(payload: bytes) -> AsyncIterator[bytes]:
     (SMALL, None, [(5, 5)]),
     (b"", None, []),
     (HUGE, None, [(PIECE, len(HUGE)), (2 * PIECE, len(HUGE)), (len(HUGE), len(HUGE))]),
-    (in_pieces(HUGE), None, [(PIECE, None), (2 * PIECE, None), (len(HUGE), None)]),
-    (in_pieces(HUGE), len(HUGE), [(PIECE, len(HUGE)), (2 * PIECE, len(HUGE)), (len(HUGE), len(HUGE))]),
+    (in_chunks(HUGE), None, [(PIECE, None), (2 * PIECE, None), (len(HUGE), None)]),
+    (in_chunks(HUGE), len(HUGE), [(PIECE, len(HUGE)), (2 * PIECE, len(HUGE)), (len(HUGE), len(HUGE))]),
 ], ids=["small", "empty", "large", "of unknown size", "of declared size"])  # fmt: skip
-async def test_a_put_tells_of_each_piece(
+async def test_a_put_tells_of_each_chunk(
     world: TappedWorld, payload: Payload, declared: int | None, expected: list[tuple[int, int | None]]
 ) -> None:
     told = NotedProgress()
@@ -54,7 +54,7 @@ async def test_a_put_tells_of_each_piece(
 
 
 @pytest.mark.parametrize("span", [None, ByteRange(10, PIECE + 20), ByteRange(-5)])
-async def test_a_read_tells_of_each_piece_of_its_range(world: TappedWorld, span: ByteRange | None) -> None:
+async def test_a_read_tells_of_each_chunk_of_its_range(world: TappedWorld, span: ByteRange | None) -> None:
     told = NotedProgress()
     async with world.store() as storage:
         await storage.put(OBJECT, HUGE)

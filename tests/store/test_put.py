@@ -15,10 +15,10 @@ from emulators.world.runtime import elapse
 from emulators.world.services import SimulatedBlobs
 from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, SMALL, Tapped, TappedWorld
 from tiered import (
-    ChangeOutcome,
     InvalidRequestError,
     LeaseLostError,
     Metadata,
+    Outcome,
     OutcomeUnknownError,
     Tier,
     TieredStorage,
@@ -313,10 +313,10 @@ async def test_change_that_cannot_be_settled_in_time_is_unknown_until_recovery_t
             await storage.put(OBJECT, LARGE)
         assert caught.value.logged
         world.rows.hooks.clear()
-        assert await storage.outcome(caught.value) is (ChangeOutcome.TOOK_EFFECT if arrives else ChangeOutcome.PENDING)
+        assert await storage.outcome(caught.value) is (Outcome.TOOK_EFFECT if arrives else Outcome.PENDING)
         await world.runtime.sleep(60)
         assert (await world.recovery().run_once()).recovered == 1
-        assert await storage.outcome(caught.value) is (ChangeOutcome.TOOK_EFFECT if arrives else ChangeOutcome.NO_EFFECT)
+        assert await storage.outcome(caught.value) is (Outcome.TOOK_EFFECT if arrives else Outcome.NO_EFFECT)
         assert await read(storage) == (LARGE if arrives else None)
     assert await world.is_clean()
 
@@ -334,12 +334,12 @@ async def test_change_that_won_and_was_replaced_is_never_told_to_have_had_no_eff
         await storage.put(OBJECT, LARGE)
         await world.runtime.sleep(60)
         assert (await world.recovery().run_once()).recovered == 1
-        assert await storage.outcome(caught.value) is ChangeOutcome.TOOK_EFFECT
+        assert await storage.outcome(caught.value) is Outcome.TOOK_EFFECT
         await world.runtime.sleep(MARK_AGE_MAX_S - 30)
         await world.rows.collect(1000)
         row = await world.rows.read(OBJECT.path, marks=True)
         assert caught.value.change_id in row.refused - row.won
-        assert await storage.outcome(caught.value) is ChangeOutcome.UNKNOWABLE
+        assert await storage.outcome(caught.value) is Outcome.UNKNOWABLE
 
 
 async def test_inline_put_whose_answer_is_lost_is_told_ok_when_the_row_shows_it(world: TappedWorld) -> None:
@@ -365,7 +365,7 @@ async def test_inline_put_that_never_arrived_is_unknown_and_can_take_effect_no_m
         (real, args), = sent
         assert not await real(*args), "the late request is refused"
         assert await read(storage) is None
-        assert await storage.outcome(caught.value) is ChangeOutcome.UNKNOWABLE
+        assert await storage.outcome(caught.value) is Outcome.UNKNOWABLE
 
 
 async def test_inline_put_is_repeated_only_when_it_certainly_never_left(world: TappedWorld) -> None:
@@ -437,7 +437,7 @@ async def test_swap_whose_answer_is_lost_in_a_corrupt_row_is_unknown(world: Tapp
             await storage.put(OBJECT, LARGE)
         assert isinstance(caught.value.__cause__, CorruptRecordError)
         world.rows.hooks.clear()
-        assert await storage.outcome(caught.value) is ChangeOutcome.TOOK_EFFECT
+        assert await storage.outcome(caught.value) is Outcome.TOOK_EFFECT
 
 
 async def test_delete_that_never_arrived_is_unknown(world: TappedWorld) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, LeaseLostError, UnavailableError, UnconfirmedError
 from changelog.change import Change, ChangeId, Entry
-from changelog.lease import Renewal, Standing
+from changelog.lease import EntryState, Renewal
 from changelog.log import KeyRange
 from emulators.world.services import SimulatedBlobs
 from tests.given.tapped_store import LARGE, OBJECT, Tapped, TappedWorld
@@ -313,8 +313,8 @@ class EndingUpload:
     def __init__(self, real: Any, error: Exception | None, *, lands: bool) -> None:
         self._real, self._error, self._lands = real, error, lands
 
-    async def write(self, piece: bytes) -> None:
-        await self._real.write(piece)
+    async def write(self, chunk: bytes) -> None:
+        await self._real.write(chunk)
 
     async def finalise(self) -> None:
         if self._lands:
@@ -579,7 +579,7 @@ async def test_survey_changes_nothing(world: TappedWorld) -> None:
     await stale(world)
     before = await world.entries()
     (entry, found), = [each async for each in world.recovery().survey()]
-    assert isinstance(entry, Entry) and entry.change == change and found is Standing.CLAIMABLE
+    assert isinstance(entry, Entry) and entry.change == change and found is EntryState.CLAIMABLE
     assert await world.entries() == before and await world.blob_names() == [change.new]
 
 

@@ -184,7 +184,7 @@ async def test_a_payload_is_not_read_in_vain_when_the_store_is_full(world: Tappe
 
 
 class Scoped:
-    """An iterator, and no generator, that opens a scope in one piece and leaves it open: nobody closes it."""
+    """An iterator, and no generator, that opens a scope in one chunk and leaves it open: nobody closes it."""
 
     def __init__(self, first: bytes) -> None:
         self._first = first
@@ -209,7 +209,7 @@ async def begun_before(first: bytes) -> AsyncIterator[bytes]:
         await anyio.sleep_forever()
 
 
-async def empty_pieces(first: bytes) -> AsyncIterator[bytes]:
+async def empty_chunks(first: bytes) -> AsyncIterator[bytes]:
     yield first
     while True:
         await anyio.lowlevel.checkpoint()
@@ -231,7 +231,7 @@ async def begins_none(_: bytes) -> AsyncIterator[bytes]:
 
 @ON_ASYNCIO
 @pytest.mark.parametrize("payload", [
-    lambda first: slow(first, anyio.Event()), begins_none, Scoped, begun_before, empty_pieces, makes_another_error_of_it,
+    lambda first: slow(first, anyio.Event()), begins_none, Scoped, begun_before, empty_chunks, makes_another_error_of_it,
 ])  # fmt: skip
 @pytest.mark.parametrize("first", [SMALL, LARGE])
 async def test_a_payload_that_stalled_was_waited_for_without_an_end(

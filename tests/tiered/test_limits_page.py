@@ -22,7 +22,7 @@ from tiered.payload.own_thread import THREADS_MAX, WAIT_MAX_S
 from tiered.protocol.admission import Admission
 from tiered.protocol.listing import HEADS_AT_ONCE, LIST_PAGE_MAX
 from tiered.settings import INLINE_BYTES_LIMIT, NAME_PREFIX_MAX, FeedSettings, GcsSettings, StoreSettings
-from tiered.stored import PIECE_BYTES
+from tiered.stored import CHUNK_BYTES
 
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
@@ -75,7 +75,7 @@ NUMBERS: dict[str, list[object]] = {
     "payload": [SIZE_MAX],
     "payload in the row": [SETTINGS.inline_bytes_max],
     "`inline_bytes_max`": [INLINE_BYTES_LIMIT],
-    "one piece": [PIECE_BYTES],
+    "one chunk": [CHUNK_BYTES],
     "metadata, all together": [METADATA_BYTES_MAX, _LONGER_BESIDE_A_BLOB],
     "lists and objects": [NESTED_MAX],
     "a payload that `get_many`": [PAYLOAD_BYTES_MAX],

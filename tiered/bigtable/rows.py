@@ -323,7 +323,7 @@ def _until(state: Inline | Tombstone, deadline_ns: int) -> Inline | Tombstone:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _RowImage:
     """The data cells of one row, by column. They are all of one family and, if they expire, have one deadline."""
 
     path: str
@@ -346,7 +346,7 @@ class _Shown:
 
 def _decode(path: str, row: CellRow, now_ns: int) -> RowState:
     """The row's state. Half of an expired object is left while Bigtable collects it, and counts as absent."""
-    shown = _shown(path, row)
+    shown = _state_of(path, row)
     target, metadata, payload = shown.value(TARGET), shown.value(METADATA), shown.value(PAYLOAD)
     if target is not None and metadata is None and payload is None:
         conditional = shown.value(CONDITIONAL) is not None
@@ -362,7 +362,7 @@ def _decode(path: str, row: CellRow, now_ns: int) -> RowState:
     return _decode_half(shown, metadata, payload)
 
 
-def _decode_half(shown: _Shown, metadata: bytes | None, payload: bytes | None) -> Inline:
+def _decode_half(shown: _RowImage, metadata: bytes | None, payload: bytes | None) -> Inline:
     """An object without metadata, or an empty object without a payload. Other software writes these; we never do (I7).
     """
     if payload is not None and shown.value(TOKEN) is None:
@@ -372,12 +372,12 @@ def _decode_half(shown: _Shown, metadata: bytes | None, payload: bytes | None) -
     raise shown.corrupt("it has metadata and no payload" if payload is None else "it has a payload and no metadata")
 
 
-def _shown(path: str, row: CellRow) -> _Shown:
+def _state_of(path: str, row: CellRow) -> _RowImage:
     cells = {cell.column: cell for cell in row.cells if cell.family in DATA_FAMILIES}
     families = {cell.family for cell in row.cells if cell.family in DATA_FAMILIES}
     timestamps = {cell.timestamp_us for cell in cells.values()}
     deadline_ns = timestamps.pop() * NS_PER_US if families == {EXPIRING} else None
-    shown = _Shown(path, cells, deadline_ns)
+    shown = _RowImage(path, cells, deadline_ns)
     if len(families) > 1:
         raise shown.corrupt("it both expires and does not")
     if deadline_ns is not None and timestamps:
@@ -401,7 +401,7 @@ def _lacks_payload(row: CellRow) -> bool:
     return METADATA in columns and PAYLOAD not in columns and not columns[METADATA].startswith(LEGACY_TOMBSTONE)
 
 
-def _metadata(shown: _Shown, raw: bytes, size: int) -> Metadata:
+def _metadata(shown: _RowImage, raw: bytes, size: int) -> Metadata:
     """Decodes metadata. The cell's deadline and the payload's size override what the JSON says (I7)."""
     try:
         return decode_metadata(raw).with_facts(time_expires_ns=shown.deadline_ns, size=size)
@@ -409,7 +409,7 @@ def _metadata(shown: _Shown, raw: bytes, size: int) -> Metadata:
         raise shown.corrupt(str(error)) from error
 
 
-def _declared_size(shown: _Shown, raw: bytes) -> int | None:
+def _declared_size(shown: _RowImage, raw: bytes) -> int | None:
     try:
         return decode_metadata(raw).size
     except CorruptRecordError as error:
@@ -421,7 +421,7 @@ def _encode_policy(expiration: Expiration) -> bytes:
     return json.dumps({} if policy is None else {"expiration_policy": policy}, separators=(",", ":")).encode()
 
 
-def _decode_policy(shown: _Shown) -> Expiration:
+def _decode_policy(shown: _RowImage) -> Expiration:
     raw = shown.value(POLICY)
     if raw is None:
         return None
@@ -432,7 +432,7 @@ def _decode_policy(shown: _Shown) -> Expiration:
         raise shown.corrupt(f"its column t is {raw[:200]!r}, which is no expiration policy") from error
 
 
-def _token(shown: _Shown) -> ChangeId | None:
+def _token(shown: _RowImage) -> ChangeId | None:
     token = shown.text(TOKEN)
     if token is None:
         return None
@@ -468,7 +468,7 @@ def _spans(prefix: bytes, start: bytes, end: bytes | None) -> list[KeySpan]:
 def _scanned(row: CellRow) -> ScannedRow:
     """The row without its payload. `CorruptRecordError`: it breaks the format, as far as this shows."""
     path = row.key.decode()
-    shown = _shown(path, row)
+    shown = _state_of(path, row)
     target, metadata = shown.value(TARGET), shown.value(METADATA)
     if target is not None:
         if metadata is not None or PAYLOAD in shown.cells:

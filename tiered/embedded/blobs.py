@@ -42,9 +42,7 @@ from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from changelog.change import ChangeId
 from changelog.log import LeftGarbageError
-from tiered.embedded.file import NS_PER_US, microseconds, path_of
-from tiered.embedded.garbage import FOREIGN, CollectionFault, Round
-from tiered.embedded.tree import (
+from tiered.embedded.blob_files import (
     BlobFile,
     UploadFile,
     delete,
@@ -56,7 +54,9 @@ from tiered.embedded.tree import (
     set_aside,
     unlink,
 )
-from tiered.embedded.walk import Listings, generations, list_abandoned
+from tiered.embedded.blob_listing import Listings, generations, list_abandoned
+from tiered.embedded.file import NS_PER_US, microseconds, path_of
+from tiered.embedded.garbage import FOREIGN, CollectionFault, Round
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.protocol.backends import (
     BlobHead,
@@ -78,7 +78,7 @@ GATHERED_BYTES = 1 << 20
 """How much of a payload an upload gathers. More than this is written to the file, in one call into a thread."""
 
 COPIED_BYTES_MAX = 64 << 10
-"""Pieces up to this size are joined to larger ones, which copies them."""
+"""Chunks up to this size are joined to larger ones, which copies them."""
 
 COLLECT_AT_ONCE = 256
 """How many files one step of a collection looks at.
@@ -240,8 +240,8 @@ class FileBlobs:
         if source.size != there.size:
             return False
         ours, theirs = FileReader(copy, source, self._disk), FileReader(name, there, self._disk)
-        async for piece in ours:
-            if await anext(theirs) != piece:
+        async for chunk in ours:
+            if await anext(theirs) != chunk:
                 return False
         return True
 
@@ -250,8 +250,8 @@ class FileBlobs:
         written_ns = max(self._runtime.wall_ns(), source.written_ns + NS_PER_US)
         upload = await self._begin(name, source.metadata, source.size, ChangeId.new(self._runtime))
         try:
-            async for piece in FileReader(copy, source, self._disk):
-                await upload.write(piece)
+            async for chunk in FileReader(copy, source, self._disk):
+                await upload.write(chunk)
             await upload.finalise(written_ns)
         finally:
             await upload.abort()
@@ -302,10 +302,10 @@ class FileBlobs:
         while removed < limit:
             began = self._runtime.monotonic()
             expired_by_ns = self._runtime.wall_ns() - EXPIRED_SLACK_NS
-            piece = await self._disk.run("collect garbage", collection.round.step, COLLECT_AT_ONCE, limit - removed, expired_by_ns)
-            collection.note(piece.faults)
-            removed += piece.removed
-            if piece.is_last:
+            chunk = await self._disk.run("collect garbage", collection.round.step, COLLECT_AT_ONCE, limit - removed, expired_by_ns)
+            collection.note(chunk.faults)
+            removed += chunk.removed
+            if chunk.is_last:
                 if self.odd_files != (found := collection.found) and found > ONCE_MAX:
                     events.warning("collection_found", f"only the first {ONCE_MAX} are logged", count=found)
                 self.odd_files = found
@@ -364,7 +364,7 @@ class _Collection:
 class FileUpload:
     """`Upload` into a temporary file.
 
-    Pieces are gathered first, so that not each of them needs a call into a thread.
+    Chunks are gathered first, so that not each of them needs a call into a thread.
     """
 
     def __init__(
@@ -382,13 +382,13 @@ class FileUpload:
         self._size = 0
         self._is_whole = True
 
-    async def write(self, piece: bytes | memoryview) -> None:
-        """Takes one piece. After an error of the disk the upload has ended, and its file is removed.
+    async def write(self, chunk: bytes | memoryview) -> None:
+        """Takes one chunk. After an error of the disk the upload has ended, and its file is removed.
 
         After any other error or a cancellation it has ended, too, and `abort` removes its file.
         """
         self._refuse_if_ended()
-        view = memoryview(piece).cast("B")
+        view = memoryview(chunk).cast("B")
         self._size += view.nbytes
         if self._declared is not None and self._size > self._declared:
             raise self._wrong_size("more than")
@@ -399,18 +399,18 @@ class FileUpload:
             await self._disk.run(f"write blob {self._name!r}", self._file.append, gathered)
             self._is_whole = True
 
-    def _gather(self, piece: memoryview) -> None:
-        """Keeps the piece. It is copied if it is small, or if the caller may change it: only `bytes` stay as they are.
+    def _gather(self, chunk: memoryview) -> None:
+        """Keeps the chunk. It is copied if it is small, or if the caller may change it: only `bytes` stay as they are.
         """
-        self._gathered_bytes += piece.nbytes
-        if piece.nbytes > COPIED_BYTES_MAX and isinstance(piece.obj, bytes):
-            self._gathered.append(piece)
+        self._gathered_bytes += chunk.nbytes
+        if chunk.nbytes > COPIED_BYTES_MAX and isinstance(chunk.obj, bytes):
+            self._gathered.append(chunk)
             return
         last = self._gathered[-1] if self._gathered else None
         if isinstance(last, bytearray):
-            last += piece
+            last += chunk
         else:
-            self._gathered.append(bytearray(piece))
+            self._gathered.append(bytearray(chunk))
 
     async def finalise(self, written_ns: int | None = None) -> None:
         """Makes the blob visible. `UnavailableError`: the upload was cancelled, or a blob of this name exists.
@@ -448,7 +448,7 @@ class FileCopy:
         self._generation = generation
         self._upload = upload
 
-    async def write(self, piece: bytes | memoryview) -> None:
+    async def write(self, chunk: bytes | memoryview) -> None:
         raise InvalidRequestError("a copy takes its bytes from another blob")
 
     async def finalise(self) -> None:
@@ -459,8 +459,8 @@ class FileCopy:
             head = await self._blobs.head(self._source)
             if head is None or head.generation != self._generation:
                 raise UnavailableError(f"the blob {self._source!r} was replaced, so it cannot be copied")
-            async for piece in reader.pieces():
-                await self._upload.write(piece)
+            async for chunk in reader.chunks():
+                await self._upload.write(chunk)
         await self._upload.finalise()
 
     async def abort(self) -> None:
@@ -468,7 +468,7 @@ class FileCopy:
 
 
 class FileReader:
-    """`BlobReader` of an open file, and the iterator over its pieces.
+    """`BlobReader` of an open file, and the iterator over its chunks.
 
     No generator, so it may be abandoned at any point.
     """
@@ -483,11 +483,11 @@ class FileReader:
         self._next = file.start
         self._crc = 0
 
-    def pieces(self) -> AsyncIterator[bytes]:
-        """Pieces of up to 256 KiB. Each is checked before it is given out.
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Chunks of up to 256 KiB. Each is checked before it is given out.
 
         If one does not match its checksum, `CorruptRecordError` is raised in its place. A file of version 1 has only
-        one checksum: a whole read is checked with its last piece, and a range is not checked.
+        one checksum: a whole read is checked with its last chunk, and a range is not checked.
         """
         return self
 
@@ -497,9 +497,9 @@ class FileReader:
     async def __anext__(self) -> bytes:
         if self._next == self._file.stop:
             raise StopAsyncIteration
-        piece, self._crc = await self._disk.look(f"read blob {self._name!r}", self._file.read, self._next, self._crc)
-        self._next += len(piece)
-        return piece
+        chunk, self._crc = await self._disk.look(f"read blob {self._name!r}", self._file.read, self._next, self._crc)
+        self._next += len(chunk)
+        return chunk
 
     async def aclose(self) -> None:
         """Closes the file, without a thread: closing does not wait, and so no cancellation can come in between."""

@@ -168,7 +168,7 @@ class Footer(NamedTuple):
 
 
 class Checksums:
-    """The checksums of a payload's blocks, computed while its pieces pass.
+    """The checksums of a payload's blocks, computed while its chunks pass.
 
     They take 4 bytes for each 256 KiB, so 16 MiB for a TiB.
     """
@@ -178,16 +178,16 @@ class Checksums:
         self._done = bytearray()
         self._crc = 0
 
-    def add(self, piece: memoryview) -> None:
-        """Adds the next bytes of the payload. `piece` must be a view of single bytes."""
-        while piece:
-            part = piece[: BLOCK_BYTES - self.size % BLOCK_BYTES]
+    def add(self, chunk: memoryview) -> None:
+        """Adds the next bytes of the payload. `chunk` must be a view of single bytes."""
+        while chunk:
+            part = chunk[: BLOCK_BYTES - self.size % BLOCK_BYTES]
             self._crc = zlib.crc32(part, self._crc)
             self.size += len(part)
             if self.size % BLOCK_BYTES == 0:
                 self._done += _BLOCK_CRC.pack(self._crc)
                 self._crc = 0
-            piece = piece[len(part) :]
+            chunk = chunk[len(part) :]
 
     def encoded(self) -> bytes:
         return bytes(self._done) + (_BLOCK_CRC.pack(self._crc) if self.size % BLOCK_BYTES else b"")

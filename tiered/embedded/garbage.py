@@ -18,9 +18,9 @@ from pathlib import Path
 
 from changelog.base.errors import CorruptRecordError
 from changelog.change import ChangeId
+from tiered.embedded.blob_files import BEGINNING, is_of_this_process, read_footer, unlink_if
+from tiered.embedded.blob_listing import look_at
 from tiered.embedded.file import DIRECTORY_SUFFIX, is_component
-from tiered.embedded.tree import BEGINNING, is_of_this_process, read_footer, unlink_if
-from tiered.embedded.walk import look_at
 from tiered.metadata import is_expired
 from tiered.protocol.backends import QUARANTINE, Oddity
 from tiered.protocol.row_keys import printable
@@ -64,19 +64,19 @@ class Round:
         Removes what expired by `now_ns` (ns since 1970).
         """
         self._now_ns = now_ns
-        piece = CollectionStep()
+        chunk = CollectionStep()
         for _ in range(met_max):
             match next(self._met, None):
                 case None:
-                    piece.is_last = True
+                    chunk.is_last = True
                     break
                 case CollectionFault() as fault:
-                    piece.faults.append(fault)
+                    chunk.faults.append(fault)
                 case removed:
-                    piece.removed += removed
-            if piece.removed == removed_max:
+                    chunk.removed += removed
+            if chunk.removed == removed_max:
                 break
-        return piece
+        return chunk
 
     def _go_through(self, blobs: Path, uploads: Path) -> Iterator[bool | CollectionFault]:
         """For each file, whether it was removed."""

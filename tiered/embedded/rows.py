@@ -50,7 +50,7 @@ from tiered.protocol.backends import (
     Vacant,
 )
 from tiered.protocol.row_keys import corrupt_row, is_text, printable, split_points
-from tiered.text import shown
+from tiered.text import quoted
 
 KEYS_MAX = 500
 """Keys in one query. SQLite limits the number of a query's parameters."""
@@ -137,14 +137,14 @@ class SqliteRows:
     async def settle(self, path: str, token: ChangeId) -> bool:
         def run(connection: sqlite3.Connection) -> bool:
             # A row whose key was damaged so that it is no text shows what it names, though nobody finds it by its key.
-            shown = connection.execute(
+            quoted = connection.execute(
                 "SELECT 1 FROM rows WHERE path = ?1 AND (target = ?2 OR token = ?3)"
                 f" UNION ALL SELECT 1 FROM rows WHERE ({_NO_TEXT}) AND target = ?2 LIMIT 1",
                 (path, f"{path}/{token}", token),
             ).fetchone()
-            if shown is None:
+            if quoted is None:
                 _mark(connection, path, token, "refused", self._now_ms())
-            return shown is not None
+            return quoted is not None
 
         return await self._database.write(run)
 
@@ -437,7 +437,7 @@ def _state(connection: sqlite3.Connection, path: str) -> RowState:
 def _check_kinds(path: str, kinds: Sequence[type], values: Sequence[object]) -> None:
     for kind, value in zip(kinds, values, strict=True):
         if value is not None and type(value) is not kind:
-            raise CorruptRecordError(f"the row {path} has {shown(value)} where a value of type {kind.__name__} belongs")
+            raise CorruptRecordError(f"the row {path} has {quoted(value)} where a value of type {kind.__name__} belongs")
 
 
 def _token(path: str, token: str | None) -> ChangeId | None:
@@ -459,7 +459,7 @@ def _policy(path: str, policy: str | None) -> Expiration:
     try:
         return decode_policy(json.loads(policy or ""))
     except (ValueError, RecursionError, CorruptRecordError) as error:
-        raise CorruptRecordError(f"the row {path} has {shown(policy)} for its expiration policy, which is none") from error
+        raise CorruptRecordError(f"the row {path} has {quoted(policy)} for its expiration policy, which is none") from error
 
 
 def _write(connection: sqlite3.Connection, path: str, token: ChangeId, state: RowState) -> None:
@@ -565,5 +565,5 @@ def _marks(connection: sqlite3.Connection, path: str) -> tuple[frozenset[ChangeI
 
 def _ns(deadline_ms: int | None) -> int | None:
     if not isinstance(deadline_ms, int | None):
-        raise CorruptRecordError(f"its deadline is {shown(deadline_ms)}, not milliseconds since 1970")
+        raise CorruptRecordError(f"its deadline is {quoted(deadline_ms)}, not milliseconds since 1970")
     return None if deadline_ms is None else deadline_ms * NS_PER_MS

@@ -92,14 +92,14 @@ class TieredFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec has no ty
             raise ValueError("File not in write mode")
         if self.closed or self.forced or self._written is None:
             raise ValueError("I/O operation on closed file.")
-        piece = memoryview(data).cast("B")
+        chunk = memoryview(data).cast("B")
         try:
-            self._written.write(piece)
+            self._written.write(chunk)
         except BaseException:
             self._is_torn = True
             raise
-        self.loc += piece.nbytes
-        return piece.nbytes
+        self.loc += chunk.nbytes
+        return chunk.nbytes
 
     def flush(self, force: bool = False) -> None:
         """Stores nothing. With `force` it is the end of the file, as fsspec's `close` wants it."""

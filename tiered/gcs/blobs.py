@@ -90,7 +90,7 @@ from tiered.protocol.backends import (
     Removal,
     Retention,
 )
-from tiered.protocol.concurrent import both
+from tiered.protocol.concurrent import run_both
 
 CONNECTIONS_MAX = 256
 ANSWER_TIMEOUT_S = 10.0
@@ -125,7 +125,7 @@ class GcsBlobs:
         """Opens the bucket; sends nothing yet. When the block is left, uploads that were not finalised are dropped.
 
         `endpoint` None: the real service. An emulator needs no `authorize`. `answer_timeout_s`: how long an answer may
-        take, and how long sending or receiving one piece of a body may take, in seconds. Each upload and each open
+        take, and how long sending or receiving one chunk of a body may take, in seconds. Each upload and each open
         reader holds one of `connections_max` connections.
         """
         async with GcsHttp.connect(endpoint or ENDPOINT, bucket, authorize, connections_max, answer_timeout_s) as http:
@@ -182,7 +182,7 @@ class GcsBlobs:
 
         if range is None or _can_tell(range):
             header = None if range is None else _header(range.start, range.stop)
-            resource, _ = await both(lambda: self._resource(name), lambda: open_media(header))
+            resource, _ = await run_both(lambda: self._resource(name), lambda: open_media(header))
             return resource
         resource = await self._resource(name)
         if resource is not None:
@@ -493,11 +493,11 @@ class GcsBlobs:
 
 
 class GcsReader:
-    """`BlobReader` of one generation, and the iterator over its pieces.
+    """`BlobReader` of one generation, and the iterator over its chunks.
 
     It is no generator, so it may be abandoned at any point. If a whole blob is read, its crc32c is verified. The
     service verifies what it stores, so a difference means that the bytes were damaged on their way. Then
-    `DamagedError` is raised in place of the last piece, and reading again may succeed.
+    `DamagedError` is raised in place of the last chunk, and reading again may succeed.
     """
 
     def __init__(self, name: str, resource: Resource, media: Media | None, expected: int, http: GcsHttp) -> None:
@@ -511,7 +511,7 @@ class GcsReader:
         self._crc_told = resource.crc32c
         self._http = http
 
-    def pieces(self) -> AsyncIterator[bytes]:
+    def chunks(self) -> AsyncIterator[bytes]:
         return self
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -525,21 +525,21 @@ class GcsReader:
         doing = f"reading blob {self._name!r}"
         lost: NoAnswerError | None = None
         try:
-            piece = await self._media.read()
+            chunk = await self._media.read()
         except NoAnswerError as error:
             lost = error
         if lost is not None:
             raise lost_request(lost, doing, effect=False)
-        if not piece or len(piece) > self._left:
-            raise UnavailableError(f"{doing} failed: " + ("more bytes came than it has" if piece else f"{self._left} bytes did not come"))
-        self._left -= len(piece)
+        if not chunk or len(chunk) > self._left:
+            raise UnavailableError(f"{doing} failed: " + ("more bytes came than it has" if chunk else f"{self._left} bytes did not come"))
+        self._left -= len(chunk)
         if self._crc is not None:
-            self._crc = extend_crc(self._crc, piece)
+            self._crc = extend_crc(self._crc, chunk)
             if self._left == 0 and self._crc_told not in (None, encode_crc(self._crc)):
                 raise DamagedError(
                     f"{doing} failed: it was damaged on its way, its crc32c is {encode_crc(self._crc)}, not {self._crc_told}; try again"
                 )
-        return piece
+        return chunk
 
     async def aclose(self) -> None:
         """Drops the connection if there are unread bytes."""
@@ -602,7 +602,7 @@ class GcsCopy:
         self._name = name
         self._metadata = metadata
 
-    async def write(self, piece: bytes | memoryview) -> None:
+    async def write(self, chunk: bytes | memoryview) -> None:
         raise InvalidRequestError("a copy takes its bytes from another blob")
 
     async def finalise(self) -> None:

@@ -16,7 +16,7 @@ from changelog.base.runtime import Runtime
 from changelog.google.authorize import Authorize
 from tiered.gcs.format import encode_crc, extend_crc
 from tiered.gcs.http import ENDPOINT, GcsHttp
-from tiered.stored import PIECE_BYTES
+from tiered.stored import CHUNK_BYTES
 
 BYTES_PER_ANSWER = 1024 * 1024
 """A file may take the time of one answer, and of one more for each so many bytes."""
@@ -55,7 +55,7 @@ class GcsFiles:
         doing = f"creating {name!r}"
         answer = await self._http.call(
             "POST", self._http.uploads_url(uploadType="multipart", ifGenerationMatch="0", fields="generation"), doing,
-            accept=(200, 201, 412), body=_pieces(before, content, after), effect=True, answers=_answers(len(content)),
+            accept=(200, 201, 412), body=_chunks(before, content, after), effect=True, answers=_answers(len(content)),
             headers={"Content-Type": f"multipart/related; boundary={boundary}", "Content-Length": str(size)},
         )  # fmt: skip
         if answer.status != 412 and "generation" not in answer.json(doing, effect=True):
@@ -112,11 +112,11 @@ class GcsFiles:
             query["pageToken"] = str(page["nextPageToken"])
 
 
-async def _pieces(before: bytes, content: bytes, after: bytes) -> AsyncIterator[bytes]:
-    """A body in pieces: the library would write a large one at once, and the event loop would wait meanwhile."""
+async def _chunks(before: bytes, content: bytes, after: bytes) -> AsyncIterator[bytes]:
+    """A body in chunks: the library would write a large one at once, and the event loop would wait meanwhile."""
     yield before
-    for start in range(0, len(content), PIECE_BYTES):
-        yield content[start : start + PIECE_BYTES]
+    for start in range(0, len(content), CHUNK_BYTES):
+        yield content[start : start + CHUNK_BYTES]
     yield after
 
 

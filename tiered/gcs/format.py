@@ -475,12 +475,12 @@ def _ns(time: datetime) -> int:
 _CRC_BYTES = 256 * 1024
 
 
-def extend_crc(crc: int, piece: bytes | memoryview) -> int:
-    if isinstance(piece, bytes):
-        return int(google_crc32c.extend(crc, piece))
+def extend_crc(crc: int, chunk: bytes | memoryview) -> int:
+    if isinstance(chunk, bytes):
+        return int(google_crc32c.extend(crc, chunk))
     # The library takes no views. Small copies stay in the processor's cache, and take half as long as the checksum.
-    for start in range(0, len(piece), _CRC_BYTES):
-        crc = google_crc32c.extend(crc, bytes(piece[start : start + _CRC_BYTES]))
+    for start in range(0, len(chunk), _CRC_BYTES):
+        crc = google_crc32c.extend(crc, bytes(chunk[start : start + _CRC_BYTES]))
     return int(crc)
 
 

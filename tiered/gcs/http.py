@@ -2,7 +2,7 @@
 
     call          one request, one answer; a status that is not accepted is raised
     exchange      the same for a body that streams, without a time limit, and with every status returned
-    open_media    an answer whose body is read piece by piece
+    open_media    an answer whose body is read chunk by chunk
 
 Each request is sent once. The protocol decides what may be repeated, not this module. A name becomes one segment of the
 path, in which all bytes but letters, digits, `-`, `_` and `~` are escaped, also dots. The HTTP library does not parse
@@ -38,8 +38,8 @@ from changelog.base.own_waits import own_wait
 from changelog.google.authorize import Authorize
 from tiered.errors import AtCapacityError
 from tiered.gcs.format import LISTING
-from tiered.payload.pieces import Piece
-from tiered.stored import PIECE_BYTES
+from tiered.payload.chunks import Chunk
+from tiered.stored import CHUNK_BYTES
 
 ENDPOINT = "https://storage.googleapis.com"
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
@@ -168,7 +168,7 @@ class ConnectionSlot:
 class GcsHttp:
     """Open it with `GcsHttp.connect`.
 
-    `answer_timeout_s`: how long one answer, or one piece of a body, may take, in seconds.
+    `answer_timeout_s`: how long one answer, or one chunk of a body, may take, in seconds.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class GcsHttp:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
             headers={"Accept-Encoding": "identity", "User-Agent": "tiered"},
             cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False, trust_env=False, read_bufsize=PIECE_BYTES, trace_configs=[_places()],
+            auto_decompress=False, trust_env=False, read_bufsize=CHUNK_BYTES, trace_configs=[_places()],
         ) as session:  # fmt: skip
             yield cls(session, endpoint, bucket, authorize, connections_max, answer_timeout_s)
 
@@ -246,7 +246,7 @@ class GcsHttp:
 
     async def call(
         self, method: str, url: str, doing: str, *, accept: Collection[int] = (200,), headers: Mapping[str, str] | None = None,
-        body: bytes | AsyncIterable[Piece] = b"", effect: bool = False, signed: bool = True, answers: int = 1,
+        body: bytes | AsyncIterable[Chunk] = b"", effect: bool = False, signed: bool = True, answers: int = 1,
         looked_into: Collection[int] = (),
     ) -> GcsResponse:  # fmt: skip
         """Sends one request and returns its answer. A status that is not in `accept` is raised as `refusal` says.
@@ -278,7 +278,7 @@ class GcsHttp:
         return listing_of(await self.call("GET", self.objects_url(**query), doing), doing)
 
     async def exchange(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[Piece], *, signed: bool = True,
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[Chunk], *, signed: bool = True,
         place: ConnectionSlot | None = None,
     ) -> GcsResponse:
         """Sends one request with a body that may stream.
@@ -298,7 +298,7 @@ class GcsHttp:
         raise fault
 
     async def open_media(self, url: str, headers: Mapping[str, str], doing: str, accept: Collection[int]) -> Media:
-        """Opens an answer whose body is read piece by piece. The caller closes it.
+        """Opens an answer whose body is read chunk by chunk. The caller closes it.
 
         Compressed bytes come as they are stored: with `Accept-Encoding: gzip` the service does not decompress them.
         """
@@ -319,7 +319,7 @@ class GcsHttp:
         raise fault or self.refusal(answer, doing, effect=False)
 
     async def _begin(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[Piece], *, signed: bool, place: ConnectionSlot
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[Chunk], *, signed: bool, place: ConnectionSlot
     ) -> aiohttp.ClientResponse:
         proof: Mapping[str, str] = {}
         if signed and self._authorize is not None:
@@ -392,10 +392,10 @@ class Media:
         """The next bytes, at most 256 KiB. Empty: the body has ended. Raises `NoAnswerError`."""
         content = self._response.content
         try:
-            if piece := content.read_nowait(PIECE_BYTES):
-                return piece
+            if chunk := content.read_nowait(CHUNK_BYTES):
+                return chunk
             with fail_after(self._timeout_s):
-                return await content.read(PIECE_BYTES)
+                return await content.read(CHUNK_BYTES)
         except TimeoutError:
             fault = NoAnswerError(f"{self._endpoint} sent no more bytes for {self._timeout_s:g} s", sent=True)
         except (aiohttp.ClientError, OSError) as error:

@@ -10,7 +10,7 @@ A body that breaks off creates nothing. So nothing is visible before `finalise` 
 `abort` or the death of the process. Recovery cancels what is left of a session (I3). `ifGenerationMatch=0` makes it
 create-only.
 
-A piece goes in parts of at most 256 KiB. One part is withheld, at most `PARTS_AHEAD` are left in the pipe when `write`
+A chunk goes in parts of at most 256 KiB. One part is withheld, at most `PARTS_AHEAD` are left in the pipe when `write`
 returns, and one is being sent. So a slow connection slows the writer down. Parts of bytes, which cannot change, are
 views of the caller's own, and not copied. The checksum is made in the event loop: for 2 MiB it takes about as long as
 one call into a thread.
@@ -20,7 +20,7 @@ reports is compared with that of the bytes that were written. If they differ, th
 makes the caller delete it. If the answer is lost and there is a session, the session is asked for its status here,
 once, because the store calls `finalise` only once. An answer of 408 or 5xx counts as lost, unless it gives a limit of
 the service as its reason: then nothing was stored (`UnavailableError`). If there is no session, or if it does not tell,
-it is `UnconfirmedError`. So it is if the request does not take the last piece in time; then the session is not asked.
+it is `UnconfirmedError`. So it is if the request does not take the last chunk in time; then the session is not asked.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from changelog.base.runtime import Runtime
 from tiered.gcs.format import CHECKED_FIELDS, differing, encode_crc, encode_resource, extend_crc
 from tiered.gcs.http import BETWEEN, ConnectionSlot, GcsHttp, GcsResponse, NoAnswerError, lost_request
 from tiered.metadata import Metadata
-from tiered.payload.pieces import Piece
-from tiered.stored import PIECE_BYTES
+from tiered.payload.chunks import Chunk
+from tiered.stored import CHUNK_BYTES
 
 SINGLE_BYTES_MAX = 8 * 1024 * 1024
 """For larger blobs, the extra round trip that opens a session takes little time compared with the transfer."""
@@ -114,7 +114,7 @@ async def _start_session(http: GcsHttp, name: str, metadata: Metadata, declared:
 
 
 class GcsUpload(ABC):
-    """`Upload`. Its request runs in `tasks` and starts with the first piece that is not withheld."""
+    """`Upload`. Its request runs in `tasks` and starts with the first chunk that is not withheld."""
 
     session: str | None = None
 
@@ -126,7 +126,7 @@ class GcsUpload(ABC):
         self._declared = declared
         self._size = 0
         self._crc = 0
-        self._withheld: list[Piece] = []
+        self._withheld: list[Chunk] = []
         self._pipe = _Pipe()
         self._begun = False
         self._ended = False
@@ -137,20 +137,20 @@ class GcsUpload(ABC):
         self._place = ConnectionSlot()
         self._result: GcsResponse | Exception | None = None
 
-    async def write(self, piece: Piece) -> None:
-        """Takes one piece. After an error or a cancellation the upload has ended, and nothing of it will be visible."""
+    async def write(self, chunk: Chunk) -> None:
+        """Takes one chunk. After an error or a cancellation the upload has ended, and nothing of it will be visible."""
         self._refuse_if_ended()
-        piece = _unchanging(piece)
-        if not piece:
+        chunk = _unchanging(chunk)
+        if not chunk:
             return
-        self._size += len(piece)
+        self._size += len(chunk)
         if self._declared is not None and self._size > self._declared:
             raise self._end(self._wrong_size("more than"))
-        *parts, withheld = [*self._withheld, *_cut(piece)]
+        *parts, withheld = [*self._withheld, *_cut(chunk)]
         self._withheld = [withheld]
         if parts:
             await self._push(parts, last=False)
-        self._crc = extend_crc(self._crc, piece)  # after the sending has begun
+        self._crc = extend_crc(self._crc, chunk)  # after the sending has begun
 
     async def finalise(self) -> None:
         """Makes the blob visible.
@@ -213,7 +213,7 @@ class GcsUpload(ABC):
             self._pipe.close()
             self._done.set()
 
-    async def _body(self) -> AsyncIterator[Piece]:
+    async def _body(self) -> AsyncIterator[Chunk]:
         """The body. It ends properly only after a part was marked as the last one. In every other case it breaks off.
         """
         head, tail = self._frame()
@@ -228,7 +228,7 @@ class GcsUpload(ABC):
         if tail:
             yield tail
 
-    async def _push(self, parts: Sequence[Piece], *, last: bool) -> None:
+    async def _push(self, parts: Sequence[Chunk], *, last: bool) -> None:
         """Gives parts to the request. Returns when it has taken most of them; if the last one is among them, all.
 
         Raises if the request has ended, or if it takes no part for as long as an answer may take. `AtCapacityError`: it
@@ -407,21 +407,21 @@ class SessionUpload(GcsUpload):
 class _Once:
     """A body that can be iterated once, so that the HTTP library cannot repeat a request that was partly sent."""
 
-    def __init__(self, pieces: AsyncIterator[Piece]) -> None:
-        self._pieces: AsyncIterator[Piece] | None = pieces
+    def __init__(self, chunks: AsyncIterator[Chunk]) -> None:
+        self._chunks: AsyncIterator[Chunk] | None = chunks
 
-    def __aiter__(self) -> AsyncIterator[Piece]:
-        pieces, self._pieces = self._pieces, None
-        if pieces is None:
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        chunks, self._chunks = self._chunks, None
+        if chunks is None:
             raise RuntimeError("the body of an upload is sent once")
-        return pieces
+        return chunks
 
 
 class _Pipe:
     """Parts on their way from the writer's task to the request's. Each is taken at most once, and in order."""
 
     def __init__(self) -> None:
-        self._parts: deque[tuple[Piece, bool]] = deque()
+        self._parts: deque[tuple[Chunk, bool]] = deque()
         self.closed = False
         self._ahead = 0
         self._added: Event | None = None
@@ -432,13 +432,13 @@ class _Pipe:
         """How many parts were added and not taken."""
         return len(self._parts)
 
-    def add(self, parts: Sequence[Piece], *, last: bool) -> None:
+    def add(self, parts: Sequence[Chunk], *, last: bool) -> None:
         """Adds parts. `last`: nothing comes after them."""
         self._parts.extend((part, last and place == len(parts)) for place, part in enumerate(parts, 1))
         if self._added is not None:
             self._added.set()
 
-    async def take(self) -> tuple[Piece, bool]:
+    async def take(self) -> tuple[Chunk, bool]:
         """Returns the next part, and whether it is the last one. Raises `BrokenPipeError` if the pipe is closed."""
         while not self._parts and not self.closed:
             self._added = Event()
@@ -464,22 +464,22 @@ class _Pipe:
                 waited_for.set()
 
 
-def _unchanging(piece: Piece) -> Piece:
-    """The piece, or a copy of it if somebody else can change it."""
-    if isinstance(piece, bytes):
-        return piece
-    view = memoryview(piece).cast("B")
+def _unchanging(chunk: Chunk) -> Chunk:
+    """The chunk, or a copy of it if somebody else can change it."""
+    if isinstance(chunk, bytes):
+        return chunk
+    view = memoryview(chunk).cast("B")
     return view if isinstance(view.obj, bytes) else bytes(view)
 
 
-def _cut(piece: Piece) -> Iterator[Piece]:
-    """Cuts a piece into parts of at most 256 KiB, and copies nothing."""
-    if len(piece) <= PIECE_BYTES:
-        yield piece
+def _cut(chunk: Chunk) -> Iterator[Chunk]:
+    """Cuts a chunk into parts of at most 256 KiB, and copies nothing."""
+    if len(chunk) <= CHUNK_BYTES:
+        yield chunk
         return
-    view = memoryview(piece)
-    for start in range(0, len(view), PIECE_BYTES):
-        yield view[start : start + PIECE_BYTES]
+    view = memoryview(chunk)
+    for start in range(0, len(view), CHUNK_BYTES):
+        yield view[start : start + CHUNK_BYTES]
 
 
 def _proves_nothing(answer: GcsResponse) -> bool:

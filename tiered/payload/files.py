@@ -23,8 +23,8 @@ from anyio.lowlevel import RunVar
 
 from changelog.base.errors import InvalidRequestError
 from changelog.base.threads import in_thread
+from tiered.payload.chunks import END, Chunks
 from tiered.payload.own_thread import OwnThread, Thread
-from tiered.payload.pieces import END, Pieces
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ def unreadable(file: object, error: OSError | ValueError) -> InvalidRequestError
     return InvalidRequestError(f"the payload {name_of(file)} cannot be read: {getattr(error, 'strerror', None) or error}")
 
 
-class PlainFile(Pieces):
+class PlainFile(Chunks):
     """An open regular file, or whatever is at a path.
 
     A regular file is read up to the length that it had when reading began, even if it grows. If it has become shorter,
@@ -63,16 +63,16 @@ class PlainFile(Pieces):
             await self._in_thread(self._observe)
         if self._is_pipe:
             await self._wait_readable()  # until somebody has opened the pipe for writing, it reads as empty
-        piece = await self._in_thread(self._read)
-        if piece is None:
+        chunk = await self._in_thread(self._read)
+        if chunk is None:
             await self._wait_readable()
             return True
-        self._joined.add(piece)
+        self._joined.add(chunk)
         self._joined.flush()
         if self._left is None:
-            return bool(piece)
-        self._left -= len(piece)
-        if self._left and not piece:
+            return bool(chunk)
+        self._left -= len(chunk)
+        if self._left and not chunk:
             raise InvalidRequestError(
                 f"the payload {name_of(self._named)} became shorter while it was read: {self._left} of its {self.size} bytes are missing"
             )
@@ -111,10 +111,10 @@ class PlainFile(Pieces):
 
     def _read(self) -> bytes | None:
         assert self._file is not None
-        return self._file.read(self._piece_bytes if self._left is None else min(self._left, self._piece_bytes))
+        return self._file.read(self._chunk_bytes if self._left is None else min(self._left, self._chunk_bytes))
 
 
-class _Blocking(Pieces):
+class _Blocking(Chunks):
     """A payload whose own code may block. All calls into it are made in one thread, which is its own.
 
     `thread`: the thread of a blocking caller that waits for it; None: one is started.
@@ -152,10 +152,10 @@ class _Blocking(Pieces):
 
     def _pull(self) -> bool:
         while not self._joined.ready and not self._closed:
-            piece = self._next()
-            if piece is END:
+            chunk = self._next()
+            if chunk is END:
                 return False
-            self._joined.add(piece)
+            self._joined.add(chunk)
             if self._late:
                 self._joined.flush()
                 break
@@ -163,7 +163,7 @@ class _Blocking(Pieces):
 
     @abstractmethod
     def _next(self) -> object:
-        """Returns the next piece, or `END`."""
+        """Returns the next chunk, or `END`."""
 
     def _finish(self) -> None:
         close, self._to_close = self._to_close, None
@@ -183,12 +183,12 @@ class OwnIterable(_Blocking):
         try:
             if self._iterator is None:
                 self._iterator = iter(self._payload)
-            piece = next(self._iterator, END)
+            chunk = next(self._iterator, END)
         except BaseException:
             self._to_close = None
             raise
-        self._to_close = self._iterator.close if piece is not END and isinstance(self._iterator, Generator) else None
-        return piece
+        self._to_close = self._iterator.close if chunk is not END and isinstance(self._iterator, Generator) else None
+        return chunk
 
 
 class OwnFile(_Blocking):
@@ -200,7 +200,7 @@ class OwnFile(_Blocking):
         self._file = file
 
     def _next(self) -> object:
-        piece: object = self._file.read(self._piece_bytes)
-        if piece is None:
+        chunk: object = self._file.read(self._chunk_bytes)
+        if chunk is None:
             raise InvalidRequestError(f"the payload {name_of(self._file)} has nothing yet and does not block: pass its path")
-        return END if isinstance(piece, (bytes, bytearray, memoryview)) and not piece else piece
+        return END if isinstance(chunk, (bytes, bytearray, memoryview)) and not chunk else chunk

@@ -4,7 +4,7 @@
                cancelled meanwhile: the thread is *given up*: it ends by itself, if the call ever returns
 
 All calls are made in the same thread, and in one copy of the context of the task that started it. So a generator may
-keep a lock, a SQLite cursor or a context variable from one piece to the next. The threads are daemon threads: one that
+keep a lock, a SQLite cursor or a context variable from one chunk to the next. The threads are daemon threads: one that
 is stuck does not keep the program from ending.
 
 Bounded: at most `THREADS_MAX` threads in one event loop. This counts those that were given up and are still stuck.

@@ -1,4 +1,4 @@
-"""Payloads as streams: whatever a caller passes becomes pieces of bytes, one at a time.
+"""Payloads as streams: whatever a caller passes becomes chunks of bytes, one at a time.
 
     bytes                              views of it, never copied; other buffers are copied slice by slice
     list, tuple, set, BytesIO          at once: they cannot block
@@ -10,7 +10,7 @@
 `put` closes a generator that it began to read, and a file that it opened at a path. It always closes a StoredObject. A
 file that the caller opened stays open.
 
-Bounded: at most two pieces are in memory, and the head that `split_head` was asked for. *Cancelled*: see
+Bounded: at most two chunks are in memory, and the head that `split_head` was asked for. *Cancelled*: see
 `tiered/payload/files.py`. *Failure*: something that is no payload is an `InvalidRequestError`, as early as this can be
 known; so is a plain file that cannot be read. What a caller's iterator or own kind of file raises is passed on
 unchanged. Compression and multipart framing do not belong here.
@@ -31,36 +31,36 @@ from anyio import current_time
 from anyio.lowlevel import checkpoint
 
 from changelog.base.errors import InvalidRequestError
+from tiered.payload.chunks import END, Chunk, Chunks, close_generator, type_name
 from tiered.payload.files import OwnFile, OwnIterable, PlainFile, name_of, unreadable
 from tiered.payload.own_thread import LATE_S, Thread
-from tiered.payload.pieces import END, Piece, Pieces, close_generator, type_name
-from tiered.stored import PIECE_BYTES, StoredObject
+from tiered.stored import CHUNK_BYTES, StoredObject
 
 Payload = bytes | bytearray | memoryview | os.PathLike[str] | BinaryIO | AsyncIterable[bytes] | Iterable[bytes]
 """What `put` takes. A `str` is not a payload: encode text, and pass the name of a file as `pathlib.Path`.
 
-An object may be several of these. Then the first counts, in the order in which `pieces` looks: buffer, path, async
+An object may be several of these. Then the first counts, in the order in which `chunks` looks: buffer, path, async
 iterable, file, iterable.
 """
 
 VIEW_BYTES = 4 * 1024 * 1024
-"""A put takes bytes in pieces of this size. So a payload of some MiB goes to the upload at once."""
+"""A put takes bytes in chunks of this size. So a payload of some MiB goes to the upload at once."""
 
 _JOINED_BYTES = 4096
-"""Only a piece below this size waits for more: an async iterator may itself wait for what becomes of its piece."""
+"""Only a chunk below this size waits for more: an async iterator may itself wait for what becomes of its chunk."""
 
-_PIECES_AT_ONCE = 16
-"""The first pieces, so many, are never held back, however small. Joining pays only if there are many pieces."""
+_CHUNKS_AT_ONCE = 16
+"""The first chunks, so many, are never held back, however small. Joining pays only if there are many chunks."""
 
-_PIECES_IN_A_ROW = 64
-"""How many pieces are taken from an iterator that does not wait by itself, before other tasks may run."""
+_CHUNKS_IN_A_ROW = 64
+"""How many chunks are taken from an iterator that does not wait by itself, before other tasks may run."""
 
 
-def pieces(payload: Payload, size: int = PIECE_BYTES, thread: Thread | None = None, *, views: int | None = None) -> Pieces:
-    """The payload in pieces of at most `size` bytes, to be read once. `InvalidRequestError`: it is no payload.
+def chunks(payload: Payload, size: int = CHUNK_BYTES, thread: Thread | None = None, *, views: int | None = None) -> Chunks:
+    """The payload in chunks of at most `size` bytes, to be read once. `InvalidRequestError`: it is no payload.
 
     `thread`: where what may block for ever is read; None: in a thread of its own. `views`: bytes, which are in memory
-    and cannot change, come in pieces of at most so many bytes, unless each piece is reported; None: of `size`.
+    and cannot change, come in chunks of at most so many bytes, unless each chunk is reported; None: of `size`.
     """
     if isinstance(payload, (bytes, bytearray, memoryview)):
         return _Buffer(payload, size, size if views is None else views)
@@ -83,7 +83,7 @@ def reads_in_own_thread(payload: object) -> bool:
     """Whether reading this payload runs code of the caller's, which may block for ever. False for what is no payload.
     """
     try:
-        return isinstance(pieces(cast(Payload, payload)), OwnIterable | OwnFile)
+        return isinstance(chunks(cast(Payload, payload)), OwnIterable | OwnFile)
     except InvalidRequestError:
         return False
 
@@ -139,7 +139,7 @@ def _is_plain(file: BinaryIO) -> bool:
 # --- what cannot block ---------------------------------------------------------------------------
 
 
-class _Buffer(Pieces):
+class _Buffer(Chunks):
     waits = False
 
     def __init__(self, buffer: bytes | bytearray | memoryview, piece_bytes: int, view_bytes: int) -> None:
@@ -160,15 +160,15 @@ class _Buffer(Pieces):
 
     async def _fill(self) -> bool:
         whole = self._rest.obj
-        size = self._view_bytes if isinstance(whole, bytes) and self._progress is None else self._piece_bytes
-        piece, self._rest = self._rest[:size], self._rest[size:]
+        size = self._view_bytes if isinstance(whole, bytes) and self._progress is None else self._chunk_bytes
+        chunk, self._rest = self._rest[:size], self._rest[size:]
         if isinstance(whole, bytes):
             # A class of its own may tell another length, so its bytes come as a view.
-            part: Piece = whole if type(whole) is bytes and len(piece) == len(whole) else piece
+            part: Chunk = whole if type(whole) is bytes and len(chunk) == len(whole) else chunk
         else:
             # The caller may change any other buffer meanwhile, and the stored bytes must be those that the checksum was
             # made of.
-            part = bytes(piece)
+            part = bytes(chunk)
         if part:
             self._joined.ready.append(part)
         return bool(self._rest)
@@ -195,7 +195,7 @@ class _BytesIO(_Buffer):
         return await super()._fill()
 
 
-class _InMemory(Pieces):
+class _InMemory(Chunks):
     waits = False
 
     def __init__(self, parts: Iterable[object], piece_bytes: int) -> None:
@@ -203,7 +203,7 @@ class _InMemory(Pieces):
         self._parts = parts if isinstance(parts, Iterator) else iter(parts)
 
     async def _fill(self) -> bool:
-        for _ in range(_PIECES_IN_A_ROW):
+        for _ in range(_CHUNKS_IN_A_ROW):
             part = next(self._parts, END)
             if part is END:
                 return False
@@ -217,10 +217,10 @@ class _InMemory(Pieces):
 # --- async iterables -----------------------------------------------------------------------------
 
 
-class _InTask(Pieces):
+class _InTask(Chunks):
     """An async iterator, always read in the same task and within no cancel scope of ours.
 
-    So it may keep a cancel scope of its own open from one piece to the next.
+    So it may keep a cancel scope of its own open from one chunk to the next.
     """
 
     may_hold_scopes = True
@@ -240,15 +240,15 @@ class _InTask(Pieces):
     async def _gather(self) -> bool:
         late_at = current_time() + LATE_S
         while not self._joined.ready:
-            piece = await self._next()
-            if piece is END:
+            chunk = await self._next()
+            if chunk is END:
                 return False
-            self._joined.add(piece)
+            self._joined.add(chunk)
             self._taken += 1
-            if self._taken % _PIECES_IN_A_ROW == 0:
+            if self._taken % _CHUNKS_IN_A_ROW == 0:
                 await checkpoint()
             late = current_time() > late_at
-            if late or self._taken <= _PIECES_AT_ONCE:
+            if late or self._taken <= _CHUNKS_AT_ONCE:
                 self._joined.flush()
             if late:
                 break
@@ -260,11 +260,11 @@ class _InTask(Pieces):
             self._iterator = aiter(self._payload)
             to_close = self._payload if isinstance(self._payload, StoredObject) else self._iterator
         try:
-            piece = await anext(self._iterator)
+            chunk = await anext(self._iterator)
         except StopAsyncIteration:
             return END
         self._to_close = to_close
-        return piece
+        return chunk
 
     async def _close(self) -> None:
         source, self._to_close = self._to_close, None

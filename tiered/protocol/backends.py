@@ -19,7 +19,7 @@ from changelog.base.errors import InvalidRequestError, TieredError, UnavailableE
 from changelog.change import ChangeId
 from tiered.errors import RangeNotSatisfiableError
 from tiered.metadata import SIZE_MAX, Expiration, Metadata
-from tiered.text import shown
+from tiered.text import quoted
 
 MARK_AGE_MAX_S = 172_800
 """For how many seconds a row remembers a token: longer than any request of its change can still be sent."""
@@ -268,7 +268,7 @@ class ByteRange:
     def __post_init__(self) -> None:
         for bound in (self.start, 0 if self.stop is None else self.stop):
             if type(bound) is not int or abs(bound) > SIZE_MAX:
-                raise InvalidRequestError(f"a range has whole numbers of bytes, as far as 2**63, not {shown(bound)}")
+                raise InvalidRequestError(f"a range has whole numbers of bytes, as far as 2**63, not {quoted(bound)}")
 
     def within(self, size: int) -> tuple[int, int]:
         """The start and stop (bytes) that it means for an object of `size` bytes. Raises `RangeNotSatisfiableError`."""
@@ -371,7 +371,7 @@ class BlobReader(Protocol):
     size: int
     checksum: str | None
 
-    def pieces(self) -> AsyncIterator[bytes]:
+    def chunks(self) -> AsyncIterator[bytes]:
         """Yields the bytes of the range; call it once. After `aclose`, it raises, or yields what is left to the end.
 
         `UnavailableError`: the blob vanished on the way. `DamagedError`: its bytes do not match their checksum.
@@ -387,8 +387,8 @@ class Upload(Protocol):
     session: str | None
     """The name by which recovery cancels it. None: it is a single request, which may land late."""
 
-    async def write(self, piece: bytes | memoryview) -> None:
-        """Sends one piece, but never the last byte of the blob before `finalise`. Waits when the service is slow."""
+    async def write(self, chunk: bytes | memoryview) -> None:
+        """Sends one chunk, but never the last byte of the blob before `finalise`. Waits when the service is slow."""
 
     async def finalise(self) -> None:
         """*Once.* Makes the blob visible, and durable before it returns. Never overwrites a blob.

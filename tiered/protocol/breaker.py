@@ -9,8 +9,8 @@ that it knows is what the calls of the store tell. A refusal is an answer, too, 
 something, each call fails at once without help from here. A call that waits for this process itself (for a connection,
 for a token) tells nothing of the service.
 
-I4: what is refused here (`ask`) was certainly not sent. So only the calls are refused with which an operation begins or
-goes on while nothing of it has taken effect: reads, the upload, the entry, a write inside a row. What finds out or
+I4: what is refused here (`call`) was certainly not sent. So only the calls are refused with which an operation begins
+or goes on while nothing of it has taken effect: reads, the upload, the entry, a write inside a row. What finds out or
 finishes what was sent (settle, swap, clean-up) is only listened to (`note`), and keeps its own budget. Recovery has its
 own knowledge of outages (`recovery/outages.py`). *Crash*: nothing is kept, and the next process finds out anew.
 """
@@ -82,7 +82,7 @@ class Breaker:
         """For how many seconds no call has been answered. None: the service is not away."""
         return self._runtime.monotonic() - self._failing_since if self._is_away else None
 
-    async def ask(self, call: Callable[[], Awaitable[T]], *, is_answer: Callable[[T], bool] = lambda result: True) -> T:
+    async def call(self, call: Callable[[], Awaitable[T]], *, is_answer: Callable[[T], bool] = lambda result: True) -> T:
         """Makes the call, or raises `ServiceAwayError` and does not make it. So does a try that certainly failed.
 
         `is_answer` False for a result: no service was asked for it.

@@ -17,7 +17,7 @@ B = TypeVar("B")
 _ELSEWHERE = "one of several calls that ran at once was cancelled, and their caller was not"
 
 
-async def both(main: Callable[[], Awaitable[A]], beside: Callable[[], Awaitable[B]]) -> tuple[A, B]:
+async def run_both(main: Callable[[], Awaitable[A]], beside: Callable[[], Awaitable[B]]) -> tuple[A, B]:
     """Runs `main` in this task and `beside` in another, and waits for both.
 
     If one fails, the other is cancelled and waited for. The error of the first to fail is raised as it is, not in a
@@ -48,7 +48,7 @@ async def both(main: Callable[[], Awaitable[A]], beside: Callable[[], Awaitable[
     return first[0], second[0]
 
 
-async def each(call: Callable[[A], Awaitable[B]], items: Sequence[A], at_once: int) -> list[B]:
+async def map_concurrently(call: Callable[[A], Awaitable[B]], items: Sequence[A], at_once: int) -> list[B]:
     """Calls it for each item, at most `at_once` at the same time. Returns the results in the order of the items.
 
     If one call fails, the others are cancelled and waited for, and the first error is raised as it is, not in a group.

@@ -18,7 +18,7 @@ from tiered.errors import ConditionFailedError, InvalidRequestError
 from tiered.metadata import is_expired
 from tiered.object_id import ObjectId, revision_of
 from tiered.protocol.backends import Inline, Only, RowState, Still, Vacant
-from tiered.text import shown
+from tiered.text import quoted
 
 
 class Revision(Enum):
@@ -72,7 +72,7 @@ def revision_shown(path: str, state: RowState) -> ChangeId | None:
 def checked_condition(if_absent: object, if_revision: object) -> Condition | None:
     """The condition that these arguments of a call mean; None: they mean none. Raises `InvalidRequestError`."""
     if not isinstance(if_absent, bool):
-        raise InvalidRequestError(f"if_absent is True or False, not {shown(if_absent)}")
+        raise InvalidRequestError(f"if_absent is True or False, not {quoted(if_absent)}")
     if if_revision is ANY_REVISION:
         return Condition(None) if if_absent else None
     if if_revision is None:
@@ -80,7 +80,7 @@ def checked_condition(if_absent: object, if_revision: object) -> Condition | Non
             "if_revision is None: older software wrote that object, so it has no revision to compare; leave if_revision out to write anyway"
         )
     if not isinstance(if_revision, ChangeId):
-        raise InvalidRequestError(f"if_revision is the revision of a head or of a put, ChangeId(text), not {shown(if_revision)}")
+        raise InvalidRequestError(f"if_revision is the revision of a head or of a put, ChangeId(text), not {quoted(if_revision)}")
     if if_absent:
         raise InvalidRequestError("if_absent and if_revision exclude each other: pass one of them")
     return Condition(if_revision)

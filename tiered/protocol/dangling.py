@@ -28,7 +28,7 @@ from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.log import NOTE_BYTES_MAX, ChangeLog
 from tiered.metadata import NS_PER_MS
-from tiered.text import shown
+from tiered.text import quoted
 
 NOTE = "reads/dangling"
 VERSION = 1
@@ -108,25 +108,25 @@ def decode(raw: bytes) -> DanglingNote:
     except (ValueError, RecursionError) as error:
         raise CorruptRecordError(f"the note {NOTE} is not JSON: {error}") from None
     if not isinstance(value, dict) or type(value.get("v")) is not int:
-        raise CorruptRecordError(f"the note {NOTE} is no note of this kind: {shown(value)}")
+        raise CorruptRecordError(f"the note {NOTE} is no note of this kind: {quoted(value)}")
     if value["v"] != VERSION:
-        raise CorruptRecordError(f"the note {NOTE} has version {shown(value['v'])}; this software reads version {VERSION}")
+        raise CorruptRecordError(f"the note {NOTE} has version {quoted(value['v'])}; this software reads version {VERSION}")
     listed = value.get("listed")
     if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
-        raise CorruptRecordError(f"the note {NOTE} has {shown(listed)} for 'listed'")
+        raise CorruptRecordError(f"the note {NOTE} has {quoted(listed)} for 'listed'")
     unlisted = None if value.get("unlisted_ms") is None else _time_ms(value, "unlisted_ms")
     return DanglingNote(tuple(Dangling(_text(each, "path"), _text(each, "blob"), _time_ms(each, "found_ms")) for each in listed), unlisted)
 
 
 def _text(value: Mapping[str, Any], name: str) -> str:
     if not isinstance(found := value.get(name), str) or not found:
-        raise CorruptRecordError(f"the note {NOTE} has {shown(found)} for {name!r}")
+        raise CorruptRecordError(f"the note {NOTE} has {quoted(found)} for {name!r}")
     return found
 
 
 def _time_ms(value: Mapping[str, Any], name: str) -> int:
     if type(found := value.get(name)) is not int or not 0 <= found <= TIME_MAX_MS:
-        raise CorruptRecordError(f"the note {NOTE} has {shown(found)} for {name!r}")
+        raise CorruptRecordError(f"the note {NOTE} has {quoted(found)} for {name!r}")
     return found
 
 

@@ -32,12 +32,12 @@ from tiered.object_id import ROW_KEY_BYTES_MAX, ObjectId, ObjectPrefix, revision
 from tiered.protocol.admission import Slot
 from tiered.protocol.backends import BlobHead, ListsHeads, RowPage, ScannedRow, Tiers, Tombstone
 from tiered.protocol.breaker import Breakers
-from tiered.protocol.concurrent import each
+from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.reading import Reader, head_of_blob
-from tiered.protocol.retry import ask
+from tiered.protocol.retry import retry_read
 from tiered.settings import Settings
 from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Tier
-from tiered.text import plain, shown
+from tiered.text import plain, quoted
 
 LIST_PAGE_MAX = 1000
 """How many entries one page has at most, and how many rows one request reads."""
@@ -68,12 +68,12 @@ class ListRequest:
     def __post_init__(self) -> None:
         if not isinstance(self.prefix, ObjectPrefix):
             raise InvalidRequestError(
-                f"a prefix is ObjectPrefix.create('photos', scopes={{'org': '17'}}) or ObjectPrefix.parse(text), not {shown(self.prefix)}"
+                f"a prefix is ObjectPrefix.create('photos', scopes={{'org': '17'}}) or ObjectPrefix.parse(text), not {quoted(self.prefix)}"
             )
         if self.limit is not None and (type(self.limit) is not int or self.limit < 1):
-            raise InvalidRequestError(f"limit is {shown(self.limit)}: pass a number of entries from 1 on, or None for all")
+            raise InvalidRequestError(f"limit is {quoted(self.limit)}: pass a number of entries from 1 on, or None for all")
         if type(self.metadata) is not bool:
-            raise InvalidRequestError(f"metadata is {shown(self.metadata)}: pass True to list metadata, too, or False")
+            raise InvalidRequestError(f"metadata is {quoted(self.metadata)}: pass True to list metadata, too, or False")
         self._check_start_after()
         if self.delimiter is not None:
             object.__setattr__(self, "delimiter", self._checked_delimiter())
@@ -82,9 +82,9 @@ class ListRequest:
         if self.start_after is None:
             return
         if not isinstance(self.start_after, (ObjectId, ObjectPrefix)):
-            raise InvalidRequestError(f"start_after is an ObjectId, or the prefix of a Folder, not {shown(self.start_after)}")
+            raise InvalidRequestError(f"start_after is an ObjectId, or the prefix of a Folder, not {quoted(self.start_after)}")
         if not self.start_after.path.startswith(self.prefix.path) or not self.start_after.path:
-            raise InvalidRequestError(f"start_after {shown(self.start_after.path)} is not within the prefix {shown(self.prefix.path)}")
+            raise InvalidRequestError(f"start_after {quoted(self.start_after.path)} is not within the prefix {quoted(self.prefix.path)}")
 
     def _checked_delimiter(self) -> str:
         delimiter = plain("the delimiter", self.delimiter)
@@ -92,7 +92,7 @@ class ListRequest:
             raise InvalidRequestError("the delimiter is empty: pass '/', or None for a listing without folders")
         if self.prefix.key is None and delimiter != "/":
             raise InvalidRequestError(
-                f"the delimiter {shown(delimiter)} cuts keys only, and this prefix has no key: "
+                f"the delimiter {quoted(delimiter)} cuts keys only, and this prefix has no key: "
                 "give it one, ObjectPrefix.create('photos', '', scopes=…), or pass '/'"
             )
         return delimiter
@@ -136,7 +136,7 @@ class ListRequest:
             raw = b""
         told, body = raw[1 : 1 + _CRC_BYTES], raw[1 + _CRC_BYTES :]
         if raw[:1] != _TOKEN_FORMAT or not _DIGEST_BYTES <= len(body) <= _TOKEN_BYTES_MAX or told != _crc(body):
-            raise InvalidRequestError(f"page_token {shown(text)} is none: pass the next_page_token of a ListPage as it is, or None")
+            raise InvalidRequestError(f"page_token {quoted(text)} is none: pass the next_page_token of a ListPage as it is, or None")
         if body[:_DIGEST_BYTES] != self._digest():
             raise InvalidRequestError("page_token is of another listing: pass it with the prefix and delimiter of the page that gave it")
         return self.prefix.path.encode() + body[_DIGEST_BYTES:]
@@ -204,7 +204,7 @@ class Lister:
         """The entries of one page of rows, and where the next page begins."""
         rows_max = listing.rows_max(wanted)
         scan = partial(self._tiers.high_volume.scan, listing.prefix.path, start, rows_max)
-        page: RowPage = await ask(partial(self._services.rows.ask, scan), self._runtime, self._budget_s, self._observer)
+        page: RowPage = await retry_read(partial(self._services.rows.call, scan), self._runtime, self._budget_s, self._observer)
         now_ns = self._runtime.wall_ns()
         for damaged in page.corrupt:
             events.warning("corrupt_row", damaged.fault, path=damaged.path)
@@ -234,7 +234,7 @@ class Lister:
         blobs = await self._listed_blobs([item.row.target for item in items if item.row is not None and item.row.target is not None])
         known = [_with_metadata(item, blobs) for item in items]
         others = [item for item, entry in zip(items, known, strict=True) if entry is None]
-        looked_at = iter(await each(self._looked_at, others, HEADS_AT_ONCE) if others else ())
+        looked_at = iter(await map_concurrently(self._looked_at, others, HEADS_AT_ONCE) if others else ())
         found = [next(looked_at) if entry is None else entry for entry in known]
         return [entry for entry in found if entry is not None]
 
@@ -244,8 +244,8 @@ class Lister:
         if len(names) < HEADS_LISTED_MIN or not isinstance(blobs, ListsHeads):
             return {}
         try:
-            heads = partial(self._services.blobs.ask, partial(blobs.heads, names))
-            return await ask(heads, self._runtime, self._budget_s, self._observer)
+            heads = partial(self._services.blobs.call, partial(blobs.heads, names))
+            return await retry_read(heads, self._runtime, self._budget_s, self._observer)
         except (ConfigurationError, InvalidRequestError):  # who may not list may still look at each
             return {}
 
@@ -265,7 +265,7 @@ class Lister:
         """None: the object is gone, or it has expired. If it was overwritten, what is there now."""
         if (target := row.target) is not None:
             head = partial(self._tiers.long_term.head, target)
-            blob = await ask(partial(self._services.blobs.ask, head), self._runtime, self._budget_s, self._observer)
+            blob = await retry_read(partial(self._services.blobs.call, head), self._runtime, self._budget_s, self._observer)
             if blob is not None:
                 return _head_of(object_id, row, target, blob)
         return await self._reader.head(object_id)

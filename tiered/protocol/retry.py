@@ -33,7 +33,7 @@ _NO_SCOPE: AbstractContextManager[object] = nullcontext()
 _NEVER_REPEATED = (LeaseLostError, ClockBehindError, ServiceAwayError)
 
 
-async def persist(
+async def retry(
     call: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float, repeat: Repeat = (UnavailableError, UnconfirmedError),
     observer: Observer = SILENT, call_s_max: float = math.inf,
 ) -> T:
@@ -58,16 +58,16 @@ async def persist(
             failed.append(error)
             said.append(str(error))
         with anyio.move_on_after(ends_at - runtime.monotonic()):
-            return await _persist_after(failed, said, call, runtime, ends_at, repeat, observer)
+            return await _retry_after(failed, said, call, runtime, ends_at, repeat, observer)
     before = f"; before that: {said[0]}" if said else ""
     raise UnconfirmedError(f"no answer within {budget_s:g} s{before}")
 
 
-async def _persist_after(
+async def _retry_after(
     failed: list[TieredError], said: list[str], call: Callable[[], Awaitable[T]], runtime: Runtime, ends_at: float, repeat: Repeat,
     observer: Observer,
 ) -> T:
-    """What `persist` does after the first call. `failed`: the error of that call, which is taken out of the list.
+    """What `retry` does after the first call. `failed`: the error of that call, which is taken out of the list.
 
     `said`: holds the words of the latest error; not the error, which would hold this frame.
     """
@@ -121,9 +121,9 @@ async def _persist_after(
         unconfirmed = None  # an error that is raised holds this frame, and must not be held by it
 
 
-async def ask(read: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float, observer: Observer = SILENT) -> T:
-    """`persist` for calls that change nothing. If there was no answer, nothing happened: `UnavailableError`."""
+async def retry_read(read: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float, observer: Observer = SILENT) -> T:
+    """`retry` for calls that change nothing. If there was no answer, nothing happened: `UnavailableError`."""
     try:
-        return await persist(read, runtime, budget_s, observer=observer)
+        return await retry(read, runtime, budget_s, observer=observer)
     except UnconfirmedError as error:
         raise UnavailableError(str(error)) from error

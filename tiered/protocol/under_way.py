@@ -6,7 +6,7 @@
                    the end: its lease is dropped, and whoever still waits is answered
 
 Before the hand-over a write runs in its caller's own task, in no scope of ours: a payload may be an iterator that holds
-scopes of its own open between two pieces. After it, the write is shielded. The cancellation of its caller does not stop
+scopes of its own open between two chunks. After it, the write is shielded. The cancellation of its caller does not stop
 it, nor that of the scope around the store. Only the end of the drain's budget does; the write is then left to recovery.
 """
 

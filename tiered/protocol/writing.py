@@ -5,7 +5,7 @@
       with a condition              read and judge; reserve what is there (if_revision); steps 3 and 4
     a large put                     a change:
       1 record   read the row and open the upload, at once; record {object, new, old, upload} in the changelog,
-                 while the payload streams, its last piece withheld
+                 while the payload streams, its last chunk withheld
       2 finalise the upload, once the entry is durable and if the lease still holds
       3 swap     the row names the new blob, if the lease still holds               <- the commit point
       4 answer   told ok: ok. Refused, or not answered: settle the change, read the row, and judge
@@ -53,15 +53,15 @@ from tiered.errors import (
 )
 from tiered.metadata import NS_PER_S, Metadata
 from tiered.object_id import ObjectId, blob_name
-from tiered.payload.pieces import Piece, Pieces
+from tiered.payload.chunks import Chunk, Chunks
 from tiered.protocol.admission import Slot
 from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Only, Row, RowState, Still, Tiers, Tombstone, Upload
 from tiered.protocol.breaker import Breaker, Breakers
-from tiered.protocol.concurrent import both
+from tiered.protocol.concurrent import run_both
 from tiered.protocol.feed_off import FeedOffNotifier
 from tiered.protocol.finishing import finish, may_tell_ok, settle_change, took_effect
 from tiered.protocol.reading import CopySource
-from tiered.protocol.retry import ask, persist
+from tiered.protocol.retry import retry, retry_read
 from tiered.protocol.under_way import WriteInProgress, WritesUnderWay
 from tiered.settings import Settings
 from tiered.stored import PutResult, Tier
@@ -74,14 +74,14 @@ CLOCKS_APART_MAX_S = 3600
 
 @dataclass(slots=True, eq=False)
 class Body:
-    """A payload that is too large to be inline: the pieces that were read already, the rest, and its bytes if known."""
+    """A payload that is too large to be inline: the chunks that were read already, the rest, and its bytes if known."""
 
-    head: list[Piece]
-    rest: Pieces
+    head: list[Chunk]
+    rest: Chunks
     size: int | None
 
 
-class ChangeOutcome(Enum):
+class Outcome(Enum):
     """What became of a change whose outcome was unknown."""
 
     TOOK_EFFECT = "it took effect (and may have been replaced since)"
@@ -163,8 +163,8 @@ class Writer:
         """Sends an inline write, and again only if it certainly had no effect. False: a tombstone is in the way."""
         try:
             try:
-                return await persist(
-                    partial(self._services.rows.ask, send), self._runtime, self._budget_s, repeat=UnavailableError,
+                return await retry(
+                    partial(self._services.rows.call, send), self._runtime, self._budget_s, repeat=UnavailableError,
                     observer=self._observer, call_s_max=self._tiers.inline_write_s_max,
                 )
             except UnconfirmedError as error:
@@ -201,7 +201,7 @@ class Writer:
     async def _settle_inline(self, write: WriteInProgress) -> bool:
         """Whether the write shows in the row; if not, it never will any more."""
         try:
-            return await self._persist(lambda: self._note_settle(write))
+            return await self._retry(lambda: self._note_settle(write))
         except TieredError as error:  # a permission that was taken away, or a damaged row, proves nothing about the write (I4)
             raise OutcomeUnknownError(write.object_id, write.id) from error
 
@@ -267,7 +267,7 @@ class Writer:
 
         async def open_upload() -> Upload:
             blobs = self._tiers.long_term
-            write.upload = await self._services.blobs.ask(
+            write.upload = await self._services.blobs.call(
                 partial(blobs.open_copy, body.blob, body.generation, name, metadata) if isinstance(body, CopySource)
                 else partial(blobs.open_upload, name, metadata, body.size),
                 is_answer=lambda upload: upload.session is not None,  # without a session nothing was sent yet
@@ -275,7 +275,7 @@ class Writer:
             return write.upload
 
         if write.condition is None:
-            old, upload = await both(lambda: self._present_target(write), open_upload)
+            old, upload = await run_both(lambda: self._present_target(write), open_upload)
         else:  # no upload is opened in vain
             old, upload = await self._present_target(write), await open_upload()
         self._writes.record(write, self._change_of(write, name, old, upload.session), self._record)
@@ -311,11 +311,11 @@ class Writer:
             raise write.condition.failure(write.object_id, row.state, now_ns)
 
     async def _row(self, object_id: ObjectId, *, marks: ChangeId | bool = False) -> Row:
-        return await self._ask(self._services.rows, lambda: self._tiers.high_volume.read(object_id.path, marks=marks))
+        return await self._retry_read(self._services.rows, lambda: self._tiers.high_volume.read(object_id.path, marks=marks))
 
     async def _record(self, change: Change) -> Lease:
         """Writes the entry, durably before it returns, and keeps it alive from then on."""
-        return await self._persist(lambda: self._services.changelog.ask(lambda: self._heartbeat.record(change)))
+        return await self._retry(lambda: self._services.changelog.call(lambda: self._heartbeat.record(change)))
 
     def _check_held(self, lease: Lease) -> None:
         """Raises `LeaseLostError` if recovery may have cleaned up: a blob finalised now would never be deleted (I3)."""
@@ -364,7 +364,7 @@ class Writer:
             return True
         try:
             reserve = partial(self._tiers.high_volume.reserve, write.object_id.path, write.id, only.seen)
-            return await self._persist(partial(self._services.rows.note, reserve))
+            return await self._retry(partial(self._services.rows.note, reserve))
         except UnconfirmedError as error:
             raise UnavailableError(f"{write.object_id} was not changed: {error}") from error
 
@@ -391,7 +391,7 @@ class Writer:
             return SwapResult.OK if effective else SwapResult.CONFLICT
 
         try:
-            told = await self._persist(once)
+            told = await self._retry(once)
         except TieredError as error:
             if isinstance(error, ClockBehindError) and not unanswered:
                 raise
@@ -401,7 +401,7 @@ class Writer:
     async def _judge(self, write: WriteInProgress, change: Change, lease: Lease | None, told: SwapResult) -> WriteResult:
         """Step 4 after a swap that was not told ok: settles, reads the row, and says what the caller may be told."""
         try:
-            live, row = await self._persist(lambda: self._services.rows.note(lambda: self._settle_and_read(change)))
+            live, row = await self._retry(lambda: self._services.rows.note(lambda: self._settle_and_read(change)))
         except TieredError as error:
             unknown = OutcomeUnknownError(write.object_id, change.id, logged=lease is not None and self._log.durable, marked=True)
             unknown.__cause__ = error
@@ -434,7 +434,7 @@ class Writer:
         lease = _lease_of(write)
         grace_ms = round(self._settings.recovery.late_upload_grace_s * 1000) if write.may_land_late else None
         try:
-            ending = await persist(
+            ending = await retry(
                 lambda: finish(self._tiers, self._log, self._heartbeat, lease, live, grace_ms, self._feed_off),
                 self._runtime, self._settings.store.cleanup_budget_s, observer=self._observer,
             )
@@ -460,29 +460,29 @@ class Writer:
         self._observer.count(Event.CHANGE_LOST)
         return LeaseLostError(f"change {lease.entry.change.id} of {lease.entry.change.object} was not made: {lease.end()}; try again")
 
-    async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await persist(call, self._runtime, self._budget_s, observer=self._observer)
+    async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await retry(call, self._runtime, self._budget_s, observer=self._observer)
 
-    async def _ask(self, service: Breaker, read: Callable[[], Awaitable[T]]) -> T:
-        return await ask(partial(service.ask, read), self._runtime, self._budget_s, self._observer)
+    async def _retry_read(self, service: Breaker, read: Callable[[], Awaitable[T]]) -> T:
+        return await retry_read(partial(service.call, read), self._runtime, self._budget_s, self._observer)
 
     # --- afterwards ------------------------------------------------------------------------------
 
-    async def outcome(self, error: OutcomeUnknownError) -> ChangeOutcome:
+    async def outcome(self, error: OutcomeUnknownError) -> Outcome:
         """What became of a change that ended with `OutcomeUnknownError`."""
         path, change_id = error.object_id.path, error.change_id
         if not error.logged:
             # No entry, so no recovery: this is where it is settled, if it was not.
-            await self._ask(self._services.rows, lambda: self._tiers.high_volume.settle(path, change_id))
+            await self._retry_read(self._services.rows, lambda: self._tiers.high_volume.settle(path, change_id))
         # The log first: an entry that is gone was settled before, so the row read after it remembers.
-        entry = await self._ask(self._services.changelog, lambda: self._log.read(change_id))
+        entry = await self._retry_read(self._services.changelog, lambda: self._log.read(change_id))
         row = await self._row(error.object_id, marks=change_id)
         is_there = row.target == blob_name(path, change_id) or (row.state is not None and row.state.token == change_id)
         if is_there or change_id in row.won:
-            return ChangeOutcome.TOOK_EFFECT
+            return Outcome.TOOK_EFFECT
         if error.marked and change_id in row.refused and self._marks_are_whole(change_id) and not row.forgotten:
-            return ChangeOutcome.NO_EFFECT
-        return ChangeOutcome.PENDING if entry is not None else ChangeOutcome.UNKNOWABLE
+            return Outcome.NO_EFFECT
+        return Outcome.PENDING if entry is not None else Outcome.UNKNOWABLE
 
     def _marks_are_whole(self, change_id: ChangeId) -> bool:
         """Whether no mark of it can have been collected: a change may be refused long after it won and was replaced."""
@@ -497,21 +497,21 @@ def check_declared(metadata: Metadata, size: int) -> None:
 
 
 async def _stream(body: Body, write: WriteInProgress, upload: Upload, slot: Slot) -> int:
-    """Sends the whole payload, of which the adapter withholds the last piece. Ends early when the record has failed.
+    """Sends the whole payload, of which the adapter withholds the last chunk. Ends early when the record has failed.
 
     The slot is lent while the payload may have to be waited for.
     """
     total = 0
     while body.head:
-        piece = body.head.pop(0)
-        await upload.write(piece)
-        total += len(piece)
+        chunk = body.head.pop(0)
+        await upload.write(chunk)
+        total += len(chunk)
     if body.rest.waits:
         slot.lend()
-    async for piece in body.rest:
+    async for chunk in body.rest:
         write.raise_record_error()
-        await upload.write(piece)
-        total += len(piece)
+        await upload.write(chunk)
+        total += len(chunk)
     await slot.take_back()
     return total
 

@@ -99,7 +99,7 @@ def waste(family: str, rule: GcRule) -> str | None:
     return None
 
 
-def words(rule: GcRule) -> str:
+def describe(rule: GcRule) -> str:
     """The rule in the form that `cbt setgcpolicy` takes, such as `maxage=2d`; `none` if there is no rule."""
     match rule._pb.WhichOneof("rule"):
         case "max_age":
@@ -107,9 +107,9 @@ def words(rule: GcRule) -> str:
         case "max_num_versions":
             return f"maxversions={rule.max_num_versions}"
         case "union":
-            return "(" + " or ".join(map(words, rule.union.rules)) + ")"
+            return "(" + " or ".join(map(describe, rule.union.rules)) + ")"
         case "intersection":
-            return "(" + " and ".join(map(words, rule.intersection.rules)) + ")"
+            return "(" + " and ".join(map(describe, rule.intersection.rules)) + ")"
         case _:
             return "none"
 

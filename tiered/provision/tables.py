@@ -35,7 +35,7 @@ from changelog.base.errors import ConfigurationError, UnavailableError, no_crede
 from changelog.base.events import events
 from changelog.base.threads import in_thread
 from tiered.provision.findings import Mend, MendFailedError, Notice, NoticeKind, problems
-from tiered.provision.schema import harm, tables_of, waste, words
+from tiered.provision.schema import describe, harm, tables_of, waste
 from tiered.settings import BigtableSettings, MarkSettings
 
 CALL_S = 5.0
@@ -166,19 +166,19 @@ def _look_at_families(
     for family, wanted in families.items():
         if family not in table.column_families:
             add = _modify(admin, name, Modification(id=family, create=ColumnFamily(gc_rule=wanted)))
-            mend = Mend(("add", "added"), f"family {family} to table {name}, GC rule {words(wanted)}", add)
+            mend = Mend(("add", "added"), f"family {family} to table {name}, GC rule {describe(wanted)}", add)
             yield Notice(NoticeKind.PROBLEM, f"table {name} has no family {family}: run 'tiered provision'", mend)
             continue
         rule = table.column_families[family].gc_rule
-        rules = f"the GC rule {words(rule)} of family {family} of table {name}"
+        rules = f"the GC rule {describe(rule)} of family {family} of table {name}"
         if destroys := harm(family, rule, marks):
             change = _modify(admin, name, Modification(id=family, update=ColumnFamily(gc_rule=wanted)))
-            mend = Mend(("change", "changed"), f"{rules} to {words(wanted)}, because it {destroys}", change)
-            yield Notice(NoticeKind.PROBLEM, f"{rules} {destroys}: run 'tiered provision' to make it {words(wanted)}", mend)
+            mend = Mend(("change", "changed"), f"{rules} to {describe(wanted)}, because it {destroys}", change)
+            yield Notice(NoticeKind.PROBLEM, f"{rules} {destroys}: run 'tiered provision' to make it {describe(wanted)}", mend)
         elif leaves := waste(family, rule):
             yield Notice(NoticeKind.NOTE, f"{rules} {leaves}: run '{_set_rule(admin.at, name, family, wanted)}'")
         else:
-            fine.append(f"{family} ({words(rule)})")
+            fine.append(f"{family} ({describe(rule)})")
     if fine:
         yield Notice(NoticeKind.OK, f"table {name} has {', '.join(fine)}")
 
@@ -314,11 +314,11 @@ def _said(error: Exception) -> str:
 
 
 def _described(families: Mapping[str, GcRule]) -> str:
-    return ", ".join(f"{family} ({words(rule)})" for family, rule in families.items())
+    return ", ".join(f"{family} ({describe(rule)})" for family, rule in families.items())
 
 
 def _set_rule(at: BigtableSettings, table: str, family: str, rule: GcRule) -> str:
-    return f"cbt -project {at.project} -instance {at.instance} setgcpolicy {table} {family} {words(rule)}"
+    return f"cbt -project {at.project} -instance {at.instance} setgcpolicy {table} {family} {describe(rule)}"
 
 
 def _profile_command(verb: str, at: BigtableSettings, cluster: str) -> str:

@@ -19,10 +19,10 @@ from typing import TypeVar
 
 from changelog.base.own_waits import own_wait
 from tiered.errors import InvalidRequestError
+from tiered.payload.chunks import Chunk
 from tiered.payload.own_thread import carry_out_alone, made_by
-from tiered.payload.pieces import Piece
-from tiered.payload.streams import Payload, pieces, reads_in_own_thread
-from tiered.text import shown
+from tiered.payload.streams import Payload, chunks, reads_in_own_thread
+from tiered.text import quoted
 
 T = TypeVar("T")
 
@@ -78,13 +78,13 @@ class CallersThread:
         """Returns the payload for the asynchronous `put`. Code of the caller's then runs in this thread."""
         if isinstance(payload, AsyncIterable):
             raise InvalidRequestError(
-                f"{shown(payload)} is read with await, and tiered.sync runs no event loop of yours: "
+                f"{quoted(payload)} is read with await, and tiered.sync runs no event loop of yours: "
                 "pass bytes, a path, an open binary file or an iterator"
             )
         # What is no payload goes on as it is: `put` says what is wrong with it.
         return self._read(payload) if reads_in_own_thread(payload) else payload  # type: ignore[return-value]
 
-    async def _read(self, payload: object) -> AsyncGenerator[Piece, None]:
-        async with aclosing(pieces(payload, thread=self)) as source:  # type: ignore[arg-type]
-            async for piece in source:
-                yield piece
+    async def _read(self, payload: object) -> AsyncGenerator[Chunk, None]:
+        async with aclosing(chunks(payload, thread=self)) as source:  # type: ignore[arg-type]
+            async for chunk in source:
+                yield chunk

@@ -29,7 +29,7 @@ from tiered.object_id import ALL, ObjectId, ObjectPrefix
 from tiered.protocol.backends import ByteRange
 from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.protocol.listing import LIST_PAGE_MAX
-from tiered.protocol.writing import ChangeOutcome
+from tiered.protocol.writing import Outcome
 from tiered.settings import Settings
 from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Progress, ProgressCount, PutResult
 from tiered.sync.bulk import SyncBulk
@@ -110,7 +110,7 @@ class SyncTieredStorage:
 
         If the payload is a path and the metadata give no content type, the type is guessed from the file's name, by a
         table that is the same on every machine. `progress(bytes_so_far, total)` is called in this thread after each
-        piece that was taken from the payload; `total` is None while it is not known. If it raises, the put ends with
+        chunk that was taken from the payload; `total` is None while it is not known. If it raises, the put ends with
         that error and nothing is stored.
 
         Raises also `OutcomeUnknownError` (it may have happened; ask `outcome`), and whatever the payload's own iterator
@@ -198,7 +198,7 @@ class SyncTieredStorage:
     def get(self, object_id: ObjectId, range: ByteRange | None = None, *, progress: Progress | None = None) -> SyncStoredObject | None:
         """Opens the object for reading. None: there is none, or it has expired.
 
-        `progress(bytes_so_far, total)` is called in the thread that reads, after each piece of the range. If it raises,
+        `progress(bytes_so_far, total)` is called in the thread that reads, after each chunk of the range. If it raises,
         the read ends with that error, and the object is closed.
 
         Raises also `RangeNotSatisfiableError` (the range does not fit the object, whose `size` it tells) and
@@ -258,7 +258,7 @@ class SyncTieredStorage:
             prefix, page_token=page_token, start_after=start_after, limit=limit, delimiter=delimiter, metadata=metadata
         ))  # fmt: skip
 
-    def outcome(self, error: OutcomeUnknownError) -> ChangeOutcome:
+    def outcome(self, error: OutcomeUnknownError) -> Outcome:
         """Says what became of a change that ended with `OutcomeUnknownError`. Ask again while it is PENDING."""
         return self._call(lambda: self._storage.outcome(error))
 

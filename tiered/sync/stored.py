@@ -1,6 +1,6 @@
 """`SyncStoredObject`: an open object as a binary file, for `shutil.copyfileobj`, `json.load` and `io.TextIOWrapper`.
 
-It can be read once, from its beginning to its end, and it cannot seek. Its bytes come piece by piece from the event
+It can be read once, from its beginning to its end, and it cannot seek. Its bytes come chunk by chunk from the event
 loop, so a large object takes little memory.
 """
 
@@ -17,7 +17,7 @@ from changelog.change import ChangeId
 from tiered.errors import InvalidRequestError
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
-from tiered.stored import PIECE_BYTES, ProgressCount, Tier
+from tiered.stored import CHUNK_BYTES, ProgressCount, Tier
 from tiered.sync.loop import LoopThread, Turn
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class SyncStoredObject(io.BufferedIOBase):
     """An object that is open for reading: its head, and its bytes as a file that is read once.
 
     Use `with storage.get(id) as stored`. `stored.read()` returns all bytes that are left, and `read(n)` at most `n`; at
-    the end both return `b""`. *Iteration gives pieces of at most 256 KiB, and not lines*, as in the asynchronous API:
+    the end both return `b""`. *Iteration gives chunks of at most 256 KiB, and not lines*, as in the asynchronous API:
     a large object may have no line end. For lines, use `io.TextIOWrapper(stored)` or `io.BufferedReader(stored)`.
 
     It is also a payload: `put` streams a copy of it and closes it. `start`, `stop`: the range of bytes that it gives,
@@ -41,7 +41,7 @@ class SyncStoredObject(io.BufferedIOBase):
         self._progress = progress
         self._loop = loop
         self._stored = stored
-        self._pieces: AsyncIterator[bytes] | None = None
+        self._chunks: AsyncIterator[bytes] | None = None
         self._begun = False
         # Of a small object the bytes are here already, and the loop is not needed again. But `progress` is told by it.
         self._all_here = stored.in_memory is not None and progress is None
@@ -96,7 +96,7 @@ class SyncStoredObject(io.BufferedIOBase):
         return self._in_turn(lambda: self._read(size))
 
     def read1(self, size: int = -1, /) -> bytes:
-        """Returns at most `size` bytes of the next piece. -1: all of it."""
+        """Returns at most `size` bytes of the next chunk. -1: all of it."""
         return self._in_turn(lambda: self._read1(size))
 
     def peek(self, size: int = 0, /) -> bytes:
@@ -126,7 +126,7 @@ class SyncStoredObject(io.BufferedIOBase):
 
     def _read1(self, size: int) -> bytes:
         self._fill()
-        size = min(len(self._left), PIECE_BYTES) if size < 0 else size
+        size = min(len(self._left), CHUNK_BYTES) if size < 0 else size
         part, self._left = bytes(self._left[:size]), self._left[size:]
         return part
 
@@ -139,8 +139,8 @@ class SyncStoredObject(io.BufferedIOBase):
         return self
 
     def __next__(self) -> bytes:
-        if piece := self.read1():
-            return piece
+        if chunk := self.read1():
+            return chunk
         raise StopIteration
 
     def _fill(self) -> None:
@@ -150,12 +150,12 @@ class SyncStoredObject(io.BufferedIOBase):
             self._left = memoryview(self._take())
 
     def _take(self) -> bytes:
-        """The next piece, of which the caller's callback was told; empty at the end."""
+        """The next chunk, of which the caller's callback was told; empty at the end."""
         with self._closing_if_it_fails():
-            piece = self._loop.call(self._take_piece)
-            if piece and self._progress is not None:
-                refuse_async(self._progress.tell(len(piece), self.length))
-        return piece
+            chunk = self._loop.call(self._take_chunk)
+            if chunk and self._progress is not None:
+                refuse_async(self._progress.tell(len(chunk), self.length))
+        return chunk
 
     @contextmanager
     def _closing_if_it_fails(self) -> Iterator[None]:
@@ -181,15 +181,15 @@ class SyncStoredObject(io.BufferedIOBase):
 
     # --- in the event loop
 
-    async def _take_piece(self) -> bytes:
-        if self._pieces is None:
-            self._pieces = aiter(self._stored)
-        return await anext(self._pieces, b"")
+    async def _take_chunk(self) -> bytes:
+        if self._chunks is None:
+            self._chunks = aiter(self._stored)
+        return await anext(self._chunks, b"")
 
     async def _take_rest(self) -> bytes:
-        if self._pieces is None:
-            self._pieces = aiter(self._stored)
-        return b"".join([piece async for piece in self._pieces])
+        if self._chunks is None:
+            self._chunks = aiter(self._stored)
+        return b"".join([chunk async for chunk in self._chunks])
 
     # --- its end
 

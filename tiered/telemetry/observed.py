@@ -62,7 +62,7 @@ UPLOAD_METHODS: Mapping[str, tuple[str, bool]] = {
 }
 """The calls of an upload: their names as calls of the long-term tier, and whether each gets a span."""
 
-READ_PIECE = "read_piece"
+READ_PIECE = "read_chunk"
 
 
 class Observed:
@@ -126,9 +126,9 @@ class _ObservedUpload:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._upload, name)
 
-    async def write(self, piece: bytes | memoryview) -> None:
+    async def write(self, chunk: bytes | memoryview) -> None:
         with self._call("write"):
-            await self._upload.write(piece)
+            await self._upload.write(chunk)
 
     async def finalise(self) -> None:
         with self._call("finalise"):
@@ -151,16 +151,16 @@ class _ObservedReader:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        source = self._reader.pieces()
+    async def chunks(self) -> AsyncIterator[bytes]:
+        source = self._reader.chunks()
         try:
             while True:
                 with self._observer.call(LONG_TERM, READ_PIECE, traced=False):
                     try:
-                        piece = await anext(source)
+                        chunk = await anext(source)
                     except StopAsyncIteration:
                         return
-                yield piece
+                yield chunk
         finally:
             if isinstance(source, AsyncGenerator):
                 await source.aclose()

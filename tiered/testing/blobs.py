@@ -27,7 +27,7 @@ from changelog.base.errors import InvalidRequestError, TieredError, UnavailableE
 from changelog.base.runtime import Runtime
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.protocol.backends import QUARANTINE, BlobHead, BlobPage, ByteRange, DeletedGeneration, ListedBlob, NotCopied, Removal
-from tiered.stored import PIECE_BYTES
+from tiered.stored import CHUNK_BYTES
 from tiered.testing.service import MemoryService
 
 REQUEST_LIVES_S = 900.0
@@ -254,14 +254,14 @@ class MemoryUpload:
         self._declared = metadata.size if size is None else size
         self._ended = False
 
-    async def write(self, piece: bytes | memoryview) -> None:
+    async def write(self, chunk: bytes | memoryview) -> None:
         self._refuse_if_ended()
-        if self._declared is not None and len(self.payload) + len(piece) > self._declared:
+        if self._declared is not None and len(self.payload) + len(chunk) > self._declared:
             raise self._wrong_size("more than")
         self._ended = True  # if the caller is cancelled during the request, the upload has ended
         await self._blobs._travel()
         self._ended = False
-        self.payload += piece
+        self.payload += chunk
 
     async def finalise(self) -> None:
         """Makes the blob visible.
@@ -332,13 +332,13 @@ class MemoryReader:
         self._name = name
         self._blob = blob
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        for start in range(self._start, self._stop, PIECE_BYTES):
+    async def chunks(self) -> AsyncIterator[bytes]:
+        for start in range(self._start, self._stop, CHUNK_BYTES):
             await self._blobs._travel()
             found = self._blobs.blobs.get(self._name)
             if found is None or found.generation != self._blob.generation:
                 raise UnavailableError(f"blob {self._name!r} vanished while it was read; get the object again")
-            yield self._blob.payload[start : min(start + PIECE_BYTES, self._stop)]
+            yield self._blob.payload[start : min(start + CHUNK_BYTES, self._stop)]
 
     async def aclose(self) -> None:
         await self._blobs._travel()

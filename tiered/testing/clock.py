@@ -7,7 +7,7 @@ from datetime import timedelta
 from changelog.base.runtime import SystemRuntime
 from tiered.errors import InvalidRequestError
 from tiered.metadata import NS_PER_S
-from tiered.text import shown
+from tiered.text import quoted
 
 
 class Clock(SystemRuntime):
@@ -23,5 +23,5 @@ class Clock(SystemRuntime):
     def advance(self, by: timedelta) -> None:
         """Puts the time of day forward. Nobody waits. `InvalidRequestError`: it would go back."""
         if not isinstance(by, timedelta) or by < timedelta(0):
-            raise InvalidRequestError(f"the clock is put forward by a timedelta that is not negative, not by {shown(by)}")
+            raise InvalidRequestError(f"the clock is put forward by a timedelta that is not negative, not by {quoted(by)}")
         self.ahead_ns += round(by.total_seconds() * NS_PER_S)

@@ -31,11 +31,11 @@ from tiered.errors import (
     UnavailableError,
     UnconfirmedError,
 )
-from tiered.payload.pieces import close_generator
+from tiered.payload.chunks import close_generator
 from tiered.protocol.backends import HighVolumeBackend
 from tiered.protocol.breaker import TRIED_EVERY_S
 from tiered.storage import TieredStorage
-from tiered.text import shown
+from tiered.text import quoted
 
 READ = "read"
 READS = {"get", "head", "list", READ}
@@ -78,9 +78,9 @@ class Faults:
         `InvalidRequestError`: an operation cannot fail in this way.
         """
         if not isinstance(operation, str) or operation not in OPERATIONS:
-            raise InvalidRequestError(f"there is no operation {shown(operation)}: pass one of {', '.join(sorted(OPERATIONS))}")
+            raise InvalidRequestError(f"there is no operation {quoted(operation)}: pass one of {', '.join(sorted(OPERATIONS))}")
         if error not in ERRORS:
-            raise InvalidRequestError(f"no call ends with {shown(error)} on demand: pass one of {', '.join(e.__name__ for e in ERRORS)}")
+            raise InvalidRequestError(f"no call ends with {quoted(error)} on demand: pass one of {', '.join(e.__name__ for e in ERRORS)}")
         unknown = error is OutcomeUnknownError
         if (
             (unknown and operation in READS) or (error is DanglingTombstoneError and operation not in MAY_DANGLE)
@@ -88,11 +88,11 @@ class Faults:
         ):
             raise InvalidRequestError(f"{operation} never raises {error.__name__}")
         if type(took_effect) is not bool:
-            raise InvalidRequestError(f"took_effect is True or False, not {shown(took_effect)}")
+            raise InvalidRequestError(f"took_effect is True or False, not {quoted(took_effect)}")
         if took_effect and not unknown:
             raise InvalidRequestError(f"after {error.__name__} nothing has happened: took_effect is for OutcomeUnknownError")
         if type(calls) is not int or calls < 1:
-            raise InvalidRequestError(f"calls is {shown(calls)}: pass how many calls are to fail, at least 1")
+            raise InvalidRequestError(f"calls is {quoted(calls)}: pass how many calls are to fail, at least 1")
         self._waiting.setdefault(operation, []).append(_Fault(error, took_effect, calls))
 
     def clear(self) -> None:
@@ -184,11 +184,11 @@ class FaultyRows:
         return faulty
 
 
-async def torn(pieces: AsyncIterator[bytes], error: type[TieredError]) -> AsyncGenerator[bytes, None]:
-    """The pieces of an object, without the last byte of the first one, and then an error."""
+async def torn(chunks: AsyncIterator[bytes], error: type[TieredError]) -> AsyncGenerator[bytes, None]:
+    """The chunks of an object, without the last byte of the first one, and then an error."""
     try:
-        if len(piece := await anext(pieces, b"")) > 1:
-            yield piece[:-1]
+        if len(chunk := await anext(chunks, b"")) > 1:
+            yield chunk[:-1]
         raise error("the bytes were cut off, by order of a test; get the object again")
     finally:
-        await close_generator(pieces)
+        await close_generator(chunks)

@@ -56,7 +56,7 @@ class MemoryRows(MemoryService):
 
     async def read(self, path: str, *, marks: ChangeId | bool = False) -> Row:
         await self._travel()
-        state = _told(self.states.get(path))
+        state = _copy_of(self.states.get(path))
         if marks is False:
             return Row(state)
         won, refused = frozenset(self.won.get(path, ())), frozenset(self.refused.get(path, ()))
@@ -235,6 +235,6 @@ def with_deadline(state: Inline | Tombstone, deadline_ns: int | None) -> Inline 
     return replace(state, metadata=state.metadata.with_facts(time_expires_ns=deadline_ns))
 
 
-def _told(state: RowState) -> RowState:
+def _copy_of(state: RowState) -> RowState:
     """The state for a caller, who may change the mappings in its metadata."""
     return replace(state, metadata=deepcopy(state.metadata)) if isinstance(state, Inline) else state

@@ -25,7 +25,7 @@ from tiered.testing.clock import Clock
 from tiered.testing.faults import READ, Faults, FaultyRows, Naming, strike, torn
 from tiered.testing.log import MemoryChangeLog
 from tiered.testing.rows import MemoryRows
-from tiered.text import shown
+from tiered.text import quoted
 
 NOWHERE = Path("memory")
 
@@ -54,7 +54,7 @@ class MemoryStorage(TieredStorage):
     ) -> StoredObject | None:
         stored = await super()._get(admission, object_id, range, progress)
         if stored is not None and (fault := self.faults.take(READ)) is not None:
-            stored._pieces = torn(stored._pieces, fault.error)
+            stored._chunks = torn(stored._chunks, fault.error)
         return stored
 
 
@@ -76,7 +76,7 @@ async def memory_storage(settings: Settings | None = None) -> AsyncIterator[Memo
     recovery daemon: after a fault, what it would clean up stays there.
     """
     if not isinstance(settings, Settings | None):
-        raise InvalidRequestError(f"settings is Settings(…) or None, not {shown(settings)}")
+        raise InvalidRequestError(f"settings is Settings(…) or None, not {quoted(settings)}")
     async with MemoryStorage(settings or Settings(directory=NOWHERE)) as storage:
         yield storage
 

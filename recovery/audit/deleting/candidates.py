@@ -43,11 +43,11 @@ from changelog.change import ChangeId, Unreadable
 from changelog.log import ChangeLog
 from recovery.audit.deleting.several import several
 from recovery.audit.finding import Finding
+from recovery.audit.finding_classes import FindingClass, NameForm
 from recovery.audit.names import read_name
-from recovery.audit.verdicts import FindingClass, NameForm
 from tiered.protocol.backends import DELETIONS_MAX, DeletesMany, Removal, Tiers
 from tiered.protocol.concurrent import foremost
-from tiered.protocol.retry import ask, persist
+from tiered.protocol.retry import retry, retry_read
 
 T = TypeVar("T")
 
@@ -180,7 +180,7 @@ class DeletionBatch:
         found: set[str] = set()
         start: str | None = "" if candidates else None
         while start is not None:
-            page = await self._ask(partial(self.log.entries, start, ENTRIES_PAGE))
+            page = await self._retry_read(partial(self.log.entries, start, ENTRIES_PAGE))
             for entry in page.entries:
                 if isinstance(entry, Unreadable):
                     found.update(filter(None, [by_revision.get(entry.key.rpartition("/")[2])]))
@@ -197,7 +197,7 @@ class DeletionBatch:
         named: set[str] = set()
         corrupt: set[str] = set()
         for first in range(0, len(keys), POINT_READS):
-            page = await self._ask(partial(self.tiers.high_volume.redirects_at, keys[first : first + POINT_READS]))
+            page = await self._retry_read(partial(self.tiers.high_volume.redirects_at, keys[first : first + POINT_READS]))
             named.update(redirect.target for redirect in page.redirects)
             named.update(row.target for row in page.corrupt if row.target is not None)
             corrupt.update(row.path for row in page.corrupt)
@@ -261,18 +261,18 @@ class DeletionBatch:
 
     async def _remove_one(self, candidate: Candidate) -> None:
         try:
-            self._end(candidate, _FATES[await self._persist(partial(remove, self.tiers, candidate))])
+            self._end(candidate, _FATES[await self._retry(partial(remove, self.tiers, candidate))])
         except CorruptRecordError:
             self._end(candidate, Fate.UNREADABLE)
 
     async def _is_live(self, candidate: Candidate) -> bool:
-        return await self._persist(partial(self.tiers.high_volume.settle, candidate.path, candidate.revision))
+        return await self._retry(partial(self.tiers.high_volume.settle, candidate.path, candidate.revision))
 
-    async def _ask(self, read: Callable[[], Awaitable[T]]) -> T:
-        return await ask(read, self.runtime, BUDGET_S)
+    async def _retry_read(self, read: Callable[[], Awaitable[T]]) -> T:
+        return await retry_read(read, self.runtime, BUDGET_S)
 
-    async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await persist(call, self.runtime, BUDGET_S)
+    async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await retry(call, self.runtime, BUDGET_S)
 
 
 def rows_of(candidate: Candidate) -> tuple[str, str]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from changelog.base.errors import ConfigurationError
 from recovery.audit.evidence import Evidence
 from recovery.audit.finding import DAY_S
-from recovery.audit.verdicts import FindingClass
-from recovery.audit.words import count, duration
+from recovery.audit.finding_classes import FindingClass
+from recovery.display import count, elapsed
 from tiered.metadata import NS_PER_S
 
 AGE_MAX_S = 7 * DAY_S
@@ -83,7 +83,7 @@ def refusals(
             ("the run began", "run the audit again") if manifest.inventory is None
             else ("the inventory report of the run shows the bucket of", "run the audit again with a newer report")
         )  # fmt: skip
-        yield f"{what} {duration(age_s)} ago, and after {AGE_MAX_S // DAY_S} days too much has changed: {fix}"
+        yield f"{what} {elapsed(age_s)} ago, and after {AGE_MAX_S // DAY_S} days too much has changed: {fix}"
     if age_s < -AHEAD_MAX_S:
         yield "the run began in the future, by the clock of the service: run the audit again"
     if not manifest.redirects and manifest.ended_ns is not None:

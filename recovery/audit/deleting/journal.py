@@ -235,7 +235,11 @@ class DeletionJournal:
         except (pa.ArrowException, OSError) as error:
             raise CorruptRecordError(f"{self._files.uri}/{name} is cut off, or no Parquet file ({error})") from None
         metadata = table.schema.metadata or {}
-        if (_told(metadata, "run"), _told(metadata, "batch"), _told(metadata, "schema")) != (self.run, str(batch), str(VERSION)):
+        if (_field_of(metadata, "run"), _field_of(metadata, "batch"), _field_of(metadata, "schema")) != (
+            self.run,
+            str(batch),
+            str(VERSION),
+        ):
             raise CorruptRecordError(f"{self._files.uri}/{name} is of another run, batch or version")
         if not table.schema.equals(SCHEMA):
             raise CorruptRecordError(f"{self._files.uri}/{name} breaks the format: it has other columns")
@@ -280,5 +284,5 @@ def _name(batch: int) -> str:
     return f"range-{batch:06d}.parquet"
 
 
-def _told(metadata: Mapping[bytes, bytes], key: str) -> str:
+def _field_of(metadata: Mapping[bytes, bytes], key: str) -> str:
     return metadata.get(f"tiered.{key}".encode(), b"").decode(errors="replace")

@@ -37,11 +37,11 @@ from changelog.change import Unreadable
 from changelog.log import ChangeLog
 from recovery.audit.deleting.candidates import BUDGET_S, ENTRIES_PAGE, Candidate, DeletionBatch, Fate, Pace, no_pace
 from recovery.audit.deleting.several import several
+from recovery.audit.finding_classes import NameForm
 from recovery.audit.names import is_of, read_name
-from recovery.audit.verdicts import NameForm
 from tiered.metadata import NS_PER_S, is_expired
 from tiered.protocol.backends import LongTermBackend, Redirect, Removal, RestoresDeleted, Tiers
-from tiered.protocol.retry import ask, persist
+from tiered.protocol.retry import retry, retry_read
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ class Losses:
         `before`: what an earlier call has noted, by name.
         """
         logged = await self._logged(names)
-        now_ns = await self._ask(self.tiers.long_term.now_ns)
+        now_ns = await self._retry_read(self.tiers.long_term.now_ns)
 
         async def judge(name: str) -> Loss:
             noted = before.get(name)
@@ -146,11 +146,11 @@ class Losses:
             return await self._take_back_later(loss)
         assert loss.generation is not None, "look has found it"
         await self.pace()
-        restored = await self._persist(partial(self.blobs.restore, loss.name, loss.generation))
+        restored = await self._retry(partial(self.blobs.restore, loss.name, loss.generation))
         is_ours = restored is not None
         if restored is None:
             # An attempt whose answer was lost may have restored it, or somebody else.
-            head = await self._ask(partial(self.tiers.long_term.head, loss.name))
+            head = await self._retry_read(partial(self.tiers.long_term.head, loss.name))
             if head is None:
                 return replace(loss, end=End.NOT_KEPT)
             restored = head.generation
@@ -171,7 +171,7 @@ class Losses:
         wanted, found = set(names), set[str]()
         start: str | None = "" if names else None
         while start is not None:
-            page = await self._ask(partial(self.log.entries, start, ENTRIES_PAGE))
+            page = await self._retry_read(partial(self.log.entries, start, ENTRIES_PAGE))
             for entry in page.entries:
                 if not isinstance(entry, Unreadable):  # nobody knows its object; R2 is there for such a change
                     found.update(by_object.get(entry.change.object, []))
@@ -182,10 +182,10 @@ class Losses:
     # --- H, S, R
 
     async def _judge(self, name: str, noted: Loss | None, now_ns: int) -> Loss:
-        head = await self._ask(partial(self.tiers.long_term.head, name))
+        head = await self._retry_read(partial(self.tiers.long_term.head, name))
         if head is not None:
             return await self._judge_what_is_there(name, noted, head.generation)
-        kept = await self._ask(partial(self.blobs.deleted_generations, name))
+        kept = await self._retry_read(partial(self.blobs.deleted_generations, name))
         loss = Loss(name, End.NOT_KEPT)
         if kept:
             newest = max(kept, key=attrgetter("generation"))
@@ -212,7 +212,7 @@ class Losses:
         """Returns the tombstone that names the blob. Raises `CorruptRecordError` if a row that may name it is broken.
         """
         keys = [key.encode() for key in _rows_of(name)]
-        page = await self._ask(partial(self.tiers.high_volume.redirects_at, keys))
+        page = await self._retry_read(partial(self.tiers.high_volume.redirects_at, keys))
         if page.corrupt:
             raise CorruptRecordError(f"a row that may name {name!r} cannot be read")
         return next((each for each in page.redirects if each.target == name and is_of(each.path, name)), None)
@@ -225,11 +225,11 @@ class Losses:
         reading = read_name(loss.name)
         if reading.form is NameForm.REVISION:
             assert reading.object is not None and reading.revision is not None, "this form has both"
-            if await self._persist(partial(self.tiers.high_volume.settle, reading.object, reading.revision)):
+            if await self._retry(partial(self.tiers.high_volume.settle, reading.object, reading.revision)):
                 return End.RESTORED
         elif not is_ours:
             return End.LEFT
-        removed = await self._persist(partial(self.tiers.long_term.delete_generation, loss.name, loss.restored))
+        removed = await self._retry(partial(self.tiers.long_term.delete_generation, loss.name, loss.restored))
         return End.LEFT if removed is Removal.REPLACED else End.TAKEN_BACK
 
     async def _take_back_later(self, loss: Loss) -> Loss:
@@ -242,11 +242,11 @@ class Losses:
         await batch.run()
         return replace(loss, end=_ENDS[batch.fates[loss.name]])
 
-    async def _ask(self, read: Callable[[], Awaitable[T]]) -> T:
-        return await ask(read, self.runtime, BUDGET_S)
+    async def _retry_read(self, read: Callable[[], Awaitable[T]]) -> T:
+        return await retry_read(read, self.runtime, BUDGET_S)
 
-    async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await persist(call, self.runtime, BUDGET_S)
+    async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await retry(call, self.runtime, BUDGET_S)
 
 
 def keeps_deleted(blobs: LongTermBackend) -> RestoresDeleted | None:

@@ -30,7 +30,7 @@ from changelog.base.runtime import Runtime
 from recovery.audit.deleting.candidates import BUDGET_S, Candidate, Fate, Pace
 from recovery.audit.deleting.journal import Copy, JournalEntry
 from tiered.protocol.backends import QUARANTINE, NotCopied, Tiers
-from tiered.protocol.retry import ask, persist
+from tiered.protocol.retry import retry, retry_read
 from tiered.text import refuse_control_characters
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class Quarantine:
         target = f"{QUARANTINE}{self._shelf}/{candidate.name}"
         if len(target.encode()) > NAME_BYTES_MAX:
             return Fate.KEPT
-        copied = await self._persist(partial(self._blobs.set_aside, candidate.name, candidate.generation, target))
+        copied = await self._retry(partial(self._blobs.set_aside, candidate.name, candidate.generation, target))
         if copied is NotCopied.TAKEN:
             raise CorruptRecordError(f"{target!r} is another blob than {candidate.name!r}, so that cannot be set aside there")
         if copied is NotCopied.ABSENT:
@@ -85,12 +85,12 @@ class Quarantine:
 
     async def _note_earlier(self, candidate: Candidate, target: str) -> None:
         """Notes the copy of an earlier attempt, which deleted the blob and was killed before it noted that."""
-        copy = await self._persist(partial(self._blobs.head, target))
+        copy = await self._retry(partial(self._blobs.head, target))
         if copy is not None:
             self.copies[candidate.name] = Copy(target, copy.generation)
 
-    async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await persist(call, self._runtime, BUDGET_S)
+    async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await retry(call, self._runtime, BUDGET_S)
 
 
 class Return(StrEnum):
@@ -124,7 +124,7 @@ async def with_copy(entry: JournalEntry, shelf: str, tiers: Tiers, runtime: Runt
     target = f"{QUARANTINE}{shelf}/{entry.candidate.name}"
     if entry.fate is not None or entry.copy is not None or len(target.encode()) > NAME_BYTES_MAX:
         return entry
-    found = await persist(partial(tiers.long_term.head, target), runtime, BUDGET_S)
+    found = await retry(partial(tiers.long_term.head, target), runtime, BUDGET_S)
     return entry if found is None else replace(entry, copy=Copy(target, found.generation))
 
 
@@ -133,7 +133,7 @@ async def look(entry: JournalEntry, tiers: Tiers, runtime: Runtime) -> Return | 
     if entry.copy is None:
         return Return.NO_COPY
     try:
-        found = await persist(partial(tiers.long_term.head, entry.copy.name), runtime, BUDGET_S)
+        found = await retry(partial(tiers.long_term.head, entry.copy.name), runtime, BUDGET_S)
     except CorruptRecordError:
         return Return.UNREADABLE
     return None if found is not None and found.generation == entry.copy.generation else Return.LOST
@@ -145,16 +145,16 @@ async def restore(entry: JournalEntry, tiers: Tiers, runtime: Runtime, pace: Pac
         return Return.NO_COPY
     await pace()
     blobs, name, copy = tiers.long_term, entry.candidate.name, entry.copy
-    now_ns = await ask(blobs.now_ns, runtime, BUDGET_S)
+    now_ns = await retry_read(blobs.now_ns, runtime, BUDGET_S)
     try:
-        back = await persist(partial(blobs.bring_back, copy.name, copy.generation, name, now_ns), runtime, BUDGET_S)
+        back = await retry(partial(blobs.bring_back, copy.name, copy.generation, name, now_ns), runtime, BUDGET_S)
     except CorruptRecordError:
         return Return.UNREADABLE
     if isinstance(back, NotCopied):
         return _RETURNS.get(back, Return.LOST)
     if back == entry.candidate.generation:
         return Return.THERE
-    await persist(partial(blobs.delete_generation, copy.name, copy.generation), runtime, BUDGET_S)
+    await retry(partial(blobs.delete_generation, copy.name, copy.generation), runtime, BUDGET_S)
     return Return.RESTORED
 
 

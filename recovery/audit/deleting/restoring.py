@@ -28,10 +28,10 @@ from recovery.audit.deleting.quarantine import Return, look, restore, shelf_of, 
 from recovery.audit.deleting.restored import BATCH, RestoredFiles
 from recovery.audit.deleting.several import several
 from recovery.audit.evidence import evidence
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Manifest
 from recovery.audit.plan import inputs_of
-from recovery.audit.verdicts import FindingClass
 from recovery.audit.work import check_there, portable
 from recovery.rate import TokenBucket
 from tiered.open import open_backends

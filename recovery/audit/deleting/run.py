@@ -30,12 +30,12 @@ from recovery.audit.deleting.journal import DeletionJournal, DeletionPlan, Sums,
 from recovery.audit.deleting.work import DeletionJob
 from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.evidence import Evidence, evidence
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.interrupts import heed_signals
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.plan import check_owner, inputs_of
-from recovery.audit.verdicts import FindingClass
-from recovery.audit.words import count
 from recovery.audit.work import Engine, check_there, portable
+from recovery.display import count
 from recovery.rate import TokenBucket
 from recovery.statistics.audit_source import AuditSource, Finished
 from tiered.open import Backends, open_backends

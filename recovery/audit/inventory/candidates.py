@@ -43,7 +43,7 @@ from tiered.protocol.backends import (
     RedirectPage,
     Tiers,
 )
-from tiered.protocol.retry import ask
+from tiered.protocol.retry import retry_read
 
 CHUNK = 25_000
 """How many candidates are judged at once: as many names as a window of the live audit has."""
@@ -127,7 +127,7 @@ class _Blobs:
 
     async def _look(self, name: str) -> ListedBlob | Oddity | None:
         try:
-            head = await ask(partial(self._blobs.head, name), self._runtime, READ_BUDGET_S)
+            head = await retry_read(partial(self._blobs.head, name), self._runtime, READ_BUDGET_S)
         except CorruptRecordError as error:
             return Oddity(name, str(error), is_blob=True)
         told = self._suspects[name].generation

@@ -34,6 +34,7 @@ from changelog.base.runtime import Runtime, SystemRuntime
 from recovery.audit.arrow import line_batch
 from recovery.audit.cluster import explained, open_spark
 from recovery.audit.finding import OTHERS, Summary, Tally
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.inventory import join
 from recovery.audit.inventory.candidates import CHUNK, Suspect, SuspectRow, judge
 from recovery.audit.inventory.lines import InventoryFiles, LineCount
@@ -41,9 +42,8 @@ from recovery.audit.inventory.report import DELETED, InventoryReport, check_buck
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Inventory
 from recovery.audit.names import usecase_of
-from recovery.audit.verdicts import FindingClass
-from recovery.audit.words import count, moment
 from recovery.audit.work import Job, PartResult, carry_out, findings_in
+from recovery.display import count, moment
 from tiered.open import open_backends
 from tiered.settings import Settings
 
@@ -109,7 +109,7 @@ class InventoryEngine:
             yield PartResult(**json.loads(line["outcome"]))
 
     def _judged(self, job: Job, numbers: Sequence[int]) -> DataFrame:
-        bounds, now_us = [piece.bounds for piece in job.pieces], job.cutoff.as_of_ns // 1000
+        bounds, now_us = [partition.bounds for partition in job.partitions], job.cutoff.as_of_ns // 1000
         files = InventoryFiles(self._report, self._export)
         rows = (
             join.read_export(self._session, files, bounds, now_us) if self._export
@@ -166,12 +166,12 @@ def _judge_range(job: Job, number: int, candidates: Iterator[dict[str, Any]]) ->
 async def _judge(job: Job, number: int, candidates: Iterator[dict[str, Any]]) -> PartResult:
     runtime = SystemRuntime()
     began = runtime.monotonic()
-    directory, piece = RunDirectory.open(job.directory, runtime), job.pieces[number]
-    if (done := directory.done_part(job.run, piece)) is not None:
+    directory, partition = RunDirectory.open(job.directory, runtime), job.partitions[number]
+    if (done := directory.done_part(job.run, partition)) is not None:
         return PartResult(number, done.summary.names, findings_in(done.summary))
     joined, summary = JoinedCounts(), Summary()
     async with open_backends(Settings(**json.loads(job.settings)), runtime, writes=False, verify=False) as backends:
-        with directory.writer(job.run, piece) as file:
+        with directory.writer(job.run, partition) as file:
             for suspects, rows in joined.chunks(candidates):
                 summary.merge(await judge(backends.tiers, backends.log, suspects, rows, job.cutoff, runtime, file.add))
             summary.merge(joined.rest())

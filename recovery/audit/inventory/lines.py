@@ -82,7 +82,7 @@ def of_blobs(report: InventoryReport, bounds: Sequence[Bounds], batches: Iterabl
         for blobs, places in shards.read_report(report, shard):
             counts.add_blobs(blobs["name"], blobs["size"])
             yield _batch(BLOB, len(places), name=blobs["name"], at=_at(shard, places))
-        yield _told(BLOB, counts)
+        yield _with_counts(BLOB, counts)
 
 
 def of_export(files: InventoryFiles, bounds: Sequence[Bounds], now_us: int, batches: Iterable[Any]) -> Iterator[Any]:
@@ -95,7 +95,7 @@ def of_export(files: InventoryFiles, bounds: Sequence[Bounds], now_us: int, batc
         for tombstones, places in shards.read_export(files.export[number]):
             counts.add_rows(tombstones["target"])
             yield _batch(ROW, len(places), at=_at(files.shards + number, places), **judged(tombstones, now_us))
-        yield _told(ROW, counts)
+        yield _with_counts(ROW, counts)
 
 
 def of_table(settings: str, bounds: Sequence[Bounds], now_us: int, batches: Iterable[Any]) -> Iterator[Any]:
@@ -114,7 +114,7 @@ def of_table(settings: str, bounds: Sequence[Bounds], now_us: int, batches: Iter
             counts.add_rows(tombstones["target"])
             whole = {"key": tombstones["key"], "fault": tombstones["fault"]}
             yield _batch(SCANNED, len(page), **judged(tombstones, now_us), **whole)
-        yield _told(SCANNED, counts)
+        yield _with_counts(SCANNED, counts)
 
 
 def judged(tombstones: Any, now_us: int) -> dict[str, Any]:
@@ -136,8 +136,8 @@ def is_own(keys: Any, targets: Any) -> Any:
     cuts = np.empty(2 * len(whole) + 1, np.int32)
     cuts[0::2] = offsets
     cuts[1::2] = np.minimum(offsets[:-1] + pc.binary_length(keys).to_numpy(zero_copy_only=False) + 1, offsets[1:])
-    pieces = pa.Array.from_buffers(pa.binary(), 2 * len(whole), [None, pa.py_buffer(cuts), whole.buffers()[2]])
-    first = pieces.take(pa.array(np.arange(0, 2 * len(whole), 2)))
+    partitions = pa.Array.from_buffers(pa.binary(), 2 * len(whole), [None, pa.py_buffer(cuts), whole.buffers()[2]])
+    first = partitions.take(pa.array(np.arange(0, 2 * len(whole), 2)))
     below = pc.equal(first, pc.binary_join_element_wise(keys, b"", b"/"))
     return pc.and_(pc.is_valid(targets), pc.or_(below, pc.equal(whole, keys)))
 
@@ -158,7 +158,7 @@ def _batch(schema: Any, length: int, **columns: Any) -> Any:
     )
 
 
-def _told(schema: Any, counts: InventoryCounts) -> Any:
+def _with_counts(schema: Any, counts: InventoryCounts) -> Any:
     told = [json.dumps(each) for each in counts.told()]
     return _batch(schema, len(told), told=pa.array(told, pa.string()))
 

@@ -33,7 +33,7 @@ from changelog.base.runtime import Runtime
 from recovery.audit.directory import DirectoryFiles
 from recovery.audit.manifest import Inventory
 from recovery.audit.sweep import SKEW_MAX_NS
-from recovery.audit.words import count, moment, span
+from recovery.display import count, moment, span
 from tiered.metadata import NS_PER_S
 
 COLUMNS = ("bucket", "name", "size", "generation", "timeCreated")

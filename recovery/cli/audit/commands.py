@@ -29,7 +29,7 @@ from recovery.cli.audit.engines import EngineName, Master, Parallel
 from recovery.cli.shared import choice, lifetime, shared
 from tiered.errors import InvalidRequestError
 from tiered.metadata import NS_PER_S
-from tiered.text import shown
+from tiered.text import quoted
 
 if TYPE_CHECKING:
     from recovery.audit.manifest import Verify as VerifyChoice
@@ -254,8 +254,8 @@ def _references(source: str | None, age_max: str | None) -> dict[str, Any]:
     """Returns the options of an audit that say where its references come from."""
     if source not in (None, "rows", "feed"):
         raise InvalidRequestError(
-            f"--references {shown(source)} is no source of references: give rows, or feed, which is the index that the writer of the change"
-            " feed keeps in the changelog; files of a feed are not read"
+            f"--references {quoted(source)} is no source of references: give rows, or feed, which is the index that the writer of the"
+            " change feed keeps in the changelog; files of a feed are not read"
         )
     if age_max is not None and source != "feed":
         raise InvalidRequestError(f"--feed-age-max {age_max} is of --references feed: add that, or leave it out")

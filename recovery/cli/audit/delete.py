@@ -109,7 +109,7 @@ def restore(run: Run, yes: Yes = False, rate: Rate = 200.0, kind: Lost = None) -
 @contextmanager
 def _kept(show: Callable[[DeletionProgress], None]) -> Iterator[Callable[[DeletionProgress], None]]:
     """Yields a function that shows progress. If the deletion ends with an error, it says what was done before that."""
-    from recovery.audit import words
+    from recovery import display
 
     last: list[DeletionProgress] = []
 
@@ -123,7 +123,7 @@ def _kept(show: Callable[[DeletionProgress], None]) -> Iterator[Callable[[Deleti
         raise
     except (TieredError, OSError):
         for each in last:
-            done = f"{each.done:,} of {words.count(each.number, 'candidate')} are done, and {words.count(each.deleted, 'blob')} deleted"
+            done = f"{each.done:,} of {display.count(each.number, 'candidate')} are done, and {display.count(each.deleted, 'blob')} deleted"
             say(f"{done}: the same command goes on from there; what is deleted and could not be noted is then told as gone")
         raise
 
@@ -157,19 +157,21 @@ def _opened(name: EngineName, parallel: int | None, master: str | None) -> Itera
 
 
 def _show_look(found: Look, wish: Wish, as_json: bool) -> None:
-    from recovery.audit import words
+    from recovery import display
+    from recovery.audit import run_verdict
 
     if as_json:
         write(_look_json(found, deleted=False))
     else:
-        write(f"orphans    {words.count(found.number, 'blob')}, {words.size(found.size)}, {words.cost(found.size, words.PRICE_DEFAULT)}")
+        cost = run_verdict.cost(found.size, run_verdict.PRICE_DEFAULT)
+        write(f"orphans    {display.count(found.number, 'blob')}, {display.size(found.size)}, {cost}")
         if found.never:
-            write(f"never      {words.count(found.never, 'finding')} that cannot be deleted, because no revision or generation is known")
+            write(f"never      {display.count(found.never, 'finding')} that cannot be deleted, because no revision or generation is known")
         if found.misfiled:
-            write(f"misfiled   {words.count(found.misfiled, 'blob')} that a row names which cannot be read: spared")
+            write(f"misfiled   {display.count(found.misfiled, 'blob')} that a row names which cannot be read: spared")
         _show_fates(found)
         if found.left:
-            write(f"time       about {words.duration(found.left / wish.rate_per_s)}, at {wish.rate_per_s:g} blobs a second")
+            write(f"time       about {display.elapsed(found.left / wish.rate_per_s)}, at {wish.rate_per_s:g} blobs a second")
     for sentence in found.refused:
         say(f"nothing would be deleted: {sentence}")
     if not found.refused:
@@ -202,12 +204,12 @@ def _nothing_to_do(found: Look) -> str:
 
 
 def _show_fates(found: Look) -> None:
-    from recovery.audit import words
+    from recovery import display
     from recovery.audit.deleting.candidates import MEANING, Fate
 
     for fate in Fate:
         if found.done.numbers[fate]:
-            number, size = words.count(found.done.numbers[fate], "blob"), words.size(found.done.sizes[fate])
+            number, size = display.count(found.done.numbers[fate], "blob"), display.size(found.done.sizes[fate])
             write(f"{fate.value:<11}{number}, {size}: {MEANING[fate]}")
 
 
@@ -221,7 +223,7 @@ def _look_json(found: Look, *, deleted: bool) -> str:
 
 
 def _show_returned(found: Returned, done: bool, as_json: bool) -> None:
-    from recovery.audit import words
+    from recovery import display
     from recovery.audit.deleting.quarantine import RETURNS
 
     if as_json:
@@ -231,18 +233,18 @@ def _show_returned(found: Returned, done: bool, as_json: bool) -> None:
             "there": None if done else found.there,
         }))  # fmt: skip
         return
-    write(f"copies     {words.count(found.copies, 'blob')}, {words.size(found.size)}, noted below ~quarantine/{found.quarantine}/")
+    write(f"copies     {display.count(found.copies, 'blob')}, {display.size(found.size)}, noted below ~quarantine/{found.quarantine}/")
     if not done and found.there:
-        write(f"there      {words.count(found.there, 'blob')}, {words.size(found.there_size)}: the copy is there now")
+        write(f"there      {display.count(found.there, 'blob')}, {display.size(found.there_size)}: the copy is there now")
     for each, number in sorted(found.returns.items()):
-        write(f"{each.value:<11}{words.count(number, 'blob')}: {RETURNS[each]}")
+        write(f"{each.value:<11}{display.count(number, 'blob')}: {RETURNS[each]}")
     if not done:
         say("nothing was restored: give --yes to restore" if found.there else "nothing was restored, and no copy is there to restore")
 
 
 def _show_rescued(found: Rescued, done: bool, as_json: bool) -> None:
     """Prints what became of the lost blobs: the sums, and then blob by blob."""
-    from recovery.audit import words
+    from recovery import display
     from recovery.audit.deleting.losses import ENDS, TO_DO
 
     if as_json:
@@ -252,13 +254,13 @@ def _show_rescued(found: Rescued, done: bool, as_json: bool) -> None:
             "blobs": [asdict(each) for each in found.losses],
         }))  # fmt: skip
         return
-    write(f"dangling   {words.count(found.number, 'blob')}: what the run calls so")
+    write(f"dangling   {display.count(found.number, 'blob')}: what the run calls so")
     for end, number in sorted(found.ends.items()):
-        write(f"{end.value:<11}{words.count(number, 'blob')}, {words.size(found.sizes[end])}: {ENDS[end]}")
+        write(f"{end.value:<11}{display.count(number, 'blob')}, {display.size(found.sizes[end])}: {ENDS[end]}")
     for loss in found.losses[:LOSSES_PRINTED]:
-        write(f"  {loss.end.value:<11}{words.visible(loss.name)}{_kept_until(loss)}")
+        write(f"  {loss.end.value:<11}{display.escape_controls(loss.name)}{_kept_until(loss)}")
     if found.number > LOSSES_PRINTED:
-        more = f"{words.count(found.number - LOSSES_PRINTED, 'blob')} more"
+        more = f"{display.count(found.number - LOSSES_PRINTED, 'blob')} more"
         where = "the Parquet files in restored/ of the run tell of all" if done else f"--json shows the first {len(found.losses):,}"
         say(f"{more}: {where}")
     for doubt in found.doubts:
@@ -269,14 +271,14 @@ def _show_rescued(found: Rescued, done: bool, as_json: bool) -> None:
 
 
 def _kept_until(loss: Loss) -> str:
-    from recovery.audit import words
+    from recovery import display
 
     if loss.generation is None or loss.deleted_ns is None:
         return ""
     noncurrent = "as long as the bucket keeps noncurrent generations"
-    kept = noncurrent if loss.kept_until_ns is None else f"until {words.moment(loss.kept_until_ns)}"
-    times = f"deleted {words.moment(loss.deleted_ns)}, kept {kept}"
-    return f": generation {loss.generation}, {words.size(loss.size or 0)}, {times}"
+    kept = noncurrent if loss.kept_until_ns is None else f"until {display.moment(loss.kept_until_ns)}"
+    times = f"deleted {display.moment(loss.deleted_ns)}, kept {kept}"
+    return f": generation {loss.generation}, {display.size(loss.size or 0)}, {times}"
 
 
 def _place(progress: DeletionProgress) -> tuple[int, int, float]:
@@ -284,9 +286,9 @@ def _place(progress: DeletionProgress) -> tuple[int, int, float]:
 
 
 def _how_far(progress: DeletionProgress) -> str:
-    from recovery.audit import words
+    from recovery import display
 
-    parts = [f"{words.size(progress.reclaimed)} reclaimed"]
+    parts = [f"{display.size(progress.reclaimed)} reclaimed"]
     if progress.seconds_left is not None:
-        parts.append(f"{words.duration(progress.seconds_left)} left")
+        parts.append(f"{display.elapsed(progress.seconds_left)} left")
     return "  ".join(parts)

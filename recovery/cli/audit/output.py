@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from recovery.audit import words
+from recovery import display
+from recovery.audit import run_verdict
+from recovery.audit.finding_classes import FINDINGS, LOSSES, MEANING, FindingClass
 from recovery.audit.manifest import Manifest
 from recovery.audit.plan import Plan
-from recovery.audit.verdicts import FINDINGS, LOSSES, MEANING, FindingClass
 from recovery.audit.work import AuditOptions, AuditProgress
 from recovery.cli.audit.console import console, showing
 from recovery.cli.output import dump, write
@@ -32,8 +33,8 @@ PIPE_WIDTH = 4096
 """Columns where stdout is no terminal: each class of findings is one line."""
 
 STYLES = {
-    words.AuditLevel.CLEAN: "bold green", words.AuditLevel.FINDINGS: "bold yellow", words.AuditLevel.LOSS: "bold red",
-    words.AuditLevel.INCOMPLETE: "bold red",
+    run_verdict.AuditLevel.CLEAN: "bold green", run_verdict.AuditLevel.FINDINGS: "bold yellow", run_verdict.AuditLevel.LOSS: "bold red",
+    run_verdict.AuditLevel.INCOMPLETE: "bold red",
 }  # fmt: skip
 
 
@@ -43,15 +44,15 @@ def show_plan(plan: Plan, slots: int, as_json: bool) -> None:
         return
     said = console()
     _show_inputs(said, plan.inputs)
-    before, grace = words.moment(plan.cutoff.created_before_ns), words.span(plan.cutoff.grace_s)
+    before, grace = display.moment(plan.cutoff.created_before_ns), display.span(plan.cutoff.grace_s)
     said.print(f"cut-off    {before}: what is younger than {grace} is never called an orphan")
     if plan.ranges[0].start:
-        said.print(f"names      only those that begin with {words.visible(plan.ranges[0].start)}")
+        said.print(f"names      only those that begin with {display.escape_controls(plan.ranges[0].start)}")
     said.print(f"blobs      {'more than were looked at' if plan.blobs is None else f'{plan.blobs:,}'}")
     if plan.list_requests is not None:
         said.print(f"requests   about {plan.list_requests:,} to list them, of 1,000 names each")
     if (feed := plan.references) is not None:
-        said.print(f"references the change feed, generation {feed.generation}, complete up to {words.moment(feed.frontier_ns)}")
+        said.print(f"references the change feed, generation {feed.generation}, complete up to {display.moment(feed.frontier_ns)}")
     said.print(f"ranges     {len(plan.ranges):,}, {min(slots, len(plan.ranges)):,} at once")
     for note in plan.notes:
         said.print(f"note       {note}")
@@ -60,9 +61,9 @@ def show_plan(plan: Plan, slots: int, as_json: bool) -> None:
 def show_start(inputs: Mapping[str, str], options: AuditOptions, engine: str) -> None:
     """Says what is compared. To be called before an engine starts, which takes a while."""
     said = console(stderr=True)
-    compared = ", ".join(f"{key} {words.visible(value)}" for key, value in inputs.items())
-    said.print(f"audit of {compared}{f', only names that begin with {words.visible(options.prefix)}' if options.prefix else ''}")
-    said.print(f"to {words.visible(options.directory)}, on {engine}")
+    compared = ", ".join(f"{key} {display.escape_controls(value)}" for key, value in inputs.items())
+    said.print(f"audit of {compared}{f', only names that begin with {display.escape_controls(options.prefix)}' if options.prefix else ''}")
+    said.print(f"to {display.escape_controls(options.directory)}, on {engine}")
 
 
 def showing_run() -> AbstractContextManager[Callable[[AuditProgress], None]]:
@@ -75,25 +76,25 @@ def _place(progress: AuditProgress) -> tuple[int, int, float]:
 
 
 def _how_far(progress: AuditProgress) -> str:
-    parts = [f"{words.count(progress.names, 'blob')}", f"{progress.names_per_s:,.0f}/s"]
+    parts = [f"{display.count(progress.names, 'blob')}", f"{progress.names_per_s:,.0f}/s"]
     if progress.seconds_left is not None:
-        parts.append(f"{words.duration(progress.seconds_left)} left")
+        parts.append(f"{display.elapsed(progress.seconds_left)} left")
     parts += [f"{number:,} {kind}" for kind, number in progress.findings.items()]
     if progress.ranges_failed:
-        parts.append(f"{words.count(progress.ranges_failed, 'range')} failed")
+        parts.append(f"{display.count(progress.ranges_failed, 'range')} failed")
     return "  ".join(parts)
 
 
 def say_old(manifest: Manifest, options: AuditOptions) -> None:
     """Says that the run had ended before this call. Otherwise its result would pass for that of today."""
     assert manifest.ended_ns is not None
-    where, ended = words.visible(options.directory), words.moment(manifest.ended_ns)
+    where, ended = display.escape_controls(options.directory), display.moment(manifest.ended_ns)
     say(f"the run in {where} ended at {ended}, and nothing was audited now: name another directory for a new run")
 
 
 def show_added(added: Added, feed: str, as_json: bool) -> None:
     """Says what a run added to a feed. With `--json`, stdout has the manifest and nothing else."""
-    since = "the first run there" if added.before_ms is None else f"since {words.moment(added.before_ms * NS_PER_MS)}"
+    since = "the first run there" if added.before_ms is None else f"since {display.moment(added.before_ms * NS_PER_MS)}"
     before = ", as an earlier call had added it" if added.again else ""
     figures = f"{added.found:,} new, {added.gone:,} gone, {added.now:,} now ({since}){before}"
     console(stderr=as_json).print(f"feed      {figures}: {_below(feed, added.file)}")
@@ -103,7 +104,7 @@ def show_manifest(manifest: Manifest, options: AuditOptions, as_json: bool) -> N
     if as_json:
         write(dump(manifest.model_dump(mode="json")))
         return
-    show_summary(console(), manifest, options.directory, words.PRICE_DEFAULT if options.price is None else options.price)
+    show_summary(console(), manifest, options.directory, run_verdict.PRICE_DEFAULT if options.price is None else options.price)
 
 
 def show_summary(said: Console, manifest: Manifest, directory: str, price: float) -> None:
@@ -115,30 +116,30 @@ def show_summary(said: Console, manifest: Manifest, directory: str, price: float
     table.add_column("count", justify="right", no_wrap=True)
     table.add_column("size", justify="right", no_wrap=True)
     table.add_column("what it is", style="dim")
-    for kind in words.shown_kinds(manifest):
+    for kind in run_verdict.shown_kinds(manifest):
         counted = manifest.totals[kind]
-        table.add_row(kind, f"{counted.number:,}", words.size(counted.size), MEANING[kind], style=_style(kind))
+        table.add_row(kind, f"{counted.number:,}", display.size(counted.size), MEANING[kind], style=_style(kind))
     said.print(table)
     per_s = manifest.names / manifest.work_s if manifest.work_s else 0.0
     rate = f", {per_s:,.0f} a second" if per_s >= RATE_SHOWN_MIN else ""
-    rows = words.count(manifest.redirects, "tombstone" if manifest.references is None else "reference")
+    rows = display.count(manifest.redirects, "tombstone" if manifest.references is None else "reference")
     said.print(
-        f"\n{words.count(manifest.names, 'blob')} and {rows}"
-        f" in {words.duration(manifest.work_s)}{rate}, on {manifest.engine}"
+        f"\n{display.count(manifest.names, 'blob')} and {rows}"
+        f" in {display.elapsed(manifest.work_s)}{rate}, on {manifest.engine}"
     )
-    said.print(words.as_of(manifest))
-    if sourced := words.sourced(manifest):
+    said.print(run_verdict.as_of(manifest))
+    if sourced := run_verdict.sourced(manifest):
         said.print(sourced)
-    found, looked = words.verdict(manifest, price), words.looked(manifest)
+    found, looked = run_verdict.verdict(manifest, price), run_verdict.looked(manifest)
     if manifest.names and looked not in found.sentence:
         said.print(looked)
-    _show_each(said, "doubt", words.reasons(manifest), directory)
+    _show_each(said, "doubt", run_verdict.reasons(manifest), directory)
     _show_each(said, "note", manifest.notes, directory)
     said.print(found.sentence, style=STYLES[found.level])
     said.print(f"report    {_below(directory, 'report.html')}")
     said.print(f"findings  {_below(directory, 'findings')}")
     if manifest.failures:
-        said.print(f"The same command goes on with the ranges that are missing: --to {words.visible(directory)}")
+        said.print(f"The same command goes on with the ranges that are missing: --to {display.escape_controls(directory)}")
 
 
 def _style(kind: FindingClass) -> str | None:
@@ -147,18 +148,18 @@ def _style(kind: FindingClass) -> str | None:
 
 def _show_each(said: Console, word: str, sentences: Sequence[str], directory: str) -> None:
     for sentence in sentences[:SENTENCES_MAX]:
-        said.print(f"{word:<10}{words.visible(sentence)}")
+        said.print(f"{word:<10}{display.escape_controls(sentence)}")
     if (left := len(sentences) - SENTENCES_MAX) > 0:
         said.print(f"{word:<10}and {left:,} more, in {_below(directory, 'manifest.json')}")
 
 
 def _show_inputs(said: Console, inputs: Mapping[str, str]) -> None:
     for key, value in inputs.items():
-        said.print(f"{key:<11}{words.visible(value)}")
+        said.print(f"{key:<11}{display.escape_controls(value)}")
 
 
 def _below(directory: str, name: str) -> str:
-    return words.visible(f"{directory.rstrip('/')}/{name}")
+    return display.escape_controls(f"{directory.rstrip('/')}/{name}")
 
 
 def _plan_json(plan: Plan, slots: int) -> str:

@@ -13,15 +13,15 @@ from typing import Any
 import anyio
 
 from changelog.base.runtime import SystemRuntime
+from recovery.audit.finding_classes import MEANING, FindingClass
 from recovery.audit.manifest import Cutoff
 from recovery.audit.show import BLOBS_MAX, PAYLOAD_MAX, LookedBlob, LookedRow, NameReport, RunRecord, look_at, told_by, verdict
-from recovery.audit.verdicts import MEANING, FindingClass
 from recovery.audit.verify import READ_BUDGET_S
-from recovery.audit.words import count, moment, size, span, visible
 from recovery.cli.output import dump, write
 from recovery.cli.shared import lifetime
+from recovery.display import count, escape_controls, moment, size, span
 from tiered.open import open_backends
-from tiered.protocol.retry import ask
+from tiered.protocol.retry import retry_read
 from tiered.settings import Settings
 
 NOTHING_WRONG, A_FINDING, DOUBTFUL = 0, 1, 2
@@ -35,7 +35,7 @@ def show_name(settings: Settings, name: str, run: str | None, grace: str | None,
     `run`: the directory of an audit's run, whose findings are shown as well, or None. `verify`: read payloads of any
     size.
     """
-    told = None if run is None else _told(run, name, settings)
+    told = None if run is None else _run_record(run, name, settings)
     grace_s = told.grace_s if told is not None and grace is None else lifetime(grace or GRACE).total_seconds()
     looked = anyio.run(_look, settings, name, grace_s, verify)
     show_looked(looked, told, as_json)
@@ -62,8 +62,8 @@ def plain(looked: NameReport, told: RunRecord | None) -> dict[str, Any]:
 
 
 def lines(looked: NameReport, told: RunRecord | None) -> Iterator[str]:
-    """Yields what people are shown, line by line. Characters that a terminal would act on are escaped (`visible`)."""
-    yield visible(f"{looked.name}: {verdict(looked)}")
+    """Yields the lines for people. What a terminal would act on is escaped (`escape_controls`)."""
+    yield escape_controls(f"{looked.name}: {verdict(looked)}")
     yield _field("as of", f"{moment(looked.as_of_ns)}; nothing younger than {span(looked.grace_s)} is called an orphan")
     for row in looked.rows:
         yield from _row_lines(row, looked.as_of_ns)
@@ -75,7 +75,7 @@ def lines(looked: NameReport, told: RunRecord | None) -> Iterator[str]:
         yield _field("changelog", "none is kept")
     for entry in looked.entries:
         named = ", ".join(f"{role} {value}" for role, value in (("new", entry.new), ("old", entry.old)) if value is not None)
-        yield _field("entry", f"{entry.key}  {entry.standing}")
+        yield _field("entry", f"{entry.key}  {entry.state}")
         yield from _fields({"object": entry.object, "names": named or None, "error": entry.error})
     if told is not None:
         yield from _told_lines(told)
@@ -132,11 +132,11 @@ def _deadline(deadline_ns: int | None, as_of_ns: int) -> str:
 
 
 def _field(name: str, value: str) -> str:
-    return visible(f"{name:11}{value}")
+    return escape_controls(f"{name:11}{value}")
 
 
 def _fields(values: dict[str, str | None]) -> Sequence[str]:
-    return [visible(f"  {name:11}{value}") for name, value in values.items() if value is not None]
+    return [escape_controls(f"  {name:11}{value}") for name, value in values.items() if value is not None]
 
 
 # --- what is looked at ---------------------------------------------------------------------------
@@ -145,11 +145,11 @@ def _fields(values: dict[str, str | None]) -> Sequence[str]:
 async def _look(settings: Settings, name: str, grace_s: float, verify: bool) -> NameReport:
     runtime = SystemRuntime()
     async with open_backends(settings, runtime, writes=False) as backends:
-        as_of_ns = await ask(backends.tiers.long_term.now_ns, runtime, READ_BUDGET_S)
+        as_of_ns = await retry_read(backends.tiers.long_term.now_ns, runtime, READ_BUDGET_S)
         return await look_at(backends, name, settings, Cutoff(as_of_ns=as_of_ns, grace_s=grace_s), runtime, None if verify else PAYLOAD_MAX)
 
 
-def _told(where: str, name: str, settings: Settings) -> RunRecord:
+def _run_record(where: str, name: str, settings: Settings) -> RunRecord:
     from recovery.audit.evidence import evidence
     from recovery.audit.ledger import RunDirectory  # needs Arrow
     from recovery.audit.plan import check_same, inputs_of

@@ -12,7 +12,7 @@ import anyio
 import httpx
 
 from changelog.base.errors import ConfigurationError, UnavailableError
-from recovery.visible import visible
+from recovery.display import escape_controls
 from tiered.places import Place
 
 ANSWER_TIMEOUT_S = 30.0
@@ -39,7 +39,7 @@ class SinkResponse:
     def told(self) -> str:
         """What the server says, as the end of a sentence."""
         text = " ".join(self.body[:TOLD_BYTES_MAX].decode(errors="replace").split())
-        return f" ({visible(text)})" if text else ""
+        return f" ({escape_controls(text)})" if text else ""
 
     @property
     def may_pass(self) -> bool:
@@ -60,7 +60,7 @@ class HttpClient:
         self._timeout_s = timeout_s
         self._client: httpx.AsyncClient | None = None
 
-    async def ask(self, method: str, path: str, headers: dict[str, str], body: bytes, bytes_max: int, size: int = 0) -> SinkResponse:
+    async def request(self, method: str, path: str, headers: dict[str, str], body: bytes, bytes_max: int, size: int = 0) -> SinkResponse:
         """Sends one request. Returns the answer with at most so many bytes of its body.
 
         `path`: below the URL. `size`: it may take the time of so many bytes. `UnavailableError`: there is no answer.
@@ -85,7 +85,9 @@ class HttpClient:
             if (why := _untrusted(error)) is not None:
                 raise ConfigurationError(f"{self.name} has a certificate that this machine does not trust: {why}") from None
             # The library's own error has the request, and so the password.
-            raise UnavailableError(f"{self.name} cannot be reached: {type(error).__name__} {visible(str(error))}".rstrip()) from None
+            raise UnavailableError(
+                f"{self.name} cannot be reached: {type(error).__name__} {escape_controls(str(error))}".rstrip()
+            ) from None
 
     async def aclose(self) -> None:
         client, self._client = self._client, None
@@ -96,7 +98,7 @@ class HttpClient:
 def shown_location(text: str) -> str:
     """Where a redirection leads, without what may be secret. Empty: nobody can tell what of it is."""
     try:
-        return f" to {visible(Place.parse(text.partition('?')[0]).shown)}"
+        return f" to {escape_controls(Place.parse(text.partition('?')[0]).shown)}"
     except ConfigurationError:
         return ""
 
@@ -110,8 +112,8 @@ async def _beginning(response: httpx.Response, bytes_max: int) -> bytes:
     if not declared.isdecimal() or int(declared) > bytes_max + DROPPED_BYTES_MAX:
         return b""
     body = bytearray()
-    async for piece in response.aiter_bytes():
-        body += piece[: bytes_max - len(body)]
+    async for chunk in response.aiter_bytes():
+        body += chunk[: bytes_max - len(body)]
     return bytes(body)
 
 
@@ -119,13 +121,13 @@ def _taken_apart(text: str, what: str) -> tuple[httpx.URL, httpx.BasicAuth | Non
     """Returns the URL without the user and the password, and these."""
     place = Place.parse(text)
     if place.scheme not in ("http", "https"):
-        raise ConfigurationError(f"{visible(place.shown)} is no address of {what}: give a URL such as https://host/feed")
+        raise ConfigurationError(f"{escape_controls(place.shown)} is no address of {what}: give a URL such as https://host/feed")
     try:
         url = httpx.URL(text)
         auth = httpx.BasicAuth(url.username, url.password) if url.userinfo else None
         return url.copy_with(username=None, password=None, path=url.path.rstrip("/") or "/"), auth
     except httpx.InvalidURL as error:
-        raise ConfigurationError(f"{visible(place.shown)} is no URL: {type(error).__name__}") from None
+        raise ConfigurationError(f"{escape_controls(place.shown)} is no URL: {type(error).__name__}") from None
 
 
 def _untrusted(error: BaseException | None) -> str | None:

@@ -71,12 +71,12 @@ class HttpSink:
             "Content-Type": CONTENT_TYPES[parcel.suffix], "If-None-Match": "*", "Content-Length": str(len(parcel.data)),
             "Repr-Digest": digest(parcel.sha256),
         }  # fmt: skip
-        answer = await self._client.ask("PUT", parcel.path, headers, parcel.data, TOLD_BYTES_MAX, len(parcel.data))
+        answer = await self._client.request("PUT", parcel.path, headers, parcel.data, TOLD_BYTES_MAX, len(parcel.data))
         if 200 <= answer.status < 300:
             return
         if answer.status not in _TAKEN:
             raise self._refusal("PUT", parcel.path, answer)
-        there = await self._client.ask("GET", parcel.path, {}, b"", len(parcel.data) + 1, len(parcel.data))
+        there = await self._client.request("GET", parcel.path, {}, b"", len(parcel.data) + 1, len(parcel.data))
         if there.status in (404, 410):
             raise UnavailableError(f"{self.name} has {parcel.path} by its answer {answer.status}, and has it not by {there.status}")
         if there.status != 200:
@@ -94,7 +94,7 @@ class HttpSink:
         generations = [number for each in folders if (number := generation_of(str(each.get("folder")))) is not None]
         files = (await self._listed(f"{folder_of(generation)}/") or []) if generation in generations else []
         times = sorted(known[0] for each in files if (known := time_of(str(each.get("name")))) is not None and known[0] >= since)
-        mark = await self._client.ask("GET", MARK, {}, b"", MARK_BYTES_MAX + 1)
+        mark = await self._client.request("GET", MARK, {}, b"", MARK_BYTES_MAX + 1)
         if mark.may_pass:
             raise self._refusal("GET", MARK, mark)
         owner = Owner.from_bytes(mark.body, f"{self.name}/{MARK}") if mark.status == 200 else None
@@ -109,7 +109,7 @@ class HttpSink:
             "Content-Type": MARK_TYPE, "If-None-Match": "*", "Content-Length": str(len(mark)),
             "Repr-Digest": digest(sha256(mark).hexdigest()),
         }  # fmt: skip
-        answer = await self._client.ask("PUT", MARK, headers, mark, TOLD_BYTES_MAX)
+        answer = await self._client.request("PUT", MARK, headers, mark, TOLD_BYTES_MAX)
         if answer.may_pass:
             raise self._refusal("PUT", MARK, answer)
         return 200 <= answer.status < 300 or answer.status in _TAKEN
@@ -119,7 +119,7 @@ class HttpSink:
 
         `UnavailableError`: it does not answer now, or the list breaks off.
         """
-        answer = await self._client.ask("GET", path, {}, b"", LIST_BYTES_MAX + 1, LIST_BYTES)
+        answer = await self._client.request("GET", path, {}, b"", LIST_BYTES_MAX + 1, LIST_BYTES)
         if answer.may_pass and answer.status != 501:
             raise self._refusal("GET", path or "/", answer)
         if answer.status != 200 or answer.content_type.partition(";")[0].strip() != LINES:

@@ -38,10 +38,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
+from recovery.display import escape_controls
 from recovery.feed.messages import Message, Updates
 from recovery.feed.sinks.sink import CONTENT_TYPES, Owner, Parcel
 from recovery.feed.spelling import to_line
-from recovery.visible import visible
 
 if TYPE_CHECKING:
     from recovery.feed.sinks.registry import SchemaRegistry
@@ -253,4 +253,4 @@ def _end(producer: Producer) -> None:
 def _said(error: Exception | KafkaError) -> str:
     if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
         error = error.args[0]
-    return visible(error.str() if isinstance(error, KafkaError) else str(error))
+    return escape_controls(error.str() if isinstance(error, KafkaError) else str(error))

@@ -20,9 +20,9 @@ from urllib.parse import parse_qsl, unquote
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
+from recovery.display import escape_controls
 from recovery.feed.sinks.directory import DirectorySink
 from recovery.feed.sinks.sink import Sink
-from recovery.visible import visible
 from tiered.places import Place
 from tiered.settings import GcsSettings, Settings
 
@@ -60,18 +60,20 @@ def _directory(text: str, runtime: Runtime) -> Sink:
     try:
         return DirectorySink(text, runtime)
     except (RuntimeError, ValueError) as error:
-        raise ConfigurationError(f"{visible(text)} is no path of a directory: {error}") from None
+        raise ConfigurationError(f"{escape_controls(text)} is no path of a directory: {error}") from None
 
 
 def _bucket(place: Place, runtime: Runtime, settings: Settings | None) -> Sink:
     prefix = unquote(place.path).strip("/")
-    if "//" in prefix or any(part in (".", "..") for part in prefix.split("/")) or prefix != visible(prefix):
-        raise ConfigurationError(f"{visible(place.shown)} is no prefix of objects: give one such as gs://bucket/feeds/live")
+    if "//" in prefix or any(part in (".", "..") for part in prefix.split("/")) or prefix != escape_controls(prefix):
+        raise ConfigurationError(f"{escape_controls(place.shown)} is no prefix of objects: give one such as gs://bucket/feeds/live")
     known = {} if settings is None or settings.gcs is None else settings.gcs.model_dump()
     try:
         gcs = GcsSettings(**{**known, "bucket": place.authority})
     except ValueError:
-        raise ConfigurationError(f"{visible(place.shown)} names no bucket: give gs:// and its name, such as gs://my-bucket/feed") from None
+        raise ConfigurationError(
+            f"{escape_controls(place.shown)} names no bucket: give gs:// and its name, such as gs://my-bucket/feed"
+        ) from None
     try:
         from recovery.feed.sinks.bucket import BucketSink
     except ModuleNotFoundError as error:
@@ -128,5 +130,5 @@ def _registry(place: Place, query: str) -> SchemaRegistry:
 
 def _missing(place: Place, error: ModuleNotFoundError, extra: str) -> ConfigurationError:
     return ConfigurationError(
-        f"to deliver to {visible(place.shown)}, {error.name} is needed: pip install '.[{extra}]' in the checkout"
+        f"to deliver to {escape_controls(place.shown)}, {error.name} is needed: pip install '.[{extra}]' in the checkout"
     )

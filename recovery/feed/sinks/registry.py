@@ -76,7 +76,7 @@ class SchemaRegistry:
 
     async def _post(self, path: str, *, may_be_missing: bool = False) -> dict[str, Any] | None:
         """Returns the JSON object of a good answer. None: the registry says that the schema is missing."""
-        answer = await self._client.ask("POST", path, _HEADERS, _BODY, ANSWER_BYTES_MAX)
+        answer = await self._client.request("POST", path, _HEADERS, _BODY, ANSWER_BYTES_MAX)
         try:
             said: Any = json.loads(answer.body)
         except (ValueError, RecursionError):

@@ -24,9 +24,9 @@ from hashlib import sha256
 from typing import Any, Literal, Protocol, Self, cast, get_args
 
 from changelog.base.errors import ConfigurationError
+from recovery.display import escape_controls
 from recovery.feed.files import FileFormat, read
 from recovery.feed.messages import Message
-from recovery.visible import visible
 
 Suffix = Literal["json", "avro"]
 
@@ -108,7 +108,7 @@ class Owner:
             feed = store = None
         if not isinstance(feed, str) or not isinstance(store, str) or not feed:
             raise ConfigurationError(f"{where} does not say whose feed it is about: find out who wrote it, and move it away")
-        return cls(feed, visible(store))
+        return cls(feed, escape_controls(store))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from changelog.log import CLOCK
 from recovery.feed.writer.writer import Covered, FeedWriter
 from tiered.open import Backends
 from tiered.protocol.finishing import clean_up, settle_change, took_effect, waits_for_late_upload
-from tiered.protocol.retry import persist
+from tiered.protocol.retry import retry
 from tiered.settings import Settings
 
 LOOK_EVERY_S = 0.2
@@ -73,7 +73,7 @@ class Cleaning:
         change = hint.entry.change
         try:
             with elsewhere_is_an_error("the clean-up was cancelled elsewhere"):
-                wait_s = await persist(lambda: self._finish(hint), self._runtime, self._budget_s)
+                wait_s = await retry(lambda: self._finish(hint), self._runtime, self._budget_s)
         except CorruptRecordError as error:
             wait_s = 0.0 if await self._is_parked(hint, error) else self._again_max_s
         except Exception as error:  # noqa: BLE001 - it is this hint's: the others go on

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from changelog.base.errors import CorruptRecordError
-from tiered.text import shown
+from tiered.text import quoted
 
 NUMBER_MAX = 2**63 - 1
 """The largest time and the largest count. Avro's `long` has no more."""
@@ -33,7 +33,7 @@ class NoteFields:
         self._fix = fix
         self._within = within
         if not isinstance(value, dict):
-            raise self.wrong(f"{within or 'its value'} is {shown(value)}, not a JSON object")
+            raise self.wrong(f"{within or 'its value'} is {quoted(value)}, not a JSON object")
         self._value: dict[str, Any] = value
 
     @classmethod
@@ -55,13 +55,13 @@ class NoteFields:
         if missing := [name for name in names if name not in self._value]:
             raise self.wrong(f"{self._named(missing[0])} is missing")
         if unknown := [name for name in self._value if name not in (*names, optional)]:
-            raise self.wrong(f"this software does not know the key {shown(self._named(unknown[0]))}")
+            raise self.wrong(f"this software does not know the key {quoted(self._named(unknown[0]))}")
 
     def number(self, name: str, *, least: int = 0) -> int:
         """Returns a whole number from `least` to `NUMBER_MAX`."""
         found = self._value.get(name)
         if type(found) is not int or not least <= found <= NUMBER_MAX:
-            raise self.wrong(f"{self._named(name)} is {shown(found)}, not a whole number from {least} to {NUMBER_MAX}")
+            raise self.wrong(f"{self._named(name)} is {quoted(found)}, not a whole number from {least} to {NUMBER_MAX}")
         return found
 
     def optional_number(self, name: str, *, least: int = 0) -> int | None:
@@ -71,13 +71,13 @@ class NoteFields:
     def truth(self, name: str) -> bool:
         found = self._value.get(name)
         if type(found) is not bool:
-            raise self.wrong(f"{self._named(name)} is {shown(found)}, not true or false")
+            raise self.wrong(f"{self._named(name)} is {quoted(found)}, not true or false")
         return found
 
     def text(self, name: str) -> str:
         found = self._value.get(name)
         if not isinstance(found, str):
-            raise self.wrong(f"{self._named(name)} is {shown(found)}, not text")
+            raise self.wrong(f"{self._named(name)} is {quoted(found)}, not text")
         return found
 
     def optional_text(self, name: str) -> str | None:
@@ -89,12 +89,12 @@ class NoteFields:
         try:
             return bytes.fromhex(found)
         except ValueError:
-            raise self.wrong(f"{self._named(name)} is {shown(found)}, not bytes in hex") from None
+            raise self.wrong(f"{self._named(name)} is {quoted(found)}, not bytes in hex") from None
 
     def items(self, name: str) -> Sequence[Any]:
         found = self._value.get(name)
         if not isinstance(found, list):
-            raise self.wrong(f"{self._named(name)} is {shown(found)}, not a list")
+            raise self.wrong(f"{self._named(name)} is {quoted(found)}, not a list")
         return found
 
     def child(self, name: str) -> NoteFields:

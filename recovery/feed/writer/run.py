@@ -34,7 +34,7 @@ from recovery.feed.writer.source import FeedSource, FeedWriterCounts
 from recovery.feed.writer.writer import CALL_BUDGET_S, FeedWriter, FencedError, StepResult
 from tiered.open import Backends
 from tiered.protocol.feed_off import OVER_AFTER_MS
-from tiered.protocol.retry import persist
+from tiered.protocol.retry import retry
 from tiered.settings import Settings
 
 ONCE_LOOK_S = 0.05
@@ -219,7 +219,7 @@ class FeedRun:
         """Opens, writes until it is stopped, and closes. Raises what ended it before."""
         await self.writer.open(new_generation=self._new_generation)
         self._new_generation = False
-        owner = await persist(lambda: owner_of(self._log, self._runtime, self._settings), self._runtime, CALL_BUDGET_S)
+        owner = await retry(lambda: owner_of(self._log, self._runtime, self._settings), self._runtime, CALL_BUDGET_S)
         deliveries = [Delivery(name, sink, self.writer, self._log, self._runtime, owner) for name, sink in self._sinks.items()]
         for delivery in deliveries:
             await delivery.begin()

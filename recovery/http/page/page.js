@@ -6,7 +6,7 @@
 const STATUS_EVERY_MS = 3000, RECENT_EVERY_MS = 10000, ANSWER_MS = 8000;
 const OLD_MS = STATUS_EVERY_MS + ANSWER_MS + 4000;  // an answer that is older says nothing of now, as after this machine slept
 const LEVELS = { ok: "nothing known to be wrong", lost: "data is lost", behind: "behind", stuck: "needs you", unknown: "not known" };
-const STANDINGS = {
+const STATES = {
   HELD: "under way", WAITING: "in the late-upload grace", CLAIMABLE: "due for recovery", EXHAUSTED: "failed too often",
   UNREADABLE: "cannot be read", PARKED: "stuck", KEPT: "over, kept for the change feed",
 };
@@ -166,7 +166,7 @@ function showTiles() {
   const lag = known ? total.outstanding_values - total.processed_values : null;
   const alive = status.daemons ? status.daemons.filter((each) => each.alive).length : null;
   const silent = status.daemons ? status.daemons.filter((each) => !each.alive && !each.ended).length : 0;
-  const due = status.entries ? ["CLAIMABLE", "EXHAUSTED", "UNREADABLE"].reduce((sum, name) => sum + (status.entries.by_standing[name] || 0), 0) : null;
+  const due = status.entries ? ["CLAIMABLE", "EXHAUSTED", "UNREADABLE"].reduce((sum, name) => sum + (status.entries.by_state[name] || 0), 0) : null;
   const kind = verdict?.kind || "unknown";
   const toneOf = { healthy: "ok", "catching up": "behind", "falling behind": "stuck", stalled: "stuck" };
   const stuck = status.stuck?.count, old = document.body.classList.contains("old");
@@ -343,14 +343,14 @@ function showServices() {
 function showEntries() {
   const entries = status.entries;
   show("entries", entries, () => {
-    if (!entries || !Object.keys(entries.by_standing).length) return [node("p", { class: "muted" }, "Not known: the changelog could not be read.")];
+    if (!entries || !Object.keys(entries.by_state).length) return [node("p", { class: "muted" }, "Not known: the changelog could not be read.")];
     const bounds = entries.ages_s || [];
     const heads = [...bounds.map((bound) => `< ${long(bound)}`), bounds.length ? "older" : null].filter(Boolean);
     return [node("table", { class: "stacked" },
       node("thead", {}, node("tr", {}, node("th", { scope: "col" }, "state"), node("th", { scope: "col", class: "n" }, "all"), ...heads.map((head) => node("th", { scope: "col", class: "n" }, head)))),
-      node("tbody", {}, ...Object.entries(entries.by_standing).map(([standing, number]) => node("tr", {},
-        node("th", { scope: "row" }, STANDINGS[standing] || standing.toLowerCase()), cell(number, "all"),
-        ...heads.map((head, index) => cell(entries.by_age?.[standing]?.[index] ?? 0, head)),
+      node("tbody", {}, ...Object.entries(entries.by_state).map(([state, number]) => node("tr", {},
+        node("th", { scope: "row" }, STATES[state] || state.toLowerCase()), cell(number, "all"),
+        ...heads.map((head, index) => cell(entries.by_age?.[state]?.[index] ?? 0, head)),
       ))),
     ), entries.complete ? "" : node("p", { class: "muted" }, `${whole(entries.counted)} were counted; there may be more.`)];
   });

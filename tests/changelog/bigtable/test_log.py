@@ -14,7 +14,7 @@ from google.cloud.bigtable_v2.types import RowFilter
 from changelog.base.errors import ConfigurationError, LeaseLostError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import DELETE_ROW, NEWEST, BigtableTable, KeySpan, insecure_channel, set_cell
-from changelog.bigtable.log import BigTableChangeLog
+from changelog.bigtable.log import BigtableChangeLog
 from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, Unreadable, encode
 from changelog.lease import Renewal
 from changelog.log import PORTION_KEYS, KeyRange, ValuePage
@@ -45,8 +45,8 @@ async def table(anyio_backend: str, fresh_table: Callable[[], AbstractAsyncConte
 
 
 @pytest.fixture
-def log(table: BigtableTable) -> BigTableChangeLog:
-    return BigTableChangeLog(table, RUNTIME)
+def log(table: BigtableTable) -> BigtableChangeLog:
+    return BigtableChangeLog(table, RUNTIME)
 
 
 def some_change() -> Change:
@@ -60,7 +60,7 @@ async def cells(table: BigtableTable, key: str) -> list[tuple[bytes, bytes, bool
     return [] if row is None else [(cell.column, cell.value, cell.timestamp_us == 0) for cell in row.cells]
 
 
-async def test_an_entry_is_one_cell_however_often_it_is_written(table: BigtableTable, log: BigTableChangeLog) -> None:
+async def test_an_entry_is_one_cell_however_often_it_is_written(table: BigtableTable, log: BigtableChangeLog) -> None:
     change = some_change()
     entry = await log.record(change, "me")
     assert entry.key == change.id.row_key() and await cells(table, entry.key) == [(b"c", encode(entry), False)]
@@ -71,7 +71,7 @@ async def test_an_entry_is_one_cell_however_often_it_is_written(table: BigtableT
 
 
 @pytest.mark.parametrize("claimer", ["a", "me", "z"], ids=["sorts before", "only its attempt differs", "sorts after"])
-async def test_recording_again_never_overwrites_a_claim(table: BigtableTable, log: BigTableChangeLog, claimer: str) -> None:
+async def test_recording_again_never_overwrites_a_claim(table: BigtableTable, log: BigtableChangeLog, claimer: str) -> None:
     change = some_change()
     claimed = await log.claim(await log.record(change, "me"), claimer)
     assert claimed is not None
@@ -80,7 +80,7 @@ async def test_recording_again_never_overwrites_a_claim(table: BigtableTable, lo
     assert await cells(table, claimed.key) == [(b"c", encode(claimed), False)]
 
 
-async def test_what_has_no_owner_is_dated_0_until_it_is_claimed(table: BigtableTable, log: BigTableChangeLog) -> None:
+async def test_what_has_no_owner_is_dated_0_until_it_is_claimed(table: BigtableTable, log: BigtableChangeLog) -> None:
     entry = await log.record(some_change(), "me")
     assert await log.release(entry, 5)
     released = entry.released(5)
@@ -89,7 +89,7 @@ async def test_what_has_no_owner_is_dated_0_until_it_is_claimed(table: BigtableT
     assert claimed is not None and await cells(table, entry.key) == [(b"c", encode(claimed), False)]
 
 
-async def test_parking_adds_a_cell_that_is_dated_by_the_server_and_leaves_the_entry(table: BigtableTable, log: BigTableChangeLog) -> None:
+async def test_parking_adds_a_cell_that_is_dated_by_the_server_and_leaves_the_entry(table: BigtableTable, log: BigtableChangeLog) -> None:
     entry = await log.record(some_change(), "me")
     assert await log.park(entry, "it has no end")
     parked = await log.read(entry.change.id)
@@ -100,14 +100,14 @@ async def test_parking_adds_a_cell_that_is_dated_by_the_server_and_leaves_the_en
     assert row is not None and row.cells[1].timestamp_us == parked.stuck.at_ms * 1000
 
 
-async def test_an_entry_kept_as_done_is_no_work(table: BigtableTable, log: BigTableChangeLog) -> None:
+async def test_an_entry_kept_as_done_is_no_work(table: BigtableTable, log: BigtableChangeLog) -> None:
     entry = await log.record(some_change(), "")
     await table.mutate(entry.key.encode(), set_cell("fc", b"s", b'{"state":"done"}'))
     assert (await log.stale(EVERYTHING, await log.announce("clock"), EXPIRY_MS, 10)).entries == ()
     assert (await log.entries("", 10)).entries == (entry,) == (await log.kept(EVERYTHING, 10)).entries
 
 
-async def test_keeping_adds_a_cell_that_is_dated_by_the_server_and_leaves_the_entry(table: BigtableTable, log: BigTableChangeLog) -> None:
+async def test_keeping_adds_a_cell_that_is_dated_by_the_server_and_leaves_the_entry(table: BigtableTable, log: BigtableChangeLog) -> None:
     entry = await log.record(some_change(), "me")
     for _ in range(2):
         assert await log.keep(entry)
@@ -117,7 +117,7 @@ async def test_keeping_adds_a_cell_that_is_dated_by_the_server_and_leaves_the_en
 
 
 async def test_a_first_record_that_lands_over_a_kept_entry_leaves_it_kept_and_after_it_was_forgotten_makes_work(
-    table: BigtableTable, log: BigTableChangeLog
+    table: BigtableTable, log: BigtableChangeLog
 ) -> None:
     """Its caller never had its answer, recorded again, and went on."""
     change = some_change()
@@ -134,7 +134,7 @@ async def test_a_first_record_that_lands_over_a_kept_entry_leaves_it_kept_and_af
     assert (await log.stale(EVERYTHING, await log.announce("clock") + LATER_MS, EXPIRY_MS, 10)).entries == (first,)
 
 
-async def test_a_kept_entry_that_cannot_be_read_can_be_parked_among_good_ones(table: BigtableTable, log: BigTableChangeLog) -> None:
+async def test_a_kept_entry_that_cannot_be_read_can_be_parked_among_good_ones(table: BigtableTable, log: BigtableChangeLog) -> None:
     good, bad = [await log.record(some_change(), "me") for _ in range(2)]
     for entry in (good, bad):
         assert await log.keep(entry)
@@ -149,7 +149,7 @@ async def test_a_kept_entry_that_cannot_be_read_can_be_parked_among_good_ones(ta
 
 
 async def test_a_value_is_dated_by_its_version_and_an_older_one_is_hidden_though_not_collected(
-    table: BigtableTable, log: BigTableChangeLog
+    table: BigtableTable, log: BigtableChangeLog
 ) -> None:
     for value, version in ((b"2", 2), (b"1", 1), (None, 4), (b"3", 3)):
         await log.write_values({"é": value}, version)
@@ -161,7 +161,7 @@ async def test_a_value_is_dated_by_its_version_and_an_older_one_is_hidden_though
 async def test_collecting_older_versions_brings_no_older_value_back() -> None:
     runtime = SimulatedRuntime(1)
     server = MemoryBigtable(runtime, {"table": FAMILIES})
-    log = BigTableChangeLog(BigtableTable(MemoryChannel(server), "table"), runtime)
+    log = BigtableChangeLog(BigtableTable(MemoryChannel(server), "table"), runtime)
     for value, version in ((b"1", 1), (b"3", 3), (b"2", 2)):
         await log.write_values({"stays": value, "goes": None if version == 3 else value}, version)
     for share in (0.5, 1.0):
@@ -171,7 +171,7 @@ async def test_collecting_older_versions_brings_no_older_value_back() -> None:
 
 
 async def test_a_value_whose_key_is_no_text_does_not_hide_the_others(
-    table: BigtableTable, log: BigTableChangeLog, caplog: pytest.LogCaptureFixture
+    table: BigtableTable, log: BigtableChangeLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     await log.write_values({"a": b"1", "z": b"1"}, 1)
     await table.mutate(b"~values/b\xff", set_cell("fc", b"v", b"1", 1000))
@@ -189,7 +189,7 @@ async def test_a_value_whose_key_is_no_text_does_not_hide_the_others(
     ids=["one of two", "none", "who knows", "not allowed"],
 )  # fmt: skip
 async def test_values_that_were_written_in_part_are_unconfirmed_and_safe_to_write_again(
-    table: BigtableTable, log: BigTableChangeLog, monkeypatch: pytest.MonkeyPatch, told: list[Exception | None], error: type[Exception]
+    table: BigtableTable, log: BigtableChangeLog, monkeypatch: pytest.MonkeyPatch, told: list[Exception | None], error: type[Exception]
 ) -> None:
     async def in_part(rows: Any) -> Any:
         return told
@@ -202,7 +202,7 @@ async def test_values_that_were_written_in_part_are_unconfirmed_and_safe_to_writ
     assert await log.read_values(["a", "b"]) == {"a": b"1", "b": b"1"}
 
 
-async def test_in_one_table_no_scan_of_rows_shows_what_the_log_keeps(table: BigtableTable, log: BigTableChangeLog) -> None:
+async def test_in_one_table_no_scan_of_rows_shows_what_the_log_keeps(table: BigtableTable, log: BigtableChangeLog) -> None:
     rows = BigtableRows(table, RUNTIME)
     entry = await log.record(some_change(), "me")
     assert await log.keep(entry) and await log.swap_note("feed", None, b"1")
@@ -215,7 +215,7 @@ async def test_in_one_table_no_scan_of_rows_shows_what_the_log_keeps(table: Bigt
     assert [row.path for row in listed.rows] == [PATH] and not listed.corrupt
 
 
-async def test_of_several_versions_only_the_newest_counts(table: BigtableTable, log: BigTableChangeLog) -> None:
+async def test_of_several_versions_only_the_newest_counts(table: BigtableTable, log: BigtableChangeLog) -> None:
     """Whoever does not delete what he replaces leaves versions behind until they are collected."""
     change = some_change()
     old, now = Entry(change, change.id.row_key(), "me"), Entry(change, change.id.row_key(), "recovery", 1)
@@ -232,7 +232,7 @@ async def test_of_several_versions_only_the_newest_counts(table: BigtableTable, 
 
 
 async def test_a_scan_for_stale_entries_is_not_sent_those_that_beat(
-    table: BigtableTable, log: BigTableChangeLog, monkeypatch: pytest.MonkeyPatch
+    table: BigtableTable, log: BigtableChangeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
     real = table.read_bulk
@@ -249,7 +249,7 @@ async def test_a_scan_for_stale_entries_is_not_sent_those_that_beat(
     assert [entry.key for entry in page.entries] == [entries[7].key] and sent == [1, 0]
 
 
-async def test_long_ranges_are_read_by_bounded_requests(table: BigtableTable, log: BigTableChangeLog) -> None:
+async def test_long_ranges_are_read_by_bounded_requests(table: BigtableTable, log: BigtableChangeLog) -> None:
     entries = sorted([await log.record(some_change(), "") for _ in range(250)], key=lambda entry: entry.key)
     for entry in entries[:240]:
         assert await log.park(entry, "parked")
@@ -258,7 +258,7 @@ async def test_long_ranges_are_read_by_bounded_requests(table: BigtableTable, lo
     assert len((await log.entries("", 300)).entries) == 250
 
 
-async def test_the_servers_time_is_told_by_one_call_and_never_goes_back(table: BigtableTable, log: BigTableChangeLog) -> None:
+async def test_the_servers_time_is_told_by_one_call_and_never_goes_back(table: BigtableTable, log: BigtableChangeLog) -> None:
     told = [await log.announce("daemon-1") for _ in range(3)]
     assert told == sorted(told) and abs(told[-1] * 1_000_000 - RUNTIME.wall_ns()) < 60e9
     row = await table.read(b"~daemon/daemon-1")
@@ -266,7 +266,7 @@ async def test_the_servers_time_is_told_by_one_call_and_never_goes_back(table: B
 
 
 async def test_each_call_costs_as_many_requests_as_the_module_says(
-    table: BigtableTable, log: BigTableChangeLog, monkeypatch: pytest.MonkeyPatch
+    table: BigtableTable, log: BigtableChangeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
 
@@ -316,7 +316,7 @@ async def test_each_call_costs_as_many_requests_as_the_module_says(
 
 
 async def test_changes_recorded_and_forgotten_at_once_share_calls(
-    table: BigtableTable, log: BigTableChangeLog, monkeypatch: pytest.MonkeyPatch
+    table: BigtableTable, log: BigtableChangeLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
     real = table.mutate_rows
@@ -348,11 +348,11 @@ async def test_changes_recorded_and_forgotten_at_once_share_calls(
 async def landed_late(table: BigtableTable, change: Change) -> Entry:
     """The first `record` of the change, sent long ago by the owner "me"."""
     late = Entry(change, change.id.row_key(), "me")
-    await BigTableChangeLog(table, RUNTIME).record(change, "me")
+    await BigtableChangeLog(table, RUNTIME).record(change, "me")
     return late
 
 
-async def test_a_record_that_lands_over_a_claim_is_claimed_again(table: BigtableTable, log: BigTableChangeLog) -> None:
+async def test_a_record_that_lands_over_a_claim_is_claimed_again(table: BigtableTable, log: BigtableChangeLog) -> None:
     change = some_change()
     claimed = await log.claim(await log.record(change, "me"), "recovery")
     assert claimed is not None
@@ -368,7 +368,7 @@ async def test_a_record_that_lands_over_a_claim_is_claimed_again(table: Bigtable
 
 
 async def test_a_record_that_lands_over_a_released_or_parked_entry_leaves_it_to_recovery_or_parked(
-    table: BigtableTable, log: BigTableChangeLog
+    table: BigtableTable, log: BigtableChangeLog
 ) -> None:
     released, parked = some_change(), some_change()
     now_ms = await log.announce("clock")
@@ -386,8 +386,8 @@ async def test_renewals_that_land_late_revive_nothing() -> None:
         await provision(emulator.host, "test", "emulated", "rows", "changes")
         async with insecure_channel(emulator.host) as channel:
             name = "projects/test/instances/emulated/tables/changes"
-            log = BigTableChangeLog(BigtableTable(channel, name), RUNTIME)
-            hasty = BigTableChangeLog(BigtableTable(channel, name, timeout_s=0.3), RUNTIME)
+            log = BigtableChangeLog(BigtableTable(channel, name), RUNTIME)
+            hasty = BigtableChangeLog(BigtableTable(channel, name, timeout_s=0.3), RUNTIME)
             forgotten, claimed, mine = [await log.record(some_change(), "me") for _ in range(3)]
             emulator.freeze()
             with pytest.raises(UnconfirmedError):
@@ -403,7 +403,7 @@ async def test_renewals_that_land_late_revive_nothing() -> None:
             assert await log.renew([forgotten, claimed, mine]) == [Renewal.NOT_YOURS, Renewal.NOT_YOURS, Renewal.RENEWED]
 
 
-async def test_presence_rows_of_daemons_that_are_gone_are_collected_after_a_day(table: BigtableTable, log: BigTableChangeLog) -> None:
+async def test_presence_rows_of_daemons_that_are_gone_are_collected_after_a_day(table: BigtableTable, log: BigtableChangeLog) -> None:
     for instance in ("living", "gone", "long-gone"):
         await log.announce(instance)
     day_us = 24 * 3600 * 1_000_000

@@ -45,7 +45,7 @@ from changelog.bigtable.channel import (
     value_between,
     value_is,
 )
-from changelog.bigtable.log import BigTableChangeLog
+from changelog.bigtable.log import BigtableChangeLog
 from changelog.bigtable.row_merge import CellRow, RowMerge
 from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, Unreadable
 from changelog.log import LOG_END, KeyRange
@@ -187,7 +187,7 @@ class Chooser:
         self.chance = self.runtime.random
         self.table = table
         self.rows = BigtableRows(table, self.runtime, LEGACY_FAMILIES if seed % 2 else ())
-        self.log = BigTableChangeLog(table, self.runtime)
+        self.log = BigtableChangeLog(table, self.runtime)
         self.entries: list[Entry | Unreadable] = []
         self.changes: list[Change] = []
         now_us = self.runtime.wall_ns() // 1_000_000 * 1000

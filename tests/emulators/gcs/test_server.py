@@ -221,13 +221,13 @@ async def test_a_wrong_checksum_is_400_and_no_object(client: RawClient, header: 
 
 @pytest.mark.parametrize("headers", [{}, {"Content_Length": str(2 * GRANULE)}])
 async def test_a_body_that_breaks_off_creates_nothing(client: RawClient, server: GcsEmulator, headers: dict[str, str]) -> None:
-    async def pieces() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         yield b"x" * GRANULE
         await until(lambda: server.calls == ["upload.media"])
         raise ValueError("the payload broke")
 
     with pytest.raises((ValueError, aiohttp.ClientError)):
-        await client.put("a", pieces(), None, **headers)
+        await client.put("a", chunks(), None, **headers)
     await client.put("b")
     assert names(await client.list()) == ["b"]
 
@@ -251,16 +251,16 @@ async def test_a_connection_that_ends_before_its_body_creates_nothing(
     assert names(await client.list()) == ["b"]
 
 
-async def test_an_upload_whose_last_piece_is_withheld_is_invisible_until_it_comes(client: RawClient) -> None:
+async def test_an_upload_whose_last_chunk_is_withheld_is_invisible_until_it_comes(client: RawClient) -> None:
     last, sent = asyncio.Event(), asyncio.Event()
 
-    async def pieces() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         yield b"x" * GRANULE
         sent.set()
         await last.wait()
         yield b"last"
 
-    upload = asyncio.create_task(client.put("a", pieces(), PRECONDITION))
+    upload = asyncio.create_task(client.put("a", chunks(), PRECONDITION))
     await sent.wait()
     assert names(await client.list()) == []
     assert (await client.put("a", b"the other", PRECONDITION)).status == 200
@@ -269,15 +269,15 @@ async def test_an_upload_whose_last_piece_is_withheld_is_invisible_until_it_come
     assert (await client.read("a")).body == b"the other"
 
 
-async def test_an_upload_that_is_cancelled_while_its_last_piece_is_withheld_creates_nothing(client: RawClient, server: GcsEmulator) -> None:
+async def test_an_upload_that_is_cancelled_while_its_last_chunk_is_withheld_creates_nothing(client: RawClient, server: GcsEmulator) -> None:
     sent = asyncio.Event()
 
-    async def pieces() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         yield b"x" * GRANULE
         sent.set()
         await asyncio.Event().wait()
 
-    upload = asyncio.create_task(client.put("a", pieces()))
+    upload = asyncio.create_task(client.put("a", chunks()))
     await sent.wait()
     upload.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -318,12 +318,12 @@ async def test_a_session_takes_chunks_and_becomes_visible_with_the_last(client: 
 
 
 async def test_a_session_in_one_request_without_a_range_or_a_length(client: RawClient) -> None:
-    async def pieces() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         for _ in range(3):
             yield b"x" * 100_000
 
-    assert (await client.send("PUT", await client.start("a"), pieces())).json["size"] == "300000"
-    assert (await client.put_range(await client.start("b"), "bytes 0-*/*", pieces())).json["size"] == "300000"
+    assert (await client.send("PUT", await client.start("a"), chunks())).json["size"] == "300000"
+    assert (await client.put_range(await client.start("b"), "bytes 0-*/*", chunks())).json["size"] == "300000"
 
 
 async def test_the_status_of_a_session_tells_what_is_kept(client: RawClient) -> None:
@@ -386,7 +386,7 @@ async def test_the_total_of_a_session_can_not_change(client: RawClient) -> None:
 async def test_a_streamed_put_that_breaks_off_is_resumed(client: RawClient, server: GcsEmulator) -> None:
     payload = b"abcd" * GRANULE
 
-    async def pieces() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         yield payload[: 2 * GRANULE + 77]
         await until(lambda: len(kept.arrived) > 2 * GRANULE)
         raise ValueError("the connection broke")
@@ -395,7 +395,7 @@ async def test_a_streamed_put_that_breaks_off_is_resumed(client: RawClient, serv
     [kept] = server.sessions.values()
     whole = f"bytes 0-{len(payload) - 1}/{len(payload)}"
     with pytest.raises((ValueError, aiohttp.ClientError)):
-        await client.put_range(session, whole, pieces(), Content_Length=str(len(payload)))
+        await client.put_range(session, whole, chunks(), Content_Length=str(len(payload)))
     await until(lambda: len(kept.arrived) == 2 * GRANULE)
     status = await client.put_range(session, f"bytes */{len(payload)}")
     assert (status.status, status.headers["Range"]) == (308, f"bytes=0-{2 * GRANULE - 1}")
@@ -417,14 +417,14 @@ async def test_a_cancelled_session_can_never_be_finalised(client: RawClient) -> 
 async def test_a_session_cancelled_while_its_body_comes_is_not_finalised(client: RawClient, server: GcsEmulator) -> None:
     last = asyncio.Event()
 
-    async def pieces() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         yield b"x" * GRANULE
         await last.wait()
         yield b"y"
 
     session = await client.start("a")
     [kept] = server.sessions.values()
-    upload = asyncio.create_task(client.put_range(session, f"bytes 0-{GRANULE}/{GRANULE + 1}", pieces()))
+    upload = asyncio.create_task(client.put_range(session, f"bytes 0-{GRANULE}/{GRANULE + 1}", chunks()))
     await until(lambda: len(kept.arrived) == GRANULE)
     assert (await client.send("DELETE", session)).status == 499
     last.set()

@@ -85,7 +85,7 @@ async def test_sleeps_and_deadlines_pass_in_the_order_of_their_times_and_a_cance
 async def test_what_closes_an_abandoned_generator_runs_before_time_goes_on() -> None:
     closed_at: list[float] = []
 
-    async def pieces() -> AsyncIterator[int]:
+    async def chunks() -> AsyncIterator[int]:
         try:
             yield 1
         finally:
@@ -95,7 +95,7 @@ async def test_what_closes_an_abandoned_generator_runs_before_time_goes_on() -> 
                 closed_at.append(anyio.current_time())
 
     with warnings.catch_warnings(action="ignore", category=ResourceWarning):
-        abandoned = pieces()
+        abandoned = chunks()
         await anext(abandoned)
         del abandoned
         await anyio.sleep(10)
@@ -559,11 +559,11 @@ async def test_calls_on_uploads_and_readers_are_call_points_too() -> None:
         await upload.write(b"payload")
         await upload.finalise()
         reader = await blobs.open(BLOB)
-        assert reader is not None and [piece async for piece in reader.pieces()] == [b"payload"]
+        assert reader is not None and [chunk async for chunk in reader.chunks()] == [b"payload"]
         await reader.aclose()
         assert link.points == [
             "blobs.open_upload #1", "upload.write #1", "upload.finalise #1",
-            "blobs.open #1", "reader.pieces #1", "reader.pieces #2", "reader.aclose #1",
+            "blobs.open #1", "reader.chunks #1", "reader.chunks #2", "reader.aclose #1",
         ]  # fmt: skip
         assert [line.split(maxsplit=1)[1] for line in world.network.trace] == [f"writer: {point}" for point in link.points]
 

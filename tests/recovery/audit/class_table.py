@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from recovery.audit.verdicts import DOUBTS, FINDINGS, MEANING, FindingClass
+from recovery.audit.finding_classes import DOUBTS, FINDINGS, MEANING, FindingClass
 from tests.given.repository import ROOT
 
 PAGE = ROOT / "docs" / "audit.md"

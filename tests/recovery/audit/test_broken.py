@@ -16,9 +16,9 @@ from changelog.noop import NoopChangeLog
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.world.services import SimulatedRows
 from recovery.audit.finding import Finding, Summary, Tally
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds
 from recovery.audit.sweep import audit_range
-from recovery.audit.verdicts import FindingClass
 from recovery.audit.verify import READ_BUDGET_S
 from tests.given.audit_grounds import DAY_NS, OLD_NS, AuditGround, EmbeddedGround, SetRuntime, SimulatedGround, embedded_ground
 from tests.given.planted_world import CUTOFF

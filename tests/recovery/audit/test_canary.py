@@ -16,8 +16,8 @@ from changelog.base.errors import ConfigurationError, UnavailableError
 from recovery.audit.canary import Canary
 from recovery.audit.local import Work
 from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.partitions import Partition
 from recovery.audit.run import ALIKE_MAX
-from recovery.audit.tiles import Partition
 from recovery.audit.work import CANARY, Job, PartResult, carry_out
 from tests.given.audited_store import OBJECTS, PLANTED, InThread, audit, found, plant
 from tiered.settings import Settings
@@ -111,8 +111,8 @@ async def test_directory_that_a_worker_may_not_write_is_told_with_what_it_lacks(
     monkeypatch.delenv("AWS_PROFILE", raising=False)
     (unprivileged / "_canary-token").write_text("token")
     unprivileged.chmod(0o500)
-    pieces = (Partition(0, Bounds(start="", end=None)),)
-    job = Job(str(unprivileged), "run", "{}", pieces, Cutoff(as_of_ns=0, grace_s=0), canary=Canary("token", ("AWS_PROFILE",)))
+    partitions = (Partition(0, Bounds(start="", end=None)),)
+    job = Job(str(unprivileged), "run", "{}", partitions, Cutoff(as_of_ns=0, grace_s=0), canary=Canary("token", ("AWS_PROFILE",)))
     outcome = await anyio.to_thread.run_sync(carry_out, job, CANARY)
     unprivileged.chmod(0o700)
     assert outcome.error is not None and "cannot use the run directory: " in outcome.error

@@ -7,8 +7,8 @@ import pytest
 from recovery.audit import conclusion
 from recovery.audit.conclusion import Prefixes, conclude, prefix_of
 from recovery.audit.finding import AGES, Summary
+from recovery.audit.finding_classes import DOUBTS, FINDINGS, FindingClass
 from recovery.audit.manifest import Bounds, Cutoff, Failure, Manifest
-from recovery.audit.verdicts import DOUBTS, FINDINGS, FindingClass
 
 BEGUN = Manifest(
     run="r", inputs={}, log_is_durable=True, cutoff=Cutoff(as_of_ns=0, grace_s=3600), started_ns=0, notes=("begun",),

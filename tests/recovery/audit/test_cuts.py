@@ -16,10 +16,10 @@ from changelog.base.errors import UnavailableError
 from changelog.noop import NoopChangeLog
 from recovery.audit.cuts import SMALL_NAMES, cut_names
 from recovery.audit.finding import Finding, Summary
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds
+from recovery.audit.partitions import Header, Partition, is_key, tiled
 from recovery.audit.sweep import audit_until
-from recovery.audit.tiles import Header, Partition, is_key, tiled
-from recovery.audit.verdicts import FindingClass
 from tests.given.audit_grounds import SetRuntime
 from tests.given.planted_world import CUTOFF
 from tests.recovery.audit.test_merge import Blobs, MergedRows, MergedWorld, worlds
@@ -131,7 +131,7 @@ def monkeypatch_small() -> object:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), world=worlds(), window_names=st.integers(1, 3))
 def test_any_rests_of_any_small_world_find_the_difference_of_the_sets(data: st.DataObject, world: MergedWorld, window_names: int) -> None:
-    """Ranges, rests and pieces of rests are cut anywhere; some parts are audited twice and end elsewhere then."""
+    """Ranges, rests and partitions of rests are cut anywhere; some parts are audited twice and end elsewhere then."""
     tiers = Tiers(cast(HighVolumeBackend, MergedRows(world.targets, 3)), cast(LongTermBackend, Blobs(world.blobs, 3)))
     things = sorted(world.blobs | set(world.targets)) or ["a"]
     ends = st.sampled_from(["", "/", "-", "0"])
@@ -141,23 +141,23 @@ def test_any_rests_of_any_small_world_find_the_difference_of_the_sets(data: st.D
     headers: dict[str, Header] = {}
     found: dict[str, list[Finding]] = {}
 
-    async def audit(piece: Partition) -> None:
+    async def audit(partition: Partition) -> None:
         findings: list[Finding] = []
         summary, stopped = await audit_until(
-            tiers, NoopChangeLog(), piece.bounds, CUTOFF, SetRuntime(), findings.extend, lambda _: data.draw(st.booleans()),
+            tiers, NoopChangeLog(), partition.bounds, CUTOFF, SetRuntime(), findings.extend, lambda _: data.draw(st.booleans()),
             window_names=window_names,
         )  # fmt: skip
         cuts = [] if stopped is None else sorted({*data.draw(st.lists(near, max_size=2))})
-        rest = () if stopped is None else (stopped, *(each for each in cuts if Bounds(start=stopped, end=piece.bounds.end).holds(each)))
+        rest = () if stopped is None else (stopped, *(each for each in cuts if Bounds(start=stopped, end=partition.bounds.end).holds(each)))
         rest = tuple(dict.fromkeys(rest))
-        headers[piece.key] = Header(piece.key, piece.bounds, rest, summary, len(findings), 0, "")
-        found[piece.key] = findings
+        headers[partition.key] = Header(partition.key, partition.bounds, rest, summary, len(findings), 0, "")
+        found[partition.key] = findings
 
     async def audit_all() -> None:
         while missing := tiled(ranges, headers).missing:
             again = data.draw(st.sampled_from([None, *headers])) if headers and len(headers) < 30 else None
             if again is not None:  # a worker that was thought dead comes back
-                parts = {piece.key: piece for piece, _ in tiled(ranges, headers).done}
+                parts = {partition.key: partition for partition, _ in tiled(ranges, headers).done}
                 if again in parts:
                     await audit(parts[again])
                     continue
@@ -167,7 +167,7 @@ def test_any_rests_of_any_small_world_find_the_difference_of_the_sets(data: st.D
     tiling = tiled(ranges, headers)
     edges = [header.audited for _, header in tiling.done]
     assert edges[0].start == "" and edges[-1].end is None and all(one.end == other.start for one, other in pairwise(edges))
-    findings = [finding for piece, _ in tiling.done for finding in found[piece.key]]
+    findings = [finding for partition, _ in tiling.done for finding in found[partition.key]]
     summary = Summary()
     for _, header in tiling.done:
         summary.merge(header.summary)
@@ -195,8 +195,8 @@ def test_piece_whose_parent_was_replaced_belongs_nowhere() -> None:
     whole = {each.key: each for each in headers}
     assert tiled([ALL], whole).missing == () and tiled([ALL], whole).strays == ()
     replaced = whole | {"000000": header("000000", "", None, "g", "m")}
-    assert [piece.key for piece in tiled([ALL], replaced).missing] == ["000000-0"] and tiled([ALL], replaced).strays == ()
+    assert [partition.key for partition in tiled([ALL], replaced).missing] == ["000000-0"] and tiled([ALL], replaced).strays == ()
     ended = whole | {"000000": header("000000", "", None)}
     assert tiled([ALL], ended).missing == () and tiled([ALL], ended).strays == ("000000-0", "000000-1")
     wrong = whole | {"000000": header("000000", "", None, "m", "f")}
-    assert [piece.key for piece in tiled([ALL], wrong).missing] == ["000000"]
+    assert [partition.key for partition in tiled([ALL], wrong).missing] == ["000000"]

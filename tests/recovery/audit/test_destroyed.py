@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from recovery.audit.finding import Finding, Summary
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Verify
 from recovery.audit.sweep import audit_range
-from recovery.audit.verdicts import FindingClass
 from recovery.audit.verify import TRIES, is_chosen
 from tests.given.audit_grounds import DAY_NS, OLD_NS, AuditGround, EmbeddedGround, SimulatedGround, embedded_ground, emulated_ground
 from tests.given.planted_world import CUTOFF, PAST_NS
@@ -244,7 +244,7 @@ async def test_bytes_that_come_damaged_every_time_are_loss_and_no_answer_fails_t
     class RefusingBlobs:
         size = SIZE
 
-        async def pieces(self) -> AsyncIterator[bytes]:
+        async def chunks(self) -> AsyncIterator[bytes]:
             yield b"x"
             raise error
 

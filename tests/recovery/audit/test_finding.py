@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from recovery.audit.finding import AGES, DAY_S, HOUR_S, OTHERS, USECASES_MAX, Summary, Tally
-from recovery.audit.verdicts import FindingClass
+from recovery.audit.finding_classes import FindingClass
 
 
 def summary_of(number: int) -> Summary:

@@ -16,9 +16,9 @@ from pyarrow.parquet import ParquetFile
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from recovery.audit.finding import Summary, Tally
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.ledger import ROW_GROUP, SCHEMA, RunDirectory, summary_from_json, summary_to_json
-from recovery.audit.verdicts import FindingClass
-from tests.given.findings import RUN, SUMMARY, finding, manifest, piece, write
+from tests.given.findings import RUN, SUMMARY, finding, manifest, partition, write
 from tests.given.repository import ROOT
 
 
@@ -30,7 +30,7 @@ def directory(tmp_path: Path) -> RunDirectory:
 
 
 def summary_of(directory: RunDirectory, number: int) -> Summary | None:
-    header = directory.done_part(RUN, piece(number))
+    header = directory.done_part(RUN, partition(number))
     return None if header is None else header.summary
 
 
@@ -101,7 +101,7 @@ def test_range_without_findings_has_a_file_too(directory: RunDirectory) -> None:
 
 
 def test_writer_keeps_no_more_than_one_group_of_rows(directory: RunDirectory) -> None:
-    with directory.writer(RUN, piece(0)) as file:
+    with directory.writer(RUN, partition(0)) as file:
         for number in range(2 * ROW_GROUP + 5):
             file.add([finding(name=f"media/objects/{number}")])
             assert len(file._rows) < ROW_GROUP
@@ -112,14 +112,14 @@ def test_writer_keeps_no_more_than_one_group_of_rows(directory: RunDirectory) ->
 
 
 def test_file_that_was_not_committed_never_appears_and_leaves_nothing(directory: RunDirectory) -> None:
-    with directory.writer(RUN, piece(0)) as file:
+    with directory.writer(RUN, partition(0)) as file:
         file.add([finding()])
         assert list(directory.done(RUN)) == [] and left_over(directory) != []
     assert list(directory.done(RUN)) == [] and left_over(directory) == []
 
 
 def test_file_written_twice_says_the_same_twice(directory: RunDirectory) -> None:
-    with directory.writer(RUN, piece(0)) as first, directory.writer(RUN, piece(0)) as second:
+    with directory.writer(RUN, partition(0)) as first, directory.writer(RUN, partition(0)) as second:
         for file in (first, second):
             file.add([finding()])
         first.commit(SUMMARY)
@@ -256,13 +256,13 @@ FULL = """
 import os, resource, sys
 from changelog.base.errors import UnavailableError
 from recovery.audit.ledger import RunDirectory
-from tests.given.findings import RUN, SUMMARY, finding, manifest, piece
+from tests.given.findings import RUN, SUMMARY, finding, manifest, partition
 directory = RunDirectory.open(sys.argv[1])
 directory.begin(manifest())
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 try:
-    with directory.writer(RUN, piece(0)) as file:
+    with directory.writer(RUN, partition(0)) as file:
         for number in range(100_000):
             file.add([finding(name=os.urandom(16).hex())])
         file.commit(SUMMARY)
@@ -320,7 +320,7 @@ def test_run_lives_in_a_bucket_as_it_does_in_a_directory(gcs: str) -> None:
     assert directory.begin(manifest()).run == RUN
     write(directory, 17, finding(), finding(FindingClass.DANGLING))
     write(directory, 17, finding(), finding(FindingClass.DANGLING))
-    with directory.writer(RUN, piece(18)) as file:
+    with directory.writer(RUN, partition(18)) as file:
         file.add([finding()])
     directory.write_report("<p>")
     elsewhere = RunDirectory.open(directory.uri)

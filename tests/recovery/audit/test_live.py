@@ -24,9 +24,9 @@ from emulators.demo.stage import DemoStage, EmbeddedStage
 from emulators.demo.troupe import environment
 from emulators.demo.writer import Orders
 from recovery.audit.finding import Finding, Summary
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.sweep import audit_range
-from recovery.audit.verdicts import FindingClass
 from recovery.daemon import collect
 from recovery.loop import RecoveryLoop
 from tiered.open import Backends, open_backends

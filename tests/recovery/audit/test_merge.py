@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from changelog.noop import NoopChangeLog
 from recovery.audit.finding import Finding, Summary, Tally
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds
 from recovery.audit.sweep import WINDOW_NAMES, audit_range
-from recovery.audit.verdicts import FindingClass
 from tests.given.audit_grounds import OLD_NS, SetRuntime
 from tests.given.planted_world import CUTOFF
 from tiered.metadata import Metadata

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from changelog.base.errors import InvalidRequestError
 from recovery.audit.finding import NO_USECASE
+from recovery.audit.finding_classes import NameForm
 from recovery.audit.names import after, is_of, read_name, rows_before, usecase_of
-from recovery.audit.verdicts import NameForm
 from tiered.object_id import ObjectId
 
 REVISION = "018bcfe5-6800-7000-8000-000000000001"

@@ -14,7 +14,7 @@ import pytest
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit import run
-from recovery.audit.verdicts import FindingClass
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.work import AuditOptions, Job, PartResult, carry_out
 from recovery.last_audit import DANGLING, LastAudit, read_audits
 from recovery.status.look import gather

@@ -14,10 +14,10 @@ import pytest
 from changelog.base.errors import ConfigurationError, CorruptRecordError
 from changelog.change import Change, ChangeId, Entry, Unreadable, decode
 from recovery.audit.finding import Finding, Summary
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, FeedAtEnd, FeedReferences, Manifest, index_not_whole
 from recovery.audit.references import FeedIndex, references_of
 from recovery.audit.sweep import WINDOW_NAMES, audit_range
-from recovery.audit.verdicts import FindingClass
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, AuditGround, SimulatedGround, ground_of
 from tests.given.feed_index import GENERATION, STORE, keep_up, perfect, publish, rows_of

@@ -13,7 +13,7 @@ import pytest
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError
 from changelog.base.runtime import SystemRuntime
-from recovery.audit import words
+from recovery.audit import run_verdict
 from recovery.audit.evidence import evidence
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
@@ -68,13 +68,13 @@ async def test_run_with_a_feed_finds_what_was_planted_and_says_where_its_referen
     assert feed is not None and (feed.generation, feed.live, feed.store) == (GENERATION, OBJECTS - 2, "directory")
     assert (manifest.indexed, manifest.redirects) == (OBJECTS - 2, OBJECTS - 2)
     assert manifest.looked_up == 3 * 2 - 1, "two orphans by both readings of their names, and the dangling tombstone"
-    assert f"came from the change feed (generation {GENERATION}), which was complete up to" in words.sourced(manifest)
+    assert f"came from the change feed (generation {GENERATION}), which was complete up to" in run_verdict.sourced(manifest)
     page = (tmp_path / "run" / "report.html").read_text()
     assert f"generation {GENERATION}" in page and "Rows: they were not scanned." in page
     assert await noted(store) == "feed"
     scanned = await audit(store, tmp_path / "rows", references=None)
     assert await noted(store) == "rows"
-    assert scanned.references is None and words.sourced(scanned) == ""
+    assert scanned.references is None and run_verdict.sourced(scanned) == ""
     assert (scanned.totals, scanned.redirects, scanned.usecases) == (manifest.totals, manifest.redirects, manifest.usecases)
     assert evidence(RunDirectory.open(str(tmp_path / "run")), RUNTIME.wall_ns()).complete
 

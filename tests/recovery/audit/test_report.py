@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
-from recovery.audit import report, words
+from recovery.audit import report, run_verdict
 from recovery.audit.finding import AGES, OTHERS, USECASES_MAX, Finding
+from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Bounds, Cutoff, Failure, Inventory, Manifest, ManifestStuckEntry, ManifestTally, Prefix, Verify
 from recovery.audit.report import DOUBTS_MAX, DRAWN_MAX, LOST_MAX, NAMES_MAX, NOTES_MAX, RANGES_MAX, USECASES_SHOWN, render
 from recovery.audit.since import Earlier
-from recovery.audit.verdicts import FINDINGS, FindingClass
 
 HOSTILE = "<script>alert(1)</script>\"'&amp;{{ 7*7 }}{% raw %}\u202egpj\x1b[2J\n"
 
@@ -365,7 +365,7 @@ def test_any_manifest_renders_and_says_its_verdict(
     manifest: Manifest, findings: list[Finding], where: str | None, price: float, earlier: Earlier | None
 ) -> None:
     page = check_harmless(render(manifest, findings, price, where, earlier))
-    told = words.verdict(manifest, price)
+    told = run_verdict.verdict(manifest, price)
     assert " ".join(told.sentence.split()) in page.said()
-    assert (told.level is words.AuditLevel.CLEAN) == (manifest.complete and not any(
+    assert (told.level is run_verdict.AuditLevel.CLEAN) == (manifest.complete and not any(
         count.number for kind, count in manifest.totals.items() if kind in FINDINGS))  # fmt: skip

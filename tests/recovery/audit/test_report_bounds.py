@@ -8,12 +8,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from recovery.audit import words
+from recovery.audit import run_verdict
 from recovery.audit.finding import Finding
+from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Bounds, Cutoff, Failure, Manifest, ManifestTally, Prefix
 from recovery.audit.report import LOST_MAX, RANGES_MAX, USECASES_SHOWN, render
-from recovery.audit.verdicts import FINDINGS, FindingClass
-from recovery.audit.words import AuditLevel
+from recovery.audit.run_verdict import AuditLevel
 
 NOW_NS = 1_790_000_000_000_000_000
 BEGUN = Manifest(
@@ -47,22 +47,22 @@ class Elements(HTMLParser):
 
 @pytest.mark.parametrize("kind", sorted(FINDINGS))
 def test_no_finding_is_clean(kind: FindingClass) -> None:
-    assert words.verdict(ended({kind: (1, 1)}), 0).level is not AuditLevel.CLEAN
+    assert run_verdict.verdict(ended({kind: (1, 1)}), 0).level is not AuditLevel.CLEAN
 
 
 def test_findings_are_shown_before_what_is_as_it_should_be_and_the_worst_first() -> None:
-    kinds = words.shown_kinds(ended(dict.fromkeys(FindingClass, (1, 1))))
+    kinds = run_verdict.shown_kinds(ended(dict.fromkeys(FindingClass, (1, 1))))
     assert kinds[:4] == [FindingClass.DANGLING, FindingClass.DESTROYED, FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN]
     assert set(kinds) == set(FindingClass) and len(kinds) == len(FindingClass)
     assert set(kinds[: len(FINDINGS)]) == FINDINGS
-    assert words.shown_kinds(ended({FindingClass.ORPHAN: (0, 0)})) == []
+    assert run_verdict.shown_kinds(ended({FindingClass.ORPHAN: (0, 0)})) == []
 
 
 def test_ranges_that_were_not_audited_are_told_with_their_reason() -> None:
     three = tuple(Bounds(start=start, end=end) for start, end in (("", "a"), ("a", "b"), ("b", None)))
     manifest = ended(ranges=three, names_by_range=(1, None, None), failures=(Failure(range=2, error="forbidden"),), complete=False)
-    assert words.missing(manifest) == [(1, "not reached"), (2, "forbidden")]
-    assert words.reasons(manifest) == ("1 of 3 ranges were audited",)
+    assert run_verdict.missing(manifest) == [(1, "not reached"), (2, "forbidden")]
+    assert run_verdict.reasons(manifest) == ("1 of 3 ranges were audited",)
     assert "forbidden" in render(manifest, []).lower()
 
 

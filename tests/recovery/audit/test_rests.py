@@ -17,7 +17,7 @@ from recovery.audit.evidence import evidence
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Manifest
-from recovery.audit.tiles import DEPTH_MAX, Partition
+from recovery.audit.partitions import DEPTH_MAX, Partition
 from recovery.audit.work import AuditProgress, Job, PartResult, carry_out
 from tests.given.audit_workers import in_small_parts
 from tests.given.audited_store import OBJECTS, PLANTED, InThread, all_findings, audit, found, plant
@@ -43,7 +43,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class OneRange(InThread):
     def __init__(self, names: int = 2, seconds: float = 1e9) -> None:
-        super().__init__(lambda job, number: carry_out(replace(job, piece_names=names, piece_s=seconds), number))
+        super().__init__(lambda job, number: carry_out(replace(job, partition_names=names, partition_s=seconds), number))
         self.slots = 1
 
 
@@ -106,7 +106,7 @@ async def test_workers_audit_the_rests_that_others_hand_back(store: Settings, tm
 
 @pytest.mark.usefixtures("small_windows")
 async def test_interrupted_run_loses_only_the_parts_that_were_under_way(store: Settings, tmp_path: Path) -> None:
-    """What a driver leaves that was killed while the pieces of a rest were audited."""
+    """What a driver leaves that was killed while the partitions of a rest were audited."""
     whole = await audit(store, tmp_path / "run", OneRange())
     lost = [part.file for part in whole.parts if part.file.count("-") == 2][-2:]
     assert len(lost) == 2
@@ -129,9 +129,9 @@ async def test_part_that_was_replaced_by_one_with_another_rest_leaves_no_gap(sto
     other = await audit(store, tmp_path / "other", OneRange(names=3))
     assert other.parts[0].end != whole.parts[0].end
     directory = RunDirectory.open(str(tmp_path / "run"))
-    job = Job(str(tmp_path / "run"), whole.run, store.model_dump_json(), (), whole.cutoff, piece_names=3)
+    job = Job(str(tmp_path / "run"), whole.run, store.model_dump_json(), (), whole.cutoff, partition_names=3)
     (tmp_path / "run" / "findings" / "range-000000.parquet").unlink()
-    outcome: PartResult = await anyio.to_thread.run_sync(carry_out, replace(job, pieces=(Partition(0, whole.ranges[0]),)), 0)
+    outcome: PartResult = await anyio.to_thread.run_sync(carry_out, replace(job, partitions=(Partition(0, whole.ranges[0]),)), 0)
     assert outcome.error is None
     doubts = evidence(directory, SystemRuntime().wall_ns()).doubts
     assert any("was written for other names than its part has" in doubt for doubt in doubts)
@@ -152,15 +152,15 @@ async def test_part_that_another_worker_has_done_meanwhile_stays_as_it_is(
     done_part = RunDirectory.done_part
     asked = 0
 
-    def once_not_there(self: RunDirectory, run: str, piece: Partition) -> object:
+    def once_not_there(self: RunDirectory, run: str, partition: Partition) -> object:
         nonlocal asked
         asked += 1
-        return None if asked == 1 else done_part(self, run, piece)
+        return None if asked == 1 else done_part(self, run, partition)
 
     monkeypatch.setattr(RunDirectory, "done_part", once_not_there)
     manifest = RunDirectory.open(str(tmp_path / "run")).read_manifest()
     assert manifest is not None
-    job = replace(work.job_of(manifest, str(tmp_path / "run"), store), piece_names=3)
+    job = replace(work.job_of(manifest, str(tmp_path / "run"), store), partition_names=3)
     outcome = await anyio.to_thread.run_sync(carry_out, job, 0)
     assert outcome.error is None and asked == 2 and file.read_bytes() == kept
     assert not list((tmp_path / "run" / "findings").glob("_*"))

@@ -17,12 +17,12 @@ import pytest
 from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.errors import AuditInterruptedError
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Bounds, Cutoff
+from recovery.audit.partitions import Partition
 from recovery.audit.run import run_audit
-from recovery.audit.tiles import Partition
-from recovery.audit.verdicts import FindingClass
 from recovery.audit.work import AuditOptions, AuditProgress, Job, PartResult, carry_out
 from tests.given import audit_workers as works
 from tests.given.audited_store import OBJECTS, PLANTED, SIZE, InThread, all_findings, audit, found, plant

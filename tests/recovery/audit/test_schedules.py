@@ -27,9 +27,9 @@ import pytest
 from changelog.change import Change, ChangeId
 from emulators.world.services import SimulatedRows
 from recovery.audit.finding import Finding
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.sweep import _Logged, _Suspect, _Sweep, _Window, audit_range
-from recovery.audit.verdicts import FindingClass
 from tests.given.audit_beside_writers import BusyScene, first_wrong
 from tests.given.audit_grounds import BEGINS_NS, OLD_NS, SimulatedGround
 from tests.given.virtual_time import simulated
@@ -88,7 +88,7 @@ def in_order(*steps: str) -> Callable[[_Sweep, str], Awaitable[str | None]]:
                 case "C":
                     logged = await self._read_log(everything)
                 case "R":
-                    named += (await self._ask(lambda: self._rows.redirects(b"", None, 1000))).redirects
+                    named += (await self._retry_read(lambda: self._rows.redirects(b"", None, 1000))).redirects
         self._count_listed(window)
         await self._look_for(window, self._match(window, named))
         await self._judge(window, logged)

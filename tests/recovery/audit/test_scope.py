@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from changelog.base.runtime import SystemRuntime
-from recovery.audit import words
+from recovery.audit import run_verdict
 from recovery.audit.finding import Finding
+from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Bounds, Manifest, Verify
 from recovery.audit.plan import split
 from recovery.audit.run import run_audit
 from recovery.audit.sweep import audit_range
-from recovery.audit.verdicts import FINDINGS, FindingClass
 from recovery.audit.work import AuditOptions, Job, PartResult
 from recovery.last_audit import read_audits
 from tests.given.audit_grounds import SimulatedGround
@@ -83,7 +83,7 @@ async def test_run_of_a_subtree_says_so_everywhere(store: Settings, tmp_path: Pa
     assert (whole.scope, manifest.scope, manifest.names, manifest.redirects) == ("", "other/", 3, 3)
     assert found(tmp_path / "whole") and not found(tmp_path / "run")
     assert manifest.ranges[0].start == "other/" and manifest.ranges[-1].end == "other0"
-    assert words.verdict(manifest, 0.02).sentence.endswith("Only names that begin with other/ were looked at.")
+    assert run_verdict.verdict(manifest, 0.02).sentence.endswith("Only names that begin with other/ were looked at.")
     assert "Only names that begin with other/ were looked at." in (tmp_path / "run" / "report.html").read_text()
     async with open_backends(store, SystemRuntime(), writes=False) as backends:
         last = (await read_audits(backends.log)).last

@@ -11,9 +11,9 @@ import pytest
 
 from changelog.change import LOG_PREFIX, Change
 from recovery.audit.finding import Finding
+from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Cutoff
 from recovery.audit.show import BLOBS_MAX, NameReport, RunRecord, look_at, verdict
-from recovery.audit.verdicts import FINDINGS, FindingClass
 from recovery.cli.audit.show import lines, plain
 from tests.given.audit_grounds import BEGINS_NS, OLD_NS, AuditGround, EmbeddedGround, SimulatedGround, embedded_ground, ground_of
 from tests.given.planted_world import GRACE_S, Planted, plant
@@ -109,7 +109,7 @@ async def test_blob_of_a_change_in_flight_is_shown_with_the_entry_that_names_it(
         assert {blob.name: blob.kind for blob in looked.blobs} == kinds
         [entry] = looked.entries
         assert (entry.object, entry.new, entry.old) == ("a/objects/k", new, old)
-        assert (entry.standing, entry.error) == ("parked", "nobody could clean it up")
+        assert (entry.state, entry.error) == ("parked", "nobody could clean it up")
         assert looked.findings == ()
 
 
@@ -121,7 +121,7 @@ async def test_unreadable_entry_is_shown_with_the_blob_of_its_revision(ground: A
     await ground.raw_entry(f"{LOG_PREFIX}{world.id()}", b"\xff")
     looked = await looking(ground, "a/objects/k")
     [entry] = looked.entries
-    assert (entry.key, entry.standing, entry.object) == (key, "unreadable", None)
+    assert (entry.key, entry.state, entry.object) == (key, "unreadable", None)
     assert entry.error
     assert [blob.kind for blob in looked.blobs] == [FindingClass.IN_FLIGHT]
 

@@ -8,11 +8,11 @@ import pytest
 
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Manifest
 from recovery.audit.run import run_audit
 from recovery.audit.since import earlier
-from recovery.audit.verdicts import FindingClass
 from recovery.audit.work import AuditOptions
 from tests.given.audited_store import InThread, plant
 from tiered.errors import ConfigurationError

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import typer
 
+from recovery.audit.finding_classes import MEANING, FindingClass
 from recovery.audit.manifest import parse_manifest
-from recovery.audit.verdicts import MEANING, FindingClass
 from recovery.cli.audit.console import PipedConsole
 from recovery.cli.audit.ending import finish
 from recovery.cli.audit.output import SENTENCES_MAX, show_summary

@@ -58,7 +58,7 @@ def test_blob_of_a_change_in_flight_is_shown_with_its_entry(tiered: AuditedStore
     anyio.run(record)
     told = json.loads(tiered.show(ORPHANED, "--json"))
     assert [blob["kind"] for blob in told["blobs"]] == ["in_flight"]
-    assert [(entry["new"], entry["standing"]) for entry in told["entries"]] == [(name, "held")]
+    assert [(entry["new"], entry["state"]) for entry in told["entries"]] == [(name, "held")]
 
 
 def test_corrupt_row_is_a_finding(tiered: AuditedStore) -> None:

@@ -243,7 +243,7 @@ def test_log_commands_say_that_a_noop_log_keeps_nothing(tiered: Command, tmp_pat
 def test_operator_sees_a_dead_change_recovers_it_and_retries_a_stuck_one(tiered: Command) -> None:
     dead, bad = plant(tiered.store, None), plant(tiered.store, "someone/objects/else")
     survey = json.loads(tiered("recover", "--dry-run", "--json"))
-    assert {each["id"]: each["standing"] for each in survey} == {dead: "claimable", bad: "claimable"}
+    assert {each["id"]: each["state"] for each in survey} == {dead: "claimable", bad: "claimable"}
     assert "someone/objects/else" in tiered("log", "show", bad)
     report = json.loads(tiered("recover", "--once", "--json", code=6))
     assert (report["recovered"], report["parked"]) == (1, 1)
@@ -306,7 +306,7 @@ def test_changes_that_are_not_stale_yet_are_spoken_of(tiered: Command) -> None:
 def test_an_entry_that_is_kept_for_the_change_feed_is_shown_as_what_it_is(tiered: Command) -> None:
     done, dead = plant(tiered.store, None, kept=True), plant(tiered.store, None)
     listed = {each["id"]: each for each in json.loads(tiered("log", "list", "--json"))}
-    assert (listed[done]["standing"], listed[dead]["standing"]) == ("kept", "claimable")
+    assert (listed[done]["state"], listed[dead]["state"]) == ("kept", "claimable")
     assert listed[done]["kept"] == json.loads(tiered("log", "show", done, "--json"))["kept"] is not None is listed[dead]["kept"]
     assert "  kept: its change is over, and the change feed has it  kept for " in tiered("log", "list")
     assert tiered("log", "list", "--stuck") == "no stuck entries (1 open)\n"

@@ -21,10 +21,10 @@ from recovery.feed.writer.source import RetainedEntries
 from recovery.last_audit import DANGLING, Audits, LastAudit
 from recovery.metrics import StatusMetrics
 from recovery.statistics.verdict import SourceState, SourceVerdict
+from recovery.status.advice import feed_orders, headline, orders
 from recovery.status.as_json import as_json
 from recovery.status.feed import FeedSink, FeedState, FeedStatus, SourceOfFeed, judge
 from recovery.status.known import Status, StatusLevel, StoreIdentity
-from recovery.status.words import feed_orders, headline, orders
 from tests.given.command_line import Command
 from tests.given.shown_status import healthy
 from tiered import Settings

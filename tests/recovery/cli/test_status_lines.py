@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from changelog.lease import Standing
-from recovery.cli.status_lines import AGE_WORDS, duration, rate, snapshot_bar, snapshot_words, status_lines
+from changelog.lease import EntryState
+from recovery.cli.status_lines import AGE_WORDS, snapshot_bar, snapshot_words, status_lines
+from recovery.display import duration, rate
 from recovery.last_audit import Audits, LastAudit
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.verdict import SourceState, SourceVerdict
@@ -29,9 +30,9 @@ AUDIT = LastAudit("run", "gs://audits/1", (NOW_MS - 3660_000) * 1_000_000, (NOW_
 
 
 def entries(**numbers: int) -> CountedEntries:
-    by_standing = {each: numbers.get(each.name, 0) for each in Standing}
-    by_age = {each: (number, 0, 0, 0, 0) for each, number in by_standing.items()}
-    return CountedEntries(by_standing, by_age, 0, 12.0 if numbers else None, ID if numbers else None, sum(numbers.values()), True)
+    by_state = {each: numbers.get(each.name, 0) for each in EntryState}
+    by_age = {each: (number, 0, 0, 0, 0) for each, number in by_state.items()}
+    return CountedEntries(by_state, by_age, 0, 12.0 if numbers else None, ID if numbers else None, sum(numbers.values()), True)
 
 
 def status(**parts: object) -> Status:
@@ -276,8 +277,8 @@ def test_the_page_shows_what_is_printed() -> None:
         ROW, snapshot_records_known=10_000, snapshot_known_estimated=True, snapshot_progress=4712, outstanding_values=500,
         processed_values=494,
     )
-    standings = dict.fromkeys(Standing, 0) | {Standing.HELD: 2, Standing.CLAIMABLE: 6, Standing.PARKED: 1}
-    ages = {Standing.HELD: (2, 0, 0, 0, 0), Standing.CLAIMABLE: (0, 6, 0, 0, 0), Standing.PARKED: (0, 0, 0, 1, 0)}
+    states = dict.fromkeys(EntryState, 0) | {EntryState.HELD: 2, EntryState.CLAIMABLE: 6, EntryState.PARKED: 1}
+    ages = {EntryState.HELD: (2, 0, 0, 0, 0), EntryState.CLAIMABLE: (0, 6, 0, 0, 0), EntryState.PARKED: (0, 0, 0, 1, 0)}
     stuck = StuckEntry(
         "01a20218-11aa-7c31-9c1d-6f1f4e6f0a55", "key", "photos/org.17/objects/2026/cat.jpg",
         "failed 5 times, at last with: deleting blob 'x' failed: 403; grant roles/storage.objectUser on the bucket",
@@ -286,7 +287,7 @@ def test_the_page_shows_what_is_printed() -> None:
     found = Status(
         at_ms=at_ms, store=StoreIdentity("google", "my-project/tiered/objects and gs://my-blobs"), durable=True, answers=True,
         sources={"recovery": SourceStatus(row, {"a": row}, SourceVerdict(SourceState.HEALTHY, 12.0, 14.0, 3.0), at_ms - 4000)},
-        entries=CountedEntries(standings, ages, 0, 200.0, "01a20240-88a3-7222-a8f7-a95a1ed378e8", 9, True),
+        entries=CountedEntries(states, ages, 0, 200.0, "01a20240-88a3-7222-a8f7-a95a1ed378e8", 9, True),
         stuck=StuckEntries(1, True, (stuck,)),
         daemons=(
             Daemon("recovery-3f9c0d1e2b4a5968", 2.0, True), Daemon("recovery-77b0c1d2e3f4a5b6", 5.0, True),
@@ -314,7 +315,7 @@ def keys_of(value: object) -> set[str]:
 
 
 def test_the_page_has_every_state() -> None:
-    for each in Standing:
+    for each in EntryState:
         assert f"| {each.name.lower()} |" in PAGE
 
 

@@ -116,9 +116,9 @@ async def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path: P
         told = {"Repr-Digest": digest(b""), "Content-Length": "-1"}
         assert (await sender.put(f"/{parcels()[2].path}", content=b"", headers=told)).status_code == 413
     assert set(kept(tmp_path)) == {FIRST.path, SECOND.path}
-    pieces: list[dict[str, object]] = [{"type": "http.request", "body": b"x" * 40, "more_body": True}] * 100
-    assert await status_of(tmp_path, pieces) == 413
-    assert len(pieces) > 90
+    chunks: list[dict[str, object]] = [{"type": "http.request", "body": b"x" * 40, "more_body": True}] * 100
+    assert await status_of(tmp_path, chunks) == 413
+    assert len(chunks) > 90
 
 
 @pytest.mark.parametrize("content", [b"", b"hello\n", FIRST.data[:-10], parcels("avro")[0].data, b"\xff\xfe"])
@@ -244,7 +244,7 @@ def sender_to(app: ASGIApp) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
 
 
-async def send_piece_by_piece(app: ASGIApp, parcel: Parcel, body: bytes, then: anyio.Event) -> int:
+async def send_chunk_by_chunk(app: ASGIApp, parcel: Parcel, body: bytes, then: anyio.Event) -> int:
     """Sends a body but for its end, and goes away at the event. Returns the status."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": True}]
     statuses: list[int] = []
@@ -267,7 +267,7 @@ async def test_four_senders_that_stopped_in_the_middle_kept_out_all_others(tmp_p
     statuses: list[int] = []
 
     async def stall() -> None:
-        statuses.append(await send_piece_by_piece(app, FIRST, b"x" * 100, gone))
+        statuses.append(await send_chunk_by_chunk(app, FIRST, b"x" * 100, gone))
 
     async with anyio.create_task_group() as tasks, sender_to(app) as sender:
         for _ in range(50):
@@ -283,7 +283,7 @@ async def test_four_senders_that_stopped_in_the_middle_kept_out_all_others(tmp_p
 @pytest.mark.parametrize("anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})])
 async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
     app = make_receiver(tmp_path, SystemRuntime(), {"localhost"}, 10_000)
-    assert await send_piece_by_piece(app, FIRST, b"x", anyio.Event()) == 408
+    assert await send_chunk_by_chunk(app, FIRST, b"x", anyio.Event()) == 408
     assert anyio.current_time() < 60
 
 
@@ -292,7 +292,7 @@ async def test_more_bytes_than_fit_into_memory_are_told_to_come_again(tmp_path: 
     app, gone = make_receiver(tmp_path, SystemRuntime(), {"localhost"}, 1000), anyio.Event()
     async with anyio.create_task_group() as tasks, sender_to(app) as sender:
         for _ in range(BODIES_MAX):
-            tasks.start_soon(send_piece_by_piece, app, FIRST, b"x" * 1000, gone)
+            tasks.start_soon(send_chunk_by_chunk, app, FIRST, b"x" * 1000, gone)
         await anyio.wait_all_tasks_blocked()
         answer = await put(sender, FIRST.path, FIRST.data)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")

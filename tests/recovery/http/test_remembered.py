@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from changelog.base.errors import CorruptRecordError
 from changelog.log import NOTE_BYTES_MAX
-from recovery.hiding import without_names
 from recovery.http.decisions import KEPT_MAX, Decisions
 from recovery.http.history import COARSE_MAX, COARSE_S, FINE_MAX, NOTE, HistoryPoint, StatusHistory, decode, encode, exchange
 from recovery.http.own import RecentCalls, memory_bytes
+from recovery.redaction import redact_names
 from tests.given.shown_status import NOW_MS, SetClock, ShownStatus, healthy
 from tiered.testing.log import MemoryChangeLog
 
@@ -193,11 +193,11 @@ def test_text_that_is_no_event_is_kept_whole(kept: tuple[Decisions, logging.Logg
     ],
 )  # fmt: skip
 def test_names_are_taken_out_of_texts(text: str, names: list[str | None], left: str) -> None:
-    assert without_names(text, names) == left
+    assert redact_names(text, names) == left
 
 
 @given(st.text(min_size=1, max_size=30), st.text(max_size=30), st.text(max_size=30))
 def test_no_key_is_left_whether_or_not_its_name_is_known(key: str, before: str, after: str) -> None:
     name = f"photos/objects/{key}"
-    assert name not in without_names(f"{before} {name} {after}")
-    assert name not in without_names(f"{before} {name} {after}", [name])
+    assert name not in redact_names(f"{before} {name} {after}")
+    assert name not in redact_names(f"{before} {name} {after}", [name])

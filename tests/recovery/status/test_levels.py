@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from changelog.lease import Standing
+from changelog.lease import EntryState
 from recovery.dangling import LostReads
 from recovery.last_audit import Audits, LastAudit
 from recovery.statistics.verdict import SourceState, SourceVerdict
+from recovery.status.advice import feed_orders, headline, orders
 from recovery.status.as_json import as_json
 from recovery.status.feed import FeedSink, FeedState, FeedStatus
 from recovery.status.known import DISK_FULL_BYTES, CountedEntries, Daemon, DiskStatus, Status, StatusLevel, StoreIdentity, StuckEntries
-from recovery.status.words import feed_orders, headline, orders
 from tests.given.shown_status import NOW_MS, STUCK_ID, fed, healthy, stuck
 from tiered.protocol.dangling import Dangling
 
@@ -29,7 +29,7 @@ def audit(run: str = "r1", *, complete: bool = True, scope: str = "", **findings
 
 
 def entries(complete: bool = True, **numbers: int) -> CountedEntries:
-    return replace(healthy().entries, by_standing={each: numbers.get(each.name, 0) for each in Standing}, complete=complete)
+    return replace(healthy().entries, by_state={each: numbers.get(each.name, 0) for each in EntryState}, complete=complete)
 
 
 def verdict(kind: SourceState) -> dict[str, Any]:
@@ -267,8 +267,8 @@ def test_the_json_has_what_is_known_and_null_for_the_rest() -> None:
     assert found["orders"][0]["type"] is None and "/audits/r9" in found["orders"][0]["why"]
     assert found["store"] == {"kind": "embedded", "name": "/var/lib/tiered", "durable": True, "answers": True}
     assert found["entries"] == {
-        "by_standing": {each.name: 14 if each is Standing.HELD else 0 for each in Standing},
-        "by_age": {each.name: [0, 0, 0, 0, 0] for each in Standing}, "ages_s": [60.0, 600.0, 3600.0, 86_400.0], "undated": 0,
+        "by_state": {each.name: 14 if each is EntryState.HELD else 0 for each in EntryState},
+        "by_age": {each.name: [0, 0, 0, 0, 0] for each in EntryState}, "ages_s": [60.0, 600.0, 3600.0, 86_400.0], "undated": 0,
         "oldest_age_s": 5.0, "oldest_id": STUCK_ID, "counted": 14, "complete": True,
     }  # fmt: skip
     assert (found["stuck"]["count"], found["stuck"]["complete"]) == (2, True)

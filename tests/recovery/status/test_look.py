@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError, UnconfirmedError
 from changelog.change import Change, ChangeId, Entry
-from changelog.lease import Standing
+from changelog.lease import EntryState
 from changelog.noop import NoopChangeLog
 from recovery.cli.status_lines import status_lines
 from recovery.feed.writer.checkpoint import NOTE as FEED_NOTE
@@ -27,11 +27,11 @@ from recovery.statistics.columns import Offsets, SourceRow
 from recovery.statistics.persisted import RECOVERY, Document, change_statistics, note_name
 from recovery.statistics.verdict import SourceState, SourceVerdict
 from recovery.status import look as module
+from recovery.status.advice import ADVICE, DAMAGED, MEND, advice, headline
 from recovery.status.as_json import COLUMNS, as_json
 from recovery.status.feed import FeedSink
 from recovery.status.known import Daemon, Status, StatusLevel
 from recovery.status.look import gather
-from recovery.status.words import ADVICE, DAMAGED, MEND, advice, headline
 from tests.given.tapped_store import OBJECT, TappedWorld
 from tiered.open import Backends
 from tiered.testing.log import StoredEntry
@@ -76,7 +76,7 @@ def fail(error: Exception) -> Callable[..., Any]:
 
 
 def numbers(found: Status) -> dict[str, int]:
-    return {each.name: number for each, number in found.entries.by_standing.items() if number}
+    return {each.name: number for each, number in found.entries.by_state.items() if number}
 
 
 # --- entries -----------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def numbers(found: Status) -> dict[str, int]:
 async def test_of_an_empty_store_nothing_waits_and_nothing_is_made_up(world: TappedWorld) -> None:
     found = await look(world)
     assert (found.level, found.problems, found.answers) == (StatusLevel.OK, (), True)
-    assert numbers(found) == {} and set(found.entries.by_standing) == set(Standing)
+    assert numbers(found) == {} and set(found.entries.by_state) == set(EntryState)
     assert (found.entries.oldest_age_s, found.entries.complete, found.stuck.count, found.daemons) == (None, True, 0, [])
     assert found.audits == Audits() and found.sources == {}
     assert headline(found) == "Nothing waits for recovery, and no daemon lives."
@@ -118,7 +118,7 @@ async def test_every_standing_is_counted_with_its_age(world: TappedWorld) -> Non
     await record(world)
     found = await look(world)
     assert numbers(found) == {"HELD": 1, "WAITING": 1, "CLAIMABLE": 2, "EXHAUSTED": 1, "UNREADABLE": 1, "PARKED": 1, "KEPT": 1}
-    assert found.entries.by_age[Standing.HELD] == (1, 0, 0, 0, 0) and found.entries.by_age[Standing.CLAIMABLE] == (0, 0, 2, 0, 0)
+    assert found.entries.by_age[EntryState.HELD] == (1, 0, 0, 0, 0) and found.entries.by_age[EntryState.CLAIMABLE] == (0, 0, 2, 0, 0)
     assert found.entries.oldest_age_s == pytest.approx(700, abs=2) and found.entries.oldest_id == dead.change.id
     assert (found.entries.counted, found.entries.complete, found.entries.due) == (8, True, 4)
 
@@ -146,7 +146,7 @@ async def test_beyond_the_bound_the_count_is_flagged_and_what_is_stuck_is_counte
     found = await look(world)
     assert not found.entries.complete and found.entries.counted >= 1000
     assert (found.stuck.count, found.stuck.complete, found.level) == (500, True, StatusLevel.STUCK)
-    assert found.entries.by_standing[Standing.PARKED] == 500
+    assert found.entries.by_state[EntryState.PARKED] == 500
     assert found.problems == ()
 
 
@@ -415,14 +415,14 @@ async def test_a_service_that_is_down_gives_a_status_with_what_is_known(
     assert not found.answers and found.level is StatusLevel.UNKNOWN
     assert found.away == (("changelog",) if is_away else ()) and found.refusing == ()
     assert headline(found).startswith("The changelog does not answer. It is" if is_away else "The changelog cannot be read, so it is")
-    assert (found.entries.by_standing, found.stuck.count, found.daemons, found.last_audit) == ({}, None, None, None)
+    assert (found.entries.by_state, found.stuck.count, found.daemons, found.last_audit) == ({}, None, None, None)
     [problem] = found.problems
     assert problem.startswith(
         "the changelog, the checkpoint of the feed, the presence of daemons, the results of the audits, the statistics of audit,"
         " the statistics of feed, the statistics of recovery, what readers found lost could not be read: "
     )
     shown = as_json(found)
-    assert shown["stuck"]["count"] is None and shown["daemons"] is None and shown["entries"]["by_standing"] == {}
+    assert shown["stuck"]["count"] is None and shown["daemons"] is None and shown["entries"]["by_state"] == {}
 
 
 async def test_how_far_each_sink_is(world: TappedWorld) -> None:
@@ -738,7 +738,7 @@ async def test_the_json_has_the_keys_that_others_rely_on(world: TappedWorld) -> 
     await world.log.target.announce("recovery")
     shown = as_json(await look(world))
     assert {"at", "store", "sources", "entries", "stuck", "daemons", "audits", "problems", "complete", "level"} <= set(shown)
-    assert {"kind", "name"} <= set(shown["store"]) and {"by_standing", "oldest_age_s", "counted", "complete"} <= set(shown["entries"])
+    assert {"kind", "name"} <= set(shown["store"]) and {"by_state", "oldest_age_s", "counted", "complete"} <= set(shown["entries"])
     [stuck] = shown["stuck"]["entries"]
     assert stuck["type"] == f"tiered log retry {entry.change.id}"
     assert {"id", "key", "object", "error", "since", "attempt", "type"} <= set(stuck)

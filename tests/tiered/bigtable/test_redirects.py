@@ -1,6 +1,6 @@
 """Tombstones of Bigtable in bulk, cell by cell: what older software wrote, what is corrupt, and what does not travel.
 
-On Google's emulator, and on `MemoryBigtable` with its answers cut into small pieces and into few large ones.
+On Google's emulator, and on `MemoryBigtable` with its answers cut into small chunks and into few large ones.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def memory(**cut: int) -> tuple[BigtableTable, NotedChannel]:
     return BigtableTable(channel, "table"), channel
 
 
-@pytest.fixture(params=["emulator", "memory", "memory in pieces"])
+@pytest.fixture(params=["emulator", "memory", "memory in chunks"])
 async def table(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIterator[BigtableTable]:
     async with AsyncExitStack() as stack:
         match request.param:

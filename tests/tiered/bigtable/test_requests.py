@@ -18,7 +18,7 @@ from google.cloud.bigtable_v2.types import CheckAndMutateRowResponse
 
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable
-from changelog.bigtable.log import BigTableChangeLog
+from changelog.bigtable.log import BigtableChangeLog
 from changelog.change import Change, ChangeId, Entry
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
@@ -40,7 +40,7 @@ RUNTIME = SystemRuntime()
 FAR = 1e12
 
 
-async def repeated_record(log: BigTableChangeLog) -> None:
+async def repeated_record(log: BigtableChangeLog) -> None:
     log._sent.add(CHANGE)
     await log.record(CHANGE, "writer-1")
 
@@ -65,7 +65,7 @@ ROWS: dict[str, Callable[[BigtableRows], Awaitable[Any]]] = {
     "redirects at keys": lambda rows: rows.redirects_at([PATH.encode(), b"a", b"~changelog/", b""]),
     "boundaries": lambda rows: rows.boundaries(8),
 }
-LOG: dict[str, Callable[[BigTableChangeLog], Awaitable[Any]]] = {
+LOG: dict[str, Callable[[BigtableChangeLog], Awaitable[Any]]] = {
     "record": lambda log: log.record(replace(CHANGE), "writer-1"),
     "record again": repeated_record,
     "renew": lambda log: log.renew([HELD]),
@@ -118,7 +118,7 @@ async def sent(operation: str) -> str:
     if operation in ROWS:
         await ROWS[operation](BigtableRows(table, RUNTIME))
     else:
-        await LOG[operation](BigTableChangeLog(table, RUNTIME))
+        await LOG[operation](BigtableChangeLog(table, RUNTIME))
     [(method, request)] = wire.sent
     lines = re.sub("(.{120})", "\\1\n", request.SerializeToString(deterministic=True).hex())
     return f"== {operation}: {method}\n\n{request}\n{lines.strip()}\n"

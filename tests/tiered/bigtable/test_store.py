@@ -14,7 +14,7 @@ import pytest
 
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable
-from changelog.bigtable.log import BigTableChangeLog
+from changelog.bigtable.log import BigtableChangeLog
 from changelog.change import Change, ChangeId
 from recovery.loop import RecoveryLoop
 from tiered.bigtable.rows import BigtableRows
@@ -36,7 +36,7 @@ class BigtableWorld:
 
     def __init__(self, table: BigtableTable, blobs: FileBlobs, directory: Path) -> None:
         self.tiers = Tiers(BigtableRows(table, RUNTIME), blobs)
-        self.log = BigTableChangeLog(table, RUNTIME)
+        self.log = BigtableChangeLog(table, RUNTIME)
         self.settings = Settings(directory=directory, changelog="noop", inline_bytes_max=100)
 
     def store(self) -> TieredStorage:

@@ -41,10 +41,10 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from changelog.log import Collects, LeftGarbageError
 from tests.given.repository import ROOT
-from tiered.embedded import tree
+from tiered.embedded import blob_files
+from tiered.embedded.blob_listing import Listings
 from tiered.embedded.blobs import COLLECT_AT_ONCE, COPIED_BYTES_MAX, GATHERED_BYTES, LOCK_ATTEMPTS, FileBlobs
 from tiered.embedded.file import FOOTER_BYTES, Checksums, encode_trailer, path_of
-from tiered.embedded.walk import Listings
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.protocol.backends import ByteRange, Oddity
 from tiered.testing.clock import Clock
@@ -185,7 +185,7 @@ async def test_a_name_without_a_revision_gets_a_session_of_its_own(blobs: FileBl
     assert uploads(root) == []
 
 
-async def test_small_pieces_are_gathered_before_they_are_written(blobs: FileBlobs, root: Path) -> None:
+async def test_small_chunks_are_gathered_before_they_are_written(blobs: FileBlobs, root: Path) -> None:
     upload = await begin(blobs, NAME, b"x" * 1000)
     temporary = root / "uploads" / NAME[-36:]
     assert temporary.stat().st_size == 0
@@ -198,10 +198,10 @@ async def test_small_pieces_are_gathered_before_they_are_written(blobs: FileBlob
 async def test_a_buffer_may_be_changed_as_soon_as_it_was_taken(blobs: FileBlobs) -> None:
     upload, expected = await begin(blobs, NAME, b""), b""
     buffer = bytearray(COPIED_BYTES_MAX + 1)
-    for piece in (memoryview(buffer), memoryview(buffer).toreadonly(), memoryview(buffer)[:5]):
+    for chunk in (memoryview(buffer), memoryview(buffer).toreadonly(), memoryview(buffer)[:5]):
         buffer[:3] = b"abc"
-        expected += bytes(piece)
-        await upload.write(piece)
+        expected += bytes(chunk)
+        await upload.write(chunk)
         buffer[:3] = b"xyz"
     for whole in (os.urandom(COPIED_BYTES_MAX + 1), os.urandom(COPIED_BYTES_MAX), b"small"):
         expected += whole
@@ -282,11 +282,11 @@ async def test_a_reader_closed_under_a_read_says_so_and_reads_no_other_file(blob
     await store(blobs, NAME, bytes(3 * PIECE))
     reader = await blobs.open(NAME)
     assert reader is not None
-    pieces = reader.pieces()
-    await anext(pieces)
+    chunks = reader.chunks()
+    await anext(chunks)
     await reader.aclose()
     with pytest.raises(InvalidRequestError, match="closed while it was read"):
-        await anext(pieces)
+        await anext(chunks)
 
 
 async def test_a_cancelled_session_that_is_no_change_id_unlinks_nothing(blobs: FileBlobs, root: Path) -> None:
@@ -337,8 +337,8 @@ async def handed_out(blobs: FileBlobs, range: ByteRange | None) -> bytes:
     assert reader is not None
     try:
         with pytest.raises(CorruptRecordError, match=r"018bcfe5.* checksum"):  # noqa: PT012 - where it fails is the question
-            async for piece in reader.pieces():
-                got += piece
+            async for chunk in reader.chunks():
+                got += chunk
     finally:
         await reader.aclose()
     return got
@@ -370,7 +370,7 @@ async def test_checksums_that_changed_on_the_disk_are_corruption_and_not_taken_f
 async def test_the_checksums_of_a_huge_blob_are_read_as_they_are_needed(
     blobs: FileBlobs, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tiered.embedded.tree._CRCS_AT_ONCE", 2)
+    monkeypatch.setattr("tiered.embedded.blob_files._CRCS_AT_ONCE", 2)
     payload = os.urandom(5 * PIECE + 10)
     await store(blobs, NAME, payload)
     for range in (None, ByteRange(PIECE + 1, 4 * PIECE), ByteRange(5 * PIECE)):
@@ -390,7 +390,7 @@ async def test_a_blob_of_version_1_is_checked_where_it_is_read_whole(blobs: File
     assert await read(blobs, NAME) == payload
     assert [blob.size for blob in (await blobs.list("", None, 10)).blobs] == [len(payload)]
     change(file_of(root, NAME), 0)
-    assert len(await handed_out(blobs, None)) == PIECE, "the last piece is never given away"
+    assert len(await handed_out(blobs, None)) == PIECE, "the last chunk is never given away"
     assert await read(blobs, NAME, ByteRange(1, 5)) == b"xxxx"
 
 
@@ -431,7 +431,7 @@ async def test_a_file_cut_while_it_is_read_is_corrupt(blobs: FileBlobs, root: Pa
     assert reader is not None
     os.truncate(file_of(root, NAME), PIECE + 5)
     with pytest.raises(CorruptRecordError, match="cut short"):
-        _ = [piece async for piece in reader.pieces()]
+        _ = [chunk async for chunk in reader.chunks()]
     await reader.aclose()
 
 
@@ -519,7 +519,7 @@ async def test_a_page_of_a_large_directory_reads_it_once(blobs: FileBlobs, monke
         scans += 1
         return scandir(directory)
 
-    monkeypatch.setattr("tiered.embedded.walk.os.scandir", counted)
+    monkeypatch.setattr("tiered.embedded.blob_listing.os.scandir", counted)
     page = await blobs.list("", None, 140)
     assert (len(page.blobs), page.next_start, scans) == (140, "139\0", 1)
     assert len((await blobs.list("139\0", None, 140)).blobs) == 10
@@ -531,8 +531,8 @@ async def test_a_long_listing_reads_a_directory_once_for_many_pages(blobs: FileB
     names = [f"{number:03}" for number in range(100)] + [f"{'z' * 250}{number}" for number in range(20)]
     for name in names:
         await store(blobs, name, b"")
-    monkeypatch.setattr("tiered.embedded.walk.LONG", 10)
-    monkeypatch.setattr("tiered.embedded.walk.NAMES_HELD", 60)
+    monkeypatch.setattr("tiered.embedded.blob_listing.LONG", 10)
+    monkeypatch.setattr("tiered.embedded.blob_listing.NAMES_HELD", 60)
     scanned: list[str] = []
     scandir = os.scandir
 
@@ -540,7 +540,7 @@ async def test_a_long_listing_reads_a_directory_once_for_many_pages(blobs: FileB
         scanned.append(Path(directory).name)
         return scandir(directory)
 
-    monkeypatch.setattr("tiered.embedded.walk.os.scandir", counted)
+    monkeypatch.setattr("tiered.embedded.blob_listing.os.scandir", counted)
     found: list[str] = []
     start: str | None = ""
     while start is not None:
@@ -560,7 +560,7 @@ async def test_a_long_listing_reads_a_directory_once_for_many_pages(blobs: FileB
 async def test_a_listing_that_goes_on_leaves_out_what_was_deleted_meanwhile(blobs: FileBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(30):
         await store(blobs, f"{number:03}", b"")
-    monkeypatch.setattr("tiered.embedded.walk.LONG", 10)
+    monkeypatch.setattr("tiered.embedded.blob_listing.LONG", 10)
     page = await blobs.list("", None, 10)
     await blobs.delete("010")
     await blobs.delete("015")
@@ -576,8 +576,8 @@ async def test_listings_that_share_names_read_a_directory_once_and_list_the_same
     for name in names:
         await store(blobs, name, b"")
     plant(root / "blobs")
-    monkeypatch.setattr("tiered.embedded.walk.LONG", 10)
-    monkeypatch.setattr("tiered.embedded.walk.NAMES_HELD", 70)
+    monkeypatch.setattr("tiered.embedded.blob_listing.LONG", 10)
+    monkeypatch.setattr("tiered.embedded.blob_listing.NAMES_HELD", 70)
     scans = 0
     scandir = os.scandir
 
@@ -589,14 +589,14 @@ async def test_listings_that_share_names_read_a_directory_once_and_list_the_same
     cuts = ["", "007", "03", "030\0", "0305", "050", "080", "z", "z" * 250 + "1", "zz0"]
     bounds = [*pairwise(cuts), ("zz0", None), ("", None)]
     expected = [await blobs.list(start, end, 1000) for start, end in bounds]
-    monkeypatch.setattr("tiered.embedded.walk.os.scandir", counted)
+    monkeypatch.setattr("tiered.embedded.blob_listing.os.scandir", counted)
     for order in (bounds, bounds[::-1]):
         for start, end in order:
             reader = FileBlobs(root, SystemRuntime())
             reader.share_names(str(order))
             assert await reader.list(start, end, 1000) == expected[bounds.index((start, end))]
     assert scans < 2 * len(bounds), "70 of its 110 names are held at a time"
-    monkeypatch.setattr("tiered.embedded.walk.NAMES_HELD", 200)
+    monkeypatch.setattr("tiered.embedded.blob_listing.NAMES_HELD", 200)
     scans = 0
     for start, end in bounds:
         reader = FileBlobs(root, SystemRuntime())
@@ -637,13 +637,13 @@ async def test_a_second_look_reads_a_trailer_only_if_the_file_has_changed(
     foreign.mkdir()
     dated.touch()
     read: list[str] = []
-    read_footer_at = tree.read_footer_at
+    read_footer_at = blob_files.read_footer_at
 
     def counted(path: str) -> Any:
         read.append(path)
         return read_footer_at(path)
 
-    monkeypatch.setattr("tiered.embedded.walk.read_footer_at", counted)
+    monkeypatch.setattr("tiered.embedded.blob_listing.read_footer_at", counted)
     now = await blobs.generations(listed)
     assert {name: now.get(name) == before[name] for name in names} == dict(zip(
         names, [True, False, False, False, True, False, False, True], strict=True
@@ -656,7 +656,7 @@ async def test_a_file_that_changed_just_before_it_was_listed_is_read_again(blobs
     """The system's time of change has steps, so such a file may change once more and show the same time."""
     await store(blobs, "a", b"content")
     [blob] = (await blobs.list("", None, 1000)).blobs
-    monkeypatch.setattr("tiered.embedded.walk.os.lstat", None)
+    monkeypatch.setattr("tiered.embedded.blob_listing.os.lstat", None)
     assert await blobs.generations([blob]) == {"a": blob.generation}
 
 
@@ -805,7 +805,7 @@ async def test_one_collection_goes_through_all_blobs_however_many(blobs: FileBlo
     assert await names(blobs) == ["immortal"]
 
 
-async def test_a_collection_can_be_stopped_between_pieces_and_sleeps_there(
+async def test_a_collection_can_be_stopped_between_chunks_and_sleeps_there(
     blobs: FileBlobs, root: Path, runtime: HurriedRuntime
 ) -> None:
     await many(blobs, root, runtime, 3 * COLLECT_AT_ONCE)
@@ -1088,11 +1088,11 @@ async def test_a_read_that_the_disk_fails_has_changed_nothing_and_says_so(
     reader = await blobs.open(NAME)
     assert reader is not None
     monkeypatch.setattr(os, call, failing(errno.EIO))
-    for attempt in (blobs.open(NAME), blobs.head(NAME), *([anext(reader.pieces())] if call == "pread" else [])):
+    for attempt in (blobs.open(NAME), blobs.head(NAME), *([anext(reader.chunks())] if call == "pread" else [])):
         with pytest.raises(UnavailableError, match=r"cannot (open|read|read what) .*Input/output error"):
             await attempt
     monkeypatch.undo()
-    assert await anext(reader.pieces()) == b"payload"
+    assert await anext(reader.chunks()) == b"payload"
     await reader.aclose()
 
 

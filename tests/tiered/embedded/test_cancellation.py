@@ -147,7 +147,7 @@ def test_a_program_whose_payload_was_cancelled_elsewhere_goes_on(tmp_path: Path)
         async def payload():
             task = asyncio.ensure_future(asyncio.sleep(100))
             asyncio.get_running_loop().call_soon(task.cancel)
-            yield b"a piece"
+            yield b"a chunk"
             await task
 
         async def main():
@@ -166,7 +166,7 @@ def test_a_program_whose_payload_was_cancelled_elsewhere_goes_on(tmp_path: Path)
 
 
 @pytest.mark.parametrize("before", [SMALL, LARGE])
-async def test_scope_of_the_payloads_own_that_ends_between_two_pieces_is_an_error_of_the_put(tmp_path: Path, before: bytes) -> None:
+async def test_scope_of_the_payloads_own_that_ends_between_two_chunks_is_an_error_of_the_put(tmp_path: Path, before: bytes) -> None:
     async def bounded() -> AsyncIterator[bytes]:
         with anyio.CancelScope() as scope:
             yield before
@@ -190,13 +190,13 @@ async def test_scope_of_the_payloads_own_that_ends_between_two_pieces_is_an_erro
 Operation = Callable[[TieredStorage], Awaitable[Any]]
 
 
-async def put_in_pieces(storage: TieredStorage) -> None:
-    async def pieces() -> AsyncIterator[bytes]:
+async def put_in_chunks(storage: TieredStorage) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
         for _ in range(4):
             yield LARGE
             await anyio.lowlevel.checkpoint()
 
-    await storage.put(OBJECT, pieces())
+    await storage.put(OBJECT, chunks())
 
 
 async def put_many(storage: TieredStorage) -> None:
@@ -227,7 +227,7 @@ async def list_all(storage: TieredStorage) -> None:
 
 
 OPERATIONS: dict[str, Operation] = {
-    "small put": lambda storage: storage.put(OBJECT, SMALL), "large put": put_in_pieces, "delete": lambda storage: storage.delete(OBJECT),
+    "small put": lambda storage: storage.put(OBJECT, SMALL), "large put": put_in_chunks, "delete": lambda storage: storage.delete(OBJECT),
     "get": stream, "list": list_all, "put_many": put_many, "get_many": get_many, "delete_many": delete_many,
 }
 

@@ -188,7 +188,7 @@ def test_golden_bytes_of_version_1_are_still_read(raw: bytes, metadata: Metadata
 
 
 @pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES, 3 * BLOCK_BYTES + 17])
-def test_every_block_has_its_checksum_whatever_the_pieces_it_came_in(size: int) -> None:
+def test_every_block_has_its_checksum_whatever_the_chunks_it_came_in(size: int) -> None:
     payload = bytes(range(251)) * (size // 251 + 1)
     raw = stored(payload[:size], MORTAL)
     assert checked(raw) == payload[:size]

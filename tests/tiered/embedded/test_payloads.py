@@ -139,16 +139,16 @@ async def test_an_endless_device_can_be_cancelled_and_nothing_is_left(tmp_path: 
     assert files(tmp_path) == []
 
 
-@pytest.mark.parametrize("piece", [b"", b"x"])
+@pytest.mark.parametrize("chunk", [b"", b"x"])
 @pytest.mark.parametrize("asynchronous", [False, True])
-async def test_pieces_without_end_can_be_cancelled_and_nothing_is_left(tmp_path: Path, piece: bytes, asynchronous: bool) -> None:
+async def test_chunks_without_end_can_be_cancelled_and_nothing_is_left(tmp_path: Path, chunk: bytes, asynchronous: bool) -> None:
     def endless() -> Iterator[bytes]:
         while True:
-            yield piece
+            yield chunk
 
     async def async_endless() -> AsyncIterator[bytes]:
         while True:
-            yield piece
+            yield chunk
 
     async with open_storage(embedded(tmp_path)) as storage:
         with anyio.move_on_after(0.3) as scope:

@@ -172,8 +172,8 @@ def test_a_gibibyte_is_put_and_read_within_64_mebibytes_of_memory(tmp_path: Path
                 before = peak_kib()
                 await storage.put(key, payload(int(sys.argv[2])))
                 size = 0
-                async for piece in await storage.get(key):
-                    size += len(piece)
+                async for chunk in await storage.get(key):
+                    size += len(chunk)
                 print(size, peak_kib() - before)
 
         anyio.run(main)

@@ -20,7 +20,7 @@ import pytest
 
 from tests.given.repository import ROOT
 from tiered import ConfigurationError, InvalidRequestError, Metadata, ObjectId, Settings, TimeToLive
-from tiered.filesystem.tree import TieredFileSystem
+from tiered.filesystem.implementation import TieredFileSystem
 from tiered.testing import blocking_memory_storage
 
 LARGE = bytes(range(256)) * 100_000  # more than is kept in memory, and more than fsspec reads at once

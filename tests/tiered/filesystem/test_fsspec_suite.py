@@ -13,7 +13,7 @@ import fsspec
 import pytest
 from fsspec.tests import abstract
 
-from tiered.filesystem.tree import TieredFileSystem
+from tiered.filesystem.implementation import TieredFileSystem
 
 pytestmark = pytest.mark.slow
 

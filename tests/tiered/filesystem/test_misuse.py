@@ -21,8 +21,8 @@ import pytest
 from fsspec.core import OpenFile
 
 from tiered import ConfigurationError, CorruptRecordError, InvalidRequestError, Metadata, ObjectId, OutcomeUnknownError, UnavailableError
-from tiered.filesystem import tree
-from tiered.filesystem.tree import TieredFileSystem
+from tiered.filesystem import implementation
+from tiered.filesystem.implementation import TieredFileSystem
 from tiered.testing import BlockingMemoryStorage, blocking_memory_storage
 
 KEY = "notes/objects/key"
@@ -199,7 +199,7 @@ def test_a_file_whose_write_failed_is_never_stored(fs: TieredFileSystem, monkeyp
     file = fs.open(KEY, "wb")
     file.write(b"begin")
 
-    def full(piece: bytes) -> int:
+    def full(chunk: bytes) -> int:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
@@ -462,7 +462,7 @@ def test_threads_share_one_store_and_the_environment_names_the_store_of_now(tmp_
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_a_child_that_is_forked_while_another_thread_opens_a_store_does_not_hang(tmp_path: Path) -> None:
     fs = TieredFileSystem({"directory": str(tmp_path)}, skip_instance_cache=True)
-    with tree._opening:
+    with implementation._opening:
         if (child := os.fork()) == 0:
             fs.pipe_file(KEY, b"of the child")
             os._exit(0)

@@ -434,14 +434,14 @@ async def test_a_write_that_is_cancelled_ends_the_upload_so_that_no_byte_is_left
 
 @SIZES
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-async def test_a_piece_of_any_size_is_sent_but_for_its_end(
+async def test_a_chunk_of_any_size_is_sent_but_for_its_end(
     blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket, size: int | None, kind: Callable[[bytes], Any]
 ) -> None:
     upload = await blobs.open_upload(NAME, Metadata(), size)
-    piece = kind(LARGE)
-    await upload.write(piece)
+    chunk = kind(LARGE)
+    await upload.write(chunk)
     if kind is bytearray:
-        piece[:] = bytes(len(LARGE))  # what was written counts
+        chunk[:] = bytes(len(LARGE))  # what was written counts
     await is_there_from_its_end_on(upload, server, bucket, size)
 
 
@@ -452,8 +452,8 @@ async def test_of_a_write_that_is_cancelled_nothing_more_is_taken() -> None:
         await reader.readuntil(b"\r\n\r\n")
         begun.set()
         await anyio.sleep(0.1)  # the connection is full by now
-        while piece := await reader.read(256 * KIB):
-            arrived.extend(piece)
+        while chunk := await reader.read(256 * KIB):
+            arrived.extend(chunk)
 
     async with scripted(answer) as url, GcsBlobs.connect("blobs", RUNTIME, endpoint=url) as client:
         size = 64 * 1024 * KIB  # more than a connection holds
@@ -842,8 +842,8 @@ async def test_a_whole_read_whose_checksum_is_wrong_never_comes_to_its_end(blobs
     assert reader is not None
     got = b""
     with pytest.raises(UnavailableError, match=r"damaged on its way.*crc32c"):  # noqa: PT012
-        async for piece in reader.pieces():
-            got += piece
+        async for chunk in reader.chunks():
+            got += chunk
     await reader.aclose()
     assert len(got) < len(LARGE)
     assert await read(blobs, NAME, range=ByteRange(-2)) == LARGE[-2:-1] + b"?"
@@ -855,7 +855,7 @@ async def test_many_readers_that_are_left_in_the_middle_hold_no_connection(serve
         for _ in range(10):
             reader = await blobs.open(NAME)
             assert reader is not None
-            await anext(aiter(reader.pieces()))
+            await anext(aiter(reader.chunks()))
             await reader.aclose()
         for _ in range(10):
             with pytest.raises(InvalidRequestError):
@@ -1029,7 +1029,7 @@ async def test_a_reader_whose_client_was_closed_says_so(server: GcsEmulator) -> 
         reader = await blobs.open(NAME)
         assert reader is not None
     with pytest.raises(UnavailableError, match="broke off"):
-        async for _ in reader.pieces():
+        async for _ in reader.chunks():
             pass
     await reader.aclose()
 

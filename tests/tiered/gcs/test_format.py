@@ -285,6 +285,6 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         decode_time(text)
 
 
-def test_a_checksum_is_the_same_in_pieces() -> None:
+def test_a_checksum_is_the_same_in_chunks() -> None:
     assert encode_crc(extend_crc(extend_crc(0, b"12345"), b"6789")) == "4waSgw=="
     assert google_crc32c.value(b"123456789") == 0xE3069283

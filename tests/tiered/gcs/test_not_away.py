@@ -164,8 +164,8 @@ async def test_a_reader_that_takes_its_time_is_no_silence(blobs: GcsBlobs, break
     reader = await breaker.note(lambda: blobs.open(NAME))
     assert reader is not None
     count = 0
-    async for piece in reader.pieces():
-        count += len(piece)
+    async for chunk in reader.chunks():
+        count += len(chunk)
         await anyio.sleep(20 / HASTE if count < MIB else 0)
     assert count == 8 * MIB and breaker.away_s is None and not breaker._failures
     await reader.aclose()

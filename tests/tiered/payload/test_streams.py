@@ -31,10 +31,10 @@ from changelog.base.threads import in_thread
 from emulators.world.runtime import elapse, run_world
 from tiered.errors import AtCapacityError, UnavailableError
 from tiered.payload import files, own_thread
+from tiered.payload.chunks import Chunk, split_head
 from tiered.payload.own_thread import LATE_S
-from tiered.payload.pieces import Piece, split_head
-from tiered.payload.streams import VIEW_BYTES, Payload, pieces
-from tiered.stored import PIECE_BYTES, ProgressCount
+from tiered.payload.streams import VIEW_BYTES, Payload, chunks
+from tiered.stored import CHUNK_BYTES, ProgressCount
 
 pytestmark = pytest.mark.anyio
 
@@ -46,14 +46,14 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-async def gathered(payload: Payload, size: int = 100) -> list[Piece]:
-    async with aclosing(pieces(payload, size)) as source:
-        return [piece async for piece in source]
+async def gathered(payload: Payload, size: int = 100) -> list[Chunk]:
+    async with aclosing(chunks(payload, size)) as source:
+        return [chunk async for chunk in source]
 
 
 async def size_of(payload: Payload) -> int | None:
     """As far as it is known when the payload has been begun."""
-    async with aclosing(pieces(payload, 100)) as source:
+    async with aclosing(chunks(payload, 100)) as source:
         await anext(source, None)
         return source.size
 
@@ -86,30 +86,30 @@ SIZE_UNKNOWN = {"list", "generator", "list of buffers", "async generator"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_every_kind_of_payload_comes_in_pieces_of_at_most_the_size_none_empty(kind: str, tmp_path: Path) -> None:
+async def test_every_kind_of_payload_comes_in_chunks_of_at_most_the_size_none_empty(kind: str, tmp_path: Path) -> None:
     payload = KINDS[kind](tmp_path / "payload")
-    async with aclosing(pieces(payload, 100)) as source:
-        got = [piece async for piece in source]
+    async with aclosing(chunks(payload, 100)) as source:
+        got = [chunk async for chunk in source]
         assert source.size == (None if kind in SIZE_UNKNOWN else len(BYTES))
     assert b"".join(got) == BYTES
-    assert all(0 < len(piece) <= 100 for piece in got)
+    assert all(0 < len(chunk) <= 100 for chunk in got)
     if isinstance(payload, io.IOBase):
         payload.close()
 
 
 @pytest.mark.parametrize("payload", [b"", bytearray(), [], [b"", b""], io.BytesIO()])
-async def test_an_empty_payload_has_no_pieces(payload: Payload) -> None:
+async def test_an_empty_payload_has_no_chunks(payload: Payload) -> None:
     assert await gathered(payload) == []
 
 
 async def test_bytes_are_sliced_and_never_copied() -> None:
-    payload = bytes(3 * PIECE_BYTES)
-    got = await gathered(payload, PIECE_BYTES)
+    payload = bytes(3 * CHUNK_BYTES)
+    got = await gathered(payload, CHUNK_BYTES)
     assert len(got) == 3
-    assert all(isinstance(piece, memoryview) and piece.obj is payload for piece in got)
+    assert all(isinstance(chunk, memoryview) and chunk.obj is payload for chunk in got)
 
 
-async def test_a_buffer_that_its_owner_refills_does_not_change_the_pieces_before() -> None:
+async def test_a_buffer_that_its_owner_refills_does_not_change_the_chunks_before() -> None:
     def refilled() -> Iterator[Any]:
         buffer = bytearray(b"first")
         yield buffer
@@ -171,15 +171,15 @@ async def test_a_pipe_has_no_known_size_but_its_bytes() -> None:
 )
 def test_what_is_no_payload_is_refused_at_once_with_the_fix(payload: Any, words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words):
-        pieces(payload)
+        chunks(payload)
 
 
 @pytest.mark.parametrize("parts", [lambda *parts: list(parts), async_parts], ids=["iterable", "async iterable"])
 @pytest.mark.parametrize(("wrong", "words"), [("text", "type str"), (5, "type int"), (None, "type NoneType")])
-async def test_a_piece_that_is_not_bytes_is_refused_when_it_comes(parts: Any, wrong: object, words: str) -> None:
-    async with aclosing(pieces(parts(b"fine", wrong))) as source:
-        with pytest.raises(InvalidRequestError, match=f"piece of the payload has {words}: yield bytes"):
-            _ = [piece async for piece in source]
+async def test_a_chunk_that_is_not_bytes_is_refused_when_it_comes(parts: Any, wrong: object, words: str) -> None:
+    async with aclosing(chunks(parts(b"fine", wrong))) as source:
+        with pytest.raises(InvalidRequestError, match=f"chunk of the payload has {words}: yield bytes"):
+            _ = [chunk async for chunk in source]
 
 
 @pytest.mark.parametrize("name", ["missing", "missing/below", "."])
@@ -207,10 +207,10 @@ async def async_failing() -> AsyncIterator[bytes]:
 
 @pytest.mark.parametrize("iterator", [failing, async_failing])
 async def test_what_an_iterator_raises_half_way_is_passed_on_unchanged(iterator: Any) -> None:
-    async with aclosing(pieces(iterator())) as source:
+    async with aclosing(chunks(iterator())) as source:
         with pytest.raises(OwnStreamError):
-            _ = [piece async for piece in source]
-        assert [piece async for piece in source] == []
+            _ = [chunk async for chunk in source]
+        assert [chunk async for chunk in source] == []
 
 
 class IterableByGenerator:
@@ -229,14 +229,14 @@ class IterableByGenerator:
 @pytest.mark.parametrize("direct", [True, False])
 async def test_an_async_generator_is_closed_when_the_payload_is_abandoned(direct: bool) -> None:
     endless = IterableByGenerator()
-    source = pieces(aiter(endless) if direct else endless)
+    source = chunks(aiter(endless) if direct else endless)
     assert bytes(await anext(source)).startswith(b"again and again")
     await source.aclose()
     assert endless.closed
 
 
 async def test_a_path_is_closed_when_the_payload_is_abandoned(tmp_path: Path) -> None:
-    source = pieces(on_disk(tmp_path / "payload"), 10)
+    source = chunks(on_disk(tmp_path / "payload"), 10)
     await anext(source)
     before = len(os.listdir("/proc/self/fd"))
     await source.aclose()
@@ -250,7 +250,7 @@ async def test_a_path_is_closed_when_the_payload_is_abandoned(tmp_path: Path) ->
 @given(parts=st.lists(st.binary(max_size=20), max_size=20), limit=st.integers(0, 100))
 async def test_a_head_is_the_whole_payload_or_just_more_than_the_limit(parts: list[bytes], limit: int) -> None:
     whole = b"".join(parts)
-    async with aclosing(pieces(parts, 30)) as source:
+    async with aclosing(chunks(parts, 30)) as source:
         head, size, rest = await split_head(source, limit)
         assert size == sum(map(len, head))
         assert whole.startswith(b"".join(head))
@@ -258,26 +258,26 @@ async def test_a_head_is_the_whole_payload_or_just_more_than_the_limit(parts: li
             assert size == len(whole) <= limit
         else:
             assert limit < size <= limit + 30
-            assert b"".join(head) + b"".join([piece async for piece in rest]) == whole
+            assert b"".join(head) + b"".join([chunk async for chunk in rest]) == whole
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, io.BytesIO])
 @pytest.mark.parametrize("whole", [b"", b"whole"])
 @pytest.mark.parametrize("limit", [4, 5])
 async def test_a_head_of_what_is_in_memory_is_whole_or_leaves_nothing(kind: Callable[[bytes], Any], whole: bytes, limit: int) -> None:
-    async with aclosing(pieces(kind(whole))) as source:
+    async with aclosing(chunks(kind(whole))) as source:
         head, size, rest = await split_head(source, limit)
         assert (b"".join(head), size) == (whole, len(whole))
         assert (rest is None) == (len(whole) <= limit)
-        assert [piece async for piece in source] == []
+        assert [chunk async for chunk in source] == []
         assert source.take_whole(100) is None
 
 
-async def test_bytes_of_which_a_piece_was_read_are_not_taken_as_a_whole() -> None:
-    async with aclosing(pieces(b"abcdef", 2)) as source:
+async def test_bytes_of_which_a_chunk_was_read_are_not_taken_as_a_whole() -> None:
+    async with aclosing(chunks(b"abcdef", 2)) as source:
         assert await anext(source) == b"ab"
         assert source.take_whole(100) is None
-        assert b"".join([piece async for piece in source]) == b"cdef"
+        assert b"".join([chunk async for chunk in source]) == b"cdef"
 
 
 async def test_no_more_is_read_than_tells_small_from_large() -> None:
@@ -288,7 +288,7 @@ async def test_no_more_is_read_than_tells_small_from_large() -> None:
             taken.append(number)
             yield b"x" * 10
 
-    async with aclosing(pieces(counted(), 40)) as source:
+    async with aclosing(chunks(counted(), 40)) as source:
         _, size, rest = await split_head(source, 25)
         assert (size, rest) == (30, source)
         assert taken == [0, 1, 2]
@@ -345,7 +345,7 @@ async def test_an_iterator_has_one_thread_and_the_context_of_its_caller_from_beg
             inherited.reset(token)
 
     inherited.set("caller")
-    async with aclosing(pieces(parts(), 100)) as source:
+    async with aclosing(chunks(parts(), 100)) as source:
         await anext(source)
         await anext(source)
     assert len(set(seen)) == 1 and seen[0] is not threading.current_thread()
@@ -367,7 +367,7 @@ async def test_an_iterator_may_call_back_with_the_token_of_the_event_loop() -> N
     assert await gathered(parts) == [here.name.encode()]
 
 
-@pytest.mark.parametrize("how", ["half-way", "a wrong piece"])
+@pytest.mark.parametrize("how", ["half-way", "a wrong chunk"])
 async def test_a_generator_that_is_abandoned_is_closed_before_put_goes_on(how: str) -> None:
     closed = []
 
@@ -378,9 +378,9 @@ async def test_a_generator_that_is_abandoned_is_closed_before_put_goes_on(how: s
         finally:
             closed.append(True)
 
-    async with aclosing(pieces(parts(), 100)) as source:
+    async with aclosing(chunks(parts(), 100)) as source:
         await anext(source)
-        if how == "a wrong piece":
+        if how == "a wrong chunk":
             with pytest.raises(InvalidRequestError):
                 await anext(source)
     assert closed == [True]
@@ -418,7 +418,7 @@ async def test_an_error_of_closing_is_passed_on_and_logged_where_nobody_waits(ca
             raise OwnStreamError
 
     with pytest.raises(OwnStreamError):
-        async with aclosing(pieces(parts(stuck=False), 100)) as source:
+        async with aclosing(chunks(parts(stuck=False), 100)) as source:
             await anext(source)
     with anyio.move_on_after(0.1) as scope:
         await gathered(parts(stuck=True))
@@ -457,14 +457,14 @@ async def test_what_reads_as_an_end_and_is_none_is_an_error(raised: type[Excepti
         await gathered(OddStream())  # type: ignore[arg-type]
 
 
-async def endless(piece: bytes) -> AsyncIterator[bytes]:
+async def endless(chunk: bytes) -> AsyncIterator[bytes]:
     while True:
-        yield piece
+        yield chunk
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("payload", [lambda: endless(b""), lambda: itertools.repeat(b""), lambda: [b""] * 50_000_000])
-async def test_pieces_that_are_empty_for_ever_can_be_cancelled(payload: Callable[[], Payload]) -> None:
+async def test_chunks_that_are_empty_for_ever_can_be_cancelled(payload: Callable[[], Payload]) -> None:
     before = threading.active_count()
     with anyio.move_on_after(0.1) as scope:
         await gathered(payload())
@@ -473,8 +473,8 @@ async def test_pieces_that_are_empty_for_ever_can_be_cancelled(payload: Callable
 
 
 @pytest.mark.parametrize("make", [list, iter, lambda parts: async_parts(*parts)])
-async def test_tiny_pieces_are_joined(make: Any) -> None:
-    got = await gathered(make([b"x"] * 50_000), PIECE_BYTES)
+async def test_tiny_chunks_are_joined(make: Any) -> None:
+    got = await gathered(make([b"x"] * 50_000), CHUNK_BYTES)
     assert b"".join(got) == b"x" * 50_000
     assert len(got) < 1000  # 29, where this process is never kept from running for LATE_S
 
@@ -496,15 +496,15 @@ async def test_files_share_their_threads(tmp_path: Path, monkeypatch: pytest.Mon
     assert limiter.total_tokens == files.FILE_THREADS_MAX
 
 
-def test_pieces_that_come_steadily_but_slowly_are_not_held_back() -> None:
-    """Each comes before the one in hand is late. A clock that began anew with each piece would hold all back."""
+def test_chunks_that_come_steadily_but_slowly_are_not_held_back() -> None:
+    """Each comes before the one in hand is late. A clock that began anew with each chunk would hold all back."""
     held_s: list[float] = []
 
     async def look() -> None:
         sent_at: list[float] = []
 
         async def slow() -> AsyncIterator[bytes]:
-            yield b"-" * 100  # the first pieces are never held back
+            yield b"-" * 100  # the first chunks are never held back
             for _ in range(100):
                 yield b"-"
             for _ in range(20):
@@ -512,10 +512,10 @@ def test_pieces_that_come_steadily_but_slowly_are_not_held_back() -> None:
                 sent_at.append(anyio.current_time())
                 yield b"+"
 
-        async with aclosing(pieces(slow())) as source:
-            async for piece in source:
+        async with aclosing(chunks(slow())) as source:
+            async for chunk in source:
                 now = anyio.current_time()
-                held_s.extend(now - at for at in sent_at[len(held_s) : len(held_s) + bytes(piece).count(b"+")])
+                held_s.extend(now - at for at in sent_at[len(held_s) : len(held_s) + bytes(chunk).count(b"+")])
 
     run_world(look, seed=1)
     assert len(held_s) == 20 and max(held_s) <= 2 * LATE_S
@@ -532,7 +532,7 @@ async def test_what_was_joined_does_not_wait_long_for_more() -> None:
         yield b"second"
         await more.wait()
 
-    async with aclosing(pieces(slow())) as source:
+    async with aclosing(chunks(slow())) as source:
         with anyio.fail_after(30):
             found = b""
             while not found.endswith(b"firstsecond"):
@@ -546,7 +546,7 @@ async def test_what_was_joined_does_not_wait_long_for_more() -> None:
         assert taken.wait(30)
 
     late, taken = threading.Event(), threading.Event()
-    async with aclosing(pieces(slow_too())) as source, anyio.create_task_group() as tasks:
+    async with aclosing(chunks(slow_too())) as source, anyio.create_task_group() as tasks:
         tasks.start_soon(set_late, late)
         assert await anext(source) == b"firstsecond"
         taken.set()
@@ -569,7 +569,7 @@ async def test_threads_are_bounded_those_that_are_stuck_included_and_free_ones_a
     for _ in range(2):
         with anyio.move_on_after(0.05):
             await gathered(stuck())
-    async with aclosing(pieces(iter([bytes(100)] * 2), 100)) as source:
+    async with aclosing(chunks(iter([bytes(100)] * 2), 100)) as source:
         await anext(source)
         with pytest.raises(AtCapacityError, match=r"3 threads read payloads that may block \(2 of them stuck"):
             await gathered(iter([b"healthy"]))
@@ -600,11 +600,11 @@ async def test_a_system_without_threads_is_unavailable_and_keeps_no_place(monkey
 @pytest.mark.parametrize("opened", [lambda path: path, lambda path: path.open("rb"), lambda path: path.open("rb", buffering=0)])
 async def test_a_file_that_grows_ends_where_it_ended_when_it_was_opened(tmp_path: Path, opened: Callable[[Path], Payload]) -> None:
     payload = opened(on_disk(tmp_path / "log"))
-    async with aclosing(pieces(payload, 100)) as source:
+    async with aclosing(chunks(payload, 100)) as source:
         got = [await anext(source)]
         with (tmp_path / "log").open("ab") as more:
             more.write(b"more" * 1000)
-        got += [piece async for piece in source]
+        got += [chunk async for chunk in source]
         assert source.size == len(BYTES)
     assert b"".join(got) == BYTES
     if isinstance(payload, io.IOBase):
@@ -616,11 +616,11 @@ async def test_a_file_that_shrinks_is_an_error_that_names_it(tmp_path: Path, ope
     path = tmp_path / "shrinking"
     path.write_bytes(bytes(100_000))
     payload = opened(path)
-    async with aclosing(pieces(payload, 1000)) as source:
+    async with aclosing(chunks(payload, 1000)) as source:
         await anext(source)
         os.truncate(path, 50_000)
         with pytest.raises(InvalidRequestError, match=r"shrinking' became shorter .* 50000 of its 100000 bytes are missing"):
-            [piece async for piece in source]
+            [chunk async for chunk in source]
     if isinstance(payload, io.IOBase):
         payload.close()
 
@@ -640,7 +640,7 @@ async def test_a_path_to_a_pipe_is_waited_for_without_a_thread(tmp_path: Path) -
     with anyio.move_on_after(0.1) as scope:
         await gathered(tmp_path / "pipe")  # nobody has opened it for writing
     assert scope.cancelled_caught
-    got: list[Piece] = []
+    got: list[Chunk] = []
 
     async def read() -> None:
         got.extend(await gathered(tmp_path / "pipe"))
@@ -694,11 +694,11 @@ def test_a_stuck_thread_does_not_keep_the_program_from_ending(backend: str) -> N
     program = f"""
         import anyio, os
         from contextlib import aclosing
-        from tiered.payload.streams import pieces
+        from tiered.payload.streams import chunks
 
         async def main():
             with anyio.move_on_after(0.1) as scope:
-                async with aclosing(pieces(os.fdopen(os.pipe()[0], "rb"))) as source:
+                async with aclosing(chunks(os.fdopen(os.pipe()[0], "rb"))) as source:
                     await anext(source)
             print(scope.cancelled_caught, flush=True)
 
@@ -806,9 +806,9 @@ async def test_odd_payloads_that_have_bytes(tmp_path: Path) -> None:
     assert file.read() == b"", "read to its end"
 
 
-async def test_a_buffer_that_changes_while_it_is_read_does_not_change_pieces_that_were_taken() -> None:
+async def test_a_buffer_that_changes_while_it_is_read_does_not_change_chunks_that_were_taken() -> None:
     buffer = bytearray(b"a" * 200)
-    async with aclosing(pieces(buffer, 100)) as source:
+    async with aclosing(chunks(buffer, 100)) as source:
         first = await anext(source)
         buffer[:] = b"b" * 200
         assert (first, await anext(source)) == (b"a" * 100, b"b" * 100)
@@ -829,7 +829,7 @@ async def test_a_generator_that_yields_nothing_and_never_ends_can_be_cancelled()
     assert scope.cancelled_caught and closed
 
 
-async def test_the_first_pieces_of_an_async_iterator_wait_for_no_other() -> None:
+async def test_the_first_chunks_of_an_async_iterator_wait_for_no_other() -> None:
     """It may wait for what becomes of one before it yields the next; many small ones are joined."""
     taken = 0
 
@@ -840,29 +840,29 @@ async def test_the_first_pieces_of_an_async_iterator_wait_for_no_other() -> None
             yield b"x"
 
     found = []
-    async with aclosing(pieces(payload())) as source:
-        async for piece in source:
+    async with aclosing(chunks(payload())) as source:
+        async for chunk in source:
             taken += 1
-            found.append(len(piece))
+            found.append(len(chunk))
     assert found[:11] == [1] * 11
     assert sum(found) == 10_000 and len(found) < 30
 
 
-async def test_a_put_takes_bytes_in_large_views_unless_each_piece_is_reported() -> None:
-    payload = bytes(VIEW_BYTES + PIECE_BYTES)
-    assert [len(piece) async for piece in pieces(payload, views=VIEW_BYTES)] == [VIEW_BYTES, PIECE_BYTES]
-    [whole] = [piece async for piece in pieces(payload[:VIEW_BYTES], views=VIEW_BYTES)]
+async def test_a_put_takes_bytes_in_large_views_unless_each_chunk_is_reported() -> None:
+    payload = bytes(VIEW_BYTES + CHUNK_BYTES)
+    assert [len(chunk) async for chunk in chunks(payload, views=VIEW_BYTES)] == [VIEW_BYTES, CHUNK_BYTES]
+    [whole] = [chunk async for chunk in chunks(payload[:VIEW_BYTES], views=VIEW_BYTES)]
     assert isinstance(whole, bytes)  # the object itself: its checksum needs no copy
-    reported = pieces(payload, views=VIEW_BYTES)
+    reported = chunks(payload, views=VIEW_BYTES)
     reported.report_to(ProgressCount(lambda done, total: None), None)
-    assert {len(piece) async for piece in reported} == {PIECE_BYTES}
+    assert {len(chunk) async for chunk in reported} == {CHUNK_BYTES}
 
 
 async def test_a_buffer_that_can_change_is_not_taken_in_large_views() -> None:
-    payload = bytearray(3 * PIECE_BYTES)
-    got = [piece async for piece in pieces(payload, views=VIEW_BYTES)]
-    assert [len(piece) for piece in got] == 3 * [PIECE_BYTES]
-    assert all(isinstance(piece, bytes) for piece in got)
+    payload = bytearray(3 * CHUNK_BYTES)
+    got = [chunk async for chunk in chunks(payload, views=VIEW_BYTES)]
+    assert [len(chunk) for chunk in got] == 3 * [CHUNK_BYTES]
+    assert all(isinstance(chunk, bytes) for chunk in got)
 
 
 async def test_a_kind_of_bytes_that_tells_another_length_is_stored_as_its_buffer_is() -> None:

@@ -24,7 +24,7 @@ from changelog.base.own_waits import own_wait
 from emulators.world.runtime import SimulatedRuntime
 from tiered.errors import RangeNotSatisfiableError, ServiceAwayError
 from tiered.protocol.breaker import GIVEN_UP_S, HIGH_VOLUME, LONG_TERM, TRIED_EVERY_S, TRY_MAX_S, Breaker, Breakers
-from tiered.protocol.retry import ask, persist
+from tiered.protocol.retry import retry, retry_read
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +69,7 @@ class FailingService:
 
     async def fails(self, kind: type[Exception] = UnavailableError) -> None:
         with pytest.raises(kind) as raised:
-            await self.breaker.ask(self.call)
+            await self.breaker.call(self.call)
         assert raised.type is kind
 
     async def go_away(self, error: Exception | None = None) -> None:
@@ -93,7 +93,7 @@ async def test_a_service_that_answers_nothing_for_long_enough_is_away_and_then_c
     assert service.told.away_now == 1 and service.breaker.away_s == pytest.approx(15.0)
     await service.fails(ServiceAwayError)
     with pytest.raises(ServiceAwayError, match=r"nothing was sent, and it is tried again in 2\.0 s: no route") as refused:
-        await service.breaker.ask(service.call)
+        await service.breaker.call(service.call)
     assert len(service.calls) == 1, "the first tried it"
     text = str(refused.value)
     assert "the service of the rows (high_volume) has answered nothing for" in text and "since 2023-11-14T22:13:20Z;" in text
@@ -114,9 +114,9 @@ async def test_one_call_at_a_time_tries_it_and_an_answer_ends_it(service: Failin
             await anyio.sleep(1)
     assert len(service.calls) == 1 and told.refused == [HIGH_VOLUME] * 5
     service.error, service.takes_s = None, 0.0
-    assert await service.breaker.ask(service.call) == "answer"
+    assert await service.breaker.call(service.call) == "answer"
     assert service.breaker.away_s is None and told.away_now == 0
-    assert await service.breaker.ask(service.call) == "answer"
+    assert await service.breaker.call(service.call) == "answer"
     assert [record.event for record in caplog.records] == ["service_unreachable", "service_healthy_again"]  # type: ignore[attr-defined]
 
 
@@ -154,7 +154,7 @@ async def test_an_error_with_which_the_service_was_heard_ends_an_outage(service:
     await service.go_away()
     service.error = kind("429").coded("429", heard=True)
     with pytest.raises(TieredError):
-        await service.breaker.ask(service.call)
+        await service.breaker.call(service.call)
     assert service.breaker.away_s is None
 
 
@@ -165,13 +165,13 @@ async def test_an_error_before_the_service_was_asked_neither_begins_nor_ends_an_
     service.error = kind("there is no token").telling(heard=False)
     for _ in range(10):
         with pytest.raises(kind):
-            await service.breaker.ask(service.call)
+            await service.breaker.call(service.call)
         await anyio.sleep(AWAY_AFTER_S)
     assert service.breaker.away_s is None
     await service.go_away()
     service.error = kind("there is no token").telling(heard=False)
     with pytest.raises(TieredError):
-        await service.breaker.ask(service.call)
+        await service.breaker.call(service.call)
     assert service.breaker.away_s is not None
 
 
@@ -186,7 +186,7 @@ async def test_callers_who_leave_while_they_wait_for_this_process_tell_nothing(s
     for left_s in (AWAY_AFTER_S / 2, AWAY_AFTER_S + GIVEN_UP_S / 2):
         for _ in range(5):
             with anyio.move_on_after(left_s):
-                await service.breaker.ask(lambda: wait_here(1000))
+                await service.breaker.call(lambda: wait_here(1000))
     assert service.breaker.away_s is None
     for _ in range(10):
         with anyio.move_on_after(AWAY_AFTER_S + 2 * GIVEN_UP_S):
@@ -201,7 +201,7 @@ async def test_an_answer_between_failures_begins_the_time_anew(service: FailingS
             await service.fails()
             await anyio.sleep(2)
         service.error = None
-        assert await service.breaker.ask(service.call) == "answer"
+        assert await service.breaker.call(service.call) == "answer"
     assert service.breaker.away_s is None
 
 
@@ -219,7 +219,7 @@ async def test_calls_that_take_long_to_fail_add_up_also_if_they_come_one_after_t
     service.takes_s = 1000.0
     for _ in range(3):
         with pytest.raises(UnavailableError, match="no answer within 30 s"):
-            await ask(lambda: service.breaker.ask(service.call), service.runtime, 30)
+            await retry_read(lambda: service.breaker.call(service.call), service.runtime, 30)
         await anyio.sleep(after_s)
     assert service.breaker.away_s == pytest.approx(90 + 3 * after_s, abs=1)
 
@@ -229,7 +229,7 @@ async def test_callers_who_give_up_before_any_answer_count_too(service: FailingS
     service.takes_s = 1000.0
     for _ in range(7):
         with anyio.move_on_after(GIVEN_UP_S + 0.5):
-            await service.breaker.ask(service.call)
+            await service.breaker.call(service.call)
     await service.fails(ServiceAwayError)
 
 
@@ -237,7 +237,7 @@ async def test_callers_who_leave_at_once_tell_nothing(service: FailingService) -
     service.takes_s = 1000.0
     for _ in range(100):
         with anyio.move_on_after(GIVEN_UP_S / 2):
-            await service.breaker.ask(service.call)
+            await service.breaker.call(service.call)
     assert service.breaker.away_s is None
 
 
@@ -245,22 +245,22 @@ async def test_a_try_whose_caller_gives_up_makes_room_for_the_next(service: Fail
     await service.go_away()
     service.takes_s = 1000.0
     with anyio.move_on_after(TRIED_EVERY_S):
-        await service.breaker.ask(service.call)
+        await service.breaker.call(service.call)
     service.error, service.takes_s = None, 0.0
-    assert await service.breaker.ask(service.call) == "answer"
+    assert await service.breaker.call(service.call) == "answer"
 
 
 async def test_a_try_that_hangs_does_not_keep_a_service_away_that_is_back(service: FailingService) -> None:
     await service.go_away()
     service.error, service.takes_s = None, math.inf
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(service.breaker.ask, service.call)
+        tasks.start_soon(service.breaker.call, service.call)
         await anyio.wait_all_tasks_blocked()
         service.takes_s = 0.0
         await anyio.sleep(TRY_MAX_S - 0.1)
         await service.fails(ServiceAwayError)
         await anyio.sleep(0.2)
-        assert await service.breaker.ask(service.call) == "answer"
+        assert await service.breaker.call(service.call) == "answer"
         assert service.breaker.away_s is None
         tasks.cancel_scope.cancel()
 
@@ -271,7 +271,7 @@ async def test_a_try_that_hangs_makes_room_for_one_call_and_not_for_all(service:
     async with anyio.create_task_group() as tasks:
         for seconds in range(60):
             if seconds % TRY_MAX_S == 0:
-                tasks.start_soon(service.breaker.ask, service.call)
+                tasks.start_soon(service.breaker.call, service.call)
                 await anyio.wait_all_tasks_blocked()
             await service.fails(ServiceAwayError)
             await anyio.sleep(1)
@@ -293,7 +293,7 @@ async def test_what_settles_or_finishes_is_sent_in_any_case_and_its_answer_count
 async def test_a_result_without_a_request_ends_no_outage(service: FailingService) -> None:
     await service.go_away()
     service.error = None
-    assert await service.breaker.ask(service.call, is_answer=lambda result: False) == "answer"
+    assert await service.breaker.call(service.call, is_answer=lambda result: False) == "answer"
     await service.fails(ServiceAwayError)
 
 
@@ -304,7 +304,7 @@ async def test_the_first_callers_wait_and_the_others_fail_at_once(service: Faili
     async def caller() -> None:
         began_at = anyio.current_time()
         with pytest.raises(UnavailableError):
-            await ask(lambda: service.breaker.ask(service.call), service.runtime, 30)
+            await retry_read(lambda: service.breaker.call(service.call), service.runtime, 30)
         waited.append(anyio.current_time() - began_at)
 
     async with anyio.create_task_group() as tasks:
@@ -327,7 +327,7 @@ def unconfirmed_then_away(service: FailingService) -> Callable[[], Awaitable[str
 
         yield first
         while True:
-            yield lambda: service.breaker.ask(service.call)
+            yield lambda: service.breaker.call(service.call)
 
     following = answers()
     return lambda: next(following)()
@@ -335,7 +335,7 @@ def unconfirmed_then_away(service: FailingService) -> Callable[[], Awaitable[str
 
 async def test_a_call_that_was_sent_before_is_never_told_as_not_sent(service: FailingService) -> None:
     with pytest.raises(UnconfirmedError, match="sent, and not answered"):
-        await persist(unconfirmed_then_away(service), service.runtime, 30)
+        await retry(unconfirmed_then_away(service), service.runtime, 30)
 
 
 async def test_files_of_this_machine_are_never_away() -> None:
@@ -346,7 +346,7 @@ async def test_files_of_this_machine_are_never_away() -> None:
 
     for _ in range(100):
         with pytest.raises(UnavailableError, match="the disk is full"):
-            await services.blobs.ask(full)
+            await services.blobs.call(full)
         await anyio.sleep(10)
     assert services.away == {}
 
@@ -360,7 +360,7 @@ async def test_a_closed_store_is_not_counted_among_those_that_miss_a_service() -
 
     for _ in range(3):
         with pytest.raises(UnavailableError):
-            await services.blobs.ask(down)
+            await services.blobs.call(down)
         await anyio.sleep(1)
     assert services.away == {LONG_TERM: 3.0} and told.away_now == 1
     services.close()

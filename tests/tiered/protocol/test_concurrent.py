@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 
 from changelog.base.errors import CancelledElsewhereError
-from tiered.protocol.concurrent import both
+from tiered.protocol.concurrent import run_both
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,7 @@ async def test_both_answers_come_back_in_the_order_of_the_calls() -> None:
     async def two() -> str:
         return "two"
 
-    assert await both(one, two) == (1, "two")
+    assert await run_both(one, two) == (1, "two")
 
 
 @pytest.mark.parametrize("first", ["main", "beside"])
@@ -43,7 +43,7 @@ async def test_of_two_errors_the_first_is_raised_and_the_other_had_its_time_to_e
             raise KeyError("second")
 
     with pytest.raises(ValueError, match="first"):
-        await both(*((fails, fails_when_cancelled) if first == "main" else (fails_when_cancelled, fails)))
+        await run_both(*((fails, fails_when_cancelled) if first == "main" else (fails_when_cancelled, fails)))
     assert ended == ["cancelled"]
 
 
@@ -52,7 +52,7 @@ async def test_a_group_of_the_callers_own_stays_one() -> None:
         raise ExceptionGroup("mine", [ValueError("inner")])
 
     with pytest.raises(ExceptionGroup, match="mine") as caught:
-        await both(fails, anyio.sleep_forever)
+        await run_both(fails, anyio.sleep_forever)
     assert [str(each) for each in caught.value.exceptions] == ["inner"]
 
 
@@ -64,7 +64,7 @@ async def test_error_comes_out_as_it_was_with_its_cause() -> None:
 
     for pair in ((fails, anyio.sleep_forever), (anyio.sleep_forever, fails)):
         with pytest.raises(ValueError, match="mine") as caught:
-            await both(*pair)
+            await run_both(*pair)
         assert caught.value.__cause__ is cause
 
 
@@ -76,12 +76,12 @@ async def turns(count: int, *, shield: bool) -> int:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-@pytest.mark.parametrize("shielded", ["main", "beside", "both", "none"])
+@pytest.mark.parametrize("shielded", ["main", "beside", "run_both", "none"])
 async def test_cancelled_at_any_moment_it_ends_with_both_answers_or_cancelled(shielded: str) -> None:
     """Though one of the two takes no notice, and ends as if nothing were."""
     for first, second, cancelled_after in product(range(5), range(5), range(10)):
-        main = partial(turns, first, shield=shielded in ("main", "both"))
-        beside = partial(turns, second, shield=shielded in ("beside", "both"))
+        main = partial(turns, first, shield=shielded in ("main", "run_both"))
+        beside = partial(turns, second, shield=shielded in ("beside", "run_both"))
         scope, answers = anyio.CancelScope(), list[tuple[int, int]]()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask_both, main, beside, scope, answers)
@@ -94,7 +94,7 @@ async def ask_both(
     main: Callable[[], Awaitable[int]], beside: Callable[[], Awaitable[int]], scope: anyio.CancelScope, answers: list[tuple[int, int]]
 ) -> None:
     with scope:
-        answers.append(await both(main, beside))
+        answers.append(await run_both(main, beside))
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -107,7 +107,7 @@ async def test_cancellation_that_only_one_of_them_met_is_an_error(first: str) ->
 
     pair = (awaits_what_is_cancelled, anyio.sleep_forever)
     with pytest.raises(CancelledElsewhereError):
-        await both(*(pair if first == "main" else reversed(pair)))
+        await run_both(*(pair if first == "main" else reversed(pair)))
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -121,4 +121,4 @@ async def test_task_beside_that_is_cancelled_by_name_is_an_error(anyio_backend: 
         await anyio.sleep_forever()
 
     with pytest.raises(CancelledElsewhereError):
-        await both(cancel_all_others, anyio.sleep_forever)
+        await run_both(cancel_all_others, anyio.sleep_forever)

@@ -1,4 +1,4 @@
-"""`persist`: what it repeats, for how long, and what it gives up with."""
+"""`retry`: what it repeats, for how long, and what it gives up with."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from changelog.base.errors import CorruptRecordError, LeaseLostError, Unavailabl
 from changelog.base.observe import Event, Observer
 from changelog.base.runtime import SystemRuntime
 from emulators.world.runtime import SimulatedRuntime
-from tiered.protocol.concurrent import both
-from tiered.protocol.retry import persist
+from tiered.protocol.concurrent import run_both
+from tiered.protocol.retry import retry
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +40,7 @@ def failing(*errors: Exception) -> tuple[Callable[[], Awaitable[str]], list[int]
 
 async def test_unavailable_and_unconfirmed_calls_are_repeated() -> None:
     call, calls = failing(UnavailableError("a"), UnconfirmedError("b"), UnavailableError("c"))
-    assert await persist(call, SimulatedRuntime(seed=1), 30) == "done"
+    assert await retry(call, SimulatedRuntime(seed=1), 30) == "done"
     assert calls == [4]
 
 
@@ -48,14 +48,14 @@ async def test_unavailable_and_unconfirmed_calls_are_repeated() -> None:
 async def test_other_errors_are_raised_at_once(error: Exception) -> None:
     call, calls = failing(error)
     with pytest.raises(type(error)):
-        await persist(call, SimulatedRuntime(seed=1), 30)
+        await retry(call, SimulatedRuntime(seed=1), 30)
     assert calls == [1]
 
 
 async def test_error_that_is_not_to_be_repeated_ends_the_repeating() -> None:
     call, calls = failing(UnavailableError("a"), UnconfirmedError("b"))
     with pytest.raises(UnconfirmedError):
-        await persist(call, SimulatedRuntime(seed=1), 30, repeat=UnavailableError)
+        await retry(call, SimulatedRuntime(seed=1), 30, repeat=UnavailableError)
     assert calls == [2]
 
 
@@ -63,7 +63,7 @@ async def test_budget_ends_with_the_last_error() -> None:
     runtime = SimulatedRuntime(seed=1)
     call, calls = failing(*[UnavailableError(str(n)) for n in range(1000)])
     with pytest.raises(UnavailableError):
-        await persist(call, runtime, 30)
+        await retry(call, runtime, 30)
     assert 5 < calls[0] < 100
     assert runtime.monotonic() <= 30
 
@@ -79,7 +79,7 @@ async def test_a_budget_that_ends_within_a_call_quotes_the_latest_error() -> Non
         raise UnavailableError(f"no {calls}: a proxy answered")
 
     with pytest.raises(UnconfirmedError, match=r"^no answer within 30 s; before that: no 2: a proxy answered$"):
-        await persist(call, SimulatedRuntime(seed=1), 30)
+        await retry(call, SimulatedRuntime(seed=1), 30)
 
 
 async def test_each_repeated_call_is_told_with_the_error_before_it() -> None:
@@ -90,14 +90,14 @@ async def test_each_repeated_call_is_told_with_the_error_before_it() -> None:
             told.append((event, kind))
 
     call, calls = failing(UnavailableError("a"), UnconfirmedError("b"), UnavailableError("c"))
-    assert await persist(call, SimulatedRuntime(seed=1), 30, observer=RetryEvents()) == "done"
+    assert await retry(call, SimulatedRuntime(seed=1), 30, observer=RetryEvents()) == "done"
     assert calls[0] == 4
     assert told == [(Event.RETRIED, name) for name in ("UnavailableError", "UnconfirmedError", "UnavailableError")]
 
 
 async def test_call_that_never_answers_is_unconfirmed_when_the_budget_is_spent() -> None:
     with pytest.raises(UnconfirmedError, match="30 s"):
-        await persist(anyio.sleep_forever, SimulatedRuntime(seed=1), 30)
+        await retry(anyio.sleep_forever, SimulatedRuntime(seed=1), 30)
 
 
 async def test_a_call_that_ends_by_itself_within_the_budget_has_no_scope_around_it_until_it_has_failed() -> None:
@@ -111,13 +111,13 @@ async def test_a_call_that_ends_by_itself_within_the_budget_has_no_scope_around_
         raise UnavailableError("no")
 
     with pytest.raises(UnconfirmedError, match="30 s"):
-        await persist(call, SystemRuntime(), 30, call_s_max=10)
+        await retry(call, SystemRuntime(), 30, call_s_max=10)
     assert deadlines == [math.inf, pytest.approx(30, abs=1)]
 
 
 async def test_a_call_that_may_take_longer_than_the_budget_has_a_scope_from_the_beginning() -> None:
     with pytest.raises(UnconfirmedError, match="30 s"):
-        await persist(anyio.sleep_forever, SimulatedRuntime(seed=1), 30, call_s_max=30)
+        await retry(anyio.sleep_forever, SimulatedRuntime(seed=1), 30, call_s_max=30)
 
 
 async def test_both_runs_at_once_and_returns_both() -> None:
@@ -128,7 +128,7 @@ async def test_both_runs_at_once_and_returns_both() -> None:
         return seconds
 
     started = anyio.current_time()
-    assert await both(lambda: after(3), lambda: after(5)) == (3, 5)
+    assert await run_both(lambda: after(3), lambda: after(5)) == (3, 5)
     assert anyio.current_time() - started == 5
 
 
@@ -144,5 +144,5 @@ async def test_both_raises_the_plain_error_of_the_one_that_failed_and_cancels_th
         finished.append(True)
 
     with pytest.raises(ZeroDivisionError):
-        await (both(fails, waits) if fails_first else both(waits, fails))
+        await (run_both(fails, waits) if fails_first else run_both(waits, fails))
     assert not finished

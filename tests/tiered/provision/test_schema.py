@@ -15,6 +15,7 @@ from tiered.provision.schema import (
     concerns_some_names,
     deletes_at_deadline,
     deletes_live_blobs,
+    describe,
     harm,
     lifecycle_rule,
     lives_s,
@@ -22,7 +23,6 @@ from tiered.provision.schema import (
     may_concern,
     tables_of,
     waste,
-    words,
 )
 from tiered.settings import BigtableSettings, MarkSettings
 
@@ -45,7 +45,7 @@ NONE, ONE = GcRule(), GcRule(max_num_versions=1)
 
 
 def test_the_rules_are_those_of_the_stored_format() -> None:
-    said = {family: words(rule) for family, rule in FAMILIES.items()}
+    said = {family: describe(rule) for family, rule in FAMILIES.items()}
     assert said == {"fg": "maxage=1s", "fm": "none", "ff": "maxage=2d", "fc": "maxversions=1"}
 
 
@@ -114,7 +114,7 @@ def test_a_rule_wastes_iff_it_never_collects_what_nobody_needs(family: str, rule
      (both(ONE, age(0.5)), "(maxversions=1 and maxage=0.5s)")],
 )
 def test_a_rule_reads_as_cbt_takes_it(rule: GcRule, said: str) -> None:
-    assert words(rule) == said
+    assert describe(rule) == said
 
 
 def deleting(**condition: Any) -> dict[str, Any]:

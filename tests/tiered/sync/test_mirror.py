@@ -17,10 +17,10 @@ STORAGES = tiered.TieredStorage, tiered.sync.SyncTieredStorage
 OBJECTS = tiered.StoredObject, tiered.sync.SyncStoredObject
 RENAMED = {"aclose": "close"}
 FILE = {"name", "read1", "peek", "readable", "release"}
-"""What `tiered.sync.StoredObject` has besides, because it is a file, and because `put` takes it over."""
+"""What `tiered.sync.SyncStoredObject` has besides, because it is a file, and because `put` takes it over."""
 
 DIFFERENT: dict[str, set[str]] = {
-    "StoredObject.read": {"size"},  # as files have it
+    "SyncStoredObject.read": {"size"},  # as files have it
 }
 """Parameters that only one of the two has."""
 
@@ -66,8 +66,9 @@ def test_the_blocking_classes_have_nothing_else() -> None:
 
 
 def test_returned_types_are_those_of_the_asynchronous_methods() -> None:
-    """Except that what must be awaited or iterated asynchronously has a blocking counterpart of the same name."""
+    """Except that what must be awaited or iterated asynchronously has a blocking counterpart, as `SyncStoredObject`."""
     for name, method in public(STORAGES[0]).items():
         if inspect.isfunction(method):
-            expected = re.sub(r"AsyncGenerator\[(.*?), None\]", r"Iterator[\1]", method.__annotations__["return"])
+            expected = re.sub(r"AsyncGenerator\[(.*?), None\]", r"Iterator[\1]", method.__annotations__["return"]).replace("StoredObject",
+            "SyncStoredObject").replace("Bulk[", "SyncBulk[")
             assert public(STORAGES[1])[name].__annotations__["return"] == expected, name

@@ -99,7 +99,7 @@ def test_errors_are_those_of_the_asynchronous_api(storage: tiered.sync.SyncTiere
 def test_bulk_calls_give_each_request_its_own_result(storage: tiered.sync.SyncTieredStorage) -> None:
     me = threading.current_thread()
 
-    def pieces(number: int) -> Iterator[bytes]:
+    def chunks(number: int) -> Iterator[bytes]:
         assert threading.current_thread() is me
         yield b"%d" % number
         yield LARGE
@@ -107,7 +107,7 @@ def test_bulk_calls_give_each_request_its_own_result(storage: tiered.sync.SyncTi
     def requests() -> Iterator[PutRequest]:
         assert threading.current_thread() is me
         for number in range(30):
-            yield PutRequest(named(number), pieces(number) if number % 2 else b"small")
+            yield PutRequest(named(number), chunks(number) if number % 2 else b"small")
 
     with storage.put_many(requests(), concurrency=3) as stored:
         seen = {result.position: result.value.size for result in stored}
@@ -193,7 +193,7 @@ def test_an_iterator_is_read_in_the_callers_thread_and_context_and_closed_there(
     variable.set("callers")
     seen: list[object] = []
 
-    def pieces() -> Iterator[bytes]:
+    def chunks() -> Iterator[bytes]:
         try:
             for _ in range(5):
                 seen.append((threading.current_thread(), variable.get()))
@@ -203,7 +203,7 @@ def test_an_iterator_is_read_in_the_callers_thread_and_context_and_closed_there(
             seen.append((threading.current_thread(), variable.get()))
 
     with pytest.raises(ConnectionError, match="torn"):
-        storage.put(OBJECT, pieces())
+        storage.put(OBJECT, chunks())
     assert seen == [(threading.current_thread(), "callers")] * 6 and storage.get(OBJECT) is None
 
 
@@ -273,10 +273,10 @@ def test_a_small_object_takes_one_trip_to_the_loop(storage: tiered.sync.SyncTier
         stored.read()
 
 
-def test_pieces_of_an_object_in_its_row_are_as_small_as_others(tmp_path: Path) -> None:
+def test_chunks_of_an_object_in_its_row_are_as_small_as_others(tmp_path: Path) -> None:
     with tiered.sync.open_storage(Settings(directory=tmp_path / "store", inline_bytes_max=1 << 20)) as storage:
         storage.put(OBJECT, LARGE * 3)
-        assert [len(piece) for piece in got(storage)] == [262144, 262144, 243712]
+        assert [len(chunk) for chunk in got(storage)] == [262144, 262144, 243712]
 
 
 def test_an_open_object_is_a_payload_unless_it_was_read(storage: tiered.sync.SyncTieredStorage) -> None:

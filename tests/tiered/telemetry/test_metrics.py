@@ -358,7 +358,7 @@ def test_every_kind_of_every_event_moves(moved: ObservedWorld) -> None:
         ),
         ("tiered_call_errors_total", {"service": "high_volume", "method": "settle", "error": "other", "code": ""}),
         ("tiered_call_duration_seconds_count", {"service": "long_term", "method": "upload_finalise"}),
-        ("tiered_call_duration_seconds_count", {"service": "long_term", "method": "read_piece"}),
+        ("tiered_call_duration_seconds_count", {"service": "long_term", "method": "read_chunk"}),
         ("tiered_call_duration_seconds_count", {"service": "changelog", "method": "stale"}),
         ("tiered_recovery_passes_total", {"range": "full", "result": "failed"}),
         ("tiered_recovery_passes_total", {"range": "recent", "result": "ok"}),

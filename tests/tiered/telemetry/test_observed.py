@@ -172,12 +172,12 @@ async def test_a_blob_that_is_left_half_way_is_closed() -> None:
     class PlainReader:
         metadata, size = Metadata(), 2
 
-        async def pieces(self) -> AsyncIterator[bytes]:
+        async def chunks(self) -> AsyncIterator[bytes]:
             try:
                 yield b"1"
                 yield b"2"
             finally:
-                closed.append("pieces")
+                closed.append("chunks")
 
         async def aclose(self) -> None:
             closed.append("reader")
@@ -189,11 +189,11 @@ async def test_a_blob_that_is_left_half_way_is_closed() -> None:
     cast(Any, blobs).open = open_reader
     reader = await wrapped(blobs=blobs).long_term.open("name")
     assert reader is not None and reader.size == 2
-    pieces = cast(Any, reader.pieces())
-    assert await anext(pieces) == b"1"
-    await pieces.aclose()
+    chunks = cast(Any, reader.chunks())
+    assert await anext(chunks) == b"1"
+    await chunks.aclose()
     await reader.aclose()
-    assert closed == ["pieces", "reader"]
+    assert closed == ["chunks", "reader"]
 
 
 @simulated

@@ -11,12 +11,12 @@ import pytest
 
 from tiered import (
     AtCapacityError,
-    ChangeOutcome,
     CorruptRecordError,
     DanglingTombstoneError,
     InvalidRequestError,
     Metadata,
     ObjectId,
+    Outcome,
     OutcomeUnknownError,
     PutRequest,
     ServiceAwayError,
@@ -121,7 +121,7 @@ async def test_an_unknown_outcome_is_told_at_once_and_can_be_asked_for(
     with pytest.raises(OutcomeUnknownError) as unknown:
         await memory_store.put(OBJECT, payload)
     assert time.monotonic() - began < 5
-    assert (await memory_store.outcome(unknown.value) is ChangeOutcome.TOOK_EFFECT) is took_effect
+    assert (await memory_store.outcome(unknown.value) is Outcome.TOOK_EFFECT) is took_effect
     assert await read(memory_store) == (payload if took_effect else b"old")
     memory_store.faults.fail("delete", OutcomeUnknownError, took_effect=took_effect)
     with pytest.raises(OutcomeUnknownError):
@@ -140,8 +140,8 @@ async def test_a_reading_can_be_cut_off(memory_store: MemoryStorage, payload: by
 
     async def take() -> None:
         nonlocal taken
-        async for piece in stored:
-            taken += piece
+        async for chunk in stored:
+            taken += chunk
 
     with pytest.raises(error, match="cut off"):
         await take()

@@ -101,13 +101,13 @@ async def test_a_payload_of_three_mebibytes_streams_through_whole(long_term: Lon
     assert await read(long_term, name) == payload
 
 
-async def test_pieces_of_any_size_arrive_in_order(long_term: LongTermBackend, name: str) -> None:
-    pieces = [bytes([n]) * n for n in range(200)] + [b"x" * 300 * KIB, b"y", b"", b"z" * 256 * KIB, b"end"]
+async def test_chunks_of_any_size_arrive_in_order(long_term: LongTermBackend, name: str) -> None:
+    chunks = [bytes([n]) * n for n in range(200)] + [b"x" * 300 * KIB, b"y", b"", b"z" * 256 * KIB, b"end"]
     upload = await long_term.open_upload(name, METADATA, None)
-    for piece in pieces:
-        await upload.write(piece)
+    for chunk in chunks:
+        await upload.write(chunk)
     await upload.finalise()
-    assert await read(long_term, name) == b"".join(pieces)
+    assert await read(long_term, name) == b"".join(chunks)
 
 
 async def test_a_blob_is_created_only_and_never_overwritten(long_term: LongTermBackend) -> None:
@@ -318,13 +318,13 @@ async def test_a_range_is_a_slice_or_refused(
         assert await read(long_term, name, ByteRange(start, stop)) == payload[first:stop]
 
 
-async def test_a_range_of_a_large_blob_crosses_pieces_and_keeps_the_size_of_the_whole(long_term: LongTermBackend, name: str) -> None:
+async def test_a_range_of_a_large_blob_crosses_chunks_and_keeps_the_size_of_the_whole(long_term: LongTermBackend, name: str) -> None:
     payload = bytes(range(256)) * (MIB // 256)
     await store(long_term, name, payload)
     reader = await long_term.open(name, ByteRange(200_000, 900_001))
     assert reader is not None
     assert (reader.size, reader.metadata.size) == (MIB, MIB)
-    assert b"".join([piece async for piece in reader.pieces()]) == payload[200_000:900_001]
+    assert b"".join([chunk async for chunk in reader.chunks()]) == payload[200_000:900_001]
     await reader.aclose()
 
 
@@ -334,8 +334,8 @@ async def test_a_blob_deleted_while_it_is_read_yields_its_own_bytes_or_fails(lon
     reader = await long_term.open(name)
     assert reader is not None
     try:
-        async for piece in reader.pieces():
-            got.append(piece)
+        async for chunk in reader.chunks():
+            got.append(chunk)
             if len(got) == 1:
                 await long_term.delete(name)
                 await store(long_term, name, b"new" * MIB)
@@ -350,7 +350,7 @@ async def test_closing_a_reader_is_repeatable_at_any_moment(long_term: LongTermB
     await store(long_term, name)
     unread, whole = await long_term.open(name), await long_term.open(name)
     assert unread is not None and whole is not None
-    assert [piece async for piece in whole.pieces()] == [b"payload"]
+    assert [chunk async for chunk in whole.chunks()] == [b"payload"]
     for reader in (unread, unread, whole, whole):
         await reader.aclose()
     assert await read(long_term, name) == b"payload"
@@ -362,12 +362,12 @@ async def test_a_reader_that_is_closed_half_way_does_not_come_to_an_end(long_ter
     await store(long_term, name, payload)
     reader = await long_term.open(name)
     assert reader is not None
-    pieces, got = reader.pieces(), b""
+    chunks, got = reader.chunks(), b""
     try:
-        got += await anext(pieces)
+        got += await anext(chunks)
         await reader.aclose()
-        async for piece in pieces:
-            got += piece
+        async for chunk in chunks:
+            got += chunk
     except (InvalidRequestError, UnavailableError):
         assert len(got) < len(payload)
     else:

@@ -25,6 +25,6 @@ async def read(blobs: LongTermBackend, name: str, range: ByteRange | None = None
     if reader is None:
         return None
     try:
-        return b"".join([piece async for piece in reader.pieces()])
+        return b"".join([chunk async for chunk in reader.chunks()])
     finally:
         await reader.aclose()

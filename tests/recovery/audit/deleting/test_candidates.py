@@ -16,7 +16,7 @@ from recovery.audit.deleting.candidates import Candidate, DeletionBatch, Fate
 from recovery.audit.deleting.journal import Copy, JournalEntry
 from recovery.audit.deleting.quarantine import Quarantine, Return, restore
 from recovery.audit.finding import Finding
-from recovery.audit.verdicts import FindingClass
+from recovery.audit.finding_classes import FindingClass
 from tests.given.audit_grounds import OLD_NS, AuditGround, SimulatedGround, ground_of
 from tests.given.findings import finding
 from tests.given.planted_world import Planted, plant

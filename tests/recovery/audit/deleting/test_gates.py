@@ -11,8 +11,8 @@ from recovery.audit.deleting.gates import NEVER, NUMBER_MAX, DeletionOptions, ch
 from recovery.audit.deleting.quarantine import check_label
 from recovery.audit.evidence import Evidence
 from recovery.audit.finding import DAY_S
+from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Inventory
-from recovery.audit.verdicts import FINDINGS, FindingClass
 from tests.given.findings import MANIFEST, NOW_NS
 
 INPUTS = {"bucket": "blobs", "table": "p/i/objects", "changelog": "p/i/changelog"}

@@ -14,9 +14,9 @@ from typing import cast
 import pytest
 
 from recovery.audit.finding import Finding, Summary
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.inventory import candidates
 from recovery.audit.inventory.candidates import Suspect, SuspectRow, judge
-from recovery.audit.verdicts import FindingClass
 from tests.given.audit_grounds import SimulatedGround, embedded_ground
 from tests.given.planted_world import CUTOFF, Planted, plant
 from tiered.protocol.backends import HighVolumeBackend, Redirect, RedirectColumns, TellsColumns

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from recovery.audit.finding import Summary
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.inventory import engine
 from recovery.audit.inventory.engine import JoinedCounts
 from recovery.audit.inventory.lines import CANDIDATE, LineCount
-from recovery.audit.verdicts import FindingClass
 
 
 def candidate(**facts: Any) -> dict[str, Any]:

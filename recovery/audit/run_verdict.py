@@ -10,8 +10,8 @@
 No sentence claims anything of what was not looked at: payloads that nobody read (`looked`), names outside of the run's
 scope (`scoped`), and the rest (`unseen`).
 
-No I/O. Names are shown through `visible`. So whatever an object is called, its name cannot control a terminal or change
-the direction of a line.
+No I/O. Names go through `escape_controls`. So whatever an object is called, its name cannot control a terminal
+or change the direction of a line.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from recovery.audit.finding_classes import FINDINGS, LOSSES, FindingClass
 from recovery.audit.manifest import Manifest, ManifestTally
-from recovery.audit.verdicts import FINDINGS, LOSSES, FindingClass
-from recovery.last_audit import moment as moment  # noqa: PLC0414 - the audit has it from here
-from recovery.visible import visible as visible  # noqa: PLC0414 - the audit has it from here
+from recovery.display import count, elapsed, escape_controls, moment, size, span
 
 GIB = 1024**3
 PRICE_DEFAULT = 0.020
@@ -64,7 +63,7 @@ def _verdict(manifest: Manifest, price_per_gib_month: float) -> tuple[AuditLevel
         found = f" It has {count(manifest.findings, 'finding')}, which may be wrong." if manifest.findings else ""
         if losses(manifest):
             found = f" It found {_losses_named(manifest)}: data loss, if the evidence holds."
-        return AuditLevel.INCOMPLETE, f"Incomplete: {_ended(_short(visible(reasons(manifest)[0])))}{found}"
+        return AuditLevel.INCOMPLETE, f"Incomplete: {_ended(_short(escape_controls(reasons(manifest)[0])))}{found}"
     if losses(manifest):
         return AuditLevel.LOSS, f"DATA LOSS: {' and '.join(_losses(manifest))}."
     if lost.number:
@@ -173,7 +172,7 @@ def sourced(manifest: Manifest) -> str:
     age_s = max(0.0, (manifest.cutoff.as_of_ns - feed.frontier_ns) / 1e9)
     return (
         f"The references came from the change feed (generation {feed.generation}), which was complete up to {moment(feed.frontier_ns)},"
-        f" {duration(age_s)} before the audit began; besides, {count(manifest.looked_up, 'row')} {_were(manifest.looked_up)} read."
+        f" {elapsed(age_s)} before the audit began; besides, {count(manifest.looked_up, 'row')} {_were(manifest.looked_up)} read."
     )
 
 
@@ -202,14 +201,14 @@ def looked(manifest: Manifest) -> str:
 
 def scoped(manifest: Manifest) -> str:
     """Returns, with a space before it, that only a part of the store was looked at. Empty: all of it was."""
-    return f" Only names that begin with {visible(manifest.scope)} were looked at." if manifest.scope else ""
+    return f" Only names that begin with {escape_controls(manifest.scope)} were looked at." if manifest.scope else ""
 
 
 def unseen(manifest: Manifest) -> Sequence[str]:
     """Returns what this run says nothing about, each in one sentence."""
     found = []
     if manifest.scope:
-        found.append(f"Names that do not begin with {visible(manifest.scope)}.")
+        found.append(f"Names that do not begin with {escape_controls(manifest.scope)}.")
     if manifest.verify is None:
         found.append("Payloads: none was read. A blob whose bytes were changed on the disk counts as referenced.")
     elif manifest.verify.share < 1:
@@ -272,21 +271,6 @@ def shown_kinds(manifest: Manifest) -> Sequence[FindingClass]:
 # --- figures -------------------------------------------------------------------------------------
 
 
-def count(number: int, noun: str) -> str:
-    """Returns a count with its noun: 1 blob; 1,234 blobs."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def size(size_bytes: int) -> str:
-    """Returns a size in IEC units with about three digits: 512 B; 1.5 KiB; 20 MiB; 1,234 PiB."""
-    if size_bytes < 1024:
-        return f"{size_bytes} B"
-    value = float(size_bytes)
-    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        value /= 1024
-        if value < 999.5 or unit == "PiB":
-            break
-    return f"{value:,.0f} {unit}" if value >= 99.95 else f"{value:.1f} {unit}"
 
 
 def money(size_bytes: int, price_per_gib_month: float) -> str:
@@ -307,25 +291,6 @@ def cost(size_bytes: int, price_per_gib_month: float) -> str:
     return f"{told} a month" if told.startswith("less") else f"about {told} a month"
 
 
-def duration(seconds: float) -> str:
-    """Returns a time that was measured: 0.4 s; 12 s; 3 min 20 s; 4 h 05 min; 2 d 3 h."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
-
-
-def span(seconds: float) -> str:
-    """Returns a length of time that somebody chose: 24 h; 1 h 30 min; 30 s."""
-    if seconds >= 3600 and seconds % 3600 == 0:
-        return f"{seconds / 3600:g} h"
-    return f"{seconds:g} s" if seconds < 60 else duration(seconds)
 
 
 def sentence(text: str) -> str:
@@ -333,7 +298,7 @@ def sentence(text: str) -> str:
 
     It begins with a capital, ends with a full stop and has no control characters.
     """
-    return _ended(visible(text[:1].upper() + text[1:]))
+    return _ended(escape_controls(text[:1].upper() + text[1:]))
 
 
 def _short(text: str) -> str:

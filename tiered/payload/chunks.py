@@ -1,6 +1,6 @@
-"""What every payload becomes: pieces of bytes, one at a time.
+"""What every payload becomes: chunks of bytes, one at a time.
 
-Small pieces that come soon after one another are joined, and large ones are cut.
+Small chunks that come soon after one another are joined, and large ones are cut.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from tiered.stored import ProgressCount
 
 T = TypeVar("T")
 
-Piece = bytes | memoryview
+Chunk = bytes | memoryview
 
 END = object()
 """Stands for the end of the payload."""
 
 
-class Pieces(ABC):
-    """The pieces of one payload, none of them empty. Call `aclose` if you stop before the end.
+class Chunks(ABC):
+    """The chunks of one payload, none of them empty. Call `aclose` if you stop before the end.
 
-    `size`: length of the whole payload in bytes, if it is known; look at it after the first piece. Then exactly that
+    `size`: length of the whole payload in bytes, if it is known; look at it after the first chunk. Then exactly that
     many bytes come, or an error. None: only reading it to its end tells. `path`: of the file, if the payload was given
     as a path. `waits`: reading it may wait for somebody else, and a put lends its slot meanwhile. `may_hold_scopes`: it
     may have a cancel scope of its own open before it is read, or after. `patience`: bounds
@@ -41,19 +41,19 @@ class Pieces(ABC):
     def __init__(self, piece_bytes: int, enough: int | None = None) -> None:
         half = max(1, piece_bytes // 2)
         self._joined = ChunkBuffer(piece_bytes, half if enough is None else min(enough, half))
-        self._piece_bytes = piece_bytes
+        self._chunk_bytes = piece_bytes
         self._ended = False
         self._progress: ProgressCount | None = None
         self._declared: int | None = None
 
     def report_to(self, progress: ProgressCount | None, declared: int | None) -> None:
-        """Tells of each piece, which may wait. `declared`: how many bytes the caller said there are."""
+        """Tells of each chunk, which may wait. `declared`: how many bytes the caller said there are."""
         self._progress, self._declared, self.waits = progress, declared, True
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Piece:
+    async def __anext__(self) -> Chunk:
         while not self._joined.ready:
             if self._ended:
                 raise StopAsyncIteration
@@ -68,10 +68,10 @@ class Pieces(ABC):
             if self._ended:
                 self._joined.flush()
                 await self._close()
-        piece = self._joined.ready.popleft()
+        chunk = self._joined.ready.popleft()
         if self._progress is not None:
-            await self._progress.add(len(piece), self.size if self._declared is None else self._declared)
-        return piece
+            await self._progress.add(len(chunk), self.size if self._declared is None else self._declared)
+        return chunk
 
     async def aclose(self) -> None:
         """Gives up what is unread. Safe to repeat."""
@@ -81,7 +81,7 @@ class Pieces(ABC):
     def take_whole(self, bytes_max: int) -> bytes | None:
         """Returns the whole payload, so that nothing is left, if it is in memory and none of it was read yet.
 
-        None: it is not, or it has more than `bytes_max` bytes, or each piece of it must be reported. Read it then.
+        None: it is not, or it has more than `bytes_max` bytes, or each chunk of it must be reported. Read it then.
         """
         return None
 
@@ -109,7 +109,7 @@ async def close_generator(source: object) -> None:
                 raise others from None
 
 
-async def split_head(source: Pieces, limit: int) -> tuple[list[Piece], int, Pieces | None]:
+async def split_head(source: Chunks, limit: int) -> tuple[list[Chunk], int, Chunks | None]:
     """Reads until more than `limit` bytes are in hand, or until the payload ends. Returns (head, bytes in it, rest).
 
     `rest` is None if the payload has ended. Otherwise it is `source`, which the caller reads on or closes.
@@ -117,34 +117,34 @@ async def split_head(source: Pieces, limit: int) -> tuple[list[Piece], int, Piec
     whole = source.take_whole(limit)
     if whole is not None:  # most small payloads: they need no loop
         return [whole], len(whole), None
-    head: list[Piece] = []
+    head: list[Chunk] = []
     total = 0
-    async for piece in source:
-        head.append(piece)
-        total += len(piece)
+    async for chunk in source:
+        head.append(chunk)
+        total += len(chunk)
         if total > limit:
             return head, total, source
     return head, total, None
 
 
 class ChunkBuffer:
-    """Collects what was read, and gives it out in pieces of at most `size` bytes, none of them empty.
+    """Collects what was read, and gives it out in chunks of at most `size` bytes, none of them empty.
 
-    Small pieces are joined, so that one byte does not cost as much as a whole piece. A piece of at least `enough` bytes
+    Small chunks are joined, so that one byte does not cost as much as a whole chunk. A chunk of at least `enough` bytes
     (at most half of `size`) does not wait for the next one.
     """
 
     def __init__(self, size: int, enough: int) -> None:
-        self.ready: deque[Piece] = deque()
+        self.ready: deque[Chunk] = deque()
         self._size = size
         self._enough = enough
         self._held = bytearray()
 
-    def add(self, piece: object) -> None:
+    def add(self, chunk: object) -> None:
         """Adds what was read. `InvalidRequestError`: it is not bytes."""
-        # The caller may refill a buffer while we hold the piece, so it is copied. bytes cannot change and are not
+        # The caller may refill a buffer while we hold the chunk, so it is copied. bytes cannot change and are not
         # copied.
-        whole = piece if isinstance(piece, bytes) else _bytes(piece)
+        whole = chunk if isinstance(chunk, bytes) else _bytes(chunk)
         if len(whole) < self._enough:
             self._held += whole
             if len(self._held) >= self._enough:
@@ -162,13 +162,13 @@ class ChunkBuffer:
             self._held.clear()
 
 
-def _bytes(piece: object) -> bytes:
-    if not isinstance(piece, (bytearray, memoryview)):
-        raise InvalidRequestError(f"a piece of the payload has type {type_name(piece)}: yield bytes")
+def _bytes(chunk: object) -> bytes:
+    if not isinstance(chunk, (bytearray, memoryview)):
+        raise InvalidRequestError(f"a chunk of the payload has type {type_name(chunk)}: yield bytes")
     try:
-        return bytes(piece)
+        return bytes(chunk)
     except ValueError as error:
-        raise InvalidRequestError(f"a piece of the payload cannot be read ({error}): yield bytes") from None
+        raise InvalidRequestError(f"a chunk of the payload cannot be read ({error}): yield bytes") from None
 
 
 def type_name(value: object) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.audit import words
+from recovery import display
+from recovery.audit import run_verdict
+from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff, Failure, Manifest, ManifestTally
-from recovery.audit.verdicts import FindingClass
-from recovery.audit.words import GIB, AuditLevel
+from recovery.audit.run_verdict import GIB, AuditLevel
 
 PRICE = 0.02
 UNREAD = "No payload was read (--verify reads them)."
@@ -103,7 +104,7 @@ def counted(number: int, gib: float = 0) -> ManifestTally:
     ),
 ])  # fmt: skip
 def test_verdict_says_what_weighs_most(manifest: Manifest, level: AuditLevel, sentence: str) -> None:
-    assert words.verdict(manifest, PRICE) == words.RunVerdict(level, sentence)
+    assert run_verdict.verdict(manifest, PRICE) == run_verdict.RunVerdict(level, sentence)
 
 
 @pytest.mark.parametrize(("manifest", "meaning"), [
@@ -126,40 +127,40 @@ def test_verdict_says_what_weighs_most(manifest: Manifest, level: AuditLevel, se
     (ended({FindingClass.DANGLING: counted(2)}, complete=False), "Nothing may be deleted on the word of this run."),
 ])  # fmt: skip
 def test_what_a_verdict_means_is_said(manifest: Manifest, meaning: str) -> None:
-    assert meaning in words.consequence(manifest, PRICE)
+    assert meaning in run_verdict.consequence(manifest, PRICE)
 
 
 @pytest.mark.parametrize("kind", [None, *FindingClass])
 def test_nothing_is_claimed_of_payloads_that_nobody_read_and_of_names_nobody_looked_at(kind: FindingClass | None) -> None:
     manifest = ended({} if kind is None else {kind: counted(1)}, scope="media/")
-    told = f"{words.verdict(manifest, PRICE).sentence} {words.consequence(manifest, PRICE)}"
+    told = f"{run_verdict.verdict(manifest, PRICE).sentence} {run_verdict.consequence(manifest, PRICE)}"
     assert "No payload was read" in told and "Only names that begin with media/ were looked at." in told
     for claim in ("no data loss", "nothing is wrong", "No data is lost", "all is well"):
         assert claim.lower() not in told.lower()
-    unseen = " ".join(words.unseen(manifest))
+    unseen = " ".join(run_verdict.unseen(manifest))
     assert "media/" in unseen and "Payloads: none was read" in unseen
-    assert "Upload sessions" in " ".join(words.unseen(ended(inputs={"bucket": "b"})))
-    assert "outside of the share of 0.1" in " ".join(words.unseen(ended(verify={"share": 0.1})))
+    assert "Upload sessions" in " ".join(run_verdict.unseen(ended(inputs={"bucket": "b"})))
+    assert "outside of the share of 0.1" in " ".join(run_verdict.unseen(ended(verify={"share": 0.1})))
 
 
 def test_a_verdict_repeats_so_much_of_an_error_as_can_be_read_and_nothing_that_steers() -> None:
-    sentence = words.verdict(ended(complete=False, doubts=("\x1b[2J" + "x" * 5000,)), PRICE).sentence
+    sentence = run_verdict.verdict(ended(complete=False, doubts=("\x1b[2J" + "x" * 5000,)), PRICE).sentence
     assert len(sentence) < 300 and sentence.endswith("x…") and "\\u001b[2J" in sentence and "\x1b" not in sentence
 
 
 def test_ranges_that_are_missing_say_why() -> None:
     ranges = tuple(Bounds(start=start, end=None) for start in ("", "a", "b"))
     manifest = ended(ranges=ranges, names_by_range=(1, None, None), failures=(Failure(range=2, error="forbidden"),), complete=False)
-    assert words.missing(manifest) == [(1, "not reached"), (2, "forbidden")] and words.audited(manifest) == 1
-    assert words.reasons(manifest) == ("1 of 3 ranges were audited",)
+    assert run_verdict.missing(manifest) == [(1, "not reached"), (2, "forbidden")] and run_verdict.audited(manifest) == 1
+    assert run_verdict.reasons(manifest) == ("1 of 3 ranges were audited",)
 
 
 def test_totals_add_up_and_classes_come_worst_first() -> None:
     manifest = ended({FindingClass.REFERENCED: counted(9), FindingClass.FOREIGN: counted(1), FindingClass.ORPHAN: counted(2, 1),
     FindingClass.LEGACY_ORPHAN: counted(3, 2),
                       FindingClass.DANGLING: counted(1), FindingClass.TOO_YOUNG: counted(0)})  # fmt: skip
-    assert words.total(manifest, words.ORPHANS) == counted(5, 3)
-    assert words.shown_kinds(manifest) == [
+    assert run_verdict.total(manifest, run_verdict.ORPHANS) == counted(5, 3)
+    assert run_verdict.shown_kinds(manifest) == [
         FindingClass.DANGLING,
         FindingClass.ORPHAN,
         FindingClass.LEGACY_ORPHAN,
@@ -169,16 +170,17 @@ def test_totals_add_up_and_classes_come_worst_first() -> None:
 
 
 @pytest.mark.parametrize(("told", "expected"), [
-    (words.size(0), "0 B"), (words.size(1023), "1023 B"), (words.size(1536), "1.5 KiB"), (words.size(1024**2 - 1), "1.0 MiB"),
-    (words.size(5000 * 1024**5), "5,000 PiB"), (words.money(0, PRICE), "$0"), (words.money(1, PRICE), "less than $0.01"),
-    (words.money(GIB * 50, PRICE), "$1.00"), (words.money(GIB * 10**6, PRICE), "$20,000"),
-    (words.cost(GIB * 50, PRICE), "about $1.00 a month"),
-    (words.cost(GIB, 0.0), "at no cost"), (words.duration(0.42), "0.4 s"), (words.duration(59.9), "1 min 00 s"),
-    (words.duration(3600), "1 h 00 min"), (words.duration(51 * 3600), "2 d 3 h"), (words.span(86_400), "24 h"),
-    (words.span(5400), "1 h 30 min"),
-    (words.moment(0), "1970-01-01 00:00:00 UTC"), (words.moment(10**30), "beyond any calendar"), (words.count(1, "blob"), "1 blob"),
-    (words.count(0, "blob"), "0 blobs"), (words.count(1234, "blob"), "1,234 blobs"), (words.visible("a\u202eb\n"), "a\\u202eb\\u000a"),
-    (words.visible("長い名前"), "長い名前"), (words.sentence("it broke"), "It broke."), (words.sentence(""), "."),
+    (display.size(0), "0 B"), (display.size(1023), "1023 B"), (display.size(1536), "1.5 KiB"), (display.size(1024**2 - 1), "1.0 MiB"),
+    (display.size(5000 * 1024**5), "5,000 PiB"), (run_verdict.money(0, PRICE), "$0"), (run_verdict.money(1, PRICE), "less than $0.01"),
+    (run_verdict.money(GIB * 50, PRICE), "$1.00"), (run_verdict.money(GIB * 10**6, PRICE), "$20,000"),
+    (run_verdict.cost(GIB * 50, PRICE), "about $1.00 a month"),
+    (run_verdict.cost(GIB, 0.0), "at no cost"), (display.elapsed(0.42), "0.4 s"), (display.elapsed(59.9), "1 min 00 s"),
+    (display.elapsed(3600), "1 h 00 min"), (display.elapsed(51 * 3600), "2 d 3 h"), (display.span(86_400), "24 h"),
+    (display.span(5400), "1 h 30 min"),
+    (display.moment(0), "1970-01-01 00:00:00 UTC"), (display.moment(10**30), "beyond any calendar"), (display.count(1, "blob"), "1 blob"),
+    (display.count(0, "blob"), "0 blobs"), (display.count(1234, "blob"), "1,234 blobs"),
+    (display.escape_controls("a\u202eb\n"), "a\\u202eb\\u000a"),
+    (display.escape_controls("長い名前"), "長い名前"), (run_verdict.sentence("it broke"), "It broke."), (run_verdict.sentence(""), "."),
 ])  # fmt: skip
 def test_figures_read_well(told: str, expected: str) -> None:
     assert told == expected
@@ -186,7 +188,7 @@ def test_figures_read_well(told: str, expected: str) -> None:
 
 def test_a_run_of_an_inventory_report_claims_nothing_of_what_was_deleted_since() -> None:
     manifest = ended(inventory={"report": "r", "snapshot_ns": 0, "records": 3, "export": "e"})
-    assert "was in the bucket at 1970-01-01 00:00:00 UTC, or is there now" in words.consequence(manifest, PRICE)
-    assert THERE not in words.consequence(manifest, PRICE)
-    told = words.unseen(manifest)
+    assert "was in the bucket at 1970-01-01 00:00:00 UTC, or is there now" in run_verdict.consequence(manifest, PRICE)
+    assert THERE not in run_verdict.consequence(manifest, PRICE)
+    told = run_verdict.unseen(manifest)
     assert any("whether they are still there" in each for each in told) and any("after the export" in each for each in told)

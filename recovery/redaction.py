@@ -14,7 +14,7 @@ HIDDEN = "…"
 _MAY_BE_A_NAME = re.compile(r"(\S*objects(?:/|%2[fF])|cannot be read: )(.*)", re.DOTALL)
 
 
-def without_names(text: str, names: Iterable[str | None] = ()) -> str:
+def redact_names(text: str, names: Iterable[str | None] = ()) -> str:
     """Returns the text without the names of objects. `names`: those that may be in it."""
     for name in sorted({name for name in names if name}, key=len, reverse=True):
         text = text.replace(name, HIDDEN)

@@ -32,8 +32,8 @@ from typing import NamedTuple
 
 from changelog.base.errors import CorruptRecordError
 from changelog.change import ChangeId
+from tiered.embedded.blob_files import is_of_this_process, lock, open_blob, read_footer_at
 from tiered.embedded.file import DIRECTORY_SUFFIX, components_of, decode_name, encode_name, is_component
-from tiered.embedded.tree import is_of_this_process, lock, open_blob, read_footer_at
 from tiered.metadata import NS_PER_S
 from tiered.protocol.backends import AbandonedUpload, BlobInfo, BlobPage, ListedBlob, Oddity, UploadPage
 from tiered.protocol.row_keys import printable

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from recovery.dangling import LostReads
+from recovery.display import count
 from recovery.statistics.persisted import RECOVERY
 from recovery.statistics.verdict import SourceState
 from recovery.status.feed import FeedState, FeedStatus
@@ -32,7 +33,7 @@ def _lost(status: Status) -> str:
     """Returns what is known to be lost, in a sentence and a space. Empty: nothing is known to be."""
     found = []
     if status.losses:
-        lost = _count(sum(audit.lost for audit in status.losses), "object", "objects")
+        lost = count(sum(audit.lost for audit in status.losses), "object", "objects")
         found.append(f"an audit found {lost} whose blob is gone or cannot be read")
     if status.lost_reads is not None and status.lost_reads.is_loss:
         found.append(f"readers found {_lost_reads(status.lost_reads)} whose blob is gone")
@@ -42,7 +43,7 @@ def _lost(status: Status) -> str:
 def _lost_reads(lost: LostReads) -> str:
     if not lost.objects:
         return "objects"
-    return f"{_count(len(lost.objects), 'object', 'objects')}{', and more,' if lost.more else ''}"
+    return f"{count(len(lost.objects), 'object', 'objects')}{', and more,' if lost.more else ''}"
 
 
 def away_sentence(status: Status) -> str:
@@ -107,7 +108,7 @@ def _pace(status: Status) -> str:
     found, due = status.verdict or UNKNOWN, status.entries.due
     if status.nobody_works:
         least = "" if status.entries.complete else "at least "
-        return f"Nobody works on {least}{_count(due, 'entry that waits', 'entries that wait')} for recovery: no daemon lives."
+        return f"Nobody works on {least}{count(due, 'entry that waits', 'entries that wait')} for recovery: no daemon lives."
     match found.kind:
         case SourceState.HEALTHY:
             return "Recovery keeps up."
@@ -209,7 +210,3 @@ ADVICE: tuple[tuple[str, str], ...] = (
 def advice(error: str) -> str:
     """Returns what to do about a stuck entry with this error."""
     return next((what for pattern, what in ADVICE if re.search(pattern, error)), MEND)
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"

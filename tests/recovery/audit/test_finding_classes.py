@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from recovery.audit.verdicts import (
+from recovery.audit.finding_classes import (
     DOUBTS,
     FINDINGS,
     LOSSES,

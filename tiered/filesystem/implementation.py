@@ -47,7 +47,7 @@ from tiered.stored import Folder, ListEntry, ObjectHead
 from tiered.sync.loop import LoopThread
 from tiered.sync.storage import Opening, Payload, SyncTieredStorage
 from tiered.sync.stored import SyncStoredObject
-from tiered.text import shown
+from tiered.text import quoted
 
 Info = dict[str, Any]
 
@@ -75,7 +75,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
     ) -> None:
         super().__init__(settings=settings, storage=storage, **options)
         if not isinstance(storage, SyncTieredStorage | None):
-            raise ConfigurationError(f"storage is what tiered.sync.open_storage gives, not {shown(storage)}")
+            raise ConfigurationError(f"storage is what tiered.sync.open_storage gives, not {quoted(storage)}")
         self._settings = settings
         self._given = storage
 
@@ -105,7 +105,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
             return [cls._strip_protocol(each) for each in path]
         text = stringify_path(path)
         if not isinstance(text, str):
-            raise InvalidRequestError(f"a path of tiered:// is text, not {shown(path)}")
+            raise InvalidRequestError(f"a path of tiered:// is text, not {quoted(path)}")
         return text.removeprefix("tiered://").removeprefix("tiered:").strip("/")
 
     def _object(self, path: str) -> ObjectId | None:
@@ -235,7 +235,7 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
     ) -> Any:
         """Opens a file, as fsspec does. What is written as text or compressed keeps the rules of `TieredFile`, too."""
         if not isinstance(mode, str):
-            raise InvalidRequestError(f"mode is text such as 'rb', not {shown(mode)}")
+            raise InvalidRequestError(f"mode is text such as 'rb', not {quoted(mode)}")
         if "r" in mode or ("b" in mode and compression is None):
             return super().open(path, mode, block_size, cache_options, compression, **options)
         text: Info | None = None
@@ -301,9 +301,9 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
             return
         with self._stored(path) as stored, (_whole(lpath) if outfile is None else nullcontext(outfile)) as file:
             callback.set_size(stored.size)
-            for piece in stored:
-                file.write(piece)
-                callback.relative_update(len(piece))
+            for chunk in stored:
+                file.write(chunk)
+                callback.relative_update(len(chunk))
 
     def copy(
         self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, on_error: str | None = None, **options: Any
@@ -401,7 +401,7 @@ def _settings(given: str | os.PathLike[str] | Mapping[str, Any] | Settings | Non
     if given is None and (given := os.environ.get(ENV_CONFIG)) is None:
         raise ConfigurationError(f"tiered:// needs settings: pass storage_options={{'settings': 'tiered.yaml'}}, or set {ENV_CONFIG}")
     if not isinstance(given, str | os.PathLike):
-        raise ConfigurationError(f"settings is the path of a YAML file, a mapping or Settings, not {shown(given)}")
+        raise ConfigurationError(f"settings is the path of a YAML file, a mapping or Settings, not {quoted(given)}")
     return load_settings(Path(given))
 
 

@@ -228,10 +228,10 @@ class BlobFile:
         return self._crcs[at : at + BLOCK_CRC_BYTES]
 
     def _read(self, start: int, size: int) -> bytes:
-        piece = os.pread(self._file.fileno(), size, start)
-        if len(piece) < size:
+        chunk = os.pread(self._file.fileno(), size, start)
+        if len(chunk) < size:
             raise CorruptRecordError("it was cut short while it was read")
-        return piece
+        return chunk
 
     def close(self) -> None:
         with self._lock:

@@ -5,12 +5,12 @@
                               `- part 000017-1   [m, z)   is missing
 
 A range begins as one part. A part that takes too long ends early: its file says how far it came, and how its rest is to
-be cut. Each piece of the rest is a part of its own, which may end early, too. So the files alone tell which parts there
-are, in one order, whoever reads them.
+be cut. Each partition of the rest is a part of its own, which may end early, too. So the files alone tell which parts
+there are, in one order, whoever reads them.
 
 A file counts only if it says the same bounds as the part that it is named after. So a part that was audited twice, and
-ended at two places, leaves no gap and no overlap: the pieces of the rest that was replaced do not fit any more, and are
-audited again.
+ended at two places, leaves no gap and no overlap: the partitions of the rest that was replaced do not fit any more, and
+are audited again.
 
 No I/O.
 """
@@ -46,7 +46,7 @@ class Partition:
         """The name of the part in file names and footers, such as 000017 or 000017-1-0."""
         return "-".join([f"{self.range:06d}", *map(str, self.place)])
 
-    def pieces_of_rest(self, rest: Sequence[str]) -> tuple[Partition, ...]:
+    def partitions_of_rest(self, rest: Sequence[str]) -> tuple[Partition, ...]:
         """Returns the parts of the rest. `rest`: the names where they begin, in order."""
         return tuple(
             Partition(self.range, Bounds(start=start, end=end), (*self.place, place))
@@ -59,9 +59,9 @@ class Partition:
 class Header:
     """What the footer of a file says of it.
 
-    `bounds`: of the part. `rest`: where the pieces of its rest begin; empty if it was audited to its end. `rows`: how
-    many findings it holds. `length`: how many bytes lie before the footer. `sha256`: the checksum of those bytes and of
-    what the footer says.
+    `bounds`: of the part. `rest`: where the partitions of its rest begin; empty if it was audited to its end. `rows`:
+    how many findings it holds. `length`: how many bytes lie before the footer. `sha256`: the checksum of those bytes
+    and of what the footer says.
     """
 
     key: str
@@ -77,9 +77,9 @@ class Header:
         """The names that were audited."""
         return Bounds(start=self.bounds.start, end=self.rest[0]) if self.rest else self.bounds
 
-    def fits(self, piece: Partition) -> bool:
+    def fits(self, partition: Partition) -> bool:
         """Tells whether this is the file of that part."""
-        return self.key == piece.key and self.bounds == piece.bounds and is_cut(self.bounds, self.rest)
+        return self.key == partition.key and self.bounds == partition.bounds and is_cut(self.bounds, self.rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +97,13 @@ def tiled(ranges: Sequence[Bounds], headers: Mapping[str, Header]) -> Tiling:
     """Returns how these files cover these ranges. `headers`: by key."""
     done: list[tuple[Partition, Header]] = []
     missing: list[Partition] = []
-    for piece in _walk([Partition(number, bounds) for number, bounds in enumerate(ranges)], headers):
-        header = headers.get(piece.key)
-        if header is not None and header.fits(piece):
-            done.append((piece, header))
+    for partition in _walk([Partition(number, bounds) for number, bounds in enumerate(ranges)], headers):
+        header = headers.get(partition.key)
+        if header is not None and header.fits(partition):
+            done.append((partition, header))
         else:
-            missing.append(piece)
-    known = {piece.key for piece, _ in done} | {piece.key for piece in missing}
+            missing.append(partition)
+    known = {partition.key for partition, _ in done} | {partition.key for partition in missing}
     return Tiling(tuple(done), tuple(missing), tuple(key for key in sorted(headers) if key not in known))
 
 
@@ -119,12 +119,12 @@ def is_key(text: str) -> bool:
     return match is not None and text == "-".join([f"{int(match[1]):06d}", *(str(int(each)) for each in match[2].split("-")[1:])])
 
 
-def _walk(pieces: Sequence[Partition], headers: Mapping[str, Header]) -> Iterator[Partition]:
+def _walk(partitions: Sequence[Partition], headers: Mapping[str, Header]) -> Iterator[Partition]:
     """Yields these parts and all parts of their rests, in the order of names."""
-    waiting = list(reversed(pieces))
+    waiting = list(reversed(partitions))
     while waiting:
-        piece = waiting.pop()
-        yield piece
-        header = headers.get(piece.key)
-        if header is not None and header.rest and header.fits(piece):
-            waiting += reversed(piece.pieces_of_rest(header.rest))
+        partition = waiting.pop()
+        yield partition
+        header = headers.get(partition.key)
+        if header is not None and header.rest and header.fits(partition):
+            waiting += reversed(partition.partitions_of_rest(header.rest))
