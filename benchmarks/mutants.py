@@ -209,7 +209,7 @@ def mutants(path: str, source: bytes) -> list[Mutant]:
     return breaks.found
 
 
-@dataclass
+@dataclass(eq=False)  # pytest puts its plugins into sets
 class Trace:
     """Which tests execute which lines, and how long each test takes: a plugin of pytest that one run fills in."""
 
@@ -301,7 +301,8 @@ def _in_child(arguments: Sequence[str], tree: Path, trace: Trace | None) -> int:
     sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
     if trace is None:
         return int(pytest.main([*OPTIONS, *arguments]))
-    pytest.main([*OPTIONS[1:], *arguments], plugins=[trace])
+    if (code := pytest.main([*OPTIONS[1:], *arguments], plugins=[trace])) not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        return int(code)
     (tree / "trace.json").write_text(trace.saved())
     return 0
 
