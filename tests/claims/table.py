@@ -560,7 +560,6 @@ CLAIMS = (
                     )
                 ),
                 "a blob",
-                "a change",
                 "a copy",
                 "a live tombstone",
                 "a row",
