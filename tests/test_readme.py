@@ -35,13 +35,16 @@ def block(page: str, language: str, number: int = 0) -> str:
     return found[number]
 
 
+def run(source: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", source], cwd=directory, capture_output=True, text=True, timeout=60, check=False)
+
+
 EXAMPLES = ((README, 0), (LIBRARY, 1), (LIBRARY, 2), (SYNC, 0), (FILE_SYSTEM, 0), (TESTING, 0))
 """The page of each, and its number there."""
 
 
 def test_the_librarys_ten_lines_run(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", block(README, "python")], cwd=tmp_path, capture_output=True, text=True, timeout=60,
-    check=False)
+    done = run(block(README, "python"), tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "b'...any size: bytes, a path, a file, an async iterator...'\n"
     assert done.stderr == ""
@@ -86,8 +89,7 @@ async def test_the_bulk_call_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_the_blocking_lines_run(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", block(SYNC, "python")], cwd=tmp_path, capture_output=True, text=True, timeout=60,
-    check=False)
+    done = run(block(SYNC, "python"), tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "{'text': 'hello'}\n", "")
 
 
