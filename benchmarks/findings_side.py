@@ -30,7 +30,7 @@ from recovery.audit.finding_classes import FindingClass
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff, Manifest
 from recovery.audit.plan import plan_audit
-from recovery.audit.sweep import audit_range
+from recovery.audit.sweeping.sweep import audit_range
 from recovery.audit.work import AuditOptions, Job, PartResult, carry_out, collect_less, job_of
 from tiered.open import open_backends
 from tiered.settings import Settings

@@ -57,11 +57,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "recovery/feed/writer": {"recovery/feed", "recovery/feed/sinks", "recovery/rate", "recovery/statistics"} | LOG | STORE,
     "recovery/status": {"recovery", "recovery/feed/writer", "recovery/statistics"} | LOG | STORE,
-    "recovery/audit": {"recovery", "recovery/feed", "recovery/feed/writer/checkpoint", "recovery/statistics"} | LOG | STORE,
+    "recovery/audit": {
+        "recovery", "recovery/audit/sweeping", "recovery/feed", "recovery/feed/writer/checkpoint", "recovery/statistics",
+    } | LOG | STORE,
+    "recovery/audit/sweeping": {"recovery", "recovery/audit", "recovery/feed", "recovery/feed/writer/checkpoint"} | LOG | STORE,
     "recovery/audit/deleting": {"recovery", "recovery/audit", "recovery/statistics"} | LOG | STORE,
-    "recovery/audit/inventory": {"recovery", "recovery/audit", "recovery/sources", "tiered/bigtable/cells",
-    "tiered/gcs/owners"} | LOG | STORE,
-    "recovery/sources": {"recovery/audit", "recovery/feed"} | LOG | STORE,
+    "recovery/audit/inventory": {
+        "recovery", "recovery/audit", "recovery/audit/sweeping", "recovery/sources", "tiered/bigtable/cells", "tiered/gcs/owners",
+    } | LOG | STORE,
+    "recovery/sources": {"recovery/audit", "recovery/audit/sweeping", "recovery/feed"} | LOG | STORE,
     "recovery/http": {"recovery", "recovery/audit/manifest", "recovery/feed", "recovery/feed/sinks", "recovery/status", "tiered/telemetry"}
     | LOG | STORE,
     "recovery/cli": {
@@ -69,7 +73,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "recovery/http", "recovery/sources", "recovery/statistics", "recovery/status", "tiered/provision", "tiered/telemetry",
     } | LOG | STORE,
     "recovery/cli/audit": {
-        "recovery", "recovery/audit", "recovery/audit/deleting", "recovery/audit/inventory", "recovery/cli/output", "recovery/cli/shared",
+        "recovery", "recovery/audit", "recovery/audit/deleting", "recovery/audit/inventory", "recovery/audit/sweeping",
+        "recovery/cli/output", "recovery/cli/shared",
     } | LOG | STORE,
 }  # fmt: skip
 """What each folder may import besides itself. A folder stands for its own modules, not for the folders in it."""

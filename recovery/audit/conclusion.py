@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import nlargest
 
-from recovery.audit.beside import UPLOADS
 from recovery.audit.finding import AGES, Summary, Tally
 from recovery.audit.finding_classes import DOUBTS, MEANING, FindingClass
 from recovery.audit.manifest import Failure, Manifest, ManifestTally, Prefix, index_not_whole
+from recovery.audit.sweeping.beside import UPLOADS
 
 _NAMED = (FindingClass.REFERENCED, FindingClass.DESTROYED)
 """Blobs of these kinds are named by a live tombstone."""

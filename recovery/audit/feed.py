@@ -33,12 +33,12 @@ from typing import Any, BinaryIO, Self, cast
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from changelog.base.runtime import Runtime
 from recovery import display
-from recovery.audit.beside import UPLOADS
 from recovery.audit.directory import DirectoryFiles
 from recovery.audit.evidence import evidence
 from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Manifest
+from recovery.audit.sweeping.beside import UPLOADS
 from recovery.feed.avro import ContainerReader, ContainerWriter, schema
 from recovery.feed.errors import FeedError
 from recovery.feed.files import is_left_out

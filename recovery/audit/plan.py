@@ -30,9 +30,9 @@ from recovery.audit.cuts import cut_names
 from recovery.audit.directory import DirectoryFiles
 from recovery.audit.manifest import OVERDUE_S, Bounds, Cutoff, FeedReferences, Inventory, Manifest
 from recovery.audit.names import usecase_of
-from recovery.audit.references import check_same as check_same_feed
-from recovery.audit.references import read_checkpoint, references_of
-from recovery.audit.sweep import SKEW_MAX_NS
+from recovery.audit.sweeping.references import check_same as check_same_feed
+from recovery.audit.sweeping.references import read_checkpoint, references_of
+from recovery.audit.sweeping.sweep import SKEW_MAX_NS
 from recovery.audit.work import FEED_AGE_MAX_S, GRACE_MIN_S, GRACE_S, AuditOptions, check_there
 from recovery.display import elapsed, escape_controls, span
 from recovery.feed.writer.checkpoint import store_of

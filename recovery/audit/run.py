@@ -62,11 +62,11 @@ from recovery.audit.plan import (
     inputs_of,
     plan_audit,
 )
-from recovery.audit.references import at_end
 from recovery.audit.report import names_max, render
 from recovery.audit.run_verdict import PRICE_DEFAULT
 from recovery.audit.since import check_since, earlier
 from recovery.audit.stuck import read_stuck
+from recovery.audit.sweeping.references import at_end
 from recovery.audit.work import CANARY, AuditOptions, AuditProgress, Engine, Job, PartResult, check_there, job_of, portable
 from recovery.last_audit import FEED, ROWS, LastAudit, note_audit
 from recovery.statistics.audit_source import AuditSource, Finished, estimate

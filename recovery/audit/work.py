@@ -28,7 +28,6 @@ import anyio
 
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
-from recovery.audit.beside import look_beside
 from recovery.audit.canary import Canary, check_backends, check_directory, check_variables
 from recovery.audit.cuts import cut_names
 from recovery.audit.finding import Summary
@@ -36,7 +35,8 @@ from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff, FeedReferences, Inventory, Manifest, Verify
 from recovery.audit.partitions import DEPTH_MAX, Partition
-from recovery.audit.sweep import audit_until
+from recovery.audit.sweeping.beside import look_beside
+from recovery.audit.sweeping.sweep import audit_until
 from tiered.open import DATABASE_NAME, Backends, open_backends
 from tiered.protocol.backends import SharesNames
 from tiered.protocol.concurrent import most_urgent

@@ -27,7 +27,7 @@ from changelog.change import Unreadable
 from recovery.audit.manifest import Bounds
 from recovery.audit.names import read_name, usecase_of
 from recovery.audit.plan import plan_audit, split
-from recovery.audit.verify import READ_BUDGET_S
+from recovery.audit.sweeping.verify import READ_BUDGET_S
 from recovery.audit.work import AuditOptions, check_there
 from recovery.sources.columns import BLOBS, CHANGES, OBJECTS, TOMBSTONES, Row, us_of, us_of_ms
 from recovery.sources.objects import read_objects

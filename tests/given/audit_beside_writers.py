@@ -31,8 +31,8 @@ from emulators.world.runtime import elapse, now_s, run_world
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.references import references_of
-from recovery.audit.sweep import audit_range
+from recovery.audit.sweeping.references import references_of
+from recovery.audit.sweeping.sweep import audit_range
 from tests.given.audit_grounds import DAY_NS, SetRuntime
 from tests.given.feed_index import STORE, keep_up, publish, rows_of
 from tiered.metadata import Metadata, TimeToLive

@@ -13,7 +13,7 @@ The audit of a range is reused as it is, on two backends that stand in front of 
 So a suspect is read in the order L C R, then log, blob, row, like every blob of a live audit, and the same tables of
 decisions judge it. Whatever the report or the export says, nobody is accused because of it.
 
-*Failure*: as in `recovery.audit.sweep`.
+*Failure*: as in `recovery.audit.sweeping.sweep`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
 from recovery.audit.finding import Summary
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.sweep import POINT_READS, POINTS_AT_ONCE, Sink, audit_range
-from recovery.audit.verify import READ_BUDGET_S
+from recovery.audit.sweeping.sweep import POINT_READS, POINTS_AT_ONCE, Sink, audit_range
+from recovery.audit.sweeping.verify import READ_BUDGET_S
 from tiered.protocol.backends import (
     BlobPage,
     CorruptRow,

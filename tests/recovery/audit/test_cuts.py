@@ -19,10 +19,10 @@ from recovery.audit.finding import Finding, Summary
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds
 from recovery.audit.partitions import Header, Partition, is_key, tiled
-from recovery.audit.sweep import audit_until
+from recovery.audit.sweeping.sweep import audit_until
 from tests.given.audit_grounds import SetRuntime
 from tests.given.planted_world import CUTOFF
-from tests.recovery.audit.test_merge import Blobs, MergedRows, MergedWorld, worlds
+from tests.recovery.audit.sweeping.test_merge import Blobs, MergedRows, MergedWorld, worlds
 from tiered.protocol.backends import BlobPage, HighVolumeBackend, LongTermBackend, Tiers
 
 ALL = Bounds(start="", end=None)

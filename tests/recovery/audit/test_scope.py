@@ -14,7 +14,7 @@ from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Bounds, Manifest, Verify
 from recovery.audit.plan import split
 from recovery.audit.run import run_audit
-from recovery.audit.sweep import audit_range
+from recovery.audit.sweeping.sweep import audit_range
 from recovery.audit.work import AuditOptions, Job, PartResult
 from recovery.last_audit import read_audits
 from tests.given.audit_grounds import SimulatedGround

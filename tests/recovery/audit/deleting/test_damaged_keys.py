@@ -20,7 +20,7 @@ from recovery.audit.finding_classes import FindingClass
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.run import run_audit
-from recovery.audit.sweep import audit_range
+from recovery.audit.sweeping.sweep import audit_range
 from recovery.audit.work import AuditOptions
 from tests.given.audit_grounds import BEGINS_NS, OLD_NS, AuditGround, embedded_ground, emulated_ground
 from tests.given.deleted_store import OBJECTS, ORPHANS, blobs, plant_orphans

@@ -9,10 +9,9 @@
 
 The index may be behind the rows. Still, the index and the changelog together are as new as the rows: where a feed is
 configured, the entry of a change stays in the changelog until the index has what the change did. So the audit reads the
-changelog first and the index after that, and reads the row of every object that an entry names
-(`recovery.audit.sweep`). This does not hold after a *gap*, when recovery has cleaned up without the feed, and in the
-first pass of a generation, when the index is not complete yet. In both cases the writer withholds progress, and such a
-feed is refused.
+changelog first and the index after that, and reads the row of every object that an entry names (`sweep.py`). This
+does not hold after a *gap*, when recovery has cleaned up without the feed, and in the first pass of a generation, when
+the index is not complete yet. In both cases the writer withholds progress, and such a feed is refused.
 
 *Failure*: `ConfigurationError`, one sentence with the fix, if the feed cannot be used. `CorruptRecordError` if the
 checkpoint cannot be read. `UnavailableError` if the changelog does not answer. This module only reads.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recovery.audit.merge import COMPARED_AT_ONCE, NameMerge
+from recovery.audit.sweeping.merge import COMPARED_AT_ONCE, NameMerge
 
 
 def merged(names: list[str], *pages: list[str]) -> tuple[list[str], list[str]]:

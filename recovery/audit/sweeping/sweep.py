@@ -8,7 +8,7 @@ It works in windows of some ten thousand names. In each window it reads in this 
     C  read the changelog      a change under way during L is in it, or has finished and is seen in R
     R  scan the rows           what was committed after L is seen here
 
-R may be the index of a change feed (`recovery.audit.references`). Then the row is read by its key wherever the index is
+R may be the index of a change feed (`references.py`). Then the row is read by its key wherever the index is
 not enough: if an entry names the object or the blob, if the blob was not listed, if it has a deadline (the index has
 none), or if the index does not name it. After that, all is as it is after a scan. If that would be many rows, or if
 nobody can tell what an entry names, the rows of the window are scanned all the same.
@@ -24,7 +24,7 @@ With `verify`, the blobs that live tombstones name are then read to their last b
 
 Memory holds one window of blobs, one page of rows (two, if most of them fit no blob) and the names of the log's entries
 that lie in the window, whatever the size of the range. Rows come in columns, most of them, and are compared with the
-names as two sorted lists are (`recovery.audit.merge`). What does not fit there is looked at one by one. Rows are
+names as two sorted lists are (`merge.py`). What does not fit there is looked at one by one. Rows are
 matched by the blob's *name*, so both readings of a name are tried. Rows that sort before the window are read by their
 keys (`names.rows_before`).
 
@@ -63,10 +63,10 @@ from recovery.audit.finding_classes import (
     classify_missing,
 )
 from recovery.audit.manifest import Bounds, Cutoff, FeedReferences, Verify
-from recovery.audit.merge import NameMerge
 from recovery.audit.names import ParsedName, after, is_of, is_plain, own_rows, read_name, rows_before, usecase_of
-from recovery.audit.references import FeedIndex, Reference
-from recovery.audit.verify import READ_BUDGET_S, Verifier, is_chosen
+from recovery.audit.sweeping.merge import NameMerge
+from recovery.audit.sweeping.references import FeedIndex, Reference
+from recovery.audit.sweeping.verify import READ_BUDGET_S, Verifier, is_chosen
 from tiered.metadata import NS_PER_MS, NS_PER_S
 from tiered.protocol.backends import (
     BlobHead,

@@ -29,7 +29,7 @@ from emulators.world.services import SimulatedRows
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.sweep import _Logged, _Suspect, _Sweep, _Window, audit_range
+from recovery.audit.sweeping.sweep import _Logged, _Suspect, _Sweep, _Window, audit_range
 from tests.given.audit_beside_writers import BusyScene, first_wrong
 from tests.given.audit_grounds import BEGINS_NS, OLD_NS, SimulatedGround
 from tests.given.virtual_time import simulated

@@ -26,7 +26,7 @@ from emulators.demo.writer import Orders
 from recovery.audit.finding import Finding, Summary
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.sweep import audit_range
+from recovery.audit.sweeping.sweep import audit_range
 from recovery.daemon import collect
 from recovery.loop import RecoveryLoop
 from tiered.open import Backends, open_backends

@@ -11,13 +11,13 @@ import pytest
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.gcs.server import GcsEmulator
-from recovery.audit.beside import look_beside
 from recovery.audit.conclusion import conclude
 from recovery.audit.finding import Finding, Summary, Tally
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.ledger import summary_from_json, summary_to_json
 from recovery.audit.manifest import Bounds, Cutoff, Manifest, ManifestTally
 from recovery.audit.run import run_audit
+from recovery.audit.sweeping.beside import look_beside
 from recovery.audit.work import AuditOptions
 from tests.given.audited_store import InThread, found, plant
 from tiered.errors import ConfigurationError

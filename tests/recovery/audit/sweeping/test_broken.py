@@ -18,8 +18,8 @@ from emulators.world.services import SimulatedRows
 from recovery.audit.finding import Finding, Summary, Tally
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds
-from recovery.audit.sweep import audit_range
-from recovery.audit.verify import READ_BUDGET_S
+from recovery.audit.sweeping.sweep import audit_range
+from recovery.audit.sweeping.verify import READ_BUDGET_S
 from tests.given.audit_grounds import DAY_NS, OLD_NS, AuditGround, EmbeddedGround, SetRuntime, SimulatedGround, embedded_ground
 from tests.given.planted_world import CUTOFF
 from tiered.errors import ConfigurationError, TieredError, UnavailableError

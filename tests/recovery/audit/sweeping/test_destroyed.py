@@ -12,8 +12,8 @@ import pytest
 from recovery.audit.finding import Finding, Summary
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Verify
-from recovery.audit.sweep import audit_range
-from recovery.audit.verify import TRIES, is_chosen
+from recovery.audit.sweeping.sweep import audit_range
+from recovery.audit.sweeping.verify import TRIES, is_chosen
 from tests.given.audit_grounds import DAY_NS, OLD_NS, AuditGround, EmbeddedGround, SimulatedGround, embedded_ground, emulated_ground
 from tests.given.planted_world import CUTOFF, PAST_NS
 from tiered.errors import CorruptRecordError, UnavailableError
