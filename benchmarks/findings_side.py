@@ -25,9 +25,9 @@ import pyarrow as pa
 from benchmarks.audit_side import GRACE_S
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.cluster import open_spark
+from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff, Manifest
 from recovery.audit.plan import plan_audit
 from recovery.audit.sweeping.sweep import audit_range

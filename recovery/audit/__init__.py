@@ -9,9 +9,8 @@
     work.py          what an engine receives and returns; local.py and cluster.py (Spark) are the engines; java.py
     spark_daemon.py  the daemon from which the workers of a local Spark are forked
     canary.py        one small task first, if workers are on other machines
-    directory.py, manifest.py, ledger.py, partitions.py     what a run leaves in its directory; arrow.py
-    evidence.py, examine.py                                 whether what was left there may be believed, and acted on
-    conclusion.py, report.py, run_verdict.py, show.py       what a person reads
+    manifest.py      what a run is, and what it found; files/: what else it leaves, and how that is believed
+    report.py, run_verdict.py, show.py       what a person reads
     feed.py          what changed from run to run, as a change feed
     since.py, stuck.py       what changed since an earlier run; entries that wait for an operator
     interrupts.py    SIGINT and SIGTERM; errors.py: the only error of its own

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
 from changelog.base.runtime import Runtime
-from recovery.audit.ledger import RunDirectory
+from recovery.audit.files.ledger import RunDirectory
 from tiered.open import Backends
 from tiered.settings import GCS_EMULATOR
 

@@ -203,7 +203,7 @@ def _carry_out_each(carry_out: CarryOut, job: Job, order: Sequence[int], attempt
 
 def _in_batches(tasks: Tasks, batches: Iterable[Any]) -> Iterator[Any]:
     """Does the tasks of batches with one column, their positions. The answers are batches with one column of text."""
-    from recovery.audit.arrow import line_batch
+    from recovery.audit.files.arrow import line_batch
 
     for line in tasks(position for batch in batches for position in batch.column(0).to_pylist()):
         yield line_batch("outcome", line)

@@ -33,10 +33,10 @@ from typing import Any, BinaryIO, Self, cast
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from changelog.base.runtime import Runtime
 from recovery import display
-from recovery.audit.directory import DirectoryFiles
-from recovery.audit.evidence import evidence
+from recovery.audit.files.directory import DirectoryFiles
+from recovery.audit.files.evidence import evidence
+from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FINDINGS, FindingClass
-from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Manifest
 from recovery.audit.sweeping.beside import UPLOADS
 from recovery.feed.avro import ContainerReader, ContainerWriter, schema

@@ -3,10 +3,10 @@
 It is written before the first range is read, with `ended_ns` null, and again at the end. What is fixed at the beginning
 (the cut-off, the ranges) never changes. So an interrupted run goes on with the ranges that are missing, and with the
 same cut-off. The manifest does not say which ranges are done while it runs: a range is done if and only if its file of
-findings is there (`recovery.audit.ledger`).
+findings is there (`recovery.audit.files.ledger`).
 
 `contradictions` says what in a manifest cannot be true. It needs nothing but the manifest. The files beside it are
-checked by `recovery.audit.evidence`.
+checked by `recovery.audit.files.evidence`.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from difflib import get_close_matches
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
 from recovery.audit.cuts import cut_names
-from recovery.audit.directory import DirectoryFiles
+from recovery.audit.files.directory import DirectoryFiles
 from recovery.audit.manifest import OVERDUE_S, Bounds, Cutoff, FeedReferences, Inventory, Manifest
 from recovery.audit.names import usecase_of
 from recovery.audit.sweeping.references import check_same as check_same_feed

@@ -6,7 +6,7 @@
 
 The directory is the only memory. A part is done if and only if its file is there, whoever wrote it. So the same loop
 serves every engine. A range is one part at first. If a worker hands back its rest, the partitions of the rest are
-parts, too (`recovery.audit.partitions`).
+parts, too (`recovery.audit.files.partitions`).
 
 *Crash* (kill -9 of this process or of any worker) or interruption at any moment: the same call goes on with the parts
 that are missing. It keeps the cut-off and the ranges, and may use another engine. What it finds in the directory is
@@ -38,16 +38,16 @@ from changelog.base.events import events
 from changelog.base.runtime import Runtime, uuid7
 from recovery.audit import run_verdict
 from recovery.audit.canary import Canary
-from recovery.audit.conclusion import Prefixes, conclude
 from recovery.audit.errors import AuditInterruptedError
-from recovery.audit.evidence import damage, faults_of_files, parts_of
-from recovery.audit.examine import examined
+from recovery.audit.files.conclusion import Prefixes, conclude
+from recovery.audit.files.evidence import damage, faults_of_files, parts_of
+from recovery.audit.files.examine import examined
+from recovery.audit.files.ledger import RunDirectory, misfit
+from recovery.audit.files.partitions import Header, Partition, Tiling, tiled
 from recovery.audit.finding import Summary
 from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.interrupts import heed_signals
-from recovery.audit.ledger import RunDirectory, misfit
 from recovery.audit.manifest import Failure, FeedAtEnd, Manifest, ManifestStuckEntry, Prefix, contradictions
-from recovery.audit.partitions import Header, Partition, Tiling, tiled
 from recovery.audit.plan import (
     Plan,
     check_apart,

@@ -43,8 +43,8 @@ from tiered.protocol.retry import retry_read
 from tiered.settings import Settings
 
 if TYPE_CHECKING:
-    from recovery.audit.evidence import Evidence  # these need Arrow, and looking at a name needs no Arrow
-    from recovery.audit.ledger import RunDirectory
+    from recovery.audit.files.evidence import Evidence  # these need Arrow, and looking at a name needs no Arrow
+    from recovery.audit.files.ledger import RunDirectory
 
 BLOBS_MAX = 20
 TOLD_MAX = 100
@@ -286,7 +286,7 @@ class _NameLook:
 def told_by(directory: RunDirectory, proof: Evidence, name: str) -> RunRecord:
     """Returns the run's findings for this name, for the row of this blob's name and every name below it. It blocks.
 
-    `proof`: what may be doubted about the run (`recovery.audit.evidence`).
+    `proof`: what may be doubted about the run (`recovery.audit.files.evidence`).
     """
     _check(name)
     manifest = proof.manifest

@@ -18,8 +18,8 @@ from itertools import islice
 from pathlib import Path
 
 from changelog.base.errors import ConfigurationError, TieredError
+from recovery.audit.files.ledger import MANIFEST, RunDirectory
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.ledger import MANIFEST, RunDirectory
 from recovery.audit.manifest import Manifest, ManifestTally
 from recovery.audit.run_verdict import shown_kinds
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from pyspark.daemon import manager
 
-import recovery.audit.ledger
+import recovery.audit.files.ledger
 import recovery.audit.work  # noqa: F401
 
 with suppress(ImportError):  # an embedded store does without Google's packages

@@ -30,11 +30,11 @@ from changelog.base.errors import ConfigurationError, TieredError, UnavailableEr
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.canary import Canary, check_backends, check_directory, check_variables
 from recovery.audit.cuts import cut_names
+from recovery.audit.files.ledger import RunDirectory
+from recovery.audit.files.partitions import DEPTH_MAX, Partition
 from recovery.audit.finding import Summary
 from recovery.audit.finding_classes import FINDINGS, FindingClass
-from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff, FeedReferences, Inventory, Manifest, Verify
-from recovery.audit.partitions import DEPTH_MAX, Partition
 from recovery.audit.sweeping.beside import look_beside
 from recovery.audit.sweeping.sweep import audit_until
 from tiered.open import DATABASE_NAME, Backends, open_backends

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 WORDS, FEED, LINES, KNOWN = (f"recovery/{name}.py" for name in ("status/advice", "status/feed", "cli/status_lines", "status/known"))
 VIEW, NOTE, PACE, NO_FEED = (f"recovery/{name}.py" for name in ("http/view", "last_audit", "statistics/verdict", "cli/feed_status"))
 AUDIT, KINDS, DOUBTS, DELETE = (
-    f"recovery/{name}.py" for name in ("audit/run_verdict", "audit/finding_classes", "audit/conclusion", "cli/audit/delete")
+    f"recovery/{name}.py" for name in ("audit/run_verdict", "audit/finding_classes", "audit/files/conclusion", "cli/audit/delete")
 )
 STATUS, COMMANDS, FEEDS = (f"recovery/cli/{name}.py" for name in ("status", "app", "feed"))
 BUCKET, DIRECTORY, TABLES, FINDINGS = (f"tiered/provision/{name}.py" for name in ("bucket", "directory", "tables", "findings"))
@@ -466,8 +466,8 @@ CLAIMS = (
             DOUBTS: ("there are {}", "{} entries of the changelog", "{} of {} ranges", "{}; it did not count"),
         },
         tests=(
-            f"{OF_AUDIT}test_conclusion.py::test_range_that_failed_is_a_doubt",
-            f"{OF_AUDIT}test_conclusion.py::test_tombstones_that_name_none_of_the_blobs_are_of_the_wrong_table_or_bucket",
+            f"{OF_AUDIT}files/test_conclusion.py::test_range_that_failed_is_a_doubt",
+            f"{OF_AUDIT}files/test_conclusion.py::test_tombstones_that_name_none_of_the_blobs_are_of_the_wrong_table_or_bucket",
             f"{OF_AUDIT}test_report.py::test_incomplete_run_never_calls_itself_clean",
         ),
     ),

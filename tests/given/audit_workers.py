@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 
 from recovery.audit import work
+from recovery.audit.files.ledger import FINDINGS, RunDirectory
 from recovery.audit.finding import Finding, Summary
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.ledger import FINDINGS, RunDirectory
 from recovery.audit.sweeping import sweep
 from recovery.audit.work import Job, PartResult, carry_out
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import anyio
 
 from changelog.base.runtime import SystemRuntime
+from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding import Finding
-from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import Work
 from recovery.audit.manifest import Manifest
 from recovery.audit.run import run_audit

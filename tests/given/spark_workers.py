@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import recovery
+from recovery.audit.files.partitions import Partition
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.partitions import Partition
 from recovery.audit.work import Job, PartResult
 
 

@@ -25,13 +25,13 @@ from emulators.up import BUILT_IN
 from recovery.audit.deleting.candidates import Fate
 from recovery.audit.deleting.gates import DeletionOptions
 from recovery.audit.deleting.run import Look, Wish, delete_orphans
-from recovery.audit.evidence import evidence
+from recovery.audit.files.evidence import evidence
+from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.inventory import join, lines
 from recovery.audit.inventory.engine import open_inventory
 from recovery.audit.inventory.lines import InventoryFiles
 from recovery.audit.inventory.report import open_export, open_report
-from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Bounds, Manifest
 from recovery.audit.plan import inputs_of, split

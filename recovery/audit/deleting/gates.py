@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from changelog.base.errors import ConfigurationError
-from recovery.audit.evidence import Evidence
+from recovery.audit.files.evidence import Evidence
 from recovery.audit.finding import DAY_S
 from recovery.audit.finding_classes import FindingClass
 from recovery.display import count, elapsed

@@ -27,9 +27,9 @@ from recovery.audit.deleting.losses import End, Loss, Losses, keeps_deleted
 from recovery.audit.deleting.quarantine import Return, look, restore, shelf_of, with_copy
 from recovery.audit.deleting.restored import BATCH, RestoredFiles
 from recovery.audit.deleting.several import several
-from recovery.audit.evidence import evidence
+from recovery.audit.files.evidence import evidence
+from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Manifest
 from recovery.audit.plan import inputs_of
 from recovery.audit.work import check_there, portable

@@ -29,10 +29,10 @@ from recovery.audit.deleting.gates import DeletionOptions, refusals
 from recovery.audit.deleting.journal import DeletionJournal, DeletionPlan, Sums, sums_of
 from recovery.audit.deleting.work import DeletionJob
 from recovery.audit.errors import AuditInterruptedError
-from recovery.audit.evidence import Evidence, evidence
+from recovery.audit.files.evidence import Evidence, evidence
+from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.interrupts import heed_signals
-from recovery.audit.ledger import RunDirectory
 from recovery.audit.plan import check_owner, inputs_of
 from recovery.audit.work import Engine, check_there, portable
 from recovery.display import count

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
-from recovery.audit.directory import DirectoryFiles
+from recovery.audit.files.directory import DirectoryFiles
 from recovery.audit.manifest import Inventory
 from recovery.audit.sweeping.sweep import SKEW_MAX_NS
 from recovery.display import count, moment, span

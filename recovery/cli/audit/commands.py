@@ -232,7 +232,7 @@ def _with_inventory(
 
 def _add_to_feed(feed: str, run: str, as_json: bool) -> None:
     from recovery.audit.feed import FindingsFeed
-    from recovery.audit.ledger import RunDirectory
+    from recovery.audit.files.ledger import RunDirectory
     from recovery.cli.audit.output import show_added
 
     runtime = SystemRuntime()

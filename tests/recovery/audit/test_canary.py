@@ -14,9 +14,9 @@ import pytest
 
 from changelog.base.errors import ConfigurationError, UnavailableError
 from recovery.audit.canary import Canary
+from recovery.audit.files.partitions import Partition
 from recovery.audit.local import Work
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.partitions import Partition
 from recovery.audit.run import ALIKE_MAX
 from recovery.audit.work import CANARY, Job, PartResult, carry_out
 from tests.given.audited_store import OBJECTS, PLANTED, InThread, audit, found, plant

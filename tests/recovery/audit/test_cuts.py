@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from changelog.base.errors import UnavailableError
 from changelog.noop import NoopChangeLog
 from recovery.audit.cuts import SMALL_NAMES, cut_names
+from recovery.audit.files.partitions import Header, Partition, is_key, tiled
 from recovery.audit.finding import Finding, Summary
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds
-from recovery.audit.partitions import Header, Partition, is_key, tiled
 from recovery.audit.sweeping.sweep import audit_until
 from tests.given.audit_grounds import SetRuntime
 from tests.given.planted_world import CUTOFF

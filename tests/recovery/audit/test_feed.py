@@ -18,9 +18,9 @@ from pyarrow import fs as arrow_fs
 from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from recovery.audit.directory import DirectoryFiles, Draft
 from recovery.audit.feed import FindingsFeed
-from recovery.audit.ledger import RunDirectory
+from recovery.audit.files.directory import DirectoryFiles, Draft
+from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.manifest import Inventory, Manifest, Verify
 from recovery.audit.run import run_audit
 from recovery.audit.work import AuditOptions

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from recovery.audit.files.partitions import Partition
 from recovery.audit.local import DEATHS_MAX, LocalEngine
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.partitions import Partition
 from recovery.audit.work import Job, PartResult
 from tests.given import audit_workers as works
 from tests.given.processes import is_running
@@ -108,7 +108,7 @@ DRIVER = """
 import sys
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.partitions import Partition
+from recovery.audit.files.partitions import Partition
 from recovery.audit.work import Job
 from tests.given import audit_workers as works
 job = Job(sys.argv[1], "run", "{}", (Partition(0, Bounds(start="", end=None)),) * 5, Cutoff(as_of_ns=0, grace_s=0))

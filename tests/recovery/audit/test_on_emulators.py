@@ -13,7 +13,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from recovery.audit import cuts
 from recovery.audit.feed import FindingsFeed
-from recovery.audit.ledger import RunDirectory
+from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Bounds, Manifest
 from recovery.audit.run import run_audit

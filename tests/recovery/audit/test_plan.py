@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
-from recovery.audit.ledger import RunDirectory
+from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.manifest import Inventory
 from recovery.audit.plan import PROBE_NAMES, RANGES_PER_SLOT, check_apart, check_grace, inputs_of, plan_audit, split
 from recovery.audit.work import AuditOptions

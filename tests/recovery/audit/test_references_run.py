@@ -14,8 +14,8 @@ import pytest
 from changelog.base.errors import ConfigurationError, CorruptRecordError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit import run_verdict
-from recovery.audit.evidence import evidence
-from recovery.audit.ledger import RunDirectory
+from recovery.audit.files.evidence import evidence
+from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Manifest
 from recovery.audit.run import run_audit

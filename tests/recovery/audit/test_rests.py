@@ -13,11 +13,11 @@ import pytest
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit import work
-from recovery.audit.evidence import evidence
-from recovery.audit.ledger import RunDirectory
+from recovery.audit.files.evidence import evidence
+from recovery.audit.files.ledger import RunDirectory
+from recovery.audit.files.partitions import DEPTH_MAX, Partition
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Manifest
-from recovery.audit.partitions import DEPTH_MAX, Partition
 from recovery.audit.sweeping import sweep
 from recovery.audit.work import AuditProgress, Job, PartResult, carry_out
 from tests.given.audit_workers import in_small_parts

@@ -17,11 +17,11 @@ import pytest
 from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.errors import AuditInterruptedError
+from recovery.audit.files.ledger import RunDirectory
+from recovery.audit.files.partitions import Partition
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.partitions import Partition
 from recovery.audit.run import run_audit
 from recovery.audit.work import AuditOptions, AuditProgress, Job, PartResult, carry_out
 from tests.given import audit_workers as works

@@ -8,8 +8,8 @@ import pytest
 
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
+from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Manifest
 from recovery.audit.run import run_audit
 from recovery.audit.since import earlier

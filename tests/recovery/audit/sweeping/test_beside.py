@@ -11,10 +11,10 @@ import pytest
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.gcs.server import GcsEmulator
-from recovery.audit.conclusion import conclude
+from recovery.audit.files.conclusion import conclude
+from recovery.audit.files.ledger import summary_from_json, summary_to_json
 from recovery.audit.finding import Finding, Summary, Tally
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.ledger import summary_from_json, summary_to_json
 from recovery.audit.manifest import Bounds, Cutoff, Manifest, ManifestTally
 from recovery.audit.run import run_audit
 from recovery.audit.sweeping.beside import look_beside

@@ -21,12 +21,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from changelog.base.errors import ConfigurationError
-from recovery.audit.conclusion import counted_by_kind, counted_by_usecase
-from recovery.audit.examine import examined
+from recovery.audit.files.conclusion import counted_by_kind, counted_by_usecase
+from recovery.audit.files.examine import examined
+from recovery.audit.files.ledger import FINDINGS, READERS, RunDirectory, file_of
+from recovery.audit.files.partitions import Tiling
 from recovery.audit.finding import Summary
-from recovery.audit.ledger import FINDINGS, READERS, RunDirectory, file_of
 from recovery.audit.manifest import Manifest, ManifestPart, contradictions
-from recovery.audit.partitions import Tiling
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ import pytest
 from pyarrow.parquet import ParquetFile
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
+from recovery.audit.files.ledger import ROW_GROUP, SCHEMA, RunDirectory, summary_from_json, summary_to_json
 from recovery.audit.finding import Summary, Tally
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.ledger import ROW_GROUP, SCHEMA, RunDirectory, summary_from_json, summary_to_json
 from tests.given.findings import RUN, SUMMARY, finding, manifest, partition, write
 from tests.given.repository import ROOT
 
@@ -255,7 +255,7 @@ def test_file_in_the_way_of_the_directory_is_said(tmp_path: Path) -> None:
 FULL = """
 import os, resource, sys
 from changelog.base.errors import UnavailableError
-from recovery.audit.ledger import RunDirectory
+from recovery.audit.files.ledger import RunDirectory
 from tests.given.findings import RUN, SUMMARY, finding, manifest, partition
 directory = RunDirectory.open(sys.argv[1])
 directory.begin(manifest())

@@ -10,8 +10,8 @@ So a file appears whole or not at all, and a file that exists is replaced as a w
 directory and use `/`. Nobody reads a file whose name begins with `_` or `.`.
 
 *Crash* leaves at most a temporary file (`_….tmp`). *Failure*: `ConfigurationError` if the place of the directory or the
-rights must change, otherwise `UnavailableError`, each with one sentence. `recovery.audit.ledger` decides which files
-there are and what they hold.
+rights must change, otherwise `UnavailableError`, each with one sentence. `ledger.py` decides which files there are
+and what they hold.
 """
 
 from __future__ import annotations

@@ -23,12 +23,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from recovery.audit.directory import COPY_BYTES, DirectoryFiles
+from recovery.audit.files.directory import COPY_BYTES, DirectoryFiles
+from recovery.audit.files.ledger import FINDINGS, ROW_GROUP, SCHEMA, SEALED, file_of, sealed
+from recovery.audit.files.partitions import Header, Partition
 from recovery.audit.finding_classes import FINDINGS as FINDING_KINDS
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.ledger import FINDINGS, ROW_GROUP, SCHEMA, SEALED, file_of, sealed
 from recovery.audit.manifest import CLOCKS_NS, Bounds, Manifest
-from recovery.audit.partitions import Header, Partition
 
 ORPHANS = (FindingClass.ORPHAN, FindingClass.LEGACY_ORPHAN)
 OF_BLOBS = (*ORPHANS, FindingClass.DANGLING)

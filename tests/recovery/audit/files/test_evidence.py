@@ -16,8 +16,8 @@ import pytest
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError
 from changelog.base.runtime import SystemRuntime
-from recovery.audit.evidence import evidence
-from recovery.audit.ledger import SCHEMA, SEALED, RunDirectory, sealed
+from recovery.audit.files.evidence import evidence
+from recovery.audit.files.ledger import SCHEMA, SEALED, RunDirectory, sealed
 from recovery.audit.manifest import Manifest
 from tests.given.audited_store import InThread, audit, plant
 from tiered.settings import Settings

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.audit import conclusion
-from recovery.audit.conclusion import Prefixes, conclude, prefix_of
+from recovery.audit.files import conclusion
+from recovery.audit.files.conclusion import Prefixes, conclude, prefix_of
 from recovery.audit.finding import AGES, Summary
 from recovery.audit.finding_classes import DOUBTS, FINDINGS, FindingClass
 from recovery.audit.manifest import Bounds, Cutoff, Failure, Manifest

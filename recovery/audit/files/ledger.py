@@ -3,7 +3,7 @@
     RUN/manifest.json                      what the run is (`recovery.audit.manifest`)
     RUN/report.html                        for people
     RUN/findings/range-000017.parquet      range 17 is done, at least to some name; its findings, or zero rows
-    RUN/findings/range-000017-0.parquet    the first part of the rest of range 17 is done (`recovery.audit.partitions`)
+    RUN/findings/range-000017-0.parquet    the first part of the rest of range 17 is done (`partitions.py`)
     RUN/findings/_failed-000018.txt        why range 18 was not done the last time
 
 The findings have schema version 2. They are in the order in which they were found, in small row groups.
@@ -26,7 +26,7 @@ The key-value metadata of the footer are the ledger. So findings and counts appe
     tiered.rows, tiered.length             how many findings it holds; how many bytes lie before the footer
     tiered.sha256                          of those bytes, and then of `key=value` and a line feed for each value above
 
-*Crash*: the file exists whole, or not at all (`recovery.audit.directory`). If a part is audited twice, the later file
+*Crash*: the file exists whole, or not at all (`directory.py`). If a part is audited twice, the later file
 replaces the earlier one. *Failure*: a file that is cut off, or of another run, schema or part, does not count as done.
 `faults` says which file and why. `examined` reads a file to its end and checks everything that the footer says.
 """
@@ -47,13 +47,13 @@ import pyarrow.parquet as pq
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime, SystemRuntime
-from recovery.audit.arrow import arrow_column
-from recovery.audit.directory import DirectoryFiles, Draft
+from recovery.audit.files.arrow import arrow_column
+from recovery.audit.files.directory import DirectoryFiles, Draft
+from recovery.audit.files.partitions import Header, Partition, Tiling, is_key, tiled
 from recovery.audit.finding import Finding, Summary, Tally
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Manifest, parse_manifest
 from recovery.audit.names import usecase_of
-from recovery.audit.partitions import Header, Partition, Tiling, is_key, tiled
 
 SCHEMA_VERSION = 2
 _TIME = pa.timestamp("us", tz="UTC")
