@@ -23,7 +23,7 @@ LOG = {"changelog", "changelog/base"}
 VALUES = {f"tiered/{name}" for name in ("errors", "metadata", "object_id", "settings", "stored", "text")}
 """What a caller of the library sees, and every folder of `tiered` speaks in."""
 STORE = {"tiered", "tiered/payload", "tiered/protocol"}
-AUDIT = {"recovery/audit", "recovery/audit/files", "recovery/audit/sweeping"}
+AUDIT = {"recovery/audit", "recovery/audit/files", "recovery/audit/reporting", "recovery/audit/sweeping"}
 """What deletes, reads a report of the bucket or is typed is built on all of the audit."""
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -60,10 +60,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery/feed/writer": {"recovery/feed", "recovery/feed/sinks", "recovery/rate", "recovery/statistics"} | LOG | STORE,
     "recovery/status": {"recovery", "recovery/feed/writer", "recovery/statistics"} | LOG | STORE,
     "recovery/audit": {
-        "recovery", "recovery/feed", "recovery/feed/writer/checkpoint", "recovery/statistics",
+        "recovery", "recovery/feed/writer/checkpoint", "recovery/statistics",
     } | AUDIT | LOG | STORE,
     "recovery/audit/sweeping": {"recovery", "recovery/audit", "recovery/feed", "recovery/feed/writer/checkpoint"} | LOG | STORE,
     "recovery/audit/files": {"recovery", "recovery/audit", "recovery/audit/sweeping/beside"} | LOG | STORE,
+    "recovery/audit/reporting": {
+        "recovery", "recovery/audit", "recovery/audit/files", "recovery/audit/sweeping", "recovery/feed",
+    } | LOG | STORE,
     "recovery/audit/deleting": {"recovery", "recovery/statistics"} | AUDIT | LOG | STORE,
     "recovery/audit/inventory": {"recovery", "recovery/sources", "tiered/bigtable/cells", "tiered/gcs/owners"} | AUDIT | LOG | STORE,
     "recovery/sources": {"recovery/feed"} | AUDIT | LOG | STORE,
@@ -109,8 +112,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     ),
     "httpx": ("recovery/feed/sinks/client.py", "recovery/feed/sinks/http.py", "recovery/feed/sinks/registry.py"),
     "fastavro": ("recovery/feed/avro.py",), "confluent_kafka": ("recovery/feed/sinks/kafka.py",),
-    "pandas": (), "jinja2": ("recovery/audit/report.py",),
-    "markupsafe": ("recovery/audit/report.py",), "msgspec": ("tiered/gcs/format.py",),
+    "pandas": (), "jinja2": ("recovery/audit/reporting/report.py",),
+    "markupsafe": ("recovery/audit/reporting/report.py",), "msgspec": ("tiered/gcs/format.py",),
     "prometheus_client": ("recovery/cli/recover.py", "recovery/http/*.py", "recovery/metrics.py", "tiered/telemetry/*.py"),
     "opentelemetry": ("tiered/telemetry/telemetry.py", "tiered/telemetry/traces.py"),
     "starlette": ("recovery/http/app.py", "recovery/http/receiver.py", "recovery/http/server.py"), "uvicorn": ("recovery/http/server.py",),

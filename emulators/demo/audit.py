@@ -24,7 +24,7 @@ from changelog.change import ChangeId
 from emulators.demo.stage import DemoStage
 from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Manifest, ManifestTally
-from recovery.audit.run_verdict import PRICE_DEFAULT
+from recovery.audit.reporting.run_verdict import PRICE_DEFAULT
 from recovery.audit.work import AuditOptions, Engine
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, blob_name

@@ -10,9 +10,8 @@
     spark_daemon.py  the daemon from which the workers of a local Spark are forked
     canary.py        one small task first, if workers are on other machines
     manifest.py      what a run is, and what it found; files/: what else it leaves, and how that is believed
-    report.py, run_verdict.py, show.py       what a person reads
-    feed.py          what changed from run to run, as a change feed
-    since.py, stuck.py       what changed since an earlier run; entries that wait for an operator
+    reporting/       what people read of a run, and other programs of its findings
+    stuck.py         entries that wait for an operator
     interrupts.py    SIGINT and SIGTERM; errors.py: the only error of its own
     inventory/       takes the blobs from a report instead of a listing: another engine
     deleting/        deletes what a run found, on an operator's word, and brings it back

@@ -36,7 +36,6 @@ from anyio import to_thread
 from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime, uuid7
-from recovery.audit import run_verdict
 from recovery.audit.canary import Canary
 from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.files.conclusion import Prefixes, conclude
@@ -62,9 +61,10 @@ from recovery.audit.plan import (
     inputs_of,
     plan_audit,
 )
-from recovery.audit.report import names_max, render
-from recovery.audit.run_verdict import PRICE_DEFAULT
-from recovery.audit.since import check_since, earlier
+from recovery.audit.reporting import run_verdict
+from recovery.audit.reporting.report import names_max, render
+from recovery.audit.reporting.run_verdict import PRICE_DEFAULT
+from recovery.audit.reporting.since import check_since, earlier
 from recovery.audit.stuck import read_stuck
 from recovery.audit.sweeping.references import at_end
 from recovery.audit.work import CANARY, AuditOptions, AuditProgress, Engine, Job, PartResult, check_there, job_of, portable
@@ -157,7 +157,7 @@ def _check_feed(manifest: Manifest, directory: RunDirectory, settings: Settings,
     """Refuses a run that the feed cannot take, if it is to take one."""
     if options.feed is None:
         return
-    from recovery.audit.feed import FindingsFeed  # noqa: PLC0415 (it needs Avro, which not everybody has)
+    from recovery.audit.reporting.feed import FindingsFeed  # noqa: PLC0415 (it needs Avro, which not everybody has)
 
     feed = FindingsFeed.open(options.feed, runtime)
     check_apart(feed.files, settings)

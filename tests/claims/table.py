@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 WORDS, FEED, LINES, KNOWN = (f"recovery/{name}.py" for name in ("status/advice", "status/feed", "cli/status_lines", "status/known"))
 VIEW, NOTE, PACE, NO_FEED = (f"recovery/{name}.py" for name in ("http/view", "last_audit", "statistics/verdict", "cli/feed_status"))
 AUDIT, KINDS, DOUBTS, DELETE = (
-    f"recovery/{name}.py" for name in ("audit/run_verdict", "audit/finding_classes", "audit/files/conclusion", "cli/audit/delete")
+    f"recovery/{name}.py" for name in ("audit/reporting/run_verdict", "audit/finding_classes", "audit/files/conclusion", "cli/audit/delete")
 )
 STATUS, COMMANDS, FEEDS = (f"recovery/cli/{name}.py" for name in ("status", "app", "feed"))
 BUCKET, DIRECTORY, TABLES, FINDINGS = (f"tiered/provision/{name}.py" for name in ("bucket", "directory", "tables", "findings"))
-SHOW, ALERTS = "recovery/audit/show.py", "alert"
+SHOW, ALERTS = "recovery/audit/reporting/show.py", "alert"
 
 Says = Mapping[str, tuple[str, ...]]
 
@@ -408,7 +408,7 @@ CLAIMS = (
             )
         },
         ("payload_rotten", "audited_narrowly", "audited_with_a_mistyped_scope", "row_damaged_and_audited"),
-        (f"{OF_AUDIT}test_run_verdict.py::test_nothing_is_claimed_of_payloads_that_nobody_read_and_of_names_nobody_looked_at",),
+        (f"{OF_AUDIT}reporting/test_run_verdict.py::test_nothing_is_claimed_of_payloads_that_nobody_read_and_of_names_nobody_looked_at",),
     ),
     Claim(
         "audit: DATA LOSS",
@@ -468,7 +468,7 @@ CLAIMS = (
         tests=(
             f"{OF_AUDIT}files/test_conclusion.py::test_range_that_failed_is_a_doubt",
             f"{OF_AUDIT}files/test_conclusion.py::test_tombstones_that_name_none_of_the_blobs_are_of_the_wrong_table_or_bucket",
-            f"{OF_AUDIT}test_report.py::test_incomplete_run_never_calls_itself_clean",
+            f"{OF_AUDIT}reporting/test_report.py::test_incomplete_run_never_calls_itself_clean",
         ),
     ),
     Claim(
@@ -524,8 +524,8 @@ CLAIMS = (
         },
         ("lost_unseen", "lost_since_a_clean_audit", "audited_narrowly", "row_damaged", "restored_from_a_backup"),
         (
-            f"{OF_AUDIT}test_show.py::test_nothing_to_restore_is_told_and_so_is_not_knowing",
-            f"{OF_AUDIT}test_show.py::test_live_blob_behind_more_blobs_than_are_shown_is_read_and_the_others_are_not_called_good",
+            f"{OF_AUDIT}reporting/test_show.py::test_nothing_to_restore_is_told_and_so_is_not_knowing",
+            f"{OF_AUDIT}reporting/test_show.py::test_live_blob_behind_more_blobs_than_are_shown_is_read_and_the_others_are_not_called_good",
             f"{CLI}audit_show.py::test_dangling_tombstone_is_a_finding_without_a_copy_to_restore",
         ),
     ),

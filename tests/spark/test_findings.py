@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.cluster import SparkEngine, open_spark
-from recovery.audit.feed import FindingsFeed
 from recovery.audit.files.ledger import SCHEMA, RunDirectory
+from recovery.audit.reporting.feed import FindingsFeed
 from recovery.audit.work import carry_out
 from tests.given.audited_store import PLANTED, audit, found, plant
 from tests.given.findings import NOW_NS, RUN, SUMMARY, finding, manifest, partition, write

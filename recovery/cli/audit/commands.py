@@ -231,8 +231,8 @@ def _with_inventory(
 
 
 def _add_to_feed(feed: str, run: str, as_json: bool) -> None:
-    from recovery.audit.feed import FindingsFeed
     from recovery.audit.files.ledger import RunDirectory
+    from recovery.audit.reporting.feed import FindingsFeed
     from recovery.cli.audit.output import show_added
 
     runtime = SystemRuntime()
@@ -276,7 +276,7 @@ def _prefix(prefix: str | None, usecase: str | None) -> str | None:
 
 
 def _begins_names(text: str) -> bool:
-    from recovery.audit.show import NAME_BYTES_MAX
+    from recovery.audit.reporting.show import NAME_BYTES_MAX
 
     data = text.encode(errors="replace")
     return 0 < len(data) <= NAME_BYTES_MAX and b"\0" not in data and data.decode() == text

@@ -158,7 +158,7 @@ def _opened(name: EngineName, parallel: int | None, master: str | None) -> Itera
 
 def _show_look(found: Look, wish: Wish, as_json: bool) -> None:
     from recovery import display
-    from recovery.audit import run_verdict
+    from recovery.audit.reporting import run_verdict
 
     if as_json:
         write(_look_json(found, deleted=False))

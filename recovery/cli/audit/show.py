@@ -15,7 +15,7 @@ import anyio
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.finding_classes import MEANING, FindingClass
 from recovery.audit.manifest import Cutoff
-from recovery.audit.show import BLOBS_MAX, PAYLOAD_MAX, LookedBlob, LookedRow, NameReport, RunRecord, look_at, told_by, verdict
+from recovery.audit.reporting.show import BLOBS_MAX, PAYLOAD_MAX, LookedBlob, LookedRow, NameReport, RunRecord, look_at, told_by, verdict
 from recovery.audit.sweeping.verify import READ_BUDGET_S
 from recovery.cli.output import dump, write
 from recovery.cli.shared import lifetime

@@ -13,11 +13,11 @@ import pytest
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError
 from changelog.base.runtime import SystemRuntime
-from recovery.audit import run_verdict
 from recovery.audit.files.evidence import evidence
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Manifest
+from recovery.audit.reporting import run_verdict
 from recovery.audit.run import run_audit
 from recovery.audit.work import AuditOptions, Engine, Job, PartResult, carry_out
 from recovery.feed.writer.checkpoint import store_of

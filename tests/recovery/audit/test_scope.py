@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from changelog.base.runtime import SystemRuntime
-from recovery.audit import run_verdict
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Bounds, Manifest, Verify
 from recovery.audit.plan import split
+from recovery.audit.reporting import run_verdict
 from recovery.audit.run import run_audit
 from recovery.audit.sweeping.sweep import audit_range
 from recovery.audit.work import AuditOptions, Job, PartResult

@@ -8,12 +8,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from recovery.audit import run_verdict
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Bounds, Cutoff, Failure, Manifest, ManifestTally, Prefix
-from recovery.audit.report import LOST_MAX, RANGES_MAX, USECASES_SHOWN, render
-from recovery.audit.run_verdict import AuditLevel
+from recovery.audit.reporting import run_verdict
+from recovery.audit.reporting.report import LOST_MAX, RANGES_MAX, USECASES_SHOWN, render
+from recovery.audit.reporting.run_verdict import AuditLevel
 
 NOW_NS = 1_790_000_000_000_000_000
 BEGUN = Manifest(

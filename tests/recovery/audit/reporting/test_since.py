@@ -11,8 +11,8 @@ from changelog.change import Change, ChangeId
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Manifest
+from recovery.audit.reporting.since import earlier
 from recovery.audit.run import run_audit
-from recovery.audit.since import earlier
 from recovery.audit.work import AuditOptions
 from tests.given.audited_store import InThread, plant
 from tiered.errors import ConfigurationError

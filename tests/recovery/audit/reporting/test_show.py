@@ -13,7 +13,7 @@ from changelog.change import LOG_PREFIX, Change
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Cutoff
-from recovery.audit.show import BLOBS_MAX, NameReport, RunRecord, look_at, verdict
+from recovery.audit.reporting.show import BLOBS_MAX, NameReport, RunRecord, look_at, verdict
 from recovery.cli.audit.show import lines, plain
 from tests.given.audit_grounds import BEGINS_NS, OLD_NS, AuditGround, EmbeddedGround, SimulatedGround, embedded_ground, ground_of
 from tests.given.planted_world import GRACE_S, Planted, plant

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
-from recovery.audit import report, run_verdict
 from recovery.audit.finding import AGES, OTHERS, USECASES_MAX, Finding
 from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Bounds, Cutoff, Failure, Inventory, Manifest, ManifestStuckEntry, ManifestTally, Prefix, Verify
-from recovery.audit.report import DOUBTS_MAX, DRAWN_MAX, LOST_MAX, NAMES_MAX, NOTES_MAX, RANGES_MAX, USECASES_SHOWN, render
-from recovery.audit.since import Earlier
+from recovery.audit.reporting import report, run_verdict
+from recovery.audit.reporting.report import DOUBTS_MAX, DRAWN_MAX, LOST_MAX, NAMES_MAX, NOTES_MAX, RANGES_MAX, USECASES_SHOWN, render
+from recovery.audit.reporting.since import Earlier
 
 HOSTILE = "<script>alert(1)</script>\"'&amp;{{ 7*7 }}{% raw %}\u202egpj\x1b[2J\n"
 

@@ -21,7 +21,7 @@ from changelog.base.errors import ConfigurationError, TieredError
 from recovery.audit.files.ledger import MANIFEST, RunDirectory
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Manifest, ManifestTally
-from recovery.audit.run_verdict import shown_kinds
+from recovery.audit.reporting.run_verdict import shown_kinds
 
 BESIDE_MAX = 1000
 """So many entries of the directory are looked at. More than that is no directory of runs."""

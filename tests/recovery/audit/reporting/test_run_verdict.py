@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from recovery import display
-from recovery.audit import run_verdict
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff, Failure, Manifest, ManifestTally
-from recovery.audit.run_verdict import GIB, AuditLevel
+from recovery.audit.reporting import run_verdict
+from recovery.audit.reporting.run_verdict import GIB, AuditLevel
 
 PRICE = 0.02
 UNREAD = "No payload was read (--verify reads them)."

@@ -21,12 +21,12 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from recovery import display
-from recovery.audit import run_verdict
 from recovery.audit.finding import AGES, OTHERS, USECASES_MAX, Finding
 from recovery.audit.finding_classes import FINDINGS, LOSSES, MEANING, FindingClass
 from recovery.audit.manifest import Manifest, ManifestTally
-from recovery.audit.run_verdict import PRICE_DEFAULT
-from recovery.audit.since import Earlier, changes
+from recovery.audit.reporting import run_verdict
+from recovery.audit.reporting.run_verdict import PRICE_DEFAULT
+from recovery.audit.reporting.since import Earlier, changes
 
 TEMPLATE = "report.html.j2"
 LOST_MAX = 1000
