@@ -19,7 +19,7 @@ from changelog.base.runtime import SystemRuntime
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff, Manifest
-from recovery.audit.work import Engine, job_of
+from recovery.audit.running.work import Engine, job_of
 from tiered.open import open_backends
 
 RUNTIME = SystemRuntime()

@@ -43,7 +43,7 @@ LONG_FIRST = (
     "spark/", "simulation/test_fresh_seeds.py", "callers/test_fresh_callers.py", "recovery/http/test_daemon.py", "test_benchmarks.py",
     "crash/test_crash_on_emulators.py", "crash/test_crash_everywhere.py", "recovery/test_inside.py", "recovery/test_daemon.py",
     "recovery/http/test_page.py", "test_wheel.py", "simulation/", "recovery/audit/sweeping/test_live.py",
-    "recovery/audit/sweeping/test_planted.py", "recovery/audit/test_local_engine.py", "recovery/audit/test_run.py",
+    "recovery/audit/sweeping/test_planted.py", "recovery/audit/running/test_local_engine.py", "recovery/audit/running/test_run.py",
     "recovery/cli/", "crash/", "recovery/test_outages.py",
     "recovery/", "changelog/sqlite/", "tiered/embedded/", "contracts/", "emulators/",
 )  # fmt: skip

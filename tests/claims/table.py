@@ -257,7 +257,7 @@ CLAIMS = (
         "what the store held, and when",
         "the note of the last complete audit of the whole store",
         {LINES: ("{} with a blob", "{}{} in all{}, by the audit")},
-        tests=(f"{OF_AUDIT}test_noted.py::test_what_an_audit_found_is_noted",),
+        tests=(f"{OF_AUDIT}running/test_noted.py::test_what_an_audit_found_is_noted",),
     ),
     Claim(
         "the page: its word for the level; nothing to do",
@@ -498,7 +498,7 @@ CLAIMS = (
         ("audited_narrowly", "payload_rotten"),
         (
             f"{OF_AUDIT}sweeping/test_destroyed.py::test_flipped_byte_is_found_only_where_bytes_are_read",
-            f"{OF_AUDIT}test_scope.py::test_run_of_a_subtree_says_so_everywhere",
+            f"{OF_AUDIT}running/test_scope.py::test_run_of_a_subtree_says_so_everywhere",
         ),
     ),
     Claim(

@@ -32,12 +32,12 @@ from recovery.audit.inventory import join, lines
 from recovery.audit.inventory.engine import open_inventory
 from recovery.audit.inventory.lines import InventoryFiles
 from recovery.audit.inventory.report import open_export, open_report
-from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Bounds, Manifest
-from recovery.audit.plan import inputs_of, split
 from recovery.audit.reporting.show import told_by
-from recovery.audit.run import run_audit
-from recovery.audit.work import AuditOptions
+from recovery.audit.running.local import LocalEngine
+from recovery.audit.running.plan import inputs_of, split
+from recovery.audit.running.run import run_audit
+from recovery.audit.running.work import AuditOptions
 from tests.given.inventory_report import line, write_export, write_report
 from tests.given.repository import ROOT
 from tiered.metadata import Metadata

@@ -31,8 +31,8 @@ from recovery.audit.files.evidence import evidence
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Manifest
-from recovery.audit.plan import inputs_of
-from recovery.audit.work import check_there, portable
+from recovery.audit.running.plan import inputs_of
+from recovery.audit.running.work import check_there, portable
 from recovery.rate import TokenBucket
 from tiered.open import open_backends
 from tiered.settings import Settings

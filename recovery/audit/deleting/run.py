@@ -32,9 +32,9 @@ from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.files.evidence import Evidence, evidence
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.interrupts import heed_signals
-from recovery.audit.plan import check_owner, inputs_of
-from recovery.audit.work import Engine, check_there, portable
+from recovery.audit.running.interrupts import heed_signals
+from recovery.audit.running.plan import check_owner, inputs_of
+from recovery.audit.running.work import Engine, check_there, portable
 from recovery.display import count
 from recovery.rate import TokenBucket
 from recovery.statistics.audit_source import AuditSource, Finished

@@ -17,7 +17,7 @@ from recovery.audit.deleting.batch import carry_out_batch
 from recovery.audit.deleting.candidates import tell_nobody
 from recovery.audit.deleting.journal import DeletionJournal
 from recovery.audit.files.ledger import RunDirectory
-from recovery.audit.work import PartResult, check_there, failed_outcome
+from recovery.audit.running.work import PartResult, check_there, failed_outcome
 from recovery.rate import TokenBucket
 from tiered.open import open_backends
 from tiered.protocol.concurrent import most_urgent

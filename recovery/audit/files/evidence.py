@@ -48,7 +48,8 @@ def evidence(directory: RunDirectory, now_ns: int, inputs: Mapping[str, str] | N
     It blocks, so call it in a thread.
 
     `now_ns`: the time in nanoseconds since 1970, by the service's clock if the caller can ask it. `inputs`: what the
-    caller's settings name (`recovery.audit.plan.inputs_of`). If they are given, a run of another store is doubtful.
+    caller's settings name (`recovery.audit.running.plan.inputs_of`). If they are given, a run of another store is
+    doubtful.
 
     Raises `ConfigurationError` if there is no run in the directory or if it is of another version,
     `CorruptRecordError` if its manifest cannot be read, and `UnavailableError` if the directory cannot be read now.

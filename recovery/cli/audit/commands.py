@@ -33,7 +33,7 @@ from tiered.text import quoted
 
 if TYPE_CHECKING:
     from recovery.audit.manifest import Verify as VerifyChoice
-    from recovery.audit.work import AuditOptions, Engine
+    from recovery.audit.running.work import AuditOptions, Engine
     from tiered.settings import Settings
 
 VERIFY_MIB_PER_S = 100.0
@@ -103,7 +103,7 @@ def plan(
     """Says what `run` would compare, and in which ranges. Reads next to nothing, writes nothing, starts no Spark."""
 
     async def command() -> int:
-        from recovery.audit.plan import plan_audit
+        from recovery.audit.running.plan import plan_audit
         from recovery.cli.audit.output import show_plan
 
         options, runtime = _options("", grace, insist, prefix=_prefix(prefix, usecase)), SystemRuntime()
@@ -141,8 +141,8 @@ def run(
     """Compares everything, or what --prefix says, and writes findings, manifest.json and report.html."""
 
     def command() -> int:
-        from recovery.audit.plan import check_grace, inputs_of
-        from recovery.audit.run import run_audit
+        from recovery.audit.running.plan import check_grace, inputs_of
+        from recovery.audit.running.run import run_audit
         from recovery.cli.audit.output import say_old, show_manifest, show_start, showing_run
 
         settings = choice.existing()
@@ -194,17 +194,17 @@ audit_app.command()(restore)
 
 @contextmanager
 def _opened(name: EngineName, parallel: int | None, master: str | None) -> Iterator[Engine]:
-    from recovery.audit.work import carry_out
+    from recovery.audit.running.work import carry_out
 
     if name is EngineName.SPARK:
-        from recovery.audit.cluster import open_spark
+        from recovery.audit.running.cluster import open_spark
 
         with open_spark(carry_out, master, parallel) as engine:
             yield engine
         return
     if master is not None:
         raise InvalidRequestError(f"--master {master} is Spark's: leave --engine local out")
-    from recovery.audit.local import LocalEngine
+    from recovery.audit.running.local import LocalEngine
 
     yield LocalEngine(parallel)
 
@@ -220,7 +220,7 @@ def _with_inventory(
         raise InvalidRequestError("--inventory needs Spark for its join: leave --engine local out")
     if options.prefix is not None or options.verify is not None:
         raise InvalidRequestError("--inventory compares all names and reads no payload: leave --prefix, --usecase and --verify out")
-    from recovery.audit.cluster import check_packages
+    from recovery.audit.running.cluster import check_packages
 
     check_packages()
     from recovery.audit.inventory.engine import open_inventory
@@ -243,7 +243,7 @@ def _options(
     to: str, grace: str | None, insist: bool, price: float | None = None, prefix: str | None = None, verify: VerifyChoice | None = None,
     overdue_s: float | None = None, since: str | None = None,
 ) -> AuditOptions:  # fmt: skip
-    from recovery.audit.work import AuditOptions
+    from recovery.audit.running.work import AuditOptions
 
     if price is not None and not price <= PRICE_MAX:
         raise InvalidRequestError(f"--price {price} is no price: give US dollars for a GiB a month, such as 0.020")
@@ -303,6 +303,6 @@ def _new_directory() -> str:
 
 
 def _processors() -> int:
-    from recovery.audit.local import LocalEngine
+    from recovery.audit.running.local import LocalEngine
 
     return LocalEngine().slots

@@ -12,9 +12,9 @@ from rich.table import Table
 from recovery import display
 from recovery.audit.finding_classes import FINDINGS, LOSSES, MEANING, FindingClass
 from recovery.audit.manifest import Manifest
-from recovery.audit.plan import Plan
 from recovery.audit.reporting import run_verdict
-from recovery.audit.work import AuditOptions, AuditProgress
+from recovery.audit.running.plan import Plan
+from recovery.audit.running.work import AuditOptions, AuditProgress
 from recovery.cli.audit.console import console, showing
 from recovery.cli.output import dump, write
 from recovery.cli.shared import say

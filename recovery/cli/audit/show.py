@@ -152,7 +152,7 @@ async def _look(settings: Settings, name: str, grace_s: float, verify: bool) -> 
 def _run_record(where: str, name: str, settings: Settings) -> RunRecord:
     from recovery.audit.files.evidence import evidence
     from recovery.audit.files.ledger import RunDirectory  # needs Arrow
-    from recovery.audit.plan import check_same, inputs_of
+    from recovery.audit.running.plan import check_same, inputs_of
 
     directory = RunDirectory.open(where)
     proof = evidence(directory, SystemRuntime().wall_ns())

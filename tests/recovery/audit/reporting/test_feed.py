@@ -22,8 +22,8 @@ from recovery.audit.files.directory import DirectoryFiles, Draft
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.manifest import Inventory, Manifest, Verify
 from recovery.audit.reporting.feed import FindingsFeed
-from recovery.audit.run import run_audit
-from recovery.audit.work import AuditOptions
+from recovery.audit.running.run import run_audit
+from recovery.audit.running.work import AuditOptions
 from recovery.feed import Progress, Update, Updates
 from recovery.feed.avro import ContainerReader, ContainerWriter, schema
 from recovery.feed.errors import FeedError

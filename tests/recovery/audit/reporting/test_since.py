@@ -12,8 +12,8 @@ from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Manifest
 from recovery.audit.reporting.since import earlier
-from recovery.audit.run import run_audit
-from recovery.audit.work import AuditOptions
+from recovery.audit.running.run import run_audit
+from recovery.audit.running.work import AuditOptions
 from tests.given.audited_store import InThread, plant
 from tiered.errors import ConfigurationError
 from tiered.object_id import ObjectId

@@ -16,9 +16,9 @@ from recovery.audit.files.ledger import summary_from_json, summary_to_json
 from recovery.audit.finding import Finding, Summary, Tally
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff, Manifest, ManifestTally
-from recovery.audit.run import run_audit
+from recovery.audit.running.run import run_audit
+from recovery.audit.running.work import AuditOptions
 from recovery.audit.sweeping.beside import look_beside
-from recovery.audit.work import AuditOptions
 from tests.given.audited_store import InThread, found, plant
 from tiered.errors import ConfigurationError
 from tiered.gcs.blobs import GcsBlobs

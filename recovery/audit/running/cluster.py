@@ -44,8 +44,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from changelog.base.errors import ConfigurationError, UnavailableError
-from recovery.audit.java import find_java
-from recovery.audit.work import Job, PartResult, collect_less
+from recovery.audit.running.java import find_java
+from recovery.audit.running.work import Job, PartResult, collect_less
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,7 +78,7 @@ LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.python.daemon.module": "recovery.audit.spark_daemon",
+    "spark.python.daemon.module": "recovery.audit.running.spark_daemon",
     "spark.sql.catalogImplementation": "in-memory",
 }
 """The settings of a local session. The JVM only hands out numbers, so it starts fast and stays small.

@@ -28,13 +28,13 @@ from multiprocessing.connection import Connection, Pipe, wait
 from queue import SimpleQueue
 
 from changelog.base.errors import UnavailableError
-from recovery.audit.work import Job, PartResult, carry_out, collect_less
+from recovery.audit.running.work import Job, PartResult, carry_out, collect_less
 
 Work = Callable[[Job, int], PartResult]
 """What a worker does with a range. It must be a function of a module, so that another process can import it by name."""
 
 DEATHS_MAX = 3
-START = "from recovery.audit.local import serve; serve()"
+START = "from recovery.audit.running.local import serve; serve()"
 
 
 class LocalEngine:

@@ -4,9 +4,9 @@
                                                                    `-> RUN/findings/range-000017.parquet
 
 A number is the place of a part in the job's `partitions`. No part takes longer than some minutes: after `PARTITION_S`
-or `PARTITION_NAMES` the worker ends it, and its file says how the rest is to be cut. `recovery.audit.run` gives the
-partitions of the rest to the engine as parts of their own. So many workers audit a rest, and a worker that dies loses
-minutes.
+or `PARTITION_NAMES` the worker ends it, and its file says how the rest is to be cut. `recovery.audit.running.run` gives
+the partitions of the rest to the engine as parts of their own. So many workers audit a rest, and a worker that dies
+loses minutes.
 
 The file is the result. An outcome only tells early what the directory will tell. So an engine may audit a range twice,
 lose an outcome, or die: whether a range is done, the directory says.
@@ -28,13 +28,13 @@ import anyio
 
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
-from recovery.audit.canary import Canary, check_backends, check_directory, check_variables
-from recovery.audit.cuts import cut_names
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.files.partitions import DEPTH_MAX, Partition
 from recovery.audit.finding import Summary
 from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Bounds, Cutoff, FeedReferences, Inventory, Manifest, Verify
+from recovery.audit.running.canary import Canary, check_backends, check_directory, check_variables
+from recovery.audit.running.cuts import cut_names
 from recovery.audit.sweeping.beside import look_beside
 from recovery.audit.sweeping.sweep import audit_until
 from tiered.open import DATABASE_NAME, Backends, open_backends
@@ -105,7 +105,7 @@ class Job:
 
     `settings`: those of the store, as JSON. `partitions`: the parts; an engine is told their places here.
     `partition_names`, `partition_s`: when a worker hands back the rest of a part. `canary`: only if the workers are not
-    on this machine; then the number `CANARY` is the task of `recovery.audit.canary`, and a worker notes in the
+    on this machine; then the number `CANARY` is the task of `recovery.audit.running.canary`, and a worker notes in the
     directory what failed. `verify`: which payloads are read; its bytes a second are one worker's. `references`: the
     feed that tells the references; None: the rows are scanned.
     """

@@ -15,8 +15,8 @@ from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.manifest import Inventory
-from recovery.audit.plan import PROBE_NAMES, RANGES_PER_SLOT, check_apart, check_grace, inputs_of, plan_audit, split
-from recovery.audit.work import AuditOptions
+from recovery.audit.running.plan import PROBE_NAMES, RANGES_PER_SLOT, check_apart, check_grace, inputs_of, plan_audit, split
+from recovery.audit.running.work import AuditOptions
 from tests.given.audited_store import OBJECTS, plant
 from tiered.embedded.blobs import FileBlobs
 from tiered.embedded.rows import SqliteRows

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pyspark.daemon import manager
 
 import recovery.audit.files.ledger
-import recovery.audit.work  # noqa: F401
+import recovery.audit.running.work  # noqa: F401
 
 with suppress(ImportError):  # an embedded store does without Google's packages
     import tiered.production  # noqa: F401

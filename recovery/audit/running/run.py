@@ -14,7 +14,7 @@ checked first, and a part whose file is damaged is audited again. Two processes 
 same work twice, without harm. *Failure* of a part: it is tried once more at the end if that may help. If it fails
 again, the manifest says so and the run is not complete. The next call tries it again. If several parts fail for the
 same reason and none succeeds, the engine is stopped, because all others would fail as well. If workers are on other
-machines, one small task tries everything first (`recovery.audit.canary`).
+machines, one small task tries everything first (`recovery.audit.running.canary`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from anyio import to_thread
 from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime, uuid7
-from recovery.audit.canary import Canary
 from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.files.conclusion import Prefixes, conclude
 from recovery.audit.files.evidence import damage, faults_of_files, parts_of
@@ -45,9 +44,14 @@ from recovery.audit.files.ledger import RunDirectory, misfit
 from recovery.audit.files.partitions import Header, Partition, Tiling, tiled
 from recovery.audit.finding import Summary
 from recovery.audit.finding_classes import FINDINGS, FindingClass
-from recovery.audit.interrupts import heed_signals
 from recovery.audit.manifest import Failure, FeedAtEnd, Manifest, ManifestStuckEntry, Prefix, contradictions
-from recovery.audit.plan import (
+from recovery.audit.reporting import run_verdict
+from recovery.audit.reporting.report import names_max, render
+from recovery.audit.reporting.run_verdict import PRICE_DEFAULT
+from recovery.audit.reporting.since import check_since, earlier
+from recovery.audit.running.canary import Canary
+from recovery.audit.running.interrupts import heed_signals
+from recovery.audit.running.plan import (
     Plan,
     check_apart,
     check_choices,
@@ -61,13 +65,9 @@ from recovery.audit.plan import (
     inputs_of,
     plan_audit,
 )
-from recovery.audit.reporting import run_verdict
-from recovery.audit.reporting.report import names_max, render
-from recovery.audit.reporting.run_verdict import PRICE_DEFAULT
-from recovery.audit.reporting.since import check_since, earlier
-from recovery.audit.stuck import read_stuck
+from recovery.audit.running.stuck import read_stuck
+from recovery.audit.running.work import CANARY, AuditOptions, AuditProgress, Engine, Job, PartResult, check_there, job_of, portable
 from recovery.audit.sweeping.references import at_end
-from recovery.audit.work import CANARY, AuditOptions, AuditProgress, Engine, Job, PartResult, check_there, job_of, portable
 from recovery.last_audit import FEED, ROWS, LastAudit, note_audit
 from recovery.statistics.audit_source import AuditSource, Finished, estimate
 from tiered.open import open_backends

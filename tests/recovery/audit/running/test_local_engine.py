@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from recovery.audit.files.partitions import Partition
-from recovery.audit.local import DEATHS_MAX, LocalEngine
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.work import Job, PartResult
+from recovery.audit.running.local import DEATHS_MAX, LocalEngine
+from recovery.audit.running.work import Job, PartResult
 from tests.given import audit_workers as works
 from tests.given.processes import is_running
 from tests.given.repository import ROOT
@@ -106,10 +106,10 @@ def test_stop_ends_the_workers_in_the_middle_of_their_work(job: Job) -> None:
 
 DRIVER = """
 import sys
-from recovery.audit.local import LocalEngine
+from recovery.audit.running.local import LocalEngine
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.files.partitions import Partition
-from recovery.audit.work import Job
+from recovery.audit.running.work import Job
 from tests.given import audit_workers as works
 job = Job(sys.argv[1], "run", "{}", (Partition(0, Bounds(start="", end=None)),) * 5, Cutoff(as_of_ns=0, grace_s=0))
 list(LocalEngine(2, works.wait_for_ever).run(job, range(5)))
@@ -145,6 +145,6 @@ def test_process_that_cannot_be_started_is_said_in_a_sentence(job: Job, monkeypa
 
 def test_a_worker_loads_nothing_that_only_administers() -> None:
     """Every worker of a cluster would ask for the tables' schema, and hold 20 MiB of messages for it."""
-    code = "import sys, recovery.audit.work, tiered.production; print([name for name in sys.modules if 'admin' in name])"
+    code = "import sys, recovery.audit.running.work, tiered.production; print([name for name in sys.modules if 'admin' in name])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -20,10 +20,10 @@ from recovery.audit.errors import AuditInterruptedError
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.files.partitions import Partition
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.run import run_audit
-from recovery.audit.work import AuditOptions, AuditProgress, Job, PartResult, carry_out
+from recovery.audit.running.local import LocalEngine
+from recovery.audit.running.run import run_audit
+from recovery.audit.running.work import AuditOptions, AuditProgress, Job, PartResult, carry_out
 from tests.given import audit_workers as works
 from tests.given.audited_store import OBJECTS, PLANTED, SIZE, InThread, all_findings, audit, found, plant
 from tests.given.repository import ROOT
@@ -84,7 +84,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import anyio
-from recovery.audit.work import carry_out
+from recovery.audit.running.work import carry_out
 from tests.given.audited_store import InThread, audit
 from tiered.settings import Settings
 

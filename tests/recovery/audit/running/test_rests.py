@@ -12,14 +12,14 @@ import pytest
 
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
-from recovery.audit import work
 from recovery.audit.files.evidence import evidence
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.files.partitions import DEPTH_MAX, Partition
-from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Manifest
+from recovery.audit.running import work
+from recovery.audit.running.local import LocalEngine
+from recovery.audit.running.work import AuditProgress, Job, PartResult, carry_out
 from recovery.audit.sweeping import sweep
-from recovery.audit.work import AuditProgress, Job, PartResult, carry_out
 from tests.given.audit_workers import in_small_parts
 from tests.given.audited_store import OBJECTS, PLANTED, InThread, all_findings, audit, found, plant
 from tiered.settings import Settings

@@ -11,11 +11,11 @@ from changelog.base.runtime import SystemRuntime
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Bounds, Manifest, Verify
-from recovery.audit.plan import split
 from recovery.audit.reporting import run_verdict
-from recovery.audit.run import run_audit
+from recovery.audit.running.plan import split
+from recovery.audit.running.run import run_audit
+from recovery.audit.running.work import AuditOptions, Job, PartResult
 from recovery.audit.sweeping.sweep import audit_range
-from recovery.audit.work import AuditOptions, Job, PartResult
 from recovery.last_audit import read_audits
 from tests.given.audit_grounds import SimulatedGround
 from tests.given.audited_store import AuditedStore, InThread, found, plant

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from changelog.base.errors import UnavailableError
 from changelog.noop import NoopChangeLog
-from recovery.audit.cuts import SMALL_NAMES, cut_names
 from recovery.audit.files.partitions import Header, Partition, is_key, tiled
 from recovery.audit.finding import Finding, Summary
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds
+from recovery.audit.running.cuts import SMALL_NAMES, cut_names
 from recovery.audit.sweeping.sweep import audit_until
 from tests.given.audit_grounds import SetRuntime
 from tests.given.planted_world import CUTOFF
@@ -119,7 +119,7 @@ def test_any_names_are_cut_into_parts_that_hold_names(monkeypatch_small: None, n
 @pytest.fixture(scope="module")
 def monkeypatch_small() -> object:
     patch = pytest.MonkeyPatch()
-    patch.setattr("recovery.audit.cuts.SMALL_NAMES", 2)
+    patch.setattr("recovery.audit.running.cuts.SMALL_NAMES", 2)
     yield
     patch.undo()
 

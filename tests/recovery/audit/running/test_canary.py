@@ -13,12 +13,12 @@ import anyio
 import pytest
 
 from changelog.base.errors import ConfigurationError, UnavailableError
-from recovery.audit.canary import Canary
 from recovery.audit.files.partitions import Partition
-from recovery.audit.local import Work
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.run import ALIKE_MAX
-from recovery.audit.work import CANARY, Job, PartResult, carry_out
+from recovery.audit.running.canary import Canary
+from recovery.audit.running.local import Work
+from recovery.audit.running.run import ALIKE_MAX
+from recovery.audit.running.work import CANARY, Job, PartResult, carry_out
 from tests.given.audited_store import OBJECTS, PLANTED, InThread, audit, found, plant
 from tiered.settings import Settings
 

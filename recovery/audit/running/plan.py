@@ -5,16 +5,16 @@ Bad settings are refused here, before the audit begins.
     table's boundaries (by bytes)  -.
     bucket's names (bisected)      -'->  cuts  ->  ["", cut 1) [cut 1, cut 2) ... [cut n, end)   every name is in one
 
-The table gives `RANGES_PER_SLOT` ranges for each slot of the engine, and so does the bucket (`recovery.audit.cuts`). So
-neither side's emptiness hides the other's bulk, and one slow range does not delay the end of the run. A small bucket
-gets one range for each slot. To find that out, the plan lists up to `PROBE_NAMES` names and checks whether the bucket
-ends there.
+The table gives `RANGES_PER_SLOT` ranges for each slot of the engine, and so does the bucket
+(`recovery.audit.running.cuts`). So neither side's emptiness hides the other's bulk, and one slow range does not delay
+the end of the run. A small bucket gets one range for each slot. To find that out, the plan lists up to `PROBE_NAMES`
+names and checks whether the bucket ends there.
 
 No service tells how many names lie between two others, so ranges are uneven, and a range may hold any number of names.
-A range that takes too long hands back its rest (`recovery.audit.work`).
+A range that takes too long hands back its rest (`recovery.audit.running.work`).
 
 *Failure*: `ConfigurationError`, one sentence with the fix, or `UnavailableError`. This module only reads.
-`recovery.audit.run` writes.
+`recovery.audit.running.run` writes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from difflib import get_close_matches
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
-from recovery.audit.cuts import cut_names
 from recovery.audit.files.directory import DirectoryFiles
 from recovery.audit.manifest import OVERDUE_S, Bounds, Cutoff, FeedReferences, Inventory, Manifest
 from recovery.audit.names import usecase_of
+from recovery.audit.running.cuts import cut_names
+from recovery.audit.running.work import FEED_AGE_MAX_S, GRACE_MIN_S, GRACE_S, AuditOptions, check_there
 from recovery.audit.sweeping.references import check_same as check_same_feed
 from recovery.audit.sweeping.references import read_checkpoint, references_of
 from recovery.audit.sweeping.sweep import SKEW_MAX_NS
-from recovery.audit.work import FEED_AGE_MAX_S, GRACE_MIN_S, GRACE_S, AuditOptions, check_there
 from recovery.display import elapsed, escape_controls, span
 from recovery.feed.writer.checkpoint import store_of
 from tiered.metadata import NS_PER_S

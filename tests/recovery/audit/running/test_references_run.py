@@ -15,11 +15,11 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.files.evidence import evidence
 from recovery.audit.files.ledger import RunDirectory
-from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Manifest
 from recovery.audit.reporting import run_verdict
-from recovery.audit.run import run_audit
-from recovery.audit.work import AuditOptions, Engine, Job, PartResult, carry_out
+from recovery.audit.running.local import LocalEngine
+from recovery.audit.running.run import run_audit
+from recovery.audit.running.work import AuditOptions, Engine, Job, PartResult, carry_out
 from recovery.feed.writer.checkpoint import store_of
 from recovery.last_audit import Audits, LastAudit, decode, encode, read_audits
 from tests.given.audited_store import OBJECTS, PLANTED, AuditedStore, InThread, found, plant

@@ -11,13 +11,13 @@ import pytest
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from recovery.audit import cuts
 from recovery.audit.files.ledger import RunDirectory
-from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Bounds, Manifest
 from recovery.audit.reporting.feed import FindingsFeed
-from recovery.audit.run import run_audit
-from recovery.audit.work import AuditOptions
+from recovery.audit.running import cuts
+from recovery.audit.running.local import LocalEngine
+from recovery.audit.running.run import run_audit
+from recovery.audit.running.work import AuditOptions
 from tests.given.emulated_services import emulated_services
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId

@@ -13,9 +13,9 @@ import pytest
 
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
-from recovery.audit import run
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.work import AuditOptions, Job, PartResult, carry_out
+from recovery.audit.running import run
+from recovery.audit.running.work import AuditOptions, Job, PartResult, carry_out
 from recovery.last_audit import DANGLING, LastAudit, read_audits
 from recovery.status.look import gather
 from tests.given.audited_store import OBJECTS, SIZE, AuditedStore, InThread, audit, plant
