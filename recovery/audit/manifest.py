@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
@@ -188,6 +188,11 @@ class ManifestStuckEntry(_Frozen):
     object: str | None
     error: str
     since_ms: Number | None
+
+
+def differing_inputs(was: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Tells whether two `inputs` are of one store: empty if they are. Otherwise what differs: by key, was and now."""
+    return {key: (was.get(key, "not set"), now.get(key, "not set")) for key in {**was, **now} if was.get(key) != now.get(key)}
 
 
 class Manifest(_Frozen):

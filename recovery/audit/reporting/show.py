@@ -33,7 +33,8 @@ from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FINDINGS, MEANING, FindingClass, NameForm
 from recovery.audit.manifest import Bounds, Cutoff, Verify
 from recovery.audit.names import after, is_of, read_name
-from recovery.audit.sweeping.sweep import ENTRIES_PAGE, audit_range
+from recovery.audit.sweeping.sweep import audit_range
+from recovery.audit.sweeping.tier_reads import ENTRIES_PAGE
 from recovery.audit.sweeping.verify import READ_BUDGET_S
 from recovery.display import escape_controls, moment, size
 from tiered.metadata import NS_PER_MS

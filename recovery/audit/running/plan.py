@@ -27,13 +27,13 @@ from difflib import get_close_matches
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
 from recovery.audit.files.directory import DirectoryFiles
-from recovery.audit.manifest import OVERDUE_S, Bounds, Cutoff, FeedReferences, Inventory, Manifest
+from recovery.audit.manifest import OVERDUE_S, Bounds, Cutoff, FeedReferences, Inventory, Manifest, differing_inputs
 from recovery.audit.names import usecase_of
 from recovery.audit.running.cuts import cut_names
 from recovery.audit.running.work import FEED_AGE_MAX_S, GRACE_MIN_S, GRACE_S, AuditOptions, check_there
+from recovery.audit.sweeping.judge import SKEW_MAX_NS
 from recovery.audit.sweeping.references import check_same as check_same_feed
 from recovery.audit.sweeping.references import read_checkpoint, references_of
-from recovery.audit.sweeping.sweep import SKEW_MAX_NS
 from recovery.display import elapsed, escape_controls, span
 from recovery.feed.writer.checkpoint import store_of
 from tiered.metadata import NS_PER_S
@@ -177,9 +177,8 @@ def check_apart(files: DirectoryFiles, settings: Settings) -> None:
 
 def check_same(found: dict[str, str], now: dict[str, str], where: str) -> None:
     """Refuses to go on with a run if its inputs are not the same as now."""
-    differing = [key for key in {**found, **now} if found.get(key) != now.get(key)]
-    if differing:
-        what = "; ".join(f"{key} was {found.get(key, 'not set')}, and is {now.get(key, 'not set')} now" for key in differing)
+    if differing := differing_inputs(found, now):
+        what = "; ".join(f"{key} was {before}, and is {after} now" for key, (before, after) in differing.items())
         raise ConfigurationError(f"{where} holds a run of something else ({what}): give another directory, or the settings of then")
 
 

@@ -12,7 +12,7 @@ from changelog.base.errors import TieredError
 from changelog.base.runtime import Runtime
 from changelog.change import Unreadable
 from recovery.audit.manifest import ManifestStuckEntry
-from recovery.audit.sweeping.sweep import ENTRIES_PAGE
+from recovery.audit.sweeping.tier_reads import ENTRIES_PAGE
 from tiered.open import open_backends
 from tiered.protocol.retry import retry_read
 from tiered.settings import Settings

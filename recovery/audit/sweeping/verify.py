@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 
-import anyio
-
-from changelog.base.errors import CorruptRecordError, TieredError, UnavailableError
+from changelog.base.errors import CorruptRecordError, UnavailableError
 from changelog.base.runtime import Runtime
 from tiered.protocol.backends import DamagedError, LongTermBackend
+from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.retry import retry_read
 
 READ_BUDGET_S = 120.0
@@ -58,24 +57,7 @@ class Verifier:
 
     async def look_at(self, names: Sequence[str]) -> Mapping[str, BlobRead]:
         """Reads these blobs, several at once. Raises `TieredError` if one of them cannot be asked for."""
-        found: dict[str, BlobRead] = {}
-        failed: list[TieredError] = []
-        waiting = iter(names)
-
-        async def look() -> None:
-            try:
-                for name in waiting:
-                    found[name] = await self.look(name)
-            except TieredError as error:
-                failed.append(error)
-                group.cancel_scope.cancel()
-
-        async with anyio.create_task_group() as group:
-            for _ in range(min(AT_ONCE, len(names))):
-                group.start_soon(look)
-        if failed:
-            raise failed[0]  # raise the error itself, not an exception group
-        return found
+        return dict(zip(names, await map_concurrently(self.look, names, AT_ONCE), strict=True))
 
     async def look(self, name: str) -> BlobRead:
         """Reads one blob to its end. Raises `UnavailableError` or `ConfigurationError` if nobody could read it."""

@@ -21,7 +21,8 @@ from changelog.noop import NoopChangeLog
 from recovery.audit.finding import Finding, Summary, Tally
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds
-from recovery.audit.sweeping.sweep import WINDOW_NAMES, audit_range
+from recovery.audit.sweeping.sweep import audit_range
+from recovery.audit.sweeping.window import WINDOW_NAMES
 from tests.given.audit_grounds import OLD_NS, SetRuntime
 from tests.given.planted_world import CUTOFF
 from tiered.metadata import Metadata

@@ -15,7 +15,8 @@ import pytest
 from recovery.audit.finding import Finding, Summary
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds
-from recovery.audit.sweeping.sweep import WINDOW_NAMES, audit_range
+from recovery.audit.sweeping.sweep import audit_range
+from recovery.audit.sweeping.window import WINDOW_NAMES
 from tests.given.audit_grounds import BEGINS_NS, AuditGround, SimulatedGround, ground_of
 from tests.given.planted_world import CUTOFF, FAMILY, UNICODE, UNREADABLE, Planted, plant
 

@@ -17,7 +17,8 @@ from recovery.audit.finding import Finding, Summary
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, FeedAtEnd, FeedReferences, Manifest, index_not_whole
 from recovery.audit.sweeping.references import FeedIndex, references_of
-from recovery.audit.sweeping.sweep import WINDOW_NAMES, audit_range
+from recovery.audit.sweeping.sweep import audit_until
+from recovery.audit.sweeping.window import WINDOW_NAMES
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, AuditGround, SimulatedGround, ground_of
 from tests.given.feed_index import GENERATION, STORE, keep_up, perfect, publish, rows_of
@@ -79,9 +80,11 @@ async def audit(
         seen.findings.update(each._replace(listed_ns=0, logged_ns=0, scanned_ns=0, confirmed_ns=None) for each in findings)
 
     for start, end in zip(("", *bounds), (*bounds, None), strict=True):
-        seen.summary.merge(await audit_range(
-            tiers, ground.log, Bounds(start=start, end=end), CUTOFF, ground.clock, tell, window_names=window_names, references=references
-        ))  # fmt: skip
+        summary, _ = await audit_until(
+            tiers, ground.log, Bounds(start=start, end=end), CUTOFF, ground.clock, tell, lambda _: False, window_names=window_names,
+            references=references,
+        )  # fmt: skip
+        seen.summary.merge(summary)
     return seen
 
 
@@ -315,7 +318,7 @@ async def test_no_row_is_read_of_an_unchanged_store() -> None:
 
 
 async def test_rows_are_scanned_where_the_index_would_leave_too_many_to_be_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recovery.audit.sweeping.sweep.LOOKED_UP_MIN", 3)
+    monkeypatch.setattr("recovery.audit.sweeping.match.LOOKED_UP_MIN", 3)
     world = Changing(1)
     await world.grow(40, logged=False)
     await publish(world.ground.log, {}, BEGINS_NS)

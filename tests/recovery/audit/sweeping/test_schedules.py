@@ -29,7 +29,10 @@ from emulators.world.services import SimulatedRows
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.sweeping.sweep import _Logged, _Suspect, _Sweep, _Window, audit_range
+from recovery.audit.sweeping.judge import SuspectBlob
+from recovery.audit.sweeping.second_look import SecondReading
+from recovery.audit.sweeping.sweep import _Sweep, audit_range
+from recovery.audit.sweeping.window import LoggedNames, Window
 from tests.given.audit_beside_writers import BusyScene, first_wrong
 from tests.given.audit_grounds import BEGINS_NS, OLD_NS, SimulatedGround
 from tests.given.virtual_time import simulated
@@ -67,10 +70,10 @@ def test_no_verdict_is_wrong_with_references_from_a_feed_and_at_rest_all_verdict
     assert seen["audits"] > SEEDS and seen["compared"] == 3 * SEEDS
 
 
-async def once(self: _Sweep, window: _Window, suspects: Sequence[_Suspect]) -> None:
+async def once(self: SecondReading, window: Window, suspects: Sequence[SuspectBlob]) -> None:
     """What the first look has found is told."""
     for blob, reading, _ in suspects:
-        self._conclude(window, blob, reading, FindingClass.ORPHAN, 0)
+        self._judge.conclude(window, blob, reading, FindingClass.ORPHAN, 0)
 
 
 
@@ -78,33 +81,35 @@ async def once(self: _Sweep, window: _Window, suspects: Sequence[_Suspect]) -> N
 def in_order(*steps: str) -> Callable[[_Sweep, str], Awaitable[str | None]]:
     """A window whose parts are done in this order."""
     async def audit_window(self: _Sweep, start: str) -> str | None:
-        window, next_start = _Window(start, self._bounds.end, [], {}, 0), None
-        everything = _Window("", None, [], {}, 0)
-        logged, named = _Logged(), list[Any]()
+        window, next_start = Window(start, None, [], {}, 0), None
+        everything = Window("", None, [], {}, 0)
+        logged, named = LoggedNames(), list[Any]()
         for step in steps:
             match step:
                 case "L":
-                    window, _, next_start = await self._list(start)
+                    window, _, next_start = await self.windows.read(start)
                 case "C":
-                    logged = await self._read_log(everything)
+                    logged = await self.windows.read_log(everything)
                 case "R":
-                    named += (await self._retry_read(lambda: self._rows.redirects(b"", None, 1000))).redirects
-        self._count_listed(window)
-        await self._look_for(window, self._match(window, named))
-        await self._judge(window, logged)
+                    named += (await self.reads.retry(lambda: self.reads.rows.redirects(b"", None, 1000))).redirects
+        self.judge.count_listed(window)
+        await self.second.missing(window, self.match.match(window, named))
+        if suspects := self.judge.suspects(window, logged):
+            await self.second.accused(window, suspects)
+        self.judge.flush()
         return next_start
 
     return audit_window
 
 
 @pytest.mark.parametrize(
-    ("parts", "seeds"), [({"_judge_again": once}, 30), ({"_judge_again": once, "audit_window": in_order("C", "L", "R")}, 10),
-                         ({"_judge_again": once, "audit_window": in_order("L", "R", "C")}, 10)],
+    ("parts", "seeds"), [({"accused": once}, 30), ({"accused": once, "audit_window": in_order("C", "L", "R")}, 10),
+                         ({"accused": once, "audit_window": in_order("L", "R", "C")}, 10)],
     ids=["no second look", "the log before the listing", "the rows before the log"],
 )  # fmt: skip
 def test_without_its_order_a_verdict_is_wrong(monkeypatch: pytest.MonkeyPatch, parts: dict[str, object], seeds: int) -> None:
     for name, part in parts.items():
-        monkeypatch.setattr(_Sweep, name, part)
+        monkeypatch.setattr(SecondReading if name == "accused" else _Sweep, name, part)
     assert first_wrong(range(1, seeds + 1)) is not None
 
 
