@@ -35,7 +35,7 @@ from recovery.audit.inventory.report import open_export, open_report
 from recovery.audit.manifest import Bounds, Manifest
 from recovery.audit.reporting.show import told_by
 from recovery.audit.running.local import LocalEngine
-from recovery.audit.running.plan import inputs_of, split
+from recovery.audit.running.plan import split
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
 from tests.given.inventory_report import line, write_export, write_report
@@ -341,7 +341,7 @@ def test_what_a_run_by_report_found_is_shown_and_deleted(spark: SparkSession, st
     audit(store, write_report(tmp_path / "report", store.rows, store.snapshot_ns), tmp_path / "run")
     [first, second] = [name for kind, name in store.expected if kind == "orphan"]
     directory = RunDirectory.open(str(tmp_path / "run"))
-    proof = evidence(directory, SystemRuntime().wall_ns(), inputs_of(store.settings))
+    proof = evidence(directory, SystemRuntime().wall_ns())
     told = told_by(directory, proof, first)
     assert (told.complete, told.reported_ns, [each.kind for each in told.findings]) == (True, store.snapshot_ns, [FindingClass.ORPHAN])
 

@@ -1,6 +1,6 @@
 """Whether what a run found may be acted on. Everything that is read back is checked, and nothing is believed.
 
-    evidence(directory, now_ns, inputs) -> Evidence(manifest, complete, doubts)
+    evidence(directory, now_ns) -> Evidence(manifest, complete, doubts)
 
 Each doubt is one sentence. One doubt is enough: then nothing may be deleted because of this run. `tiered audit show`
 prints the doubts, and a deletion refuses to begin.
@@ -16,7 +16,7 @@ The files are checked as they are now, so a run that was whole when it ended may
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -42,14 +42,12 @@ class Evidence:
     doubts: tuple[str, ...]
 
 
-def evidence(directory: RunDirectory, now_ns: int, inputs: Mapping[str, str] | None = None) -> Evidence:
+def evidence(directory: RunDirectory, now_ns: int) -> Evidence:
     """Checks a run, and says what may be doubted. It reads the manifest and every file of findings to its end.
 
     It blocks, so call it in a thread.
 
-    `now_ns`: the time in nanoseconds since 1970, by the service's clock if the caller can ask it. `inputs`: what the
-    caller's settings name (`recovery.audit.running.plan.inputs_of`). If they are given, a run of another store is
-    doubtful.
+    `now_ns`: the time in nanoseconds since 1970, by the service's clock if the caller can ask it.
 
     Raises `ConfigurationError` if there is no run in the directory or if it is of another version,
     `CorruptRecordError` if its manifest cannot be read, and `UnavailableError` if the directory cannot be read now.
@@ -58,7 +56,7 @@ def evidence(directory: RunDirectory, now_ns: int, inputs: Mapping[str, str] | N
     manifest = directory.read_manifest()
     if manifest is None:
         raise ConfigurationError(f"{directory.uri} holds no run of an audit: give the directory that `tiered audit run` named")
-    doubts = [*_of_inputs(manifest, inputs), *manifest.doubts, *contradictions(manifest, now_ns)]
+    doubts = [*manifest.doubts, *contradictions(manifest, now_ns)]
     if manifest.ended_ns is None:
         doubts.append("the run has not ended, or was interrupted")
     else:
@@ -94,14 +92,6 @@ def parts_of(tiling: Tiling) -> tuple[ManifestPart, ...]:
             names=header.summary.names, rows=header.rows, sha256=header.sha256,
         ) for partition, header in tiling.done
     )  # fmt: skip
-
-
-def _of_inputs(manifest: Manifest, inputs: Mapping[str, str] | None) -> Iterator[str]:
-    if inputs is not None:
-        for key in sorted({*manifest.inputs, *inputs}):
-            was, now = manifest.inputs.get(key, "not set"), inputs.get(key, "not set")
-            if was != now:
-                yield f"the run is of another store: {key} was {was}, and is {now} now"
 
 
 def _of_counts(manifest: Manifest, tiling: Tiling) -> Iterator[str]:

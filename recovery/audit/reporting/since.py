@@ -20,7 +20,7 @@ from pathlib import Path
 from changelog.base.errors import ConfigurationError, TieredError
 from recovery.audit.files.ledger import MANIFEST, RunDirectory
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.manifest import Manifest, ManifestTally
+from recovery.audit.manifest import Manifest, ManifestTally, differing_inputs
 from recovery.audit.reporting.run_verdict import shown_kinds
 
 BESIDE_MAX = 1000
@@ -110,7 +110,7 @@ def _fits(found: Manifest, manifest: Manifest) -> bool:
 
 
 def _incomparable(found: Manifest, inputs: dict[str, str], scope: str) -> str | None:
-    if found.inputs != inputs:
+    if differing_inputs(found.inputs, inputs):
         return "it is of another store"
     if found.scope != scope:
         return f"it looked at {f'names that begin with {found.scope!r}' if found.scope else 'all names'}"

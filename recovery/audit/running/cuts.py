@@ -21,12 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import anyio
-
-from changelog.base.errors import TieredError
 from changelog.base.runtime import Runtime
 from recovery.audit.manifest import Bounds
 from tiered.protocol.backends import BlobPage, CutsNames, LongTermBackend
+from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.retry import retry_read
 
 SMALL_NAMES = 1000
@@ -86,27 +84,12 @@ class _Cutting:
     async def _halve(self, parts: Sequence[_Part]) -> list[_Part]:
         """Cuts each of these parts in two, and returns the new ones. A part that is small is marked."""
         made: list[_Part] = []
-        failed: list[TieredError] = []
-        waiting = iter(parts)
-
-        async def halve() -> None:
-            try:
-                for part in waiting:
-                    cut = await self._middle(part)
-                    if cut is None:
-                        part.is_small = True
-                    else:
-                        made.append(_Part(cut, part.end))
-                        part.end = cut
-            except TieredError as error:
-                failed.append(error)
-                group.cancel_scope.cancel()
-
-        async with anyio.create_task_group() as group:
-            for _ in range(min(AT_ONCE, len(parts))):
-                group.start_soon(halve)
-        if failed:
-            raise failed[0]
+        for part, cut in zip(parts, await map_concurrently(self._middle, parts, AT_ONCE), strict=True):
+            if cut is None:
+                part.is_small = True
+            else:
+                made.append(_Part(cut, part.end))
+                part.end = cut
         return made
 
     async def _middle(self, part: _Part) -> str | None:

@@ -18,7 +18,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.files.evidence import evidence
 from recovery.audit.files.ledger import SCHEMA, SEALED, RunDirectory, sealed
-from recovery.audit.manifest import Manifest
+from recovery.audit.manifest import Manifest, differing_inputs
 from tests.given.audited_store import InThread, audit, plant
 from tiered.settings import Settings
 
@@ -43,8 +43,8 @@ def run(whole: Run, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def doubts(run: Path, later_ns: int = 0, inputs: dict[str, str] | None = None) -> tuple[str, ...]:
-    found = evidence(RunDirectory.open(str(run)), SystemRuntime().wall_ns() + later_ns, inputs)
+def doubts(run: Path, later_ns: int = 0) -> tuple[str, ...]:
+    found = evidence(RunDirectory.open(str(run)), SystemRuntime().wall_ns() + later_ns)
     assert found.complete == (not found.doubts)
     return found.doubts
 
@@ -106,13 +106,12 @@ def test_manifest_that_cannot_be_true_is_doubtful(run: Path, change: Callable[[d
     assert doubt in "\n".join(doubts(run))
 
 
-def test_run_of_another_store_is_doubtful(run: Path, whole: Run) -> None:
+def test_run_of_another_store_differs_in_its_inputs(run: Path, whole: Run) -> None:
+    manifest = RunDirectory.open(str(run)).read_manifest()
     inputs = {"directory": str(whole[0].directory), "changelog": "sqlite"}
-    assert doubts(run, inputs=inputs) == ()
-    assert doubts(run, inputs=inputs | {"directory": "/other"}) == (
-        f"the run is of another store: directory was {whole[0].directory}, and is /other now",
-    )
-    assert "changelog was sqlite, and is not set now" in doubts(run, inputs={"directory": str(whole[0].directory)})[0]
+    assert manifest is not None and differing_inputs(manifest.inputs, inputs) == {}
+    assert differing_inputs(manifest.inputs, inputs | {"directory": "/other"}) == {"directory": (str(whole[0].directory), "/other")}
+    assert differing_inputs(manifest.inputs, {"directory": str(whole[0].directory)}) == {"changelog": ("sqlite", "not set")}
 
 
 def test_manifest_of_newer_software_is_refused(run: Path) -> None:
