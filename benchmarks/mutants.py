@@ -65,7 +65,7 @@ AREAS = {
         ("recovery/status/*.py", "recovery/statistics/*.py", "recovery/last_audit.py"),
         (
             "tests/recovery/status", "tests/recovery/statistics", "tests/recovery/http/test_app.py",
-            "tests/recovery/cli/test_status_lines.py",
+            "tests/recovery/cli/test_status_lines.py", "tests/recovery/cli/test_feed_status.py",
         ),
         (("tests/recovery/http", "tests/recovery/cli/test_status.py", "tests/recovery/test_daemon.py"),),
     ),
@@ -80,7 +80,10 @@ AREAS = {
         ("tests/changelog/sqlite", "tests/tiered/embedded", "tests/contracts", "-k", "sqlite or filesystem or embedded or not contracts"),
         (("tests/crash/test_crash_everywhere.py", "tests/crash/test_power_cuts.py"),),
     ),
-    "sync": Area(("tiered/sync/*.py",), ("tests/tiered/sync", "tests/tiered/filesystem"), (("tests/examples",),)),
+    "sync": Area(  # much of it runs in a thread of its own or in a child, which no trace sees: so its tests run as a whole, too
+        ("tiered/sync/*.py",), ("tests/tiered/sync", "tests/tiered/filesystem"),
+        (("tests/tiered/sync", "tests/tiered/filesystem"), ("tests/examples",)),
+    ),
 }  # fmt: skip
 OPTIONS = (
     "-x", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib",

@@ -4,9 +4,10 @@
     change.py     a change, its id, and its entry in the log
     lease.py      who may go on with an entry, who may take it over (pure); heartbeat.py renews
     noop.py       the changelog that keeps nothing
-    base/         time and chance, errors, tasks, threads
+    base/         time and chance, errors, events, tasks, threads
     sqlite/       the changelog of embedded mode, and its database
     bigtable/     the changelog in Bigtable, and the client of Bigtable's data API
+    google/       the tokens that all clients of Google's services need
 
 Nothing here knows of rows, blobs or recovery.
 """

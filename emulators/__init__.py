@@ -3,11 +3,13 @@
     world/         simulated rows, blobs, log, clock and network, their faults, and the checker of I1-I7
     simulation/    seeded runs of the store in that world; each can be replayed by its seed
     callers/       seeded callers of the library and the command, who use the API correctly and wrongly
+    feed_worlds/   seeded worlds with the real writer of the change feed, its crashes and its guards
     feed/          a model of a change feed's writer that dies at any step, and what real readers make of it
     bigtable/      Google's emulator of Bigtable, one in memory, and a channel that can fail
     gcs/           an emulator of GCS
     demo/          real processes that are killed while they work (`python -m emulators demo`)
     power/         records what real processes do to their files, and models what a power cut leaves of it
+    go.py          finds, builds and runs servers that are written in Go
     up.py          both emulators, provisioned (`python -m emulators up`)
     adapter_world.py    the real adapters on the emulators, with faults, judged like the simulated world
 

@@ -12,7 +12,9 @@
     dangling.py   looks again at what readers found lost
     entries.py    reads all entries of a changelog
     rate.py       how many entries may be begun per second
-    visible.py    makes text of others safe for a terminal
+    display.py    numbers, sizes, times and others' text, as people are shown them
+    redaction.py  takes the names of objects out of texts
+    commands.py   commands to type, with what means the same store
     audit/        compares all blobs with all rows
     sources/      a store and its audits as tables of Spark
     cli/          the `tiered` command

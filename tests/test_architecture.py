@@ -9,6 +9,7 @@ with one planted violation too: a check that cannot fail proves nothing.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -237,6 +238,40 @@ def badly_named(root: Path) -> list[str]:
     return [f"{file} has a name that says nothing" for file, _ in modules(root) if NAMES_BANNED & set(Path(file).stem.split("_"))]
 
 
+FOR_USERS = {f"{place}.py" for place in ("tiered/__init__", "tiered/errors", "tiered/sync/__init__", "tiered/testing/__init__",
+"recovery/feed/__init__")}
+"""They give users all that these need from one place."""
+
+
+def errors_from_elsewhere(root: Path) -> list[str]:
+    """An error is imported from the module that defines it, so that a search for its name finds it."""
+    homes = {(file, node.name) for file, tree in modules(root) for node in tree.body if isinstance(node, ast.ClassDef)}
+    return [
+        f"{found.file}:{found.line} imports {name} from {module}" for file, tree in modules(root)
+        if file not in FOR_USERS and not file.startswith("emulators/callers/")  # they import what users do
+        for found in imports(file, tree) if found.target in PACKAGES for module, _, name in [found.module.rpartition("/")]
+        if name.endswith("Error") and not {(f"{module}.py", name), (f"{module}/__init__.py", name)} & homes
+    ]  # fmt: skip
+
+
+def not_on_the_map(root: Path) -> list[str]:
+    """The docstring of a folder's `__init__.py` is its map: it names each module and folder, and none that is gone."""
+    wrong = []
+    for package in PACKAGES:
+        for place in sorted((root / package).rglob("__init__.py")):
+            folder = place.parent
+            there = {path.name for path in folder.glob("*.py")} - {"__init__.py"}
+            there |= {f"{path.parent.name}/" for path in folder.glob("*/__init__.py")}
+            named = set(_ON_A_MAP.findall(ast.get_docstring(parsed(place.read_text())) or ""))
+            where = folder.relative_to(root).as_posix()
+            wrong += [f"{where}: {name} is not on the map" for name in sorted(there - named - {"__main__.py"})]
+            wrong += [f"{where}: {name} is on the map, and not there" for name in sorted(named - there) if name.endswith(".py")]
+    return wrong
+
+
+_ON_A_MAP = re.compile(r"(?<![\w/.])(\w+(?:\.py\b|/))")
+
+
 def named_twice(root: Path) -> list[str]:
     """A search for a class, or a stack trace, leads to one class: tests and benchmarks count, too."""
     homes: dict[str, list[str]] = {}
@@ -253,8 +288,11 @@ def untyped(root: Path) -> list[str]:
     return [f"{package} has no py.typed" for package in PACKAGES if package != SIMULATORS and not (root / package / "py.typed").is_file()]
 
 
-CHECKS: list[Check] = [against_the_arrows, in_no_folder, away_from_home, imported_by_name, without_docstring, badly_named, named_twice,
-untyped]
+CHECKS: list[Check] = [
+    against_the_arrows, in_no_folder, away_from_home, imported_by_name, without_docstring, badly_named, errors_from_elsewhere,
+    not_on_the_map, named_twice,
+    untyped,
+]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -290,6 +328,9 @@ CLEAN = {
 def clean(tmp_path: Path) -> Path:
     for file, content in CLEAN.items():
         plant(tmp_path, file, content)
+    for place in tmp_path.rglob("__init__.py"):
+        inside = [f"{path.name}/" if path.is_dir() else path.name for path in place.parent.iterdir() if path != place]
+        place.write_text(f"\"\"\"Map: {' '.join(inside)}\"\"\"\n")
     for package in PACKAGES:
         (tmp_path / package / "py.typed").touch()
     return tmp_path
@@ -376,6 +417,23 @@ def test_a_name_that_says_nothing_is_found_and_metadata_is_not(clean: Path) -> N
     plant(clean, "tiered/upload_manager.py", "")
     plant(clean, "recovery/utils.py", "")
     assert badly_named(clean) == ["tiered/upload_manager.py has a name that says nothing", "recovery/utils.py has a name that says nothing"]
+
+
+def test_a_module_or_a_folder_that_its_map_leaves_out_and_one_that_is_gone_are_found(clean: Path) -> None:
+    plant(clean, "tiered/bulk.py", "")
+    plant(clean, "tiered/cloud/__init__.py", "")
+    plant(clean, "recovery/rate.py", "")
+    (clean / "recovery/loop.py").unlink()
+    assert not_on_the_map(clean) == [
+        "tiered: bulk.py is not on the map", "tiered: cloud/ is not on the map", "recovery: loop.py is on the map, and not there",
+    ]  # fmt: skip
+
+
+def test_an_error_that_is_imported_from_elsewhere_is_found(clean: Path) -> None:
+    plant(clean, "changelog/base/errors.py", "class BadError(Exception): ...\n")
+    plant(clean, "tiered/errors.py", "from changelog.base.errors import BadError\nclass OwnError(Exception): ...\n")
+    plant(clean, "tiered/storage.py", "from tiered.errors import BadError, OwnError\n")
+    assert errors_from_elsewhere(clean) == ["tiered/storage.py:2 imports BadError from tiered/errors"]
 
 
 def test_a_second_class_of_one_name_is_found(clean: Path) -> None:

@@ -4,11 +4,12 @@
     open.py          `open_storage`: opens the backends that the settings name; production.py opens Bigtable and GCS
     bulk.py          many operations in one call
     object_id.py, metadata.py, stored.py, errors.py, settings.py     what a caller passes and gets
-    text.py          shows values in messages
+    text.py          checks text, and quotes values in messages; places.py: where a feed is delivered
     own.py           notices another's `changelog` or `recovery`; __main__.py is the door of the command
     protocol/        how two tiers that share no transaction lose nothing
     payload/         turns what a caller passes into chunks of bytes
     embedded/, bigtable/, gcs/       the tiers
+    telemetry/       metrics and traces of calls, for those who ask for them
     provision/       makes and checks what a store needs before it is opened
     sync/            the same API for callers without an event loop
     filesystem/      the store as an fsspec file system, `tiered://`

@@ -2,8 +2,8 @@
 
     errors.py         begin here: what each kind of error tells a caller
     runtime.py        clocks, sleep, ids, randomness
-    observe.py        what core code tells about its work, and to whom
-    tasks.py          tasks that run beside a block
+    observe.py        what core code tells about its work, and to whom; events.py: log lines with stable names
+    tasks.py          tasks that run beside a block; own_waits.py: time that a call waited for this process itself
     threads.py        blocking calls in threads
     directories.py    syncs directories, so that names survive a power cut
 """

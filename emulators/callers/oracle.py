@@ -159,7 +159,7 @@ class Oracle:
         if self._troubled and isinstance(error, (UnavailableError, OutcomeUnknownError) if writes else UnavailableError):
             return
         kind = "refused" if isinstance(error, UnavailableError) else "corrupt" if isinstance(error, TieredError) else "raw error"
-        if type(error).__name__ == "Stuck":
+        if type(error).__name__ == "EpisodeHung":
             kind = "hang"
         raise Violation(kind, described(ended)) from error
 

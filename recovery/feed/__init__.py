@@ -13,6 +13,7 @@
     follow.py     reads a directory of files while they grow
     index_value.py  what the published index stores for an object
     errors.py     FeedError, and the rules that a feed can break
+    writer/       writes the feed of a store; sinks/: where it is delivered
 
 Only `files.py` and `follow.py` do I/O. Nothing here knows the store, the audit or a command. docs/feed.md explains the
 protocol.

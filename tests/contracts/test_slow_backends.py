@@ -20,7 +20,7 @@ from hypothesis import settings
 
 from tiered.testing import Clock
 from tiered.testing.blobs import MemoryBlobs
-from tiered.testing.log import MemoryChangeLog, Stored
+from tiered.testing.log import MemoryChangeLog, StoredEntry
 from tiered.testing.rows import MemoryRows
 
 {profile}
@@ -64,7 +64,7 @@ async def changelog(runtime):
 @pytest.fixture
 def plant():
     async def planted(log, key, raw):
-        log.stored[key] = Stored(raw, await log.announce("planter"))
+        log.stored[key] = StoredEntry(raw, await log.announce("planter"))
 
     return planted
 """

@@ -45,13 +45,13 @@ PLANTED = [("dangling", "media/objects/day/05"), ("orphan", "media/objects/day/0
 
 
 class InThread:
-    """`Engine` without workers. `began`: how often each range was."""
+    """`Engine` without workers: they cost seconds to start. `began`: how often each range was."""
 
     versions: Mapping[str, str] = {}
 
-    def __init__(self, work: Work = carry_out) -> None:
+    def __init__(self, work: Work = carry_out, slots: int = 5) -> None:
         self.name = "in thread"
-        self.slots = 5
+        self.slots = slots
         self.elsewhere = False
         self.began: Counter[int] = Counter()
         self.stopped = False

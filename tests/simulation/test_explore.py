@@ -28,18 +28,18 @@ from tests.given.repository import ROOT
 WORKER = """
 import os, sys, time
 from emulators.world.checker import InvariantViolation
-from emulators.simulation.run import Result
+from emulators.simulation.run import RunResult
 from emulators.simulation.worker import work
 
 def run(recipe, coverage):
     coverage.count("workers", str(os.getpid()))
     coverage.count("seeds", str(recipe.seed))
     {what}
-    return Result(recipe.seed, None, [], 2.0, 3, ())
+    return RunResult(recipe.seed, None, [], 2.0, 3, ())
 
 work(sys.stdin, sys.stdout, run)
 """
-VIOLATES_AT_25 = 'if recipe.seed == 25: return Result(25, InvariantViolation("I1 no dangling", "a path", ["call"]), [], 2.0, 3, ())'
+VIOLATES_AT_25 = 'if recipe.seed == 25: return RunResult(25, InvariantViolation("I1 no dangling", "a path", ["call"]), [], 2.0, 3, ())'
 
 
 def worker(what: str = "pass") -> Sequence[str]:

@@ -99,7 +99,7 @@ MUTATIONS: dict[str, tuple[Any, str, Any, str]] = {
     "a put that tells a wrong size": (tiered.protocol.writing, "PutResult", without_size, "I4 honest"),
     "a healthy entry that is parked": (recovery.loop, "entry_state", at_once, "I6 drained"),
     "a reader that takes nothing for expired": (tiered.protocol.reading, "is_expired", lambda deadline_ns, now_ns: False, "I4 honest"),
-    "a caller that waits without a bound": (tiered.protocol.reading, "ask", ask_for_ever, "I6 drained"),
+    "a caller that waits without a bound": (tiered.protocol.reading, "retry_read", ask_for_ever, "I6 drained"),
 }
 
 

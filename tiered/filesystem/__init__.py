@@ -2,8 +2,8 @@
 
     pandas.read_parquet("tiered://photos/objects/table.parquet", storage_options={"settings": "tiered.yaml"})
 
-    tree.py     begin here: `TieredFileSystem`, paths, listing, copies
-    file.py     one open file: reading by ranges, writing on close
+    implementation.py     begin here: `TieredFileSystem`, paths, listing, copies
+    file.py               one open file: reading by ranges, writing on close
 
 Built on the blocking API (`tiered/sync`). Nothing else of the store knows of it. fsspec finds it by an entry point.
 """

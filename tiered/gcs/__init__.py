@@ -7,8 +7,8 @@
     format.py    a blob's metadata as the service's JSON (pure)
     batches.py   several calls in one request (pure)
     http.py      requests, and the errors that the service's answers become
-    auth.py      credentials
+    files.py     small files that are no blobs, such as those of a change feed
 
-Other modules give some statuses another meaning: upload.py to those of an upload, blobs.py to 404. auth.py translates
-the errors of Google's library for credentials. Knows nothing of Bigtable.
+Other modules give some statuses another meaning: upload.py to those of an upload, blobs.py to 404. Knows nothing of
+Bigtable. Credentials are `changelog/google`'s.
 """

@@ -2,10 +2,12 @@
 
     backends.py     what the two tiers must do; begin here to add a backend
     writing.py      the life of a write, step by step; begin here to follow a put
+    conditions.py   what must be there for a write to take effect
     under_way.py    the tasks in which writes run, the answer to the caller, the drain
     finishing.py    what is left to do after the answer, by the writer or by recovery
     reading.py      from the row, through its tombstone, past an overwrite
     dangling.py     what readers found lost, noted so that it stays known
+    feed_off.py     notes that a process keeps nothing for the change feed
     listing.py      entries of a prefix, folders, pages and their tokens
     admission.py    how many operations run at once, and how many wait
     breaker.py      which services are away, so that calls to them fail at once

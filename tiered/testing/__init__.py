@@ -8,6 +8,7 @@
     faults.py, clock.py      faults on demand, and a clock that can be put forward
     fixtures.py              fixtures for pytest; the only module here that needs it
     rows.py, blobs.py, log.py    the tiers and the changelog in memory; service.py is what they have in common
+    contracts/               what every backend must do: a suite for each protocol
 
 The simulation (`emulators/world`) puts its network in front of these tiers.
 """

@@ -4,7 +4,9 @@
     directory.py    a directory of this machine
     bucket.py       a bucket of Google Cloud Storage; needs the extra `gcp`
     http.py         a receiver of HTTP PUT; needs the extra `feed`. `recovery.http.receiver` is a small one
+    client.py       its requests, and those of registry.py
     kafka.py        a topic of Kafka; needs the extra `kafka`
+    registry.py     the number of its schema
     open.py         which of them a text such as `gs://bucket/prefix` names
 
 A sink knows nothing of the store, the changelog or the writer. `writer` decides what is delivered, and when again.

@@ -1,6 +1,6 @@
 """What every backend must do, as tests for pytest. Whoever writes a backend runs them. Needs the extra `testing`.
 
-    # test_my_rows.py
+    # a module of tests
     from tiered.testing.contracts.high_volume import *
 
     high_volume.py   for a `HighVolumeBackend`: needs a fixture `high_volume`

@@ -18,11 +18,11 @@ from recovery.audit.deleting.run import Wish, delete_orphans, look
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.running.local import LocalEngine
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
 from recovery.audit.sweeping.sweep import audit_range
 from tests.given.audit_grounds import BEGINS_NS, OLD_NS, AuditGround, embedded_ground, emulated_ground
+from tests.given.audited_store import InThread
 from tests.given.deleted_store import OBJECTS, ORPHANS, blobs, plant_orphans
 from tests.given.deletion_process import settings_of
 from tiered.open import DATABASE_NAME, open_backends
@@ -66,7 +66,7 @@ async def test_the_blob_of_a_row_whose_key_is_damaged_was_an_orphan_that_was_del
     settings, target = await damaged(tmp_path, DAMAGES[to])
     run = str(tmp_path / "run")
     options = AuditOptions(run, grace_s=0, insist=True)
-    manifest = await run_audit(settings, options, LocalEngine(ranges), SystemRuntime(), lambda _: None)
+    manifest = await run_audit(settings, options, InThread(slots=ranges), SystemRuntime(), lambda _: None)
     assert manifest.complete and manifest.totals[FindingClass.CORRUPT_ROW].number == 1 and len(manifest.ranges) >= ranges
     assert manifest.totals[FindingClass.ORPHAN].number <= ORPHANS + (ranges > 1)
     with pytest.raises(ConfigurationError, match=r"the run found 1 row that cannot be read, .* with --despite-corrupt-rows"):
@@ -86,7 +86,7 @@ async def test_a_row_that_tells_no_blob_is_no_reason_to_delete(tmp_path: Path) -
     with closing(sqlite3.connect(tmp_path / "store" / DATABASE_NAME)) as database, database:
         database.execute("UPDATE rows SET target = CAST(X'FE' AS TEXT) WHERE path = ?", (KEY,))
     run = str(tmp_path / "run")
-    await run_audit(settings, AuditOptions(run, grace_s=0, insist=True), LocalEngine(2), SystemRuntime(), lambda _: None)
+    await run_audit(settings, AuditOptions(run, grace_s=0, insist=True), InThread(slots=2), SystemRuntime(), lambda _: None)
     with pytest.raises(ConfigurationError, match="--despite-corrupt-rows"):
         await delete_orphans(settings, Wish(run, DeletionOptions(at_most=1_000_000)), SystemRuntime(), lambda _: None)
     await delete_orphans(settings, Wish(run, TOLD, 10_000), SystemRuntime(), lambda _: None)

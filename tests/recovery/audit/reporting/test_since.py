@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from recovery.audit.files.ledger import RunDirectory
@@ -15,7 +16,6 @@ from recovery.audit.reporting.since import earlier
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
 from tests.given.audited_store import InThread, plant
-from tiered.errors import ConfigurationError
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
 from tiered.settings import Settings
