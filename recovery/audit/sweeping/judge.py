@@ -2,7 +2,7 @@
 
     Judge.suspects       the first look: judges what no row names; returns what must be looked at again
     Judge.conclude       what a blob is found to be
-    Judge.missing_blob, Judge.broken_blob, Judge.corrupt_rows    the other findings
+    Judge.judge_missing, Judge.judge_broken, Judge.note_corrupt_rows    the other findings
 
 Which facts make which class is decided in `recovery.audit.finding_classes`. `second_look.py` gathers the facts again
 before a blob is accused.
@@ -128,7 +128,7 @@ class Judge:
         """Takes back what `count_listed` assumed of this blob."""
         self.summary.count(usecase_of(blob.name), FindingClass.REFERENCED, -1, -blob.size)
 
-    def foreign_names(self, window: Window, oddities: Iterable[Oddity]) -> None:
+    def note_foreign(self, window: Window, oddities: Iterable[Oddity]) -> None:
         for oddity in oddities:
             if not oddity.is_blob:
                 self._add(window, FindingDraft(kind=FindingClass.FOREIGN, name=oddity.name, detail=oddity.fault))
@@ -213,7 +213,7 @@ class Judge:
 
     # --- blobs that are missing, or that cannot be read --------------------------------------------
 
-    def missing_blob(self, window: Window, redirect: Redirect, head: Head, named: Mapping[str, Redirect], confirmed_ns: int) -> None:
+    def judge_missing(self, window: Window, redirect: Redirect, head: Head, named: Mapping[str, Redirect], confirmed_ns: int) -> None:
         """Judges a tombstone whose blob was not listed. `head`: the blob now. `named`: the tombstones now, by blob."""
         path, target, deadline_ns = redirect
         seen = head if isinstance(head, BlobHead) else None
@@ -249,7 +249,7 @@ class Judge:
         there_ns = max(head.created_ns, head.changed_ns or 0)
         return there_ns < min(self.cutoff.created_before_ns, self.cutoff.as_of_ns - LISTED_AFTER_NS)
 
-    def broken_blob(
+    def judge_broken(
         self, window: Window, oddity: Oddity, row: Redirect | None, logged: LoggedNames, row_is_corrupt: bool, confirmed_ns: int
     ) -> None:
         """Judges a blob that cannot be read: it is lost if a live tombstone names it, otherwise garbage.
@@ -280,7 +280,7 @@ class Judge:
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def corrupt_rows(self, window: Window, page: RedirectPage) -> None:
+    def note_corrupt_rows(self, window: Window, page: RedirectPage) -> None:
         """Writes down which rows of the page are damaged, and which name a blob that is not their own."""
         for row in page.corrupt:
             self._row(window, FindingClass.CORRUPT_ROW, row)

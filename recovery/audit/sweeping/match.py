@@ -47,6 +47,8 @@ class IndexedNames:
 
 
 class RowMatch:
+    """`second`: takes the tombstones whose blob was not listed."""
+
     def __init__(self, reads: TierReads, judge: Judge, second: SecondReading) -> None:
         self._reads = reads
         self._judge = judge
@@ -67,14 +69,14 @@ class RowMatch:
             left += self._merge(window, merge, columns)
             if start is None or len(left) > ROWS_PAGE:
                 window.unnamed.update((window.ordered[place], window.blobs[place]) for place in merge.unmatched())
-                await self._second.missing(window, self.match(window, left))
+                await self._second.confirm_missing(window, self.match(window, left))
                 left = []
         before = rows_before(window.start)
         for first in range(0, len(before), POINT_READS):
             page = await reads.retry(partial(reads.rows.redirects_at, before[first : first + POINT_READS]))
             # These rows are counted, and their faults reported, where their keys are scanned.
             window.misfiled.update(filter(None, map(misfiled, page.corrupt)))
-            await self._second.missing(window, self.match(window, page.redirects))
+            await self._second.confirm_missing(window, self.match(window, page.redirects))
 
     async def _columns(self, start: bytes, end: bytes | None) -> RedirectColumns:
         reads = self._reads
@@ -95,14 +97,14 @@ class RowMatch:
         found = len(paths) + len(others.redirects)
         window.rows = found + (window.rows or 0)
         self._summary.redirects += found
-        self._judge.corrupt_rows(window, others)
+        self._judge.note_corrupt_rows(window, others)
         left = list(others.redirects)
         as_of_ns = self._judge.cutoff.as_of_ns
         expired = {path for path, deadline_ns in columns.deadlines_ns.items() if deadline_ns <= as_of_ns}
         if expired or not all(map(str.startswith, targets, map(str.__add__, paths, repeat("/")))):
             odd = [path in expired or not is_of(path, target) for path, target in zip(paths, targets, strict=True)]
             unusual = RedirectPage(_redirects(columns, compress(range(len(paths)), odd)), (), None)
-            self._judge.corrupt_rows(window, unusual)
+            self._judge.note_corrupt_rows(window, unusual)
             left += unusual.redirects
             usual = [not each for each in odd]
             columns = RedirectColumns(list(compress(paths, usual)), list(compress(targets, usual)), columns.deadlines_ns, others)
@@ -205,9 +207,9 @@ class RowMatch:
             self._summary.looked_up += len(keys)
             within = [redirect for redirect in page.redirects if window.holds(redirect.path)]
             self._summary.redirects += len(within)
-            self._judge.corrupt_rows(window, RedirectPage(within, [row for row in page.corrupt if window.holds(row.path)], None))
+            self._judge.note_corrupt_rows(window, RedirectPage(within, [row for row in page.corrupt if window.holds(row.path)], None))
             window.misfiled.update(filter(None, map(misfiled, page.corrupt)))
-            await self._second.missing(window, self.match(window, page.redirects))
+            await self._second.confirm_missing(window, self.match(window, page.redirects))
 
 
 def _redirects(columns: RedirectColumns, places: Iterable[int]) -> list[Redirect]:

@@ -81,7 +81,7 @@ class SecondReading:
 
     # --- tombstones without a blob ---------------------------------------------------------------
 
-    async def missing(self, window: Window, missing: Sequence[Redirect]) -> None:
+    async def confirm_missing(self, window: Window, missing: Sequence[Redirect]) -> None:
         """Checks each tombstone whose blob was not listed: does the blob exist, and if not, does the row still name it?
         """
         live: list[Redirect] = []
@@ -99,11 +99,11 @@ class SecondReading:
         doubtful = {redirect.path for redirect in live if not isinstance(heads[redirect.target], BlobHead)}
         named = (await self._rows_now(doubtful)).named
         for redirect in live:
-            self._judge.missing_blob(window, redirect, heads[redirect.target], named, confirmed_ns)
+            self._judge.judge_missing(window, redirect, heads[redirect.target], named, confirmed_ns)
 
     # --- blobs that are accused ------------------------------------------------------------------
 
-    async def accused(self, window: Window, suspects: Sequence[SuspectBlob]) -> None:
+    async def confirm_accused(self, window: Window, suspects: Sequence[SuspectBlob]) -> None:
         """Looks again at blobs that seem to be orphans or overdue.
 
         It reads the log first, because an entry outlives the blob that it names.
@@ -158,10 +158,10 @@ class SecondReading:
 
     # --- blobs that cannot be read -----------------------------------------------------------------
 
-    async def broken(self, window: Window) -> None:
+    async def confirm_broken(self, window: Window) -> None:
         """Tells for each blob that cannot be read whether a live tombstone names it: loss, or garbage.
 
-        It looks again as `accused` does, in the same order. A blob that can be read by now is judged like others.
+        It looks again in the order of `confirm_accused`. A blob that can be read by now is judged like others.
         """
         if not window.broken:
             return
@@ -175,7 +175,7 @@ class SecondReading:
             head, row = heads[name], rows.named.get(name)
             if head is None:
                 if row is not None and not judge.has_expired(row.deadline_ns):
-                    judge.missing_blob(window, row, None, rows.named, confirmed_ns)
+                    judge.judge_missing(window, row, None, rows.named, confirmed_ns)
                 continue
             redirected = judge.redirected(row)
             row_is_corrupt = redirected is not Redirected.LIVE and bool(paths[name] & rows.corrupt)
@@ -185,11 +185,11 @@ class SecondReading:
                 kind = judge.classify(blob, read_name(name), logged, Redirected.LIVE if row_is_corrupt else redirected)
                 judge.conclude(window, blob, read_name(name), kind, confirmed_ns)
             else:
-                judge.broken_blob(window, oddity, row, logged, row_is_corrupt, confirmed_ns)
+                judge.judge_broken(window, oddity, row, logged, row_is_corrupt, confirmed_ns)
 
     # --- payloads --------------------------------------------------------------------------------
 
-    async def payloads(self, window: Window) -> None:
+    async def read_payloads(self, window: Window) -> None:
         """Reads the chosen ones of the blobs that live tombstones name. Those that `get` would refuse are judged again.
         """
         if self._verify is None or self._verifier is None:
@@ -214,12 +214,12 @@ class SecondReading:
             if not each.there:
                 if row is not None and not judge.has_expired(row.deadline_ns):
                     judge.uncount(blob)
-                    judge.missing_blob(window, row, None, rows.named, confirmed_ns)
+                    judge.judge_missing(window, row, None, rows.named, confirmed_ns)
                 continue
             judge.uncount(blob)
             row_is_corrupt = row is None and bool({name, *_object_of(name)} & rows.corrupt)
             oddity = Oddity(name, str(each.fault), True, blob.size, blob.created_ns, blob.generation)
-            judge.broken_blob(window, oddity, row, logged, row_is_corrupt, confirmed_ns)
+            judge.judge_broken(window, oddity, row, logged, row_is_corrupt, confirmed_ns)
 
     # --- rows ------------------------------------------------------------------------------------
 

@@ -118,13 +118,13 @@ class _Sweep:
         logged = await self.windows.read_log(window)
         window.scanned_ns = runtime.wall_ns()
         judge.count_listed(window)
-        judge.foreign_names(window, oddities)
+        judge.note_foreign(window, oddities)
         await (self.match.scan_rows(window) if self._index is None else self.match.take_references(window, logged, self._index))
         if suspects := judge.suspects(window, logged):
-            await self.second.accused(window, suspects)
+            await self.second.confirm_accused(window, suspects)
         judge.flush()
-        await self.second.broken(window)
-        await self.second.payloads(window)
+        await self.second.confirm_broken(window)
+        await self.second.read_payloads(window)
         judge.flush()
         judge.summary.windows += 1
         return next_start

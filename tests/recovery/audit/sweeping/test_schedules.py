@@ -93,9 +93,9 @@ def in_order(*steps: str) -> Callable[[_Sweep, str], Awaitable[str | None]]:
                 case "R":
                     named += (await self.reads.retry(lambda: self.reads.rows.redirects(b"", None, 1000))).redirects
         self.judge.count_listed(window)
-        await self.second.missing(window, self.match.match(window, named))
+        await self.second.confirm_missing(window, self.match.match(window, named))
         if suspects := self.judge.suspects(window, logged):
-            await self.second.accused(window, suspects)
+            await self.second.confirm_accused(window, suspects)
         self.judge.flush()
         return next_start
 
@@ -103,13 +103,13 @@ def in_order(*steps: str) -> Callable[[_Sweep, str], Awaitable[str | None]]:
 
 
 @pytest.mark.parametrize(
-    ("parts", "seeds"), [({"accused": once}, 30), ({"accused": once, "audit_window": in_order("C", "L", "R")}, 10),
-                         ({"accused": once, "audit_window": in_order("L", "R", "C")}, 10)],
+    ("parts", "seeds"), [({"confirm_accused": once}, 30), ({"confirm_accused": once, "audit_window": in_order("C", "L", "R")}, 10),
+                         ({"confirm_accused": once, "audit_window": in_order("L", "R", "C")}, 10)],
     ids=["no second look", "the log before the listing", "the rows before the log"],
 )  # fmt: skip
 def test_without_its_order_a_verdict_is_wrong(monkeypatch: pytest.MonkeyPatch, parts: dict[str, object], seeds: int) -> None:
     for name, part in parts.items():
-        monkeypatch.setattr(SecondReading if name == "accused" else _Sweep, name, part)
+        monkeypatch.setattr(SecondReading if name == "confirm_accused" else _Sweep, name, part)
     assert first_wrong(range(1, seeds + 1)) is not None
 
 
