@@ -24,6 +24,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskStatus
 
+from changelog.base.errors import TieredError
 from changelog.base.events import events, text_of
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
@@ -34,7 +35,6 @@ from recovery.entries import count_stuck, stuck_sentence
 from recovery.feed.writer.overdue import Covered, release_overdue
 from recovery.loop import RELEASE_BUDGET_S, RecoveryLoop, RecoveryReport
 from recovery.statistics.recovery_source import RecoverySource
-from tiered.errors import TieredError
 from tiered.open import Backends
 from tiered.settings import Settings
 

@@ -231,6 +231,22 @@ def badly_named(root: Path) -> list[str]:
     return [f"{file} has a name that says nothing" for file, _ in modules(root) if NAMES_BANNED & set(Path(file).stem.split("_"))]
 
 
+FOR_USERS = {f"{place}.py" for place in ("tiered/__init__", "tiered/errors", "tiered/sync/__init__", "tiered/testing/__init__",
+"recovery/feed/__init__")}
+"""They give users all that these need from one place."""
+
+
+def errors_from_elsewhere(root: Path) -> list[str]:
+    """An error is imported from the module that defines it, so that a search for its name finds it."""
+    homes = {(file, node.name) for file, tree in modules(root) for node in tree.body if isinstance(node, ast.ClassDef)}
+    return [
+        f"{found.file}:{found.line} imports {name} from {module}" for file, tree in modules(root)
+        if file not in FOR_USERS and not file.startswith("emulators/callers/")  # they import what users do
+        for found in imports(file, tree) if found.target in PACKAGES for module, _, name in [found.module.rpartition("/")]
+        if name.endswith("Error") and not {(f"{module}.py", name), (f"{module}/__init__.py", name)} & homes
+    ]  # fmt: skip
+
+
 def not_on_the_map(root: Path) -> list[str]:
     """The docstring of a folder's `__init__.py` is its map: it names each module and folder, and none that is gone."""
     wrong = []
@@ -266,7 +282,8 @@ def untyped(root: Path) -> list[str]:
 
 
 CHECKS: list[Check] = [
-    against_the_arrows, in_no_folder, away_from_home, imported_by_name, without_docstring, badly_named, not_on_the_map, named_twice,
+    against_the_arrows, in_no_folder, away_from_home, imported_by_name, without_docstring, badly_named, errors_from_elsewhere,
+    not_on_the_map, named_twice,
     untyped,
 ]
 
@@ -403,6 +420,13 @@ def test_a_module_or_a_folder_that_its_map_leaves_out_and_one_that_is_gone_are_f
     assert not_on_the_map(clean) == [
         "tiered: bulk.py is not on the map", "tiered: cloud/ is not on the map", "recovery: loop.py is on the map, and not there",
     ]  # fmt: skip
+
+
+def test_an_error_that_is_imported_from_elsewhere_is_found(clean: Path) -> None:
+    plant(clean, "changelog/base/errors.py", "class BadError(Exception): ...\n")
+    plant(clean, "tiered/errors.py", "from changelog.base.errors import BadError\nclass OwnError(Exception): ...\n")
+    plant(clean, "tiered/storage.py", "from tiered.errors import BadError, OwnError\n")
+    assert errors_from_elsewhere(clean) == ["tiered/storage.py:2 imports BadError from tiered/errors"]
 
 
 def test_a_second_class_of_one_name_is_found(clean: Path) -> None:

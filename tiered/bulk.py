@@ -32,8 +32,8 @@ from typing import Generic, Self, TypeVar, cast
 import anyio
 from anyio.abc import TaskGroup
 
+from changelog.base.errors import InvalidRequestError
 from changelog.base.tasks import elsewhere_is_an_error, end_tasks
-from tiered.errors import InvalidRequestError
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.payload.chunks import close_generator

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
+from changelog.base.errors import ConfigurationError
 from changelog.base.events import events
 from changelog.base.observe import SILENT, Observer
 from changelog.base.runtime import Runtime, SystemRuntime
@@ -19,7 +20,6 @@ from changelog.noop import NoopChangeLog
 from changelog.sqlite.log import Database, SqliteChangeLog
 from tiered.embedded.blobs import FileBlobs, refuse_if_gone
 from tiered.embedded.rows import SqliteRows
-from tiered.errors import ConfigurationError
 from tiered.own import own
 from tiered.protocol.backends import Tiers
 from tiered.settings import Settings, load_settings

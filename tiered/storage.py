@@ -24,6 +24,7 @@ from typing import Self, overload
 import anyio
 import anyio.lowlevel
 
+from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError
 from changelog.base.events import events
 from changelog.base.observe import SILENT, Observer
 from changelog.base.runtime import Runtime, instance_name
@@ -32,14 +33,7 @@ from changelog.change import ChangeId
 from changelog.heartbeat import Heartbeat
 from changelog.log import ChangeLog
 from tiered.bulk import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Requests, bounded_concurrency, check_bytes_max, load
-from tiered.errors import (
-    ConditionFailedError,
-    ConfigurationError,
-    InvalidRequestError,
-    OutcomeUnknownError,
-    TieredError,
-    UnavailableError,
-)
+from tiered.errors import ConditionFailedError, OutcomeUnknownError
 from tiered.metadata import CONTENT_TYPE_DEFAULT, Metadata, TimeToIdle, deadline_from, expiring, no_metadata
 from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
 from tiered.payload.chunks import Chunk, Chunks, split_head

@@ -15,9 +15,9 @@ from inspect import isawaitable
 from types import TracebackType
 from typing import Self
 
+from changelog.base.errors import InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import ChangeId
-from tiered.errors import InvalidRequestError, UnavailableError, UnconfirmedError
 from tiered.metadata import Metadata, as_datetime
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.protocol.backends import BlobReader

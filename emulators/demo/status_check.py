@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
+from changelog.base.errors import TieredError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from changelog.log import ChangeLog
@@ -33,7 +34,6 @@ from emulators.demo.stage import DemoStage
 from recovery.statistics.persisted import RECOVERY
 from recovery.status.known import SILENCE_MAX_S, Status, StatusLevel
 from recovery.status.look import gather
-from tiered.errors import TieredError, UnavailableError
 from tiered.object_id import ObjectId
 from tiered.open import open_backends
 from tiered.settings import load_settings

@@ -20,12 +20,13 @@ from typing import Any
 
 import anyio
 
+from changelog.base.errors import TieredError, UnavailableError
 from changelog.base.runtime import Runtime, SystemRuntime
 from emulators.demo.journal import WRITES, JournaledAnswer, OperationJournal, OperationKind
 from emulators.demo.load import LoadStep, digest, object_ids, steps
 from emulators.demo.network import far, witness
 from emulators.demo.unfenced import open_demo_backends
-from tiered.errors import OutcomeUnknownError, TieredError, UnavailableError
+from tiered.errors import OutcomeUnknownError
 from tiered.metadata import Metadata
 from tiered.open import Backends
 from tiered.settings import Settings, load_settings

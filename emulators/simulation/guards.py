@@ -24,6 +24,7 @@ import recovery.loop
 import tiered.protocol.finishing
 import tiered.protocol.writing
 import tiered.storage
+from changelog.base.errors import UnavailableError, UnconfirmedError
 from changelog.base.observe import SILENT, Observer
 from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId, Entry, encode
@@ -35,7 +36,7 @@ from emulators.simulation.unfenced import UnfencedBlobs, UnfencedRows, follow_on
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
 from recovery.audit.deleting import candidates
 from recovery.audit.deleting.candidates import Candidate, DeletionBatch
-from tiered.errors import OutcomeUnknownError, UnavailableError, UnconfirmedError
+from tiered.errors import OutcomeUnknownError
 from tiered.metadata import Metadata, is_expired, touch_deadline
 from tiered.object_id import ObjectId
 from tiered.protocol.admission import Slot

@@ -22,12 +22,12 @@ from typing import TypeVar
 import emulators.world.deployment
 import emulators.world.stack
 import tiered.protocol.finishing
+from changelog.base.errors import UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId
 from changelog.lease import Lease
 from emulators.simulation.replaced import replaced
 from emulators.world.services import SimulatedBlobs, SimulatedRows
-from tiered.errors import UnavailableError
 from tiered.object_id import ObjectId
 from tiered.protocol.backends import Inline, Only, Row, RowState, Tombstone
 from tiered.protocol.reading import Reader

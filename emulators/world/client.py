@@ -17,12 +17,13 @@ from typing import Any
 
 import anyio
 
+from changelog.base.errors import CorruptRecordError, InvalidRequestError, UnavailableError
 from emulators.world.faults import Process
 from emulators.world.ghost import Ghost, acting, acts
 from emulators.world.history import Need, Read, RegisterHistory, RegisterWrite, WriteAnswer
 from emulators.world.rewrite import EDIT, LABEL, Lives, Rewrite, kept, rewriting, shown, watch
 from tiered.bulk import Bulk, PutRequest
-from tiered.errors import ConditionFailedError, CorruptRecordError, InvalidRequestError, OutcomeUnknownError, UnavailableError
+from tiered.errors import ConditionFailedError, OutcomeUnknownError
 from tiered.metadata import Expiration, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
 from tiered.payload.streams import Payload

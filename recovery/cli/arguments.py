@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from changelog.base.errors import InvalidRequestError
 from changelog.change import ChangeId
 from recovery.cli.output import show
 from recovery.cli.shared import AbsentError, choice, lifetime
-from tiered.errors import InvalidRequestError
 from tiered.metadata import Expiration, TimeToIdle, TimeToLive
 from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.stored import PutResult

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, run_async, shared
@@ -14,7 +15,6 @@ from recovery.commands import with_typed
 from recovery.display import escape_controls
 from recovery.entries import count_stuck, stuck_sentence
 from recovery.last_audit import read_audits
-from tiered.errors import ConfigurationError, CorruptRecordError, TieredError
 from tiered.open import DATABASE_NAME, open_backends
 from tiered.settings import Settings
 

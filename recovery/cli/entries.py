@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from changelog.base.errors import InvalidRequestError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Entry, Unreadable
 from changelog.lease import EntryState
 from recovery.cli.output import List, PrintedTable, iso_of_ms, write
 from recovery.cli.shared import say_cut
-from tiered.errors import InvalidRequestError
 from tiered.open import Backends, open_backends
 from tiered.settings import Settings
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 import typer
 
+from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, guard, say, shared
-from tiered.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from recovery.sources.parquet import ObjectCounts, ObjectsExport

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import anyio
 import typer
 
+from changelog.base.errors import ConfigurationError, InvalidRequestError
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.feed_receive import receive
 from recovery.cli.feed_run import run
@@ -43,12 +44,12 @@ from recovery.cli.feed_status import feed_status
 from recovery.cli.output import PrintedTable, dump, iso_of_ms, show_fields, write
 from recovery.cli.shared import choice, guard, say, shared, stay
 from recovery.display import escape_controls
-from tiered.errors import ConfigurationError, InvalidRequestError
 
 if TYPE_CHECKING:
     import recovery.audit.directory as audit
-    from recovery.feed import CdcReader, FeedBatch, FeedError, RollbackReader
+    from recovery.feed import CdcReader, FeedBatch, RollbackReader
     from recovery.feed.avro import Schema
+    from recovery.feed.errors import FeedError
     from recovery.feed.files import FileFormat, Located
     from recovery.feed.messages import Message
     from recovery.feed.view import FeedView

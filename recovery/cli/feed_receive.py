@@ -14,10 +14,10 @@ from typing import Annotated
 import anyio
 import typer
 
+from changelog.base.errors import ConfigurationError, InvalidRequestError
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, run_async, shared, stay
-from tiered.errors import ConfigurationError, InvalidRequestError
 
 PORT = 9465
 UPLOAD_S = 300.0

@@ -18,11 +18,11 @@ import anyio
 import typer
 from anyio.abc import TaskStatus
 
+from changelog.base.errors import ConfigurationError, TieredError
 from changelog.base.runtime import Runtime, SystemRuntime
 from recovery.cli.output import iso_of_ms, show
 from recovery.cli.shared import choice, run_async, say, shared, stay
 from recovery.logs import use_format
-from tiered.errors import ConfigurationError, TieredError
 from tiered.places import Place
 from tiered.settings import Settings
 

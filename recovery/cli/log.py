@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from changelog.base.errors import InvalidRequestError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import LOG_PREFIX, ChangeId, Entry, Unreadable
 from changelog.lease import entry_state
@@ -18,7 +19,6 @@ from recovery.cli.entries import Listed, fields_of, open_logged, show_listed, sh
 from recovery.cli.output import show, show_fields
 from recovery.cli.shared import AbsentError, choice, run_async, shared
 from recovery.entries import all_entries, count_open
-from tiered.errors import InvalidRequestError
 from tiered.metadata import NS_PER_MS
 from tiered.open import Backends
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from changelog.base.errors import InvalidRequestError
 from changelog.base.runtime import SystemRuntime
 from recovery.cli import payloads
 from recovery.cli.arguments import (
@@ -32,7 +33,6 @@ from recovery.cli.arguments import (
 )
 from recovery.cli.output import dump, iso, plain, show, show_fields, write
 from recovery.cli.shared import choice, run_async, say_cut, shared
-from tiered.errors import InvalidRequestError
 from tiered.metadata import Metadata, encode_metadata
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.open import open_backends, open_storage

@@ -13,8 +13,8 @@ from typing import BinaryIO, cast
 
 from anyio import to_thread, wait_writable
 
+from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.base.runtime import SystemRuntime
-from tiered.errors import InvalidRequestError, UnavailableError
 from tiered.stored import CHUNK_BYTES, StoredObject
 
 

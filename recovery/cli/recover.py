@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 import typer
 
+from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.change import Entry
@@ -27,7 +28,6 @@ from recovery.cli.shared import choice, run_async, shared, stay
 from recovery.commands import with_typed
 from recovery.entries import count_open, count_stuck, stuck_sentence
 from recovery.logs import use_format
-from tiered.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

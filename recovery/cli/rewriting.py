@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from changelog.base.errors import InvalidRequestError
 from recovery.cli.arguments import (
     CustomOption,
     IfAbsentOption,
@@ -27,7 +28,6 @@ from recovery.cli.arguments import (
     show_written,
 )
 from recovery.cli.shared import choice, lifetime, run_async, shared
-from tiered.errors import InvalidRequestError
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.open import open_storage

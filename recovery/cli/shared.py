@@ -25,22 +25,20 @@ from typing import Annotated, Any
 import anyio
 import typer
 
+from changelog.base.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    InvalidRequestError,
+    TieredError,
+    UnavailableError,
+    UnconfirmedError,
+)
 from changelog.base.events import events
 from recovery.cli.output import dump, write
 from recovery.commands import with_typed
 from recovery.display import escape_controls
 from recovery.logs import is_json
-from tiered.errors import (
-    ConditionFailedError,
-    ConfigurationError,
-    CorruptRecordError,
-    DanglingTombstoneError,
-    InvalidRequestError,
-    OutcomeUnknownError,
-    TieredError,
-    UnavailableError,
-    UnconfirmedError,
-)
+from tiered.errors import ConditionFailedError, DanglingTombstoneError, OutcomeUnknownError
 from tiered.open import DATABASE_NAME
 from tiered.settings import ENV_CONFIG, ENV_PREFIX, Settings, load_settings
 

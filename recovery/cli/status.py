@@ -18,6 +18,7 @@ from typing import Annotated
 import anyio
 import typer
 
+from changelog.base.errors import InvalidRequestError
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, guard, shared, stay
@@ -26,7 +27,6 @@ from recovery.status.as_json import as_json
 from recovery.status.feed import FeedState
 from recovery.status.known import Status, StatusLevel
 from recovery.status.look import gather
-from tiered.errors import InvalidRequestError
 from tiered.open import open_backends
 
 WATCH_S = 5.0

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from changelog.base.errors import UnavailableError
 from changelog.change import LOG_PREFIX
 from changelog.log import LOG_END, KeyRange
 from recovery.feed.files import FileFormat, read
@@ -17,7 +18,6 @@ from recovery.feed.messages import Message
 from recovery.feed.reader import CdcReader
 from recovery.feed.sinks.sink import Owner, Parcel, SinkContent
 from recovery.feed.writer.run import FeedRun
-from tiered.errors import UnavailableError
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.open import Backends

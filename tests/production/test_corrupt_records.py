@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from changelog.base.errors import CorruptRecordError
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, set_cell
 from changelog.bigtable.log import BigtableChangeLog
@@ -16,7 +17,6 @@ from changelog.change import Change, ChangeId, Entry
 from emulators.world.services import SimulatedBlobs
 from recovery.loop import RecoveryLoop
 from tiered.bigtable.rows import BigtableRows
-from tiered.errors import CorruptRecordError
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, ObjectPrefix, blob_name
 from tiered.protocol.backends import Tiers

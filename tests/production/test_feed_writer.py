@@ -13,6 +13,7 @@ import anyio
 import pytest
 
 from benchmarks.servers import Servers
+from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
 from emulators.demo.published import PublishedFeed, generations, read_folder
 from emulators.gcs.server import GcsEmulator
@@ -24,7 +25,6 @@ from recovery.feed.writer.run import FeedRun
 from recovery.feed.writer.source import FeedWriterCounts
 from recovery.feed.writer.writer import FeedWriter, FencedError, StepResult
 from tiered import ObjectId, Settings
-from tiered.errors import UnavailableError
 from tiered.gcs.owners import OWNERS
 from tiered.open import Backends, open_backends
 from tiered.settings import FeedSettings, RecoverySettings

@@ -17,6 +17,7 @@ from types import NoneType
 import anyio
 import pytest
 
+from changelog.base.errors import TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import NEWEST, BigtableTable, KeySpan, insecure_channel, set_cell
 from changelog.bigtable.log import BigtableChangeLog
@@ -24,7 +25,7 @@ from emulators.bigtable.emulator import BigtableEmulator, provision, start_bigta
 from emulators.world.services import SimulatedBlobs
 from recovery.loop import RecoveryLoop
 from tiered.bigtable.rows import BigtableRows
-from tiered.errors import OutcomeUnknownError, TieredError, UnavailableError, UnconfirmedError
+from tiered.errors import OutcomeUnknownError
 from tiered.object_id import ObjectId, blob_name
 from tiered.protocol.backends import Tiers
 from tiered.protocol.retry import retry

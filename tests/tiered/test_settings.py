@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from tiered.errors import ConfigurationError
+from changelog.base.errors import ConfigurationError
 from tiered.open import open_storage
 from tiered.settings import LeaseSettings, Settings, load_settings
 

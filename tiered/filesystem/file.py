@@ -26,8 +26,9 @@ from typing import Any
 from fsspec.compression import compr
 from fsspec.spec import AbstractBufferedFile
 
+from changelog.base.errors import InvalidRequestError
 from changelog.base.events import events
-from tiered.errors import ConditionFailedError, InvalidRequestError
+from tiered.errors import ConditionFailedError
 from tiered.stored import ObjectHead
 
 IN_MEMORY_BYTES_MAX = 8 << 20

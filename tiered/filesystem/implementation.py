@@ -29,15 +29,8 @@ from fsspec.utils import isfilelike, stringify_path
 
 import tiered.open
 import tiered.storage
-from tiered.errors import (
-    ConditionFailedError,
-    ConfigurationError,
-    CorruptRecordError,
-    DanglingTombstoneError,
-    InvalidRequestError,
-    RangeNotSatisfiableError,
-    TieredError,
-)
+from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError
+from tiered.errors import ConditionFailedError, DanglingTombstoneError, RangeNotSatisfiableError
 from tiered.filesystem.file import TieredFile, written_through
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, ObjectPrefix

@@ -28,8 +28,9 @@ from typing import Protocol, Self, TypeVar
 from anyio import CapacityLimiter, Event, fail_after, from_thread, move_on_after
 from anyio.lowlevel import EventLoopToken, RunVar, current_token
 
+from changelog.base.errors import UnavailableError
 from changelog.base.events import events
-from tiered.errors import AtCapacityError, UnavailableError
+from tiered.errors import AtCapacityError
 
 try:
     from sniffio import current_async_library_cvar

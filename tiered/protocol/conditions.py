@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal
 
+from changelog.base.errors import InvalidRequestError
 from changelog.change import ChangeId
-from tiered.errors import ConditionFailedError, InvalidRequestError
+from tiered.errors import ConditionFailedError
 from tiered.metadata import is_expired
 from tiered.object_id import ObjectId, revision_of
 from tiered.protocol.backends import Inline, Only, RowState, Still, Vacant

@@ -23,10 +23,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
+from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError
 from changelog.base.events import events
 from changelog.base.observe import SILENT, Observer
 from changelog.base.runtime import Runtime
-from tiered.errors import ConfigurationError, CorruptRecordError, DanglingTombstoneError, InvalidRequestError
+from tiered.errors import DanglingTombstoneError
 from tiered.metadata import is_expired
 from tiered.object_id import ROW_KEY_BYTES_MAX, ObjectId, ObjectPrefix, revision_of
 from tiered.protocol.admission import Slot

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from changelog.base.errors import UnavailableError
 from changelog.base.events import events
 from changelog.base.observe import SILENT, Event, Observer
 from changelog.base.runtime import Runtime
-from tiered.errors import DanglingTombstoneError, UnavailableError
+from tiered.errors import DanglingTombstoneError
 from tiered.metadata import Expiration, Metadata, is_expired, touch_deadline
 from tiered.object_id import ObjectId
 from tiered.protocol.backends import BlobHead, BlobReader, ByteRange, Inline, RowState, Tiers, Tombstone

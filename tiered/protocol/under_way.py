@@ -19,13 +19,14 @@ from typing import Self
 import anyio
 from anyio.abc import TaskGroup
 
+from changelog.base.errors import UnavailableError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error, end_tasks, wait_out
 from changelog.change import Change, ChangeId
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease
-from tiered.errors import OutcomeUnknownError, UnavailableError
+from tiered.errors import OutcomeUnknownError
 from tiered.metadata import NS_PER_S
 from tiered.object_id import ObjectId
 from tiered.protocol.admission import Slot

@@ -33,6 +33,7 @@ from typing import TypeVar
 
 import anyio
 
+from changelog.base.errors import ClockBehindError, InvalidRequestError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.events import events
 from changelog.base.observe import SILENT, Event, Observer
 from changelog.base.runtime import Runtime
@@ -41,16 +42,7 @@ from changelog.change import Change, ChangeId
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease
 from changelog.log import ChangeLog
-from tiered.errors import (
-    ClockBehindError,
-    ConditionFailedError,
-    InvalidRequestError,
-    LeaseLostError,
-    OutcomeUnknownError,
-    TieredError,
-    UnavailableError,
-    UnconfirmedError,
-)
+from tiered.errors import ConditionFailedError, OutcomeUnknownError
 from tiered.metadata import NS_PER_S, Metadata
 from tiered.object_id import ObjectId, blob_name
 from tiered.payload.chunks import Chunk, Chunks

@@ -13,8 +13,8 @@ from typing import Generic, Self, TypeVar
 import anyio
 
 import tiered.bulk
+from changelog.base.errors import InvalidRequestError
 from tiered.bulk import ItemResult, Requests
-from tiered.errors import InvalidRequestError
 from tiered.payload.own_thread import each_of
 from tiered.sync.callers_thread import CallersThread
 from tiered.sync.loop import HeldContext, LoopThread, Turn

@@ -17,8 +17,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
+from changelog.base.errors import InvalidRequestError
 from changelog.base.own_waits import own_wait
-from tiered.errors import InvalidRequestError
 from tiered.payload.chunks import Chunk
 from tiered.payload.own_thread import carry_out_alone, made_by
 from tiered.payload.streams import Payload, chunks, reads_in_own_thread

@@ -31,8 +31,8 @@ import anyio
 from anyio.from_thread import start_blocking_portal
 from anyio.lowlevel import current_token
 
+from changelog.base.errors import InvalidRequestError
 from changelog.base.events import events
-from tiered.errors import InvalidRequestError
 from tiered.payload.own_thread import context_without_loop
 from tiered.stored import StoredObject
 from tiered.sync.callers_thread import CallersThread

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar, overload
 import tiered.open
 import tiered.storage
 import tiered.stored
+from changelog.base.errors import InvalidRequestError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from tiered.bulk import PAYLOAD_BYTES_MAX, LoadedObject, PutRequest
-from tiered.errors import InvalidRequestError, OutcomeUnknownError
+from tiered.errors import OutcomeUnknownError
 from tiered.metadata import Metadata
 from tiered.object_id import ALL, ObjectId, ObjectPrefix
 from tiered.protocol.backends import ByteRange

@@ -13,8 +13,8 @@ from inspect import iscoroutine
 from typing import Self, TypeVar
 
 import tiered.stored
+from changelog.base.errors import InvalidRequestError
 from changelog.change import ChangeId
-from tiered.errors import InvalidRequestError
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.stored import CHUNK_BYTES, ProgressCount, Tier

@@ -22,8 +22,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 import tiered.errors
+from changelog.base.errors import ConfigurationError, TieredError
 from changelog.base.observe import Event, Queue
-from tiered.errors import ConfigurationError, TieredError
 from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
 
 OTHER = "other"

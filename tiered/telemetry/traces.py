@@ -19,8 +19,8 @@ from opentelemetry import context, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, TraceFlags, Tracer, TracerProvider
 
+from changelog.base.errors import ConfigurationError
 from changelog.base.observe import Event
-from tiered.errors import ConfigurationError
 
 _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 

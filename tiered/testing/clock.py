@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from changelog.base.errors import InvalidRequestError
 from changelog.base.runtime import SystemRuntime
-from tiered.errors import InvalidRequestError
 from tiered.metadata import NS_PER_S
 from tiered.text import quoted
 

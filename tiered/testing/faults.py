@@ -18,19 +18,16 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from changelog.base.observe import Observer
-from tiered.errors import (
-    AtCapacityError,
+from changelog.base.errors import (
     ConfigurationError,
     CorruptRecordError,
-    DanglingTombstoneError,
     InvalidRequestError,
-    OutcomeUnknownError,
-    ServiceAwayError,
     TieredError,
     UnavailableError,
     UnconfirmedError,
 )
+from changelog.base.observe import Observer
+from tiered.errors import AtCapacityError, DanglingTombstoneError, OutcomeUnknownError, ServiceAwayError
 from tiered.payload.chunks import close_generator
 from tiered.protocol.backends import HighVolumeBackend
 from tiered.protocol.breaker import TRIED_EVERY_S

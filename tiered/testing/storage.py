@@ -11,7 +11,7 @@ import anyio
 from anyio.lowlevel import current_token
 
 import tiered.sync.storage
-from tiered.errors import InvalidRequestError
+from changelog.base.errors import InvalidRequestError
 from tiered.object_id import ObjectId
 from tiered.protocol.admission import Admission, Share, Slot
 from tiered.protocol.backends import ByteRange, HighVolumeBackend, Tiers

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 import typer
 
+from changelog.base.errors import InvalidRequestError
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.audit.delete import delete, restore
 from recovery.cli.audit.ending import CLEAN, FAILED, FINDINGS, finish
 from recovery.cli.audit.engines import EngineName, Master, Parallel
 from recovery.cli.shared import choice, lifetime, shared
-from tiered.errors import InvalidRequestError
 from tiered.metadata import NS_PER_S
 from tiered.text import quoted
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import anyio
 import typer
 
+from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.errors import AuditInterruptedError
 from recovery.cli.audit.ending import CLEAN, FAILED, finish
 from recovery.cli.audit.engines import EngineName, Master, Parallel
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, say, shared
-from tiered.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 
 if TYPE_CHECKING:
     from recovery.audit.deleting.losses import Loss

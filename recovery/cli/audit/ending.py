@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import typer
 
+from changelog.base.errors import ConfigurationError
 from recovery.audit.errors import AuditInterruptedError
 from recovery.cli.shared import guard, say
-from tiered.errors import ConfigurationError
 
 CLEAN, FINDINGS, FAILED, INTERRUPTED = 0, 1, 2, 130
 AUDIT_MODULES = ("pyarrow", "jinja2", "markupsafe")

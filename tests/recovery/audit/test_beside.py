@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.gcs.server import GcsEmulator
@@ -20,7 +21,6 @@ from recovery.audit.manifest import Bounds, Cutoff, Manifest, ManifestTally
 from recovery.audit.run import run_audit
 from recovery.audit.work import AuditOptions
 from tests.given.audited_store import InThread, found, plant
-from tiered.errors import ConfigurationError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import Metadata
 from tiered.open import open_backends

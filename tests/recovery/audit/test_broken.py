@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
 from changelog.noop import NoopChangeLog
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.world.services import SimulatedRows
@@ -22,7 +23,6 @@ from recovery.audit.sweep import audit_range
 from recovery.audit.verify import READ_BUDGET_S
 from tests.given.audit_grounds import DAY_NS, OLD_NS, AuditGround, EmbeddedGround, SetRuntime, SimulatedGround, embedded_ground
 from tests.given.planted_world import CUTOFF
-from tiered.errors import ConfigurationError, TieredError, UnavailableError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import NS_PER_S
 from tiered.protocol.backends import BlobPage, HighVolumeBackend, ListedBlob, LongTermBackend, Redirect, RedirectPage, Tiers

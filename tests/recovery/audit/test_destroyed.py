@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from changelog.base.errors import CorruptRecordError, UnavailableError
 from recovery.audit.finding import Finding, Summary
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Verify
@@ -16,7 +17,6 @@ from recovery.audit.sweep import audit_range
 from recovery.audit.verify import TRIES, is_chosen
 from tests.given.audit_grounds import DAY_NS, OLD_NS, AuditGround, EmbeddedGround, SimulatedGround, embedded_ground, emulated_ground
 from tests.given.planted_world import CUTOFF, PAST_NS
-from tiered.errors import CorruptRecordError, UnavailableError
 from tiered.protocol.backends import BlobPage, DamagedError, LongTermBackend, Oddity
 
 pytestmark = pytest.mark.anyio

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit import run_verdict
 from recovery.audit.finding import Finding
@@ -21,7 +22,6 @@ from tests.given.audit_grounds import SimulatedGround
 from tests.given.audited_store import AuditedStore, InThread, found, plant
 from tests.given.planted_world import CUTOFF
 from tests.given.planted_world import plant as plant_world
-from tiered.errors import ConfigurationError
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
 from tiered.settings import Settings

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from changelog.base.errors import ConfigurationError, InvalidRequestError
 from changelog.change import LOG_PREFIX, Change
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FINDINGS, FindingClass
@@ -17,7 +18,6 @@ from recovery.audit.show import BLOBS_MAX, NameReport, RunRecord, look_at, verdi
 from recovery.cli.audit.show import lines, plain
 from tests.given.audit_grounds import BEGINS_NS, OLD_NS, AuditGround, EmbeddedGround, SimulatedGround, embedded_ground, ground_of
 from tests.given.planted_world import GRACE_S, Planted, plant
-from tiered.errors import ConfigurationError, InvalidRequestError
 from tiered.open import Backends
 from tiered.settings import Settings
 

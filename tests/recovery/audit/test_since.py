@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from recovery.audit.finding_classes import FindingClass
@@ -15,7 +16,6 @@ from recovery.audit.run import run_audit
 from recovery.audit.since import earlier
 from recovery.audit.work import AuditOptions
 from tests.given.audited_store import InThread, plant
-from tiered.errors import ConfigurationError
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
 from tiered.settings import Settings

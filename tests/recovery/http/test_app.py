@@ -13,11 +13,11 @@ import httpx
 import pytest
 from prometheus_client import Gauge
 
+from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from recovery.http.app import FILES
 from recovery.status.as_json import as_json
 from recovery.status.known import Status
 from tests.given.shown_status import BROKEN_KEY, NAME, SERVICES, STUCK_ID, ShownStatus, fed, healthy, stuck, unanswered
-from tiered.errors import ConfigurationError, CorruptRecordError, UnavailableError
 
 pytestmark = pytest.mark.anyio
 

@@ -23,6 +23,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
+from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
 from recovery.http.history import HistoryPoint
 from recovery.http.server import listening, run_uvicorn
@@ -33,7 +34,6 @@ from tests.given.command_line import plant
 from tests.given.daemon_process import PATIENCE_S, running_daemon
 from tests.given.shown_status import BROKEN_KEY, NAME, STUCK_ID, SetClock, ShownStatus, fed, healthy, stuck, unanswered
 from tests.recovery.http.test_audits import plant as plant_run
-from tiered.errors import UnavailableError
 from tiered.settings import DaemonSettings
 
 WHOLE = next(iter((healthy().audits or Audits()).runs))

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from changelog.base.errors import TieredError, UnavailableError, UnconfirmedError
+from changelog.base.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs.store import Bucket
-from tiered.errors import ConfigurationError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.files import GcsFiles
 from tiered.gcs.http import GcsResponse

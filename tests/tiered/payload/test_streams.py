@@ -26,10 +26,10 @@ from anyio.lowlevel import checkpoint, current_token
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from changelog.base.errors import InvalidRequestError
+from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.base.threads import in_thread
 from emulators.world.runtime import elapse, run_world
-from tiered.errors import AtCapacityError, UnavailableError
+from tiered.errors import AtCapacityError
 from tiered.payload import files, own_thread
 from tiered.payload.chunks import Chunk, split_head
 from tiered.payload.own_thread import LATE_S

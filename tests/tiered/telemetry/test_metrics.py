@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from changelog.base.errors import CorruptRecordError, TieredError
+from changelog.base.errors import ConfigurationError, CorruptRecordError, LeaseLostError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.observe import Event, Observer
 from changelog.change import Change, ChangeId
 from changelog.lease import Renewal
@@ -29,15 +29,7 @@ from tests.given.repository import ROOT
 from tests.given.statuses import STATUS
 from tests.given.tapped_store import LARGE, OBJECT, SMALL
 from tests.given.virtual_time import simulated
-from tiered.errors import (
-    AtCapacityError,
-    ConfigurationError,
-    DanglingTombstoneError,
-    LeaseLostError,
-    OutcomeUnknownError,
-    UnavailableError,
-    UnconfirmedError,
-)
+from tiered.errors import AtCapacityError, DanglingTombstoneError, OutcomeUnknownError
 from tiered.metadata import Metadata, TimeToLive
 from tiered.object_id import ObjectId, blob_name
 from tiered.protocol.backends import Tiers

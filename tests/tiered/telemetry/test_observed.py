@@ -13,6 +13,7 @@ import pytest
 
 import emulators.world.deployment
 import tiered
+from changelog.base.errors import UnavailableError
 from changelog.base.observe import Event, Observer
 from changelog.log import ChangeLog, Collects
 from changelog.noop import NoopChangeLog
@@ -26,7 +27,6 @@ from tests.given.observed_world import ObservedWorld
 from tests.given.repository import ROOT
 from tests.given.tapped_store import LARGE, OBJECT
 from tests.given.virtual_time import simulated
-from tiered.errors import UnavailableError
 from tiered.metadata import Metadata
 from tiered.protocol.backends import (
     DeletesMany,

@@ -15,12 +15,13 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
+from changelog.base.errors import UnavailableError
 from changelog.change import Entry, encode
 from tests.given.observed_world import BrokenProvider, ObservedWorld
 from tests.given.tapped_store import LARGE, OBJECT, SMALL
 from tests.given.virtual_time import simulated
 from tiered.bulk import PutRequest
-from tiered.errors import DanglingTombstoneError, UnavailableError
+from tiered.errors import DanglingTombstoneError
 from tiered.object_id import ObjectId
 from tiered.telemetry.telemetry import Telemetry
 from tiered.telemetry.traces import parse_traceparent

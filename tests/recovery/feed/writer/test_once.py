@@ -6,10 +6,10 @@ import anyio
 import pytest
 from trio.testing import MockClock
 
+from changelog.base.errors import ConfigurationError, UnavailableError
 from emulators.world.runtime import SimulatedRuntime
 from recovery.feed.writer.run import FeedRun
 from tests.given.fed_store import FedStore, fed_store
-from tiered.errors import ConfigurationError, UnavailableError
 
 pytestmark = pytest.mark.anyio
 

@@ -13,13 +13,13 @@ import anyio
 import pytest
 from trio.testing import MockClock
 
+from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from emulators.world.runtime import SimulatedRuntime
 from recovery.feed.sinks.sink import Owner
 from recovery.feed.writer.delivery import LOOK_AT_SINK_EVERY_S, Delivery
 from recovery.feed.writer.owner import ID_NOTE, owner_of
 from recovery.feed.writer.positions import FileCount, Position, note_name, read
 from tests.given.fed_store import FedStore, fed_store
-from tiered.errors import ConfigurationError, CorruptRecordError, UnavailableError
 
 pytestmark = pytest.mark.anyio
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from changelog.base.errors import UnavailableError
 from changelog.change import Change, ChangeId
 from recovery.feed.writer import run
 from recovery.feed.writer.cleaning import Cleaning
 from recovery.feed.writer.writer import FencedError
 from tests.given.fed_store import FedStore, fed_store, object_id
-from tiered.errors import UnavailableError
 
 pytestmark = pytest.mark.anyio
 
