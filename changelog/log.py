@@ -244,7 +244,7 @@ def portions(keys: Iterable[str], bytes_of: Callable[[str], int]) -> Iterator[li
 
 
 @runtime_checkable
-class Collects(Protocol):
+class GarbageCollection(Protocol):
     """A log or a backend with garbage that no service collects. The daemon collects it now and then."""
 
     async def collect(self, limit: int) -> int:

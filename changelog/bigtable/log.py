@@ -119,7 +119,7 @@ _DUE = (EntryState.CLAIMABLE, EntryState.EXHAUSTED, EntryState.UNREADABLE)
 
 
 class BigtableChangeLog:
-    """Implements `ChangeLog` and `Collects`.
+    """Implements `ChangeLog` and `GarbageCollection`.
 
     `runtime`: its wall clock dates what is parked, until the server's time is read back, and tells which presence rows
     are old.

@@ -69,7 +69,7 @@ _DUE = (EntryState.CLAIMABLE, EntryState.EXHAUSTED, EntryState.UNREADABLE)
 
 
 class SqliteChangeLog:
-    """Implements `ChangeLog`. Also implements `Collects`: nothing else removes old presence rows and removed values."""
+    """Implements `ChangeLog`, and `GarbageCollection`: nothing else removes old presence rows and removed values."""
 
     durable = True
 

@@ -68,20 +68,10 @@ from recovery.audit.names import ParsedName, after, is_of, is_plain, own_rows, r
 from recovery.audit.references import FeedIndex, Reference
 from recovery.audit.verify import READ_BUDGET_S, Verifier, is_chosen
 from tiered.metadata import NS_PER_MS, NS_PER_S
-from tiered.protocol.backends import (
-    BlobHead,
-    BlobInfo,
-    CorruptRow,
-    ListedBlob,
-    Oddity,
-    Redirect,
-    RedirectColumns,
-    RedirectPage,
-    TellsColumns,
-    TellsGenerations,
-    Tiers,
-)
+from tiered.protocol.backends import BlobHead, Tiers
+from tiered.protocol.capabilities import ColumnarRedirects, GenerationLookup, RedirectColumns
 from tiered.protocol.retry import retry_read
+from tiered.protocol.scans import BlobInfo, CorruptRow, ListedBlob, Oddity, Redirect, RedirectPage
 
 T = TypeVar("T")
 Sink = Callable[[Sequence[Finding]], None]
@@ -389,7 +379,7 @@ class _Sweep:
             await self._look_for(window, self._match(window, page.redirects))
 
     async def _columns(self, start: bytes, end: bytes | None) -> RedirectColumns:
-        if isinstance(self._rows, TellsColumns):
+        if isinstance(self._rows, ColumnarRedirects):
             return await self._retry_read(partial(self._rows.redirect_columns, start, end, ROWS_PAGE))
         page = await self._retry_read(partial(self._rows.redirects, start, end, ROWS_PAGE))
         paths, targets = [redirect.path for redirect in page.redirects], [redirect.target for redirect in page.redirects]
@@ -821,7 +811,7 @@ class _Sweep:
 
     async def _still_there(self, window: _Window, suspects: Sequence[BlobInfo]) -> dict[str, int]:
         """Returns the generation of each of these blobs that still exists."""
-        if isinstance(self._blobs, TellsGenerations):
+        if isinstance(self._blobs, GenerationLookup):
             generations = dict[str, int]()
             for first in range(0, len(suspects), LOOKED_AT_ONCE):
                 generations |= await self._retry_read(partial(self._blobs.generations, suspects[first : first + LOOKED_AT_ONCE]))

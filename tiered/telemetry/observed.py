@@ -1,9 +1,8 @@
 """Both tiers and the changelog, wrapped: every call to a service is told to an observer.
 
-A wrapper has the methods of the protocol that its backend has, and no others. So `Collects`, `RestoresDeleted` and the
-like are seen exactly where the backend has them. Everything else of the backend is passed on. Results, errors and
-cancellations reach the caller unchanged. An upload and a blob that is being read talk to the service as well, so they
-are wrapped, too.
+A wrapper has the methods of the protocol that its backend has, and no others. So a capability is seen exactly
+where the backend has it. Everything else of the backend is passed on. Results, errors and cancellations reach the
+caller unchanged. An upload and a blob that is being read talk to the service as well, so they are wrapped, too.
 """
 
 from __future__ import annotations
@@ -14,22 +13,11 @@ from typing import Any, cast
 
 from changelog.base.errors import UnconfirmedError
 from changelog.base.observe import Event, Observer
-from changelog.log import ChangeLog, Collects, LeftGarbageError
-from tiered.protocol.backends import (
-    BlobReader,
-    DeletesMany,
-    HasOwner,
-    HighVolumeBackend,
-    KeepsDeleted,
-    ListsHeads,
-    LongTermBackend,
-    Removal,
-    RestoresDeleted,
-    ShowsUploads,
-    Tiers,
-    Upload,
-)
+from changelog.log import ChangeLog, GarbageCollection, LeftGarbageError
+from tiered.protocol.backends import BlobReader, HighVolumeBackend, LongTermBackend, Tiers, Upload
 from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
+from tiered.protocol.capabilities import BatchDeletion, BatchHeads, BlobRestoration, Ownership, RetentionUsage, UploadListing
+from tiered.protocol.scans import Removal
 
 
 def observed_tiers(tiers: Tiers, observer: Observer) -> Tiers:
@@ -47,13 +35,15 @@ def observed_log(log: ChangeLog, observer: Observer) -> ChangeLog:
 
 
 def _calls_of(*protocols: type) -> frozenset[str]:
-    return frozenset(name for protocol in protocols for name, member in vars(protocol).items() if inspect.iscoroutinefunction(member))
+    return frozenset(name for protocol in protocols for name, _ in inspect.getmembers(protocol, inspect.iscoroutinefunction))
 
 
 METHODS: Mapping[str, frozenset[str]] = {
-    HIGH_VOLUME: _calls_of(HighVolumeBackend, Collects),
-    LONG_TERM: _calls_of(LongTermBackend, Collects, RestoresDeleted, DeletesMany, HasOwner, KeepsDeleted, ListsHeads, ShowsUploads),
-    CHANGELOG: _calls_of(ChangeLog, Collects),
+    HIGH_VOLUME: _calls_of(HighVolumeBackend, GarbageCollection),
+    LONG_TERM: _calls_of(
+        LongTermBackend, GarbageCollection, BlobRestoration, BatchDeletion, Ownership, RetentionUsage, BatchHeads, UploadListing
+    ),
+    CHANGELOG: _calls_of(ChangeLog, GarbageCollection),
 }
 """The calls of each service. A new method of a protocol is in here by itself."""
 

@@ -47,7 +47,7 @@ class StoredEntry:
 
 
 class MemoryChangeLog(MemoryService):
-    """The changelog: it implements `ChangeLog` and `Collects`. `runtime` is the server's."""
+    """The changelog: it implements `ChangeLog` and `GarbageCollection`. `runtime` is the server's."""
 
     durable = True
 

@@ -32,18 +32,9 @@ from recovery.audit.finding import Summary
 from recovery.audit.manifest import Bounds, Cutoff
 from recovery.audit.sweep import POINT_READS, POINTS_AT_ONCE, Sink, audit_range
 from recovery.audit.verify import READ_BUDGET_S
-from tiered.protocol.backends import (
-    BlobPage,
-    CorruptRow,
-    HighVolumeBackend,
-    ListedBlob,
-    LongTermBackend,
-    Oddity,
-    Redirect,
-    RedirectPage,
-    Tiers,
-)
+from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Tiers
 from tiered.protocol.retry import retry_read
+from tiered.protocol.scans import BlobPage, CorruptRow, ListedBlob, Oddity, Redirect, RedirectPage
 
 CHUNK = 25_000
 """How many candidates are judged at once: as many names as a window of the live audit has."""
@@ -140,7 +131,7 @@ class _CandidateRows:
     """A high-volume tier that scans only the rows in question. Everything else is done by the real one."""
 
     redirect_columns = None
-    """Hides that of the real one, which would scan all rows (`TellsColumns`)."""
+    """Hides that of the real one, which would scan all rows (`ColumnarRedirects`)."""
 
     def __init__(self, rows: HighVolumeBackend, suspects: Sequence[SuspectRow]) -> None:
         self._rows = rows

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from changelog.log import VALUE_KEY_BYTES_MAX
 from recovery.feed.messages import Update
-from tiered.protocol.backends import HighVolumeBackend, RedirectPage
+from tiered.protocol.backends import HighVolumeBackend
+from tiered.protocol.scans import RedirectPage
 
 KEYS_AT_ONCE = 100
 """So many rows are read with one call."""

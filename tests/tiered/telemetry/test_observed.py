@@ -15,7 +15,7 @@ import emulators.world.deployment
 import tiered
 from changelog.base.errors import UnavailableError
 from changelog.base.observe import Event, Observer
-from changelog.log import ChangeLog, Collects
+from changelog.log import ChangeLog, GarbageCollection
 from changelog.noop import NoopChangeLog
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.recipe import Recipe
@@ -28,18 +28,9 @@ from tests.given.repository import ROOT
 from tests.given.tapped_store import LARGE, OBJECT
 from tests.given.virtual_time import simulated
 from tiered.metadata import Metadata
-from tiered.protocol.backends import (
-    DeletesMany,
-    HasOwner,
-    HighVolumeBackend,
-    KeepsDeleted,
-    ListsHeads,
-    LongTermBackend,
-    RestoresDeleted,
-    ShowsUploads,
-    Tiers,
-)
+from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Tiers
 from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
+from tiered.protocol.capabilities import BatchDeletion, BatchHeads, BlobRestoration, Ownership, RetentionUsage, UploadListing
 from tiered.storage import TieredStorage
 from tiered.telemetry.observed import METHODS, observed_log, observed_tiers
 
@@ -65,9 +56,8 @@ class Plain:
 
     def __init__(self, *protocols: type) -> None:
         for protocol in protocols:
-            for name, member in vars(protocol).items():
-                if inspect.iscoroutinefunction(member):
-                    setattr(self, name, self._answer(name))
+            for name, _ in inspect.getmembers(protocol, inspect.iscoroutinefunction):
+                setattr(self, name, self._answer(name))
 
     def _answer(self, name: str) -> Any:
         async def answer(*args: Any, **named: Any) -> Any:
@@ -83,7 +73,9 @@ def wrapped(rows: Any = None, blobs: Any = None, observer: Observer | None = Non
 # --- what they show ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", [Collects, RestoresDeleted, DeletesMany, HasOwner, KeepsDeleted, ListsHeads, ShowsUploads])
+@pytest.mark.parametrize(
+    "protocol", [GarbageCollection, BlobRestoration, BatchDeletion, Ownership, RetentionUsage, BatchHeads, UploadListing]
+)
 def test_what_only_some_backends_do_is_seen_exactly_where_they_do_it(protocol: type) -> None:
     with_it, without = Plain(LongTermBackend, protocol), Plain(LongTermBackend)
     assert isinstance(wrapped(blobs=with_it).long_term, protocol)
@@ -99,13 +91,16 @@ def test_what_only_some_backends_do_is_seen_exactly_where_they_do_it(protocol: t
 @pytest.mark.parametrize(
     ("service", "protocols"),
     [
-        (HIGH_VOLUME, (HighVolumeBackend, Collects)),
-        (LONG_TERM, (LongTermBackend, Collects, RestoresDeleted, DeletesMany, HasOwner, KeepsDeleted, ListsHeads, ShowsUploads)),
-        (CHANGELOG, (ChangeLog, Collects)),
+        (HIGH_VOLUME, (HighVolumeBackend, GarbageCollection)),
+        (
+            LONG_TERM,
+            (LongTermBackend, GarbageCollection, BlobRestoration, BatchDeletion, Ownership, RetentionUsage, BatchHeads, UploadListing),
+        ),
+        (CHANGELOG, (ChangeLog, GarbageCollection)),
     ],
 )
 def test_every_call_of_a_protocol_is_told(service: str, protocols: tuple[type, ...]) -> None:
-    calls = {name for protocol in protocols for name, member in vars(protocol).items() if inspect.iscoroutinefunction(member)}
+    calls = {name for protocol in protocols for name, _ in inspect.getmembers(protocol, inspect.iscoroutinefunction)}
     assert METHODS[service] == calls and calls
 
 
@@ -138,7 +133,7 @@ async def test_an_error_is_passed_on_as_it_is() -> None:
         raise error
 
     for service in ("high_volume", "long_term"):
-        backend = Plain(HighVolumeBackend if service == "high_volume" else LongTermBackend, Collects)
+        backend = Plain(HighVolumeBackend if service == "high_volume" else LongTermBackend, GarbageCollection)
         for name in METHODS[service] - {"deleted_generations", "restore", "delete_generations", "kept", "abandoned_uploads"}:
             setattr(backend, name, fail)
             with pytest.raises(UnavailableError) as raised:
