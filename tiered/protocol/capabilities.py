@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from changelog.base.errors import TieredError
+from changelog.log import GarbageCollection
 from tiered.protocol.backends import BlobHead
 from tiered.protocol.scans import BlobInfo, RedirectPage, Removal
 
@@ -197,3 +198,12 @@ class Ownership(Protocol):
 
         Raises `ConfigurationError` if another store owns them, or some of them.
         """
+
+
+ROW_CAPABILITIES: Sequence[type] = (GarbageCollection, ColumnarRedirects)
+BLOB_CAPABILITIES: Sequence[type] = (
+    GarbageCollection, BlobRestoration, BatchDeletion, NamePartitioning, BatchHeads, GenerationLookup, SharedListing, RetentionUsage,
+    UploadListing, Ownership,
+)  # fmt: skip
+LOG_CAPABILITIES: Sequence[type] = (GarbageCollection,)
+"""What a high-volume tier, a long-term tier and a changelog may be able to do. A wrapper passes on each of these."""

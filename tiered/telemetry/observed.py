@@ -13,10 +13,10 @@ from typing import Any, cast
 
 from changelog.base.errors import UnconfirmedError
 from changelog.base.observe import Event, Observer
-from changelog.log import ChangeLog, GarbageCollection, LeftGarbageError
+from changelog.log import ChangeLog, LeftGarbageError
 from tiered.protocol.backends import BlobReader, HighVolumeBackend, LongTermBackend, Tiers, Upload
 from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
-from tiered.protocol.capabilities import BatchDeletion, BatchHeads, BlobRestoration, Ownership, RetentionUsage, UploadListing
+from tiered.protocol.capabilities import BLOB_CAPABILITIES, LOG_CAPABILITIES, ROW_CAPABILITIES
 from tiered.protocol.scans import Removal
 
 
@@ -34,16 +34,23 @@ def observed_log(log: ChangeLog, observer: Observer) -> ChangeLog:
     return cast(ChangeLog, Observed(log, CHANGELOG, observer)) if log.durable else log
 
 
-def _calls_of(*protocols: type) -> frozenset[str]:
-    return frozenset(name for protocol in protocols for name, _ in inspect.getmembers(protocol, inspect.iscoroutinefunction))
+PROTOCOLS: Mapping[str, Sequence[type]] = {
+    HIGH_VOLUME: (HighVolumeBackend, *ROW_CAPABILITIES),
+    LONG_TERM: (LongTermBackend, *BLOB_CAPABILITIES),
+    CHANGELOG: (ChangeLog, *LOG_CAPABILITIES),
+}
+"""What a backend of each service implements, and may implement."""
 
 
+def _methods_of(service: str) -> Mapping[str, bool]:
+    """The methods of a service's protocols, and whether each is asynchronous, so a call to the service."""
+    found = [inspect.getmembers(protocol, inspect.isfunction) for protocol in PROTOCOLS[service]]
+    return {name: inspect.iscoroutinefunction(method) for methods in found for name, method in methods if not name.startswith("_")}
+
+
+_METHODS = {service: _methods_of(service) for service in PROTOCOLS}
 METHODS: Mapping[str, frozenset[str]] = {
-    HIGH_VOLUME: _calls_of(HighVolumeBackend, GarbageCollection),
-    LONG_TERM: _calls_of(
-        LongTermBackend, GarbageCollection, BlobRestoration, BatchDeletion, Ownership, RetentionUsage, BatchHeads, UploadListing
-    ),
-    CHANGELOG: _calls_of(ChangeLog, GarbageCollection),
+    service: frozenset(name for name, is_call in methods.items() if is_call) for service, methods in _METHODS.items()
 }
 """The calls of each service. A new method of a protocol is in here by itself."""
 
@@ -61,13 +68,16 @@ class Observed:
     def __init__(self, backend: Any, service: str, observer: Observer) -> None:
         self.backend = backend
         self._observer = observer
-        for name in METHODS[service]:
+        for name, is_call in _METHODS[service].items():
             if getattr(backend, name, None) is not None:
                 # In the object's own dict, where `isinstance` of a protocol looks from Python 3.12 on.
-                setattr(self, name, self._told(service, name))
+                setattr(self, name, self._told(service, name) if is_call else self._passed_on(name))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.backend, name)
+
+    def _passed_on(self, name: str) -> Callable[..., Any]:
+        return lambda *args, **named: getattr(self.backend, name)(*args, **named)
 
     def _told(self, service: str, name: str) -> Callable[..., Any]:
         backend, observer = self.backend, self._observer
