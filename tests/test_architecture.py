@@ -206,8 +206,8 @@ def away_from_home(root: Path) -> list[str]:
 
 
 BY_NAME = {"tiered/open.py", "tiered/__main__.py", "tiered/own.py"}
-"""They may import a module by a name that no check here sees: `recovery.inside` (docs/decisions/0040), the command, and
-what may be another's.
+"""They may import a module by a name that no check here sees: `recovery.inside` (docs/decisions/recovery.md, 40), the
+command, and what may be another's.
 """
 
 

@@ -11,7 +11,7 @@ it. `recovery.feed` has the format; any of its readers can read the files.
 
 A feed is bound to what its runs look at: the store, the scope, the payloads, the grace, and the time of being overdue.
 If a run looks at anything else, "gone" may mean "not looked at", so it is refused. So is a run that is not complete,
-and one that is older than the feed (docs/decisions/0085).
+and one that is older than the feed (docs/decisions/audit.md, 85).
 
 *Crash* at any moment: the file of the run is there or is not. The same command adds it, and does nothing if it is
 there. *Two at once*: a file is never replaced. On this machine only one process can make the file of a number.

@@ -560,7 +560,6 @@ CLAIMS = (
                     )
                 ),
                 "a blob",
-                "a change",
                 "a copy",
                 "a live tombstone",
                 "a row",
@@ -659,7 +658,7 @@ What the product says of a store is a claim. Each line has what it rests on, and
 may be greener than the truth: `status`, `feed status`, `check`, `audit show`, the page, `/readyz`, `/metrics`.
 
 The source of this page is `tests/claims/table.py`, with the sentences themselves. A new sentence, level, exit code or
-alert fails a test until it has a fault ([why](decisions/0156-a-claim-has-a-fault.md)).
+alert fails a test until it has a fault ([why](decisions/status.md#156-a-claim-has-a-fault)).
 
 | claim | rests on | made false by |
 |---|---|---|
