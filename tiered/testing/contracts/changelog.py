@@ -13,19 +13,9 @@ import pytest
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.change import LEGACY_OWNER, LOG_PREFIX, Change, ChangeId, Entry, Unreadable, encode
+from changelog.key_values import NOTE_BYTES_MAX, REMOVED_AGE_MAX_MS, VALUE_BYTES_MAX, VALUE_KEY_BYTES_MAX, VERSION_MAX, ValuePage
 from changelog.lease import SET_BACK_MS, Renewal
-from changelog.log import (
-    CLOCK,
-    NOTE_BYTES_MAX,
-    REMOVED_AGE_MAX_MS,
-    VALUE_BYTES_MAX,
-    VALUE_KEY_BYTES_MAX,
-    VERSION_MAX,
-    ChangeLog,
-    GarbageCollection,
-    KeyRange,
-    ValuePage,
-)
+from changelog.log import CLOCK, ChangeLog, GarbageCollection, KeyRange
 
 pytestmark = pytest.mark.anyio
 
