@@ -21,7 +21,7 @@ import anyio
 from changelog.base.errors import TieredError, UnavailableError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
-from changelog.log import ChangeLog
+from changelog.key_values import KeyValueStore
 from recovery.last_audit import Audits, read_audits
 from recovery.redaction import redact_names
 from tiered.metadata import NS_PER_MS, is_expired
@@ -61,7 +61,7 @@ class LostReads:
         return bool(self.objects) or self.more
 
 
-async def look_at_lost_reads(tiers: Tiers, log: ChangeLog, runtime: Runtime, audits: Audits | None) -> LostReads:
+async def look_at_lost_reads(tiers: Tiers, log: KeyValueStore, runtime: Runtime, audits: Audits | None) -> LostReads:
     """Returns what readers found lost, after a look at each. It writes nothing.
 
     `audits`: None: they are not known. Raises as `read_dangling`.
@@ -117,7 +117,7 @@ async def _is_shown(tiers: Tiers, runtime: Runtime, each: Dangling) -> bool:
     return isinstance(state, Tombstone) and state.target == each.blob and not is_expired(state.deadline_ns, runtime.wall_ns())
 
 
-async def forget_mended(tiers: Tiers, log: ChangeLog, runtime: Runtime) -> None:
+async def forget_mended(tiers: Tiers, log: KeyValueStore, runtime: Runtime) -> None:
     """Takes out of the note what is not lost any more. Whatever fails is logged, and the next call tries again."""
     try:
         await _forget_mended(tiers, log, runtime)
@@ -125,7 +125,7 @@ async def forget_mended(tiers: Tiers, log: ChangeLog, runtime: Runtime) -> None:
         events.warning("dangling_not_looked_at", error)
 
 
-async def _forget_mended(tiers: Tiers, log: ChangeLog, runtime: Runtime) -> None:
+async def _forget_mended(tiers: Tiers, log: KeyValueStore, runtime: Runtime) -> None:
     note = await read_dangling(log)
     if note == DanglingNote():
         return

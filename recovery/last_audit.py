@@ -28,7 +28,7 @@ from itertools import takewhile
 from typing import Any
 
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
-from changelog.log import NOTE_BYTES_MAX, ChangeLog
+from changelog.key_values import NOTE_BYTES_MAX, KeyValueStore
 from recovery.display import moment
 from tiered.text import quoted
 
@@ -338,21 +338,21 @@ def _is_pair(value: object) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(type(each) is int and 0 <= each <= COUNT_MAX for each in value)
 
 
-async def read_audits(log: ChangeLog) -> Audits:
+async def read_audits(log: KeyValueStore) -> Audits:
     """Returns what the note says. Empty: no audit has ended since notes are kept.
 
-    Raises `CorruptRecordError` if it is damaged, or what `ChangeLog.read_note` raises.
+    Raises `CorruptRecordError` if it is damaged, or what `KeyValueStore.read_note` raises.
     """
     raw = await log.read_note(NOTE)
     return Audits() if raw is None else decode(raw)
 
 
-async def note_audit(log: ChangeLog, audit: LastAudit) -> None:
+async def note_audit(log: KeyValueStore, audit: LastAudit) -> None:
     """Adds an audit to the note.
 
     A damaged note may have told of a loss, so only a complete audit of the whole store replaces it; another one raises
-    `CorruptRecordError`. Raises what `ChangeLog.swap_note` raises. After `UnconfirmedError` it tries again, which is
-    safe.
+    `CorruptRecordError`. Raises what `KeyValueStore.swap_note` raises. After `UnconfirmedError` it tries again, which
+    is safe.
     """
     for left in reversed(range(TRIES)):
         stored = await log.read_note(NOTE)

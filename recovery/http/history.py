@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
-from changelog.log import NOTE_BYTES_MAX, ChangeLog
+from changelog.key_values import NOTE_BYTES_MAX, KeyValueStore
 from tiered.text import quoted
 
 NOTE = "history/recovery"
@@ -124,11 +124,11 @@ def _mean(values: Iterable[float | None]) -> float | None:
 # --- the note ----------------------------------------------------------------------------------------
 
 
-async def exchange(log: ChangeLog, own: Past, unix_s: float) -> Past:
+async def exchange(log: KeyValueStore, own: Past, unix_s: float) -> Past:
     """Adds points to the note, and returns all that it has of the last day. `unix_s`: the service's time.
 
     A damaged note is replaced. One of newer software stays, and is not read: `CorruptRecordError`. Raises what
-    `ChangeLog.read_note` and `swap_note` raise.
+    `KeyValueStore.read_note` and `swap_note` raise.
     """
     newest = int(unix_s // COARSE_S)
     for left in reversed(range(TRIES)):

@@ -26,7 +26,8 @@ import anyio
 from changelog.base.errors import CorruptRecordError, TieredError, UnavailableError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
-from changelog.log import NOTE_BYTES_MAX, ChangeLog
+from changelog.key_values import NOTE_BYTES_MAX, KeyValueStore
+from changelog.log import ChangeLog
 from tiered.metadata import NS_PER_MS
 from tiered.text import quoted
 
@@ -130,8 +131,8 @@ def _time_ms(value: Mapping[str, Any], name: str) -> int:
     return found
 
 
-async def read_dangling(log: ChangeLog) -> DanglingNote:
-    """Returns what the note says. Raises `CorruptRecordError` if it is damaged, or as `ChangeLog.read_note`."""
+async def read_dangling(log: KeyValueStore) -> DanglingNote:
+    """Returns what the note says. Raises `CorruptRecordError` if it is damaged, or as `KeyValueStore.read_note`."""
     raw = await log.read_note(NOTE)
     return DanglingNote() if raw is None else decode(raw)
 

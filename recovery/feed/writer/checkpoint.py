@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from changelog.log import NOTE_BYTES_MAX
+from changelog.key_values import NOTE_BYTES_MAX
 from recovery.feed.writer.note_fields import NUMBER_MAX, NoteFields, canonical
 from tiered.protocol.feed_off import FEED_NOTE
 from tiered.settings import Settings
