@@ -15,7 +15,7 @@ from tests.given.repository import ROOT
 from tiered import Settings
 from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR
 
-KEYS = {key for key in Settings(bigtable={"project": "my-project", "instance": "main"}, gcs={"bucket": "blobs"}).shown()}
+KEYS = set(Settings(bigtable={"project": "my-project", "instance": "main"}, gcs={"bucket": "blobs"}).shown())
 FILES = [path for folder in ("examples", "deploy") for path in sorted((ROOT / folder).rglob("*")) if path.is_file()]
 GOOGLES = {BIGTABLE_EMULATOR: "bigtable.emulator_host", GCS_EMULATOR: "gcs.endpoint"}
 

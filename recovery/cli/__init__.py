@@ -10,7 +10,7 @@
     deployment.py   provision, check
     config.py       config show
     audit/          audit plan, run, show
-    feed.py         feed view, check, convert, follow
+    feed/           feed view, check, convert, follow, receive, run, status
     shared.py       for all commands: their options, their settings, how they end
     output.py       for all commands: JSON, tables and fields on stdout
 """
