@@ -65,7 +65,7 @@ AREAS = {
         ("recovery/status/*.py", "recovery/statistics/*.py", "recovery/last_audit.py"),
         (
             "tests/recovery/status", "tests/recovery/statistics", "tests/recovery/http/test_app.py",
-            "tests/recovery/cli/test_status_lines.py",
+            "tests/recovery/cli/test_status_lines.py", "tests/recovery/cli/test_feed_status.py",
         ),
         (("tests/recovery/http", "tests/recovery/cli/test_status.py", "tests/recovery/test_daemon.py"),),
     ),
@@ -80,7 +80,10 @@ AREAS = {
         ("tests/changelog/sqlite", "tests/tiered/embedded", "tests/contracts", "-k", "sqlite or filesystem or embedded or not contracts"),
         (("tests/crash/test_crash_everywhere.py", "tests/crash/test_power_cuts.py"),),
     ),
-    "sync": Area(("tiered/sync/*.py",), ("tests/tiered/sync", "tests/tiered/filesystem"), (("tests/examples",),)),
+    "sync": Area(  # much of it runs in a thread of its own or in a child, which no trace sees: so its tests run as a whole, too
+        ("tiered/sync/*.py",), ("tests/tiered/sync", "tests/tiered/filesystem"),
+        (("tests/tiered/sync", "tests/tiered/filesystem"), ("tests/examples",)),
+    ),
 }  # fmt: skip
 OPTIONS = (
     "-x", "-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib",
@@ -206,7 +209,7 @@ def mutants(path: str, source: bytes) -> list[Mutant]:
     return breaks.found
 
 
-@dataclass
+@dataclass(eq=False)  # pytest puts its plugins into sets
 class Trace:
     """Which tests execute which lines, and how long each test takes: a plugin of pytest that one run fills in."""
 
@@ -298,7 +301,8 @@ def _in_child(arguments: Sequence[str], tree: Path, trace: Trace | None) -> int:
     sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
     if trace is None:
         return int(pytest.main([*OPTIONS, *arguments]))
-    pytest.main([*OPTIONS[1:], *arguments], plugins=[trace])
+    if (code := pytest.main([*OPTIONS[1:], *arguments], plugins=[trace])) not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        return int(code)
     (tree / "trace.json").write_text(trace.saved())
     return 0
 

@@ -3,10 +3,11 @@
     record / claim -> Lease (held) --renewed--> held ... --"not yours" or silence for expiry--> ended
                       drop: nobody renews it any more; others may take the entry over once it is stale
 
-When a lease has ended, its owner sends no further swap and cleans nothing up. Safety never depends on that.
-*Crash*: renewals stop, and recovery claims the entries after the expiry. *Failure* of the log: the leases run out by
-the boot-time clock. It goes on while the machine sleeps, because recovery elsewhere goes on, too (docs/decisions/0015).
-Where the log keeps nothing (`durable` False), nobody can take an entry over, so leases do not end.
+When a lease has ended, its owner sends no further swap and cleans nothing up. Safety never depends on that. *Crash*:
+renewals stop, and recovery claims the entries after the expiry. *Failure* of the log: the leases run out by the
+boot-time clock. It goes on while the machine sleeps, because recovery elsewhere goes on, too
+(docs/decisions/protocol.md, 15). Where the log keeps nothing (`durable` False), nobody can take an entry over, so
+leases do not end.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ OUTSIDE = {
 """Pages outside of docs/, by their path in the checkout, and their names in the site."""
 
 DECISIONS = "decisions/"
-DECISIONS_INDEX = "decisions/index.md"
+DECISIONS_INDEX = "decisions/README.md"
 
 _LINK = re.compile(r"\[(?P<label>[^\]]*)\]\((?P<target>[^)\s]+)\)")
 
@@ -50,7 +50,6 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for path, name in OUTSIDE.items():
         files.append(File.generated(config, name, abs_src_path=str(ROOT / path)))
-    files.append(File.generated(config, DECISIONS_INDEX, content=decisions_index()))
     return files
 
 
@@ -59,7 +58,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     for mark, write in WRITTEN.items():
         if mark in markdown:
             markdown = markdown.replace(mark, write())
-    return markdown if name == DECISIONS_INDEX else translated(markdown, source_of(name))
+    return translated(markdown, source_of(name))
 
 
 # --- the pages and their links -----------------------------------------------------------------------
@@ -73,18 +72,9 @@ def _expanded(entry: Any) -> Any:
 
 
 def decisions() -> list[str]:
-    """The pages of decisions, by number."""
-    return sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs" / DECISIONS).glob("*.md"))
-
-
-def decisions_index() -> str:
-    """A page that lists the decisions by their titles."""
-    lines = [f"- [{_title(ROOT / 'docs' / path)}]({posixpath.basename(path)})" for path in decisions()]
-    return "\n".join(["# Decisions", "", "Each page says what was decided, why, and what was not chosen.", "", *lines, ""])
-
-
-def _title(path: Path) -> str:
-    return path.read_text("utf-8").partition("\n")[0].lstrip("# ")
+    """The pages of decisions, one for each area, in the order of their index."""
+    return [f"{DECISIONS}{name}" for name in re.findall(r"^## \[.*\]\(([\w-]+\.md)\)$",
+    (ROOT / "docs" / DECISIONS_INDEX).read_text("utf-8"), re.M)]
 
 
 def source_of(name: str) -> str:

@@ -4,9 +4,9 @@
     inside  an error of theirs is logged and ends nothing: the loop begins again after a wait
     leave   the loop claims nothing more while the store drains; it finishes or releases what it holds
 
-`tiered.open` finds this module by its name, because `tiered` imports nothing of `recovery` (docs/decisions/0040).
-Signals are the service's own: this module touches none. *Crash* of the service: as of a daemon. The claims go stale,
-and the service cleans up after itself when it runs again, or another one does.
+`tiered.open` finds this module by its name, because `tiered` imports nothing of `recovery` (docs/decisions/recovery.md,
+40). Signals are the service's own: this module touches none. *Crash* of the service: as of a daemon. The claims go
+stale, and the service cleans up after itself when it runs again, or another one does.
 """
 
 from __future__ import annotations

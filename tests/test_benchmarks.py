@@ -473,6 +473,20 @@ def test_a_trace_tells_which_tests_run_a_line_the_quickest_first(tmp_path: Path)
     assert again.saved() == trace.saved()
 
 
+def test_a_traced_run_that_broke_inside_pytest_was_taken_for_one_without_any_lines(tmp_path: Path) -> None:
+    """So the tests that run a line were left out, and half of the mutants lived. An unhashable plugin broke it."""
+    for folder in ("one", "two"):  # of each test, the conftest of the other folder is left out
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "conftest.py").touch()
+        (tmp_path / folder / f"test_{folder}.py").write_text("import taken\ndef test_it(): assert taken.two() == 2\n")
+    (tmp_path / "taken.py").write_text("def two():\n    return 2\n")
+    trace = mutants.Trace(tmp_path, ["taken.py"])
+    assert mutants.passes(("one", "two"), tmp_path, 60, trace)
+    trace.load((tmp_path / "trace.json").read_text())
+    assert trace.lines["taken.py:2"] == {"one/test_one.py::test_it", "two/test_two.py::test_it"}
+    assert not mutants.passes(("one", "--no-such-option"), tmp_path, 60, mutants.Trace(tmp_path, ["taken.py"]))
+
+
 @pytest.mark.parametrize("area", mutants.AREAS)
 def test_an_area_has_files_and_tests(area: str) -> None:
     of = mutants.AREAS[area]

@@ -1,4 +1,4 @@
-"""What the README shows is run, so that it stays true."""
+"""What the README and the reference show is run, so that it stays true."""
 
 from __future__ import annotations
 
@@ -18,16 +18,33 @@ from recovery.cli.app import COMMANDS
 from tests.given.repository import ROOT
 from tiered import ObjectId, ObjectPrefix, PutRequest, Settings, load_settings, open_storage
 
-README = (ROOT / "README.md").read_text("utf-8")
+README = "README.md"
+LIBRARY = "docs/reference/library.md"
+SYNC = "docs/reference/sync.md"
+FILE_SYSTEM = "docs/reference/filesystem.md"
+TESTING = "docs/reference/testing.md"
+SETTINGS = "docs/reference/settings.md"
+COMMAND = "docs/reference/command.md"
+
+LINES_MAX = 200
+"""A newcomer reads the README to its end. What is longer has a page of its own."""
 
 
-def block(language: str, number: int = 0) -> str:
-    found: list[str] = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def block(page: str, language: str, number: int = 0) -> str:
+    found: list[str] = re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
     return found[number]
 
 
+def run(source: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", source], cwd=directory, capture_output=True, text=True, timeout=60, check=False)
+
+
+EXAMPLES = ((README, 0), (LIBRARY, 1), (LIBRARY, 2), (SYNC, 0), (FILE_SYSTEM, 0), (TESTING, 0))
+"""The page of each, and its number there."""
+
+
 def test_the_librarys_ten_lines_run(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", block("python")], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = run(block(README, "python"), tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "b'...any size: bytes, a path, a file, an async iterator...'\n"
     assert done.stderr == ""
@@ -36,10 +53,13 @@ def test_the_librarys_ten_lines_run(tmp_path: Path) -> None:
 def test_the_examples_are_those_that_mypy_checks() -> None:
     """`make check` runs mypy on all of `tests`."""
     checked = (ROOT / "tests/given/readme_examples.py").read_text("utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 6
-    for number in range(len(blocks)):
-        assert indent(block("python", number), "    ") in checked, f"tests/given/readme_examples.py lacks\n{blocks[number]}"
+    for page, number in EXAMPLES:
+        example = block(page, "python", number)
+        assert indent(example, "    ") in checked, f"tests/given/readme_examples.py lacks\n{example}"
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / README).read_text("utf-8").splitlines()) <= LINES_MAX
 
 
 @pytest.mark.anyio
@@ -48,7 +68,7 @@ async def test_the_listing_runs(tmp_path: Path, capsys: pytest.CaptureFixture[st
         for key in ("2025/a", "2026/dog.jpg", "2026/cats/cat.jpg"):
             await storage.put(ObjectId.create("photos", key, {"org": "17"}), b"large")
         names: dict[str, Any] = {"storage": storage, "ObjectPrefix": ObjectPrefix}
-        exec(f"async def run():\n{indent(block('python', 1), '    ')}", names)
+        exec(f"async def run():\n{indent(block(LIBRARY, 'python', 1), '    ')}", names)
         await names["run"]()
     shown = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in shown[:2]] == [["2026/cats/cat.jpg", "5"], ["2026/dog.jpg", "5"]]
@@ -62,20 +82,20 @@ async def test_the_bulk_call_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
     (directory / "a folder").mkdir()
     async with open_storage(Settings(directory=tmp_path / "store")) as storage:
         names = {"storage": storage, "directory": directory, "PutRequest": PutRequest, "ObjectId": ObjectId}
-        exec(f"async def run():\n{indent(block('python', 2), '    ')}", names)
+        exec(f"async def run():\n{indent(block(LIBRARY, 'python', 2), '    ')}", names)
         await names["run"]()  # type: ignore[operator]
         assert [entry.object_id.key async for entry in storage.list()] == ["cat.jpg"]
     assert re.fullmatch(r"photos/objects/a folder: the payload .* cannot be read: Is a directory\n", capsys.readouterr().out)
 
 
 def test_the_blocking_lines_run(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", block("python", 3)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = run(block(SYNC, "python"), tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "{'text': 'hello'}\n", "")
 
 
 @pytest.mark.anyio
 async def test_the_lines_for_tests_run() -> None:
-    lines = block("python", 5)
+    lines = block(TESTING, "python")
     names = {name: getattr(module, name) for module, name in (
         (tiered, "OutcomeUnknownError"), (tiered, "UnavailableError"), (tiered.testing, "memory_storage"), (datetime, "timedelta"),
     )}
@@ -83,12 +103,14 @@ async def test_the_lines_for_tests_run() -> None:
     await names["run"]()
 
 
-def test_the_settings_are_accepted(tmp_path: Path) -> None:
-    (tmp_path / "tiered.yaml").write_text(block("yaml"))
-    assert load_settings(tmp_path / "tiered.yaml").changelog == "sqlite"
+@pytest.mark.parametrize(("page", "changelog"), [(SETTINGS, "sqlite"), (README, "bigtable")])
+def test_the_settings_are_accepted(page: str, changelog: str, tmp_path: Path) -> None:
+    (tmp_path / "tiered.yaml").write_text(block(page, "yaml"))
+    assert load_settings(tmp_path / "tiered.yaml").changelog == changelog
 
 
 def test_every_command_is_named() -> None:
     assert len(COMMANDS) >= 10
+    page = (ROOT / COMMAND).read_text("utf-8")
     for command in COMMANDS:
-        assert re.search(rf"`tiered [^`]*\b{command}\b", README), command
+        assert re.search(rf"`tiered [^`]*\b{command}\b", page), command

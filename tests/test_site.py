@@ -46,7 +46,7 @@ def named(entry: Any) -> Iterator[str]:
 
 def test_the_navigation_names_every_page_once() -> None:
     pages = list(named(site.on_config(configured()).nav))
-    assert sorted(pages) == sorted([*PAGES, *site.OUTSIDE.values(), site.DECISIONS_INDEX])
+    assert sorted(pages) == sorted([*PAGES, *site.OUTSIDE.values()])
 
 
 def test_the_site_is_built_and_no_link_in_it_is_dead(tmp_path: Path) -> None:
@@ -75,9 +75,9 @@ def test_a_planted_dead_link_ends_the_build(link: str, tmp_path: Path) -> None:
     ("source", "written", "shown"),
     [
         ("README.md", "[a](docs/audit.md#classes)", "[a](audit.md#classes)"),
-        ("README.md", "[a](docs/decisions/)", "[a](decisions/index.md)"),
+        ("README.md", "[a](docs/decisions/)", "[a](decisions/README.md)"),
         ("docs/audit.md", "[a](../README.md)", "[a](index.md)"),
-        ("docs/decisions/0004-embedded-files.md", "[a](../../deploy/README.md)", "[a](../deploy.md)"),
+        ("docs/decisions/embedded.md", "[a](../../deploy/README.md)", "[a](../deploy.md)"),
         ("docs/audit.md", "[rights](../deploy/iam)", "rights (`deploy/iam`)"),
         ("docs/audit.md", "[`deploy/iam`](../deploy/iam)", "`deploy/iam`"),
         ("docs/audit.md", "[a](#b), [a](https://example.org/x.md)", "[a](#b), [a](https://example.org/x.md)"),

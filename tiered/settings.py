@@ -169,11 +169,11 @@ class StoreSettings(_Section):
 
     `bulk_concurrency_max`: how many slots of `concurrency_max` all bulk calls together may hold; by default three
     quarters of them, so that single operations always find some. `away_after_s`: a service that has answered no call
-    for so long is away, and calls to it fail at once until it answers (docs/decisions/0072).
+    for so long is away, and calls to it fail at once until it answers (docs/decisions/store.md, 72).
 
     `payloads_max`: how many puts may read at once from payloads that are not in memory; by default twice
     `concurrency_max`. `payload_idle_s`: such a payload that gives no byte for so long ends its put; None: none does
-    (docs/decisions/0151).
+    (docs/decisions/store.md, 151).
     """
 
     concurrency_max: Concurrency = 64

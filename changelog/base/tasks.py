@@ -5,7 +5,7 @@
 
 asyncio raises the same `CancelledError` for both. A task group takes either of them for the first kind: it ends all its
 tasks and the block beside which they run, without any error, and the program may end with 0. So all code here that runs
-code of callers tells the two apart (docs/decisions/0019).
+code of callers tells the two apart (docs/decisions/store.md, 19).
 """
 
 from __future__ import annotations

@@ -433,7 +433,7 @@ def _async_generator_with_a_scope_of_its_own(spec: Payload, place: PayloadContex
                 await anyio.sleep(FOREVER_S)
             yield b"then"
 
-    # If the scope ends while its chunk is being stored, the scope cancels that as well (docs/decisions/0019).
+    # If the scope ends while its chunk is being stored, the scope cancels that as well (docs/decisions/store.md, 19).
     return Made(chunks(), spec.content() + b"andthen", may_raise=ELSEWHERE)
 
 

@@ -40,7 +40,9 @@ class GuardResult:
     what: str = ""
 
     def cells(self) -> tuple[str, str, str, str]:
-        return self.guard, GUARDS[self.guard].protects, "not found" if self.seed is None else str(self.seed), self.what
+        """A row of the page, which names the invariant alone: the seed tells the rest."""
+        seed = "not found" if self.seed is None else str(self.seed)
+        return self.guard, GUARDS[self.guard].protects, seed, self.what.partition(":")[0]
 
 
 def run_without(name: str, recipe: Recipe, coverage: Coverage) -> RunResult:

@@ -39,17 +39,17 @@ class FindingClass(StrEnum):
     UNLISTED = "unlisted"
 
 
-MEANING: dict[FindingClass, str] = {
+MEANING: dict[FindingClass, str] = {  # docs/audit.md has it: python -m tests.recovery.audit.class_table
     FindingClass.REFERENCED: "a live tombstone names it",
-    FindingClass.IN_FLIGHT: "a change that is under way, or waits for recovery, is writing it",
+    FindingClass.IN_FLIGHT: "an entry of the changelog names it as new; its change is under way, or waits for recovery",
     FindingClass.SUPERSEDED: "an entry of the changelog names it as replaced; its clean-up is under way, or waits for recovery",
     FindingClass.TOO_YOUNG: "nothing names it, but it is younger than the grace",
-    FindingClass.EXPIRED: "its deadline has passed; it is left to the lifecycle",
+    FindingClass.EXPIRED: "its deadline, or its tombstone's, has passed; it is left to the lifecycle",
     FindingClass.UPLOAD: "belongs to a resumable upload of older software",
     FindingClass.QUARANTINED: "a copy of what tiered audit delete has deleted; it stays until somebody restores or deletes it",
     FindingClass.ORPHAN: "nothing names it: it costs money and nobody can read it",
     FindingClass.LEGACY_ORPHAN: "nothing names it, and its name has no revision, so no token that could be refused: never deleted by us",
-    FindingClass.OVERDUE: "no live tombstone names it, and its deadline passed days ago: what should remove expired blobs does not",
+    FindingClass.OVERDUE: "no live tombstone and no entry names it, and its deadline passed days ago: what should remove it does not",
     FindingClass.STALE_UPLOAD: "belongs to an upload that nobody can finish any more",
     FindingClass.DANGLING: "a live tombstone names a blob that is gone: data loss",
     FindingClass.DESTROYED: "a live tombstone names a blob that is there and cannot be read: data loss",
@@ -59,7 +59,7 @@ MEANING: dict[FindingClass, str] = {
     FindingClass.CORRUPT_BLOB: "a blob cannot be read, and no live tombstone names it: garbage",
     FindingClass.UNPARSEABLE: "its name is almost a blob's, but breaks the format",
     FindingClass.FOREIGN: "this software did not put it there",
-    FindingClass.UNLISTED: "a blob is there, but a listing that should hold it does not: the listing cannot be trusted",
+    FindingClass.UNLISTED: "a tombstone names it and it is there, but the listing that should hold it does not: it cannot be trusted",
 }
 
 FINDINGS = frozenset({

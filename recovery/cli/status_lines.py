@@ -7,7 +7,6 @@ be copied. What is not known is called unknown, and an estimate is called one.
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -164,12 +163,11 @@ def _show_source(page: _StatusLines, name: str, source: SourceStatus | None, sta
         page.text("rates", "unknown: that takes a daemon that lives, and two reports within the last minute")
     else:
         page.text("rates", f"{rate(found.inflow_per_s)} come in, {rate(found.drain_per_s)} are dealt with")
-    ago_s = math.inf if source.reported_ms is None else (status.at_ms - source.reported_ms) / 1000
+    ago_s = (status.at_ms - source.reported_ms) / 1000
     lag = "unknown" if row.lag is None else count(row.lag, one, many)
     past = row.lag is not None and (abs(ago_s) > REPORT_AGE_MAX_S or (name == RECOVERY and status.alive == 0))
     page.text("lag", f"unknown; it was {lag} at the last report" if past else lag)
-    if source.reported_ms is not None:
-        page.text("reported", ago(ago_s))
+    page.text("reported", ago(ago_s))
     if len(source.workers) > 1:
         for worker, each in list(source.workers.items())[:WORKERS_SHOWN_MAX]:
             done = "unknown" if each.processed_values is None else f"{each.processed_values:,}"

@@ -90,7 +90,7 @@ class SourceStatus:
     total: SourceRow
     workers: Mapping[str, SourceRow]
     verdict: SourceVerdict
-    reported_ms: int | None = None
+    reported_ms: int
     regressions: int = 0
 
 

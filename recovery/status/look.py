@@ -153,7 +153,7 @@ class _StoreLook:
             sources={name: sources[name] for name in SOURCES if name in sources}, entries=entries.entries(),
             stuck=entries.stuck(), daemons=daemons, audits=audits if self._log.durable else None,
             lost_reads=lost_reads if self._log.durable else None,
-            problems=tuple(self._told()), complete=not self._unread, disk=_disk_of(self._settings.directory),
+            problems=tuple(self._told()), complete=not self._unread, disk=disk_of(self._settings.directory),
             away=_named(self._away), refusing=_named(self._refusing - self._away),
             feed=None if judged is None else judged(self._now_ms, self._of_feed(sources.get(FEED))),
         )  # fmt: skip
@@ -205,7 +205,7 @@ class _StoreLook:
         return SourceStatus(found.total(), present, found.verdict() if fresh and present else UNKNOWN, found.at_ms, found.regressions)
 
     def _of_feed(self, source: SourceStatus | None) -> SourceOfFeed | None:
-        if source is None or source.reported_ms is None:
+        if source is None:
             return None
         ago_s = (self._now_ms - source.reported_ms) / 1000
         return SourceOfFeed(source.verdict, abs(ago_s) <= REPORT_AGE_MAX_S, ended=not source.workers)
@@ -254,7 +254,7 @@ def _named(services: Collection[str]) -> tuple[str, ...]:
     return tuple(name for service, name in SERVICES.items() if service in services)
 
 
-def _disk_of(directory: Path | None) -> DiskStatus | None:
+def disk_of(directory: Path | None) -> DiskStatus | None:
     """Asks the system. It blocks, for microseconds: SQLite's log needs a local disk. None: there is no directory."""
     if directory is None:
         return None

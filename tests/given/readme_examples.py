@@ -1,7 +1,7 @@
-"""The Python examples of the README, word for word, each in a function with the names that it expects.
+"""The Python examples of the README and the reference, word for word, each in a function with the names it expects.
 
 Nobody runs this. It is here for type checkers: mypy checks it with all of `tests`, strictly. `tests/test_readme.py`
-compares it with the README.
+compares it with the pages.
 """
 # ruff: noqa: I001, PLC0415, T201
 

@@ -67,8 +67,9 @@ def healthy() -> Status:
     return Status(
         at_ms=NOW_MS, store=StoreIdentity("embedded", "/var/lib/tiered"), durable=True, answers=True,
         sources={
-            "recovery": SourceStatus(total, {"recovery-3f9c0a1b2c3d4e5f": total}, SourceVerdict(SourceState.HEALTHY, 12.4, 12.5, 0.0)),
-            "audit": SourceStatus(audit, {}, SourceVerdict(SourceState.UNKNOWN)),
+            "recovery": SourceStatus(total, {"recovery-3f9c0a1b2c3d4e5f": total}, SourceVerdict(SourceState.HEALTHY, 12.4, 12.5, 0.0),
+            NOW_MS),
+            "audit": SourceStatus(audit, {}, SourceVerdict(SourceState.UNKNOWN), NOW_MS),
         },
         entries=CountedEntries(
             dict.fromkeys(EntryState, 0) | {EntryState.HELD: 14}, dict.fromkeys(EntryState, (0, 0, 0, 0, 0)), 0, 5.0, STUCK_ID, 14, True

@@ -12,8 +12,8 @@ So normal operations find slots that bulk work cannot take, and neither class wa
 
 An operation keeps its slot until its clean-up is done, even after its caller was answered. So a store whose clean-up
 falls behind refuses new work, and changes do not pile up. While it waits for its caller, it *lends* the slot: a slow
-caller keeps nobody out (`docs/decisions/0151`). The scope of a caller (`anyio.fail_after`) ends each wait here.
-`docs/decisions/0071` says why nothing is refused because it *might* miss its deadline.
+caller keeps nobody out (docs/decisions/store.md, 151). The scope of a caller (`anyio.fail_after`) ends each wait here.
+docs/decisions/store.md, 71, says why nothing is refused because it *might* miss its deadline.
 """
 
 from __future__ import annotations

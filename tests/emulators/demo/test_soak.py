@@ -29,7 +29,7 @@ from recovery.status.known import Daemon, SourceStatus, Status, StoreIdentity, S
 STUCK = StuckEntry("1", "stuck", "o", "torn", None, None)
 SOUND = Status(
     at_ms=0, store=StoreIdentity("embedded", "store"), durable=True, answers=True,
-    sources={"recovery": SourceStatus(SourceRow("recovery", "w", "", updates_committed=7), {}, SourceVerdict(SourceState.HEALTHY))},
+    sources={"recovery": SourceStatus(SourceRow("recovery", "w", "", updates_committed=7), {}, SourceVerdict(SourceState.HEALTHY), 0)},
     entries=Counted(counted=2, complete=True), stuck=StuckEntries(1, True, (STUCK,)), daemons=[Daemon("d", 1.0, alive=True)],
     audits=None, problems=(),
 )  # fmt: skip

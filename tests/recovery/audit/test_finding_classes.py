@@ -22,6 +22,7 @@ from recovery.audit.finding_classes import (
     classify,
     classify_missing,
 )
+from tests.recovery.audit import class_table
 
 NO_YES = (False, True)
 
@@ -102,3 +103,16 @@ def test_every_kind_has_a_meaning_and_every_doubt_and_loss_is_a_finding() -> Non
     assert set(MEANING) == set(FindingClass)
     assert DOUBTS < FINDINGS < set(FindingClass)
     assert set(LOSSES) == {kind for kind in FindingClass if "data loss" in MEANING[kind]} < FINDINGS
+
+
+def test_the_page_has_the_table_of_the_code() -> None:
+    """`python -m tests.recovery.audit.class_table`"""
+    page = class_table.PAGE.read_text("utf-8")
+    assert page == class_table.written(page)
+
+
+def test_a_page_with_another_definition_is_told_from_it() -> None:
+    page = class_table.PAGE.read_text("utf-8")
+    assert class_table.written(page.replace(MEANING[FindingClass.ORPHAN], "garbage")) == page
+    with pytest.raises(ValueError, match="lacks"):
+        class_table.written("no marks")

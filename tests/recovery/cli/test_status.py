@@ -52,8 +52,8 @@ def status(tiered: Command, code: int = 0) -> dict[str, Any]:
     return json.loads(tiered("status", "--json", code=code))  # type: ignore[no-any-return]
 
 
-def test_the_readme_shows_what_is_printed(tiered: Command) -> None:
-    [block] = re.findall(r"```\n\$ tiered -d store status\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+def test_the_guide_shows_what_is_printed(tiered: Command) -> None:
+    [block] = re.findall(r"```\n\$ tiered -d store status\n(.*?)```", (ROOT / "docs/guides/operate.md").read_text("utf-8"), re.DOTALL)
     plant(tiered.store, None)
     assert varying(tiered("status", code=1), str(tiered.store)) == varying(block, "/srv/store")
 

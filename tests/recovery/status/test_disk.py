@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 from changelog.base.errors import UnavailableError
 from recovery.status.as_json import as_json
 from recovery.status.known import DiskStatus, StatusLevel
+from recovery.status.look import disk_of
 from tests.given.daemon_process import running_daemon
 from tests.given.shown_status import healthy
 from tests.given.small_disk import Mount, disk, fill, mount
@@ -68,6 +70,14 @@ def test_a_disk_that_is_read_only_is_not_well(disk: Path, mount: Mount) -> None:
     code, told = command(disk / "store", "status")
     assert (code, told["level"]) == (4, "unknown") and told["headline"].startswith("The disk is read-only: nothing can be stored")
     assert not [order for order in told["orders"] if "Start one" in order["why"]]
+
+
+def test_where_no_file_fits_nothing_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    system = os.statvfs(tmp_path)
+    full = os.statvfs_result((*system[:5], 1000, 0, 0, *system[8:]))  # of its inodes, none is free
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
+    disk = disk_of(tmp_path)
+    assert disk is not None and disk.free_bytes == 0 < disk.size_bytes
 
 
 @pytest.mark.parametrize(("disk", "level"), [

@@ -305,3 +305,7 @@ def test_an_audit_that_ended_ahead_of_the_clock_is_no_negative_age() -> None:
     assert found["age_s"] == 0
     empty = as_json(status(audits=None, daemons=None))
     assert (empty["audits"], empty["daemons"], empty["feed"], empty["disk"], empty["lost_reads"]) == (None, None, None, None, None)
+
+
+def test_what_was_not_counted_is_not_due() -> None:
+    assert CountedEntries().due == 0 and entries(CLAIMABLE=2, HELD=5).due == 2
