@@ -36,7 +36,7 @@ from tiered.protocol.note_fields import NoteFields
 NOTE = "audit/last"
 VERSION = 2
 VERSION_OF_ONE = 1
-FIX = "the note of the last complete audit of the whole store replaces it"
+FIX = "a whole audit replaces it"
 TRIES = 4
 RUNS_MAX = 16
 """So many runs fit into a note."""
