@@ -20,10 +20,11 @@ from typing import NamedTuple
 
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
 from changelog.key_values import NOTE_BYTES_MAX, KeyValueStore
-from tiered.text import quoted
+from tiered.protocol.note_fields import NoteFields
 
 NOTE = "history/recovery"
 VERSION = 1
+FIX = "the next daemon with a page replaces it"
 TRIES = 3
 DIGITS = 4
 """So many significant digits of a figure are kept."""
@@ -160,14 +161,11 @@ def decode(raw: bytes) -> dict[int, Figures]:
     `CorruptRecordError`: newer software wrote it.
     """
     try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError):
+        note = NoteFields.parse(raw, NOTE, FIX)
+    except CorruptRecordError:
         return {}
-    if not isinstance(value, dict):
-        return {}
-    if value.get("v") != VERSION:
-        raise CorruptRecordError(f"the note {NOTE} has version {quoted(value.get('v'))}; this software reads version {VERSION}")
-    points = value.get("points")
+    note.version(VERSION)
+    points = note.value("points")
     return {each[0]: (each[1], each[2], each[3]) for each in points if _is_point(each)} if isinstance(points, list) else {}
 
 
