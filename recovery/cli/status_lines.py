@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from changelog.lease import Standing
-from recovery.commands import TIERED, typed
+from recovery.commands import TIERED, typed, with_typed
 from recovery.last_audit import LastAudit
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import AUDIT, FEED, RECOVERY
@@ -120,8 +120,8 @@ class _Page:
         self.lines.append(Line(""))
 
     def text(self, label: str, text: str) -> None:
-        """Adds a text beside its label. The lines after the first are indented."""
-        self.lines += [Line(line) for line in self._wrapped(visible(text), f"{label:<{LABEL}}", " " * LABEL)]
+        """Adds a text beside its label, with its commands as they are typed. The lines after the first are indented."""
+        self.lines += [Line(line) for line in self._wrapped(visible(with_typed(text, self._tiered)), f"{label:<{LABEL}}", " " * LABEL)]
 
     def more(self, text: str) -> None:
         self.text("", text)
