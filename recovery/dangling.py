@@ -6,8 +6,8 @@
     no answer, or a damaged row or blob                      not known, so it stays known as lost
 
 Whoever shows a status looks, and writes nothing. Recovery also takes out of the note what is not lost any more. Of what
-had no place in the note, nobody knows the names. A clean audit of the whole store ends that, if it began
-`AUDIT_LATER_MS` later: the clocks are those of two machines.
+had no place in the note, nobody knows the names. A clean audit of the whole store ends that, if it began, or its
+inventory report is, `AUDIT_LATER_MS` later: the clocks are those of two machines.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def has_more(note: DanglingNote, audits: Audits | None) -> bool:
         return False
     later_ns = (note.unlisted_ms + AUDIT_LATER_MS) * NS_PER_MS
     runs = () if audits is None else audits.runs
-    return not any(run.complete and not run.scope and not run.is_loss and run.started_ns > later_ns for run in runs)
+    return not any(run.complete and not run.scope and not run.is_loss and run.seen_from_ns > later_ns for run in runs)
 
 
 async def look_at_all(tiers: Tiers, runtime: Runtime, listed: Sequence[Dangling]) -> list[tuple[SecondLook, str]]:

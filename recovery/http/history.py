@@ -28,6 +28,8 @@ FIX = "the next daemon with a page replaces it"
 TRIES = 3
 DIGITS = 4
 """So many significant digits of a figure are kept."""
+FIGURE_MAX = 1e305
+"""A larger one is damage: a number of JSON may be too large to be shown."""
 
 FINE_MAX = 400
 """How many samples are kept as they are: half an hour and more, at one in 5 s."""
@@ -172,5 +174,5 @@ def decode(raw: bytes) -> dict[int, Figures]:
 def _is_point(value: object) -> bool:
     return (
         isinstance(value, list) and len(value) == 4 and type(value[0]) is int and 0 <= value[0] < 2**40
-        and all(each is None or (type(each) in (int, float) and 0 <= each < math.inf) for each in value[1:])
+        and all(each is None or (type(each) in (int, float) and 0 <= each <= FIGURE_MAX) for each in value[1:])
     )  # fmt: skip

@@ -107,7 +107,7 @@ class StoredFeed:
         if not whole or hashlib.sha256(data).hexdigest() != staged.sha256:
             raise CorruptRecordError(
                 f"the staged file {self._prefix}{staged.object} has {len(data)} bytes, and not the {staged.bytes} that were"
-                " committed, or others: the feed cannot go on; begin a new generation with: tiered feed run --new-generation"
+                " committed, or others: the feed cannot go on; begin a new generation with 'tiered feed run --new-generation'"
             )
         return data
 
