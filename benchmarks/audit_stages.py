@@ -25,9 +25,9 @@ from changelog.bigtable.channel import SERVICE, insecure_blocking_channel, insec
 from changelog.bigtable.column_scan import ColumnScan
 from changelog.bigtable.row_scan import RowScan
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.merge import NameMerge
-from recovery.audit.sweep import audit_range
-from recovery.audit.work import collect_less
+from recovery.audit.running.work import collect_less
+from recovery.audit.sweeping.merge import NameMerge
+from recovery.audit.sweeping.sweep import audit_range
 from tiered.bigtable.cells import EXPIRING, MANUAL, TARGET
 from tiered.gcs.format import LISTED_FIELDS, decode_listing
 from tiered.open import Backends, open_backends

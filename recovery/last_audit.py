@@ -15,7 +15,8 @@ may lack all from `live` on.
 
 `tombstones` counts the references: those that a scan of the rows found, or those of the change feed.
 
-The note holds figures and no object's name. `recovery.audit.run` writes it when a run has ended, complete or not.
+The note holds figures and no object's name. `recovery.audit.running.run` writes it when a run has ended, complete or
+not.
 """
 
 from __future__ import annotations

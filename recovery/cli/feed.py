@@ -46,7 +46,7 @@ from recovery.cli.shared import choice, guard, say, shared, stay
 from recovery.display import escape_controls
 
 if TYPE_CHECKING:
-    import recovery.audit.directory as audit
+    import recovery.audit.files.directory as audit
     from recovery.feed import CdcReader, FeedBatch, RollbackReader
     from recovery.feed.avro import Schema
     from recovery.feed.errors import FeedError
@@ -555,7 +555,7 @@ def _open_file(path: str | Path) -> io.RawIOBase:
 
 def _place(uri: str) -> audit.DirectoryFiles:
     try:
-        from recovery.audit.directory import DirectoryFiles
+        from recovery.audit.files.directory import DirectoryFiles
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"to read {uri}, {error.name} is needed: pip install '.[audit]' in the checkout") from None
     return DirectoryFiles.at(uri, SystemRuntime(), "the feed")

@@ -35,9 +35,9 @@ import pyarrow.parquet as pq
 from changelog.base.directories import sync_directory
 from changelog.base.errors import ConfigurationError, CorruptRecordError
 from changelog.base.runtime import Runtime
-from recovery.audit.directory import DirectoryFiles
-from recovery.audit.plan import check_same, inputs_of
-from recovery.audit.work import check_there
+from recovery.audit.files.directory import DirectoryFiles
+from recovery.audit.running.plan import check_same, inputs_of
+from recovery.audit.running.work import check_there
 from recovery.sources.columns import ARROW, OBJECTS, Row, batch_of
 from recovery.sources.objects import ROWS_PAGE, read_objects
 from recovery.sources.reading import bounds_of

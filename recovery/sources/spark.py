@@ -39,7 +39,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from changelog.base.errors import ConfigurationError
-from recovery.audit.work import portable
+from recovery.audit.running.work import portable
 from recovery.sources import feed, findings
 from recovery.sources.columns import BLOBS, CHANGES, FEED, FINDINGS, OBJECTS, TOMBSTONES, batch_of, ddl
 from recovery.sources.reading import TablePartition, plan, rows

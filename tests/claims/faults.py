@@ -21,8 +21,8 @@ import anyio
 import pytest
 
 from changelog.base.runtime import SystemRuntime
-from recovery.audit.run import run_audit
-from recovery.audit.work import AuditOptions
+from recovery.audit.running.run import run_audit
+from recovery.audit.running.work import AuditOptions
 from recovery.statistics.recovery_source import RecoveryCounts, RecoverySource
 from recovery.status.known import StatusLevel
 from tests.given.audited_store import InThread

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -35,6 +36,8 @@ from tiered import (
     Tier,
 )
 from tiered.settings import StoreSettings
+from tiered.sync.callers_thread import CallersThread
+from tiered.sync.loop import HeldContext
 
 LARGE = bytes(range(256)) * 1000
 OBJECT = ObjectId.create("notes", "key")
@@ -76,6 +79,10 @@ def test_every_operation_works_without_an_event_loop(storage: tiered.sync.SyncTi
     assert [entry.object_id for entry in storage.list(ObjectPrefix.create("notes"))] == [OBJECT]
     assert storage.list_page(limit=1).objects[0].revision == put.revision and storage.services_away == {}
     assert storage.outcome(OutcomeUnknownError(OBJECT, put.revision)).name == "TOOK_EFFECT"
+    changed = storage.update_metadata(OBJECT, lambda metadata: replace(metadata, content_type="text/html"))
+    again = storage.head(OBJECT)
+    assert changed is not None and again is not None and changed.revision == again.revision != put.revision
+    assert storage.update_metadata(named(9), lambda metadata: metadata) is None
     storage.delete(OBJECT)
     assert list(storage.list()) == [] and storage.dangling_found == 0 and storage.close() == []
 
@@ -110,8 +117,12 @@ def test_bulk_calls_give_each_request_its_own_result(storage: tiered.sync.SyncTi
             yield PutRequest(named(number), chunks(number) if number % 2 else b"small")
 
     with storage.put_many(requests(), concurrency=3) as stored:
+        with pytest.raises(InvalidRequestError, match="a bulk call is entered once"):
+            stored.__enter__()
         seen = {result.position: result.value.size for result in stored}
     assert seen == {number: len(LARGE) + len(str(number)) if number % 2 else 5 for number in range(30)}
+    with pytest.raises(InvalidRequestError, match="a bulk call is entered once"), stored:
+        pass
     with storage.get_many([named(number) for number in range(31)]) as read:
         found = {result.request: result.value for result in read}
     assert found[named(30)] is None and all(found[named(number)] is not None for number in range(30))
@@ -234,6 +245,7 @@ def test_an_open_object_is_a_file(storage: tiered.sync.SyncTieredStorage) -> Non
     shutil.copyfileobj(got(storage), whole, 1000)
     assert whole.getvalue() == LARGE * 4
     with got(storage) as stored:
+        assert stored.name == OBJECT.path and repr(stored).startswith(f"<SyncStoredObject {OBJECT} of {len(LARGE) * 4} bytes, revision ")
         assert stored.readable() and not stored.seekable() and not stored.writable()
         buffer = bytearray(300_000)
         assert stored.readinto(buffer) == 300_000 and bytes(buffer) == (LARGE * 4)[:300_000]
@@ -392,7 +404,7 @@ def in_child(told: list[object]) -> list[str]:
         os._exit(0)
     os.close(writing)
     with open(reading) as answers:
-        timer = threading.Timer(20, os.kill, (child, signal.SIGKILL))
+        timer = threading.Timer(60, os.kill, (child, signal.SIGKILL))
         timer.start()
         lines = answers.read().splitlines()
     timer.cancel()
@@ -405,8 +417,9 @@ def test_a_forked_child_is_refused_at_once_and_opens_its_own(
     storage: tiered.sync.SyncTieredStorage, settings: Settings, tmp_path: Path
 ) -> None:
     storage.put(OBJECT, LARGE)
-    stored = got(storage)
-    ids = storage.list()
+    storage.put(named(1), b"small")
+    stored, small = got(storage), got(storage, named(1))
+    ids = storage.list(ObjectPrefix.create("notes", key="k"))
 
     def own() -> object:
         with tiered.sync.open_storage(Settings(directory=tmp_path / "own")) as opened:
@@ -416,10 +429,11 @@ def test_a_forked_child_is_refused_at_once_and_opens_its_own(
         with tiered.sync.open_storage(settings) as opened:
             return opened
 
-    uses = [lambda: storage.head(OBJECT), lambda: storage.put(OBJECT, b""), stored.read, lambda: next(ids), lambda: storage.put_many([])]
+    uses = [lambda: storage.head(OBJECT), lambda: storage.put(OBJECT, b""), stored.read, small.read, lambda: next(ids)]
+    uses.append(lambda: storage.put_many([]))
     *refused, child_own, child_same, closed, left = in_child([*uses, own, same, storage.close, stored.close])
     assert all(line.startswith("InvalidRequestError: this process was forked after the storage was opened") for line in refused)
-    assert len(refused) == 5 and child_own == str(len(LARGE)) and (closed, left) == ("[]", "None")
+    assert len(refused) == 6 and child_own == str(len(LARGE)) and (closed, left) == ("[]", "None")
     assert "SQLite would lose writes" in child_same
     assert stored.read() == LARGE and [entry.object_id for entry in ids] == [OBJECT]
 
@@ -479,6 +493,111 @@ def test_the_interpreter_exits_with_an_open_storage_a_stalled_call_and_a_thread_
     assert time.monotonic() - began < 50
     with tiered.sync.open_storage(Settings(directory=tmp_path, inline_bytes_max=1000)) as storage:
         assert [entry.object_id for entry in storage.list()] == [OBJECT] and got(storage).read() == b"z" * 300_000
+
+
+LEFT_OPEN = """
+import sys
+import tiered.sync
+from tiered import ObjectId, Settings
+
+storage = tiered.sync.open_storage(Settings(directory=sys.argv[1])).__enter__()
+storage.put(ObjectId.create("notes", "key"), b"x")
+"""
+
+
+@pytest.mark.slow
+def test_a_storage_that_nobody_left_is_closed_at_exit(tmp_path: Path) -> None:
+    """Who closes a database moves its log into it."""
+    subprocess.run([sys.executable, "-c", LEFT_OPEN, str(tmp_path)], check=True, cwd=ROOT, timeout=60)
+    assert (tmp_path / "tiered.db-wal").stat().st_size == 0
+
+
+# --- what was interrupted ---------------------------------------------------------------------------
+
+
+Interrupt = Callable[[Callable[[Callable[[], None]], object]], None]
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Interrupt:
+    """The next wait of a caller is interrupted. Until when, a function says that is given the wait itself."""
+
+    def interrupt(until: Callable[[Callable[[], None]], object]) -> None:
+        wait = CallersThread.wait
+
+        def cut_off(self: CallersThread, call: object) -> None:
+            monkeypatch.undo()
+            until(lambda: wait(self, call))
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(CallersThread, "wait", cut_off)
+
+    return interrupt
+
+
+def test_a_result_that_came_while_its_taker_was_interrupted_is_given_to_the_next(
+    storage: tiered.sync.SyncTieredStorage, interrupted: Interrupt
+) -> None:
+    requests = [PutRequest(named(number), b"x") for number in range(3)]
+    with storage.put_many(requests) as results:
+        interrupted(lambda wait: wait())
+        with pytest.raises(KeyboardInterrupt):
+            next(results)
+        assert {result.request.object_id for result in results} == {request.object_id for request in requests}
+
+
+class SlowContext:
+    """An asynchronous context. `opens` False: it is never open. `begun`: to be entered, or left. `left`: to its end."""
+
+    def __init__(self, opens: bool) -> None:
+        self.opens = opens
+        self.begun, self.left = threading.Event(), threading.Event()
+
+    async def __aenter__(self) -> None:
+        self.begun.set()
+        try:
+            if not self.opens:
+                await anyio.sleep_forever()
+        except BaseException:
+            self.left.set()
+            raise
+
+    async def __aexit__(self, *error: object) -> None:
+        self.begun.set()
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(0.05)
+        self.left.set()
+
+
+def test_a_context_that_opens_for_ever_is_given_up_when_its_caller_is_interrupted(
+    storage: tiered.sync.SyncTieredStorage, interrupted: Interrupt
+) -> None:
+    context = SlowContext(opens=False)
+    interrupted(lambda wait: context.begun.wait(20))
+    with pytest.raises(KeyboardInterrupt):
+        HeldContext(storage._loop, context).enter()
+    assert context.left.wait(20)
+
+
+def test_a_caller_that_is_interrupted_while_it_leaves_waits_until_the_context_was_left(
+    storage: tiered.sync.SyncTieredStorage, interrupted: Interrupt
+) -> None:
+    context = SlowContext(opens=True)
+    held = HeldContext(storage._loop, context)
+    held.enter()
+    context.begun.clear()
+    interrupted(lambda wait: context.begun.wait(20))
+    with pytest.raises(KeyboardInterrupt):
+        held.leave()
+    assert context.left.is_set()
+
+
+def test_nothing_is_kept_of_what_was_left(storage: tiered.sync.SyncTieredStorage) -> None:
+    before = len(storage._loop._kept)
+    for _ in range(3):
+        with storage.get_many([OBJECT]) as results:
+            assert [result.value for result in results] == [None]
+    assert len(storage._loop._kept) == before
 
 
 # --- payloads that are slow, and callers that are ---------------------------------------------------
