@@ -21,11 +21,12 @@ import anyio
 from changelog.base.errors import TieredError, UnavailableError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
-from changelog.log import ChangeLog
+from changelog.key_values import KeyValueStore
 from recovery.last_audit import Audits, read_audits
 from recovery.redaction import redact_names
 from tiered.metadata import NS_PER_MS, is_expired
 from tiered.protocol.backends import Tiers, Tombstone
+from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.dangling import NOTE, Dangling, DanglingNote, decode, encode, read_dangling
 
 LOOKS_AT_ONCE = 8
@@ -61,7 +62,7 @@ class LostReads:
         return bool(self.objects) or self.more
 
 
-async def look_at_lost_reads(tiers: Tiers, log: ChangeLog, runtime: Runtime, audits: Audits | None) -> LostReads:
+async def look_at_lost_reads(tiers: Tiers, log: KeyValueStore, runtime: Runtime, audits: Audits | None) -> LostReads:
     """Returns what readers found lost, after a look at each. It writes nothing.
 
     `audits`: None: they are not known. Raises as `read_dangling`.
@@ -84,24 +85,18 @@ def has_more(note: DanglingNote, audits: Audits | None) -> bool:
 
 async def look_at_all(tiers: Tiers, runtime: Runtime, listed: Sequence[Dangling]) -> list[tuple[SecondLook, str]]:
     """Returns what there is to each, with the reason if it is not known."""
-    found = [(SecondLook.NOT_KNOWN, "")] * len(listed)
-    limiter = anyio.CapacityLimiter(LOOKS_AT_ONCE)
 
-    async def look(index: int, each: Dangling) -> None:
-        async with limiter:
-            try:
-                with anyio.fail_after(LOOK_S):
-                    found[index] = await look_again(tiers, runtime, each), ""
-            except TimeoutError:
-                found[index] = SecondLook.NOT_KNOWN, f"no answer within {LOOK_S:g} s"
-            except TieredError as error:
-                # A problem of a status is shown also where no object may be named.
-                found[index] = SecondLook.NOT_KNOWN, redact_names("; ".join(str(error).splitlines()), (each.path, each.blob))
+    async def look(each: Dangling) -> tuple[SecondLook, str]:
+        try:
+            with anyio.fail_after(LOOK_S):
+                return await look_again(tiers, runtime, each), ""
+        except TimeoutError:
+            return SecondLook.NOT_KNOWN, f"no answer within {LOOK_S:g} s"
+        except TieredError as error:
+            # A problem of a status is shown also where no object may be named.
+            return SecondLook.NOT_KNOWN, redact_names("; ".join(str(error).splitlines()), (each.path, each.blob))
 
-    async with anyio.create_task_group() as tasks:
-        for index, each in enumerate(listed):
-            tasks.start_soon(look, index, each)
-    return found
+    return await map_concurrently(look, listed, LOOKS_AT_ONCE)
 
 
 async def look_again(tiers: Tiers, runtime: Runtime, each: Dangling) -> SecondLook:
@@ -117,7 +112,7 @@ async def _is_shown(tiers: Tiers, runtime: Runtime, each: Dangling) -> bool:
     return isinstance(state, Tombstone) and state.target == each.blob and not is_expired(state.deadline_ns, runtime.wall_ns())
 
 
-async def forget_mended(tiers: Tiers, log: ChangeLog, runtime: Runtime) -> None:
+async def forget_mended(tiers: Tiers, log: KeyValueStore, runtime: Runtime) -> None:
     """Takes out of the note what is not lost any more. Whatever fails is logged, and the next call tries again."""
     try:
         await _forget_mended(tiers, log, runtime)
@@ -125,7 +120,7 @@ async def forget_mended(tiers: Tiers, log: ChangeLog, runtime: Runtime) -> None:
         events.warning("dangling_not_looked_at", error)
 
 
-async def _forget_mended(tiers: Tiers, log: ChangeLog, runtime: Runtime) -> None:
+async def _forget_mended(tiers: Tiers, log: KeyValueStore, runtime: Runtime) -> None:
     note = await read_dangling(log)
     if note == DanglingNote():
         return

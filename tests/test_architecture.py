@@ -74,8 +74,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery/http": {"recovery", "recovery/audit/manifest", "recovery/feed", "recovery/feed/sinks", "recovery/status", "tiered/telemetry"}
     | LOG | STORE,
     "recovery/cli": {
-        "recovery", "recovery/audit/files/directory", "recovery/cli/audit", "recovery/feed", "recovery/feed/sinks", "recovery/feed/writer",
+        "recovery", "recovery/cli/audit", "recovery/cli/feed", "recovery/feed", "recovery/feed/writer",
         "recovery/http", "recovery/sources", "recovery/statistics", "recovery/status", "tiered/provision", "tiered/telemetry",
+    } | LOG | STORE,
+    "recovery/cli/feed": {
+        "recovery", "recovery/audit/files/directory", "recovery/cli/output", "recovery/cli/shared", "recovery/cli/status_lines",
+        "recovery/feed", "recovery/feed/sinks", "recovery/feed/writer", "recovery/http", "recovery/statistics", "recovery/status",
     } | LOG | STORE,
     "recovery/cli/audit": {
         "recovery", "recovery/audit/deleting", "recovery/audit/inventory", "recovery/cli/output", "recovery/cli/shared",

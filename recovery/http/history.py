@@ -19,11 +19,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
-from changelog.log import NOTE_BYTES_MAX, ChangeLog
-from tiered.text import quoted
+from changelog.key_values import NOTE_BYTES_MAX, KeyValueStore
+from tiered.protocol.note_fields import NoteFields
 
 NOTE = "history/recovery"
 VERSION = 1
+FIX = "the next daemon with a page replaces it"
 TRIES = 3
 DIGITS = 4
 """So many significant digits of a figure are kept."""
@@ -124,11 +125,11 @@ def _mean(values: Iterable[float | None]) -> float | None:
 # --- the note ----------------------------------------------------------------------------------------
 
 
-async def exchange(log: ChangeLog, own: Past, unix_s: float) -> Past:
+async def exchange(log: KeyValueStore, own: Past, unix_s: float) -> Past:
     """Adds points to the note, and returns all that it has of the last day. `unix_s`: the service's time.
 
     A damaged note is replaced. One of newer software stays, and is not read: `CorruptRecordError`. Raises what
-    `ChangeLog.read_note` and `swap_note` raise.
+    `KeyValueStore.read_note` and `swap_note` raise.
     """
     newest = int(unix_s // COARSE_S)
     for left in reversed(range(TRIES)):
@@ -160,14 +161,11 @@ def decode(raw: bytes) -> dict[int, Figures]:
     `CorruptRecordError`: newer software wrote it.
     """
     try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError):
+        note = NoteFields.parse(raw, NOTE, FIX)
+    except CorruptRecordError:
         return {}
-    if not isinstance(value, dict):
-        return {}
-    if value.get("v") != VERSION:
-        raise CorruptRecordError(f"the note {NOTE} has version {quoted(value.get('v'))}; this software reads version {VERSION}")
-    points = value.get("points")
+    note.version(VERSION)
+    points = note.value("points")
     return {each[0]: (each[1], each[2], each[3]) for each in points if _is_point(each)} if isinstance(points, list) else {}
 
 

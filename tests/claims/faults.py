@@ -81,7 +81,7 @@ class FaultyStore(Command):
 
     def publish(self, code: int | range = 0) -> None:
         """`code`: the exit code, or those that will do. A run that fails does not try again for a minute."""
-        with patch("recovery.feed.writer.run.ONCE_PATIENCE_S", 60.0 if code == 0 else 0.2):
+        with patch("recovery.feed.writer.supervisor.ONCE_PATIENCE_S", 60.0 if code == 0 else 0.2):
             self("feed", "run", "--once", code=code)
 
     def blob(self, name: str = NAME) -> Path:

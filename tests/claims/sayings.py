@@ -18,7 +18,7 @@ from tests.given.repository import ROOT
 SPEAKERS = (
     "recovery/status/advice.py", "recovery/status/feed.py", "recovery/http/view.py", "recovery/last_audit.py",
     "recovery/audit/reporting/run_verdict.py", "recovery/audit/finding_classes.py", "recovery/audit/files/conclusion.py",
-    "recovery/cli/status_lines.py", "recovery/display.py", "recovery/cli/feed_status.py", "recovery/cli/audit/delete.py",
+    "recovery/cli/status_lines.py", "recovery/display.py", "recovery/cli/feed/writer_status.py", "recovery/cli/audit/delete.py",
     "recovery/audit/reporting/show.py",
 )  # fmt: skip
 """Every sentence of them is a saying."""

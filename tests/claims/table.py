@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 WORDS, FEED, LINES, KNOWN = (f"recovery/{name}.py" for name in ("status/advice", "status/feed", "cli/status_lines", "status/known"))
-VIEW, NOTE, PACE, NO_FEED = (f"recovery/{name}.py" for name in ("http/view", "last_audit", "statistics/verdict", "cli/feed_status"))
+VIEW, NOTE, PACE, NO_FEED = (f"recovery/{name}.py" for name in ("http/view", "last_audit", "statistics/verdict", "cli/feed/writer_status"))
 AUDIT, KINDS, DOUBTS, DELETE = (
     f"recovery/{name}.py" for name in ("audit/reporting/run_verdict", "audit/finding_classes", "audit/files/conclusion", "cli/audit/delete")
 )
-STATUS, COMMANDS, FEEDS = (f"recovery/cli/{name}.py" for name in ("status", "app", "feed"))
+STATUS, COMMANDS, FEEDS, CHECK_FEED = (f"recovery/cli/{name}.py" for name in ("status", "app", "feed/commands", "feed/check"))
 BUCKET, DIRECTORY, TABLES, FINDINGS = (f"tiered/provision/{name}.py" for name in ("bucket", "directory", "tables", "findings"))
 SHOW, ALERTS = "recovery/audit/reporting/show.py", "alert"
 
@@ -384,7 +384,7 @@ CLAIMS = (
     Claim(
         "feed check: sound",
         "every message of the files that were given",
-        {FEEDS: ("exit code",)},
+        {FEEDS: ("exit code",), CHECK_FEED: ("exit code",)},
         tests=(
             f"{CLI}feed.py::test_a_feed_that_is_not_sound_names_the_file_the_message_and_the_rule",
             f"{CLI}feed.py::test_what_a_sound_feed_waits_for",

@@ -73,24 +73,14 @@ from tiered.gcs.format import (
     extend_crc,
     is_earlier,
 )
-from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsResponse, Media, NoAnswerError, listing_of, lost_request
+from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsRequest, GcsResponse, Media, NoAnswerError, listing_of, lost_request
 from tiered.gcs.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
 from tiered.gcs.upload import GcsUpload, cancel_session, check_stored, open_upload
 from tiered.metadata import NS_PER_S, Metadata, is_expired
-from tiered.protocol.backends import (
-    BlobHead,
-    BlobInfo,
-    BlobPage,
-    ByteRange,
-    DamagedError,
-    DeletedGeneration,
-    KeptPage,
-    NotCopied,
-    Oddity,
-    Removal,
-    Retention,
-)
+from tiered.protocol.backends import BlobHead, ByteRange, DamagedError
+from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Retention
 from tiered.protocol.concurrent import run_both
+from tiered.protocol.scans import BlobInfo, BlobPage, NotCopied, Oddity, Removal
 
 CONNECTIONS_MAX = 256
 ANSWER_TIMEOUT_S = 10.0
@@ -106,7 +96,7 @@ _JSON = {"Content-Type": "application/json; charset=UTF-8"}
 
 
 class GcsBlobs:
-    """Implements `LongTermBackend`, `RestoresDeleted`, `DeletesMany`, `KeepsDeleted` and `ListsHeads`, on asyncio only.
+    """`LongTermBackend`, `BlobRestoration`, `BatchDeletion`, `RetentionUsage` and `BatchHeads`, on asyncio only.
 
     Open it with `async with GcsBlobs.connect(…)`.
     """
@@ -212,22 +202,22 @@ class GcsBlobs:
     async def delete(self, name: str) -> None:
         doing = f"deleting blob {name!r}"
         url = self._http.object_url(name)
-        answer = await self._http.call("DELETE", url, doing, accept=(200, 204, 404), effect=True, looked_into=(404,))
+        answer = await self._http.call(GcsRequest("DELETE", url, doing, accept=(200, 204, 404), effect=True, looked_into=(404,)))
         if answer.status != 204:
             await self._check_gone(name, answer, doing)
 
     async def delete_generation(self, name: str, generation: int) -> Removal:
         doing, url = self._deletion(name, generation)
-        answer = await self._http.call("DELETE", url, doing, accept=(*_REMOVALS, 404), effect=True, looked_into=(404,))
+        answer = await self._http.call(GcsRequest("DELETE", url, doing, accept=(*_REMOVALS, 404), effect=True, looked_into=(404,)))
         return await self._removal(name, answer, doing)
 
     async def delete_generations(self, blobs: Sequence[tuple[str, int]]) -> Sequence[Removal | TieredError]:
         """A JSON batch. If the endpoint takes none, it is a `ConfigurationError`, and nothing was deleted."""
         doing = f"deleting {len(blobs)} blobs in one request"
         body = encode_batch([("DELETE", self._deletion(*blob)[1].removeprefix(self._http.endpoint)) for blob in blobs])
-        answer = await self._http.call(
+        answer = await self._http.call(GcsRequest(
             "POST", self._http.batch_url, doing, accept=(200, 404), headers=BATCH_HEADERS, body=body, effect=True, answers=BATCH_ANSWERS
-        )
+        ))
         if answer.status == 404:
             raise ConfigurationError(f"{doing} failed with 404: {self._http.endpoint} takes no batches").coded("404")
         answers = decode_batch(answer)
@@ -289,7 +279,7 @@ class GcsBlobs:
         headers = _JSON if body else {}
         while True:
             url = self._http.copy_url(name, target, **query)
-            answer = await self._http.call("POST", url, doing, accept=(200, 404, 412), headers=headers, body=body, effect=True)
+            answer = await self._http.call(GcsRequest("POST", url, doing, accept=(200, 404, 412), headers=headers, body=body, effect=True))
             if answer.status != 200:
                 break
             told = answer.json(doing, effect=True)
@@ -319,9 +309,9 @@ class GcsBlobs:
             url = self._http.object_url(
                 name, ifGenerationMatch=str(found.generation), ifMetagenerationMatch=str(found.metageneration), fields="customTime"
             )
-            answer = await self._http.call(
+            answer = await self._http.call(GcsRequest(
                 "PATCH", url, doing, accept=(200, 404, 412), headers=_JSON, body=body, effect=True, looked_into=(404,)
-            )
+            ))
             if answer.status == 200:
                 if is_earlier(answer.json(doing, effect=True).get("customTime"), deadline_ns):
                     raise UnavailableError(f"{doing} failed: {self._http.endpoint} took it, and left it as it was").telling(heard=True)
@@ -359,7 +349,7 @@ class GcsBlobs:
     async def _listing(self, query: Mapping[str, str]) -> ListingPage:
         start = f" from {query['startOffset']!r} on" if "startOffset" in query else ""
         doing = f"listing the blobs of bucket {self._http.bucket!r}{start}"
-        answer = await self._http.call("GET", self._http.objects_url(**query), doing)
+        answer = await self._http.call(GcsRequest("GET", self._http.objects_url(**query), doing))
         return decode_listing(answer.body) or decode_listing_by_item(listing_of(answer, doing))
 
     async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:
@@ -392,7 +382,7 @@ class GcsBlobs:
         """
         doing = f"restoring generation {generation} of blob {name!r}"
         url = self._http.restore_url(name, generation=str(generation), ifGenerationMatch="0", fields="generation")
-        answer = await self._http.call("POST", url, doing, accept=(200, 404, 412), effect=True)
+        answer = await self._http.call(GcsRequest("POST", url, doing, accept=(200, 404, 412), effect=True))
         if answer.status == 404:
             await self._check_bucket(name)
             return await self._copy_noncurrent(name, generation, doing)
@@ -403,7 +393,7 @@ class GcsBlobs:
         query = {"sourceGeneration": str(generation), "ifGenerationMatch": "0", "fields": "done,rewriteToken,resource(generation)"}
         while True:
             url = self._http.copy_url(name, name, **query)
-            answer = await self._http.call("POST", url, doing, accept=(200, 404, 412), effect=True)
+            answer = await self._http.call(GcsRequest("POST", url, doing, accept=(200, 404, 412), effect=True))
             if answer.status != 200:
                 return None
             told = answer.json(doing, effect=True)
@@ -421,7 +411,8 @@ class GcsBlobs:
         """
         doing = f"listing the {what.replace('_', '-')} generations of bucket {self._http.bucket!r}"
         if what is Retention.NONCURRENT and not token:
-            answer = await self._http.call("GET", self._http.bucket_url(fields="versioning"), f"looking at bucket {self._http.bucket!r}")
+            looking = f"looking at bucket {self._http.bucket!r}"
+            answer = await self._http.call(GcsRequest("GET", self._http.bucket_url(fields="versioning"), looking))
             if not answer.json(doing).get("versioning"):
                 return KeptPage(0, 0, None)
         query = {"fields": KEPT_FIELDS, "maxResults": str(PAGE_MAX), **({"pageToken": token} if token else {})}
@@ -436,7 +427,7 @@ class GcsBlobs:
     async def now_ns(self) -> int:
         """The service's clock, in whole seconds, from the header `Date` of the smallest request there is."""
         doing = f"asking the time of {self._http.endpoint}"
-        answer = await self._http.call("GET", self._http.objects_url(fields="kind,nextPageToken", maxResults="1"), doing)
+        answer = await self._http.call(GcsRequest("GET", self._http.objects_url(fields="kind,nextPageToken", maxResults="1"), doing))
         listing_of(answer, doing)
         try:
             return int(parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()) * NS_PER_S
@@ -467,7 +458,7 @@ class GcsBlobs:
         """What the service tells of a blob. None: there is no such blob."""
         doing = f"reading what blob {name!r} is"
         url = self._http.object_url(name, fields=fields)
-        answer = await self._http.call("GET", url, doing, accept=(200, 404), looked_into=(404,))
+        answer = await self._http.call(GcsRequest("GET", url, doing, accept=(200, 404), looked_into=(404,)))
         if answer.status == 404:
             await self._check_gone(name, answer, doing, effect=False)
             return None
@@ -586,7 +577,7 @@ def _header(start: int, stop: int | None) -> str:
 
 
 class GcsCopy:
-    """`Upload` whose bytes the service copies: `rewrite`, in one request or several, of which the last one creates.
+    """`PendingBlob` whose bytes the service copies: `rewrite`, in one request or several; the last one creates.
 
     The service copies within a bucket in one request. If it needs more, they are sent for `COPY_S` seconds at most. So
     the last one leaves soon after the lease was looked at, as with any upload that has no session.
@@ -602,9 +593,6 @@ class GcsCopy:
         self._name = name
         self._metadata = metadata
 
-    async def write(self, chunk: bytes | memoryview) -> None:
-        raise InvalidRequestError("a copy takes its bytes from another blob")
-
     async def finalise(self) -> None:
         doing = f"copying blob {self._source!r} to {self._name!r}"
         fields = f"done,rewriteToken,resource({CHECKED_FIELDS})"
@@ -612,7 +600,7 @@ class GcsCopy:
         body, until_s = encode_resource(self._name, self._metadata), self._runtime.boot_time() + COPY_S
         while self._runtime.boot_time() <= until_s:
             url = self._http.copy_url(self._source, self._name, **query)
-            answer = await self._http.call("POST", url, doing, accept=(200, 404, 412), headers=_JSON, body=body, effect=True)
+            answer = await self._http.call(GcsRequest("POST", url, doing, accept=(200, 404, 412), headers=_JSON, body=body, effect=True))
             if answer.status != 200:
                 why = f"the source is gone, or the name is taken ({answer.reason})"
                 raise UnavailableError(f"{doing} failed: {why}").coded(str(answer.status), heard=True)

@@ -1,12 +1,15 @@
 """The protocol: how two tiers that share no transaction lose nothing. docs/architecture.md tells it in words.
 
-    backends.py     what the two tiers must do; begin here to add a backend
+    backends.py     what a put and a get need of the two tiers; begin here to add a backend
+    scans.py        what listings and audits need of them besides
+    capabilities.py what only some backends can do
     writing.py      the life of a write, step by step; begin here to follow a put
     conditions.py   what must be there for a write to take effect
     under_way.py    the tasks in which writes run, the answer to the caller, the drain
     finishing.py    what is left to do after the answer, by the writer or by recovery
     reading.py      from the row, through its tombstone, past an overwrite
     dangling.py     what readers found lost, noted so that it stays known
+    note_fields.py  reads a note of the changelog strictly
     feed_off.py     notes that a process keeps nothing for the change feed
     listing.py      entries of a prefix, folders, pages and their tokens
     admission.py    how many operations run at once, and how many wait

@@ -16,9 +16,9 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from changelog.log import NOTE_BYTES_MAX
-from recovery.feed.writer.note_fields import NUMBER_MAX, NoteFields, canonical
+from changelog.key_values import NOTE_BYTES_MAX
 from tiered.protocol.feed_off import FEED_NOTE
+from tiered.protocol.note_fields import NUMBER_MAX, NoteFields, canonical
 from tiered.settings import Settings
 
 NOTE = FEED_NOTE

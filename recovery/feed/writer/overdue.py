@@ -31,10 +31,12 @@ from changelog.base.observe import Event
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import Entry, Unreadable
+from changelog.key_values import KeyValueStore
 from changelog.log import CLOCK, ChangeLog, KeyRange
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.rate import TokenBucket
 from tiered.open import Backends
+from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.feed_off import read_notices, remove_notices
 from tiered.protocol.finishing import garbage_of, remove_garbage, settle_change, waits_for_late_upload
 from tiered.settings import Settings
@@ -82,11 +84,11 @@ async def release_counted(
     return await _Overdue(backends, runtime, settings, {} if covered is None else covered, limit).release()
 
 
-async def set_gap(log: ChangeLog) -> bool:
+async def set_gap(log: KeyValueStore) -> bool:
     """Sets the gap of the feed, if there is a feed. Returns whether it changed the checkpoint.
 
     If a gap is set already, a pass that is under way is ended: it may have read the rows too early. Raises as
-    `ChangeLog.swap_note`; `CorruptRecordError`: the checkpoint is damaged, and stays as it is.
+    `KeyValueStore.swap_note`; `CorruptRecordError`: the checkpoint is damaged, and stays as it is.
     """
     for left in reversed(range(TRIES)):
         raw = await log.read_note(NOTE)
@@ -191,13 +193,9 @@ class _Overdue:
 
     async def _each(self, entries: Sequence[Kept], work: Callable[[Kept], Awaitable[None]]) -> None:
         """Works on all of them, some at once. What fails with one of them is logged."""
-        free = anyio.Semaphore(self._settings.recovery.concurrency_max)
-        async with anyio.create_task_group() as workers:
-            for entry in entries:
-                await free.acquire()
-                workers.start_soon(self._work_on, entry, work, free)
+        await map_concurrently(partial(self._work_on, work), entries, self._settings.recovery.concurrency_max)
 
-    async def _work_on(self, entry: Kept, work: Callable[[Kept], Awaitable[None]], free: anyio.Semaphore) -> None:
+    async def _work_on(self, work: Callable[[Kept], Awaitable[None]], entry: Kept) -> None:
         try:
             await self._bucket.take()
             within_s = self._settings.recovery.attempt_budget_s
@@ -205,8 +203,6 @@ class _Overdue:
                 await work(entry)
         except Exception as error:  # noqa: BLE001 - it is this entry's: the others must not end with it (I6)
             self._failed(entry, error)
-        finally:
-            free.release()
 
     async def _decide(self, decided: Covered, entry: Entry | Unreadable) -> None:
         """Settles the entry, and decides what of it is garbage. An upload that may still arrive is waited for."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import Runtime
-from changelog.log import ChangeLog
+from changelog.key_values import KeyValueStore
 from recovery.feed.sinks.sink import Owner
 from recovery.feed.writer.checkpoint import store_of
-from recovery.feed.writer.note_fields import NoteFields, canonical
+from tiered.protocol.note_fields import NoteFields, canonical
 from tiered.settings import Settings
 
 ID_NOTE = "feed-id"
@@ -21,10 +21,10 @@ TRIES = 8
 _FIX = "if newer software wrote it, update this software; otherwise restore it from the file _feed.json of a place of this feed"
 
 
-async def owner_of(log: ChangeLog, runtime: Runtime, settings: Settings) -> Owner:
+async def owner_of(log: KeyValueStore, runtime: Runtime, settings: Settings) -> Owner:
     """Returns who the feed of this store is. Draws the id if there is none yet.
 
-    Raises as `ChangeLog.swap_note`. `CorruptRecordError`: the note is damaged, and stays as it is.
+    Raises as `KeyValueStore.swap_note`. `CorruptRecordError`: the note is damaged, and stays as it is.
     """
     for _ in range(TRIES):
         if (raw := await log.read_note(ID_NOTE)) is not None:

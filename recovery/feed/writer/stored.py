@@ -24,14 +24,14 @@ from dataclasses import asdict, dataclass
 from typing import cast
 
 from changelog.base.errors import CorruptRecordError
-from changelog.log import VALUE_BYTES_MAX, ChangeLog
+from changelog.key_values import VALUE_BYTES_MAX, KeyValueStore
 from recovery.feed.files import FileFormat, encoded, read
 from recovery.feed.index_value import blob_of, index_value
 from recovery.feed.messages import Message, Update, Updates
 from recovery.feed.sinks.sink import Parcel, Suffix
 from recovery.feed.writer.changes import after
 from recovery.feed.writer.checkpoint import FIX, Checkpoint, Staged, staged_of
-from recovery.feed.writer.note_fields import NoteFields, canonical
+from tiered.protocol.note_fields import NoteFields, canonical
 
 PREFIX = "feed/"
 PREFIX_END = "feed0"
@@ -62,7 +62,7 @@ class Journaled:
 class StoredFeed:
     """The values of one generation. Every write is safe to repeat, also late."""
 
-    def __init__(self, log: ChangeLog, generation: int) -> None:
+    def __init__(self, log: KeyValueStore, generation: int) -> None:
         self.generation = generation
         self._log = log
         self._prefix = f"{PREFIX}{generation}/"
@@ -73,7 +73,7 @@ class StoredFeed:
         await self._log.write_values({f"{self._prefix}began": str(epoch).encode()}, self.generation)
 
     @staticmethod
-    async def newest(log: ChangeLog) -> int | None:
+    async def newest(log: KeyValueStore) -> int | None:
         """Returns the newest generation of which anything is stored. None: there is nothing."""
         newest, start = None, PREFIX
         while key := next(iter((await log.scan_values(start, PREFIX_END, 1)).values), None):

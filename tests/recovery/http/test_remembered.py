@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from changelog.base.errors import CorruptRecordError
-from changelog.log import NOTE_BYTES_MAX
+from changelog.key_values import NOTE_BYTES_MAX
 from recovery.http.decisions import KEPT_MAX, Decisions
 from recovery.http.history import COARSE_MAX, COARSE_S, FINE_MAX, NOTE, HistoryPoint, StatusHistory, decode, encode, exchange
 from recovery.http.own import RecentCalls, memory_bytes

@@ -22,9 +22,11 @@ from recovery.audit.running.work import AuditOptions
 from recovery.audit.sweeping.beside import look_beside
 from tests.given.audited_store import InThread, found, plant
 from tiered.gcs.blobs import GcsBlobs
+from tiered.gcs.http import GcsRequest
 from tiered.metadata import Metadata
 from tiered.open import open_backends
-from tiered.protocol.backends import HighVolumeBackend, Retention, Tiers
+from tiered.protocol.backends import HighVolumeBackend, Tiers
+from tiered.protocol.capabilities import Retention
 from tiered.testing.contracts.whole_blobs import store
 
 pytestmark = pytest.mark.anyio
@@ -128,10 +130,10 @@ async def test_noncurrent_generations_are_listed_only_where_the_bucket_ever_had_
             http = cast(Any, blobs)._http
             call, asked = http.call, []
 
-            async def answers(method: str, url: str, doing: str, **more: Any) -> Any:
-                asked.append(url)
-                answer = await call(method, url, doing, **more)
-                body = b'{"versioning":{"enabled":false}}' if url.endswith("b/blobs?fields=versioning") else (
+            async def answers(request: GcsRequest) -> Any:
+                asked.append(request.url)
+                answer = await call(request)
+                body = b'{"versioning":{"enabled":false}}' if request.url.endswith("b/blobs?fields=versioning") else (
                     b'{"kind":"storage#objects","items":[{"name":"a/x","size":"5","timeDeleted":"2026-01-01T00:00:00Z"},'
                     b'{"name":"a/y","size":"7"}]}')  # fmt: skip
                 return type(answer)(200, answer.headers, body)

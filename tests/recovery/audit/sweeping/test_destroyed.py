@@ -17,7 +17,9 @@ from recovery.audit.sweeping.sweep import audit_range
 from recovery.audit.sweeping.verify import TRIES, is_chosen
 from tests.given.audit_grounds import DAY_NS, OLD_NS, AuditGround, EmbeddedGround, SimulatedGround, embedded_ground, emulated_ground
 from tests.given.planted_world import CUTOFF, PAST_NS
-from tiered.protocol.backends import BlobPage, DamagedError, LongTermBackend, Oddity
+from tiered.gcs.http import GcsRequest
+from tiered.protocol.backends import DamagedError, LongTermBackend
+from tiered.protocol.scans import BlobPage, Oddity
 
 pytestmark = pytest.mark.anyio
 
@@ -172,8 +174,8 @@ async def test_record_of_the_bucket_that_breaks_the_format_keeps_what_can_be_rea
         blobs = cast(Any, ground.tiers.long_term)
         call = blobs._http.call
 
-        async def breaks(*args: Any, **named: Any) -> Any:
-            answer = await call(*args, **named)
+        async def breaks(request: GcsRequest) -> Any:
+            answer = await call(request)
             return replace(answer, body=answer.body.replace(b'"timeCreated"', b'"created"'))
 
         blobs._http.call = breaks

@@ -28,7 +28,7 @@ from tiered.settings import Settings
 
 if TYPE_CHECKING:
     from recovery.feed.sinks.sink import Sink
-    from recovery.feed.writer.run import FeedRun, Written
+    from recovery.feed.writer.supervisor import FeedRun, Written
     from tiered.open import Backends
 
 EXIT_AT_ONCE = 130
@@ -84,7 +84,7 @@ async def open_feed(
     """Opens the sinks that the settings name, until the stack is closed. `ConfigurationError`: one of them is none."""
     from recovery.feed.sinks.open import open_sink
     from recovery.feed.writer.positions import sink_name
-    from recovery.feed.writer.run import FeedRun
+    from recovery.feed.writer.supervisor import FeedRun
 
     if settings.feed.format == "avro":
         import recovery.feed.avro  # noqa: F401 - it says which extra is missing, before anything is opened

@@ -1,7 +1,7 @@
-"""`NoteFields`: reads a note of the feed strictly. Pure. A note is JSON, in one spelling only.
+"""`NoteFields`: reads a note of the changelog, which is JSON, strictly. Pure.
 
-What is damaged, or was written by newer software, is a `CorruptRecordError`. It names the note, says what is wrong and
-what to do. Nothing is guessed.
+What is damaged, or was written by newer software, is a `CorruptRecordError`. It names the note and the field, says what
+is wrong and what to do. Nothing is guessed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def canonical(value: Mapping[str, Any]) -> bytes:
 
 
 class NoteFields:
-    """The keys of one JSON object in a note. `note`: its name. `fix`: what to do if it is damaged, as a clause.
+    """The fields of one JSON object in a note. `note`: its name. `fix`: what to do if it is damaged, as a clause.
 
     `within`: where in the note the object is, such as `pass`; empty: it is the whole note.
     """
@@ -50,6 +50,14 @@ class NoteFields:
         """Returns the error that says what is wrong with the note."""
         return CorruptRecordError(f"the note {self._note} is damaged: {what}; {self._fix}")
 
+    def no(self, name: str, wanted: str) -> CorruptRecordError:
+        """Returns the error that a field is not what is wanted."""
+        return self.wrong(f"{self._named(name)} is {quoted(self._value.get(name))}, not {wanted}")
+
+    def value(self, name: str) -> Any:
+        """Returns what the field holds, of any kind. None: null, or it is not there."""
+        return self._value.get(name)
+
     def only(self, *names: str, optional: str = "") -> None:
         """Raises `CorruptRecordError` unless the object has exactly these keys. `optional`: one that may be missing."""
         if missing := [name for name in names if name not in self._value]:
@@ -57,27 +65,36 @@ class NoteFields:
         if unknown := [name for name in self._value if name not in (*names, optional)]:
             raise self.wrong(f"this software does not know the key {quoted(self._named(unknown[0]))}")
 
-    def number(self, name: str, *, least: int = 0) -> int:
-        """Returns a whole number from `least` to `NUMBER_MAX`."""
-        found = self._value.get(name)
-        if type(found) is not int or not least <= found <= NUMBER_MAX:
-            raise self.wrong(f"{self._named(name)} is {quoted(found)}, not a whole number from {least} to {NUMBER_MAX}")
+    def version(self, *known: int) -> int:
+        """Returns the version of the note, its field `v`. `CorruptRecordError`: it is none of those that are known."""
+        found = self._value.get("v")
+        if type(found) is not int or found not in known:
+            reads = f"version{'s' if len(known) > 1 else ''} {' and '.join(map(str, known))}"
+            raise CorruptRecordError(f"the note {self._note} has version {quoted(found)}; this software reads {reads}")
         return found
 
-    def optional_number(self, name: str, *, least: int = 0) -> int | None:
+    def number(self, name: str, *, least: int = 0, most: int = NUMBER_MAX, missing: int | None = None) -> int:
+        """Returns a whole number from `least` to `most`. `missing`: what the field is if it is not there."""
+        found = self._value.get(name, missing)
+        if type(found) is not int or not least <= found <= most:
+            raise self.no(name, f"a whole number from {least} to {most}")
+        return found
+
+    def optional_number(self, name: str, *, least: int = 0, most: int = NUMBER_MAX) -> int | None:
         """Returns a whole number, or None if the value is null."""
-        return None if self._value.get(name) is None else self.number(name, least=least)
+        return None if self._value.get(name) is None else self.number(name, least=least, most=most)
 
     def truth(self, name: str) -> bool:
         found = self._value.get(name)
         if type(found) is not bool:
-            raise self.wrong(f"{self._named(name)} is {quoted(found)}, not true or false")
+            raise self.no(name, "true or false")
         return found
 
-    def text(self, name: str) -> str:
-        found = self._value.get(name)
+    def text(self, name: str, *, missing: str | None = None) -> str:
+        """Returns a text. `missing`: what the field is if it is not there."""
+        found = self._value.get(name, missing)
         if not isinstance(found, str):
-            raise self.wrong(f"{self._named(name)} is {quoted(found)}, not text")
+            raise self.no(name, "text")
         return found
 
     def optional_text(self, name: str) -> str | None:
@@ -89,13 +106,17 @@ class NoteFields:
         try:
             return bytes.fromhex(found)
         except ValueError:
-            raise self.wrong(f"{self._named(name)} is {quoted(found)}, not bytes in hex") from None
+            raise self.no(name, "bytes in hex") from None
 
     def items(self, name: str) -> Sequence[Any]:
         found = self._value.get(name)
         if not isinstance(found, list):
-            raise self.wrong(f"{self._named(name)} is {quoted(found)}, not a list")
+            raise self.no(name, "a list")
         return found
+
+    def objects(self, name: str) -> Sequence[NoteFields]:
+        """Returns a list of objects."""
+        return [self.inside(each, f"an item of {self._named(name)}") for each in self.items(name)]
 
     def child(self, name: str) -> NoteFields:
         """Returns the keys of an object inside this one."""
