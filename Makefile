@@ -13,7 +13,7 @@ STAMP := .venv/installed
 BENCH_STAMP := .venv/installed-for-bench
 
 .DEFAULT_GOAL := help
-.PHONY: setup demo test test-browser quick check docs sim sim-feed sim-guards callers chaos bench bench-large bench-compare pictures mutants clean help
+.PHONY: setup demo test test-all test-browser quick check docs sim sim-feed sim-guards callers chaos bench bench-large bench-compare pictures mutants clean help
 
 setup: $(STAMP) ## install the project and its tools into .venv (only when pyproject.toml or constraints.txt changed)
 
@@ -34,6 +34,9 @@ QUICK := tests/changelog tests/tiered tests/recovery tests/contracts tests/store
 
 test: setup ## the tests, on all cores; some long ones are in make sim alone (ARGS="-k swap")
 	.venv/bin/python -m pytest $(PARALLEL) $(ARGS)
+
+test-all: ## the tests on each of Python 3.11 to 3.14 that this machine has, in a .venv of its own in build/ (ARGS="-k swap")
+	.ci/test-all $(ARGS)
 
 test-browser: setup ## the status page in chromium, without a screen (SCREENSHOTS=DIR keeps pictures)
 	.venv/bin/python -m pytest -m browser tests/recovery/http/test_page.py $(ARGS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.audit_ranges import carry_out_all
 from benchmarks.audit_side import Found, Ready, SideRequest
-from recovery.audit.local import LocalEngine
+from recovery.audit.running.local import LocalEngine
 
 
 def find(asked: SideRequest, ready: Ready) -> Found:

@@ -16,10 +16,10 @@ import anyio
 
 from benchmarks.audit_side import GRACE_S, Found, Ready, SideRequest
 from changelog.base.runtime import SystemRuntime
+from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff, Manifest
-from recovery.audit.work import Engine, job_of
+from recovery.audit.running.work import Engine, job_of
 from tiered.open import open_backends
 
 RUNTIME = SystemRuntime()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from benchmarks.audit_ranges import carry_out_all
 from benchmarks.audit_side import Found, Ready, SideRequest
-from recovery.audit.cluster import open_spark
-from recovery.audit.work import carry_out
+from recovery.audit.running.cluster import open_spark
+from recovery.audit.running.work import carry_out
 
 
 def find(asked: SideRequest, ready: Ready) -> Found:

@@ -25,11 +25,12 @@ from changelog.bigtable.channel import SERVICE, insecure_blocking_channel, insec
 from changelog.bigtable.column_scan import ColumnScan
 from changelog.bigtable.row_scan import RowScan
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.merge import NameMerge
-from recovery.audit.sweep import audit_range
-from recovery.audit.work import collect_less
+from recovery.audit.running.work import collect_less
+from recovery.audit.sweeping.merge import NameMerge
+from recovery.audit.sweeping.sweep import audit_range
 from tiered.bigtable.cells import EXPIRING, MANUAL, TARGET
 from tiered.gcs.format import LISTED_FIELDS, decode_listing
+from tiered.gcs.http import GcsRequest
 from tiered.open import Backends, open_backends
 
 NAMES = 200_000
@@ -110,7 +111,7 @@ async def _list(asked: SideRequest, backends: Backends, bodies: list[bytes] | No
     http = backends.tiers.long_term._http  # type: ignore[attr-defined]  # the same connections as the audit's
     for number in range(0, asked.names, 1000):
         query = {"fields": LISTED_FIELDS, "maxResults": "1000", "pageToken": str(number), "prettyPrint": "false"}
-        answer = await http.call("GET", http.objects_url(**query), "listing")
+        answer = await http.call(GcsRequest("GET", http.objects_url(**query), "listing"))
         if bodies is not None:
             bodies.append(answer.body)
 

@@ -12,8 +12,8 @@ from changelog.base.runtime import SystemRuntime
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.sweep import audit_range
-from recovery.audit.work import collect_less
+from recovery.audit.running.work import collect_less
+from recovery.audit.sweeping.sweep import audit_range
 from tiered.open import open_backends
 
 RUNTIME = SystemRuntime()

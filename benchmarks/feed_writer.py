@@ -49,8 +49,8 @@ from recovery.feed.sinks.sink import Owner, Parcel
 from recovery.feed.view import FeedView
 from recovery.feed.writer.checkpoint import store_of
 from recovery.feed.writer.cleaning import Cleaning
-from recovery.feed.writer.run import FeedRun
 from recovery.feed.writer.source import FeedWriterCounts
+from recovery.feed.writer.supervisor import FeedRun
 from recovery.feed.writer.writer import FeedWriter, StepResult
 from tiered import ObjectId, Settings
 from tiered.bigtable.rows import BigtableRows

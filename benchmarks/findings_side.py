@@ -24,14 +24,14 @@ import pyarrow as pa
 
 from benchmarks.audit_side import GRACE_S
 from changelog.base.runtime import SystemRuntime
-from recovery.audit.cluster import open_spark
+from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff, Manifest
-from recovery.audit.plan import plan_audit
-from recovery.audit.sweep import audit_range
-from recovery.audit.work import AuditOptions, Job, PartResult, carry_out, collect_less, job_of
+from recovery.audit.running.cluster import open_spark
+from recovery.audit.running.plan import plan_audit
+from recovery.audit.running.work import AuditOptions, Job, PartResult, carry_out, collect_less, job_of
+from recovery.audit.sweeping.sweep import audit_range
 from tiered.open import open_backends
 from tiered.settings import Settings
 

@@ -28,7 +28,7 @@ from changelog.base.runtime import SystemRuntime
 from recovery.audit.inventory import join
 from recovery.audit.inventory.lines import InventoryFiles, LineCount
 from recovery.audit.inventory.report import open_export, open_report
-from recovery.audit.plan import split
+from recovery.audit.running.plan import split
 
 BUCKET = "bench-bucket"
 SLOTS = 2

@@ -134,7 +134,10 @@ def _parts(markdown: str) -> Iterator[tuple[bool, str]]:
 
 
 def settings_tables() -> str:
-    """A table for each section of the settings: name, type and bounds, default. The docstrings stand before them."""
+    """A table for each section of the settings: name, type and bounds, default, whether it is for tuning.
+
+    The docstrings stand before the tables.
+    """
     lines: list[str] = []
     alone = {name: field for name, field in Settings.model_fields.items() if _section(field.annotation) is None}
     lines += _table("", alone)
@@ -157,8 +160,12 @@ def _docstring(kind: type) -> str:
 
 
 def _table(prefix: str, fields: dict[str, Any]) -> list[str]:
-    rows = [f"| `{prefix}{name}` | {_kind(field)} | {_default(field)} |" for name, field in fields.items()]
-    return ["| setting | type | default |", "|---|---|---|", *rows]
+    tuning = Settings.tuning()
+    rows = [
+        f"| `{prefix}{name}` | {_kind(field)} | {_default(field)} | {'tuning' if f'{prefix}{name}' in tuning else ''} |"
+        for name, field in fields.items()
+    ]
+    return ["| setting | type | default | for |", "|---|---|---|---|", *rows]
 
 
 def _kind(field: Any) -> str:

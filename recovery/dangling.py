@@ -6,8 +6,8 @@
     no answer, or a damaged row or blob                      not known, so it stays known as lost
 
 Whoever shows a status looks, and writes nothing. Recovery also takes out of the note what is not lost any more. Of what
-had no place in the note, nobody knows the names. A clean audit of the whole store ends that, if it began
-`AUDIT_LATER_MS` later: the clocks are those of two machines.
+had no place in the note, nobody knows the names. A clean audit of the whole store ends that, if it began, or its
+inventory report is, `AUDIT_LATER_MS` later: the clocks are those of two machines.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from recovery.last_audit import Audits, read_audits
 from recovery.redaction import redact_names
 from tiered.metadata import NS_PER_MS, is_expired
 from tiered.protocol.backends import Tiers, Tombstone
+from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.dangling import NOTE, Dangling, DanglingNote, decode, encode, read_dangling
 
 LOOKS_AT_ONCE = 8
@@ -79,29 +80,23 @@ def has_more(note: DanglingNote, audits: Audits | None) -> bool:
         return False
     later_ns = (note.unlisted_ms + AUDIT_LATER_MS) * NS_PER_MS
     runs = () if audits is None else audits.runs
-    return not any(run.complete and not run.scope and not run.is_loss and run.started_ns > later_ns for run in runs)
+    return not any(run.complete and not run.scope and not run.is_loss and run.seen_from_ns > later_ns for run in runs)
 
 
 async def look_at_all(tiers: Tiers, runtime: Runtime, listed: Sequence[Dangling]) -> list[tuple[SecondLook, str]]:
     """Returns what there is to each, with the reason if it is not known."""
-    found = [(SecondLook.NOT_KNOWN, "")] * len(listed)
-    limiter = anyio.CapacityLimiter(LOOKS_AT_ONCE)
 
-    async def look(index: int, each: Dangling) -> None:
-        async with limiter:
-            try:
-                with anyio.fail_after(LOOK_S):
-                    found[index] = await look_again(tiers, runtime, each), ""
-            except TimeoutError:
-                found[index] = SecondLook.NOT_KNOWN, f"no answer within {LOOK_S:g} s"
-            except TieredError as error:
-                # A problem of a status is shown also where no object may be named.
-                found[index] = SecondLook.NOT_KNOWN, redact_names("; ".join(str(error).splitlines()), (each.path, each.blob))
+    async def look(each: Dangling) -> tuple[SecondLook, str]:
+        try:
+            with anyio.fail_after(LOOK_S):
+                return await look_again(tiers, runtime, each), ""
+        except TimeoutError:
+            return SecondLook.NOT_KNOWN, f"no answer within {LOOK_S:g} s"
+        except TieredError as error:
+            # A problem of a status is shown also where no object may be named.
+            return SecondLook.NOT_KNOWN, redact_names("; ".join(str(error).splitlines()), (each.path, each.blob))
 
-    async with anyio.create_task_group() as tasks:
-        for index, each in enumerate(listed):
-            tasks.start_soon(look, index, each)
-    return found
+    return await map_concurrently(look, listed, LOOKS_AT_ONCE)
 
 
 async def look_again(tiers: Tiers, runtime: Runtime, each: Dangling) -> SecondLook:

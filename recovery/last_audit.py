@@ -15,7 +15,8 @@ may lack all from `live` on.
 
 `tombstones` counts the references: those that a scan of the rows found, or those of the change feed.
 
-The note holds figures and no object's name. `recovery.audit.run` writes it when a run has ended, complete or not.
+The note holds figures and no object's name. `recovery.audit.running.run` writes it when a run has ended, complete or
+not.
 """
 
 from __future__ import annotations
@@ -23,17 +24,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
 from changelog.key_values import NOTE_BYTES_MAX, KeyValueStore
 from recovery.display import moment
-from tiered.text import quoted
+from tiered.protocol.note_fields import NoteFields
 
 NOTE = "audit/last"
 VERSION = 2
 VERSION_OF_ONE = 1
+FIX = "a whole audit replaces it"
 TRIES = 4
 RUNS_MAX = 16
 """So many runs fit into a note."""
@@ -84,15 +87,16 @@ class LastAudit:
         """The time from which on it saw blobs: what is true of them was true then, or later."""
         return self.started_ns if self.reported_ns is None else min(self.started_ns, self.reported_ns)
 
-    def replaces(self, other: LastAudit) -> bool:
-        """Whether this run tells all that the other one told, of a later time.
+    def replaces(self, other: LastAudit, *, ends_now: bool = False) -> bool:
+        """Whether this run tells all that the other one told, of a later time. `ends_now`: as in `Audits.with_run`.
 
         It has looked at the same names at least, at the same payloads if one of them could not be read (a name's hash
         decides which a share has), and its evidence is complete if the other one's was, or if that one found lost data.
         Then it also began after the other one had ended: nobody knows when a run looks at which name. An inventory
         report shows the bucket of its own time, so that time counts as the beginning.
         """
-        if self.ended_ns < other.ended_ns or not other.scope.startswith(self.scope) or (other.complete and not self.complete):
+        is_later = self.ended_ns >= other.ended_ns or (ends_now and not other.is_loss)
+        if not is_later or not other.scope.startswith(self.scope) or (other.complete and not self.complete):
             return False
         if self.run == other.run:
             return True
@@ -178,11 +182,14 @@ class Audits:
         """Those that found lost data, and whose evidence is not complete."""
         return tuple(audit for audit in self.runs if not audit.complete and audit.is_loss)
 
-    def with_run(self, audit: LastAudit) -> Audits:
-        """Returns these with one more, without those that it replaces. If it is replaced itself, nothing changes."""
-        if any(other.run != audit.run and other.replaces(audit) for other in self.runs):
+    def with_run(self, audit: LastAudit, *, ends_now: bool = False) -> Audits:
+        """Returns these with one more, without those that it replaces. If it is replaced itself, nothing changes.
+
+        `ends_now`: it ended a moment ago, so none of these is later, whatever the clock said by which they ended.
+        """
+        if not ends_now and any(other.run != audit.run and other.replaces(audit) for other in self.runs):
             return self
-        kept = [other for other in self.runs if other.run != audit.run and not audit.replaces(other)]
+        kept = [other for other in self.runs if other.run != audit.run and not audit.replaces(other, ends_now=ends_now)]
         runs = sorted([*kept, audit], key=_ended_ns, reverse=True)
         while len(runs) > 1 and (len(runs) > RUNS_MAX or len(_encoded(runs)) > NOTE_BYTES_MAX):
             whole = Audits(tuple(runs)).whole
@@ -254,35 +261,24 @@ def _fields(audit: LastAudit) -> dict[str, Any]:
 
 def decode(raw: bytes) -> Audits:
     """Reads the stored form. Raises `CorruptRecordError`, which says what is wrong, and guesses nothing."""
-    try:
-        value = json.loads(raw)
-        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair could not be shown
-    except (ValueError, RecursionError) as error:
-        raise CorruptRecordError(f"the note {NOTE} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise CorruptRecordError(f"the note {NOTE} is not a JSON object")
-    version = value.get("v")
-    if version == VERSION_OF_ONE and type(version) is int:
-        return Audits((_audit(value),))
-    if version != VERSION or type(version) is not int:
-        known = f"{VERSION_OF_ONE} and {VERSION}"
-        raise CorruptRecordError(f"the note {NOTE} has version {quoted(version)}; this software reads versions {known}")
-    runs = value.get("runs")
-    if not isinstance(runs, list) or not runs or not all(isinstance(run, dict) for run in runs):
-        raise CorruptRecordError(f"the note {NOTE} has {quoted(runs)} for 'runs'")
+    note = NoteFields.parse(raw, NOTE, FIX)
+    if note.version(VERSION_OF_ONE, VERSION) == VERSION_OF_ONE:
+        return Audits((_audit(note),))
+    if not (runs := note.objects("runs")):
+        raise note.no("runs", "a list of runs")
     return Audits(tuple(sorted(map(_audit, runs), key=_ended_ns, reverse=True)))
 
 
-def _audit(value: Mapping[str, Any]) -> LastAudit:
+def _audit(run: NoteFields) -> LastAudit:
+    count, optional_count = partial(run.number, most=COUNT_MAX), partial(run.optional_number, most=COUNT_MAX)
     return LastAudit(
-        run=_text(value, "run"), where=_text(value, "where"), started_ns=_count(value, "started_ns"), ended_ns=_count(value, "ended_ns"),
-        complete=value.get("complete") is True, blobs=_count(value, "blobs"), tombstones=_count(value, "tombstones"),
-        findings=_findings(value), ranges=_count(value, "ranges"), ranges_missing=_count(value, "ranges_missing"),
-        doubts=_count(value, "doubts"), scope=_text({"scope": "", **value}, "scope"),
-        verified=None if value.get("verified") is None else _count(value, "verified"), young=_count({"young": 0, **value}, "young"),
-        references=_source(value), share=_share(value), live=_live(value),
-        size=None if value.get("bytes") is None else _count(value, "bytes"),
-        reported_ns=None if value.get("reported_ns") is None else _count(value, "reported_ns"),
+        run=run.text("run"), where=run.text("where"), started_ns=count("started_ns"), ended_ns=count("ended_ns"),
+        complete=run.value("complete") is True, blobs=count("blobs"), tombstones=count("tombstones"),
+        findings=_findings(run), ranges=count("ranges"), ranges_missing=count("ranges_missing"),
+        doubts=count("doubts"), scope=run.text("scope", missing=""),
+        verified=optional_count("verified"), young=count("young", missing=0),
+        references=_source(run), share=_share(run), live=_live(run), size=optional_count("bytes"),
+        reported_ns=optional_count("reported_ns"),
     )  # fmt: skip
 
 
@@ -290,46 +286,32 @@ def _ended_ns(audit: LastAudit) -> int:
     return audit.ended_ns
 
 
-def _share(value: Mapping[str, Any]) -> float | None:
-    found = value.get("share")
+def _share(run: NoteFields) -> float | None:
+    found = run.value("share")
     if found is None:
         return None
     if not isinstance(found, int | float) or isinstance(found, bool) or not 0 < found <= 1:
-        raise CorruptRecordError(f"the note {NOTE} has {quoted(found)} for 'share'")
+        raise run.no("share", "a share above 0, up to 1")
     return float(found)
 
 
-def _text(value: Mapping[str, Any], name: str) -> str:
-    found = value.get(name)
-    if not isinstance(found, str):
-        raise CorruptRecordError(f"the note {NOTE} has {quoted(found)} for {name!r}")
+def _source(run: NoteFields) -> str:
+    if (found := run.text("references", missing=ROWS)) not in (ROWS, FEED):
+        raise run.no("references", f"{ROWS} or {FEED}")
     return found
 
 
-def _count(value: Mapping[str, Any], name: str) -> int:
-    found = value.get(name)
-    if type(found) is not int or not 0 <= found <= COUNT_MAX:
-        raise CorruptRecordError(f"the note {NOTE} has {quoted(found)} for {name!r}")
-    return found
-
-
-def _source(value: Mapping[str, Any]) -> str:
-    if (found := value.get("references", ROWS)) not in (ROWS, FEED):
-        raise CorruptRecordError(f"the note {NOTE} has {quoted(found)} for 'references'")
-    return str(found)
-
-
-def _findings(value: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    found = value.get("findings")
+def _findings(run: NoteFields) -> dict[str, tuple[int, int]]:
+    found = run.value("findings")
     if not isinstance(found, dict) or not all(_is_pair(each) for each in found.values()):
-        raise CorruptRecordError(f"the note {NOTE} has {quoted(found)} for 'findings'")
+        raise run.no("findings", "a number and bytes for each class")
     return {kind: (number, size) for kind, (number, size) in found.items()}
 
 
-def _live(value: Mapping[str, Any]) -> tuple[int, int] | None:
-    found = value.get("live")
+def _live(run: NoteFields) -> tuple[int, int] | None:
+    found = run.value("live")
     if found is not None and not _is_pair(found):
-        raise CorruptRecordError(f"the note {NOTE} has {quoted(found)} for 'live'")
+        raise run.no("live", "a number and bytes")
     return None if found is None else (found[0], found[1])
 
 
@@ -346,8 +328,8 @@ async def read_audits(log: KeyValueStore) -> Audits:
     return Audits() if raw is None else decode(raw)
 
 
-async def note_audit(log: KeyValueStore, audit: LastAudit) -> None:
-    """Adds an audit to the note.
+async def note_audit(log: KeyValueStore, audit: LastAudit, *, ends_now: bool = False) -> None:
+    """Adds an audit to the note. `ends_now`: as in `Audits.with_run`.
 
     A damaged note may have told of a loss, so only a complete audit of the whole store replaces it; another one raises
     `CorruptRecordError`. Raises what `KeyValueStore.swap_note` raises. After `UnconfirmedError` it tries again, which
@@ -356,7 +338,7 @@ async def note_audit(log: KeyValueStore, audit: LastAudit) -> None:
     for left in reversed(range(TRIES)):
         stored = await log.read_note(NOTE)
         known = _known(stored, audit)
-        audits = known.with_run(audit)
+        audits = known.with_run(audit, ends_now=ends_now)
         if audits == known:
             return
         try:

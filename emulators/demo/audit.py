@@ -24,8 +24,8 @@ from changelog.change import ChangeId
 from emulators.demo.stage import DemoStage
 from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Manifest, ManifestTally
-from recovery.audit.run_verdict import PRICE_DEFAULT
-from recovery.audit.work import AuditOptions, Engine
+from recovery.audit.reporting.run_verdict import PRICE_DEFAULT
+from recovery.audit.running.work import AuditOptions, Engine
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, blob_name
 from tiered.open import Backends, open_backends
@@ -104,9 +104,9 @@ async def _plant_dangling(backends: Backends, key: str) -> None:
 
 @contextmanager
 def _open_engine(said: Console) -> Iterator[Engine]:
-    from recovery.audit.cluster import open_spark
-    from recovery.audit.local import LocalEngine
-    from recovery.audit.work import carry_out
+    from recovery.audit.running.cluster import open_spark
+    from recovery.audit.running.local import LocalEngine
+    from recovery.audit.running.work import carry_out
 
     try:
         spark = open_spark(carry_out)
@@ -122,6 +122,6 @@ def _open_engine(said: Console) -> Iterator[Engine]:
 
 
 async def _audit(settings: Settings, where: Path, engine: Engine) -> Manifest:
-    from recovery.audit.run import run_audit
+    from recovery.audit.running.run import run_audit
 
     return await run_audit(settings, AuditOptions(str(where), grace_s=0, insist=True), engine, SystemRuntime(), lambda _: None)

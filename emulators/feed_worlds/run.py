@@ -28,7 +28,7 @@ from emulators.world.faults import Process
 from emulators.world.runtime import elapse, run_world
 from recovery.feed.writer import cleaning, delivery
 from recovery.feed.writer.overdue import Covered, release_overdue
-from recovery.feed.writer.run import FeedRun
+from recovery.feed.writer.supervisor import FeedRun
 from tiered.object_id import ObjectId
 from tiered.open import Backends
 from tiered.settings import Settings

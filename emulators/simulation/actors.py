@@ -57,7 +57,7 @@ from recovery.audit.deleting.candidates import Candidate, DeletionBatch
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FindingClass as Verdict
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.sweep import audit_range
+from recovery.audit.sweeping.sweep import audit_range
 from recovery.loop import RecoveryLoop
 from tiered.metadata import Expiration, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId, blob_name

@@ -1,23 +1,16 @@
 """The audit compares every blob with every tombstone and every entry of the changelog, while the store is in use.
 
-    sweep.py         begin here: one range of names: list, read the log, scan the rows, compare, look again
-    references.py    takes the references from a change feed instead of the rows, if that is wanted
-    verify.py        reads payloads, if that is wanted
-    beside.py        what lies beside the blobs: uploads that were left, deleted blobs that are still kept
-    verdicts.py      what a blob or a row is: decision tables without I/O
-    finding.py       what the audit of a range yields
-    names.py         how names are read, and which rows may name a blob of a range
-    plan.py          which ranges there are, and up to what time they are judged; cuts.py: where a bucket can be cut
-    run.py           a whole audit, new or interrupted
-    work.py          what an engine receives and returns; local.py and cluster.py (Spark) are the engines; java.py
-    canary.py        one small task first, if workers are on other machines
-    directory.py, manifest.py, ledger.py, tiles.py    what a run leaves in its directory
-    evidence.py, examine.py                           whether what was left there may be believed, and acted on
-    conclusion.py, report.py, run_verdict.py, show.py       what a person reads
-    feed.py          what changed from run to run, as a change feed
-    since.py, stuck.py       what changed since an earlier run; entries that wait for an operator
-    interrupts.py    SIGINT and SIGTERM; errors.py: the only error of its own
-    inventory/       takes the blobs from a report instead of a listing: another engine
+    sweeping/            begin here: one range of names is compared
+    finding_classes.py   what a blob or a row is: decision tables without I/O
+    finding.py           what the audit of a range yields
+    names.py             how names are read, and which rows may name a blob of a range
+    manifest.py          what a run is, and what it found
+    errors.py            the only error of its own
+    files/               what a run leaves in its directory, and whether that may be believed
+    reporting/           what people read of a run, and other programs of its findings
+    running/             a whole audit: the plan, the engines (processes of this machine, Spark), interruptions
+    inventory/           takes the blobs from a report instead of a listing: another engine
+    deleting/            deletes what a run found if an operator asks for it, and brings it back
 
-Deletes nothing. Knows nothing of the recovery loop and of the command line.
+Only `deleting/` deletes; all else reads. Knows nothing of the recovery loop and of the command line.
 """

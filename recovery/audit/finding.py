@@ -52,6 +52,28 @@ class Finding(NamedTuple):
     confirmed_ns: int | None
 
 
+@dataclass(slots=True, kw_only=True)
+class FindingDraft:
+    """A finding without the times at which its window was read. The fields are those of `Finding`."""
+
+    kind: FindingClass
+    name: str
+    object: str | None = None
+    revision: str | None = None
+    size: int | None = None
+    created_ns: int | None = None
+    deadline_ns: int | None = None
+    generation: int | None = None
+    detail: str = ""
+    confirmed_ns: int | None = None
+
+    def read_at(self, listed_ns: int, logged_ns: int, scanned_ns: int) -> Finding:
+        return Finding(
+            self.kind, self.name, self.object, self.revision, self.size, self.created_ns, self.deadline_ns, self.generation, self.detail,
+            listed_ns, logged_ns, scanned_ns, self.confirmed_ns,
+        )  # fmt: skip
+
+
 @dataclass(slots=True)
 class Tally:
     """How many there are, and how many bytes. A row without a blob counts 0 bytes."""

@@ -3,17 +3,17 @@
 It is written before the first range is read, with `ended_ns` null, and again at the end. What is fixed at the beginning
 (the cut-off, the ranges) never changes. So an interrupted run goes on with the ranges that are missing, and with the
 same cut-off. The manifest does not say which ranges are done while it runs: a range is done if and only if its file of
-findings is there (`recovery.audit.ledger`).
+findings is there (`recovery.audit.files.ledger`).
 
 `contradictions` says what in a manifest cannot be true. It needs nothing but the manifest. The files beside it are
-checked by `recovery.audit.evidence`.
+checked by `recovery.audit.files.evidence`.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
@@ -188,6 +188,11 @@ class ManifestStuckEntry(_Frozen):
     object: str | None
     error: str
     since_ms: Number | None
+
+
+def differing_inputs(was: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Tells whether two `inputs` are of one store: empty if they are. Otherwise what differs: by key, was and now."""
+    return {key: (was.get(key, "not set"), now.get(key, "not set")) for key in {**was, **now} if was.get(key) != now.get(key)}
 
 
 class Manifest(_Frozen):

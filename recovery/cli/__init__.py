@@ -9,8 +9,9 @@
     log.py          log list, show, retry; entries.py opens and prints what `recover` and `log` both need
     deployment.py   provision, check
     config.py       config show
+    export.py       export objects
     audit/          audit plan, run, show
-    feed.py         feed view, check, convert, follow
+    feed/           feed view, check, convert, follow, receive, run, status
     shared.py       for all commands: their options, their settings, how they end
     output.py       for all commands: JSON, tables and fields on stdout
 """

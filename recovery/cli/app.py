@@ -70,7 +70,7 @@ def _load(name: str) -> Callable[..., None] | typer.Typer:
 
             return audit_app
         case "feed":
-            from recovery.cli.feed import feed_app
+            from recovery.cli.feed.commands import feed_app
 
             return feed_app
         case "export":

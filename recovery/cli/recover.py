@@ -22,7 +22,7 @@ from changelog.base.events import events
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.change import Entry
 from recovery.cli.entries import Listed, open_logged, show_listed, show_nothing, state_words
-from recovery.cli.feed_run import fed, open_feed
+from recovery.cli.feed.publish import fed, open_feed
 from recovery.cli.output import show
 from recovery.cli.shared import choice, run_async, shared, stay
 from recovery.commands import with_typed
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from recovery.daemon import Beside
     from recovery.feed.writer.overdue import Released
-    from recovery.feed.writer.run import FeedRun
+    from recovery.feed.writer.supervisor import FeedRun
     from recovery.loop import RecoveryLoop, RecoveryReport
     from tiered.open import Backends
     from tiered.settings import Settings
@@ -158,7 +158,7 @@ def _beside(
 
         works.append(partial(serve, bound, backends, runtime, settings, registry, tiered=choice.typed_anywhere(settings)))
     if feed is not None:
-        from recovery.feed.writer.run import run_beside
+        from recovery.feed.writer.supervisor import run_beside
 
         wait_s, written = settings.recovery.backoff_max_s, feed
         works.append(lambda loop: run_beside(written, loop.stopped, runtime, wait_s))

@@ -150,11 +150,6 @@ def delta_from_json(value: Json) -> Delta:
     return Delta(update.data, update.diff)
 
 
-def delta_to_json(delta: Delta) -> dict[str, Json]:
-    """Returns the delta as a JSON object."""
-    return {"record": delta.record, "delta": delta.delta}
-
-
 def transaction(deltas: Iterable[Delta], time: int) -> Iterator[Message]:
     """Yields the messages of one transaction: its updates at `time`, then the progress from `time` to `time` + 1.
 

@@ -20,13 +20,16 @@ from typing import NamedTuple
 
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
 from changelog.key_values import NOTE_BYTES_MAX, KeyValueStore
-from tiered.text import quoted
+from tiered.protocol.note_fields import NoteFields
 
 NOTE = "history/recovery"
 VERSION = 1
+FIX = "the next daemon with a page replaces it"
 TRIES = 3
 DIGITS = 4
 """So many significant digits of a figure are kept."""
+FIGURE_MAX = 1e305
+"""A larger one is damage: a number of JSON may be too large to be shown."""
 
 FINE_MAX = 400
 """How many samples are kept as they are: half an hour and more, at one in 5 s."""
@@ -160,19 +163,16 @@ def decode(raw: bytes) -> dict[int, Figures]:
     `CorruptRecordError`: newer software wrote it.
     """
     try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError):
+        note = NoteFields.parse(raw, NOTE, FIX)
+    except CorruptRecordError:
         return {}
-    if not isinstance(value, dict):
-        return {}
-    if value.get("v") != VERSION:
-        raise CorruptRecordError(f"the note {NOTE} has version {quoted(value.get('v'))}; this software reads version {VERSION}")
-    points = value.get("points")
+    note.version(VERSION)
+    points = note.value("points")
     return {each[0]: (each[1], each[2], each[3]) for each in points if _is_point(each)} if isinstance(points, list) else {}
 
 
 def _is_point(value: object) -> bool:
     return (
         isinstance(value, list) and len(value) == 4 and type(value[0]) is int and 0 <= value[0] < 2**40
-        and all(each is None or (type(each) in (int, float) and 0 <= each < math.inf) for each in value[1:])
+        and all(each is None or (type(each) in (int, float) and 0 <= each <= FIGURE_MAX) for each in value[1:])
     )  # fmt: skip

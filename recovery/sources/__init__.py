@@ -4,7 +4,7 @@
     consistent.py  the view and the frontier of a change feed, from all its rows at once
     objects.py     reads the objects of a store; parquet.py: writes them to files, for `tiered export objects`
     reading.py     reads pages of one partition through the backends that the audit uses; knows nothing of Spark
-    findings.py    reads the findings of a run; feed.py: the files of a feed; they know nothing of Spark, either
+    findings.py    reads the findings of a run; feed_files.py: the files of a feed; they know nothing of Spark, either
     columns.py     the schemas with their units, and how rows become Arrow batches
 
 Everything here only reads the store. It serves notebooks and reports. The audit itself does not use it: these tables

@@ -41,7 +41,7 @@ from changelog.base.errors import ConfigurationError
 from recovery.feed.errors import FeedError, Rule
 from recovery.feed.messages import LONG_MAX, LONG_MIN
 from recovery.sources.columns import FEED, ddl
-from recovery.sources.feed import PROGRESS, UPDATE
+from recovery.sources.feed_files import PROGRESS, UPDATE
 
 POINTS_MAX = 1_000_000
 """So many points, about, are in one range of times. One task sorts them."""

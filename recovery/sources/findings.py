@@ -1,10 +1,10 @@
 """Reads the findings of a run as rows.
 
-The run directory decides which files count (`recovery.audit.ledger`). A file of another run, of another schema version,
-or one that is cut off, does not count. Such a file, and a range without a file, is a row with an `error`. So whoever
-counts orphans sees what was not looked at.
+The run directory decides which files count (`recovery.audit.files.ledger`). A file of another run, of another schema
+version, or one that is cut off, does not count. Such a file, and a range without a file, is a row with an `error`. So
+whoever counts orphans sees what was not looked at.
 
-`complete` is not what the manifest says. The run is checked (`recovery.audit.evidence`), as a deletion does.
+`complete` is not what the manifest says. The run is checked (`recovery.audit.files.evidence`), as a deletion does.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from changelog.base.errors import TieredError
 from changelog.base.runtime import SystemRuntime
-from recovery.audit.evidence import evidence
-from recovery.audit.ledger import SCHEMA, RunDirectory
+from recovery.audit.files.evidence import evidence
+from recovery.audit.files.ledger import SCHEMA, RunDirectory
 from recovery.sources.columns import FINDINGS, Row
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError
 from changelog.base.runtime import Runtime
 from recovery.audit.names import is_of, usecase_of
-from recovery.audit.verify import READ_BUDGET_S
+from recovery.audit.sweeping.verify import READ_BUDGET_S
 from recovery.sources.columns import Row, us_of
 from tiered.metadata import NS_PER_S, Expiration, Metadata, TimeToIdle, TimeToLive, is_expired
 from tiered.object_id import ObjectId, revision_of

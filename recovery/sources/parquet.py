@@ -35,9 +35,9 @@ import pyarrow.parquet as pq
 from changelog.base.directories import sync_directory
 from changelog.base.errors import ConfigurationError, CorruptRecordError
 from changelog.base.runtime import Runtime
-from recovery.audit.directory import DirectoryFiles
-from recovery.audit.plan import check_same, inputs_of
-from recovery.audit.work import check_there
+from recovery.audit.files.directory import DirectoryFiles
+from recovery.audit.running.plan import check_same, inputs_of
+from recovery.audit.running.work import check_there
 from recovery.sources.columns import ARROW, OBJECTS, Row, batch_of
 from recovery.sources.objects import ROWS_PAGE, read_objects
 from recovery.sources.reading import bounds_of
@@ -174,6 +174,8 @@ def _place(to: str, settings: Settings, runtime: Runtime) -> tuple[DirectoryFile
     with asked.explained("be looked into"):
         if (target / MANIFEST).exists():
             raise ConfigurationError(f"{target} holds an export already: give another directory, or delete this one")
+        if target.is_symlink():  # nothing can be given its name in the end
+            raise ConfigurationError(f"{target} is a symbolic link: give the directory that it names, or one that is not there yet")
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise ConfigurationError(f"{target} is a file, or a directory that is not empty: give one that is not there yet")
     return DirectoryFiles.at(f"{target}{UNFINISHED}", runtime, WHAT), target

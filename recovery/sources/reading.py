@@ -26,9 +26,9 @@ from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.change import Unreadable
 from recovery.audit.manifest import Bounds
 from recovery.audit.names import read_name, usecase_of
-from recovery.audit.plan import plan_audit, split
-from recovery.audit.verify import READ_BUDGET_S
-from recovery.audit.work import AuditOptions, check_there
+from recovery.audit.running.plan import plan_audit, split
+from recovery.audit.running.work import AuditOptions, check_there
+from recovery.audit.sweeping.verify import READ_BUDGET_S
 from recovery.sources.columns import BLOBS, CHANGES, OBJECTS, TOMBSTONES, Row, us_of, us_of_ms
 from recovery.sources.objects import read_objects
 from tiered.object_id import ObjectPrefix

@@ -39,8 +39,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from changelog.base.errors import ConfigurationError
-from recovery.audit.work import portable
-from recovery.sources import feed, findings
+from recovery.audit.running.work import portable
+from recovery.sources import feed_files, findings
 from recovery.sources.columns import BLOBS, CHANGES, FEED, FINDINGS, OBJECTS, TOMBSTONES, batch_of, ddl
 from recovery.sources.reading import TablePartition, plan, rows
 from tiered.settings import Settings, load_settings
@@ -216,7 +216,7 @@ class FeedReader(DataSourceReader):
 
     def __init__(self, directory: str, wanted: Sequence[str], parallel: int) -> None:
         self._directory = directory
-        self._names = feed.names_of(directory)
+        self._names = feed_files.names_of(directory)
         self._wanted = tuple(wanted)
         self._parallel = parallel
 
@@ -228,5 +228,5 @@ class FeedReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, NamesPartition)
         for number, name in partition.names:
-            for page in feed.rows(self._directory, name, number):
+            for page in feed_files.rows(self._directory, name, number):
                 yield batch_of(FEED, page, self._wanted)

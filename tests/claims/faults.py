@@ -21,8 +21,8 @@ import anyio
 import pytest
 
 from changelog.base.runtime import SystemRuntime
-from recovery.audit.run import run_audit
-from recovery.audit.work import AuditOptions
+from recovery.audit.running.run import run_audit
+from recovery.audit.running.work import AuditOptions
 from recovery.statistics.recovery_source import RecoveryCounts, RecoverySource
 from recovery.status.known import StatusLevel
 from tests.given.audited_store import InThread
@@ -81,7 +81,7 @@ class FaultyStore(Command):
 
     def publish(self, code: int | range = 0) -> None:
         """`code`: the exit code, or those that will do. A run that fails does not try again for a minute."""
-        with patch("recovery.feed.writer.run.ONCE_PATIENCE_S", 60.0 if code == 0 else 0.2):
+        with patch("recovery.feed.writer.supervisor.ONCE_PATIENCE_S", 60.0 if code == 0 else 0.2):
             self("feed", "run", "--once", code=code)
 
     def blob(self, name: str = NAME) -> Path:

@@ -17,9 +17,9 @@ from tests.given.repository import ROOT
 
 SPEAKERS = (
     "recovery/status/advice.py", "recovery/status/feed.py", "recovery/http/view.py", "recovery/last_audit.py",
-    "recovery/audit/run_verdict.py", "recovery/audit/finding_classes.py", "recovery/audit/conclusion.py",
-    "recovery/cli/status_lines.py", "recovery/display.py", "recovery/cli/feed_status.py", "recovery/cli/audit/delete.py",
-    "recovery/audit/show.py",
+    "recovery/audit/reporting/run_verdict.py", "recovery/audit/finding_classes.py", "recovery/audit/files/conclusion.py",
+    "recovery/cli/status_lines.py", "recovery/display.py", "recovery/cli/feed/writer_status.py", "recovery/cli/audit/delete.py",
+    "recovery/audit/reporting/show.py",
 )  # fmt: skip
 """Every sentence of them is a saying."""
 
@@ -29,7 +29,7 @@ LOOKS = ("tiered/provision/*.py", "recovery/cli/deployment.py")
 ENUMS = {
     "recovery/status/known.py": ("StatusLevel",), "recovery/statistics/verdict.py": ("SourceState",),
     "recovery/status/feed.py": ("FeedState",),
-    "recovery/audit/run_verdict.py": ("AuditLevel",), "recovery/audit/finding_classes.py": ("FindingClass",),
+    "recovery/audit/reporting/run_verdict.py": ("AuditLevel",), "recovery/audit/finding_classes.py": ("FindingClass",),
     "tiered/provision/findings.py": ("NoticeKind",),
 }  # fmt: skip
 

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 WORDS, FEED, LINES, KNOWN = (f"recovery/{name}.py" for name in ("status/advice", "status/feed", "cli/status_lines", "status/known"))
-VIEW, NOTE, PACE, NO_FEED = (f"recovery/{name}.py" for name in ("http/view", "last_audit", "statistics/verdict", "cli/feed_status"))
+VIEW, NOTE, PACE, NO_FEED = (f"recovery/{name}.py" for name in ("http/view", "last_audit", "statistics/verdict", "cli/feed/writer_status"))
 AUDIT, KINDS, DOUBTS, DELETE = (
-    f"recovery/{name}.py" for name in ("audit/run_verdict", "audit/finding_classes", "audit/conclusion", "cli/audit/delete")
+    f"recovery/{name}.py" for name in ("audit/reporting/run_verdict", "audit/finding_classes", "audit/files/conclusion", "cli/audit/delete")
 )
-STATUS, COMMANDS, FEEDS = (f"recovery/cli/{name}.py" for name in ("status", "app", "feed"))
+STATUS, COMMANDS, FEEDS, CHECK_FEED = (f"recovery/cli/{name}.py" for name in ("status", "app", "feed/commands", "feed/check"))
 BUCKET, DIRECTORY, TABLES, FINDINGS = (f"tiered/provision/{name}.py" for name in ("bucket", "directory", "tables", "findings"))
-SHOW, ALERTS = "recovery/audit/show.py", "alert"
+SHOW, ALERTS = "recovery/audit/reporting/show.py", "alert"
 
 Says = Mapping[str, tuple[str, ...]]
 
@@ -40,7 +40,7 @@ class Claim:
 
 CLI, LOOK, PAGE = "tests/recovery/cli/test_", "tests/recovery/status/test_look.py::test_", "tests/recovery/http/test_app.py::test_"
 SHOWN = "tests/recovery/http/test_page.py::test_"
-OF_AUDIT, OF_FEED = "tests/recovery/audit/test_", "tests/recovery/cli/test_feed_status.py::test_"
+OF_AUDIT, OF_FEED = "tests/recovery/audit/", "tests/recovery/cli/test_feed_status.py::test_"
 PROVISION = "tests/tiered/provision/test_"
 
 CLAIMS = (
@@ -257,7 +257,7 @@ CLAIMS = (
         "what the store held, and when",
         "the note of the last complete audit of the whole store",
         {LINES: ("{} with a blob", "{}{} in all{}, by the audit")},
-        tests=(f"{OF_AUDIT}noted.py::test_what_an_audit_found_is_noted",),
+        tests=(f"{OF_AUDIT}running/test_noted.py::test_what_an_audit_found_is_noted",),
     ),
     Claim(
         "the page: its word for the level; nothing to do",
@@ -384,7 +384,7 @@ CLAIMS = (
     Claim(
         "feed check: sound",
         "every message of the files that were given",
-        {FEEDS: ("exit code",)},
+        {FEEDS: ("exit code",), CHECK_FEED: ("exit code",)},
         tests=(
             f"{CLI}feed.py::test_a_feed_that_is_not_sound_names_the_file_the_message_and_the_rule",
             f"{CLI}feed.py::test_what_a_sound_feed_waits_for",
@@ -408,7 +408,7 @@ CLAIMS = (
             )
         },
         ("payload_rotten", "audited_narrowly", "audited_with_a_mistyped_scope", "row_damaged_and_audited"),
-        (f"{OF_AUDIT}run_verdict.py::test_nothing_is_claimed_of_payloads_that_nobody_read_and_of_names_nobody_looked_at",),
+        (f"{OF_AUDIT}reporting/test_run_verdict.py::test_nothing_is_claimed_of_payloads_that_nobody_read_and_of_names_nobody_looked_at",),
     ),
     Claim(
         "audit: DATA LOSS",
@@ -428,7 +428,7 @@ CLAIMS = (
         },
         ("lost_and_audited",),
         (
-            f"{OF_AUDIT}destroyed.py::test_row_that_moved_on_meanwhile_makes_no_loss",
+            f"{OF_AUDIT}sweeping/test_destroyed.py::test_row_that_moved_on_meanwhile_makes_no_loss",
             "tests/recovery/audit/deleting/test_losses.py::test_a_lost_blob_is_restored_and_found_by_the_next_call",
         ),
     ),
@@ -448,7 +448,7 @@ CLAIMS = (
             )
         },
         ("row_damaged_and_audited",),
-        (f"{OF_AUDIT}planted.py::test_everything_that_was_planted_is_found_and_nothing_else_however_it_is_cut",),
+        (f"{OF_AUDIT}sweeping/test_planted.py::test_everything_that_was_planted_is_found_and_nothing_else_however_it_is_cut",),
     ),
     Claim(
         "audit: incomplete",
@@ -466,9 +466,9 @@ CLAIMS = (
             DOUBTS: ("there are {}", "{} entries of the changelog", "{} of {} ranges", "{}; it did not count"),
         },
         tests=(
-            f"{OF_AUDIT}conclusion.py::test_range_that_failed_is_a_doubt",
-            f"{OF_AUDIT}conclusion.py::test_tombstones_that_name_none_of_the_blobs_are_of_the_wrong_table_or_bucket",
-            f"{OF_AUDIT}report.py::test_incomplete_run_never_calls_itself_clean",
+            f"{OF_AUDIT}files/test_conclusion.py::test_range_that_failed_is_a_doubt",
+            f"{OF_AUDIT}files/test_conclusion.py::test_tombstones_that_name_none_of_the_blobs_are_of_the_wrong_table_or_bucket",
+            f"{OF_AUDIT}reporting/test_report.py::test_incomplete_run_never_calls_itself_clean",
         ),
     ),
     Claim(
@@ -497,8 +497,8 @@ CLAIMS = (
         },
         ("audited_narrowly", "payload_rotten"),
         (
-            f"{OF_AUDIT}destroyed.py::test_flipped_byte_is_found_only_where_bytes_are_read",
-            f"{OF_AUDIT}scope.py::test_run_of_a_subtree_says_so_everywhere",
+            f"{OF_AUDIT}sweeping/test_destroyed.py::test_flipped_byte_is_found_only_where_bytes_are_read",
+            f"{OF_AUDIT}running/test_scope.py::test_run_of_a_subtree_says_so_everywhere",
         ),
     ),
     Claim(
@@ -524,8 +524,8 @@ CLAIMS = (
         },
         ("lost_unseen", "lost_since_a_clean_audit", "audited_narrowly", "row_damaged", "restored_from_a_backup"),
         (
-            f"{OF_AUDIT}show.py::test_nothing_to_restore_is_told_and_so_is_not_knowing",
-            f"{OF_AUDIT}show.py::test_live_blob_behind_more_blobs_than_are_shown_is_read_and_the_others_are_not_called_good",
+            f"{OF_AUDIT}reporting/test_show.py::test_nothing_to_restore_is_told_and_so_is_not_knowing",
+            f"{OF_AUDIT}reporting/test_show.py::test_live_blob_behind_more_blobs_than_are_shown_is_read_and_the_others_are_not_called_good",
             f"{CLI}audit_show.py::test_dangling_tombstone_is_a_finding_without_a_copy_to_restore",
         ),
     ),
@@ -575,8 +575,8 @@ CLAIMS = (
         },
         ("lost_and_audited", "row_damaged_and_audited"),
         (
-            f"{OF_AUDIT}planted.py::test_everything_that_was_planted_is_found_and_nothing_else_however_it_is_cut",
-            f"{OF_AUDIT}finding_classes.py::test_a_blob_is_an_orphan_exactly_where_nothing_speaks_for_it",
+            f"{OF_AUDIT}sweeping/test_planted.py::test_everything_that_was_planted_is_found_and_nothing_else_however_it_is_cut",
+            f"{OF_AUDIT}test_finding_classes.py::test_a_blob_is_an_orphan_exactly_where_nothing_speaks_for_it",
             "tests/production/test_two_stores_in_one_bucket.py::test_blobs_of_another_store_in_the_bucket_were_called_orphans_and_deleted",
         ),
     ),

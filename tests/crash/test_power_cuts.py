@@ -27,8 +27,8 @@ from emulators.power.judge import AllowedContent, BrokenPromiseError, judge_stor
 from emulators.power.recording import DiskOperation, RecorderMissingError, Recording, RecordingError, RecordKind, build, seen
 from emulators.power.work import BLOB, FEED, STORE, parcels
 from recovery.audit.deleting.journal import DeletionJournal
-from recovery.audit.evidence import evidence
-from recovery.audit.ledger import RunDirectory
+from recovery.audit.files.evidence import evidence
+from recovery.audit.files.ledger import RunDirectory
 from recovery.feed.sinks.directory import DirectorySink
 from tests.given.audit_and_deletion import FINDINGS_FEED, RUN, audit_and_delete
 from tests.given.deleted_store import plant_orphans

@@ -17,10 +17,10 @@ from emulators.power.recording import note
 from emulators.power.work import STORE
 from recovery.audit.deleting.gates import DeletionOptions
 from recovery.audit.deleting.run import Wish, delete_orphans
-from recovery.audit.feed import FindingsFeed
-from recovery.audit.ledger import RunDirectory
-from recovery.audit.run import run_audit
-from recovery.audit.work import AuditOptions
+from recovery.audit.files.ledger import RunDirectory
+from recovery.audit.reporting.feed import FindingsFeed
+from recovery.audit.running.run import run_audit
+from recovery.audit.running.work import AuditOptions
 from tests.given.audited_store import InThread
 
 RUN, FINDINGS_FEED = "audits/today/1", "findings"

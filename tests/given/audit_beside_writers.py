@@ -31,8 +31,8 @@ from emulators.world.runtime import elapse, now_s, run_world
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.references import references_of
-from recovery.audit.sweep import audit_range
+from recovery.audit.sweeping.references import references_of
+from recovery.audit.sweeping.sweep import audit_until
 from tests.given.audit_grounds import DAY_NS, SetRuntime
 from tests.given.feed_index import STORE, keep_up, publish, rows_of
 from tiered.metadata import Metadata, TimeToLive
@@ -271,9 +271,10 @@ class BusyScene:
         seen = []
         for references in (None, await references_of(log, STORE, cutoff.as_of_ns, YEAR_S)):
             found: list[Finding] = []
-            summary = await audit_range(
-                tiers, log, Bounds(start="", end=None), cutoff, process.runtime, found.extend, window_names=3, references=references
-            )
+            summary, _ = await audit_until(
+                tiers, log, Bounds(start="", end=None), cutoff, process.runtime, found.extend, lambda _: False, window_names=3,
+                references=references,
+            )  # fmt: skip
             counts = {kind: (each.number, each.size) for kind, each in summary.totals().items() if each.number}
             seen.append((sorted((each.kind, each.name) for each in found), counts))
         if seen[0] != seen[1]:
@@ -302,9 +303,9 @@ class BusyScene:
                 cut = sorted(self.chance.sample(CUTS, self.chance.randrange(3)))
                 for start, end in zip(("", *cut), (*cut, None), strict=True):
                     window_names = self.chance.choice((1, 2, 50))
-                    await audit_range(
-                        tiers, log, Bounds(start=start, end=end), cutoff, process.runtime, tell, window_names=window_names,
-                        references=references,
+                    await audit_until(
+                        tiers, log, Bounds(start=start, end=end), cutoff, process.runtime, tell, lambda _: False,
+                        window_names=window_names, references=references,
                     )  # fmt: skip
                 self.seen["audits"] += 1
                 if not self.planted <= set(found):

@@ -14,11 +14,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from recovery.audit import sweep, work
+from recovery.audit.files.ledger import FINDINGS, RunDirectory
 from recovery.audit.finding import Finding, Summary
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.ledger import FINDINGS, RunDirectory
-from recovery.audit.work import Job, PartResult, carry_out
+from recovery.audit.running import work
+from recovery.audit.running.work import Job, PartResult, carry_out
+from recovery.audit.sweeping import sweep
 
 ODD_ONE = 2
 """The range that something happens to."""

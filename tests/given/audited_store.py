@@ -10,12 +10,12 @@ from pathlib import Path
 import anyio
 
 from changelog.base.runtime import SystemRuntime
+from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding import Finding
-from recovery.audit.ledger import RunDirectory
-from recovery.audit.local import Work
 from recovery.audit.manifest import Manifest
-from recovery.audit.run import run_audit
-from recovery.audit.work import AuditOptions, AuditProgress, Engine, Job, PartResult, carry_out
+from recovery.audit.running.local import Work
+from recovery.audit.running.run import run_audit
+from recovery.audit.running.work import AuditOptions, AuditProgress, Engine, Job, PartResult, carry_out
 from tests.given.command_line import Command
 from tiered.object_id import ObjectId
 from tiered.open import DATABASE_NAME, open_backends, open_storage

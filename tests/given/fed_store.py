@@ -17,7 +17,7 @@ from recovery.feed.files import FileFormat, read
 from recovery.feed.messages import Message
 from recovery.feed.reader import CdcReader
 from recovery.feed.sinks.sink import Owner, Parcel, SinkContent
-from recovery.feed.writer.run import FeedRun
+from recovery.feed.writer.supervisor import FeedRun
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.open import Backends

@@ -13,7 +13,7 @@ from changelog.base.runtime import Runtime
 from changelog.change import Entry
 from changelog.log import ChangeLog
 from recovery.audit.manifest import FeedReferences
-from recovery.audit.references import references_of
+from recovery.audit.sweeping.references import references_of
 from recovery.feed.index_value import blob_of, index_value
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, Pass
 from tiered.metadata import NS_PER_MS

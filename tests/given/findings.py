@@ -6,11 +6,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from recovery.audit.files.ledger import RunDirectory
+from recovery.audit.files.partitions import Partition
 from recovery.audit.finding import Finding, Summary, Tally
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Cutoff, Manifest
-from recovery.audit.partitions import Partition
 
 RUN = "0190aaaa-0000-7000-8000-000000000001"
 NOW_NS = 1_790_000_000_123_456_000

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 import recovery
+from recovery.audit.files.partitions import Partition
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.partitions import Partition
-from recovery.audit.work import Job, PartResult
+from recovery.audit.running.work import Job, PartResult
 
 
 def job_in(directory: Path, ranges: int) -> Job:

@@ -21,8 +21,8 @@ from recovery.feed.messages import Update
 from recovery.feed.sinks.open import open_sink
 from recovery.feed.sinks.sink import Sink
 from recovery.feed.writer.checkpoint import Checkpoint, store_of
-from recovery.feed.writer.run import FeedRun
 from recovery.feed.writer.source import FeedWriterCounts
+from recovery.feed.writer.supervisor import FeedRun
 from recovery.feed.writer.writer import FeedWriter, FencedError, StepResult
 from tiered import ObjectId, Settings
 from tiered.gcs.owners import OWNERS

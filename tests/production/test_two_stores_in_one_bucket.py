@@ -16,10 +16,10 @@ from recovery.audit.deleting.gates import DeletionOptions
 from recovery.audit.deleting.restoring import restore_lost
 from recovery.audit.deleting.run import Look, Wish, delete_orphans, look
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Manifest
-from recovery.audit.run import run_audit
-from recovery.audit.work import AuditOptions
+from recovery.audit.running.local import LocalEngine
+from recovery.audit.running.run import run_audit
+from recovery.audit.running.work import AuditOptions
 from tests.given.emulated_services import emulated_services
 from tiered.gcs.owners import marker_name
 from tiered.metadata import Metadata

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from recovery.audit.cluster import SparkEngine, open_spark
+from recovery.audit.running.cluster import SparkEngine, open_spark
 from recovery.sources import spark as tables
 from tests.given.spark_workers import count
 

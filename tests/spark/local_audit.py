@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from recovery.audit.cluster import open_spark
+from recovery.audit.running.cluster import open_spark
 from tests.given.spark_workers import job_in, tell_jvm
 
 if __name__ == "__main__":

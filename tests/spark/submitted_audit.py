@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from recovery.audit.cluster import open_spark
+from recovery.audit.running.cluster import open_spark
 from tests.given.spark_workers import job_in, kill_executors
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from changelog.base.errors import ConfigurationError, UnavailableError
-from recovery.audit.cluster import ATTEMPTS, CarryOut, SparkEngine, _carry_out_each, _in_batches, check_packages, open_spark, spread
-from recovery.audit.work import PartResult
+from recovery.audit.running.cluster import ATTEMPTS, CarryOut, SparkEngine, _carry_out_each, _in_batches, check_packages, open_spark, spread
+from recovery.audit.running.work import PartResult
 from tests.given.audit_workers import in_small_parts, on_another_machine, tell_collections, write_a_finding
 from tests.given.audited_store import PLANTED, audit, found, plant
 from tests.given.spark_workers import attempts, count, die_always, die_once, hang, job_in, raise_always

@@ -23,7 +23,7 @@ from recovery.feed.spelling import from_json
 from recovery.feed.view import FeedView
 from recovery.sources.columns import FEED, Row, ddl
 from recovery.sources.consistent import NEEDED, BrokenRule, ConsistentFeeds, located, open_feed
-from recovery.sources.feed import names_of, rows
+from recovery.sources.feed_files import names_of, rows
 from tests.given.maven import NotFetchedError, fetched
 from tests.given.parcels import GENERATION, parcels
 from tests.given.repository import ROOT

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from changelog.base.runtime import SystemRuntime
-from recovery.audit.cluster import SparkEngine, open_spark
-from recovery.audit.feed import FindingsFeed
-from recovery.audit.ledger import SCHEMA, RunDirectory
-from recovery.audit.work import carry_out
+from recovery.audit.files.ledger import SCHEMA, RunDirectory
+from recovery.audit.reporting.feed import FindingsFeed
+from recovery.audit.running.cluster import SparkEngine, open_spark
+from recovery.audit.running.work import carry_out
 from tests.given.audited_store import PLANTED, audit, found, plant
 from tests.given.findings import NOW_NS, RUN, SUMMARY, finding, manifest, partition, write
 

@@ -25,19 +25,19 @@ from emulators.up import BUILT_IN
 from recovery.audit.deleting.candidates import Fate
 from recovery.audit.deleting.gates import DeletionOptions
 from recovery.audit.deleting.run import Look, Wish, delete_orphans
-from recovery.audit.evidence import evidence
+from recovery.audit.files.evidence import evidence
+from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.inventory import join, lines
 from recovery.audit.inventory.engine import open_inventory
 from recovery.audit.inventory.lines import InventoryFiles
 from recovery.audit.inventory.report import open_export, open_report
-from recovery.audit.ledger import RunDirectory
-from recovery.audit.local import LocalEngine
 from recovery.audit.manifest import Bounds, Manifest
-from recovery.audit.plan import inputs_of, split
-from recovery.audit.run import run_audit
-from recovery.audit.show import told_by
-from recovery.audit.work import AuditOptions
+from recovery.audit.reporting.show import told_by
+from recovery.audit.running.local import LocalEngine
+from recovery.audit.running.plan import split
+from recovery.audit.running.run import run_audit
+from recovery.audit.running.work import AuditOptions
 from tests.given.inventory_report import line, write_export, write_report
 from tests.given.repository import ROOT
 from tiered.metadata import Metadata
@@ -341,7 +341,7 @@ def test_what_a_run_by_report_found_is_shown_and_deleted(spark: SparkSession, st
     audit(store, write_report(tmp_path / "report", store.rows, store.snapshot_ns), tmp_path / "run")
     [first, second] = [name for kind, name in store.expected if kind == "orphan"]
     directory = RunDirectory.open(str(tmp_path / "run"))
-    proof = evidence(directory, SystemRuntime().wall_ns(), inputs_of(store.settings))
+    proof = evidence(directory, SystemRuntime().wall_ns())
     told = told_by(directory, proof, first)
     assert (told.complete, told.reported_ns, [each.kind for each in told.findings]) == (True, store.snapshot_ns, [FindingClass.ORPHAN])
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from changelog.base.errors import ConfigurationError
-from recovery.audit import java
-from recovery.audit.java import WHEEL, Java, find_java
+from recovery.audit.running import java
+from recovery.audit.running.java import WHEEL, Java, find_java
 from tests.given.java import plant
 
 

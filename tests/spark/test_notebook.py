@@ -16,8 +16,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from changelog.change import Change, ChangeId
+from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.ledger import RunDirectory
 from tests.given.audit_grounds import DAY_NS, EmbeddedGround, embedded_ground
 from tests.given.findings import finding, manifest, write
 from tests.given.repository import ROOT

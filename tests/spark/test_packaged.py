@@ -19,7 +19,7 @@ from zipfile import ZipFile
 import pyspark
 import pytest
 
-from recovery.audit.java import WHEEL, find_java
+from recovery.audit.running.java import WHEEL, find_java
 from tests.given.repository import ROOT
 from tests.given.spark_workers import attempts
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.audit.cluster import _reason
+from recovery.audit.running.cluster import _reason
 
 PYTHON = """An error occurred while calling o53.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: \
 Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.7 executor 1): org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "/spark/python/lib/pyspark.zip/pyspark/worker.py", line 1247, in main
     process()
-  File "/env/recovery/audit/cluster.py", line 201, in _carry_out_each
+  File "/env/recovery/audit/running/cluster.py", line 201, in _carry_out_each
     collect_less()
 AttributeError: module 'gc' has no attribute 'freeze'
 

@@ -14,8 +14,8 @@ from pyspark.sql.functions import col, spark_partition_id
 
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Unreadable
+from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import VERSION, Bounds, Failure
 from recovery.sources.columns import OBJECTS
 from recovery.sources.objects import ObjectsPage, read_objects

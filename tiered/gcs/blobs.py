@@ -73,7 +73,7 @@ from tiered.gcs.format import (
     extend_crc,
     is_earlier,
 )
-from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsResponse, Media, NoAnswerError, listing_of, lost_request
+from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsRequest, GcsResponse, Media, NoAnswerError, listing_of, lost_request
 from tiered.gcs.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
 from tiered.gcs.upload import GcsUpload, cancel_session, check_stored, open_upload
 from tiered.metadata import NS_PER_S, Metadata, is_expired
@@ -202,22 +202,22 @@ class GcsBlobs:
     async def delete(self, name: str) -> None:
         doing = f"deleting blob {name!r}"
         url = self._http.object_url(name)
-        answer = await self._http.call("DELETE", url, doing, accept=(200, 204, 404), effect=True, looked_into=(404,))
+        answer = await self._http.call(GcsRequest("DELETE", url, doing, accept=(200, 204, 404), effect=True, looked_into=(404,)))
         if answer.status != 204:
             await self._check_gone(name, answer, doing)
 
     async def delete_generation(self, name: str, generation: int) -> Removal:
         doing, url = self._deletion(name, generation)
-        answer = await self._http.call("DELETE", url, doing, accept=(*_REMOVALS, 404), effect=True, looked_into=(404,))
+        answer = await self._http.call(GcsRequest("DELETE", url, doing, accept=(*_REMOVALS, 404), effect=True, looked_into=(404,)))
         return await self._removal(name, answer, doing)
 
     async def delete_generations(self, blobs: Sequence[tuple[str, int]]) -> Sequence[Removal | TieredError]:
         """A JSON batch. If the endpoint takes none, it is a `ConfigurationError`, and nothing was deleted."""
         doing = f"deleting {len(blobs)} blobs in one request"
         body = encode_batch([("DELETE", self._deletion(*blob)[1].removeprefix(self._http.endpoint)) for blob in blobs])
-        answer = await self._http.call(
+        answer = await self._http.call(GcsRequest(
             "POST", self._http.batch_url, doing, accept=(200, 404), headers=BATCH_HEADERS, body=body, effect=True, answers=BATCH_ANSWERS
-        )
+        ))
         if answer.status == 404:
             raise ConfigurationError(f"{doing} failed with 404: {self._http.endpoint} takes no batches").coded("404")
         answers = decode_batch(answer)
@@ -279,7 +279,7 @@ class GcsBlobs:
         headers = _JSON if body else {}
         while True:
             url = self._http.copy_url(name, target, **query)
-            answer = await self._http.call("POST", url, doing, accept=(200, 404, 412), headers=headers, body=body, effect=True)
+            answer = await self._http.call(GcsRequest("POST", url, doing, accept=(200, 404, 412), headers=headers, body=body, effect=True))
             if answer.status != 200:
                 break
             told = answer.json(doing, effect=True)
@@ -309,9 +309,9 @@ class GcsBlobs:
             url = self._http.object_url(
                 name, ifGenerationMatch=str(found.generation), ifMetagenerationMatch=str(found.metageneration), fields="customTime"
             )
-            answer = await self._http.call(
+            answer = await self._http.call(GcsRequest(
                 "PATCH", url, doing, accept=(200, 404, 412), headers=_JSON, body=body, effect=True, looked_into=(404,)
-            )
+            ))
             if answer.status == 200:
                 if is_earlier(answer.json(doing, effect=True).get("customTime"), deadline_ns):
                     raise UnavailableError(f"{doing} failed: {self._http.endpoint} took it, and left it as it was").telling(heard=True)
@@ -349,7 +349,7 @@ class GcsBlobs:
     async def _listing(self, query: Mapping[str, str]) -> ListingPage:
         start = f" from {query['startOffset']!r} on" if "startOffset" in query else ""
         doing = f"listing the blobs of bucket {self._http.bucket!r}{start}"
-        answer = await self._http.call("GET", self._http.objects_url(**query), doing)
+        answer = await self._http.call(GcsRequest("GET", self._http.objects_url(**query), doing))
         return decode_listing(answer.body) or decode_listing_by_item(listing_of(answer, doing))
 
     async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:
@@ -382,7 +382,7 @@ class GcsBlobs:
         """
         doing = f"restoring generation {generation} of blob {name!r}"
         url = self._http.restore_url(name, generation=str(generation), ifGenerationMatch="0", fields="generation")
-        answer = await self._http.call("POST", url, doing, accept=(200, 404, 412), effect=True)
+        answer = await self._http.call(GcsRequest("POST", url, doing, accept=(200, 404, 412), effect=True))
         if answer.status == 404:
             await self._check_bucket(name)
             return await self._copy_noncurrent(name, generation, doing)
@@ -393,7 +393,7 @@ class GcsBlobs:
         query = {"sourceGeneration": str(generation), "ifGenerationMatch": "0", "fields": "done,rewriteToken,resource(generation)"}
         while True:
             url = self._http.copy_url(name, name, **query)
-            answer = await self._http.call("POST", url, doing, accept=(200, 404, 412), effect=True)
+            answer = await self._http.call(GcsRequest("POST", url, doing, accept=(200, 404, 412), effect=True))
             if answer.status != 200:
                 return None
             told = answer.json(doing, effect=True)
@@ -411,7 +411,8 @@ class GcsBlobs:
         """
         doing = f"listing the {what.replace('_', '-')} generations of bucket {self._http.bucket!r}"
         if what is Retention.NONCURRENT and not token:
-            answer = await self._http.call("GET", self._http.bucket_url(fields="versioning"), f"looking at bucket {self._http.bucket!r}")
+            looking = f"looking at bucket {self._http.bucket!r}"
+            answer = await self._http.call(GcsRequest("GET", self._http.bucket_url(fields="versioning"), looking))
             if not answer.json(doing).get("versioning"):
                 return KeptPage(0, 0, None)
         query = {"fields": KEPT_FIELDS, "maxResults": str(PAGE_MAX), **({"pageToken": token} if token else {})}
@@ -426,7 +427,7 @@ class GcsBlobs:
     async def now_ns(self) -> int:
         """The service's clock, in whole seconds, from the header `Date` of the smallest request there is."""
         doing = f"asking the time of {self._http.endpoint}"
-        answer = await self._http.call("GET", self._http.objects_url(fields="kind,nextPageToken", maxResults="1"), doing)
+        answer = await self._http.call(GcsRequest("GET", self._http.objects_url(fields="kind,nextPageToken", maxResults="1"), doing))
         listing_of(answer, doing)
         try:
             return int(parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()) * NS_PER_S
@@ -457,7 +458,7 @@ class GcsBlobs:
         """What the service tells of a blob. None: there is no such blob."""
         doing = f"reading what blob {name!r} is"
         url = self._http.object_url(name, fields=fields)
-        answer = await self._http.call("GET", url, doing, accept=(200, 404), looked_into=(404,))
+        answer = await self._http.call(GcsRequest("GET", url, doing, accept=(200, 404), looked_into=(404,)))
         if answer.status == 404:
             await self._check_gone(name, answer, doing, effect=False)
             return None
@@ -599,7 +600,7 @@ class GcsCopy:
         body, until_s = encode_resource(self._name, self._metadata), self._runtime.boot_time() + COPY_S
         while self._runtime.boot_time() <= until_s:
             url = self._http.copy_url(self._source, self._name, **query)
-            answer = await self._http.call("POST", url, doing, accept=(200, 404, 412), headers=_JSON, body=body, effect=True)
+            answer = await self._http.call(GcsRequest("POST", url, doing, accept=(200, 404, 412), headers=_JSON, body=body, effect=True))
             if answer.status != 200:
                 why = f"the source is gone, or the name is taken ({answer.reason})"
                 raise UnavailableError(f"{doing} failed: {why}").coded(str(answer.status), heard=True)

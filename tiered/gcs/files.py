@@ -15,7 +15,7 @@ from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.google.authorize import Authorize
 from tiered.gcs.format import encode_crc, extend_crc
-from tiered.gcs.http import ENDPOINT, GcsHttp
+from tiered.gcs.http import ENDPOINT, GcsHttp, GcsRequest
 from tiered.stored import CHUNK_BYTES
 
 BYTES_PER_ANSWER = 1024 * 1024
@@ -53,11 +53,11 @@ class GcsFiles:
         after = f"\r\n--{boundary}--\r\n".encode()
         size = len(before) + len(content) + len(after)
         doing = f"creating {name!r}"
-        answer = await self._http.call(
+        answer = await self._http.call(GcsRequest(
             "POST", self._http.uploads_url(uploadType="multipart", ifGenerationMatch="0", fields="generation"), doing,
             accept=(200, 201, 412), body=_chunks(before, content, after), effect=True, answers=_answers(len(content)),
             headers={"Content-Type": f"multipart/related; boundary={boundary}", "Content-Length": str(size)},
-        )  # fmt: skip
+        ))  # fmt: skip
         if answer.status != 412 and "generation" not in answer.json(doing, effect=True):
             raise self._http.odd(answer, doing, effect=True)
         return answer.status != 412
@@ -66,12 +66,12 @@ class GcsFiles:
         """Returns whether the file has these bytes. They are read, not believed. `UnavailableError`: there is no file.
         """
         doing = f"reading {name!r}"
-        told = await self._http.call("GET", self._http.object_url(name, fields="size"), doing, accept=(200, 404))
+        told = await self._http.call(GcsRequest("GET", self._http.object_url(name, fields="size"), doing, accept=(200, 404)))
         if told.status == 404:
             raise UnavailableError(f"{doing} failed: it was there, and is gone").coded("404")
         if told.json(doing).get("size") != str(len(content)):
             return False
-        answer = await self._http.call("GET", self._http.object_url(name, alt="media"), doing, answers=_answers(len(content)))
+        answer = await self._http.call(GcsRequest("GET", self._http.object_url(name, alt="media"), doing, answers=_answers(len(content))))
         if answer.body != content and "X-Goog-Generation" not in answer.headers:
             raise self._http.odd(answer, doing, effect=False)
         return answer.body == content
@@ -79,12 +79,12 @@ class GcsFiles:
     async def read(self, name: str, bytes_max: int) -> bytes | None:
         """Returns the file, or None if there is none. `InvalidRequestError`: it has more bytes."""
         doing = f"reading {name!r}"
-        told = await self._http.call("GET", self._http.object_url(name, fields="size"), doing, accept=(200, 404))
+        told = await self._http.call(GcsRequest("GET", self._http.object_url(name, fields="size"), doing, accept=(200, 404)))
         if told.status == 404:
             return None
         if not str(size := told.json(doing).get("size")).isdecimal() or int(str(size)) > bytes_max:
             raise InvalidRequestError(f"{name!r} has {size} bytes, and may have {bytes_max}")
-        answer = await self._http.call("GET", self._http.object_url(name, alt="media"), doing, accept=(200, 404))
+        answer = await self._http.call(GcsRequest("GET", self._http.object_url(name, alt="media"), doing, accept=(200, 404)))
         return None if answer.status == 404 else answer.body
 
     async def names(self, prefix: str, start: str) -> AsyncGenerator[str, None]:

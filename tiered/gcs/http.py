@@ -25,7 +25,7 @@ import math
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self
 from urllib.parse import quote, urlencode
 
@@ -44,6 +44,29 @@ from tiered.stored import CHUNK_BYTES
 ENDPOINT = "https://storage.googleapis.com"
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 CONNECT_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class GcsRequest:
+    """A request to the service, and which answers to it are accepted.
+
+    `doing`: what the request does, for messages. `accept`: statuses that are returned. `effect`: the request may change
+    something, so without an answer it is `UnconfirmedError`. `signed` False: the address needs no credentials.
+    `answers`: it may take as long as so many answers. `looked_into`: accepted statuses that are returned also if
+    something in between may have given them, because the caller looks in another way.
+    """
+
+    method: str
+    url: str
+    doing: str
+    _: KW_ONLY
+    accept: Collection[int] = (200,)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | AsyncIterable[Chunk] = b""
+    effect: bool = False
+    signed: bool = True
+    answers: int = 1
+    looked_into: Collection[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,38 +267,29 @@ class GcsHttp:
 
     # --- requests
 
-    async def call(
-        self, method: str, url: str, doing: str, *, accept: Collection[int] = (200,), headers: Mapping[str, str] | None = None,
-        body: bytes | AsyncIterable[Chunk] = b"", effect: bool = False, signed: bool = True, answers: int = 1,
-        looked_into: Collection[int] = (),
-    ) -> GcsResponse:  # fmt: skip
-        """Sends one request and returns its answer. A status that is not in `accept` is raised as `refusal` says.
-
-        `doing`: what the request does, for messages. `effect`: the request may change something, so without an answer
-        it is `UnconfirmedError`. `signed` False: the address needs no credentials. `answers`: it may take as long as so
-        many answers. `looked_into`: accepted statuses that are returned also if something in between may have given
-        them, because the caller looks in another way.
-        """
+    async def call(self, request: GcsRequest) -> GcsResponse:
+        """Sends one request and returns its answer. A status that it does not accept is raised as `refusal` says."""
+        doing, effect, answers = request.doing, request.effect, request.answers
         fault: TieredError | None = None  # raised outside of the clause, so that it is not chained to what holds the address
         place = ConnectionSlot()
         try:
             with place.answered_within(answers * self.answer_timeout_s):
-                answer = await self.exchange(method, url, headers or {}, body, signed=signed, place=place)
+                answer = await self.exchange(request.method, request.url, request.headers, request.body, signed=request.signed, place=place)
         except NoAnswerError as error:
             fault = lost_request(error, doing, effect=effect)
         except TimeoutError:
             fault = self.out_of_time(place, doing, effect=effect, answers=answers)
         if fault is not None:
             raise fault
-        if answer.status not in accept:
+        if answer.status not in request.accept:
             raise self.refusal(answer, doing, effect=effect)
-        if not answer.is_genuine and answer.status not in looked_into:
+        if not answer.is_genuine and answer.status not in request.looked_into:
             raise self.odd(answer, doing, effect=effect)
         return answer
 
     async def listing(self, query: Mapping[str, str], doing: str) -> Mapping[str, Any]:
         """One page of a listing of the bucket, as the service gave it. The query asks for its `kind`."""
-        return listing_of(await self.call("GET", self.objects_url(**query), doing), doing)
+        return listing_of(await self.call(GcsRequest("GET", self.objects_url(**query), doing)), doing)
 
     async def exchange(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | AsyncIterable[Chunk], *, signed: bool = True,

@@ -45,7 +45,7 @@ from changelog.base.errors import (
 from changelog.base.own_waits import own_wait
 from changelog.base.runtime import Runtime
 from tiered.gcs.format import CHECKED_FIELDS, differing, encode_crc, encode_resource, extend_crc
-from tiered.gcs.http import BETWEEN, ConnectionSlot, GcsHttp, GcsResponse, NoAnswerError, lost_request
+from tiered.gcs.http import BETWEEN, ConnectionSlot, GcsHttp, GcsRequest, GcsResponse, NoAnswerError, lost_request
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
 from tiered.stored import CHUNK_BYTES
@@ -79,7 +79,7 @@ async def cancel_session(http: GcsHttp, session: str) -> None:
     if not http.is_session(session):
         raise CorruptRecordError(f"an upload session is none of bucket {http.bucket!r} at {http.endpoint}; nothing was cancelled")
     doing = f"cancelling an upload session of bucket {http.bucket!r}"
-    answer = await http.call("DELETE", session, doing, accept=(200, 204, *_GONE), effect=True, signed=False)
+    answer = await http.call(GcsRequest("DELETE", session, doing, accept=(200, 204, *_GONE), effect=True, signed=False))
     if answer.status == 200 and answer.body:  # some servers say 200 instead of 499, but none with words
         raise http.odd(answer, doing, effect=True)
 
@@ -104,7 +104,7 @@ async def _start_session(http: GcsHttp, name: str, metadata: Metadata, declared:
         headers["X-Upload-Content-Type"] = metadata.content_type
     url = http.uploads_url(uploadType="resumable", **_CREATE_ONLY, **_SHOWN)
     doing = f"beginning the upload of blob {name!r}"
-    answer = await http.call("POST", url, doing, headers=headers, body=encode_resource(name, metadata))
+    answer = await http.call(GcsRequest("POST", url, doing, headers=headers, body=encode_resource(name, metadata)))
     session = answer.headers.get("Location", "")
     if not session:
         raise UnavailableError(f"{doing} was answered without a session; {BETWEEN}")
@@ -401,7 +401,8 @@ class SessionUpload(GcsUpload):
 
     async def _asked_again(self, doing: str) -> GcsResponse | None:
         headers = {"Content-Type": self._metadata.content_type, "Content-Range": f"bytes */{self._size}"}
-        return await self._http.call("PUT", self._url, doing, accept=(200, 201, 308, 412, *_GONE), headers=headers, signed=False)
+        accept = (200, 201, 308, 412, *_GONE)
+        return await self._http.call(GcsRequest("PUT", self._url, doing, accept=accept, headers=headers, signed=False))
 
 
 class _Once:

@@ -9,6 +9,7 @@
     finishing.py    what is left to do after the answer, by the writer or by recovery
     reading.py      from the row, through its tombstone, past an overwrite
     dangling.py     what readers found lost, noted so that it stays known
+    note_fields.py  reads a note of the changelog strictly
     feed_off.py     notes that a process keeps nothing for the change feed
     listing.py      entries of a prefix, folders, pages and their tokens
     admission.py    how many operations run at once, and how many wait

@@ -17,9 +17,8 @@ software wrote, stays as it is.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import anyio
 
@@ -29,10 +28,11 @@ from changelog.base.runtime import Runtime
 from changelog.key_values import NOTE_BYTES_MAX, KeyValueStore
 from changelog.log import ChangeLog
 from tiered.metadata import NS_PER_MS
-from tiered.text import quoted
+from tiered.protocol.note_fields import NoteFields
 
 NOTE = "reads/dangling"
 VERSION = 1
+FIX = "nothing replaces it"
 LISTED_MAX = 32
 """So many are listed, or fewer if their names are long."""
 
@@ -45,7 +45,6 @@ AGAIN_S = 600.0
 """One and the same find is noted again after so many seconds: it may have been mended, and lost again."""
 NOTED_MAX = 1_000
 """Of so many finds it is remembered when they were noted."""
-TIME_MAX_MS = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,31 +102,15 @@ def encode(note: DanglingNote) -> bytes:
 
 def decode(raw: bytes) -> DanglingNote:
     """Reads the stored form. Raises `CorruptRecordError`, which says what is wrong, and guesses nothing."""
-    try:
-        value = json.loads(raw)
-        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair could not be shown
-    except (ValueError, RecursionError) as error:
-        raise CorruptRecordError(f"the note {NOTE} is not JSON: {error}") from None
-    if not isinstance(value, dict) or type(value.get("v")) is not int:
-        raise CorruptRecordError(f"the note {NOTE} is no note of this kind: {quoted(value)}")
-    if value["v"] != VERSION:
-        raise CorruptRecordError(f"the note {NOTE} has version {quoted(value['v'])}; this software reads version {VERSION}")
-    listed = value.get("listed")
-    if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
-        raise CorruptRecordError(f"the note {NOTE} has {quoted(listed)} for 'listed'")
-    unlisted = None if value.get("unlisted_ms") is None else _time_ms(value, "unlisted_ms")
-    return DanglingNote(tuple(Dangling(_text(each, "path"), _text(each, "blob"), _time_ms(each, "found_ms")) for each in listed), unlisted)
+    note = NoteFields.parse(raw, NOTE, FIX)
+    note.version(VERSION)
+    listed = tuple(Dangling(_name(each, "path"), _name(each, "blob"), each.number("found_ms")) for each in note.objects("listed"))
+    return DanglingNote(listed, note.optional_number("unlisted_ms"))
 
 
-def _text(value: Mapping[str, Any], name: str) -> str:
-    if not isinstance(found := value.get(name), str) or not found:
-        raise CorruptRecordError(f"the note {NOTE} has {quoted(found)} for {name!r}")
-    return found
-
-
-def _time_ms(value: Mapping[str, Any], name: str) -> int:
-    if type(found := value.get(name)) is not int or not 0 <= found <= TIME_MAX_MS:
-        raise CorruptRecordError(f"the note {NOTE} has {quoted(found)} for {name!r}")
+def _name(fields: NoteFields, field: str) -> str:
+    if not (found := fields.text(field)):
+        raise fields.no(field, "a name")
     return found
 
 

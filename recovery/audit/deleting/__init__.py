@@ -10,7 +10,6 @@
     quarantine.py    copies that are kept of what is deleted, and how they are restored
     losses.py        lost blobs that the service still keeps, and how they are restored. No engine, no files
     restored.py      what is written before and after they are restored
-    several.py       calls for many things at once
 
 It knows nothing of the recovery loop and of the command line.
 """

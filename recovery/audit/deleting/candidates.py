@@ -35,19 +35,16 @@ from enum import StrEnum
 from functools import partial
 from typing import Self, TypeVar
 
-import anyio
-
 from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId, Unreadable
 from changelog.log import ChangeLog
-from recovery.audit.deleting.several import several
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FindingClass, NameForm
 from recovery.audit.names import read_name
 from tiered.protocol.backends import Tiers
 from tiered.protocol.capabilities import DELETIONS_MAX, BatchDeletion
-from tiered.protocol.concurrent import foremost
+from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.retry import retry, retry_read
 from tiered.protocol.scans import Removal
 
@@ -55,7 +52,7 @@ T = TypeVar("T")
 
 BUDGET_S = 120.0
 AT_ONCE = 16
-"""How many candidates of a batch are settled and deleted at the same time."""
+"""How many candidates of a batch, or copies, or lost blobs are worked on at the same time."""
 
 ENTRIES_PAGE = 1000
 POINT_READS = 200
@@ -209,32 +206,23 @@ class DeletionBatch:
     # --- one candidate
 
     async def _delete_all(self, candidates: Sequence[Candidate]) -> None:
-        waiting, takes_many = iter(candidates), isinstance(self.tiers.long_term, BatchDeletion)
+        takes_many = isinstance(self.tiers.long_term, BatchDeletion)
         ready: list[Candidate] = []
 
-        async def work() -> None:
-            for candidate in waiting:
-                await self.pace()
-                if (spared := await self._prepare(candidate)) is not None:
-                    self._end(candidate, spared)
-                elif not takes_many:
-                    await self._remove_one(candidate)
-                else:
-                    ready.append(candidate)
-                    if len(ready) == DELETIONS_MAX:
-                        taken = ready.copy()
-                        ready.clear()
-                        await self._remove_many(taken)
+        async def delete(candidate: Candidate) -> None:
+            await self.pace()
+            if (spared := await self._prepare(candidate)) is not None:
+                self._end(candidate, spared)
+            elif not takes_many:
+                await self._remove_one(candidate)
+            else:
+                ready.append(candidate)
+                if len(ready) == DELETIONS_MAX:
+                    taken = ready.copy()
+                    ready.clear()
+                    await self._remove_many(taken)
 
-        try:
-            async with anyio.create_task_group() as group:
-                for _ in range(min(AT_ONCE, len(candidates))):
-                    group.start_soon(work)
-        except BaseExceptionGroup as errors:
-            error = foremost(errors.exceptions)
-            if isinstance(error, TieredError):
-                raise error from None  # the error itself, not the group
-            raise
+        await map_concurrently(delete, candidates, AT_ONCE)
         await self._remove_many(ready)
 
     async def _prepare(self, candidate: Candidate) -> Fate | None:
@@ -259,7 +247,7 @@ class DeletionBatch:
                 self._end(candidate, _FATES[removal])
             else:
                 left.append(candidate)
-        await several(left, self._remove_one)
+        await map_concurrently(self._remove_one, left, AT_ONCE)
 
     async def _remove_one(self, candidate: Candidate) -> None:
         try:

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from changelog.base.errors import ConfigurationError
-from recovery.audit.evidence import Evidence
+from recovery.audit.files.evidence import Evidence
 from recovery.audit.finding import DAY_S
 from recovery.audit.finding_classes import FindingClass
+from recovery.audit.manifest import differing_inputs
 from recovery.display import count, elapsed
 from tiered.metadata import NS_PER_S
 
@@ -99,11 +100,9 @@ def refusals(
 
 
 def _of_another(found: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    for key in sorted({*found, *now}):
-        was, is_now = found.get(key, "not set"), now.get(key, "not set")
-        if was != is_now:
-            what = "bucket" if key == "bucket" else "store"
-            yield f"the run is of another {what}: its {key} is {was}, and that of the settings is {is_now}"
+    for key, (was, is_now) in sorted(differing_inputs(found, now).items()):
+        what = "bucket" if key == "bucket" else "store"
+        yield f"the run is of another {what}: its {key} is {was}, and that of the settings is {is_now}"
 
 
 def _too_many(number: int, names: int, at_most: int | None) -> Iterator[str]:

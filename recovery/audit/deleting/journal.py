@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 
 from changelog.base.errors import CorruptRecordError
 from recovery.audit.deleting.candidates import Candidate, Fate
-from recovery.audit.directory import DirectoryFiles
+from recovery.audit.files.directory import DirectoryFiles
 from tiered.protocol.scans import QUARANTINE
 
 DELETED, DELETION = "deleted", "deletion.json"

@@ -35,13 +35,13 @@ from changelog.base.errors import CorruptRecordError
 from changelog.base.runtime import Runtime
 from changelog.change import Unreadable
 from changelog.log import ChangeLog
-from recovery.audit.deleting.candidates import BUDGET_S, ENTRIES_PAGE, Candidate, DeletionBatch, Fate, Pace, no_pace
-from recovery.audit.deleting.several import several
+from recovery.audit.deleting.candidates import AT_ONCE, BUDGET_S, ENTRIES_PAGE, Candidate, DeletionBatch, Fate, Pace, no_pace
 from recovery.audit.finding_classes import NameForm
 from recovery.audit.names import is_of, read_name
 from tiered.metadata import NS_PER_S, is_expired
 from tiered.protocol.backends import LongTermBackend, Tiers
 from tiered.protocol.capabilities import BlobRestoration
+from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.retry import retry, retry_read
 from tiered.protocol.scans import Redirect, Removal
 
@@ -140,7 +140,7 @@ class Losses:
             except CorruptRecordError:
                 return Loss(name, End.UNREADABLE) if noted is None else replace(noted, end=End.UNREADABLE)
 
-        return await several(names, judge)
+        return await map_concurrently(judge, names, AT_ONCE)
 
     async def restore(self, loss: Loss) -> Loss:
         """Restores one blob of which `look` says that this is to be done, and returns it with its end."""

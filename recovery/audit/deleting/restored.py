@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from changelog.base.errors import CorruptRecordError
 from recovery.audit.deleting.losses import End, Loss
-from recovery.audit.directory import DirectoryFiles
+from recovery.audit.files.directory import DirectoryFiles
 
 RESTORED = "restored"
 BATCH = 1000

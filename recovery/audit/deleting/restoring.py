@@ -22,19 +22,20 @@ from anyio import to_thread
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
+from recovery.audit.deleting.candidates import AT_ONCE
 from recovery.audit.deleting.journal import DeletionJournal, DeletionPlan, JournalEntry
 from recovery.audit.deleting.losses import End, Loss, Losses, keeps_deleted
 from recovery.audit.deleting.quarantine import Return, look, restore, shelf_of, with_copy
 from recovery.audit.deleting.restored import BATCH, RestoredFiles
-from recovery.audit.deleting.several import several
-from recovery.audit.evidence import evidence
+from recovery.audit.files.evidence import evidence
+from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.ledger import RunDirectory
-from recovery.audit.manifest import Manifest
-from recovery.audit.plan import inputs_of
-from recovery.audit.work import check_there, portable
+from recovery.audit.manifest import Manifest, differing_inputs
+from recovery.audit.running.plan import inputs_of
+from recovery.audit.running.work import check_there, portable
 from recovery.rate import TokenBucket
 from tiered.open import open_backends
+from tiered.protocol.concurrent import map_concurrently
 from tiered.settings import Settings
 
 LOSSES_SHOWN = 1000
@@ -82,14 +83,18 @@ async def restore_deleted(
     async with open_backends(settings, runtime, writes=not dry) as backends:
         for batch in range(order.batches):
             noted = await to_thread.run_sync(journal.read, batch)
-            entries = [each for each in await several(noted, lambda entry: with_copy(entry, shelf, backends.tiers, runtime)) if each.copy]
+            copied = await map_concurrently(lambda entry: with_copy(entry, shelf, backends.tiers, runtime), noted, AT_ONCE)
+            entries = [each for each in copied if each.copy]
             found.copies += len(entries)
             found.size += sum(each.candidate.size for each in entries)
             if dry:
-                for entry, seen in zip(entries, await several(entries, lambda entry: look(entry, backends.tiers, runtime)), strict=True):
+                looks = await map_concurrently(lambda entry: look(entry, backends.tiers, runtime), entries, AT_ONCE)
+                for entry, seen in zip(entries, looks, strict=True):
                     found.add_seen(entry, seen)
             else:
-                found.returns.update(await several(entries, lambda entry: restore(entry, backends.tiers, runtime, bucket.take)))
+                found.returns.update(
+                    await map_concurrently(lambda entry: restore(entry, backends.tiers, runtime, bucket.take), entries, AT_ONCE)
+                )
             progress(found)
     return found
 
@@ -162,7 +167,7 @@ async def _restore_batch(losses: Losses, looked: Sequence[Loss], notes: Restored
 
     await to_thread.run_sync(notes.write, number, looked)
     try:
-        await several([each for each in looked if each.is_to_do], restore_one)
+        await map_concurrently(restore_one, [each for each in looked if each.is_to_do], AT_ONCE)
     finally:
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(notes.write, number, list(known.values()))
@@ -173,7 +178,7 @@ def _manifest(directory: RunDirectory, settings: Settings) -> Manifest:
     manifest = directory.read_manifest()
     if manifest is None:
         raise ConfigurationError(f"{directory.uri} holds no run of an audit: give the directory that `tiered audit run` named")
-    if manifest.inputs != inputs_of(settings):
+    if differing_inputs(manifest.inputs, inputs_of(settings)):
         raise ConfigurationError(f"{directory.uri} is a run of another store: give the settings of then")
     return manifest
 

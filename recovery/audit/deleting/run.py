@@ -29,17 +29,17 @@ from recovery.audit.deleting.gates import DeletionOptions, refusals
 from recovery.audit.deleting.journal import DeletionJournal, DeletionPlan, Sums, sums_of
 from recovery.audit.deleting.work import DeletionJob
 from recovery.audit.errors import AuditInterruptedError
-from recovery.audit.evidence import Evidence, evidence
+from recovery.audit.files.evidence import Evidence, evidence
+from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.interrupts import heed_signals
-from recovery.audit.ledger import RunDirectory
-from recovery.audit.plan import check_owner, inputs_of
-from recovery.audit.work import Engine, check_there, portable
+from recovery.audit.running.interrupts import heed_signals
+from recovery.audit.running.plan import check_owner, inputs_of
+from recovery.audit.running.work import Engine, check_there, portable
 from recovery.display import count
 from recovery.rate import TokenBucket
 from recovery.statistics.audit_source import AuditSource, Finished
 from tiered.open import Backends, open_backends
-from tiered.protocol.concurrent import most_urgent
+from tiered.protocol.concurrent import map_concurrently, most_urgent
 from tiered.settings import Settings
 
 RATE_PER_S = 200.0
@@ -209,16 +209,12 @@ class _DeletionRun:
 
     async def carry_out(self, numbers: Sequence[int], backends: Backends) -> None:
         """Carries out these batches in this process."""
-        waiting, bucket = iter(numbers), TokenBucket(self._runtime, self._rate_per_s)
+        bucket, label = TokenBucket(self._runtime, self._rate_per_s), self._order.quarantine
 
-        async def work() -> None:
-            for number in waiting:
-                label = self._order.quarantine
-                await carry_out_batch(self._journal, number, backends, self._runtime, bucket.take, label, self._note)
+        async def carry_out_one(number: int) -> None:
+            await carry_out_batch(self._journal, number, backends, self._runtime, bucket.take, label, self._note)
 
-        async with anyio.create_task_group() as workers:
-            for _ in range(BATCHES_AT_ONCE):
-                workers.start_soon(work)
+        await map_concurrently(carry_out_one, numbers, BATCHES_AT_ONCE)
 
     async def drive(self, engine: Engine, job: DeletionJob, numbers: Sequence[int]) -> None:
         """Lets the engine carry out these batches, in a thread. Its workers share the rate.

@@ -16,8 +16,8 @@ from changelog.base.runtime import SystemRuntime
 from recovery.audit.deleting.batch import carry_out_batch
 from recovery.audit.deleting.candidates import tell_nobody
 from recovery.audit.deleting.journal import DeletionJournal
-from recovery.audit.ledger import RunDirectory
-from recovery.audit.work import PartResult, check_there, failed_outcome
+from recovery.audit.files.ledger import RunDirectory
+from recovery.audit.running.work import PartResult, check_there, failed_outcome
 from recovery.rate import TokenBucket
 from tiered.open import open_backends
 from tiered.protocol.concurrent import most_urgent

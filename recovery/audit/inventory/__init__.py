@@ -5,7 +5,7 @@
     lines.py      what tasks give to the join, with counts; and the names of what it leaves; knows nothing of Spark
     join.py       what the report and the table do not have in common, found by Spark
     candidates.py judges what the join left, by point reads in the services
-    engine.py     an engine of `recovery.audit.run`: the join, then the judging of each range
+    engine.py     an engine of `recovery.audit.running.run`: the join, then the judging of each range
 
 The join accuses nobody. It only says what is to be looked at in the services themselves. So a report that is old, an
 export that is older and two names with one hash can hide an orphan, and can never make one.

@@ -13,7 +13,7 @@ The audit of a range is reused as it is, on two backends that stand in front of 
 So a suspect is read in the order L C R, then log, blob, row, like every blob of a live audit, and the same tables of
 decisions judge it. Whatever the report or the export says, nobody is accused because of it.
 
-*Failure*: as in `recovery.audit.sweep`.
+*Failure*: as in `recovery.audit.sweeping.sweep`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-import anyio
-
-from changelog.base.errors import CorruptRecordError, TieredError
+from changelog.base.errors import CorruptRecordError
 from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
 from recovery.audit.finding import Summary
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.sweep import POINT_READS, POINTS_AT_ONCE, Sink, audit_range
-from recovery.audit.verify import READ_BUDGET_S
+from recovery.audit.sweeping.judge import FindingSink
+from recovery.audit.sweeping.sweep import audit_range
+from recovery.audit.sweeping.tier_reads import POINT_READS, POINTS_AT_ONCE
+from recovery.audit.sweeping.verify import READ_BUDGET_S
 from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Tiers
+from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.retry import retry_read
 from tiered.protocol.scans import BlobPage, CorruptRow, ListedBlob, Oddity, Redirect, RedirectPage
 
@@ -65,8 +66,9 @@ class SuspectRow:
 
 
 async def judge(
-    tiers: Tiers, log: ChangeLog, suspects: Sequence[Suspect], rows: Sequence[SuspectRow], cutoff: Cutoff, runtime: Runtime, found: Sink
-) -> Summary:
+    tiers: Tiers, log: ChangeLog, suspects: Sequence[Suspect], rows: Sequence[SuspectRow], cutoff: Cutoff, runtime: Runtime,
+    found: FindingSink,
+) -> Summary:  # fmt: skip
     """Judges up to `CHUNK` blobs and as many rows. `found` is called with the findings.
 
     The summary counts what was looked at here, and nothing else. Raises `TieredError` if something cannot be read.
@@ -92,25 +94,7 @@ class _Blobs:
     async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
         names = [name for name in self._names if start <= name and (end is None or name < end)]
         page, rest = names[:limit], names[limit:]
-        found: dict[str, ListedBlob | Oddity] = {}
-        failed: list[TieredError] = []
-        waiting = iter(page)
-
-        async def look() -> None:
-            try:
-                for name in waiting:
-                    if (seen := await self._look(name)) is not None:
-                        found[name] = seen
-            except TieredError as error:
-                failed.append(error)
-                group.cancel_scope.cancel()
-
-        async with anyio.create_task_group() as group:
-            for _ in range(min(POINTS_AT_ONCE, len(page))):
-                group.start_soon(look)
-        if failed:
-            raise failed[0]
-        seen = [found[name] for name in page if name in found]
+        seen = await map_concurrently(self._look, page, POINTS_AT_ONCE)
         return BlobPage(
             [each for each in seen if isinstance(each, ListedBlob)], [each for each in seen if isinstance(each, Oddity)],
             rest[0] if rest else None,

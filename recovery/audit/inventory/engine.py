@@ -1,4 +1,4 @@
-"""Audits the blobs of an inventory report on Spark: an engine of `recovery.audit.run`.
+"""Audits the blobs of an inventory report on Spark: an engine of `recovery.audit.running.run`.
 
     executors   report, rows -> join -> candidates and counts, with their range          (join.py, lines.py)
     executors   the candidates of a range, in order -> candidates.judge -> RUN/findings/range-000017.parquet
@@ -31,18 +31,18 @@ from pyspark.sql import functions as f
 
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime, SystemRuntime
-from recovery.audit.arrow import line_batch
-from recovery.audit.cluster import explained, open_spark
+from recovery.audit.files.arrow import line_batch
+from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding import OTHERS, Summary, Tally
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.inventory import join
 from recovery.audit.inventory.candidates import CHUNK, Suspect, SuspectRow, judge
 from recovery.audit.inventory.lines import InventoryFiles, LineCount
 from recovery.audit.inventory.report import DELETED, InventoryReport, check_buckets, check_rows, open_export, open_report
-from recovery.audit.ledger import RunDirectory
 from recovery.audit.manifest import Inventory
 from recovery.audit.names import usecase_of
-from recovery.audit.work import Job, PartResult, carry_out, findings_in
+from recovery.audit.running.cluster import explained, open_spark
+from recovery.audit.running.work import Job, PartResult, carry_out, findings_in
 from recovery.display import count, moment
 from tiered.open import open_backends
 from tiered.settings import Settings

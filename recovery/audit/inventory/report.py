@@ -30,9 +30,9 @@ import pyarrow.parquet as pq
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime
-from recovery.audit.directory import DirectoryFiles
+from recovery.audit.files.directory import DirectoryFiles
 from recovery.audit.manifest import Inventory
-from recovery.audit.sweep import SKEW_MAX_NS
+from recovery.audit.sweeping.judge import SKEW_MAX_NS
 from recovery.display import count, moment, span
 from tiered.metadata import NS_PER_S
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from changelog.base.errors import CorruptRecordError
 from changelog.base.runtime import SystemRuntime
-from recovery.audit.directory import DirectoryFiles
+from recovery.audit.files.directory import DirectoryFiles
 from recovery.audit.inventory.report import DELETED, InventoryReport
 from tiered.bigtable.cells import EXPIRING, LEGACY_TOMBSTONE, MANUAL, METADATA, PAYLOAD, TARGET
 from tiered.gcs.owners import OWNERS

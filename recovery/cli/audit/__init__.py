@@ -5,6 +5,7 @@
     output.py      what plan and run print
     show.py        what show looks up and prints
     delete.py      delete and restore, and what they print
+    options.py     the options of plan and run, and what they ask for together
     engines.py     the options for engines
     ending.py      exit codes
 """

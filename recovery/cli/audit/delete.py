@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from recovery.audit.deleting.losses import Loss
     from recovery.audit.deleting.restoring import Rescued, Returned
     from recovery.audit.deleting.run import DeletionProgress, Look, Wish
-    from recovery.audit.work import Engine
+    from recovery.audit.running.work import Engine
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The directory of a run of the audit, a path or a URI.")]
 Class = Annotated[str, typer.Option("--class", help="The class of findings to delete: only orphan.")]
@@ -141,8 +141,8 @@ def _saying_what_a_repetition_does(begun: bool) -> Iterator[None]:
 @contextmanager
 def _opened(name: EngineName, parallel: int | None, master: str | None) -> Iterator[Engine | None]:
     if name is EngineName.SPARK:
-        from recovery.audit.cluster import open_spark
         from recovery.audit.deleting.work import delete_batch
+        from recovery.audit.running.cluster import open_spark
 
         with open_spark(cast(Any, delete_batch), master, parallel) as engine:
             yield engine
@@ -158,7 +158,7 @@ def _opened(name: EngineName, parallel: int | None, master: str | None) -> Itera
 
 def _show_look(found: Look, wish: Wish, as_json: bool) -> None:
     from recovery import display
-    from recovery.audit import run_verdict
+    from recovery.audit.reporting import run_verdict
 
     if as_json:
         write(_look_json(found, deleted=False))

@@ -10,18 +10,18 @@ from rich.console import Console
 from rich.table import Table
 
 from recovery import display
-from recovery.audit import run_verdict
 from recovery.audit.finding_classes import FINDINGS, LOSSES, MEANING, FindingClass
 from recovery.audit.manifest import Manifest
-from recovery.audit.plan import Plan
-from recovery.audit.work import AuditOptions, AuditProgress
+from recovery.audit.reporting import run_verdict
+from recovery.audit.running.plan import Plan
+from recovery.audit.running.work import AuditOptions, AuditProgress
 from recovery.cli.audit.console import console, showing
 from recovery.cli.output import dump, write
 from recovery.cli.shared import say
 from tiered.metadata import NS_PER_MS
 
 if TYPE_CHECKING:
-    from recovery.audit.feed import Added
+    from recovery.audit.reporting.feed import Added
 
 RATE_SHOWN_MIN = 100.0
 """Blobs a second. A lower rate is not shown: of few blobs it would only tell how fast Spark starts."""

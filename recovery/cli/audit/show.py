@@ -15,8 +15,8 @@ import anyio
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.finding_classes import MEANING, FindingClass
 from recovery.audit.manifest import Cutoff
-from recovery.audit.show import BLOBS_MAX, PAYLOAD_MAX, LookedBlob, LookedRow, NameReport, RunRecord, look_at, told_by, verdict
-from recovery.audit.verify import READ_BUDGET_S
+from recovery.audit.reporting.show import BLOBS_MAX, PAYLOAD_MAX, LookedBlob, LookedRow, NameReport, RunRecord, look_at, told_by, verdict
+from recovery.audit.sweeping.verify import READ_BUDGET_S
 from recovery.cli.output import dump, write
 from recovery.cli.shared import lifetime
 from recovery.display import count, escape_controls, moment, size, span
@@ -150,9 +150,9 @@ async def _look(settings: Settings, name: str, grace_s: float, verify: bool) -> 
 
 
 def _run_record(where: str, name: str, settings: Settings) -> RunRecord:
-    from recovery.audit.evidence import evidence
-    from recovery.audit.ledger import RunDirectory  # needs Arrow
-    from recovery.audit.plan import check_same, inputs_of
+    from recovery.audit.files.evidence import evidence
+    from recovery.audit.files.ledger import RunDirectory  # needs Arrow
+    from recovery.audit.running.plan import check_same, inputs_of
 
     directory = RunDirectory.open(where)
     proof = evidence(directory, SystemRuntime().wall_ns())

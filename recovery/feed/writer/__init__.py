@@ -6,8 +6,8 @@
     checkpoint.py   one note, changed by compare-and-swap: what is committed
     delivery.py     each sink at its own pace; positions.py: how far each of them is; owner.py: whose feed it is
     cleaning.py     what the store left to do: old blobs are deleted once their -1 is committed
-    note_fields.py  reads the notes of the feed strictly; source.py: the statistics of the feed
-    run.py          all of it as one process, and who of two writers works
+    source.py       the statistics of the feed
+    supervisor.py   all of it as one process, and who of two writers works
     overdue.py      the bound: recovery cleans up what waited too long for a feed
 
 Knows the store and the changelog; the rest of `recovery.feed` knows neither. docs/feed-writer.md explains the protocol.

@@ -83,20 +83,16 @@ def _text(key: bytes) -> str | None:
         return None
 
 
-def difference(
-    wanted: References, published: Mapping[str, str], objects: Iterable[str], time: int, limit: int | None = None
-) -> Sequence[Update]:
+def difference(wanted: References, published: Mapping[str, str], objects: Iterable[str], time: int) -> Sequence[Update]:
     """Returns the updates at `time` that turn what is published into what rows hold, for these objects, in order.
 
-    An object whose row is damaged keeps what is published of it. `limit`: of updates, about.
+    An object whose row is damaged keeps what is published of it.
     """
     updates: list[Update] = []
     for path in sorted(set(objects) - wanted.damaged.keys()):
         before, now = published.get(path), wanted.blobs.get(path)
         if before == now:
             continue
-        if limit is not None and len(updates) >= limit:
-            break
         if before is not None:
             updates.append(Update({"object": path, "blob": before}, time, -1))
         if now is not None:

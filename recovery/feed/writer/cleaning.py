@@ -14,8 +14,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-import anyio
-
 from changelog.base.errors import CorruptRecordError, TieredError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
@@ -23,6 +21,7 @@ from changelog.base.tasks import elsewhere_is_an_error
 from changelog.log import CLOCK
 from recovery.feed.writer.writer import Covered, FeedWriter
 from tiered.open import Backends
+from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.finishing import clean_up, settle_change, took_effect, waits_for_late_upload
 from tiered.protocol.retry import retry
 from tiered.settings import Settings
@@ -59,15 +58,7 @@ class Cleaning:
         """Cleans up after each covered hint whose time has come, some at once. Raises nothing."""
         now = self._runtime.monotonic()
         due = [(key, hint) for key, hint in self._writer.covered.items() if self._due_at.get(key, -math.inf) <= now]
-        free = anyio.CapacityLimiter(self._at_once)
-
-        async def work(key: str, hint: Covered) -> None:
-            async with free:
-                await self._clean(key, hint)
-
-        async with anyio.create_task_group() as tasks:
-            for key, hint in due:
-                tasks.start_soon(work, key, hint)
+        await map_concurrently(lambda hint: self._clean(*hint), due, self._at_once)
 
     async def _clean(self, key: str, hint: Covered) -> None:
         change = hint.entry.change

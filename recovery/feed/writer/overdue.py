@@ -36,6 +36,7 @@ from changelog.log import CLOCK, ChangeLog, KeyRange
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.rate import TokenBucket
 from tiered.open import Backends
+from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.feed_off import read_notices, remove_notices
 from tiered.protocol.finishing import garbage_of, remove_garbage, settle_change, waits_for_late_upload
 from tiered.settings import Settings
@@ -192,13 +193,9 @@ class _Overdue:
 
     async def _each(self, entries: Sequence[Kept], work: Callable[[Kept], Awaitable[None]]) -> None:
         """Works on all of them, some at once. What fails with one of them is logged."""
-        free = anyio.Semaphore(self._settings.recovery.concurrency_max)
-        async with anyio.create_task_group() as workers:
-            for entry in entries:
-                await free.acquire()
-                workers.start_soon(self._work_on, entry, work, free)
+        await map_concurrently(partial(self._work_on, work), entries, self._settings.recovery.concurrency_max)
 
-    async def _work_on(self, entry: Kept, work: Callable[[Kept], Awaitable[None]], free: anyio.Semaphore) -> None:
+    async def _work_on(self, work: Callable[[Kept], Awaitable[None]], entry: Kept) -> None:
         try:
             await self._bucket.take()
             within_s = self._settings.recovery.attempt_budget_s
@@ -206,8 +203,6 @@ class _Overdue:
                 await work(entry)
         except Exception as error:  # noqa: BLE001 - it is this entry's: the others must not end with it (I6)
             self._failed(entry, error)
-        finally:
-            free.release()
 
     async def _decide(self, decided: Covered, entry: Entry | Unreadable) -> None:
         """Settles the entry, and decides what of it is garbage. An upload that may still arrive is waited for."""

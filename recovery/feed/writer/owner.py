@@ -13,7 +13,7 @@ from changelog.base.runtime import Runtime
 from changelog.key_values import KeyValueStore
 from recovery.feed.sinks.sink import Owner
 from recovery.feed.writer.checkpoint import store_of
-from recovery.feed.writer.note_fields import NoteFields, canonical
+from tiered.protocol.note_fields import NoteFields, canonical
 from tiered.settings import Settings
 
 ID_NOTE = "feed-id"

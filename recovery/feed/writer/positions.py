@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from changelog.base.errors import UnavailableError, UnconfirmedError
 from changelog.key_values import KeyValueStore
 from recovery.feed.writer.checkpoint import FIX
-from recovery.feed.writer.note_fields import NoteFields, canonical
 from tiered.places import Place
+from tiered.protocol.note_fields import NoteFields, canonical
 from tiered.settings import Settings
 
 TRIES = 8

@@ -31,7 +31,7 @@ from recovery.feed.messages import Message, Update, Updates
 from recovery.feed.sinks.sink import Parcel, Suffix
 from recovery.feed.writer.changes import after
 from recovery.feed.writer.checkpoint import FIX, Checkpoint, Staged, staged_of
-from recovery.feed.writer.note_fields import NoteFields, canonical
+from tiered.protocol.note_fields import NoteFields, canonical
 
 PREFIX = "feed/"
 PREFIX_END = "feed0"
@@ -107,7 +107,7 @@ class StoredFeed:
         if not whole or hashlib.sha256(data).hexdigest() != staged.sha256:
             raise CorruptRecordError(
                 f"the staged file {self._prefix}{staged.object} has {len(data)} bytes, and not the {staged.bytes} that were"
-                " committed, or others: the feed cannot go on; begin a new generation with: tiered feed run --new-generation"
+                " committed, or others: the feed cannot go on; begin a new generation with 'tiered feed run --new-generation'"
             )
         return data
 

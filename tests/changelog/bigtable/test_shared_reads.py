@@ -10,6 +10,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from changelog.base.errors import CorruptRecordError, TieredError, UnavailableError
+from changelog.bigtable import shared_reads
 from changelog.bigtable.channel import NEWEST
 from changelog.bigtable.row_merge import CellRow
 from changelog.bigtable.shared_reads import PATIENCE_MIN_S, ROWS_MAX, SharedReads
@@ -118,7 +119,8 @@ async def test_what_is_asked_for_at_one_moment_goes_in_one_call(table: ReadTable
     assert callers.got == {"a": "a", "b": None, "c": "c", "c again": "c", "d": "d", "e": "e", "f": "f", "g": "g"}
 
 
-async def test_a_call_has_a_bounded_number_of_rows(table: ReadTable) -> None:
+async def test_a_call_has_a_bounded_number_of_rows(table: ReadTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_reads, "PATIENCE_MIN_S", 600.0)  # on a busy machine a call takes longer than usual
     reads, got = SharedReads(table, NEWEST), set[bytes]()  # type: ignore[arg-type]
     table.at_once = True
 

@@ -18,7 +18,7 @@ from emulators.demo.files import StoredFiles
 from emulators.demo.journal import OperationJournal
 from emulators.demo.published import generations, read_folder, read_output
 from recovery.feed.sinks.directory import DirectorySink
-from recovery.feed.writer.run import FeedRun
+from recovery.feed.writer.supervisor import FeedRun
 from tests.given.repository import ROOT
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage

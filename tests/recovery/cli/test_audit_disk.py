@@ -17,7 +17,7 @@ from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.deleting import journal as journals
 from recovery.audit.deleting.journal import DeletionJournal
-from recovery.audit.directory import DirectoryFiles
+from recovery.audit.files.directory import DirectoryFiles
 from recovery.cli.audit.console import showing
 from tests.given.command_line import Command, shell, unwritable
 from tests.given.deleted_store import OBJECTS, ORPHANS, blobs, embedded_with_orphans

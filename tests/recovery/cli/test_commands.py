@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import stat
@@ -219,6 +220,16 @@ def test_settings_are_shown_with_where_they_come_from(tiered: Command, tmp_path:
     assert shown["lease.expiry_s"] == {"value": 40.0, "from": "tiered.yaml"}
     assert shown["recovery.idle_s"] == {"value": 7.0, "from": "TIERED_RECOVERY__IDLE_S"}
     assert shown["inline_bytes_max"]["from"] == "default"
+
+
+def test_settings_for_tuning_are_shown_if_they_are_set_or_asked_for(tiered: Command) -> None:
+    tiered.environment["TIERED_RECOVERY__IDLE_S"] = "7"
+    shown = tiered("config", "show")
+    assert "daemon.http_port" in shown and "recovery.idle_s" in shown and "lease.expiry_s" not in shown
+    hidden = re.fullmatch(r"(\d+) settings for tuning have their defaults and are not shown; --all shows them\n", tiered.errors)
+    everything = tiered("config", "show", "--all")
+    assert "lease.expiry_s" in everything and tiered.errors == ""
+    assert hidden is not None and len(everything.splitlines()) - len(shown.splitlines()) == int(hidden[1])
 
 
 @pytest.mark.parametrize(("text", "says"), [

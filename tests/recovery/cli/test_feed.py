@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.progress import Progress as Bar
 
-from recovery.cli import feed
+from recovery.cli.feed import check, follow, inputs, view
 from recovery.feed import Message, Progress, Update, Updates
 from recovery.feed.avro import REFERENCES, schema
 from recovery.feed.files import FileFormat, write
@@ -116,7 +116,7 @@ def test_times_may_be_shown_as_dates(tiered: Command) -> None:
 
 
 def test_a_large_view_is_whole(tiered: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "TABLE_ROWS", 3)
+    monkeypatch.setattr(view, "TABLE_ROWS", 3)
     lines = "".join(f"update (r{number}, time0, +1)\n" for number in range(10)) + "progress (time0, 10)\n"
     shown = tiered("feed", "view", "-", stdin=lines.encode()).splitlines()
     assert len(shown) == 12 and shown[-1].startswith("10 records")
@@ -208,7 +208,7 @@ def test_without_memory_of_what_is_complete_a_late_contradiction_is_not_found_an
 
 
 def test_a_check_that_keeps_very_many_updates_says_so(tiered: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "KEPT_SAID_AT", 5)
+    monkeypatch.setattr(check, "KEPT_SAID_AT", 5)
     tiered("feed", "check", "feed.txt")
     assert tiered.errors == "tiered: all of 5 updates are kept in memory so far, to compare all messages; --bounded keeps fewer\n"
     tiered("feed", "check", "feed.txt", "--bounded")
@@ -326,7 +326,7 @@ def test_what_follow_prints_is_a_feed_in_order_and_once(tiered: Command, monkeyp
     printed = tiered("feed", "follow", "parts", "--until-idle", "0")
     assert [line for line in printed.splitlines(keepends=True) if line.startswith("update")] == [*lines[:3], *lines[4:6], *lines[7:9]]
     assert tiered("feed", "view", "-", stdin=printed.encode()) == tiered("feed", "view", "feed.txt")
-    monkeypatch.setattr(feed, "MESSAGE_UPDATES", 2)
+    monkeypatch.setattr(follow, "MESSAGE_UPDATES", 2)
     as_json = tiered("feed", "follow", "parts", "--for", "0", "--json")
     assert max(len(json.loads(line).get("array", ())) for line in as_json.splitlines()) == 2
     assert all(json.loads(line) for line in as_json.splitlines())
@@ -360,10 +360,10 @@ def test_follow_prints_what_comes_while_it_looks(tiered: Command, monkeypatch: p
             with (parts / "feed").open("a") as file:
                 file.write(next(waiting, ""))
 
-    monkeypatch.setattr(feed, "SystemRuntime", StoppedRuntime)
-    monkeypatch.setattr(feed, "BREATHE_EVERY", 2)
+    monkeypatch.setattr(follow, "SystemRuntime", StoppedRuntime)
+    monkeypatch.setattr(follow, "BREATHE_EVERY", 2)
     assert tiered("feed", "follow", "parts", "--until-idle", "5") == PUBLISHED
-    assert len(lines) * feed.LOOK_EVERY_S < slept < 10 and tiered.errors == ""
+    assert len(lines) * follow.LOOK_EVERY_S < slept < 10 and tiered.errors == ""
 
 
 def test_follow_ends_where_the_feed_ends_and_spells_out_what_steers_a_terminal(tiered: Command) -> None:
@@ -407,10 +407,10 @@ def test_progress_is_shown_on_a_terminal_only_and_of_long_inputs(tiered: Command
         (True, 0, [str(tmp_path / "absent")], False),
     ):  # fmt: skip
         told.clear()
-        monkeypatch.setattr(feed, "LONG_BYTES", long_bytes)
+        monkeypatch.setattr(inputs, "LONG_BYTES", long_bytes)
         terminal_or_not: Any = SimpleNamespace(isatty=lambda terminal=terminal: terminal, write=lambda text: None, flush=lambda: None)
         monkeypatch.setattr("sys.stderr", terminal_or_not)
-        with feed._showing(files) as on_read:
+        with inputs._showing(files) as on_read:
             assert (on_read is not None) is shown
             if on_read is not None:
                 on_read(os.stat(path).st_size)

@@ -101,6 +101,12 @@ async def test_a_damaged_history_is_replaced_and_harms_nothing(raw: bytes) -> No
     assert decode(await log.read_note(NOTE) or b"") == {now - 1: (1.0, 1.0, 1.0)}
 
 
+async def test_a_figure_that_no_float_holds_kept_the_history_from_being_written() -> None:
+    log, now = MemoryChangeLog(SetClock()), int(DAY // COARSE_S)
+    assert await log.swap_note(NOTE, None, f'{{"v":1,"points":[[{now - 2},1{"0" * 400},1,1]]}}'.encode())
+    assert await exchange(log, {now - 1: (1.0, 1.0, 1.0)}, DAY) == {now - 1: (1.0, 1.0, 1.0)}
+
+
 async def test_a_history_of_newer_software_stays() -> None:
     log = MemoryChangeLog(SetClock())
     assert await log.swap_note(NOTE, None, b'{"v":2}')

@@ -10,12 +10,12 @@ import pytest
 from changelog.base.errors import ConfigurationError
 from recovery.feed import Progress, Update, Updates
 from recovery.feed.files import FileFormat, write
-from recovery.sources import feed
+from recovery.sources import feed_files
 from recovery.sources.columns import FEED, batch_of
 
 
 def told(directory: Path, name: str, time: int = 0) -> list[dict[str, Any]]:
-    return [dict(zip(FEED, row, strict=True)) for page in feed.rows(str(directory), name, time) for row in page]
+    return [dict(zip(FEED, row, strict=True)) for page in feed_files.rows(str(directory), name, time) for row in page]
 
 
 def test_each_update_and_each_progress_message_is_a_row(tmp_path: Path) -> None:
@@ -42,21 +42,21 @@ def test_a_file_of_deltas_is_the_transaction_of_its_place(tmp_path: Path) -> Non
 
 
 def test_what_was_read_of_a_damaged_file_is_told_and_then_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "PAGE", 2)
+    monkeypatch.setattr(feed_files, "PAGE", 2)
     write(tmp_path / "a", [Progress((time,), (time + 1,), ()) for time in range(5)])
     (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes()[:-3])
     *good, broken = told(tmp_path, "a")
     assert [row["lower"] for row in good] == [0, 1, 2, 3] and broken["kind"] == "error" and broken["file"] == "a"
     assert broken["error"].startswith(f"{tmp_path}/a, line 5: ") and "(rule whole: " in broken["error"]
-    assert [len(page) for page in feed.rows(str(tmp_path), "a")] == [2, 2, 1]
+    assert [len(page) for page in feed_files.rows(str(tmp_path), "a")] == [2, 2, 1]
 
 
 def test_a_directory_that_is_no_feed_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "_draft").touch()
     with pytest.raises(ConfigurationError, match="has no files: give the directory of a feed"):
-        feed.names_of(str(tmp_path))
+        feed_files.names_of(str(tmp_path))
     with pytest.raises(ConfigurationError, match="there is no directory"):
-        feed.names_of(str(tmp_path / "none"))
+        feed_files.names_of(str(tmp_path / "none"))
     (tmp_path / "below").mkdir()
     with pytest.raises(ConfigurationError, match="below is a directory, and a feed is files only"):
-        feed.names_of(str(tmp_path))
+        feed_files.names_of(str(tmp_path))

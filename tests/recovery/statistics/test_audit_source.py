@@ -15,7 +15,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.noop import NoopChangeLog
 from emulators.world.runtime import SimulatedRuntime
 from emulators.world.services import SimulatedChangeLog
-from recovery.audit.work import Job, PartResult, carry_out
+from recovery.audit.running.work import Job, PartResult, carry_out
 from recovery.statistics.audit_source import AuditSource, Finished, estimate
 from recovery.statistics.persisted import Document, note_name, read_statistics
 from recovery.statistics.verdict import SourceState

@@ -35,7 +35,7 @@ from emulators.gcs.store import Bucket
 from tiered.errors import AtCapacityError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.format import encode_crc, extend_crc
-from tiered.gcs.http import ConnectionSlot, GcsHttp, GcsResponse
+from tiered.gcs.http import ConnectionSlot, GcsHttp, GcsRequest, GcsResponse
 from tiered.gcs.upload import PARTS_AHEAD, SINGLE_BYTES_MAX, GcsUpload, SessionUpload, SingleUpload
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.protocol.backends import ByteRange
@@ -903,8 +903,8 @@ async def test_a_copy_that_is_neither_done_nor_to_be_continued_is_not_begun_agai
     copy = await blobs.open_copy(NAME, head.generation, f"{NAME}-2", Metadata())
     calls: list[str] = []
 
-    async def call(method: str, url: str, doing: str, **_: Any) -> GcsResponse:
-        calls.append(url)
+    async def call(request: GcsRequest) -> GcsResponse:
+        calls.append(request.url)
         assert len(calls) < 3
         return GcsResponse(200, {}, b'{"done": false}')
 

@@ -18,9 +18,9 @@ from recovery.audit.deleting.run import Wish, delete_orphans, look
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff
-from recovery.audit.run import run_audit
-from recovery.audit.sweep import audit_range
-from recovery.audit.work import AuditOptions
+from recovery.audit.running.run import run_audit
+from recovery.audit.running.work import AuditOptions
+from recovery.audit.sweeping.sweep import audit_range
 from tests.given.audit_grounds import BEGINS_NS, OLD_NS, AuditGround, embedded_ground, emulated_ground
 from tests.given.audited_store import InThread
 from tests.given.deleted_store import OBJECTS, ORPHANS, blobs, plant_orphans

@@ -9,7 +9,7 @@ import pytest
 from changelog.base.errors import ConfigurationError, InvalidRequestError
 from recovery.audit.deleting.gates import NEVER, NUMBER_MAX, DeletionOptions, check_class, refusals
 from recovery.audit.deleting.quarantine import check_label
-from recovery.audit.evidence import Evidence
+from recovery.audit.files.evidence import Evidence
 from recovery.audit.finding import DAY_S
 from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Inventory

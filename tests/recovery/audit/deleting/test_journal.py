@@ -14,7 +14,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from recovery.audit.deleting.candidates import Candidate, Fate
 from recovery.audit.deleting.journal import BATCH, SCHEMA, Copy, DeletionJournal, DeletionPlan, JournalEntry
-from recovery.audit.directory import DirectoryFiles
+from recovery.audit.files.directory import DirectoryFiles
 
 RUN = "0190aaaa-0000-7000-8000-000000000001"
 ORDER = DeletionPlan(RUN, 0, 0, 0, None, 1)

@@ -17,7 +17,7 @@ from emulators.world.services import SimulatedBlobs
 from recovery.audit.deleting import restoring
 from recovery.audit.deleting.losses import End, Loss, Losses
 from recovery.audit.deleting.restored import RestoredFiles
-from recovery.audit.directory import DirectoryFiles
+from recovery.audit.files.directory import DirectoryFiles
 from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, SimulatedGround
 from tests.given.audited_store import audit, plant
 from tiered.gcs.blobs import GcsBlobs

@@ -14,9 +14,9 @@ from recovery.audit.deleting.losses import End
 from recovery.audit.deleting.quarantine import Return
 from recovery.audit.deleting.restoring import restore_deleted, restore_lost
 from recovery.audit.deleting.run import Wish, look
-from recovery.audit.local import LocalEngine
-from recovery.audit.run import run_audit
-from recovery.audit.work import AuditOptions
+from recovery.audit.running.local import LocalEngine
+from recovery.audit.running.run import run_audit
+from recovery.audit.running.work import AuditOptions
 from tests.given.deleted_store import ALL, OBJECTS, ORPHANS, blobs, plant_orphans, readable
 from tests.given.deletion_process import start
 from tests.given.emulated_services import emulated_services

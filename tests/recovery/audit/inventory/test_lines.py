@@ -15,7 +15,7 @@ from recovery.audit.inventory import lines, shards
 from recovery.audit.inventory.lines import ROW_BITS, InventoryCounts, InventoryFiles, LineCount
 from recovery.audit.inventory.report import open_export, open_report
 from recovery.audit.names import is_of, usecase_of
-from recovery.audit.plan import split
+from recovery.audit.running.plan import split
 from tests.given.inventory_report import line, write_export, write_report
 
 BOUNDS = split(["b", "foo-", "ü"])

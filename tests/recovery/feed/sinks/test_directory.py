@@ -13,7 +13,7 @@ import pytest
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from recovery.feed.sinks.directory import DirectorySink
-from recovery.sources.feed import names_of
+from recovery.sources.feed_files import names_of
 from tests.given.parcels import parcels
 
 pytestmark = pytest.mark.anyio

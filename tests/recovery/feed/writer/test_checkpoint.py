@@ -11,7 +11,7 @@ import pytest
 from changelog.base.errors import CorruptRecordError
 from changelog.key_values import NOTE_BYTES_MAX
 from recovery.feed.writer.checkpoint import BINDINGS_MAX, CURSOR_BYTES_MAX, NOTE, TEXT_BYTES_MAX, Checkpoint, Pass, Staged
-from recovery.feed.writer.note_fields import NUMBER_MAX
+from tiered.protocol.note_fields import NUMBER_MAX
 
 FULL = Checkpoint(
     timestamp=900, num_records=3, next=901, lower=901, epoch=2, seq=17, generation=500,

@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from changelog.base.errors import ConfigurationError, UnavailableError
 from emulators.world.runtime import SimulatedRuntime
-from recovery.feed.writer.run import FeedRun
+from recovery.feed.writer.supervisor import FeedRun
 from tests.given.fed_store import FedStore, fed_store
 
 pytestmark = pytest.mark.anyio

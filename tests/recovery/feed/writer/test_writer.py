@@ -7,7 +7,7 @@ import pytest
 
 from changelog.base.errors import UnavailableError
 from changelog.change import Change, ChangeId
-from recovery.feed.writer import run
+from recovery.feed.writer import supervisor
 from recovery.feed.writer.cleaning import Cleaning
 from recovery.feed.writer.writer import FencedError
 from tests.given.fed_store import FedStore, fed_store, object_id
@@ -125,7 +125,7 @@ async def test_once_ends_though_the_store_goes_on() -> None:
 
 
 async def test_once_ends_with_the_error_of_a_sink_that_stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "ONCE_PATIENCE_S", 0.1)
+    monkeypatch.setattr(supervisor, "ONCE_PATIENCE_S", 0.1)
     async with fed_store() as store:
         await store.put("a")
         store.sink.is_away = True

@@ -16,7 +16,7 @@ from recovery.feed.writer.checkpoint import NOTE
 from recovery.feed.writer.cleaning import Cleaning
 from recovery.feed.writer.delivery import Delivery
 from recovery.feed.writer.overdue import set_gap
-from recovery.feed.writer.run import FeedRun
+from recovery.feed.writer.supervisor import FeedRun
 from recovery.feed.writer.writer import TRANSACTION_AGE_MAX_S, FencedError
 from tests.given.fed_store import OWNER, FedStore, fed_store, object_id, view_of
 from tiered.open import Backends

@@ -1,0 +1,60 @@
+"""Reads of both tiers and of the log, each repeated while its service is not available.
+
+*Failure*: `UnavailableError` after `READ_BUDGET_S`; `ConfigurationError` if reads are forbidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from changelog.base.errors import CorruptRecordError, UnavailableError
+from changelog.base.runtime import Runtime
+from changelog.log import ChangeLog
+from recovery.audit.sweeping.verify import READ_BUDGET_S
+from tiered.protocol.backends import BlobHead, Tiers
+from tiered.protocol.concurrent import map_concurrently
+from tiered.protocol.retry import retry_read
+
+T = TypeVar("T")
+
+Head = BlobHead | CorruptRecordError | None
+"""What a point read finds: the blob, what is wrong with it, or no blob."""
+
+ROWS_PAGE = 15_000
+ENTRIES_PAGE = 1000
+POINT_READS = 200
+POINTS_AT_ONCE = 16
+
+
+class TierReads:
+    """The services, as one audit of a range reads them."""
+
+    def __init__(self, tiers: Tiers, log: ChangeLog, runtime: Runtime) -> None:
+        self.rows = tiers.high_volume
+        self.blobs = tiers.long_term
+        self.log = log
+        self.runtime = runtime
+
+    async def retry(self, read: Callable[[], Awaitable[T]], budget_s: float = READ_BUDGET_S) -> T:
+        return await retry_read(read, self.runtime, budget_s)
+
+    async def heads(self, names: Sequence[str], broken_budget_s: float | None = None) -> dict[str, Head]:
+        """Asks for each of these blobs.
+
+        `broken_budget_s`: they could not be read when they were listed; if one is not available for so many seconds,
+        it still cannot be read.
+        """
+
+        async def look(name: str) -> Head:
+            try:
+                return await self.retry(partial(self.blobs.head, name), broken_budget_s or READ_BUDGET_S)
+            except CorruptRecordError as error:
+                return error
+            except UnavailableError as error:
+                if broken_budget_s is None:
+                    raise
+                return CorruptRecordError(str(error))
+
+        return dict(zip(names, await map_concurrently(look, names, POINTS_AT_ONCE), strict=True))
