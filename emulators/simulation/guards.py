@@ -49,7 +49,7 @@ from tiered.protocol.reading import CopySource, Lifetime, Reader
 from tiered.protocol.retry import retry
 from tiered.protocol.scans import Removal
 from tiered.protocol.under_way import WriteInProgress
-from tiered.protocol.writing import Body, SwapResult, Writer, WriteResult
+from tiered.protocol.writing import SwapResult, Writer, WriteResult
 from tiered.storage import TieredStorage
 from tiered.stored import PutResult
 from tiered.testing.blobs import Blob, MemoryCopy, MemoryUpload
@@ -220,16 +220,19 @@ def _superseded_by_anybody(change: Change, live: bool, row: Row) -> bool:
     return took_effect(change, live, row) or (row.target is not None and row.target != change.old)
 
 
-async def _prepare_unrecorded(self: Writer, write: WriteInProgress, name: str, metadata: Metadata, body: Body, slot: Slot) -> int:
+async def _prepare_unrecorded(
+    self: Writer, write: WriteInProgress, name: str, metadata: Metadata, begin: Callable[[], Awaitable[Upload]],
+    send: Callable[[Upload], Awaitable[int]],
+) -> int:  # fmt: skip
     """Like the store's own, but finalises the upload at once: only the swap waits for the record."""
 
     async def open_upload() -> Upload:
-        write.upload = await self._tiers.long_term.open_upload(name, metadata, body.size)
-        return write.upload
+        write.upload = upload = await begin()
+        return upload
 
     old, upload = await run_both(lambda: self._present_target(write), open_upload)
     self._writes.record(write, Change(write.id, write.object_id.path, name, old, upload.session), self._record)
-    total = await tiered.protocol.writing._stream(body, write, upload, slot)
+    total = await send(upload)
     write.may_land_late = True
     await upload.finalise()
     write.may_land_late = False
@@ -484,7 +487,7 @@ GUARDS: dict[str, Guard] = {
     ),
     "finalise only after the record": Guard(
         "A blob is visible before the log knows of it, and stays when its writer dies.",
-        ((Writer, "_prepare_upload", _prepare_unrecorded),),
+        ((Writer, "_prepare_blob", _prepare_unrecorded),),
     ),
     "lease held before finalise": Guard(
         "A blob appears when recovery has cleaned up after its change, and nobody looks again.",
