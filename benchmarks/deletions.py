@@ -32,7 +32,9 @@ from tiered import Metadata
 from tiered.gcs.blobs import GcsBlobs
 from tiered.object_id import blob_name
 from tiered.open import open_backends
-from tiered.protocol.backends import DELETIONS_MAX, LongTermBackend, Removal, Tiers
+from tiered.protocol.backends import LongTermBackend, Tiers
+from tiered.protocol.capabilities import DELETIONS_MAX
+from tiered.protocol.scans import Removal
 
 RUNTIME = SystemRuntime()
 ROUNDS = 5

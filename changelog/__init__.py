@@ -1,6 +1,7 @@
 """The write-ahead log of changes, and what everything else rests on.
 
     log.py        begin here: what every changelog must do
+    key_values.py the small key-value store beside its entries
     change.py     a change, its id, and its entry in the log
     lease.py      who may go on with an entry, who may take it over (pure); heartbeat.py renews
     noop.py       the changelog that keeps nothing

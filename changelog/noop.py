@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from changelog.change import Change, ChangeId, Entry, Unreadable
+from changelog.key_values import ValuePage, check_note, check_values
 from changelog.lease import Renewal
-from changelog.log import EntryPage, KeyRange, ValuePage, check_note, check_values
+from changelog.log import EntryPage, KeyRange
 
 
 class NoopChangeLog:

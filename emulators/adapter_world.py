@@ -32,7 +32,9 @@ from recovery.loop import RecoveryLoop
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import NS_PER_S
 from tiered.object_id import revision_of
-from tiered.protocol.backends import BlobInfo, DeletesMany, LongTermBackend, Removal, Row, Tiers
+from tiered.protocol.backends import LongTermBackend, Row, Tiers
+from tiered.protocol.capabilities import BatchDeletion
+from tiered.protocol.scans import BlobInfo, Removal
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 
@@ -228,7 +230,7 @@ class _Watched:
         for name, _ in blobs:
             if not await self._is_settled(name):
                 self._unsettled.append(f"I2 settle first: the blob {name} was deleted, and no row had refused its revision")
-        return await cast(DeletesMany, self._blobs).delete_generations(blobs)
+        return await cast(BatchDeletion, self._blobs).delete_generations(blobs)
 
     async def _is_settled(self, blob: str) -> bool:
         """Returns whether the blob's revision was refused. If its name has none, its row must no longer name it."""

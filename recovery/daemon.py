@@ -28,7 +28,7 @@ from changelog.base.errors import TieredError
 from changelog.base.events import events, text_of
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
-from changelog.log import ChangeLog, Collects, LeftGarbageError
+from changelog.log import ChangeLog, GarbageCollection, LeftGarbageError
 from recovery.commands import TIERED, with_typed
 from recovery.dangling import forget_mended
 from recovery.entries import count_stuck, stuck_sentence
@@ -313,7 +313,7 @@ async def collect(backends: Backends, told: dict[str, str] | None = None) -> Col
     failures: list[TieredError] = []
     told = {} if told is None else told
     for name, part in (("blobs", backends.tiers.long_term), ("rows", backends.tiers.high_volume), ("log", backends.log)):
-        if not isinstance(part, Collects):
+        if not isinstance(part, GarbageCollection):
             continue
         try:
             page = COLLECT_PAGE

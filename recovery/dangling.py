@@ -6,8 +6,8 @@
     no answer, or a damaged row or blob                      not known, so it stays known as lost
 
 Whoever shows a status looks, and writes nothing. Recovery also takes out of the note what is not lost any more. Of what
-had no place in the note, nobody knows the names. A clean audit of the whole store ends that, if it began
-`AUDIT_LATER_MS` later: the clocks are those of two machines.
+had no place in the note, nobody knows the names. A clean audit of the whole store ends that, if it began, or its
+inventory report is, `AUDIT_LATER_MS` later: the clocks are those of two machines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import anyio
 from changelog.base.errors import TieredError, UnavailableError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
-from changelog.log import ChangeLog
+from changelog.key_values import KeyValueStore
 from recovery.last_audit import Audits, read_audits
 from recovery.redaction import redact_names
 from tiered.metadata import NS_PER_MS, is_expired
@@ -62,7 +62,7 @@ class LostReads:
         return bool(self.objects) or self.more
 
 
-async def look_at_lost_reads(tiers: Tiers, log: ChangeLog, runtime: Runtime, audits: Audits | None) -> LostReads:
+async def look_at_lost_reads(tiers: Tiers, log: KeyValueStore, runtime: Runtime, audits: Audits | None) -> LostReads:
     """Returns what readers found lost, after a look at each. It writes nothing.
 
     `audits`: None: they are not known. Raises as `read_dangling`.
@@ -80,7 +80,7 @@ def has_more(note: DanglingNote, audits: Audits | None) -> bool:
         return False
     later_ns = (note.unlisted_ms + AUDIT_LATER_MS) * NS_PER_MS
     runs = () if audits is None else audits.runs
-    return not any(run.complete and not run.scope and not run.is_loss and run.started_ns > later_ns for run in runs)
+    return not any(run.complete and not run.scope and not run.is_loss and run.seen_from_ns > later_ns for run in runs)
 
 
 async def look_at_all(tiers: Tiers, runtime: Runtime, listed: Sequence[Dangling]) -> list[tuple[SecondLook, str]]:
@@ -112,7 +112,7 @@ async def _is_shown(tiers: Tiers, runtime: Runtime, each: Dangling) -> bool:
     return isinstance(state, Tombstone) and state.target == each.blob and not is_expired(state.deadline_ns, runtime.wall_ns())
 
 
-async def forget_mended(tiers: Tiers, log: ChangeLog, runtime: Runtime) -> None:
+async def forget_mended(tiers: Tiers, log: KeyValueStore, runtime: Runtime) -> None:
     """Takes out of the note what is not lost any more. Whatever fails is logged, and the next call tries again."""
     try:
         await _forget_mended(tiers, log, runtime)
@@ -120,7 +120,7 @@ async def forget_mended(tiers: Tiers, log: ChangeLog, runtime: Runtime) -> None:
         events.warning("dangling_not_looked_at", error)
 
 
-async def _forget_mended(tiers: Tiers, log: ChangeLog, runtime: Runtime) -> None:
+async def _forget_mended(tiers: Tiers, log: KeyValueStore, runtime: Runtime) -> None:
     note = await read_dangling(log)
     if note == DanglingNote():
         return

@@ -29,7 +29,7 @@ from itertools import takewhile
 from typing import Any
 
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
-from changelog.log import NOTE_BYTES_MAX, ChangeLog
+from changelog.key_values import NOTE_BYTES_MAX, KeyValueStore
 from recovery.display import moment
 from tiered.protocol.note_fields import NoteFields
 
@@ -87,15 +87,16 @@ class LastAudit:
         """The time from which on it saw blobs: what is true of them was true then, or later."""
         return self.started_ns if self.reported_ns is None else min(self.started_ns, self.reported_ns)
 
-    def replaces(self, other: LastAudit) -> bool:
-        """Whether this run tells all that the other one told, of a later time.
+    def replaces(self, other: LastAudit, *, ends_now: bool = False) -> bool:
+        """Whether this run tells all that the other one told, of a later time. `ends_now`: as in `Audits.with_run`.
 
         It has looked at the same names at least, at the same payloads if one of them could not be read (a name's hash
         decides which a share has), and its evidence is complete if the other one's was, or if that one found lost data.
         Then it also began after the other one had ended: nobody knows when a run looks at which name. An inventory
         report shows the bucket of its own time, so that time counts as the beginning.
         """
-        if self.ended_ns < other.ended_ns or not other.scope.startswith(self.scope) or (other.complete and not self.complete):
+        is_later = self.ended_ns >= other.ended_ns or (ends_now and not other.is_loss)
+        if not is_later or not other.scope.startswith(self.scope) or (other.complete and not self.complete):
             return False
         if self.run == other.run:
             return True
@@ -181,11 +182,14 @@ class Audits:
         """Those that found lost data, and whose evidence is not complete."""
         return tuple(audit for audit in self.runs if not audit.complete and audit.is_loss)
 
-    def with_run(self, audit: LastAudit) -> Audits:
-        """Returns these with one more, without those that it replaces. If it is replaced itself, nothing changes."""
-        if any(other.run != audit.run and other.replaces(audit) for other in self.runs):
+    def with_run(self, audit: LastAudit, *, ends_now: bool = False) -> Audits:
+        """Returns these with one more, without those that it replaces. If it is replaced itself, nothing changes.
+
+        `ends_now`: it ended a moment ago, so none of these is later, whatever the clock said by which they ended.
+        """
+        if not ends_now and any(other.run != audit.run and other.replaces(audit) for other in self.runs):
             return self
-        kept = [other for other in self.runs if other.run != audit.run and not audit.replaces(other)]
+        kept = [other for other in self.runs if other.run != audit.run and not audit.replaces(other, ends_now=ends_now)]
         runs = sorted([*kept, audit], key=_ended_ns, reverse=True)
         while len(runs) > 1 and (len(runs) > RUNS_MAX or len(_encoded(runs)) > NOTE_BYTES_MAX):
             whole = Audits(tuple(runs)).whole
@@ -315,26 +319,26 @@ def _is_pair(value: object) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(type(each) is int and 0 <= each <= COUNT_MAX for each in value)
 
 
-async def read_audits(log: ChangeLog) -> Audits:
+async def read_audits(log: KeyValueStore) -> Audits:
     """Returns what the note says. Empty: no audit has ended since notes are kept.
 
-    Raises `CorruptRecordError` if it is damaged, or what `ChangeLog.read_note` raises.
+    Raises `CorruptRecordError` if it is damaged, or what `KeyValueStore.read_note` raises.
     """
     raw = await log.read_note(NOTE)
     return Audits() if raw is None else decode(raw)
 
 
-async def note_audit(log: ChangeLog, audit: LastAudit) -> None:
-    """Adds an audit to the note.
+async def note_audit(log: KeyValueStore, audit: LastAudit, *, ends_now: bool = False) -> None:
+    """Adds an audit to the note. `ends_now`: as in `Audits.with_run`.
 
     A damaged note may have told of a loss, so only a complete audit of the whole store replaces it; another one raises
-    `CorruptRecordError`. Raises what `ChangeLog.swap_note` raises. After `UnconfirmedError` it tries again, which is
-    safe.
+    `CorruptRecordError`. Raises what `KeyValueStore.swap_note` raises. After `UnconfirmedError` it tries again, which
+    is safe.
     """
     for left in reversed(range(TRIES)):
         stored = await log.read_note(NOTE)
         known = _known(stored, audit)
-        audits = known.with_run(audit)
+        audits = known.with_run(audit, ends_now=ends_now)
         if audits == known:
             return
         try:

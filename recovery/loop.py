@@ -33,11 +33,12 @@ from changelog.change import Entry, Unreadable
 from changelog.heartbeat import Heartbeat
 from changelog.lease import EntryState, Lease, entry_state
 from changelog.log import ChangeLog, EntryPage, KeyRange
-from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM, TIERS, Outages, asked, last_asked
+from recovery.outages import TIERS, AskedServices, Outages
 from recovery.rate import TokenBucket
 from recovery.statistics.recovery_source import RecoveryCounts
 from tiered.metadata import NS_PER_MS
 from tiered.protocol.backends import Tiers
+from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME
 from tiered.protocol.feed_off import FeedOffNotifier
 from tiered.protocol.finishing import Ending, finish
 from tiered.protocol.retry import retry
@@ -103,8 +104,8 @@ class RecoveryLoop:
         self.passes = 0
         self.passed_at: float | None = None
         self.outages = Outages(runtime, self.instance)
-        self._tiers = Tiers(asked(tiers.high_volume, HIGH_VOLUME), asked(tiers.long_term, LONG_TERM))
-        self._log = log = asked(log, CHANGELOG)
+        self._tiers = tiers
+        self._log = log
         self._runtime = runtime
         self._observer = observer
         self._settings = settings.recovery
@@ -157,7 +158,7 @@ class RecoveryLoop:
                     await self._count_instances()
                 await self._note_answers(report)
             except (UnavailableError, ConfigurationError) as error:
-                self.outages.suspect(last_asked(), error)
+                self.outages.suspect(CHANGELOG, error)  # a pass itself asks nothing else
                 self.outages.confirm()
                 if text_of(error) != told:  # an outage is one line, and not one a minute
                     events.warning("recovery_pass_failed", error, instance=self.instance)
@@ -385,7 +386,7 @@ class RecoveryLoop:
             with elsewhere_is_an_error("the work on it was cancelled elsewhere"):
                 await self._judge(entry, found, report, claiming)
         except Exception as error:  # noqa: BLE001 - it is this entry's: the others must not wait for it, nor end with it (I6)
-            if last_asked() == CHANGELOG and not self._claimed and isinstance(error, _NOT_ANSWERED):
+            if not self._claimed and isinstance(error, _NOT_ANSWERED):  # only the log is asked before an entry is claimed
                 self.outages.suspect(CHANGELOG, error)
             self._count(report, "failed")
             self._log_failure(entry, error)
@@ -430,9 +431,10 @@ class RecoveryLoop:
 
     async def _finish(self, lease: Lease, owner_was: str, report: RecoveryReport) -> None:
         grace_ms = round(self._settings.late_upload_grace_s * 1000)
+        asked = AskedServices(self._tiers, self._log)
         try:
             ending = await retry(
-                lambda: finish(self._tiers, self._log, self._heartbeat, lease, None, grace_ms, self._feed_off),
+                lambda: finish(asked.tiers, asked.log, self._heartbeat, lease, None, grace_ms, self._feed_off),
                 self._runtime, self._settings.attempt_budget_s, observer=self._observer,
             )
         except LeaseLostError as error:
@@ -440,10 +442,9 @@ class RecoveryLoop:
         except CorruptRecordError as error:
             await self._park(lease.entry, str(error), report)
         except _NOT_ANSWERED as error:
-            service = last_asked()
             alone = await self._others_are_cleaned_up()
             if not alone:
-                self.outages.suspect(service, error)
+                self.outages.suspect(asked.service_of(error), error)
             await self._fail(lease, error, report, alone=alone)
         except Exception as error:  # noqa: BLE001 - logged with its traceback, and counted
             await self._fail(lease, error, report, alone=True)

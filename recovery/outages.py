@@ -1,6 +1,6 @@
 """Which services do not answer recovery: says so once when one stops, and once when it answers again.
 
-    asked(...)     marks which service the present task asks, so that a failure can be told to its service
+    AskedServices  a clean-up's view of the services: which of them an error came from
     suspect        an entry could not be cleaned up; it may be this entry alone
     confirm        nothing was cleaned up since: the service is what fails       -> service_unreachable, once
     answered       it did its work again                                         -> service_healthy_again, once
@@ -11,41 +11,72 @@ because a permission was taken away, is out, too; only work that succeeds ends t
 
 from __future__ import annotations
 
-from contextvars import ContextVar
+import inspect
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
-from changelog.base.errors import ConfigurationError
+import anyio
+
+from changelog.base.errors import ConfigurationError, TieredError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
+from changelog.log import ChangeLog
+from tiered.protocol.backends import Tiers
+from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
 
-CHANGELOG, HIGH_VOLUME, LONG_TERM = "changelog", "high_volume", "long_term"
 TIERS = (HIGH_VOLUME, LONG_TERM)
 PATIENCE_S = 30.0
 """A suspicion that is older than this is confirmed, also in the middle of a pass."""
 
-_asked: ContextVar[str] = ContextVar("_asked", default=CHANGELOG)
 T = TypeVar("T")
 
 
-class _Asked:
-    def __init__(self, target: object, service: str) -> None:
+class AskedServices:
+    """The services, as one clean-up asks them: it tells which of them failed, whoever else asks them meanwhile."""
+
+    def __init__(self, tiers: Tiers, log: ChangeLog) -> None:
+        self.tiers = Tiers(self._asked(tiers.high_volume, HIGH_VOLUME), self._asked(tiers.long_term, LONG_TERM))
+        self.log = self._asked(log, CHANGELOG)
+        self._services: WeakKeyDictionary[TieredError, str] = WeakKeyDictionary()
+        self._given_up = CHANGELOG
+
+    def service_of(self, error: TieredError) -> str:
+        """The service that raised the error. If none did, nobody waits for an answer any more: the one that owes it."""
+        return self._services.get(error, self._given_up)
+
+    async def note(self, service: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        self._given_up = CHANGELOG
+        try:
+            return await call()
+        except TieredError as error:
+            self._services[error] = service
+            raise
+        except anyio.get_cancelled_exc_class():
+            self._given_up = service
+            raise
+
+    def _asked(self, target: T, service: str) -> T:
+        return cast(T, _AskedService(self, target, service))
+
+
+class _AskedService:
+    def __init__(self, asked: AskedServices, target: object, service: str) -> None:
+        self._asked = asked
         self._target = target
         self._service = service
 
     def __getattr__(self, name: str) -> Any:
-        _asked.set(self._service)
-        return getattr(self._target, name)
+        method = getattr(self._target, name)
+        if not inspect.iscoroutinefunction(method):
+            return method
 
+        async def call(*args: Any, **named: Any) -> Any:
+            return await self._asked.note(self._service, partial(method, *args, **named))
 
-def asked(target: T, service: str) -> T:
-    """Returns the service itself, but each use of it marks it as the one that the present task asks."""
-    return cast(T, _Asked(target, service))
-
-
-def last_asked() -> str:
-    """The service that the present task asked last."""
-    return _asked.get()
+        return call
 
 
 @dataclass(frozen=True, slots=True)

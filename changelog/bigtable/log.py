@@ -76,20 +76,9 @@ from changelog.bigtable.group_commit import GroupCommit
 from changelog.bigtable.row_merge import CellRow
 from changelog.bigtable.row_scan import ScannedCell
 from changelog.change import DONE, LOG_PREFIX, READABLE, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
+from changelog.key_values import REMOVED_AGE_MAX_MS, ValuePage, check_note, check_values, portions
 from changelog.lease import SET_BACK_MS, EntryState, Renewal, entry_state
-from changelog.log import (
-    CLOCK,
-    LOG_END,
-    PRESENCE_AGE_MAX_MS,
-    REMOVED_AGE_MAX_MS,
-    EntryPage,
-    KeyRange,
-    ValuePage,
-    check_note,
-    check_values,
-    portions,
-    shard_ranges,
-)
+from changelog.log import CLOCK, LOG_END, PRESENCE_AGE_MAX_MS, EntryPage, KeyRange, shard_ranges
 
 FAMILY = "fc"
 DAEMON_PREFIX = "~daemon/"
@@ -119,7 +108,7 @@ _DUE = (EntryState.CLAIMABLE, EntryState.EXHAUSTED, EntryState.UNREADABLE)
 
 
 class BigtableChangeLog:
-    """Implements `ChangeLog` and `Collects`.
+    """Implements `ChangeLog` and `GarbageCollection`.
 
     `runtime`: its wall clock dates what is parked, until the server's time is read back, and tells which presence rows
     are old.

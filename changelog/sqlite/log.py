@@ -27,19 +27,9 @@ from changelog.base.errors import LeaseLostError
 from changelog.base.events import Once, events
 from changelog.base.runtime import Runtime
 from changelog.change import READABLE, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_done, encode_stuck
+from changelog.key_values import REMOVED_AGE_MAX_MS, ValuePage, check_note, check_values, portions
 from changelog.lease import SET_BACK_MS, EntryState, Renewal, entry_state
-from changelog.log import (
-    CLOCK,
-    PRESENCE_AGE_MAX_MS,
-    REMOVED_AGE_MAX_MS,
-    EntryPage,
-    KeyRange,
-    ValuePage,
-    check_note,
-    check_values,
-    portions,
-    shard_ranges,
-)
+from changelog.log import CLOCK, PRESENCE_AGE_MAX_MS, EntryPage, KeyRange, shard_ranges
 from changelog.sqlite.database import Database
 
 __all__ = ["Database", "SqliteChangeLog"]
@@ -69,7 +59,7 @@ _DUE = (EntryState.CLAIMABLE, EntryState.EXHAUSTED, EntryState.UNREADABLE)
 
 
 class SqliteChangeLog:
-    """Implements `ChangeLog`. Also implements `Collects`: nothing else removes old presence rows and removed values."""
+    """Implements `ChangeLog`, and `GarbageCollection`: nothing else removes old presence rows and removed values."""
 
     durable = True
 

@@ -40,13 +40,14 @@ from tiered.errors import OutcomeUnknownError
 from tiered.metadata import Metadata, is_expired, touch_deadline
 from tiered.object_id import ObjectId
 from tiered.protocol.admission import Slot
-from tiered.protocol.backends import Inline, Only, Removal, Row, RowState, Still, Tiers, Tombstone, Upload, Vacant
+from tiered.protocol.backends import Inline, Only, Row, RowState, Still, Tiers, Tombstone, Upload, Vacant
 from tiered.protocol.concurrent import run_both
 from tiered.protocol.conditions import ANY_REVISION, Condition, IfRevision, checked_condition, revision_shown
 from tiered.protocol.feed_off import FeedOffNotifier
 from tiered.protocol.finishing import Ending, took_effect
 from tiered.protocol.reading import CopySource, Lifetime, Reader
 from tiered.protocol.retry import retry
+from tiered.protocol.scans import Removal
 from tiered.protocol.under_way import WriteInProgress
 from tiered.protocol.writing import Body, SwapResult, Writer, WriteResult
 from tiered.storage import TieredStorage

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from changelog.lease import EntryState
-from recovery.commands import TIERED, typed
+from recovery.commands import TIERED, typed, with_typed
 from recovery.display import ago, count, duration, escape_controls, rate, size_si
 from recovery.last_audit import LastAudit
 from recovery.statistics.columns import SourceRow
@@ -119,8 +119,9 @@ class _StatusLines:
         self.lines.append(StatusLine(""))
 
     def text(self, label: str, text: str) -> None:
-        """Adds a text beside its label. The lines after the first are indented."""
-        self.lines += [StatusLine(line) for line in self._wrapped(escape_controls(text), f"{label:<{LABEL}}", " " * LABEL)]
+        """Adds a text beside its label, with its commands as they are typed. The lines after the first are indented."""
+        shown = escape_controls(with_typed(text, self._tiered))
+        self.lines += [StatusLine(line) for line in self._wrapped(shown, f"{label:<{LABEL}}", " " * LABEL)]
 
     def more(self, text: str) -> None:
         self.text("", text)

@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
-from changelog.log import NOTE_BYTES_MAX, ChangeLog
+from changelog.key_values import NOTE_BYTES_MAX, KeyValueStore
 from tiered.protocol.note_fields import NoteFields
 
 NOTE = "history/recovery"
@@ -28,6 +28,8 @@ FIX = "the next daemon with a page replaces it"
 TRIES = 3
 DIGITS = 4
 """So many significant digits of a figure are kept."""
+FIGURE_MAX = 1e305
+"""A larger one is damage: a number of JSON may be too large to be shown."""
 
 FINE_MAX = 400
 """How many samples are kept as they are: half an hour and more, at one in 5 s."""
@@ -125,11 +127,11 @@ def _mean(values: Iterable[float | None]) -> float | None:
 # --- the note ----------------------------------------------------------------------------------------
 
 
-async def exchange(log: ChangeLog, own: Past, unix_s: float) -> Past:
+async def exchange(log: KeyValueStore, own: Past, unix_s: float) -> Past:
     """Adds points to the note, and returns all that it has of the last day. `unix_s`: the service's time.
 
     A damaged note is replaced. One of newer software stays, and is not read: `CorruptRecordError`. Raises what
-    `ChangeLog.read_note` and `swap_note` raise.
+    `KeyValueStore.read_note` and `swap_note` raise.
     """
     newest = int(unix_s // COARSE_S)
     for left in reversed(range(TRIES)):
@@ -172,5 +174,5 @@ def decode(raw: bytes) -> dict[int, Figures]:
 def _is_point(value: object) -> bool:
     return (
         isinstance(value, list) and len(value) == 4 and type(value[0]) is int and 0 <= value[0] < 2**40
-        and all(each is None or (type(each) in (int, float) and 0 <= each < math.inf) for each in value[1:])
+        and all(each is None or (type(each) in (int, float) and 0 <= each <= FIGURE_MAX) for each in value[1:])
     )  # fmt: skip

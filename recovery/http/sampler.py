@@ -24,9 +24,9 @@ from changelog.change import ChangeId
 from changelog.log import ChangeLog
 from recovery.http.history import COARSE_S, HistoryPoint, StatusHistory, exchange
 from recovery.http.own import RecentCalls
-from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM
 from recovery.status.known import SERVICES, Status
 from tiered.open import Backends
+from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
 
 EVERY_S = 5.0
 LOOK_BUDGET_S = 60.0

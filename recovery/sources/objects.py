@@ -24,9 +24,11 @@ from recovery.audit.sweeping.verify import READ_BUDGET_S
 from recovery.sources.columns import Row, us_of
 from tiered.metadata import NS_PER_S, Expiration, Metadata, TimeToIdle, TimeToLive, is_expired
 from tiered.object_id import ObjectId, revision_of
-from tiered.protocol.backends import BlobHead, CorruptRow, Inline, ListsHeads, ScannedRow, Tiers, Tombstone
+from tiered.protocol.backends import BlobHead, Inline, Tiers, Tombstone
+from tiered.protocol.capabilities import BatchHeads
 from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.retry import retry_read
+from tiered.protocol.scans import CorruptRow, ScannedRow
 from tiered.stored import Tier
 
 ROWS_PAGE = 5000
@@ -79,7 +81,7 @@ class _Reading:
     async def heads(self, names: Sequence[str]) -> Mapping[str, BlobHead]:
         """What calls for many blobs tell. They may leave out any of them."""
         blobs, found = self._tiers.long_term, dict[str, BlobHead]()
-        if not isinstance(blobs, ListsHeads):
+        if not isinstance(blobs, BatchHeads):
             return found
         for first in range(0, len(names), HEADS_PAGE):
             some = names[first : first + HEADS_PAGE]

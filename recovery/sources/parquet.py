@@ -174,6 +174,8 @@ def _place(to: str, settings: Settings, runtime: Runtime) -> tuple[DirectoryFile
     with asked.explained("be looked into"):
         if (target / MANIFEST).exists():
             raise ConfigurationError(f"{target} holds an export already: give another directory, or delete this one")
+        if target.is_symlink():  # nothing can be given its name in the end
+            raise ConfigurationError(f"{target} is a symbolic link: give the directory that it names, or one that is not there yet")
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise ConfigurationError(f"{target} is a file, or a directory that is not empty: give one that is not there yet")
     return DirectoryFiles.at(f"{target}{UNFINISHED}", runtime, WHAT), target

@@ -24,7 +24,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
 from typing import Any
 
 from changelog.base.errors import CorruptRecordError
-from changelog.log import NOTE_BYTES_MAX, ChangeLog
+from changelog.key_values import NOTE_BYTES_MAX, KeyValueStore
 from recovery.statistics.columns import COUNTERS, NULLABLE, Offsets, SourceRow, advance, total, with_offsets
 from recovery.statistics.verdict import Sample, SourceVerdict, verdict
 
@@ -310,20 +310,20 @@ def note_name(source: str) -> str:
     return f"statistics/{source}"
 
 
-async def read_statistics(log: ChangeLog, source: str) -> Document | None:
+async def read_statistics(log: KeyValueStore, source: str) -> Document | None:
     """Returns what is stored of a source. None: nobody has reported yet.
 
-    Raises as `ChangeLog.read_note`. `CorruptRecordError`: it is damaged, or newer software wrote it.
+    Raises as `KeyValueStore.read_note`. `CorruptRecordError`: it is damaged, or newer software wrote it.
     """
     raw = await log.read_note(note_name(source))
     return None if raw is None else decode(source, raw)
 
 
-async def change_statistics(log: ChangeLog, source: str, change: Callable[[Document], Document]) -> Document | None:
+async def change_statistics(log: KeyValueStore, source: str, change: Callable[[Document], Document]) -> Document | None:
     """Changes what is stored of a source. Returns the new document, or None if others were faster `TRIES` times.
 
-    `change` is pure, and may be called several times. Raises as `ChangeLog.swap_note`. `CorruptRecordError`: what is
-    stored is damaged, or newer software wrote it. It stays as it is.
+    `change` is pure, and may be called several times. Raises as `KeyValueStore.swap_note`. `CorruptRecordError`: what
+    is stored is damaged, or newer software wrote it. It stays as it is.
     """
     for _ in range(TRIES):
         raw = await log.read_note(note_name(source))

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from changelog.base.runtime import Runtime
+from changelog.key_values import KeyValueStore
 from changelog.log import ChangeLog
 from recovery.feed.writer.checkpoint import NOTE, NOTHING_YET, Checkpoint, store_of
 from recovery.feed.writer.positions import Position, read, sink_name
@@ -172,7 +173,7 @@ async def look_at_feed(ask: Ask, log: ChangeLog, settings: Settings, runtime: Ru
     return judged
 
 
-async def _read_note(log: ChangeLog) -> tuple[bytes | None]:
+async def _read_note(log: KeyValueStore) -> tuple[bytes | None]:
     return (await log.read_note(NOTE),)
 
 

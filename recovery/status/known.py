@@ -10,12 +10,12 @@ from enum import StrEnum
 from changelog.lease import EntryState
 from recovery.dangling import LostReads
 from recovery.last_audit import Audits, LastAudit
-from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM
 from recovery.redaction import redact_names
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.persisted import RECOVERY
 from recovery.statistics.verdict import SourceState, SourceVerdict
 from recovery.status.feed import FeedState, FeedStatus
+from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
 
 STUCK_LISTED_MAX = 100
 """So many stuck entries are described. All are counted."""

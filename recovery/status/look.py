@@ -28,7 +28,6 @@ from changelog.log import ChangeLog
 from recovery.dangling import LostReads, look_at_lost_reads
 from recovery.entries import PAGE
 from recovery.last_audit import Audits, read_audits
-from recovery.outages import CHANGELOG, HIGH_VOLUME, LONG_TERM
 from recovery.statistics.persisted import FEED, RECOVERY, SOURCES, Document, read_statistics
 from recovery.status.feed import Judged, SourceOfFeed, look_at_feed
 from recovery.status.known import (
@@ -49,6 +48,7 @@ from recovery.status.known import (
 )
 from tiered.metadata import NS_PER_MS, NS_PER_S
 from tiered.open import Backends
+from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
 from tiered.settings import Settings
 
 COUNT_MAX = 50_000

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from changelog.change import LOG_PREFIX, Change, ChangeId
+from changelog.key_values import ValuePage
 from changelog.lease import Renewal
-from changelog.log import LOG_END, ChangeLog, KeyRange, ValuePage
+from changelog.log import LOG_END, ChangeLog, KeyRange
 from changelog.noop import NoopChangeLog
 
 pytestmark = pytest.mark.anyio

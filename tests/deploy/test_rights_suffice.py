@@ -30,7 +30,8 @@ from tiered.embedded.rows import SqliteRows
 from tiered.gcs.blobs import GcsBlobs
 from tiered.object_id import blob_name
 from tiered.open import Backends
-from tiered.protocol.backends import Removal, Tiers
+from tiered.protocol.backends import Tiers
+from tiered.protocol.scans import Removal
 from tiered.settings import GcsSettings, LeaseSettings, RecoverySettings
 
 RIGHT_OF = {

@@ -22,7 +22,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import SERVER_TIME, BigtableTable, set_cell
 from changelog.bigtable.log import FAMILY, BigtableChangeLog
 from changelog.change import Change, ChangeId
-from changelog.log import ChangeLog, Collects
+from changelog.log import ChangeLog, GarbageCollection
 from changelog.sqlite.log import Database, SqliteChangeLog
 from emulators.gcs.server import GcsEmulator
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
@@ -104,7 +104,7 @@ class AuditGround:
 
     async def collect(self) -> None:
         """What removes expired blobs does so now."""
-        await cast(Collects, self.tiers.long_term).collect(1000)
+        await cast(GarbageCollection, self.tiers.long_term).collect(1000)
 
     async def oddities(self, expect: Expect) -> None:
         """What only this ground can hold."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from recovery.commands import typed, with_typed
+from recovery.feed.writer.checkpoint import FIX
+from recovery.feed.writer.writer import NEW_GENERATION
 
 STORE = "tiered -c 'my settings.yaml'"
 
@@ -21,6 +23,11 @@ STORE = "tiered -c 'my settings.yaml'"
 def test_only_commands_that_are_quoted_are_shown_as_typed(sentence: str, shown: str | None) -> None:
     assert with_typed(sentence, STORE) == (shown or sentence)
     assert with_typed(sentence, "tiered") == sentence, "no store was named"
+
+
+@pytest.mark.parametrize("sentence", [NEW_GENERATION, FIX])
+def test_the_feed_told_a_command_that_meant_no_store(sentence: str) -> None:
+    assert f"`{STORE} feed run --new-generation`" in with_typed(sentence, STORE)
 
 
 def test_a_command_begins_with_what_means_the_store() -> None:

@@ -11,12 +11,15 @@ import anyio
 import pytest
 from trio.testing import MockClock
 
+import recovery.loop
 from changelog.base.errors import ConfigurationError, UnavailableError, UnconfirmedError
 from changelog.change import Change, ChangeId, Entry
 from recovery.loop import RecoveryLoop
 from tests.given.tapped_store import LARGE, OBJECT, TappedWorld
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
+from tiered.protocol.backends import Tiers
+from tiered.protocol.concurrent import run_both
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -254,6 +257,37 @@ async def test_a_tier_that_hangs_is_named(world: TappedWorld, log: pytest.LogCap
         await world.runtime.sleep(300)
     out, back = events(log, "service_unreachable", "service_healthy_again")
     assert (out["service"], out["why"], back["service"]) == ("long_term", "no answer within 60 s", "long_term")
+
+
+@pytest.mark.parametrize(("fails_at", "other"), [("long_term", "high_volume"), ("high_volume", "long_term")])
+@pytest.mark.parametrize("hangs", [False, True])
+@pytest.mark.parametrize("first", ["fails", "answers"])
+async def test_a_tier_that_fails_is_blamed_and_not_the_one_that_was_asked_last(
+    world: TappedWorld, monkeypatch: pytest.MonkeyPatch, fails_at: str, other: str, hangs: bool, first: str
+) -> None:
+    """Two clean-ups at once, each of which asks both tiers at once: one fails slowly, the other one answers at once."""
+    async def finish_at_once(tiers: Tiers, *_: Any) -> Any:
+        async def fail() -> None:
+            await (tiers.long_term.delete("blob") if fails_at == "long_term" else tiers.high_volume.read("row"))
+
+        async def answer() -> None:
+            await world.runtime.sleep(1)
+            await (tiers.long_term.head("blob") if other == "long_term" else tiers.high_volume.scan("", b"", 1))
+
+        await (run_both(fail, answer) if first == "fails" else run_both(answer, fail))
+
+    async def slow(real: Any, *args: Any, **named: Any) -> Any:
+        await world.runtime.sleep(1e6 if hangs else 2)
+        raise UnavailableError("down")
+
+    for _ in range(2):
+        await plant(world)
+    await stale(world)
+    world.blobs.hooks["delete"] = world.rows.hooks["read"] = slow
+    monkeypatch.setattr(recovery.loop, "finish", finish_at_once)
+    async with running(world) as loop:
+        await world.runtime.sleep(300)
+        assert set(loop.outages.present) == {fails_at}
 
 
 async def test_a_return_is_noticed_without_anything_left_to_clean_up(world: TappedWorld, log: pytest.LogCaptureFixture) -> None:

@@ -14,8 +14,9 @@ import pytest
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError
 from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
 from tiered import Folder, ListEntry, Metadata, ObjectId, ObjectPrefix, Tier, TieredStorage, TimeToIdle, TimeToLive
-from tiered.protocol.backends import CorruptRow, Inline, RowPage, ScannedRow
+from tiered.protocol.backends import Inline
 from tiered.protocol.listing import HEADS_LISTED_MIN, ListRequest
+from tiered.protocol.scans import CorruptRow, RowPage, ScannedRow
 
 pytestmark = pytest.mark.anyio
 

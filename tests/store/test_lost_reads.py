@@ -334,6 +334,8 @@ LATER = AUDIT_LATER_MS + 1
 @pytest.mark.parametrize(("run", "more"), [
     (audit(LATER + 5), False),
     (audit(AUDIT_LATER_MS), True),
+    (audit(LATER + 5, reported_ns=(LATER + 1) * NS_PER_MS), False),
+    (audit(LATER + 5, reported_ns=1), True),
     (audit(LATER + 5, complete=False), True),
     (audit(LATER + 5, scope="media/"), True),
     (audit(LATER + 5, findings={"dangling": (1, 0)}), True),

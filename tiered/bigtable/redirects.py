@@ -43,8 +43,9 @@ from tiered.bigtable.cells import (
     TARGET,
     TARGETS,
 )
-from tiered.protocol.backends import CorruptRow, Redirect, RedirectColumns, RedirectPage
+from tiered.protocol.capabilities import RedirectColumns
 from tiered.protocol.row_keys import corrupt_row, is_text, printable, split_points
+from tiered.protocol.scans import CorruptRow, Redirect, RedirectPage
 
 PAGE_MAX = 20_000
 KEYS_BYTES_MAX = 400_000

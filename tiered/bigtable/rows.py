@@ -98,21 +98,10 @@ from tiered.metadata import (
     whole_ms,
 )
 from tiered.object_id import blob_name
-from tiered.protocol.backends import (
-    CorruptRow,
-    Inline,
-    Only,
-    RedirectColumns,
-    RedirectPage,
-    Row,
-    RowPage,
-    RowState,
-    ScannedRow,
-    Still,
-    Tombstone,
-    Vacant,
-)
+from tiered.protocol.backends import Inline, Only, Row, RowState, Still, Tombstone, Vacant
+from tiered.protocol.capabilities import RedirectColumns
 from tiered.protocol.row_keys import corrupt_row, is_text
+from tiered.protocol.scans import CorruptRow, RedirectPage, RowPage, ScannedRow
 
 _WON, _REFUSED, _RESERVED = "w:", "r:", b"x"
 _TOMBSTONES = [*TARGETS, *LEGACY_TOMBSTONES]

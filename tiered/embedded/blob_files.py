@@ -40,7 +40,8 @@ from tiered.embedded.file import (
     is_component,
 )
 from tiered.metadata import Metadata
-from tiered.protocol.backends import BlobHead, ByteRange, NotCopied, Removal
+from tiered.protocol.backends import BlobHead, ByteRange
+from tiered.protocol.scans import NotCopied, Removal
 
 _TO_LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _PRIVATE = 0o700

@@ -35,8 +35,9 @@ from changelog.change import ChangeId
 from tiered.embedded.blob_files import is_of_this_process, lock, open_blob, read_footer_at
 from tiered.embedded.file import DIRECTORY_SUFFIX, components_of, decode_name, encode_name, is_component
 from tiered.metadata import NS_PER_S
-from tiered.protocol.backends import AbandonedUpload, BlobInfo, BlobPage, ListedBlob, Oddity, UploadPage
+from tiered.protocol.capabilities import AbandonedUpload, UploadPage
 from tiered.protocol.row_keys import printable
+from tiered.protocol.scans import BlobInfo, BlobPage, ListedBlob, Oddity
 
 _ENTRIES_MIN = 100
 NAMES_HELD = 250_000
@@ -69,7 +70,7 @@ class Listings:
         self._shared: _Shared | None = None
 
     def share_names(self, label: str) -> None:
-        """As in `SharesNames`."""
+        """As in `SharedListing`."""
         self._shared = _shared(self._root, label)
 
     def page(self, start: str, end: str | None, limit: int, now_ns: int = 0) -> BlobPage:
@@ -112,7 +113,7 @@ class Listings:
         return _walk(self._root, "", low, high, NAMES_HELD, self._shared)
 
     def cuts(self, start: str, end: str | None, count: int) -> list[str]:
-        """As in `CutsNames`. It reads the directory of the root once, and opens no file.
+        """As in `NamePartitioning`. It reads the directory of the root once, and opens no file.
 
         Long names share the beginning that is the name of their directory. They are counted as one.
         """

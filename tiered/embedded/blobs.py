@@ -58,17 +58,9 @@ from tiered.embedded.blob_listing import Listings, generations, list_abandoned
 from tiered.embedded.file import NS_PER_US, microseconds, path_of
 from tiered.embedded.garbage import FOREIGN, CollectionFault, Round
 from tiered.metadata import NS_PER_S, Metadata, is_expired
-from tiered.protocol.backends import (
-    BlobHead,
-    BlobInfo,
-    BlobPage,
-    ByteRange,
-    DamagedError,
-    HighVolumeBackend,
-    NotCopied,
-    Removal,
-    UploadPage,
-)
+from tiered.protocol.backends import BlobHead, ByteRange, DamagedError, HighVolumeBackend
+from tiered.protocol.capabilities import UploadPage
+from tiered.protocol.scans import BlobInfo, BlobPage, NotCopied, Removal
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -119,8 +111,9 @@ _NOT_NOW = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
 
 class FileBlobs:
-    """`LongTermBackend`, `Collects`, `ShowsUploads`, `CutsNames`, `TellsGenerations` and `SharesNames` in a
-    directory.
+    """`LongTermBackend` in a directory, with five capabilities.
+
+    `GarbageCollection`, `UploadListing`, `NamePartitioning`, `GenerationLookup` and `SharedListing`.
 
     Open it with `await FileBlobs.open_directory(root, runtime)`. `odd_files`: how many files the last whole collection
     met that are not ours, are damaged or could not be removed; None: none has ended."""
@@ -439,7 +432,7 @@ class FileUpload:
 
 
 class FileCopy:
-    """`Upload` whose bytes come from another blob. They are copied: a link would share the deadline, too."""
+    """`PendingBlob` whose bytes come from another blob. They are copied: a link would share the deadline, too."""
 
     def __init__(self, blobs: FileBlobs, source: str, generation: int, upload: FileUpload) -> None:
         self.session = upload.session
@@ -447,9 +440,6 @@ class FileCopy:
         self._source = source
         self._generation = generation
         self._upload = upload
-
-    async def write(self, chunk: bytes | memoryview) -> None:
-        raise InvalidRequestError("a copy takes its bytes from another blob")
 
     async def finalise(self) -> None:
         reader = await self._blobs.open(self._source)

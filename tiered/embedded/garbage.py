@@ -22,8 +22,8 @@ from tiered.embedded.blob_files import BEGINNING, is_of_this_process, read_foote
 from tiered.embedded.blob_listing import look_at
 from tiered.embedded.file import DIRECTORY_SUFFIX, is_component
 from tiered.metadata import is_expired
-from tiered.protocol.backends import QUARANTINE, Oddity
 from tiered.protocol.row_keys import printable
+from tiered.protocol.scans import QUARANTINE, Oddity
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,21 +35,9 @@ from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from changelog.sqlite.database import Database
 from tiered.metadata import NS_PER_MS, Expiration, Metadata, decode_metadata, decode_policy, encode_metadata, encode_policy
-from tiered.protocol.backends import (
-    MARK_AGE_MAX_S,
-    CorruptRow,
-    Inline,
-    Only,
-    Redirect,
-    RedirectPage,
-    Row,
-    RowPage,
-    RowState,
-    ScannedRow,
-    Tombstone,
-    Vacant,
-)
+from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Only, Row, RowState, Tombstone, Vacant
 from tiered.protocol.row_keys import corrupt_row, is_text, printable, split_points
+from tiered.protocol.scans import CorruptRow, Redirect, RedirectPage, RowPage, ScannedRow
 from tiered.text import quoted
 
 KEYS_MAX = 500
@@ -91,7 +79,7 @@ _KINDS = (str, str, str, bytes, bytes, int)
 class SqliteRows:
     """Implements `HighVolumeBackend`.
 
-    Also implements `Collects`, because SQLite itself does not remove what has expired.
+    Also implements `GarbageCollection`, because SQLite itself does not remove what has expired.
     """
 
     def __init__(self, database: Database, runtime: Runtime) -> None:

@@ -77,20 +77,10 @@ from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsRequest, GcsResponse,
 from tiered.gcs.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
 from tiered.gcs.upload import GcsUpload, cancel_session, check_stored, open_upload
 from tiered.metadata import NS_PER_S, Metadata, is_expired
-from tiered.protocol.backends import (
-    BlobHead,
-    BlobInfo,
-    BlobPage,
-    ByteRange,
-    DamagedError,
-    DeletedGeneration,
-    KeptPage,
-    NotCopied,
-    Oddity,
-    Removal,
-    Retention,
-)
+from tiered.protocol.backends import BlobHead, ByteRange, DamagedError
+from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Retention
 from tiered.protocol.concurrent import run_both
+from tiered.protocol.scans import BlobInfo, BlobPage, NotCopied, Oddity, Removal
 
 CONNECTIONS_MAX = 256
 ANSWER_TIMEOUT_S = 10.0
@@ -106,7 +96,7 @@ _JSON = {"Content-Type": "application/json; charset=UTF-8"}
 
 
 class GcsBlobs:
-    """Implements `LongTermBackend`, `RestoresDeleted`, `DeletesMany`, `KeepsDeleted` and `ListsHeads`, on asyncio only.
+    """`LongTermBackend`, `BlobRestoration`, `BatchDeletion`, `RetentionUsage` and `BatchHeads`, on asyncio only.
 
     Open it with `async with GcsBlobs.connect(…)`.
     """
@@ -587,7 +577,7 @@ def _header(start: int, stop: int | None) -> str:
 
 
 class GcsCopy:
-    """`Upload` whose bytes the service copies: `rewrite`, in one request or several, of which the last one creates.
+    """`PendingBlob` whose bytes the service copies: `rewrite`, in one request or several; the last one creates.
 
     The service copies within a bucket in one request. If it needs more, they are sent for `COPY_S` seconds at most. So
     the last one leaves soon after the lease was looked at, as with any upload that has no session.
@@ -602,9 +592,6 @@ class GcsCopy:
         self._generation = generation
         self._name = name
         self._metadata = metadata
-
-    async def write(self, chunk: bytes | memoryview) -> None:
-        raise InvalidRequestError("a copy takes its bytes from another blob")
 
     async def finalise(self) -> None:
         doing = f"copying blob {self._source!r} to {self._name!r}"

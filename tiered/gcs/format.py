@@ -43,7 +43,8 @@ from tiered.metadata import (
     TimeToLive,
     as_stored,
 )
-from tiered.protocol.backends import BlobInfo, DeletedGeneration, ListedBlob, Oddity
+from tiered.protocol.capabilities import DeletedGeneration
+from tiered.protocol.scans import BlobInfo, ListedBlob, Oddity
 
 LISTING = "storage#objects"
 """The kind of every listing. What has another one does not come from the service."""

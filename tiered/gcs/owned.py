@@ -24,25 +24,16 @@ from tiered.gcs.format import renamed
 from tiered.gcs.owners import AFTER_OWNERS, OWNERS, conflict, own_marker, ownerless
 from tiered.gcs.upload import GcsUpload
 from tiered.metadata import Metadata
-from tiered.protocol.backends import (
-    BlobHead,
-    BlobInfo,
-    BlobPage,
-    ByteRange,
-    DeletedGeneration,
-    KeptPage,
-    NotCopied,
-    Oddity,
-    Removal,
-    Retention,
-)
+from tiered.protocol.backends import BlobHead, ByteRange
+from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Retention
+from tiered.protocol.scans import BlobInfo, BlobPage, NotCopied, Oddity, Removal
 
 NAME_BYTES_MAX = 1024
 """How long a name may be in GCS, in bytes of UTF-8."""
 
 
 class OwnedBlobs:
-    """Implements all that `GcsBlobs` implements, and `HasOwner`. `prefix`: empty, or ends with a slash.
+    """Implements all that `GcsBlobs` implements, and `Ownership`. `prefix`: empty, or ends with a slash.
 
     `owner`: the full resource name of the table whose rows name the blobs.
     """

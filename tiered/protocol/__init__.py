@@ -1,6 +1,8 @@
 """The protocol: how two tiers that share no transaction lose nothing. docs/architecture.md tells it in words.
 
-    backends.py     what the two tiers must do; begin here to add a backend
+    backends.py     what a put and a get need of the two tiers; begin here to add a backend
+    scans.py        what listings and audits need of them besides
+    capabilities.py what only some backends can do
     writing.py      the life of a write, step by step; begin here to follow a put
     conditions.py   what must be there for a write to take effect
     under_way.py    the tasks in which writes run, the answer to the caller, the drain

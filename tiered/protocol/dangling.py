@@ -25,7 +25,8 @@ import anyio
 from changelog.base.errors import CorruptRecordError, TieredError, UnavailableError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
-from changelog.log import NOTE_BYTES_MAX, ChangeLog
+from changelog.key_values import NOTE_BYTES_MAX, KeyValueStore
+from changelog.log import ChangeLog
 from tiered.metadata import NS_PER_MS
 from tiered.protocol.note_fields import NoteFields
 
@@ -113,8 +114,8 @@ def _name(fields: NoteFields, field: str) -> str:
     return found
 
 
-async def read_dangling(log: ChangeLog) -> DanglingNote:
-    """Returns what the note says. Raises `CorruptRecordError` if it is damaged, or as `ChangeLog.read_note`."""
+async def read_dangling(log: KeyValueStore) -> DanglingNote:
+    """Returns what the note says. Raises `CorruptRecordError` if it is damaged, or as `KeyValueStore.read_note`."""
     raw = await log.read_note(NOTE)
     return DanglingNote() if raw is None else decode(raw)
 

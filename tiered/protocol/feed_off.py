@@ -25,7 +25,8 @@ import anyio
 from changelog.base.errors import TieredError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
-from changelog.log import CLOCK, VERSION_MAX, ChangeLog
+from changelog.key_values import VERSION_MAX, KeyValueStore
+from changelog.log import CLOCK, ChangeLog
 
 FEED_NOTE = "feed"
 """The note of the changelog that is there once a feed was begun."""
@@ -79,7 +80,10 @@ class FeedOffNotifier:
         self._telling = anyio.Lock()
 
     async def tell(self) -> None:
-        """Returns once the log says that this process works with the feed off. Raises as `ChangeLog.write_values`."""
+        """Returns once the log says that this process works with the feed off.
+
+        Raises as `KeyValueStore.write_values`.
+        """
         if not self._log.durable or self._is_told():
             return
         async with self._telling:
@@ -119,8 +123,8 @@ class FeedOffNotifier:
         return self._runtime.boot_time() - self._told_s < TELL_EVERY_S
 
 
-async def read_notices(log: ChangeLog) -> Sequence[FeedOffNotice]:
-    """All notices that are there. Raises as `ChangeLog.scan_values`."""
+async def read_notices(log: KeyValueStore) -> Sequence[FeedOffNotice]:
+    """All notices that are there. Raises as `KeyValueStore.scan_values`."""
     found: list[FeedOffNotice] = []
     start: str | None = PREFIX
     while start is not None:
@@ -130,7 +134,7 @@ async def read_notices(log: ChangeLog) -> Sequence[FeedOffNotice]:
     return found
 
 
-async def remove_notices(log: ChangeLog, notices: Sequence[FeedOffNotice]) -> None:
+async def remove_notices(log: KeyValueStore, notices: Sequence[FeedOffNotice]) -> None:
     """Removes notices that are over, unless their processes have told anew. Only after the feed has got a gap for them.
     """
     if damaged := [f"{PREFIX}{notice.process}" for notice in notices if not notice.version]:

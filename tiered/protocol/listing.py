@@ -31,11 +31,13 @@ from tiered.errors import DanglingTombstoneError
 from tiered.metadata import is_expired
 from tiered.object_id import ROW_KEY_BYTES_MAX, ObjectId, ObjectPrefix, revision_of
 from tiered.protocol.admission import Slot
-from tiered.protocol.backends import BlobHead, ListsHeads, RowPage, ScannedRow, Tiers, Tombstone
+from tiered.protocol.backends import BlobHead, Tiers, Tombstone
 from tiered.protocol.breaker import Breakers
+from tiered.protocol.capabilities import BatchHeads
 from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.reading import Reader, head_of_blob
 from tiered.protocol.retry import retry_read
+from tiered.protocol.scans import RowPage, ScannedRow
 from tiered.settings import Settings
 from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Tier
 from tiered.text import plain, quoted
@@ -242,7 +244,7 @@ class Lister:
     async def _listed_blobs(self, names: list[str]) -> Mapping[str, BlobHead]:
         """What one call tells of these blobs, if the service has such a call. It may leave out any of them."""
         blobs = self._tiers.long_term
-        if len(names) < HEADS_LISTED_MIN or not isinstance(blobs, ListsHeads):
+        if len(names) < HEADS_LISTED_MIN or not isinstance(blobs, BatchHeads):
             return {}
         try:
             heads = partial(self._services.blobs.call, partial(blobs.heads, names))

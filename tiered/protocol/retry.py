@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import anyio
 
@@ -17,9 +17,6 @@ from changelog.base.errors import ClockBehindError, LeaseLostError, TieredError,
 from changelog.base.observe import SILENT, Event, Observer
 from changelog.base.runtime import Runtime
 from tiered.errors import ServiceAwayError
-
-if TYPE_CHECKING:
-    from tenacity import RetryCallState
 
 T = TypeVar("T")
 WAIT_FIRST_S = 0.05
@@ -47,78 +44,71 @@ async def retry(
     budget, the first call needs no scope, which would take a third of what the store adds to a small write.
     """
     ends_at = runtime.monotonic() + budget_s
-    failed: list[TieredError] = []
-    said: list[str] = []
+    failures: _Failures | None = None
     with _NO_SCOPE if call_s_max < budget_s else anyio.move_on_after(budget_s):
         try:
             return await call()
         except repeat as error:
             if isinstance(error, _NEVER_REPEATED):
                 raise
-            failed.append(error)
-            said.append(str(error))
+            failures = _Failures(error)
         with anyio.move_on_after(ends_at - runtime.monotonic()):
-            return await _retry_after(failed, said, call, runtime, ends_at, repeat, observer)
-    before = f"; before that: {said[0]}" if said else ""
+            return await _retry_after(failures, call, runtime, ends_at, repeat, observer)
+    before = f"; before that: {failures.text}" if failures else ""
     raise UnconfirmedError(f"no answer within {budget_s:g} s{before}")
 
 
-async def _retry_after(
-    failed: list[TieredError], said: list[str], call: Callable[[], Awaitable[T]], runtime: Runtime, ends_at: float, repeat: Repeat,
-    observer: Observer,
-) -> T:
-    """What `retry` does after the first call. `failed`: the error of that call, which is taken out of the list.
+class _Failures:
+    """What is kept of the calls that failed: the kind and the text of the latest error, and the latest unconfirmed one.
 
-    `said`: holds the words of the latest error; not the error, which would hold this frame.
+    Other errors are not kept: an error holds the frames that it went through.
     """
-    from tenacity import AsyncRetrying, retry_if_exception  # noqa: PLC0415 - most processes never need it
 
-    refused = False
-    latest = type(failed[0]).__name__
-    first = failed.pop()
-    unconfirmed = first if isinstance(first, UnconfirmedError) else None
-    del first
+    unconfirmed: UnconfirmedError | None = None
 
-    async def attempt() -> T:
-        nonlocal unconfirmed, refused
-        try:
-            return await call()
-        except UnconfirmedError as error:
-            unconfirmed = error
-            raise
-        except ServiceAwayError:
-            refused = True
-            if unconfirmed is not None:
-                raise unconfirmed from None
-            raise
+    def __init__(self, first: TieredError) -> None:
+        self.add(first)
+
+    def add(self, error: TieredError) -> None:
+        self.kind, self.text = type(error).__name__, str(error)
+        if isinstance(error, UnconfirmedError):
+            self.unconfirmed = error
+
+
+async def _retry_after(
+    failures: _Failures, call: Callable[[], Awaitable[T]], runtime: Runtime, ends_at: float, repeat: Repeat, observer: Observer
+) -> T:
+    """What `retry` does once the first call has failed."""
+    from tenacity import AsyncRetrying, RetryCallState, retry_if_exception  # noqa: PLC0415 - most processes never need it
+
+    def is_repeated(error: BaseException) -> bool:
+        if not isinstance(error, repeat) or isinstance(error, _NEVER_REPEATED):  # a cancellation is neither
+            return False
+        failures.add(error)
+        return True
 
     def wait_s(state: RetryCallState) -> float:
         # Full jitter below an exponential bound, so that callers do not all come back at one moment.
         return runtime.random.uniform(0, min(WAIT_MAX_S, WAIT_FIRST_S * 2 ** min(state.attempt_number, DOUBLINGS_MAX)))
 
-    def is_repeated(error: BaseException) -> bool:
-        nonlocal latest
-        if not isinstance(error, repeat):  # a cancellation, too
-            return False
-        latest, said[0] = type(error).__name__, str(error)
-        return not refused and not isinstance(error, _NEVER_REPEATED)
+    def is_over(state: RetryCallState) -> bool:
+        return runtime.monotonic() + state.upcoming_sleep >= ends_at
 
-    retrying = AsyncRetrying(
-        sleep=runtime.sleep,
-        wait=wait_s,
-        stop=lambda state: runtime.monotonic() + state.upcoming_sleep >= ends_at,
-        retry=retry_if_exception(is_repeated),
-        reraise=True,
-    )
     try:
         await runtime.sleep(runtime.random.uniform(0, WAIT_FIRST_S))
-        async for each in retrying:
-            with each:
-                observer.count(Event.RETRIED, latest)
-                return await attempt()
+        async for attempt in AsyncRetrying(
+            sleep=runtime.sleep, wait=wait_s, stop=is_over, retry=retry_if_exception(is_repeated), reraise=True
+        ):
+            with attempt:
+                observer.count(Event.RETRIED, failures.kind)
+                return await call()
         raise AssertionError("tenacity returns or raises")
+    except ServiceAwayError:
+        if failures.unconfirmed is None:
+            raise
+        raise failures.unconfirmed from None
     finally:
-        unconfirmed = None  # an error that is raised holds this frame, and must not be held by it
+        failures.unconfirmed = None  # an error that is raised holds this frame, and must not be held by it
 
 
 async def retry_read(read: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float, observer: Observer = SILENT) -> T:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tiered.protocol.backends import CorruptRow
+from tiered.protocol.scans import CorruptRow
 
 
 def printable(raw: bytes) -> str:

@@ -30,7 +30,7 @@ from tiered.errors import OutcomeUnknownError
 from tiered.metadata import NS_PER_S
 from tiered.object_id import ObjectId
 from tiered.protocol.admission import Slot
-from tiered.protocol.backends import Row, Upload
+from tiered.protocol.backends import PendingBlob, Row
 from tiered.protocol.conditions import Condition
 
 
@@ -52,7 +52,7 @@ class WriteInProgress:
     condition: Condition | None = None
     seen: Row | None = None
     judged_ns: int = 0
-    upload: Upload | None = None
+    upload: PendingBlob | None = None
     may_land_late: bool = False
     change: Change | None = None
     lease: Lease | None = None

@@ -47,7 +47,7 @@ from tiered.metadata import NS_PER_S, Metadata
 from tiered.object_id import ObjectId, blob_name
 from tiered.payload.chunks import Chunk, Chunks
 from tiered.protocol.admission import Slot
-from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Only, Row, RowState, Still, Tiers, Tombstone, Upload
+from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Only, PendingBlob, Row, RowState, Still, Tiers, Tombstone, Upload
 from tiered.protocol.breaker import Breaker, Breakers
 from tiered.protocol.concurrent import run_both
 from tiered.protocol.feed_off import FeedOffNotifier
@@ -59,6 +59,7 @@ from tiered.settings import Settings
 from tiered.stored import PutResult, Tier
 
 T = TypeVar("T")
+B = TypeVar("B", bound=PendingBlob)
 
 CLOCKS_APART_MAX_S = 3600
 """Seconds that two clocks may be apart before `outcome` could take an old change for a young one. Used only there."""
@@ -215,11 +216,17 @@ class Writer:
 
     async def put_large(self, write: WriteInProgress, metadata: Metadata, body: Body | CopySource, slot: Slot) -> PutResult:
         """Stores the payload as a blob, and lets the row redirect to it."""
-        name, total = blob_name(write.object_id.path, write.id), 0
+        name, total, blobs = blob_name(write.object_id.path, write.id), 0, self._tiers.long_term
 
         async def prepare() -> None:
             nonlocal total
-            total = await self._prepare_upload(write, name, metadata, body, slot)
+            if isinstance(body, CopySource):
+                copied = body.head.size
+                begin_copy = partial(blobs.open_copy, body.blob, body.generation, name, metadata)
+                total = await self._prepare_blob(write, name, metadata, begin_copy, lambda copy: _nothing_to_send(copied))
+            else:
+                begin_upload = partial(blobs.open_upload, name, metadata, body.size)
+                total = await self._prepare_blob(write, name, metadata, begin_upload, lambda upload: _stream(body, write, upload, slot))
 
         state = Tombstone(name, metadata.expiration, metadata.time_expires_ns, write.id, write.condition is not None)
         await self._change(write, prepare, state, slot)
@@ -254,24 +261,22 @@ class Writer:
         old = await self._present_target(write)
         self._writes.record(write, self._change_of(write, None, old, None), self._record)
 
-    async def _prepare_upload(self, write: WriteInProgress, name: str, metadata: Metadata, body: Body | CopySource, slot: Slot) -> int:
-        """Steps 1 and 2. Returns the payload's bytes."""
+    async def _prepare_blob(
+        self, write: WriteInProgress, name: str, metadata: Metadata, begin: Callable[[], Awaitable[B]], send: Callable[[B], Awaitable[int]]
+    ) -> int:
+        """Steps 1 and 2. Returns the number of the payload's bytes, as `send` does, which withholds the last chunk."""
 
-        async def open_upload() -> Upload:
-            blobs = self._tiers.long_term
-            write.upload = await self._services.blobs.call(
-                partial(blobs.open_copy, body.blob, body.generation, name, metadata) if isinstance(body, CopySource)
-                else partial(blobs.open_upload, name, metadata, body.size),
-                is_answer=lambda upload: upload.session is not None,  # without a session nothing was sent yet
-            )
-            return write.upload
+        async def begin_upload() -> B:
+            # Without a session nothing was sent yet.
+            write.upload = upload = await self._services.blobs.call(begin, is_answer=lambda upload: upload.session is not None)
+            return upload
 
         if write.condition is None:
-            old, upload = await run_both(lambda: self._present_target(write), open_upload)
+            old, upload = await run_both(lambda: self._present_target(write), begin_upload)
         else:  # no upload is opened in vain
-            old, upload = await self._present_target(write), await open_upload()
+            old, upload = await self._present_target(write), await begin_upload()
         self._writes.record(write, self._change_of(write, name, old, upload.session), self._record)
-        total = body.head.size if isinstance(body, CopySource) else await _stream(body, write, upload, slot)
+        total = await send(upload)
         check_declared(metadata, total)
         self._check_held(await write.wait_recorded())
         write.may_land_late = True
@@ -486,6 +491,11 @@ def check_declared(metadata: Metadata, size: int) -> None:
     """Raises `InvalidRequestError` if the metadata declares another size than the payload has (bytes)."""
     if metadata.size is not None and metadata.size != size:
         raise InvalidRequestError(f"metadata declares {metadata.size} bytes, but the payload has {size}")
+
+
+async def _nothing_to_send(size: int) -> int:
+    """For a copy, whose bytes the service has."""
+    return size
 
 
 async def _stream(body: Body, write: WriteInProgress, upload: Upload, slot: Slot) -> int:

@@ -1,9 +1,8 @@
 """Both tiers and the changelog, wrapped: every call to a service is told to an observer.
 
-A wrapper has the methods of the protocol that its backend has, and no others. So `Collects`, `RestoresDeleted` and the
-like are seen exactly where the backend has them. Everything else of the backend is passed on. Results, errors and
-cancellations reach the caller unchanged. An upload and a blob that is being read talk to the service as well, so they
-are wrapped, too.
+A wrapper has the methods of the protocol that its backend has, and no others. So a capability is seen exactly
+where the backend has it. Everything else of the backend is passed on. Results, errors and cancellations reach the
+caller unchanged. An upload and a blob that is being read talk to the service as well, so they are wrapped, too.
 """
 
 from __future__ import annotations
@@ -14,22 +13,11 @@ from typing import Any, cast
 
 from changelog.base.errors import UnconfirmedError
 from changelog.base.observe import Event, Observer
-from changelog.log import ChangeLog, Collects, LeftGarbageError
-from tiered.protocol.backends import (
-    BlobReader,
-    DeletesMany,
-    HasOwner,
-    HighVolumeBackend,
-    KeepsDeleted,
-    ListsHeads,
-    LongTermBackend,
-    Removal,
-    RestoresDeleted,
-    ShowsUploads,
-    Tiers,
-    Upload,
-)
+from changelog.log import ChangeLog, LeftGarbageError
+from tiered.protocol.backends import BlobReader, HighVolumeBackend, LongTermBackend, Tiers, Upload
 from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
+from tiered.protocol.capabilities import BLOB_CAPABILITIES, LOG_CAPABILITIES, ROW_CAPABILITIES
+from tiered.protocol.scans import Removal
 
 
 def observed_tiers(tiers: Tiers, observer: Observer) -> Tiers:
@@ -46,14 +34,23 @@ def observed_log(log: ChangeLog, observer: Observer) -> ChangeLog:
     return cast(ChangeLog, Observed(log, CHANGELOG, observer)) if log.durable else log
 
 
-def _calls_of(*protocols: type) -> frozenset[str]:
-    return frozenset(name for protocol in protocols for name, member in vars(protocol).items() if inspect.iscoroutinefunction(member))
+PROTOCOLS: Mapping[str, Sequence[type]] = {
+    HIGH_VOLUME: (HighVolumeBackend, *ROW_CAPABILITIES),
+    LONG_TERM: (LongTermBackend, *BLOB_CAPABILITIES),
+    CHANGELOG: (ChangeLog, *LOG_CAPABILITIES),
+}
+"""What a backend of each service implements, and may implement."""
 
 
+def _methods_of(service: str) -> Mapping[str, bool]:
+    """The methods of a service's protocols, and whether each is asynchronous, so a call to the service."""
+    found = [inspect.getmembers(protocol, inspect.isfunction) for protocol in PROTOCOLS[service]]
+    return {name: inspect.iscoroutinefunction(method) for methods in found for name, method in methods if not name.startswith("_")}
+
+
+_METHODS = {service: _methods_of(service) for service in PROTOCOLS}
 METHODS: Mapping[str, frozenset[str]] = {
-    HIGH_VOLUME: _calls_of(HighVolumeBackend, Collects),
-    LONG_TERM: _calls_of(LongTermBackend, Collects, RestoresDeleted, DeletesMany, HasOwner, KeepsDeleted, ListsHeads, ShowsUploads),
-    CHANGELOG: _calls_of(ChangeLog, Collects),
+    service: frozenset(name for name, is_call in methods.items() if is_call) for service, methods in _METHODS.items()
 }
 """The calls of each service. A new method of a protocol is in here by itself."""
 
@@ -71,13 +68,16 @@ class Observed:
     def __init__(self, backend: Any, service: str, observer: Observer) -> None:
         self.backend = backend
         self._observer = observer
-        for name in METHODS[service]:
+        for name, is_call in _METHODS[service].items():
             if getattr(backend, name, None) is not None:
                 # In the object's own dict, where `isinstance` of a protocol looks from Python 3.12 on.
-                setattr(self, name, self._told(service, name))
+                setattr(self, name, self._told(service, name) if is_call else self._passed_on(name))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.backend, name)
+
+    def _passed_on(self, name: str) -> Callable[..., Any]:
+        return lambda *args, **named: getattr(self.backend, name)(*args, **named)
 
     def _told(self, service: str, name: str) -> Callable[..., Any]:
         backend, observer = self.backend, self._observer

@@ -26,7 +26,9 @@ from math import inf
 from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from tiered.metadata import NS_PER_S, Metadata, is_expired
-from tiered.protocol.backends import QUARANTINE, BlobHead, BlobPage, ByteRange, DeletedGeneration, ListedBlob, NotCopied, Removal
+from tiered.protocol.backends import BlobHead, ByteRange
+from tiered.protocol.capabilities import DeletedGeneration
+from tiered.protocol.scans import QUARANTINE, BlobPage, ListedBlob, NotCopied, Removal
 from tiered.stored import CHUNK_BYTES
 from tiered.testing.service import MemoryService
 
@@ -49,7 +51,7 @@ class Blob:
 
 
 class MemoryBlobs(MemoryService):
-    """`LongTermBackend`, `Collects`, `RestoresDeleted` and `DeletesMany`. `runtime` is the server's."""
+    """`LongTermBackend`, `GarbageCollection`, `BlobRestoration` and `BatchDeletion`. `runtime` is the server's."""
 
     def __init__(self, runtime: Runtime, *, sessions: bool = True) -> None:
         super().__init__(runtime)

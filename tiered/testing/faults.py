@@ -153,9 +153,8 @@ class FaultyRows:
 
     def __init__(self, rows: HighVolumeBackend) -> None:
         self._rows = rows
-        for name, member in vars(HighVolumeBackend).items():
-            if inspect.iscoroutinefunction(member):
-                setattr(self, name, self._faulty(name, getattr(rows, name)))
+        for name, _ in inspect.getmembers(HighVolumeBackend, inspect.iscoroutinefunction):
+            setattr(self, name, self._faulty(name, getattr(rows, name)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rows, name)

@@ -20,18 +20,9 @@ from typing import Self
 from changelog.base.errors import LeaseLostError
 from changelog.base.runtime import Runtime
 from changelog.change import SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_done, encode_stuck
+from changelog.key_values import REMOVED_AGE_MAX_MS, ValuePage, check_note, check_values
 from changelog.lease import EntryState, Renewal, entry_state
-from changelog.log import (
-    CLOCK,
-    PRESENCE_AGE_MAX_MS,
-    REMOVED_AGE_MAX_MS,
-    EntryPage,
-    KeyRange,
-    ValuePage,
-    check_note,
-    check_values,
-    shard_ranges,
-)
+from changelog.log import CLOCK, PRESENCE_AGE_MAX_MS, EntryPage, KeyRange, shard_ranges
 from tiered.testing.service import MemoryService
 
 _DUE = (EntryState.CLAIMABLE, EntryState.EXHAUSTED, EntryState.UNREADABLE)
@@ -47,7 +38,7 @@ class StoredEntry:
 
 
 class MemoryChangeLog(MemoryService):
-    """The changelog: it implements `ChangeLog` and `Collects`. `runtime` is the server's."""
+    """The changelog: it implements `ChangeLog` and `GarbageCollection`. `runtime` is the server's."""
 
     durable = True
 

@@ -23,26 +23,15 @@ from changelog.base.errors import ClockBehindError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from tiered.metadata import is_expired, whole_ms
-from tiered.protocol.backends import (
-    MARK_AGE_MAX_S,
-    Inline,
-    Only,
-    Redirect,
-    RedirectPage,
-    Row,
-    RowPage,
-    RowState,
-    ScannedRow,
-    Tombstone,
-    Vacant,
-)
+from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Only, Row, RowState, Tombstone, Vacant
+from tiered.protocol.scans import Redirect, RedirectPage, RowPage, ScannedRow
 from tiered.testing.service import MemoryService
 
 Marks = dict[str, dict[ChangeId, int]]
 
 
 class MemoryRows(MemoryService):
-    """The high-volume tier: it implements `HighVolumeBackend` and `Collects`. `runtime` is the server's."""
+    """The high-volume tier: it implements `HighVolumeBackend` and `GarbageCollection`. `runtime` is the server's."""
 
     def __init__(self, runtime: Runtime, *, horizon: bool = True) -> None:
         """Makes an empty tier. `horizon` False: marks are forgotten only by their age, as in Bigtable's service."""

@@ -42,9 +42,11 @@ from changelog.log import ChangeLog
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FindingClass, NameForm
 from recovery.audit.names import read_name
-from tiered.protocol.backends import DELETIONS_MAX, DeletesMany, Removal, Tiers
+from tiered.protocol.backends import Tiers
+from tiered.protocol.capabilities import DELETIONS_MAX, BatchDeletion
 from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.retry import retry, retry_read
+from tiered.protocol.scans import Removal
 
 T = TypeVar("T")
 
@@ -204,7 +206,7 @@ class DeletionBatch:
     # --- one candidate
 
     async def _delete_all(self, candidates: Sequence[Candidate]) -> None:
-        takes_many = isinstance(self.tiers.long_term, DeletesMany)
+        takes_many = isinstance(self.tiers.long_term, BatchDeletion)
         ready: list[Candidate] = []
 
         async def delete(candidate: Candidate) -> None:
@@ -273,7 +275,7 @@ async def remove(tiers: Tiers, candidate: Candidate) -> Removal:
 
 
 async def remove_many(tiers: Tiers, candidates: Sequence[Candidate]) -> Sequence[Removal | TieredError]:
-    assert isinstance(tiers.long_term, DeletesMany), "the caller has looked"
+    assert isinstance(tiers.long_term, BatchDeletion), "the caller has looked"
     return await tiers.long_term.delete_generations([(each.name, each.generation) for each in candidates])
 
 

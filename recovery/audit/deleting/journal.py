@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 from changelog.base.errors import CorruptRecordError
 from recovery.audit.deleting.candidates import Candidate, Fate
 from recovery.audit.files.directory import DirectoryFiles
-from tiered.protocol.backends import QUARANTINE
+from tiered.protocol.scans import QUARANTINE
 
 DELETED, DELETION = "deleted", "deletion.json"
 VERSION = 1

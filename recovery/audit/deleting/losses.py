@@ -39,9 +39,11 @@ from recovery.audit.deleting.candidates import AT_ONCE, BUDGET_S, ENTRIES_PAGE, 
 from recovery.audit.finding_classes import NameForm
 from recovery.audit.names import is_of, read_name
 from tiered.metadata import NS_PER_S, is_expired
-from tiered.protocol.backends import LongTermBackend, Redirect, Removal, RestoresDeleted, Tiers
+from tiered.protocol.backends import LongTermBackend, Tiers
+from tiered.protocol.capabilities import BlobRestoration
 from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.retry import retry, retry_read
+from tiered.protocol.scans import Redirect, Removal
 
 T = TypeVar("T")
 
@@ -116,7 +118,7 @@ class Losses:
     """Looks at lost blobs, and restores them. `blobs`: the long-term tier of `tiers`."""
 
     tiers: Tiers
-    blobs: RestoresDeleted
+    blobs: BlobRestoration
     log: ChangeLog
     runtime: Runtime
     pace: Pace = no_pace
@@ -249,9 +251,9 @@ class Losses:
         return await retry(call, self.runtime, BUDGET_S)
 
 
-def keeps_deleted(blobs: LongTermBackend) -> RestoresDeleted | None:
+def keeps_deleted(blobs: LongTermBackend) -> BlobRestoration | None:
     """Returns the tier as one that keeps deleted blobs, or None if it does not."""
-    return blobs if isinstance(blobs, RestoresDeleted) else None
+    return blobs if isinstance(blobs, BlobRestoration) else None
 
 
 def _rows_of(name: str) -> list[str]:

@@ -29,8 +29,9 @@ from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from changelog.base.runtime import Runtime
 from recovery.audit.deleting.candidates import BUDGET_S, Candidate, Fate, Pace
 from recovery.audit.deleting.journal import Copy, JournalEntry
-from tiered.protocol.backends import QUARANTINE, NotCopied, Tiers
+from tiered.protocol.backends import Tiers
 from tiered.protocol.retry import retry, retry_read
+from tiered.protocol.scans import QUARANTINE, NotCopied
 from tiered.text import refuse_control_characters
 
 T = TypeVar("T")

@@ -32,19 +32,10 @@ from recovery.audit.sweeping.judge import FindingSink
 from recovery.audit.sweeping.sweep import audit_range
 from recovery.audit.sweeping.tier_reads import POINT_READS, POINTS_AT_ONCE
 from recovery.audit.sweeping.verify import READ_BUDGET_S
-from tiered.protocol.backends import (
-    BlobPage,
-    CorruptRow,
-    HighVolumeBackend,
-    ListedBlob,
-    LongTermBackend,
-    Oddity,
-    Redirect,
-    RedirectPage,
-    Tiers,
-)
+from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Tiers
 from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.retry import retry_read
+from tiered.protocol.scans import BlobPage, CorruptRow, ListedBlob, Oddity, Redirect, RedirectPage
 
 CHUNK = 25_000
 """How many candidates are judged at once: as many names as a window of the live audit has."""
@@ -124,7 +115,7 @@ class _CandidateRows:
     """A high-volume tier that scans only the rows in question. Everything else is done by the real one."""
 
     redirect_columns = None
-    """Hides that of the real one, which would scan all rows (`TellsColumns`)."""
+    """Hides that of the real one, which would scan all rows (`ColumnarRedirects`)."""
 
     def __init__(self, rows: HighVolumeBackend, suspects: Sequence[SuspectRow]) -> None:
         self._rows = rows

@@ -39,8 +39,10 @@ from recovery.audit.sweeping.verify import READ_BUDGET_S
 from recovery.display import escape_controls, moment, size
 from tiered.metadata import NS_PER_MS
 from tiered.open import Backends
-from tiered.protocol.backends import BlobInfo, DeletedGeneration, Inline, Oddity, RestoresDeleted, Tombstone
+from tiered.protocol.backends import Inline, Tombstone
+from tiered.protocol.capabilities import BlobRestoration, DeletedGeneration
 from tiered.protocol.retry import retry_read
+from tiered.protocol.scans import BlobInfo, Oddity
 from tiered.settings import Settings
 
 if TYPE_CHECKING:
@@ -269,7 +271,7 @@ class _NameLook:
     async def remedy(self, name: str) -> tuple[str, ...]:
         """Returns what can be done about a blob that is gone: one sentence for each way."""
         blobs = self._backends.tiers.long_term
-        if not isinstance(blobs, RestoresDeleted):
+        if not isinstance(blobs, BlobRestoration):
             return ("nothing keeps what was deleted here: it is lost, unless a backup has it",)
         try:
             kept = await self.retry_read(partial(blobs.deleted_generations, name))

@@ -11,8 +11,8 @@ how many names a part holds, so they are uneven.
     split "media/org.1/objects/0a3f…"      shared:  media/org.1/objects/
                                            middle:  is there a name from media/org.1/objects/X on?
 
-About 15 requests for each cut. A tier that knows better (`CutsNames`) is asked instead. *Failure*: `TieredError` if the
-bucket cannot be listed. Then there are no cuts. This module only reads.
+About 15 requests for each cut. A tier that knows better (`NamePartitioning`) is asked instead. *Failure*: `TieredError`
+if the bucket cannot be listed. Then there are no cuts. This module only reads.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from functools import partial
 
 from changelog.base.runtime import Runtime
 from recovery.audit.manifest import Bounds
-from tiered.protocol.backends import BlobPage, CutsNames, LongTermBackend
+from tiered.protocol.backends import LongTermBackend
+from tiered.protocol.capabilities import NamePartitioning
 from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.retry import retry_read
+from tiered.protocol.scans import BlobPage
 
 SMALL_NAMES = 1000
 """A part with no more names than this, one page of GCS's listing, is not cut."""
@@ -44,7 +46,7 @@ async def cut_names(blobs: LongTermBackend, bounds: Bounds, wanted: int, runtime
     """
     if wanted < 2:
         return []
-    if isinstance(blobs, CutsNames):
+    if isinstance(blobs, NamePartitioning):
         found: Sequence[str] = await retry_read(partial(blobs.cuts, bounds.start, bounds.end, wanted), runtime, CUT_BUDGET_S)
     else:
         found = await _Cutting(blobs, runtime).cut(bounds, wanted)

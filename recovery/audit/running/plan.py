@@ -38,7 +38,8 @@ from recovery.display import elapsed, escape_controls, span
 from recovery.feed.writer.checkpoint import store_of
 from tiered.metadata import NS_PER_S
 from tiered.open import Backends, open_backends
-from tiered.protocol.backends import HasOwner, LongTermBackend
+from tiered.protocol.backends import LongTermBackend
+from tiered.protocol.capabilities import Ownership
 from tiered.protocol.retry import retry_read
 from tiered.settings import Settings
 
@@ -142,7 +143,7 @@ async def check_owner(backends: Backends, runtime: Runtime) -> str | None:
     or `UnavailableError`.
     """
     blobs = backends.tiers.long_term
-    ownerless = await retry_read(blobs.check_owner, runtime, OWNER_BUDGET_S) if isinstance(blobs, HasOwner) else None
+    ownerless = await retry_read(blobs.check_owner, runtime, OWNER_BUDGET_S) if isinstance(blobs, Ownership) else None
     return None if ownerless is None else f"blobs of another store may be among these, because {ownerless}"
 
 

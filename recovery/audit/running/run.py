@@ -133,6 +133,7 @@ async def run_audit(
     check_references(manifest, options, directory.uri)
     if planned is None:
         await check_feed_goes_on(settings, manifest, runtime)
+    noted_ns = manifest.ended_ns
     async with AuditSource.open(settings, runtime, manifest.run) as source:
         verify = options.verify or manifest.verify  # the same share; the rate may be another one for this call
         job = job_of(manifest.model_copy(update={"verify": verify}), directory.uri, settings, engine.slots)
@@ -142,7 +143,7 @@ async def run_audit(
         finally:
             with anyio.CancelScope(shield=True):
                 await run.report_statistics(left=True)
-    await _note(settings, ended, directory.uri, runtime)
+    await _note(settings, ended, directory.uri, runtime, ends_now=ended.ended_ns != noted_ns)
     return ended
 
 
@@ -164,15 +165,17 @@ def _check_feed(manifest: Manifest, directory: RunDirectory, settings: Settings,
     feed.check(manifest, directory.files)
 
 
-async def _note(settings: Settings, ended: Manifest, where: str, runtime: Runtime) -> None:
+async def _note(settings: Settings, ended: Manifest, where: str, runtime: Runtime, *, ends_now: bool) -> None:
     """Notes in the changelog what the run found, for `tiered status`. A failure is logged, and fails nothing else.
+
+    `ends_now`: this call ended it; otherwise it only wrote its report again.
 
     An account that may only read the changelog can audit, too. Then there is no note.
     """
     try:
         with anyio.fail_after(NOTE_BUDGET_S):
             async with open_backends(settings, runtime, writes=False, verify=False) as backends:
-                await note_audit(backends.log, last_audit_of(ended, where))
+                await note_audit(backends.log, last_audit_of(ended, where), ends_now=ends_now)
     except Exception as error:  # noqa: BLE001 - whatever it is, the audit is done and its report is written
         events.warning("audit_not_noted", error, run=ended.run)
 

@@ -38,7 +38,7 @@ from recovery.audit.running.cuts import cut_names
 from recovery.audit.sweeping.beside import look_beside
 from recovery.audit.sweeping.sweep import audit_until
 from tiered.open import DATABASE_NAME, Backends, open_backends
-from tiered.protocol.backends import SharesNames
+from tiered.protocol.capabilities import SharedListing
 from tiered.protocol.concurrent import most_urgent
 from tiered.settings import Settings
 
@@ -284,7 +284,7 @@ async def _carry_out(job: Job, number: int) -> PartResult:
         return too_long and len(partition.place) < DEPTH_MAX
 
     async with open_backends(settings, runtime, writes=False, verify=False) as backends:
-        if isinstance(backends.tiers.long_term, SharesNames):
+        if isinstance(backends.tiers.long_term, SharedListing):
             # A blob that was written after another range had read the names is younger than the cut-off of this run.
             backends.tiers.long_term.share_names(job.run)
         with directory.writer(job.run, partition) as file:

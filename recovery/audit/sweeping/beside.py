@@ -17,7 +17,8 @@ from changelog.base.runtime import Runtime
 from recovery.audit.finding import NO_USECASE, Finding, Summary, Tally
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff
-from tiered.protocol.backends import KeepsDeleted, Retention, ShowsUploads, Tiers
+from tiered.protocol.backends import Tiers
+from tiered.protocol.capabilities import Retention, RetentionUsage, UploadListing
 from tiered.protocol.retry import retry_read
 
 BUDGET_S = 30.0
@@ -33,20 +34,20 @@ async def look_beside(tiers: Tiers, bounds: Bounds, cutoff: Cutoff, runtime: Run
     The range that begins at the first name looks at the uploads, so a run does that once.
     """
     blobs = tiers.long_term
-    if isinstance(blobs, KeepsDeleted):
+    if isinstance(blobs, RetentionUsage):
         for what in Retention:
             try:
                 await _count_kept(blobs, what, bounds, runtime, summary)
             except TieredError as error:
                 summary.unknown[what] = str(error)
-    if isinstance(blobs, ShowsUploads) and bounds.start == "":
+    if isinstance(blobs, UploadListing) and bounds.start == "":
         try:
             await _tell_uploads(blobs, cutoff, runtime, found, summary)
         except TieredError as error:
             summary.unknown[UPLOADS] = str(error)
 
 
-async def _count_kept(blobs: KeepsDeleted, what: Retention, bounds: Bounds, runtime: Runtime, summary: Summary) -> None:
+async def _count_kept(blobs: RetentionUsage, what: Retention, bounds: Bounds, runtime: Runtime, summary: Summary) -> None:
     counted = Tally()
     token: str | None = ""
     while token is not None:
@@ -56,7 +57,7 @@ async def _count_kept(blobs: KeepsDeleted, what: Retention, bounds: Bounds, runt
     summary.kept.setdefault(what, Tally()).add(counted.number, counted.size)
 
 
-async def _tell_uploads(blobs: ShowsUploads, cutoff: Cutoff, runtime: Runtime, found: Sink, summary: Summary) -> None:
+async def _tell_uploads(blobs: UploadListing, cutoff: Cutoff, runtime: Runtime, found: Sink, summary: Summary) -> None:
     start = ""
     while True:
         now_ns = runtime.wall_ns()

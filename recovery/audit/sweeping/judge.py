@@ -36,7 +36,8 @@ from recovery.audit.names import ParsedName, is_of, read_name, usecase_of
 from recovery.audit.sweeping.tier_reads import Head
 from recovery.audit.sweeping.window import LoggedNames, Window
 from tiered.metadata import NS_PER_MS, NS_PER_S
-from tiered.protocol.backends import BlobHead, BlobInfo, CorruptRow, ListedBlob, Oddity, Redirect, RedirectPage
+from tiered.protocol.backends import BlobHead
+from tiered.protocol.scans import BlobInfo, CorruptRow, ListedBlob, Oddity, Redirect, RedirectPage
 
 FindingSink = Callable[[Sequence[Finding]], None]
 

@@ -23,7 +23,8 @@ from recovery.audit.sweeping.references import FeedIndex, Reference
 from recovery.audit.sweeping.second_look import SecondReading
 from recovery.audit.sweeping.tier_reads import POINT_READS, ROWS_PAGE, TierReads
 from recovery.audit.sweeping.window import LoggedNames, Window
-from tiered.protocol.backends import BlobInfo, Redirect, RedirectColumns, RedirectPage, TellsColumns
+from tiered.protocol.capabilities import ColumnarRedirects, RedirectColumns
+from tiered.protocol.scans import BlobInfo, Redirect, RedirectPage
 
 LOOKED_UP_SHARE = 0.1
 LOOKED_UP_MIN = 500
@@ -80,7 +81,7 @@ class RowMatch:
 
     async def _columns(self, start: bytes, end: bytes | None) -> RedirectColumns:
         reads = self._reads
-        if isinstance(reads.rows, TellsColumns):
+        if isinstance(reads.rows, ColumnarRedirects):
             return await reads.retry(partial(reads.rows.redirect_columns, start, end, ROWS_PAGE))
         page = await reads.retry(partial(reads.rows.redirects, start, end, ROWS_PAGE))
         paths, targets = [redirect.path for redirect in page.redirects], [redirect.target for redirect in page.redirects]

@@ -42,7 +42,7 @@ async def read_checkpoint(log: ChangeLog) -> Checkpoint:
     """Returns the checkpoint of the feed. Raises the errors that the module names."""
     raw = await log.read_note(NOTE)
     if raw is None:
-        raise ConfigurationError(f"the changelog knows of no change feed: start its writer (tiered feed run), or {ROWS_INSTEAD}")
+        raise ConfigurationError(f"the changelog knows of no change feed: start its writer ('tiered feed run'), or {ROWS_INSTEAD}")
     try:
         return Checkpoint.from_bytes(raw)
     except CorruptRecordError as error:
@@ -80,7 +80,7 @@ def check_progress(found: Checkpoint) -> None:
         )
     if found.withheld:
         raise ConfigurationError(
-            f"the change feed has not read all rows yet: wait until its pass is complete (tiered status shows how far it is), or"
+            f"the change feed has not read all rows yet: wait until its pass is complete ('tiered status' shows how far it is), or"
             f" {ROWS_INSTEAD}"
         )
     if found.frontier <= NOTHING_YET:
@@ -92,7 +92,7 @@ def _check_age(frontier_ns: int, now_ns: int, age_max_s: float) -> None:
     if age_s > age_max_s:
         raise ConfigurationError(
             f"the change feed is complete up to {moment(frontier_ns)}, which is {elapsed(age_s)} ago, and {span(age_max_s)} are allowed:"
-            f" see whether its writer runs (tiered status), allow more (--feed-age-max), or {ROWS_INSTEAD}"
+            f" see whether its writer runs ('tiered status'), allow more (--feed-age-max), or {ROWS_INSTEAD}"
         )
     if frontier_ns > now_ns + CLOCKS_NS:
         raise ConfigurationError(

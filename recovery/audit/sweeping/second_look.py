@@ -22,15 +22,9 @@ from recovery.audit.sweeping.judge import ACCUSED, Judge, SuspectBlob, misfiled
 from recovery.audit.sweeping.tier_reads import POINT_READS, ROWS_PAGE, TierReads
 from recovery.audit.sweeping.verify import Verifier, is_chosen
 from recovery.audit.sweeping.window import Window, WindowReader
-from tiered.protocol.backends import (
-    BlobHead,
-    BlobInfo,
-    ListedBlob,
-    Oddity,
-    Redirect,
-    RedirectPage,
-    TellsGenerations,
-)
+from tiered.protocol.backends import BlobHead
+from tiered.protocol.capabilities import GenerationLookup
+from tiered.protocol.scans import BlobInfo, ListedBlob, Oddity, Redirect, RedirectPage
 
 RELIST_SHARE = 0.02
 """A share of the names in a window.
@@ -137,7 +131,7 @@ class SecondReading:
     async def _still_there(self, window: Window, suspects: Sequence[BlobInfo]) -> dict[str, int]:
         """Returns the generation of each of these blobs that still exists."""
         reads = self._reads
-        if isinstance(reads.blobs, TellsGenerations):
+        if isinstance(reads.blobs, GenerationLookup):
             generations = dict[str, int]()
             for first in range(0, len(suspects), GENERATIONS_AT_ONCE):
                 generations |= await reads.retry(partial(reads.blobs.generations, suspects[first : first + GENERATIONS_AT_ONCE]))

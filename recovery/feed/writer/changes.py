@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from changelog.log import VALUE_KEY_BYTES_MAX
+from changelog.key_values import VALUE_KEY_BYTES_MAX
 from recovery.feed.messages import Update
-from tiered.protocol.backends import HighVolumeBackend, RedirectPage
+from tiered.protocol.backends import HighVolumeBackend
+from tiered.protocol.scans import RedirectPage
 
 KEYS_AT_ONCE = 100
 """So many rows are read with one call."""

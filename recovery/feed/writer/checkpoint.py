@@ -16,13 +16,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from changelog.log import NOTE_BYTES_MAX
+from changelog.key_values import NOTE_BYTES_MAX
 from tiered.protocol.feed_off import FEED_NOTE
 from tiered.protocol.note_fields import NUMBER_MAX, NoteFields, canonical
 from tiered.settings import Settings
 
 NOTE = FEED_NOTE
-FIX = "if newer software wrote it, update this software; otherwise begin a new generation with: tiered feed run --new-generation"
+FIX = "if newer software wrote it, update this software; otherwise begin a new generation with 'tiered feed run --new-generation'"
 
 NOTHING_YET = 1
 """The frontier of a generation that has published nothing but its beginning. Its view is empty, and says nothing."""

@@ -31,6 +31,7 @@ from changelog.base.observe import Event
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import Entry, Unreadable
+from changelog.key_values import KeyValueStore
 from changelog.log import CLOCK, ChangeLog, KeyRange
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.rate import TokenBucket
@@ -83,11 +84,11 @@ async def release_counted(
     return await _Overdue(backends, runtime, settings, {} if covered is None else covered, limit).release()
 
 
-async def set_gap(log: ChangeLog) -> bool:
+async def set_gap(log: KeyValueStore) -> bool:
     """Sets the gap of the feed, if there is a feed. Returns whether it changed the checkpoint.
 
     If a gap is set already, a pass that is under way is ended: it may have read the rows too early. Raises as
-    `ChangeLog.swap_note`; `CorruptRecordError`: the checkpoint is damaged, and stays as it is.
+    `KeyValueStore.swap_note`; `CorruptRecordError`: the checkpoint is damaged, and stays as it is.
     """
     for left in reversed(range(TRIES)):
         raw = await log.read_note(NOTE)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import Runtime
-from changelog.log import ChangeLog
+from changelog.key_values import KeyValueStore
 from recovery.feed.sinks.sink import Owner
 from recovery.feed.writer.checkpoint import store_of
 from tiered.protocol.note_fields import NoteFields, canonical
@@ -21,10 +21,10 @@ TRIES = 8
 _FIX = "if newer software wrote it, update this software; otherwise restore it from the file _feed.json of a place of this feed"
 
 
-async def owner_of(log: ChangeLog, runtime: Runtime, settings: Settings) -> Owner:
+async def owner_of(log: KeyValueStore, runtime: Runtime, settings: Settings) -> Owner:
     """Returns who the feed of this store is. Draws the id if there is none yet.
 
-    Raises as `ChangeLog.swap_note`. `CorruptRecordError`: the note is damaged, and stays as it is.
+    Raises as `KeyValueStore.swap_note`. `CorruptRecordError`: the note is damaged, and stays as it is.
     """
     for _ in range(TRIES):
         if (raw := await log.read_note(ID_NOTE)) is not None:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from changelog.base.errors import UnavailableError, UnconfirmedError
-from changelog.log import ChangeLog
+from changelog.key_values import KeyValueStore
 from recovery.feed.writer.checkpoint import FIX
 from tiered.places import Place
 from tiered.protocol.note_fields import NoteFields, canonical
@@ -105,25 +105,25 @@ def sink_name(to: str) -> str:
     return Place.parse(to).name
 
 
-async def positions(log: ChangeLog, settings: Settings) -> Mapping[str, Position]:
+async def positions(log: KeyValueStore, settings: Settings) -> Mapping[str, Position]:
     """Returns the position of each sink that the settings name. A sink that has none yet is left out. See `read`."""
     return await read(log, [sink_name(to) for to in settings.feed.to])
 
 
-async def read(log: ChangeLog, names: Iterable[str]) -> Mapping[str, Position]:
+async def read(log: KeyValueStore, names: Iterable[str]) -> Mapping[str, Position]:
     """Returns the position of each of these sinks. A sink that has none yet is left out.
 
-    Raises as `ChangeLog.read_note`. `CorruptRecordError`: a note is damaged; the message names it.
+    Raises as `KeyValueStore.read_note`. `CorruptRecordError`: a note is damaged; the message names it.
     """
     found = {name: await log.read_note(note_name(name)) for name in names}
     return {name: Position.from_bytes(raw, name) for name, raw in found.items() if raw is not None}
 
 
-async def advance(log: ChangeLog, position: Position) -> Position:
+async def advance(log: KeyValueStore, position: Position) -> Position:
     """Writes the position of a sink, unless that is a step back. Returns what is stored then.
 
     A step back is an older generation, or in the same one fewer transactions. What is stored then stays whole, with
-    its error. Safe to repeat, also late. Raises as `ChangeLog.swap_note`; `UnavailableError`: others were faster
+    its error. Safe to repeat, also late. Raises as `KeyValueStore.swap_note`; `UnavailableError`: others were faster
     `TRIES` times; `CorruptRecordError`: what is stored is damaged, and it stays as it is.
     """
     unconfirmed: UnconfirmedError | None = None
@@ -143,8 +143,8 @@ async def advance(log: ChangeLog, position: Position) -> Position:
     raise UnavailableError(f"the position of the sink {position.sink} was not written: others were faster {TRIES} times")
 
 
-async def renew(log: ChangeLog, position: Position) -> None:
-    """Replaces a note that is damaged. Raises as `ChangeLog.swap_note`. If another was faster, nothing is written."""
+async def renew(log: KeyValueStore, position: Position) -> None:
+    """Replaces a note that is damaged. Raises as `KeyValueStore.swap_note`. If another was faster, writes nothing."""
     raw = await log.read_note(note_name(position.sink))
     await log.swap_note(note_name(position.sink), raw, position.to_bytes())
 

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from typing import cast
 
 from changelog.base.errors import CorruptRecordError
-from changelog.log import VALUE_BYTES_MAX, ChangeLog
+from changelog.key_values import VALUE_BYTES_MAX, KeyValueStore
 from recovery.feed.files import FileFormat, encoded, read
 from recovery.feed.index_value import blob_of, index_value
 from recovery.feed.messages import Message, Update, Updates
@@ -62,7 +62,7 @@ class Journaled:
 class StoredFeed:
     """The values of one generation. Every write is safe to repeat, also late."""
 
-    def __init__(self, log: ChangeLog, generation: int) -> None:
+    def __init__(self, log: KeyValueStore, generation: int) -> None:
         self.generation = generation
         self._log = log
         self._prefix = f"{PREFIX}{generation}/"
@@ -73,7 +73,7 @@ class StoredFeed:
         await self._log.write_values({f"{self._prefix}began": str(epoch).encode()}, self.generation)
 
     @staticmethod
-    async def newest(log: ChangeLog) -> int | None:
+    async def newest(log: KeyValueStore) -> int | None:
         """Returns the newest generation of which anything is stored. None: there is nothing."""
         newest, start = None, PREFIX
         while key := next(iter((await log.scan_values(start, PREFIX_END, 1)).values), None):
@@ -107,7 +107,7 @@ class StoredFeed:
         if not whole or hashlib.sha256(data).hexdigest() != staged.sha256:
             raise CorruptRecordError(
                 f"the staged file {self._prefix}{staged.object} has {len(data)} bytes, and not the {staged.bytes} that were"
-                " committed, or others: the feed cannot go on; begin a new generation with: tiered feed run --new-generation"
+                " committed, or others: the feed cannot go on; begin a new generation with 'tiered feed run --new-generation'"
             )
         return data
 

@@ -66,7 +66,7 @@ SWEPT_AT_ONCE = 500
 PARTS = 64
 """The size of a pass is estimated from boundaries that cut the rows into about so many parts."""
 
-NEW_GENERATION = "begin a new generation with: tiered feed run --new-generation"
+NEW_GENERATION = "begin a new generation with 'tiered feed run --new-generation'"
 
 
 class FencedError(LeaseLostError):

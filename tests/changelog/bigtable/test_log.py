@@ -16,8 +16,9 @@ from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import DELETE_ROW, NEWEST, BigtableTable, KeySpan, insecure_channel, set_cell
 from changelog.bigtable.log import BigtableChangeLog
 from changelog.change import LOG_PREFIX, Change, ChangeId, Entry, Unreadable, encode
+from changelog.key_values import PORTION_KEYS, ValuePage
 from changelog.lease import Renewal
-from changelog.log import PORTION_KEYS, KeyRange, ValuePage
+from changelog.log import KeyRange
 from emulators.bigtable.emulator import provision, start_bigtable
 from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from emulators.world.runtime import SimulatedRuntime

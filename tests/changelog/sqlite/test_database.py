@@ -19,7 +19,7 @@ from anyio import to_thread
 from changelog.base.errors import ClockBehindError, ConfigurationError, CorruptRecordError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId, Unreadable
-from changelog.log import Collects
+from changelog.log import GarbageCollection
 from changelog.sqlite.database import APPLICATION_ID, FORMAT_VERSION, GROUP_MAX, READERS, SPARE_PAGES, _Write
 from changelog.sqlite.log import Database, SqliteChangeLog
 from tests.given.repository import ROOT
@@ -998,7 +998,7 @@ async def test_a_lost_file_is_not_made_anew_beside_what_belongs_to_it(path: Path
 
 async def test_collect_removes_expired_rows_of_both_kinds_and_no_others(database: Database, runtime: Clock) -> None:
     rows = SqliteRows(database, runtime)
-    assert isinstance(rows, Collects)
+    assert isinstance(rows, GarbageCollection)
     soon_ns = runtime.wall_ns() // 1_000_000 * 1_000_000 + 60 * 1_000_000_000
     await put(rows, "u/objects/kept", runtime, None)
     await put(rows, "u/objects/touched", runtime, soon_ns)
@@ -1113,7 +1113,7 @@ async def test_the_clocks_are_named_where_one_is_behind(database: Database, runt
 
 async def test_collect_removes_presence_rows_after_a_day(database: Database, runtime: Clock) -> None:
     log = SqliteChangeLog(database, runtime)
-    assert isinstance(log, Collects)
+    assert isinstance(log, GarbageCollection)
     entry = await log.record(Change(ChangeId.new(runtime), "u/objects/k"), "me")
     await log.announce("dead")
     runtime.ahead_ns = (DAY_S + 60) * NS_PER_S

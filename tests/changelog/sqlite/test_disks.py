@@ -17,7 +17,7 @@ import pytest
 
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
 from changelog.change import Change, ChangeId
-from changelog.log import ValuePage
+from changelog.key_values import ValuePage
 from changelog.sqlite.database import RESERVE_BYTES, Database
 from changelog.sqlite.log import SMALL_VALUE_BYTES, SqliteChangeLog
 from tests.given.repository import ROOT

@@ -188,6 +188,8 @@ def test_a_failing_sink_and_a_near_bound_are_told() -> None:
     shown = [line.text.strip() for line in status_lines(found, None)]
     assert "has all up to 2026-11-22T07:58:58Z, 4 updates behind and 1 min; it fails since 5 min ago:" in shown
     assert "status 500" in shown
+    lost = status(judged(feed(sinks=(replace(FAILING, error="run 'tiered feed run --new-generation'"),))))
+    assert "run `tiered -d s feed run --new-generation`" in [line.text.strip() for line in status_lines(lost, None, "tiered -d s")]
 
 
 def test_what_is_not_known_is_called_unknown() -> None:

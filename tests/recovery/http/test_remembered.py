@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from changelog.base.errors import CorruptRecordError
-from changelog.log import NOTE_BYTES_MAX
+from changelog.key_values import NOTE_BYTES_MAX
 from recovery.http.decisions import KEPT_MAX, Decisions
 from recovery.http.history import COARSE_MAX, COARSE_S, FINE_MAX, NOTE, HistoryPoint, StatusHistory, decode, encode, exchange
 from recovery.http.own import RecentCalls, memory_bytes
@@ -99,6 +99,12 @@ async def test_a_damaged_history_is_replaced_and_harms_nothing(raw: bytes) -> No
     now = int(DAY // COARSE_S)
     assert await exchange(log, {now - 1: (1.0, 1.0, 1.0)}, DAY) == {now - 1: (1.0, 1.0, 1.0)}
     assert decode(await log.read_note(NOTE) or b"") == {now - 1: (1.0, 1.0, 1.0)}
+
+
+async def test_a_figure_that_no_float_holds_kept_the_history_from_being_written() -> None:
+    log, now = MemoryChangeLog(SetClock()), int(DAY // COARSE_S)
+    assert await log.swap_note(NOTE, None, f'{{"v":1,"points":[[{now - 2},1{"0" * 400},1,1]]}}'.encode())
+    assert await exchange(log, {now - 1: (1.0, 1.0, 1.0)}, DAY) == {now - 1: (1.0, 1.0, 1.0)}
 
 
 async def test_a_history_of_newer_software_stays() -> None:

@@ -14,7 +14,8 @@ from recovery.sources.objects import read_objects
 from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, AuditGround, SimulatedGround, ground_of
 from tests.given.planted_world import plant
 from tiered.metadata import Metadata, TimeToIdle, TimeToLive, is_expired
-from tiered.protocol.backends import Inline, RowPage, RowState, Tiers, Tombstone
+from tiered.protocol.backends import Inline, RowState, Tiers, Tombstone
+from tiered.protocol.scans import RowPage
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 from tiered.stored import ListEntry

@@ -144,11 +144,14 @@ def test_a_place_that_is_none_is_refused_before_anything_is_written(settings: Se
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/notes.txt").write_text("x")
     (tmp_path / "link").symlink_to(tmp_path / "store")
+    (tmp_path / "roomy").mkdir()
+    (tmp_path / "elsewhere").symlink_to(tmp_path / "roomy")
     before = sorted(tmp_path.rglob("*"))
     for to, said in (
         (tmp_path / "file", "is a file, or a directory that is not empty"), (tmp_path / "mine", "that is not empty"),
         (tmp_path / "file/table", "a file is in the way"), (tmp_path / "store/table", "the store itself"),
-        (tmp_path / "link/table", "the store itself"), ("", "the export is empty"), ("gs://bucket/table", "is not on this machine"),
+        (tmp_path / "link/table", "the store itself"), (tmp_path / "elsewhere", "is a symbolic link"), ("", "the export is empty"),
+        ("gs://bucket/table", "is not on this machine"),
     ):  # fmt: skip
         with pytest.raises(ConfigurationError, match=said):
             export(settings, to)

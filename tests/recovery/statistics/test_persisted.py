@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
-from changelog.log import NOTE_BYTES_MAX
+from changelog.key_values import NOTE_BYTES_MAX
 from changelog.noop import NoopChangeLog
 from emulators.world.runtime import SimulatedRuntime
 from emulators.world.services import SimulatedChangeLog

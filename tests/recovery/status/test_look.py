@@ -719,6 +719,19 @@ async def test_an_old_inventory_report_took_back_a_loss_that_came_after_it(world
     assert Audits((fresh,)).with_run(old).runs == (old, fresh), "a report of before tells less"
 
 
+async def test_a_clean_audit_by_a_clock_that_was_ahead_swallowed_every_loss_that_was_found_after_it(world: TappedWorld) -> None:
+    ahead = later(AUDIT, run="ahead", started_ns=LOSS.ended_ns + 10**18, ended_ns=LOSS.ended_ns + 2 * 10**18)
+    await note_audit(world.log.target, ahead, ends_now=True)
+    await note_audit(world.log.target, LOSS, ends_now=True)
+    found = await look(world)
+    assert found.level is StatusLevel.LOST and found.last_audit == LOSS
+    assert Audits((ahead,)).with_run(LOSS).runs == (ahead,), "a report that is written again brings no mended loss back"
+    mended = later(AUDIT, run="mended")
+    assert Audits((ahead,)).with_run(mended, ends_now=True).runs == (mended,), "its time says nothing of when anybody last looked"
+    lost = later(LOSS, run="lost", findings=LOSS.findings)
+    assert Audits((lost,)).with_run(AUDIT, ends_now=True).runs == (lost, AUDIT), "a clock that is behind takes no loss back"
+
+
 async def test_of_a_store_without_a_changelog_no_audit_is_known(world: TappedWorld) -> None:
     assert as_json(replace(await look(world), audits=None))["audits"] is None
 

@@ -22,7 +22,8 @@ from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.redirects import KEYS_BYTES_MAX
 from tiered.bigtable.rows import BigtableRows
-from tiered.protocol.backends import Redirect, RedirectColumns, RedirectPage
+from tiered.protocol.capabilities import RedirectColumns
+from tiered.protocol.scans import Redirect, RedirectPage
 from tiered.provision.schema import FAMILIES
 
 pytestmark = pytest.mark.anyio

@@ -24,7 +24,8 @@ from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
-from tiered.protocol.backends import Inline, Row, RowPage, RowState, ScannedRow, Tombstone
+from tiered.protocol.backends import Inline, Row, RowState, Tombstone
+from tiered.protocol.scans import RowPage, ScannedRow
 from tiered.provision.schema import OBJECT_FAMILIES
 
 pytestmark = pytest.mark.anyio

@@ -39,14 +39,15 @@ from changelog.base.errors import (
 from changelog.base.events import ONCE_MAX
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from changelog.log import Collects, LeftGarbageError
+from changelog.log import GarbageCollection, LeftGarbageError
 from tests.given.repository import ROOT
 from tiered.embedded import blob_files
 from tiered.embedded.blob_listing import Listings
 from tiered.embedded.blobs import COLLECT_AT_ONCE, COPIED_BYTES_MAX, GATHERED_BYTES, LOCK_ATTEMPTS, FileBlobs
 from tiered.embedded.file import FOOTER_BYTES, Checksums, encode_trailer, path_of
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
-from tiered.protocol.backends import ByteRange, Oddity
+from tiered.protocol.backends import ByteRange
+from tiered.protocol.scans import Oddity
 from tiered.testing.clock import Clock
 from tiered.testing.contracts.whole_blobs import begin, read, store
 
@@ -775,7 +776,7 @@ async def test_what_is_no_upload_among_the_uploads_is_left_alone(blobs: FileBlob
 
 
 async def test_expired_blobs_are_collected_up_to_the_limit_and_no_others(blobs: FileBlobs, runtime: HurriedRuntime) -> None:
-    assert isinstance(blobs, Collects)
+    assert isinstance(blobs, GarbageCollection)
     for number in range(5):
         await store(blobs, f"mortal{number}", metadata=idle(runtime))
     await store(blobs, "touched", metadata=idle(runtime))

@@ -13,7 +13,8 @@ from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from tiered.gcs.batches import decode_batch, encode_batch
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.http import GcsResponse
-from tiered.protocol.backends import DELETIONS_MAX, Removal
+from tiered.protocol.capabilities import DELETIONS_MAX
+from tiered.protocol.scans import Removal
 from tiered.testing.contracts.whole_blobs import store
 
 pytestmark = pytest.mark.anyio

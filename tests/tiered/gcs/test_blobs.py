@@ -38,7 +38,9 @@ from tiered.gcs.format import encode_crc, extend_crc
 from tiered.gcs.http import ConnectionSlot, GcsHttp, GcsRequest, GcsResponse
 from tiered.gcs.upload import PARTS_AHEAD, SINGLE_BYTES_MAX, GcsUpload, SessionUpload, SingleUpload
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
-from tiered.protocol.backends import BlobPage, ByteRange, RestoresDeleted
+from tiered.protocol.backends import ByteRange
+from tiered.protocol.capabilities import BlobRestoration
+from tiered.protocol.scans import BlobPage
 from tiered.testing.contracts import long_term as contract
 from tiered.testing.contracts.whole_blobs import read
 
@@ -1217,7 +1219,7 @@ async def test_soft_deleted_generations_are_those_of_this_name(blobs: GcsBlobs, 
         for payload in (b"1", b"22"):
             await put(blobs, payload, name=name)
             await blobs.delete(name)
-    assert isinstance(blobs, RestoresDeleted)
+    assert isinstance(blobs, BlobRestoration)
     bucket.page_max = page_max
     first, second = await blobs.deleted_generations(NAME)
     assert (first.size, second.size) == (1, 2)

@@ -26,7 +26,7 @@ from tiered.gcs.format import (
     extend_crc,
 )
 from tiered.metadata import METADATA_BYTES_MAX, NS_PER_S, Metadata, TimeToIdle, TimeToLive
-from tiered.protocol.backends import BlobInfo
+from tiered.protocol.scans import BlobInfo
 
 LISTING = "storage#objects"
 NAME = "attachments/org.17/project.42/objects/abc123/018bcfe5-6800-7000-8000-000000000001"

@@ -17,7 +17,8 @@ from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.owned import OwnedBlobs
 from tiered.gcs.owners import Marker, conflict, decode_markers, encode_marker, marker_name
 from tiered.metadata import Metadata
-from tiered.protocol.backends import BlobPage, HasOwner, ListedBlob, NotCopied, Oddity, Removal
+from tiered.protocol.capabilities import Ownership
+from tiered.protocol.scans import BlobPage, ListedBlob, NotCopied, Oddity, Removal
 
 pytestmark = pytest.mark.anyio
 
@@ -71,7 +72,7 @@ async def test_a_store_changed_and_deleted_blobs_that_were_not_its_own(server: G
 async def test_the_owner_is_asked_for_once(server: GcsEmulator) -> None:
     give(server)
     async with owned_blobs(server, RUNTIME) as blobs:
-        assert isinstance(blobs, HasOwner) and await blobs.check_owner() is None
+        assert isinstance(blobs, Ownership) and await blobs.check_owner() is None
         server.calls.clear()
         await store(blobs, "a/objects/k/1")
         await blobs.delete("a/objects/k/1")

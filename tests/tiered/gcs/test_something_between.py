@@ -17,7 +17,8 @@ from tiered.gcs.files import GcsFiles
 from tiered.gcs.http import GcsResponse
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
-from tiered.protocol.backends import ByteRange, Removal, Tiers
+from tiered.protocol.backends import ByteRange, Tiers
+from tiered.protocol.scans import Removal
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 from tiered.testing.contracts.whole_blobs import read, store

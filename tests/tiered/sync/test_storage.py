@@ -117,6 +117,8 @@ def test_bulk_calls_give_each_request_its_own_result(storage: tiered.sync.SyncTi
             yield PutRequest(named(number), chunks(number) if number % 2 else b"small")
 
     with storage.put_many(requests(), concurrency=3) as stored:
+        with pytest.raises(InvalidRequestError, match="a bulk call is entered once"):
+            stored.__enter__()
         seen = {result.position: result.value.size for result in stored}
     assert seen == {number: len(LARGE) + len(str(number)) if number % 2 else 5 for number in range(30)}
     with pytest.raises(InvalidRequestError, match="a bulk call is entered once"), stored:

@@ -6,17 +6,20 @@ import inspect
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from typing import Any, cast
 
 import anyio
 import pytest
 
 import emulators.world.deployment
-import tiered
+import tiered.protocol.capabilities
 from changelog.base.errors import UnavailableError
 from changelog.base.observe import Event, Observer
-from changelog.log import ChangeLog, Collects
+from changelog.bigtable.log import BigtableChangeLog
+from changelog.log import ChangeLog, GarbageCollection
 from changelog.noop import NoopChangeLog
+from changelog.sqlite.log import SqliteChangeLog
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.recipe import Recipe
 from emulators.simulation.run import run
@@ -27,21 +30,30 @@ from tests.given.observed_world import ObservedWorld
 from tests.given.repository import ROOT
 from tests.given.tapped_store import LARGE, OBJECT
 from tests.given.virtual_time import simulated
+from tiered.bigtable.rows import BigtableRows
+from tiered.embedded.blobs import FileBlobs
+from tiered.embedded.rows import SqliteRows
+from tiered.gcs.blobs import GcsBlobs
+from tiered.gcs.owned import OwnedBlobs
 from tiered.metadata import Metadata
-from tiered.protocol.backends import (
-    DeletesMany,
-    HasOwner,
-    HighVolumeBackend,
-    KeepsDeleted,
-    ListsHeads,
-    LongTermBackend,
-    RestoresDeleted,
-    ShowsUploads,
-    Tiers,
-)
+from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Tiers
 from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
+from tiered.protocol.capabilities import (
+    BLOB_CAPABILITIES,
+    LOG_CAPABILITIES,
+    ROW_CAPABILITIES,
+    BatchDeletion,
+    BatchHeads,
+    BlobRestoration,
+    Ownership,
+    RetentionUsage,
+    UploadListing,
+)
 from tiered.storage import TieredStorage
 from tiered.telemetry.observed import METHODS, observed_log, observed_tiers
+from tiered.testing.blobs import MemoryBlobs
+from tiered.testing.log import MemoryChangeLog
+from tiered.testing.rows import MemoryRows
 
 RUNTIME = SimulatedRuntime(1)
 
@@ -65,9 +77,8 @@ class Plain:
 
     def __init__(self, *protocols: type) -> None:
         for protocol in protocols:
-            for name, member in vars(protocol).items():
-                if inspect.iscoroutinefunction(member):
-                    setattr(self, name, self._answer(name))
+            for name, _ in inspect.getmembers(protocol, inspect.iscoroutinefunction):
+                setattr(self, name, self._answer(name))
 
     def _answer(self, name: str) -> Any:
         async def answer(*args: Any, **named: Any) -> Any:
@@ -83,7 +94,9 @@ def wrapped(rows: Any = None, blobs: Any = None, observer: Observer | None = Non
 # --- what they show ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", [Collects, RestoresDeleted, DeletesMany, HasOwner, KeepsDeleted, ListsHeads, ShowsUploads])
+@pytest.mark.parametrize(
+    "protocol", [GarbageCollection, BlobRestoration, BatchDeletion, Ownership, RetentionUsage, BatchHeads, UploadListing]
+)
 def test_what_only_some_backends_do_is_seen_exactly_where_they_do_it(protocol: type) -> None:
     with_it, without = Plain(LongTermBackend, protocol), Plain(LongTermBackend)
     assert isinstance(wrapped(blobs=with_it).long_term, protocol)
@@ -96,17 +109,71 @@ def test_what_only_some_backends_do_is_seen_exactly_where_they_do_it(protocol: t
         assert inspect.getattr_static(wrapped(blobs=without).long_term, name, None) is None
 
 
-@pytest.mark.parametrize(
-    ("service", "protocols"),
-    [
-        (HIGH_VOLUME, (HighVolumeBackend, Collects)),
-        (LONG_TERM, (LongTermBackend, Collects, RestoresDeleted, DeletesMany, HasOwner, KeepsDeleted, ListsHeads, ShowsUploads)),
-        (CHANGELOG, (ChangeLog, Collects)),
-    ],
-)
-def test_every_call_of_a_protocol_is_told(service: str, protocols: tuple[type, ...]) -> None:
-    calls = {name for protocol in protocols for name, member in vars(protocol).items() if inspect.iscoroutinefunction(member)}
-    assert METHODS[service] == calls and calls
+BACKENDS = {
+    HIGH_VOLUME: (SqliteRows, BigtableRows, MemoryRows, SimulatedRows),
+    LONG_TERM: (FileBlobs, GcsBlobs, OwnedBlobs, MemoryBlobs, SimulatedBlobs),
+    CHANGELOG: (SqliteChangeLog, BigtableChangeLog, MemoryChangeLog, SimulatedChangeLog),
+}
+TIER_OF = {HIGH_VOLUME: HighVolumeBackend, LONG_TERM: LongTermBackend, CHANGELOG: ChangeLog}
+CAPABILITIES = [*dict.fromkeys([*ROW_CAPABILITIES, *BLOB_CAPABILITIES, *LOG_CAPABILITIES])]
+EACH_BACKEND = pytest.mark.parametrize(("service", "kind"), [(service, kind) for service, kinds in BACKENDS.items() for kind in kinds])
+
+
+def unopened(kind: type) -> Any:
+    """A backend that nothing connects to a service. One that keeps nothing would be no service."""
+    backend: Any = object.__new__(kind)
+    backend.durable = True
+    return backend
+
+
+def wrap(backend: Any, service: str, observer: Observer) -> Any:
+    match service:
+        case "high_volume":
+            return wrapped(rows=backend, observer=observer).high_volume
+        case "long_term":
+            return wrapped(blobs=backend, observer=observer).long_term
+        case _:
+            return observed_log(backend, observer)
+
+
+def test_every_protocol_among_the_capabilities_is_wrapped() -> None:
+    theirs = {each for each in vars(tiered.protocol.capabilities).values() if getattr(each, "_is_runtime_protocol", False)}
+    assert theirs == set(CAPABILITIES)
+
+
+@EACH_BACKEND
+def test_a_wrapped_backend_can_do_what_it_could(service: str, kind: type) -> None:
+    backend = unopened(kind)
+    observed = wrap(backend, service, Observer())
+    assert [isinstance(observed, each) for each in CAPABILITIES] == [isinstance(backend, each) for each in CAPABILITIES]
+
+
+@EACH_BACKEND
+def test_every_call_of_a_backend_is_told(service: str, kind: type) -> None:
+    told: list[tuple[str, str]] = []
+
+    class CallNames(Observer):
+        def call(self, service: str, method: str, *, traced: bool = True) -> Any:
+            told.append((service, method))
+            return nullcontext()
+
+    async def answer(*args: Any, **named: Any) -> Any:
+        return []
+
+    backend = unopened(kind)
+    protocols = [TIER_OF[service], *(each for each in CAPABILITIES if isinstance(backend, each))]
+    calls = sorted({name for protocol in protocols for name, _ in inspect.getmembers(protocol, inspect.iscoroutinefunction)})
+    for name in calls:
+        assert inspect.iscoroutinefunction(getattr(backend, name))
+        setattr(backend, name, answer)
+    observed = wrap(backend, service, CallNames())
+
+    async def call_each() -> None:
+        for name in calls:
+            await getattr(observed, name)()
+
+    anyio.run(call_each)
+    assert told == [(service, name) for name in calls] and calls
 
 
 def test_everything_else_of_a_backend_is_passed_on() -> None:
@@ -138,7 +205,7 @@ async def test_an_error_is_passed_on_as_it_is() -> None:
         raise error
 
     for service in ("high_volume", "long_term"):
-        backend = Plain(HighVolumeBackend if service == "high_volume" else LongTermBackend, Collects)
+        backend = Plain(HighVolumeBackend if service == "high_volume" else LongTermBackend, GarbageCollection)
         for name in METHODS[service] - {"deleted_generations", "restore", "delete_generations", "kept", "abandoned_uploads"}:
             setattr(backend, name, fail)
             with pytest.raises(UnavailableError) as raised:

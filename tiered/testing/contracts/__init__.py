@@ -4,7 +4,7 @@
     from tiered.testing.contracts.high_volume import *
 
     high_volume.py   for a `HighVolumeBackend`: needs a fixture `high_volume`
-    long_term.py     for a `LongTermBackend`: needs a fixture `long_term`. If it has `RestoresDeleted`, it must keep
+    long_term.py     for a `LongTermBackend`: needs a fixture `long_term`. If it has `BlobRestoration`, it must keep
                      what is deleted for a while
     changelog.py     for a `ChangeLog`: needs a fixture `changelog`, and `plant`: an async function (log, key, bytes)
                      that puts raw bytes under a key into the log

@@ -13,19 +13,9 @@ import pytest
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.change import LEGACY_OWNER, LOG_PREFIX, Change, ChangeId, Entry, Unreadable, encode
+from changelog.key_values import NOTE_BYTES_MAX, REMOVED_AGE_MAX_MS, VALUE_BYTES_MAX, VALUE_KEY_BYTES_MAX, VERSION_MAX, ValuePage
 from changelog.lease import SET_BACK_MS, Renewal
-from changelog.log import (
-    CLOCK,
-    NOTE_BYTES_MAX,
-    REMOVED_AGE_MAX_MS,
-    VALUE_BYTES_MAX,
-    VALUE_KEY_BYTES_MAX,
-    VERSION_MAX,
-    ChangeLog,
-    Collects,
-    KeyRange,
-    ValuePage,
-)
+from changelog.log import CLOCK, ChangeLog, GarbageCollection, KeyRange
 
 pytestmark = pytest.mark.anyio
 
@@ -778,7 +768,7 @@ async def test_a_value_that_cannot_be_kept_is_refused_with_all_of_its_call(
 
 
 async def test_a_removed_value_is_remembered_for_days_and_then_collected_so_many_at_a_time(log: ChangeLog, runtime: Runtime) -> None:
-    assert isinstance(log, Collects)
+    assert isinstance(log, GarbageCollection)
     now_ms = await log.announce("clock")
     old_ms, lately_ms = now_ms - REMOVED_AGE_MAX_MS - DAY_MS, now_ms - REMOVED_AGE_MAX_MS + DAY_MS
     await log.write_values({f"old/{number}": None for number in range(5)}, old_ms)

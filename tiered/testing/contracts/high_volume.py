@@ -14,22 +14,11 @@ from hypothesis import strategies as st
 from changelog.base.errors import ClockBehindError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
-from changelog.log import Collects
+from changelog.log import GarbageCollection
 from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, TimeToIdle, TimeToLive, is_expired
 from tiered.object_id import blob_name
-from tiered.protocol.backends import (
-    MARK_AGE_MAX_S,
-    HighVolumeBackend,
-    Inline,
-    Only,
-    Redirect,
-    Row,
-    RowPage,
-    RowState,
-    Still,
-    Tombstone,
-    Vacant,
-)
+from tiered.protocol.backends import MARK_AGE_MAX_S, HighVolumeBackend, Inline, Only, Row, RowState, Still, Tombstone, Vacant
+from tiered.protocol.scans import Redirect, RowPage
 from tiered.testing.clock import Clock
 from tiered.testing.contracts.examples import examples
 
@@ -429,14 +418,14 @@ LATER_NS = (MARK_AGE_MAX_S + 60) * NS_PER_S
 
 @pytest.fixture
 def forgetful(rows: Rows) -> Rows:
-    if not isinstance(rows.backend, Collects):
+    if not isinstance(rows.backend, GarbageCollection):
         pytest.skip("its service collects marks, by its own clock, and keeps no horizon")
     return rows
 
 
 async def forget(rows: Rows) -> None:
     """Collects as if two days had passed, and sets the clock right again."""
-    assert isinstance(rows.backend, Collects) and isinstance(rows.runtime, Clock)
+    assert isinstance(rows.backend, GarbageCollection) and isinstance(rows.runtime, Clock)
     rows.runtime.ahead_ns = LATER_NS
     assert await rows.backend.collect(100) > 0
     rows.runtime.ahead_ns = 0
@@ -487,7 +476,7 @@ async def test_the_horizon_never_goes_back(forgetful: Rows) -> None:
 
 async def test_a_mark_whose_token_was_made_by_a_clock_that_was_ahead_stays_and_stops_nobody(forgetful: Rows) -> None:
     rows = forgetful
-    assert isinstance(rows.runtime, Clock) and isinstance(rows.backend, Collects)
+    assert isinstance(rows.runtime, Clock) and isinstance(rows.backend, GarbageCollection)
     rows.runtime.ahead_ns = 365 * 86_400 * NS_PER_S
     ahead = rows.token()
     rows.runtime.ahead_ns = 0

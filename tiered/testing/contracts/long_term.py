@@ -17,7 +17,9 @@ from changelog.change import ChangeId
 from tiered.errors import RangeNotSatisfiableError
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import PATH_BYTES_MAX, blob_name
-from tiered.protocol.backends import BlobHead, ByteRange, DeletesMany, LongTermBackend, NotCopied, Removal, RestoresDeleted, Upload
+from tiered.protocol.backends import BlobHead, ByteRange, LongTermBackend, Upload
+from tiered.protocol.capabilities import BatchDeletion, BlobRestoration
+from tiered.protocol.scans import NotCopied, Removal
 from tiered.testing.contracts.examples import examples
 from tiered.testing.contracts.whole_blobs import begin, read, store
 
@@ -487,7 +489,7 @@ async def test_of_deletions_of_one_generation_at_once_none_fails_and_the_neighbo
 
 
 async def test_many_deletions_in_one_request_are_each_by_itself(long_term: LongTermBackend, name: str) -> None:
-    if not isinstance(long_term, DeletesMany):
+    if not isinstance(long_term, BatchDeletion):
         return
     asked: list[tuple[str, int]] = []
     for each in (f"{name}-a", f"{name}-b", f"{name}-c"):
@@ -506,7 +508,7 @@ async def test_many_deletions_in_one_request_are_each_by_itself(long_term: LongT
 
 
 async def test_a_deleted_generation_is_restored_whole_under_a_new_generation(long_term: LongTermBackend, name: str) -> None:
-    if not isinstance(long_term, RestoresDeleted):
+    if not isinstance(long_term, BlobRestoration):
         return
     await store(long_term, name, b"payload", FULL_METADATA)
     before = await long_term.head(name)
@@ -526,7 +528,7 @@ async def test_a_deleted_generation_is_restored_whole_under_a_new_generation(lon
 
 
 async def test_a_restoration_overwrites_nothing_and_needs_a_generation_that_is_kept(long_term: LongTermBackend, name: str) -> None:
-    if not isinstance(long_term, RestoresDeleted):
+    if not isinstance(long_term, BlobRestoration):
         return
     assert await long_term.restore(name, 1) is None and await names(long_term) == []
     await store(long_term, name, b"first")

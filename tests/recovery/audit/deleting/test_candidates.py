@@ -20,7 +20,9 @@ from recovery.audit.finding_classes import FindingClass
 from tests.given.audit_grounds import OLD_NS, AuditGround, SimulatedGround, ground_of
 from tests.given.findings import finding
 from tests.given.planted_world import Planted, plant
-from tiered.protocol.backends import BlobInfo, DeletesMany, Tombstone
+from tiered.protocol.backends import Tombstone
+from tiered.protocol.capabilities import BatchDeletion
+from tiered.protocol.scans import BlobInfo
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -239,7 +241,7 @@ async def test_a_batch_without_an_answer_is_looked_at_one_by_one(
     names = [f"{PATH}/{ground.clock.at(OLD_NS)}" for _ in range(3)]
     for name in names:
         await ground.blob(name, 10, OLD_NS, None)
-    delete = cast(DeletesMany, ground.tiers.long_term).delete_generations
+    delete = cast(BatchDeletion, ground.tiers.long_term).delete_generations
 
     async def unanswered(blobs: Sequence[tuple[str, int]]) -> Any:
         if effect:
@@ -255,7 +257,7 @@ async def test_a_part_of_a_batch_that_failed_is_deleted_by_itself(ground: AuditG
     names = [f"{PATH}/{ground.clock.at(OLD_NS)}" for _ in range(3)]
     for name in names:
         await ground.blob(name, 10, OLD_NS, None)
-    delete = cast(DeletesMany, ground.tiers.long_term).delete_generations
+    delete = cast(BatchDeletion, ground.tiers.long_term).delete_generations
 
     async def partly(blobs: Sequence[tuple[str, int]]) -> Any:
         return [UnconfirmedError("x"), *await delete(blobs[1:])]

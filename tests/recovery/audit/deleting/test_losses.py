@@ -21,7 +21,8 @@ from recovery.audit.files.directory import DirectoryFiles
 from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, SimulatedGround
 from tests.given.audited_store import audit, plant
 from tiered.gcs.blobs import GcsBlobs
-from tiered.protocol.backends import DeletedGeneration, Tiers, Tombstone
+from tiered.protocol.backends import Tiers, Tombstone
+from tiered.protocol.capabilities import DeletedGeneration
 
 pytestmark = pytest.mark.anyio
 PATH = "media/objects/key"

@@ -19,7 +19,8 @@ from recovery.audit.deleting.candidates import Candidate, DeletionBatch, Fate
 from recovery.audit.deleting.journal import JournalEntry
 from recovery.audit.deleting.quarantine import Quarantine, Return, restore
 from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, AuditGround, EmbeddedGround, embedded_ground, ground_of
-from tiered.protocol.backends import LongTermBackend, Removal, Tiers
+from tiered.protocol.backends import LongTermBackend, Tiers
+from tiered.protocol.scans import Removal
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -19,7 +19,9 @@ from recovery.audit.inventory import candidates
 from recovery.audit.inventory.candidates import Suspect, SuspectRow, judge
 from tests.given.audit_grounds import SimulatedGround, embedded_ground
 from tests.given.planted_world import CUTOFF, Planted, plant
-from tiered.protocol.backends import HighVolumeBackend, Redirect, RedirectColumns, TellsColumns
+from tiered.protocol.backends import HighVolumeBackend
+from tiered.protocol.capabilities import ColumnarRedirects, RedirectColumns
+from tiered.protocol.scans import Redirect
 
 pytestmark = pytest.mark.anyio
 
@@ -176,5 +178,5 @@ def test_the_rows_of_an_export_are_not_scanned_in_columns() -> None:
         async def redirect_columns(self, start: bytes, end: bytes | None, limit: int) -> RedirectColumns:
             raise NotImplementedError
 
-    assert isinstance(InColumns(), TellsColumns)
-    assert not isinstance(candidates._CandidateRows(cast(HighVolumeBackend, InColumns()), []), TellsColumns)
+    assert isinstance(InColumns(), ColumnarRedirects)
+    assert not isinstance(candidates._CandidateRows(cast(HighVolumeBackend, InColumns()), []), ColumnarRedirects)

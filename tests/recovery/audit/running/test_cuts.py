@@ -23,7 +23,8 @@ from recovery.audit.sweeping.sweep import audit_until
 from tests.given.audit_grounds import SetRuntime
 from tests.given.planted_world import CUTOFF
 from tests.recovery.audit.sweeping.test_merge import Blobs, MergedRows, MergedWorld, worlds
-from tiered.protocol.backends import BlobPage, HighVolumeBackend, LongTermBackend, Tiers
+from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Tiers
+from tiered.protocol.scans import BlobPage
 
 ALL = Bounds(start="", end=None)
 ID = "018bcfe5-6800-7000-8000-00000000000"

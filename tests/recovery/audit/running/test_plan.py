@@ -22,7 +22,7 @@ from tiered.embedded.blobs import FileBlobs
 from tiered.embedded.rows import SqliteRows
 from tiered.object_id import ObjectId
 from tiered.open import DATABASE_NAME, open_storage
-from tiered.protocol.backends import BlobPage, ListedBlob
+from tiered.protocol.scans import BlobPage, ListedBlob
 from tiered.settings import BigtableSettings, GcsSettings, Settings
 
 NO_GRACE = AuditOptions("run", grace_s=0, insist=True)

@@ -168,7 +168,7 @@ def test_command_says_where_the_references_came_from_and_refuses_what_it_does_no
     store = AuditedStore(tmp_path)
     run = ("audit", "run", "--engine", "local", "--parallel", "1", "--grace", "0s", "--insist")
     store(*run, "--to", "no", "--references", "feed", code=2)
-    assert "knows of no change feed: start its writer (tiered feed run)" in store.errors
+    assert "knows of no change feed: start its writer (`tiered -" in store.errors
     anyio.run(feed, store.settings)
     told = store(*run, "--to", "run", "--references", "feed", "--feed-age-max", "1h", code=1)
     assert f"change feed (generation {GENERATION})" in told and "5 rows were read" in told and "10 references" in told

@@ -25,7 +25,8 @@ from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.http import GcsRequest
 from tiered.metadata import Metadata
 from tiered.open import open_backends
-from tiered.protocol.backends import HighVolumeBackend, Retention, Tiers
+from tiered.protocol.backends import HighVolumeBackend, Tiers
+from tiered.protocol.capabilities import Retention
 from tiered.testing.contracts.whole_blobs import store
 
 pytestmark = pytest.mark.anyio

@@ -25,7 +25,8 @@ from tests.given.audit_grounds import DAY_NS, OLD_NS, AuditGround, EmbeddedGroun
 from tests.given.planted_world import CUTOFF
 from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import NS_PER_S
-from tiered.protocol.backends import BlobPage, HighVolumeBackend, ListedBlob, LongTermBackend, Redirect, RedirectPage, Tiers
+from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Tiers
+from tiered.protocol.scans import BlobPage, ListedBlob, Redirect, RedirectPage
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,8 @@ from recovery.audit.sweeping.verify import TRIES, is_chosen
 from tests.given.audit_grounds import DAY_NS, OLD_NS, AuditGround, EmbeddedGround, SimulatedGround, embedded_ground, emulated_ground
 from tests.given.planted_world import CUTOFF, PAST_NS
 from tiered.gcs.http import GcsRequest
-from tiered.protocol.backends import BlobPage, DamagedError, LongTermBackend, Oddity
+from tiered.protocol.backends import DamagedError, LongTermBackend
+from tiered.protocol.scans import BlobPage, Oddity
 
 pytestmark = pytest.mark.anyio
 

@@ -26,7 +26,8 @@ from recovery.audit.sweeping.window import WINDOW_NAMES
 from tests.given.audit_grounds import OLD_NS, SetRuntime
 from tests.given.planted_world import CUTOFF
 from tiered.metadata import Metadata
-from tiered.protocol.backends import BlobHead, BlobPage, HighVolumeBackend, ListedBlob, LongTermBackend, Redirect, RedirectPage, Tiers
+from tiered.protocol.backends import BlobHead, HighVolumeBackend, LongTermBackend, Tiers
+from tiered.protocol.scans import BlobPage, ListedBlob, Redirect, RedirectPage
 
 MANY = 60_000
 

@@ -341,7 +341,7 @@ async def refusal(ground: SimulatedGround, **wrong: Any) -> str:
 
 async def test_feed_that_cannot_be_used_is_refused_with_the_reason_and_the_fix() -> None:
     ground = SimulatedGround()
-    with pytest.raises(ConfigurationError, match=r"knows of no change feed: start its writer \(tiered feed run\)"):
+    with pytest.raises(ConfigurationError, match=r"knows of no change feed: start its writer \('tiered feed run'\)"):
         await references_of(ground.log, STORE, BEGINS_NS, 60)
     assert "has a gap" in await refusal(ground, gap=True)
     assert "has not read all rows yet" in await refusal(ground, withheld=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from changelog.base.errors import CorruptRecordError
-from changelog.log import NOTE_BYTES_MAX
+from changelog.key_values import NOTE_BYTES_MAX
 from recovery.feed.writer.checkpoint import BINDINGS_MAX, CURSOR_BYTES_MAX, NOTE, TEXT_BYTES_MAX, Checkpoint, Pass, Staged
 from tiered.protocol.note_fields import NUMBER_MAX
 

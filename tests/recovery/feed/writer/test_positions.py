@@ -10,7 +10,7 @@ import pytest
 
 from changelog.base.errors import CorruptRecordError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
-from changelog.log import NOTE_BYTES_MAX
+from changelog.key_values import NOTE_BYTES_MAX
 from recovery.feed.writer.positions import ERROR_MAX, Position, advance, note_name, positions, read, sink_name
 from tiered.settings import FeedSettings, Settings
 from tiered.testing.log import MemoryChangeLog

@@ -1,0 +1,209 @@
+"""What only some backends can do. Whoever uses a capability asks `isinstance` first, and has a way without it.
+
+The store itself uses one, `BatchHeads`, for listings; the audit uses the others. `GarbageCollection`, which logs have,
+too, is in `changelog/log.py`. What wraps a backend (`tiered/telemetry/observed.py`) takes its methods from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol, runtime_checkable
+
+from changelog.base.errors import TieredError
+from changelog.log import GarbageCollection
+from tiered.protocol.backends import BlobHead
+from tiered.protocol.scans import BlobInfo, RedirectPage, Removal
+
+# --- of a high-volume tier -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RedirectColumns:
+    """A page of tombstones, most of them in two columns: the key of each row, and the blob that it names.
+
+    `paths` and `targets` are of equal length, in the order of the keys. `deadlines_ns`: when those of them expire that
+    do (nanoseconds since 1970), by key. `others`: the rest of the page: what is damaged or has an unusual form. Its
+    `next_start` is that of the page. Every row of the page is either in the columns or in `others`.
+    """
+
+    paths: Sequence[str]
+    targets: Sequence[str]
+    deadlines_ns: Mapping[str, int]
+    others: RedirectPage
+
+
+@runtime_checkable
+class ColumnarRedirects(Protocol):
+    """A high-volume tier that reads tombstones in columns for less than one by one.
+
+    What wraps a tier and changes `redirects` must change this, too, or hide it (`redirect_columns = None`).
+    """
+
+    async def redirect_columns(self, start: bytes, end: bytes | None, limit: int) -> RedirectColumns:
+        """The page that `redirects` returns, with the same rows."""
+
+
+# --- of a long-term tier -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedGeneration:
+    """A deleted generation of a blob that can be restored until `kept_until_ns`. Times are nanoseconds since 1970.
+
+    `kept_until_ns` None: it is noncurrent, in a bucket that keeps versions, until a rule or somebody removes it.
+    `address`: the name that the service's own tools use for it.
+    """
+
+    address: str
+    size: int
+    generation: int
+    deleted_ns: int
+    kept_until_ns: int | None
+
+
+@runtime_checkable
+class BlobRestoration(Protocol):
+    """A long-term tier whose service may keep deleted blobs for a while. The store itself restores none of them."""
+
+    async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:
+        """The deleted generations that can still be restored, soft-deleted or noncurrent, oldest first."""
+
+    async def restore(self, name: str, generation: int) -> int | None:
+        """Makes the blob anew from a deleted generation, with its metadata, and returns its new generation.
+
+        Never overwrites a blob. None, and nothing is changed: a blob has the name, or that generation is kept no more.
+        May be repeated: then None also follows an attempt whose answer was lost.
+        """
+
+
+DELETIONS_MAX = 100
+"""How many deletions one request takes."""
+
+
+@runtime_checkable
+class BatchDeletion(Protocol):
+    """A long-term tier whose service takes many deletions in one request."""
+
+    async def delete_generations(self, blobs: Sequence[tuple[str, int]]) -> Sequence[Removal | TieredError]:
+        """`delete_generation` of each name and generation, `DELETIONS_MAX` at most, in one request. Safe to repeat.
+
+        Returns for each, in the same order, what became of it, or the error that its deletion alone would have raised.
+        Each deletion is by itself: others may succeed. If this raises `UnconfirmedError`, each may have happened.
+        """
+
+
+@runtime_checkable
+class NamePartitioning(Protocol):
+    """A long-term tier that knows where its names can be cut without a request for each try."""
+
+    async def cuts(self, start: str, end: str | None, count: int) -> Sequence[str]:
+        """Names, in order, that cut those from `start` to `end` into about `count` parts of equal number, or fewer."""
+
+
+@runtime_checkable
+class BatchHeads(Protocol):
+    """A long-term tier whose service tells what many blobs are in one request, if their names are near one another."""
+
+    async def heads(self, names: Sequence[str]) -> Mapping[str, BlobHead]:
+        """`head` of some of these blobs (1,000 at most), by name, in one request.
+
+        Left out are blobs that do not exist, damaged ones, and those that a request for twice as many blobs, from the
+        first of the names on, does not reach. Ask `head` for each of these.
+        """
+
+
+@runtime_checkable
+class GenerationLookup(Protocol):
+    """A long-term tier that looks again at many blobs of its listing for less than a listing costs."""
+
+    async def generations(self, blobs: Sequence[BlobInfo]) -> Mapping[str, int]:
+        """The generation that each of these blobs has now, by its name, if it is there and can be read.
+
+        `blobs`: as this tier listed them.
+        """
+
+
+@runtime_checkable
+class SharedListing(Protocol):
+    """A long-term tier that must read all names of a directory to list some of them."""
+
+    def share_names(self, label: str) -> None:
+        """Lets all listings of this process that have this label share the names that they read.
+
+        So a listing may miss a blob that was written after the first of them began. `label`: what belongs together,
+        such as the id of an audit. Only the names of one label are kept.
+        """
+
+
+class Retention(StrEnum):
+    """In which form a service still keeps a deleted blob, and bills it."""
+
+    SOFT_DELETED = "soft_deleted"
+    NONCURRENT = "noncurrent"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPage:
+    """How many deleted generations a part of a listing has, and how many bytes. `next_token`: for the next page."""
+
+    number: int
+    size: int
+    next_token: str | None
+
+
+@runtime_checkable
+class RetentionUsage(Protocol):
+    """A long-term tier whose service tells what it keeps of deleted blobs."""
+
+    async def kept(self, what: Retention, start: str, end: str | None, token: str) -> KeptPage:
+        """Counts deleted generations of the names from `start` (inclusive) to `end` (exclusive; None: no end).
+
+        `token`: empty for the first page. Needs permissions that reading blobs does not need.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonedUpload:
+    """What is left of an upload whose process has died. `changed_ns`: when it last changed, nanoseconds since 1970."""
+
+    name: str
+    size: int
+    changed_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPage:
+    """Abandoned uploads in the order of their names. `next_start`: where the next page begins; None: no more."""
+
+    uploads: Sequence[AbandonedUpload]
+    next_start: str | None
+
+
+@runtime_checkable
+class UploadListing(Protocol):
+    """A long-term tier in which uploads that were left behind can be seen."""
+
+    async def abandoned_uploads(self, start: str, before_ns: int, limit: int) -> UploadPage:
+        """Up to `limit` uploads that nobody can finish and that last changed before `before_ns`. Changes nothing."""
+
+
+@runtime_checkable
+class Ownership(Protocol):
+    """A long-term tier that may hold the blobs of several stores, and knows which of them are this store's."""
+
+    async def check_owner(self) -> str | None:
+        """None: this store owns the blobs that it sees. Else nobody owns them, and the sentence says what to run.
+
+        Raises `ConfigurationError` if another store owns them, or some of them.
+        """
+
+
+ROW_CAPABILITIES: Sequence[type] = (GarbageCollection, ColumnarRedirects)
+BLOB_CAPABILITIES: Sequence[type] = (
+    GarbageCollection, BlobRestoration, BatchDeletion, NamePartitioning, BatchHeads, GenerationLookup, SharedListing, RetentionUsage,
+    UploadListing, Ownership,
+)  # fmt: skip
+LOG_CAPABILITIES: Sequence[type] = (GarbageCollection,)
+"""What a high-volume tier, a long-term tier and a changelog may be able to do. A wrapper passes on each of these."""
