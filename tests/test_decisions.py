@@ -12,6 +12,7 @@ from tests.given.repository import ROOT
 
 FOLDER = ROOT / "docs" / "decisions"
 _HEADING = re.compile(r"^## (\d+)\. (.+)$", re.M)
+_CITATION = re.compile(r"decisions/([\w-]+\.md)(?:,\s+(?:# +)?|#)(\d+)\b")
 _STATUS = re.compile(r"\*(?:In force|Replaced by \[(\d+)\]\([^)]+\))\.\*")
 
 
@@ -35,8 +36,30 @@ def wrong(folder: Path) -> list[str]:
     return found
 
 
+def dead(text: str, folder: Path) -> list[str]:
+    """The citations in a text, as `store.md, 8`, of decisions that are not on the page which they name."""
+    cited = dict.fromkeys(_CITATION.findall(text))
+    pages = {name: folder / name for name, _ in cited}
+    numbers = {name: {number for number, _ in _HEADING.findall(page.read_text())} for name, page in pages.items() if page.is_file()}
+    return [f"{name}, {number}" for name, number in cited if number not in numbers.get(name, set())]
+
+
 def test_the_decisions_have_nothing_wrong() -> None:
     assert wrong(FOLDER) == []
+
+
+def test_each_decision_that_is_cited_stands_on_the_page_that_is_named() -> None:
+    places = ("benchmarks", "changelog", "docs", "emulators", "recovery", "tests", "tiered")
+    files = [file for place in places for kind in ("py", "md", "txt") for file in sorted((ROOT / place).rglob(f"*.{kind}"))]
+    citing = {file: text for file in files if file != Path(__file__) and _CITATION.search(text := file.read_text())}
+    assert len(citing) > 10
+    assert {str(file.relative_to(ROOT)): gone for file, text in citing.items() if (gone := dead(text, FOLDER))} == {}
+
+
+def test_a_citation_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# A\n\n## 3. One\n\n*In force.* a\n")
+    cited = "docs/decisions/a.md, 3; docs/decisions/a.md, 4; docs/decisions/b.md, 3; [5](decisions/a.md#5-x); [3](decisions/a.md#3-one)"
+    assert dead(cited, tmp_path) == ["a.md, 4", "b.md, 3", "a.md, 5"]
 
 
 @pytest.mark.parametrize(

@@ -183,8 +183,8 @@ class World:
         """Tells whether somebody else than recovery deletes this blob.
 
         The audit deletes a legacy blob if its marks were collected before recovery came: nothing proves then that its
-        row has left it (0002). The bucket's lifecycle deletes a blob that a reader touched before that reader died: the
-        reader never touched the row, so the row expired, and the blob follows.
+        row has left it (docs/decisions/protocol.md, 2). The bucket's lifecycle deletes a blob that a reader touched
+        before that reader died: the reader never touched the row, so the row expired, and the blob follows.
         """
         return blob in self.watch.touched or (blob in self.legacy and self.runtime.boot_time() > MARK_AGE_MAX_S)
 

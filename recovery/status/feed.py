@@ -15,6 +15,7 @@ from typing import Any
 from changelog.base.runtime import Runtime
 from changelog.key_values import KeyValueStore
 from changelog.log import ChangeLog
+from recovery.display import count
 from recovery.feed.writer.checkpoint import NOTE, NOTHING_YET, Checkpoint, store_of
 from recovery.feed.writer.positions import Position, read, sink_name
 from recovery.feed.writer.source import RetainedEntries, count_kept
@@ -165,7 +166,7 @@ async def look_at_feed(ask: Ask, log: ChangeLog, settings: Settings, runtime: Ru
         feed = FeedStatus(
             FeedState.UNKNOWN, "", enabled, checkpoint, frontier_ms, ages_s[0], kept, ages_s[1], settings.feed.hold_max_s, sinks,
             store_of(settings), 0.0 if frontier_ms is None else max(0.0, (frontier_ms - now_ms) / 1000),
-            _off(notices or (), now_ms),
+            off_reason(notices or (), now_ms),
         )  # fmt: skip
         state, why = judge(feed, settings.feed, source, unread=unread)
         return replace(feed, state=state, why=why)
@@ -288,9 +289,9 @@ def _reasons(failing: Iterable[FeedSink]) -> str:
     return "; ".join(f"{sink.name}: {sink.error or 'it gave no reason'}" for sink in failing).rstrip(".") + "."
 
 
-def _off(notices: Sequence[FeedOffNotice], now_ms: int) -> str:
+def off_reason(notices: Sequence[FeedOffNotice], now_ms: int) -> str:
     working = [quoted(notice.process) for notice in notices if not notice.is_over(now_ms)]
     if working:
-        others = f", and {len(working) - 1:,} others" if working[1:] else ""
+        others = f", and {count(len(working) - 1, 'other')}" if working[1:] else ""
         return f"A process works with the feed off, so no progress is published: set feed.enabled there ({working[0]}{others})."
     return "Changes were made with the feed off, so it reads all rows before it publishes progress." if notices else ""

@@ -63,7 +63,7 @@ def test_the_published_order_leaks_what_a_failed_transaction_sent() -> None:
 
 
 def test_progress_that_begins_at_0_needs_no_bootstrap() -> None:
-    """Decision 95: a reader that trusts progress alone needs the first interval to begin at 0, and no empty one."""
+    """docs/decisions/feed.md, 95: trusting progress alone needs the first interval to begin at 0, and no empty one."""
     scenario = replace(SCENARIOS["sink"], first_lower=0)
     assert str(check(World(scenario, OURS.without("bootstrap")))) == "holds"
 

@@ -91,7 +91,7 @@ def test_what_the_model_is_about_happens_in_the_small_scenarios() -> None:
 
 
 def test_a_release_lets_an_instance_renew_what_it_has_claimed_twice() -> None:
-    """Decision 6: known, and harmless, because leases are."""
+    """docs/decisions/recovery.md, 6: known, and harmless, because leases are."""
     assert list(check(Claims(ClaimScenario(("R1", "R2", "S"), releases=True), OURS)).found) == ["SHARED"]
 
 

@@ -282,7 +282,7 @@ async def test_finalise_whose_answer_is_lost_is_told_unavailable_and_its_blob_re
     [(UnconfirmedError("no answer"), True), (ConfigurationError("forbidden"), False), (InvalidRequestError("too large"), False)],
 )
 async def test_an_upload_that_was_refused_cannot_arrive_late(world: TappedWorld, answer: Exception, waits: bool) -> None:
-    """Decision 0014: an entry waits for a single request only if nobody told what became of it."""
+    """docs/decisions/protocol.md, 14: an entry waits for a single request only if nobody told what became of it."""
     world.blobs = Tapped(SimulatedBlobs(world.runtime, sessions=False), world.calls)
 
     async def refused(real: Any, *args: Any) -> Any:

@@ -2,7 +2,7 @@
 
     bytes                              views of it, never copied; other buffers are copied slice by slice
     list, tuple, set, BytesIO          at once: they cannot block
-    a StoredObject, async iterables    in the caller's own task (decision 8), which lets other tasks run now and then
+    a StoredObject, async iterables    in the caller's own task (docs/decisions/store.md, 8); others get their turn
     a path, an open plain file         in shared threads, the file from its position to its length when reading began
     other files, other iterables       may block for ever: in a thread of their own (tiered/payload/own_thread.py)
     a path to a pipe                   waited for in the event loop

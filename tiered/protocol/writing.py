@@ -283,7 +283,7 @@ class Writer:
         try:
             await self._services.blobs.note(upload.finalise)
         except TieredError as error:
-            write.may_land_late = isinstance(error, UnconfirmedError)  # every other one is an answer (decision 0014)
+            write.may_land_late = isinstance(error, UnconfirmedError)  # others answer (docs/decisions/protocol.md, 14)
             raise
         write.may_land_late = False
         return total

@@ -23,12 +23,13 @@ from recovery.metrics import StatusMetrics
 from recovery.statistics.verdict import SourceState, SourceVerdict
 from recovery.status.advice import feed_orders, headline, orders
 from recovery.status.as_json import as_json
-from recovery.status.feed import FeedSink, FeedState, FeedStatus, SourceOfFeed, judge
+from recovery.status.feed import FeedSink, FeedState, FeedStatus, SourceOfFeed, judge, off_reason
 from recovery.status.known import Status, StatusLevel, StoreIdentity
 from tests.given.command_line import Command
 from tests.given.shown_status import healthy
 from tiered import Settings
 from tiered.open import open_backends
+from tiered.protocol.feed_off import FeedOffNotice
 from tiered.settings import FeedSettings
 
 NOW_MS = 1_795_334_400_000
@@ -108,6 +109,13 @@ def test_each_state_has_its_reason(found: FeedStatus, source: SourceOfFeed | Non
     now = judged(found, source)
     assert now.state == state
     assert why in now.why and bool(why) == bool(now.why)
+
+
+def test_processes_with_the_feed_off_are_counted() -> None:
+    over, *working = [FeedOffNotice(name, NOW_MS - 1000, ended=name == "over") for name in ("over", "one", "two", "three")]
+    assert off_reason([over, *working], NOW_MS).endswith("set feed.enabled there ('one', and 2 others).")
+    assert off_reason(working[:2], NOW_MS).endswith("('one', and 1 other).") and off_reason(working[:1], NOW_MS).endswith("there ('one').")
+    assert off_reason([over], NOW_MS).startswith("Changes were made") and off_reason([], NOW_MS) == ""
 
 
 @pytest.mark.parametrize(("age_s", "every_s", "young"), [
