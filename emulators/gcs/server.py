@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import aiohttp
 import anyio
+import anyio.lowlevel
 from aiohttp import web
 
 from changelog.base.runtime import Runtime, SystemRuntime
@@ -34,6 +35,12 @@ CHUNK_BYTES = 256 * 1024
 CALLS_KEPT = 10_000
 BROKEN_BODY = (ConnectionError, aiohttp.ClientError, web.RequestPayloadError)
 """What aiohttp raises when the connection ends before the body, however its length was given."""
+
+ACCEPTING_TURNS = 4
+"""After so many turns of the event loop, a connection that was accepted is known, so that it is closed.
+
+If the server stops earlier, asyncio leaves its transport open.
+"""
 
 __all__ = ["FaultMode", "GcsEmulator", "GcsFault"]
 
@@ -88,6 +95,8 @@ class GcsEmulator:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._closing.set()
+        for _ in range(ACCEPTING_TURNS):
+            await anyio.lowlevel.checkpoint()
         for connection in self._server.connections:
             if connection.transport is not None:
                 connection.transport.abort()

@@ -22,7 +22,7 @@ from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
 from recovery.statistics.columns import Offsets, SourceRow
-from recovery.statistics.persisted import AUDIT, Document, change_statistics
+from recovery.statistics.persisted import AUDIT, Document, WorkerReport, change_statistics
 from tiered.metadata import NS_PER_MS
 from tiered.open import open_backends
 from tiered.settings import Settings
@@ -121,6 +121,6 @@ class AuditSource:
             names = max(finished.names, document.done_by(self._run)["processed_values"])
             processed = document.processed(self._run) + names
             probe = None if finished.known is None else Offsets(processed + max(0, sure - names), processed)
-            return document.with_report(row, self._run, now_ms, 0, snapshot=self._run, probe=probe, alone=True, left=left)
+            return document.with_report(WorkerReport(row, self._run, now_ms, 0, snapshot=self._run, probe=probe, alone=True, left=left))
 
         await change_statistics(log, AUDIT, change)

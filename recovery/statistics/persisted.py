@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
 from typing import Any
 
 from changelog.base.errors import CorruptRecordError
@@ -70,6 +70,30 @@ class Shortfall:
     since_ms: int
     amount: int
     others: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """What a worker reports. `row`: its own absolute figures, as if it was responsible.
+
+    `run`: which run it is. `now_ms`: the server's time. `gone_ms`: workers that have been silent for longer are gone.
+    `probe`: the offsets of the source as a whole, if the worker has looked. They are used if it is responsible.
+    `alone`: the source has one worker at a time, so this one replaces the one before. `left`: this is its last report.
+    `during`: how much the worker processed while it looked, which is not in `row`. `looked_ms`: when it had looked;
+    None: at `now_ms`.
+    """
+
+    row: SourceRow
+    run: str
+    now_ms: int
+    gone_ms: int
+    _: KW_ONLY
+    snapshot: str
+    probe: Offsets | None
+    alone: bool = False
+    left: bool = False
+    during: int = 0
+    looked_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,17 +176,10 @@ class Document:
         found = next((each for each in self.workers.values() if each.run == self.incarnation), None)
         return None if found is None or is_gone(found, now_ms, gone_ms) else found.run
 
-    def with_report(
-        self, row: SourceRow, run: str, now_ms: int, gone_ms: int, *, snapshot: str, probe: Offsets | None,
-        alone: bool = False, left: bool = False, during: int = 0, looked_ms: int | None = None,
-    ) -> Document:  # fmt: skip
-        """Returns the document after a report.
-
-        `row`: the worker's own absolute figures, as if it was responsible. `probe`: the offsets of the source as a
-        whole, if the worker has looked. They are used if it is responsible. `alone`: the source has one worker at a
-        time, so this one replaces the one before. `left`: this is its last report. `during`: how much the worker
-        processed while it looked, which is not in `row`. `looked_ms`: when it had looked; None: at `now_ms`.
-        """
+    def with_report(self, report: WorkerReport) -> Document:
+        """Returns the document after a report."""
+        run, now_ms, gone_ms, probe = report.run, report.now_ms, report.gone_ms, report.probe
+        row, alone, snapshot = report.row, report.alone, report.snapshot
         others_did = 0 if probe is None else probe.processed - (row.processed_values or 0)
         row = _at_least(row, self.done_by(run))
         document = self._unfolded(run)
@@ -180,11 +197,13 @@ class Document:
         document = replace(
             document, incarnation=responsible, snapshot=snapshot,
             committed=(document.committed and document.snapshot == snapshot) or (row.snapshot_committed and responsible == run),
-            workers=others | {name: Reported(row, run, now_ms, left)},
+            workers=others | {name: Reported(row, run, now_ms, report.left)},
             departed={other: at_ms for other, at_ms in document.departed.items() if other != name},
         )  # fmt: skip
         if probe is not None and responsible == run:
-            document = document._found_elsewhere(probe, run, others_did, during, now_ms if looked_ms is None else looked_ms)
+            document = document._found_elsewhere(
+                probe, run, others_did, report.during, now_ms if report.looked_ms is None else report.looked_ms
+            )
             document = document._probed(probe, now_ms)
         return document._small_enough(run)
 

@@ -24,7 +24,7 @@ from changelog.lease import EntryState, entry_state
 from changelog.log import ChangeLog, EntryPage, KeyRange
 from recovery.statistics.columns import Offsets, SourceRow
 from recovery.statistics.counting import COUNT_S, EntryCount, count_entries
-from recovery.statistics.persisted import RECOVERY, Document, change_statistics, read_statistics
+from recovery.statistics.persisted import RECOVERY, Document, WorkerReport, change_statistics, read_statistics
 from recovery.statistics.reporting import Reporting
 from tiered.settings import Settings
 
@@ -131,9 +131,9 @@ class RecoverySource(Reporting):
                 probe = Offsets(everything + self._backlog, everything)
         row = self._row(processed)
         self._told = self._copy()
-        written = await change_statistics(self._log, RECOVERY, lambda document: document.with_report(
+        written = await change_statistics(self._log, RECOVERY, lambda document: document.with_report(WorkerReport(
             row, self._run, now_ms, self._gone_ms, snapshot=SNAPSHOT, probe=probe, left=left, during=during, looked_ms=looked_ms,
-        ))  # fmt: skip
+        )))  # fmt: skip
         self._stored = self._stored or written is not None
 
     async def _look(self, now_ms: int, within_s: float) -> int | None:

@@ -24,7 +24,7 @@ from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.feed.writer.positions import Position, positions, sink_name
 from recovery.statistics.columns import Offsets, SourceRow, meet, summed
 from recovery.statistics.counting import COUNT_S, count_entries
-from recovery.statistics.persisted import FEED, Document, change_statistics
+from recovery.statistics.persisted import FEED, Document, WorkerReport, change_statistics
 from recovery.statistics.reporting import FINAL_BUDGET_S, Reporting
 from tiered.settings import Settings
 
@@ -118,9 +118,9 @@ class FeedSource(Reporting):
             probe = Offsets(max(checkpoint.records, processed) + kept.entries, processed)
         row = self._row(checkpoint, None if probe is None else probe.outstanding - probe.processed)
         snapshot = f"generation-{checkpoint.generation}"
-        await change_statistics(self._log, FEED, lambda document: _begun(document, snapshot).with_report(
+        await change_statistics(self._log, FEED, lambda document: _begun(document, snapshot).with_report(WorkerReport(
             row, self._run, now_ms, 0, snapshot=snapshot, probe=probe, alone=True, left=left,
-        ))  # fmt: skip
+        )))  # fmt: skip
 
     def _note_delivered(self, checkpoint: Checkpoint, processed: int) -> None:
         """Adds what was delivered since the last report of this process. What was delivered before it is not its own.

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import io
 import json
+import socket
+import warnings
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote, urlencode
 
 import aiohttp
@@ -790,3 +793,17 @@ async def test_bucket_whose_policy_keeps_nothing_has_no_soft_deleted_objects(cli
     await client.put("a")
     await client.send("DELETE", at("a"))
     assert await client.list(softDeleted="true") == {"kind": "storage#objects"}
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_connection_that_was_just_accepted_when_the_server_stopped_was_left_open(turns: int) -> None:
+    """Its `ResourceWarning` failed a later test."""
+    with warnings.catch_warnings(record=True) as left:
+        warnings.simplefilter("always")
+        async with GcsEmulator() as server:
+            client = socket.create_connection((cast(str, URL(server.url).host), cast(int, URL(server.url).port)))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        client.close()
+        gc.collect()
+    assert [str(each.message) for each in left] == []

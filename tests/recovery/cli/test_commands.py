@@ -226,7 +226,7 @@ def test_settings_for_tuning_are_shown_if_they_are_set_or_asked_for(tiered: Comm
     tiered.environment["TIERED_RECOVERY__IDLE_S"] = "7"
     shown = tiered("config", "show")
     assert "daemon.http_port" in shown and "recovery.idle_s" in shown and "lease.expiry_s" not in shown
-    hidden = re.fullmatch(r"(\d+) settings for tuning have their defaults and are not shown; --all shows them\n", tiered.errors)
+    hidden = re.fullmatch(r"tiered: (\d+) settings for tuning have their defaults and are not shown; --all shows them\n", tiered.errors)
     everything = tiered("config", "show", "--all")
     assert "lease.expiry_s" in everything and tiered.errors == ""
     assert hidden is not None and len(everything.splitlines()) - len(shown.splitlines()) == int(hidden[1])

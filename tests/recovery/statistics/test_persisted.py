@@ -19,7 +19,17 @@ from changelog.noop import NoopChangeLog
 from emulators.world.runtime import SimulatedRuntime
 from emulators.world.services import SimulatedChangeLog
 from recovery.statistics.columns import COUNTERS, Offsets, SourceRow
-from recovery.statistics.persisted import DONE, FOLDED_MAX, Document, change_statistics, decode, encode, note_name, read_statistics
+from recovery.statistics.persisted import (
+    DONE,
+    FOLDED_MAX,
+    Document,
+    WorkerReport,
+    change_statistics,
+    decode,
+    encode,
+    note_name,
+    read_statistics,
+)
 from recovery.statistics.verdict import Sample, SourceState
 
 GONE_MS = 120_000
@@ -38,7 +48,7 @@ def reported(document: Document, worker: str, done: int, at_s: float = 0, *, run
     probe = Offsets(processed + backlog, processed)
     columns = {name: options.pop(name) for name in list(options) if name in SourceRow.__dataclass_fields__}
     given: dict[str, Any] = {"snapshot": "first pass", "probe": probe} | options
-    return document.with_report(row(worker, done, backlog, **columns), run, T0 + round(at_s * 1000), GONE_MS, **given)
+    return document.with_report(WorkerReport(row(worker, done, backlog, **columns), run, T0 + round(at_s * 1000), GONE_MS, **given))
 
 
 def new() -> Document:

@@ -24,7 +24,7 @@ from recovery.feed.writer.positions import Position
 from recovery.feed.writer.positions import note_name as position_note
 from recovery.last_audit import DANGLING, DESTROYED, NOTE, RUNS_MAX, Audits, LastAudit, decode, encode, note_audit, read_audits
 from recovery.statistics.columns import Offsets, SourceRow
-from recovery.statistics.persisted import RECOVERY, Document, change_statistics, note_name
+from recovery.statistics.persisted import RECOVERY, Document, WorkerReport, change_statistics, note_name
 from recovery.statistics.verdict import SourceState, SourceVerdict
 from recovery.status import look as module
 from recovery.status.advice import ADVICE, DAMAGED, MEND, advice, headline
@@ -324,7 +324,7 @@ async def report(
     now_ms = world.runtime.wall_ns() // 1_000_000
 
     def change(document: Document) -> Document:
-        return document.with_report(row, run, now_ms, 60_000, snapshot="s", probe=Offsets(outstanding, processed), left=left)
+        return document.with_report(WorkerReport(row, run, now_ms, 60_000, snapshot="s", probe=Offsets(outstanding, processed), left=left))
 
     assert await change_statistics(world.log.target, source, change)
 
@@ -469,9 +469,9 @@ async def test_a_report_within_the_last_minute_is_a_sign_of_life_of_a_feeds_writ
     begun = replace(checkpoint, timestamp=at, next=at + 1, lower=at + 1, bindings=((at, 0),), passed=at)
     world.log.target.notes[FEED_NOTE] = begun.to_bytes()
     row = SourceRow("feed", "w", "r", None, False, None, True, 0, 0)
-    await change_statistics(world.log.target, "feed", lambda document: document.with_report(
+    await change_statistics(world.log.target, "feed", lambda document: document.with_report(WorkerReport(
         row, "r", now_ms - round(ago_s * 1000), 10**9, snapshot="generation", probe=Offsets(0, 0), alone=True, left=left,
-    ))  # fmt: skip
+    )))  # fmt: skip
     found = await look(world, **values)
     assert found.feed is not None and found.feed.state == state, found.feed
 
