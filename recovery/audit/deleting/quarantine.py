@@ -98,6 +98,7 @@ class Return(StrEnum):
     """What became of a copy that was to be restored."""
 
     RESTORED = "restored"
+    BACK = "back"
     TAKEN = "taken"
     LOST = "lost"
     NO_COPY = "no_copy"
@@ -109,7 +110,8 @@ class Return(StrEnum):
 RETURNS = {
     Return.RESTORED: "the blob is back under its name, and its copy is deleted",
     Return.TAKEN: "another blob has the name now, so the copy stays in the quarantine",
-    Return.LOST: "the copy is gone, or it is another one than was made: restored before, or deleted",
+    Return.BACK: "the copy that was made is gone, and a blob has its name: it was restored before, or is there still",
+    Return.LOST: "the copy that was made is gone, and no blob has its name: somebody deleted it",
     Return.NO_COPY: "it was deleted without a copy, or it was not deleted",
     Return.THERE: "the blob is there as the audit listed it, and a deletion may still be about to delete it, so its copy stays",
     Return.EXPIRED: "its deadline has passed, so it would be removed as soon as it is back: its copy stays in the quarantine",
@@ -137,7 +139,15 @@ async def look(entry: JournalEntry, tiers: Tiers, runtime: Runtime) -> Return | 
         found = await retry(partial(tiers.long_term.head, entry.copy.name), runtime, BUDGET_S)
     except CorruptRecordError:
         return Return.UNREADABLE
-    return None if found is not None and found.generation == entry.copy.generation else Return.LOST
+    return None if found is not None and found.generation == entry.copy.generation else await _without_copy(entry, tiers, runtime)
+
+
+async def _without_copy(entry: JournalEntry, tiers: Tiers, runtime: Runtime) -> Return:
+    try:
+        found = await retry(partial(tiers.long_term.head, entry.candidate.name), runtime, BUDGET_S)
+    except CorruptRecordError:
+        return Return.UNREADABLE
+    return Return.LOST if found is None else Return.BACK
 
 
 async def restore(entry: JournalEntry, tiers: Tiers, runtime: Runtime, pace: Pace) -> Return:
@@ -152,7 +162,7 @@ async def restore(entry: JournalEntry, tiers: Tiers, runtime: Runtime, pace: Pac
     except CorruptRecordError:
         return Return.UNREADABLE
     if isinstance(back, NotCopied):
-        return _RETURNS.get(back, Return.LOST)
+        return _RETURNS.get(back) or await _without_copy(entry, tiers, runtime)
     if back == entry.candidate.generation:
         return Return.THERE
     await retry(partial(blobs.delete_generation, copy.name, copy.generation), runtime, BUDGET_S)

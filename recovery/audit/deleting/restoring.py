@@ -5,9 +5,9 @@ After a kill the same call goes on.
 
 `restore_deleted` takes every copy in the journal of a run, back to its name. A blob that is back is an orphan again,
 because nothing names it. An audit calls it one when it is older than the grace. Nothing is written to the journal: a
-copy that is gone says that it was restored before, or deleted. So the call may be repeated, after a crash too. A
-deletion that was killed may have set blobs aside without a note. Their copies are looked for, and are brought back,
-too. What a deletion may still be about to delete keeps its copy (`quarantine.py`).
+copy that is gone says that it was restored before, if a blob has its name, or deleted. So the call may be repeated,
+after a crash too. A deletion that was killed may have set blobs aside without a note. Their copies are looked for, and
+are brought back, too. What a deletion may still be about to delete keeps its copy (`quarantine.py`).
 """
 
 from __future__ import annotations
@@ -55,6 +55,11 @@ class Returned:
     returns: Counter[Return]
     there: int = 0
     there_size: int = 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether some copies cannot be brought back although nothing has their names, or nobody knows."""
+        return bool(self.returns[Return.LOST] or self.returns[Return.UNREADABLE])
 
     def add_seen(self, entry: JournalEntry, seen: Return | None) -> None:
         if seen is None:

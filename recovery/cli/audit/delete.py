@@ -1,7 +1,7 @@
 """`tiered audit delete` and `tiered audit restore`.
 
 Both say what they would do, and do it with `--yes` only. Exit codes: 0 done, or nothing is in the way; 2 refused, or it
-could not be completed; 130 interrupted.
+could not be completed, such as where a copy is gone and its blob, too; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def restore(run: Run, yes: Yes = False, rate: Rate = 200.0, kind: Lost = None) -
         with _saying_what_a_repetition_does(yes):
             returned = anyio.run(call)
         _show_returned(returned, yes, choice.json)
-        return CLEAN
+        return FAILED if returned.is_lost else CLEAN
 
     finish(command)
 

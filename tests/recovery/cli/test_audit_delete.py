@@ -63,9 +63,13 @@ def test_orphans_are_deleted_set_aside_and_restored(tiered: Command) -> None:
     assert count(tiered) == OBJECTS + ORPHANS
     tiered("audit", "delete", "run", *AT_MOST, "--yes", "--quarantine", "november")
     assert "did then what is shown; what is there now takes a new audit" in tiered.errors, "the blobs are back"
-    gone = re.escape(f"lost       25 blobs: {RETURNS[Return.LOST]}\n")
-    assert re.fullmatch(noted + gone, tiered("audit", "restore", "run")), "it promised copies that were gone"
-    assert "nothing was restored, and no copy is there to restore" in tiered.errors and "--yes" not in tiered.errors
+    for code, told in ((0, Return.BACK), (2, Return.LOST)):
+        for blob in (tiered.store / "blobs").iterdir() if told is Return.LOST else ():
+            blob.unlink()
+        gone = re.escape(f"{told.value:<11}25 blobs: {RETURNS[told]}\n")
+        assert re.fullmatch(noted + gone, tiered("audit", "restore", "run", code=code)), "it promised copies that were gone"
+        assert "nothing was restored, and no copy is there to restore" in tiered.errors and "--yes" not in tiered.errors
+    assert re.fullmatch(noted + gone, tiered("audit", "restore", "run", "--yes", code=2)), "it ended with 0 although nothing came back"
 
 
 def test_a_run_without_orphans_was_told_that_an_earlier_call_had_deleted_them(tmp_path: Path) -> None:

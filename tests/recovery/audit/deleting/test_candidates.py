@@ -14,7 +14,7 @@ from changelog.change import Change, ChangeId
 from changelog.noop import NoopChangeLog
 from recovery.audit.deleting.candidates import Candidate, DeletionBatch, Fate
 from recovery.audit.deleting.journal import Copy, JournalEntry
-from recovery.audit.deleting.quarantine import Quarantine, Return, restore
+from recovery.audit.deleting.quarantine import Quarantine, Return, look, restore
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FindingClass
 from tests.given.audit_grounds import OLD_NS, AuditGround, SimulatedGround, ground_of
@@ -291,7 +291,8 @@ async def test_a_blob_that_is_set_aside_can_be_restored_once(ground: AuditGround
     entry = JournalEntry(batch.candidates[0], Fate.DELETED, quarantine.copies[name])
     assert await restore(entry, ground.tiers, SystemRuntime(), pay_nothing) is Return.RESTORED
     assert list(await listed(ground)) == [name]
-    assert await restore(entry, ground.tiers, SystemRuntime(), pay_nothing) is Return.LOST
+    assert await restore(entry, ground.tiers, SystemRuntime(), pay_nothing) is Return.BACK, "it was called lost"
+    assert await look(entry, ground.tiers, SystemRuntime()) is Return.BACK
     assert list(await listed(ground)) == [name]
 
 
@@ -340,4 +341,7 @@ async def test_what_was_deleted_without_a_copy_cannot_be_restored(ground: AuditG
     [candidate] = await candidates_of(ground, name)
     assert await restore(JournalEntry(candidate, Fate.DELETED), ground.tiers, SystemRuntime(), pay_nothing) is Return.NO_COPY
     gone = JournalEntry(candidate, Fate.DELETED, Copy("~quarantine/test/nothing", 1))
+    assert await restore(gone, ground.tiers, SystemRuntime(), pay_nothing) is Return.BACK
+    await ground.tiers.long_term.delete(name)
     assert await restore(gone, ground.tiers, SystemRuntime(), pay_nothing) is Return.LOST
+    assert await look(gone, ground.tiers, SystemRuntime()) is Return.LOST

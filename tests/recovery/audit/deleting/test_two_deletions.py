@@ -144,7 +144,7 @@ async def test_of_two_restorations_the_slower_one_harms_nothing(ground: AuditGro
         await stopped.reached.wait()
         assert await back(ground, candidate, quarantine) is Return.RESTORED
         stopped.go_on.set()
-    assert ends == [Return.LOST if call == "bring_back" else Return.RESTORED]
+    assert ends == [Return.BACK if call == "bring_back" else Return.RESTORED]
     assert await names(ground) == [candidate.name]
 
 
