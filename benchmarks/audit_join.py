@@ -54,14 +54,14 @@ def open_session(asked: SideRequest) -> SparkSession:
 
 
 async def boundaries(asked: SideRequest) -> list[str]:
-    async with open_backends(asked.settings, RUNTIME) as backends:
+    async with open_backends(asked.settings, RUNTIME, writes=False) as backends:
         return list(await backends.tiers.high_volume.boundaries(asked.ranges))
 
 
 async def read_blobs(asked: SideRequest, start: str, end: str | None) -> list[Any]:
     """Returns the blobs of one range, which is small, as Arrow batches."""
     found, next_start = [], cast(str | None, start)
-    async with open_backends(asked.settings, RUNTIME) as backends:
+    async with open_backends(asked.settings, RUNTIME, writes=False) as backends:
         while next_start is not None:
             page = await backends.tiers.long_term.list(next_start, end, PAGE_BLOBS)
             next_start = page.next_start
@@ -74,7 +74,7 @@ async def read_blobs(asked: SideRequest, start: str, end: str | None) -> list[An
 
 async def read_targets(asked: SideRequest, start: str, end: str | None) -> list[Any]:
     found, next_start = [], cast(bytes | None, start.encode())
-    async with open_backends(asked.settings, RUNTIME) as backends:
+    async with open_backends(asked.settings, RUNTIME, writes=False) as backends:
         while next_start is not None:
             page = await backends.tiers.high_volume.redirects(next_start, None if end is None else end.encode(), PAGE_ROWS)
             next_start = page.next_start

@@ -49,7 +49,7 @@ def say_first(path: Path) -> None:
 
 
 async def _planned(asked: SideRequest) -> Manifest:
-    async with open_backends(asked.settings, RUNTIME) as backends:
+    async with open_backends(asked.settings, RUNTIME, writes=False) as backends:
         cuts: list[str] = ["", *await backends.tiers.high_volume.boundaries(asked.ranges)]
         cutoff = Cutoff(as_of_ns=await backends.tiers.long_term.now_ns(), grace_s=GRACE_S)
     ranges = tuple(Bounds(start=start, end=end) for start, end in zip(cuts, [*cuts[1:], None], strict=True))

@@ -138,7 +138,7 @@ async def figures(size: float, rounds: int = ROUNDS) -> Figures:
     names = max(10_000, round(NAMES * size))
     async with started("benchmarks.audit_gcs") as url, started("benchmarks.audit_bigtable") as host:
         asked = SideRequest(names, host.strip(), url.strip(), "")
-        async with open_backends(asked.settings, RUNTIME) as backends, insecure_channel(host.strip()) as aio:
+        async with open_backends(asked.settings, RUNTIME, writes=False) as backends, insecure_channel(host.strip()) as aio:
             with insecure_blocking_channel(host.strip()) as blocking:
                 compared = await stages(asked, backends, blocking, aio)
                 least: dict[str, float] = {}

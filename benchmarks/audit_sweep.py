@@ -30,7 +30,7 @@ async def _sweep(asked: SideRequest, ready: Ready) -> Found:
     def count(findings: Sequence[Finding]) -> None:
         kinds.update(finding.kind for finding in findings)
 
-    async with open_backends(asked.settings, RUNTIME) as backends:
+    async with open_backends(asked.settings, RUNTIME, writes=False) as backends:
         cutoff = Cutoff(as_of_ns=await backends.tiers.long_term.now_ns(), grace_s=GRACE_S)
         ready()
         await audit_range(backends.tiers, backends.log, Bounds(start="", end=None), cutoff, RUNTIME, count)
