@@ -117,9 +117,11 @@ class TieredStorage:
             for side, admission in self._sides():
                 self._observer.unwatch(side, admission)
             self._services.close()
-            await self._under_way.__aexit__(kind, error, trace)
-            if self._feed_off is not None:
-                await self._feed_off.end()
+            try:
+                await self._under_way.__aexit__(kind, error, trace)
+            finally:  # also if it is cancelled: most services end so
+                if self._feed_off is not None:
+                    await self._feed_off.end()
 
     async def aclose(self) -> list[ChangeId]:
         """Takes no more work, and waits up to `store.drain_budget_s` seconds for what is under way.

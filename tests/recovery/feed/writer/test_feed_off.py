@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from trio.testing import MockClock
 
 from changelog.base.errors import UnavailableError
+from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from emulators.world.runtime import SimulatedRuntime
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
@@ -17,6 +19,7 @@ from recovery.feed.writer.overdue import release_overdue
 from recovery.loop import RecoveryLoop
 from tests.given.fed_store import LARGE, FedStore, fed_store, object_id
 from tiered.metadata import Metadata
+from tiered.open import open_backends, open_storage
 from tiered.protocol.feed_off import OVER_AFTER_MS, TELL_EVERY_S, FeedOffNotifier, read_notices
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
@@ -58,6 +61,21 @@ async def test_what_was_replaced_while_the_feed_was_off_is_published_by_the_next
         assert notice.ended and notice.process.startswith("store-")
         await store.run_once()
         assert await agrees(store) and await read_notices(store.log) == []
+
+
+def test_a_process_that_was_cancelled_did_not_say_that_it_ended(tmp_path: Path) -> None:
+    settings = Settings(directory=tmp_path / "store", inline_bytes_max=10)
+
+    async def cancelled() -> None:
+        with anyio.CancelScope() as scope:
+            async with open_storage(settings) as storage:
+                await storage.put(object_id("a"), LARGE, Metadata())
+                scope.cancel()
+                await anyio.sleep(1)
+        async with open_backends(settings, SystemRuntime(), writes=False) as backends:
+            assert await read_notices(backends.log) == []
+
+    anyio.run(cancelled)
 
 
 async def test_while_a_process_works_with_the_feed_off_no_progress_is_published_and_no_pass_runs() -> None:
