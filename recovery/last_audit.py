@@ -31,7 +31,7 @@ from typing import Any
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
 from changelog.key_values import NOTE_BYTES_MAX, KeyValueStore
 from recovery.display import moment
-from tiered.protocol.note_fields import NoteFields
+from tiered.protocol.note_fields import NewerNoteError, NoteFields
 
 NOTE = "audit/last"
 VERSION = 2
@@ -332,8 +332,8 @@ async def note_audit(log: KeyValueStore, audit: LastAudit, *, ends_now: bool = F
     """Adds an audit to the note. `ends_now`: as in `Audits.with_run`.
 
     A damaged note may have told of a loss, so only a complete audit of the whole store replaces it; another one raises
-    `CorruptRecordError`. Raises what `KeyValueStore.swap_note` raises. After `UnconfirmedError` it tries again, which
-    is safe.
+    `CorruptRecordError`. A note of newer software stays (`NewerNoteError`). Raises what `KeyValueStore.swap_note`
+    raises. After `UnconfirmedError` it tries again, which is safe.
     """
     for left in reversed(range(TRIES)):
         stored = await log.read_note(NOTE)
@@ -352,6 +352,8 @@ async def note_audit(log: KeyValueStore, audit: LastAudit, *, ends_now: bool = F
 def _known(raw: bytes | None, audit: LastAudit) -> Audits:
     try:
         return Audits() if raw is None else decode(raw)
+    except NewerNoteError:
+        raise
     except CorruptRecordError:
         if audit.complete and not audit.scope:
             return Audits()

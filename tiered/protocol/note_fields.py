@@ -22,6 +22,10 @@ def canonical(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
+class NewerNoteError(CorruptRecordError):
+    """Newer software wrote the note: it is not damaged, and must not be replaced. Update this software."""
+
+
 class NoteFields:
     """The fields of one JSON object in a note. `note`: its name. `fix`: what to do if it is damaged, as a clause.
 
@@ -66,11 +70,15 @@ class NoteFields:
             raise self.wrong(f"this software does not know the key {quoted(self._named(unknown[0]))}")
 
     def version(self, *known: int) -> int:
-        """Returns the version of the note, its field `v`. `CorruptRecordError`: it is none of those that are known."""
+        """Returns the version of the note, its field `v`.
+
+        `NewerNoteError`: it is above those that are known. `CorruptRecordError`: it is none of them.
+        """
         found = self._value.get("v")
         if type(found) is not int or found not in known:
             reads = f"version{'s' if len(known) > 1 else ''} {' and '.join(map(str, known))}"
-            raise CorruptRecordError(f"the note {self._note} has version {quoted(found)}; this software reads {reads}")
+            kind = NewerNoteError if type(found) is int and found > max(known) else CorruptRecordError
+            raise kind(f"the note {self._note} has version {quoted(found)}; this software reads {reads}")
         return found
 
     def number(self, name: str, *, least: int = 0, most: int = NUMBER_MAX, missing: int | None = None) -> int:

@@ -34,6 +34,7 @@ from recovery.status.known import Daemon, Status, StatusLevel
 from recovery.status.look import gather
 from tests.given.tapped_store import OBJECT, TappedWorld
 from tiered.open import Backends
+from tiered.protocol.note_fields import NewerNoteError
 from tiered.testing.log import StoredEntry
 
 pytestmark = pytest.mark.anyio
@@ -561,7 +562,7 @@ async def test_an_audit_that_ended_earlier_does_not_replace_a_later_one(world: T
 
 
 @pytest.mark.parametrize("raw", [
-    b"?", b"[]", b"{}", b'{"v":3}', b'{"v":2}', b'{"v":2,"runs":[]}', b'{"v":2,"runs":[1]}', b'{"v":true}', b'{"v":1}',
+    b"?", b"[]", b"{}", b'{"v":2}', b'{"v":2,"runs":[]}', b'{"v":2,"runs":[1]}', b'{"v":true}', b'{"v":1}',
     b"[" * 5000, b"\xff",
     b'{"v":1,"run":"r","where":"w","started_ns":1,"ended_ns":-1,"complete":true,"blobs":0,"tombstones":0,"findings":{},"ranges":1}',
 ])  # fmt: skip
@@ -576,6 +577,15 @@ async def test_a_damaged_note_is_told_and_the_next_audit_replaces_it(world: Tapp
             await note_audit(world.log.target, narrow)
     await note_audit(world.log.target, AUDIT)
     assert (await look(world)).last_audit == AUDIT
+
+
+async def test_a_note_of_newer_software_was_replaced_by_a_clean_audit_without_a_word(world: TappedWorld) -> None:
+    newer = b'{"v":3,"runs":[]}'
+    assert await world.log.target.swap_note(NOTE, None, newer)
+    with pytest.raises(NewerNoteError, match=r"the note .* has version 3; this software reads versions 1 and 2"):
+        await note_audit(world.log.target, AUDIT, ends_now=True)
+    assert await world.log.target.read_note(NOTE) == newer
+    assert (await look(world)).level is StatusLevel.UNKNOWN
 
 
 async def test_a_swap_that_was_not_confirmed_is_tried_again(world: TappedWorld) -> None:
