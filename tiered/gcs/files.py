@@ -88,13 +88,17 @@ class GcsFiles:
         return None if answer.status == 404 else answer.body
 
     async def names(self, prefix: str, start: str) -> AsyncGenerator[str, None]:
-        """Yields the names that begin like this and are not before `start`, in order, page by page."""
+        """Yields the names that begin like this and are not before `start`, in order, page by page.
+
+        Files without a byte are left out.
+        """
         doing = f"listing files whose names begin with {prefix!r}"
-        query = {"prefix": prefix, "startOffset": start, "fields": "kind,items(name),nextPageToken"}
+        query = {"prefix": prefix, "startOffset": start, "fields": "kind,items(name,size),nextPageToken"}
         while True:
             page = await self._http.listing(query, doing)
             for item in page.get("items", []):
-                yield str(item["name"])
+                if item.get("size") != "0":
+                    yield str(item["name"])
             if not page.get("nextPageToken"):
                 return
             query["pageToken"] = str(page["nextPageToken"])

@@ -99,8 +99,7 @@ class DirectorySink:
             except FileNotFoundError:
                 return SinkContent(None, None, ())
             generations = [number for name in names if (number := generation_of(name)) is not None and _has_files(self.root / name)]
-            files = os.listdir(self.root / folder_of(generation)) if generation in generations else []
-            times = sorted(known[0] for name in files if (known := time_of(name)) is not None and known[0] >= since)
+            times = sorted(_times(self.root / folder_of(generation), since)) if generation in generations else []
             return SinkContent(self._mark(), max(generations, default=None), tuple(times))
 
     def _mark(self) -> Owner | None:
@@ -163,6 +162,14 @@ class DirectorySink:
                 raise ConfigurationError(f"{what}: {why}") from error
             why = f"{_FULL[error.errno]}; free space" if error.errno in _FULL else error.strerror or str(error)
             raise UnavailableError(f"{what}: {why}") from error
+
+
+def _times(folder: Path, since: int) -> Iterator[int]:
+    """Yields the times of the files. An empty one holds no transaction, so it counts as lost."""
+    with os.scandir(folder) as files:
+        for file in files:
+            if (known := time_of(file.name)) is not None and known[0] >= since and file.stat().st_size:
+                yield known[0]
 
 
 def _holds(path: Path, parcel: Parcel) -> bool:

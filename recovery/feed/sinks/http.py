@@ -93,7 +93,8 @@ class HttpSink:
             return None
         generations = [number for each in folders if (number := generation_of(str(each.get("folder")))) is not None]
         files = (await self._listed(f"{folder_of(generation)}/") or []) if generation in generations else []
-        times = sorted(known[0] for each in files if (known := time_of(str(each.get("name")))) is not None and known[0] >= since)
+        named = [(time_of(str(each.get("name"))), each.get("bytes")) for each in files]
+        times = sorted(known[0] for known, size in named if known is not None and known[0] >= since and size != 0)
         mark = await self._client.request("GET", MARK, {}, b"", MARK_BYTES_MAX + 1)
         if mark.may_pass:
             raise self._refusal("GET", MARK, mark)
