@@ -16,7 +16,12 @@ from tiered import Settings
 from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR
 
 KEYS = set(Settings(bigtable={"project": "my-project", "instance": "main"}, gcs={"bucket": "blobs"}).shown())
-FILES = [path for folder in ("examples", "deploy") for path in sorted((ROOT / folder).rglob("*")) if path.is_file()]
+FILES = [
+    path
+    for folder in ("examples", "deploy")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.is_file() and path.suffix != ".pyc"
+]
 GOOGLES = {BIGTABLE_EMULATOR: "bigtable.emulator_host", GCS_EMULATOR: "gcs.endpoint"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -33,6 +34,7 @@ def config_show(all_of_them: Annotated[bool, typer.Option("--all", help="Also wh
         table = PrintedTable(("setting", "value", "from"))
         table.add([(key, plain(each["value"]), str(each["from"])) for key, each in shown.items() if key not in hidden])
         if hidden:
+            sys.stdout.flush()  # where the output cannot be written, that is all there is to say
             say(f"{len(hidden)} settings for tuning have their defaults and are not shown; --all shows them")
 
     run_async(command)

@@ -157,7 +157,7 @@ def test_result_that_status_shows_calls_references_of_the_feed_by_their_name() -
     [stored] = json.loads(encode(Audits((by_rows,))))["runs"]
     older = {key: value for key, value in stored.items() if key != "references"}
     assert decode(json.dumps({"v": 2, "runs": [older]}).encode()) == Audits((by_rows,))
-    with pytest.raises(CorruptRecordError, match="'references'"):
+    with pytest.raises(CorruptRecordError, match=r"runs\.references is 'cows'"):
         decode(encode(audits).replace(b'"rows"', b'"cows"'))
 
 
