@@ -13,9 +13,11 @@ from trio.testing import MockClock
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from changelog.change import DONE, LOG_PREFIX, Change, ChangeId
 from emulators.world.runtime import SimulatedRuntime
+from recovery.feed.sinks.sink import Owner
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
-from recovery.feed.writer.delivery import Delivery
-from recovery.feed.writer.positions import note_name
+from recovery.feed.writer.delivery import LOOK_AT_SINK_EVERY_S, Delivery
+from recovery.feed.writer.positions import note_name, read
+from recovery.feed.writer.stored import index_value
 from recovery.feed.writer.writer import StepResult
 from tests.given.fed_store import OWNER, FedStore, ListSink, fed_store, object_id
 from tiered.protocol.backends import Tombstone
@@ -174,6 +176,7 @@ async def test_a_sink_that_was_left_out_for_a_while_is_told_that_it_cannot_go_on
         run._sinks = {store.sink.name: store.sink, other.name: other}
         with pytest.raises(ConfigurationError, match=r"https://memory/other was left out.*--new-generation"):
             await run.run()
+        assert Checkpoint.from_bytes(store.log.notes[NOTE]).closed, "the next writer need not wait until this one counts as dead"
 
 
 async def test_a_paused_writer_still_gives_signs_of_life() -> None:
@@ -321,3 +324,52 @@ async def test_a_row_whose_name_is_too_long_for_the_index_is_told_and_the_others
         view, frontier = store.sink.view()
         assert (view, frontier > (1,)) == (shown, True)
         assert "feed_row_damaged" in caplog.text
+
+
+async def test_what_a_damaged_hint_was_about_is_found_by_a_pass() -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        await store.put("a")
+        await store.run_once()
+        await store.put("b")
+        await store.runtime.sleep(1)
+        (key,) = [key for key, stored in store.log.stored.items() if stored.state is not None]
+        store.log.stored[key] = replace(store.log.stored[key], value=b"garbage")
+        await store.run_once()
+        await is_right(store)
+        assert len(await store.references()) == 2
+
+
+async def test_what_a_fenced_writer_withheld_earlier_counts_no_more() -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        await store.put("a")
+        run = store.run()
+        await run.writer.open()
+        stored = run.writer.stored
+        store.log.values[stored._withheld(7)] = (index_value(f"{7:019d}", "3"), 1)
+        assert await stored.withheld(7) == {7: 3}
+        assert await stored.withheld(8) == {}
+
+
+class UnaskedSink(ListSink):
+    """A sink of which nobody can ask what it has."""
+
+    async def look(self, generation: int, since: int) -> Any:
+        return None
+
+    async def claim(self, owner: Owner) -> bool:
+        return False
+
+
+async def test_a_sink_that_cannot_be_asked_is_looked_at_again_after_it_acknowledged() -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        run = store.run()
+        run._sinks = {store.sink.name: UnaskedSink()}
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run.run)
+            for name in "abc":
+                await store.put(name)
+                await store.runtime.sleep(LOOK_AT_SINK_EVERY_S + 1)
+            run.stop()
+        found = (await read(store.log, [store.sink.name]))[store.sink.name]
+        assert (found.failing_since, found.error) == (None, None)
+        assert found.acknowledged == Checkpoint.from_bytes(store.log.notes[NOTE]).timestamp
