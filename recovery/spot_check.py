@@ -49,7 +49,8 @@ class SpotCheck:
     async def _look(self) -> None:
         page = await self._tiers.high_volume.scan("", self._start, ROWS_AT_ONCE)
         now_ns = self._runtime.wall_ns()
-        found, following = [], page.next_start
+        found: list[Dangling] = []
+        following = page.next_start
         for row in page.rows:
             if row.target is not None and not is_expired(row.deadline_ns, now_ns):
                 if len(found) == BLOBS_AT_ONCE:
