@@ -1124,6 +1124,14 @@ async def test_collect_removes_presence_rows_after_a_day(database: Database, run
     assert await log.read(entry.change.id) == entry
 
 
+async def test_who_asks_for_the_time_writes_nothing_and_earlier_software_that_did_was_nobody(database: Database, runtime: Clock) -> None:
+    log = SqliteChangeLog(database, runtime)
+    assert await log.now_ms() == runtime.wall_ns() // 1_000_000
+    assert await database.read(lambda connection: connection.execute("SELECT * FROM daemons").fetchall()) == []
+    await log.announce("~clock")  # what earlier software wrote
+    assert list(await log.presences()) == []
+
+
 async def test_a_store_of_an_earlier_version_has_no_notes_until_the_first_is_written(tmp_path: Path, runtime: Clock) -> None:
     def tables(connection: sqlite3.Connection) -> set[str]:
         return {name for name, in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
