@@ -12,7 +12,8 @@ from pathlib import Path
 
 from changelog.base.errors import TieredError
 from changelog.base.runtime import Runtime
-from changelog.sqlite.database import SQLITE_VERSION, Database, has_reset_bug
+from changelog.sqlite.checkpoints import SQLITE_VERSION, has_reset_bug
+from changelog.sqlite.database import Database
 from tiered.embedded.blobs import FileBlobs, refuse_if_gone
 from tiered.embedded.rows import SqliteRows
 from tiered.provision.findings import Notice, NoticeKind, no_changelog
