@@ -15,7 +15,7 @@ from random import Random
 import anyio
 
 from changelog.base.runtime import SystemRuntime
-from emulators.demo.load import digest
+from emulators.demo.players.load import digest
 from emulators.power.judge import INLINE_BYTES_MAX, Later, clean_up, settings_of
 from emulators.power.recording import note
 from recovery.feed.sinks.directory import DirectorySink

@@ -21,7 +21,7 @@ import anyio
 import pytest
 
 from changelog.base.runtime import SystemRuntime
-from emulators.demo.files import StoredFiles
+from emulators.demo.checking.files import StoredFiles
 from emulators.power.disk import DiskModel, ModelledDisk
 from emulators.power.judge import AllowedContent, BrokenPromiseError, judge_store, settings_of
 from emulators.power.recording import DiskOperation, RecorderMissingError, Recording, RecordingError, RecordKind, build, seen

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 
-from emulators.demo.stage import Service
+from emulators.demo.staging.stage import Service
 
 LASTS_S = {"freezes": (1.4, 2.2), "stalls": (2.0, 3.0), "cuts": (0.0, 0.6)}
 PAUSE_S = (0.3, 0.9)

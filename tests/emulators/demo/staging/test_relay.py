@@ -10,7 +10,7 @@ import pytest
 from anyio.abc import SocketAttribute, SocketStream
 from anyio.streams.memory import MemoryObjectReceiveStream
 
-from emulators.demo.relay import Relay
+from emulators.demo.staging.relay import Relay
 
 pytestmark = pytest.mark.anyio
 

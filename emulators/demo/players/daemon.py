@@ -1,6 +1,6 @@
 """A recovery daemon of the demo: the product's daemon in a process of its own, which logs to stderr.
 
-    python -m emulators.demo.daemon CONFIG PARENT_PID [--unfenced]
+    python -m emulators.demo.players.daemon CONFIG PARENT_PID [--unfenced]
 
 It stops on SIGTERM, and when its parent process has ended.
 """
@@ -16,8 +16,8 @@ from pathlib import Path
 import anyio
 
 from changelog.base.runtime import SystemRuntime
-from emulators.demo.unfenced import open_demo_backends
-from emulators.demo.writer import TURNED_AWAY, follow_parent
+from emulators.demo.players.unfenced import open_demo_backends
+from emulators.demo.players.writer import TURNED_AWAY, follow_parent
 from recovery.daemon import run_daemon
 from tiered.settings import load_settings
 

@@ -28,10 +28,10 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from changelog.base.errors import ConfigurationError
 from emulators.bigtable.emulator import EmulatorFailedError, freeze, start_bigtable
-from emulators.demo.google import StoredInGoogle
-from emulators.demo.relay import Relay
-from emulators.demo.stage import DemoStage, Service
-from emulators.demo.troupe import environment
+from emulators.demo.checking.google import StoredInGoogle
+from emulators.demo.staging.relay import Relay
+from emulators.demo.staging.stage import DemoStage, Service
+from emulators.demo.staging.troupe import environment
 from emulators.go import WITH_WARDEN
 from tiered.provision.findings import problems
 from tiered.provision.production import provision
@@ -102,7 +102,7 @@ async def _relayed(port: int) -> AsyncIterator[Relay]:
 @contextmanager
 def _started_gcs(log: Path) -> Iterator[tuple[int, int]]:
     """Starts the GCS emulator. Yields its process id and its port."""
-    command = ["sh", "-c", WITH_WARDEN, "sh", sys.executable, "-m", "emulators.demo.gcs"]
+    command = ["sh", "-c", WITH_WARDEN, "sh", sys.executable, "-m", "emulators.demo.staging.gcs"]
     with (
         log.open("wb") as said,
         subprocess.Popen(

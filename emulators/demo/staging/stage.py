@@ -3,7 +3,7 @@
     DemoStage              the directory has tiered.yaml, journal/ and log/; only the stage knows the backend, all
                            others read tiered.yaml
       EmbeddedStage        SQLite and files below `store/`
-      EmulatorStage        Bigtable and GCS, services that can be frozen and cut off (`emulators.demo.emulators`)
+      EmulatorStage        Bigtable and GCS, services that can be frozen and cut off (`emulators.py`)
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from changelog.base.errors import InvalidRequestError
-from emulators.demo.check import BackendContent
-from emulators.demo.feed import DemoFeed
-from emulators.demo.files import StoredFiles
-from emulators.demo.load import INLINE_BYTES_MAX
+from emulators.demo.checking.check import BackendContent
+from emulators.demo.checking.files import StoredFiles
+from emulators.demo.players.load import INLINE_BYTES_MAX
+from emulators.demo.staging.feed import DemoFeed
 
 BACKENDS = ("embedded", "emulators")
 LIMITS = {"writers": (1, 64), "daemons": (1, 16), "seconds": (1, 86_400), "objects": (1, 100_000)}
@@ -75,7 +75,7 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A server that all requests go to, and how each kind of its faults begins and ends (`emulators.demo.weather`)."""
+    """A server that all requests go to, and how each kind of its faults begins and ends (`weather.py`)."""
 
     name: str
     freeze: Callable[[], None]

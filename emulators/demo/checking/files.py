@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from emulators.demo.check import Content, StoredRow, content_of
+from emulators.demo.checking.check import Content, StoredRow, content_of
 
 LOCK_WAIT_S = 0.3
 

@@ -14,8 +14,8 @@ It counts these flaws:
     feed         the change feed breaks a rule, or says another thing of an object than its row does
 
 It uses none of the code that it judges. For each backend, a `BackendContent` reads rows, blobs and entries by the
-stored formats alone (`emulators.demo.files`, `emulators.demo.google`). Call `check` when all processes have ended.
-`dangling` and `unfinished` may be called at any time.
+stored formats alone (`files.py` and `google.py` beside it). Call `check` when all processes have ended. `dangling` and
+`unfinished` may be called at any time.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
-from emulators.demo.journal import JournaledAnswer, JournaledOperation, OperationKind, late_writes, read_operations
-from emulators.demo.load import digest
-from emulators.demo.published import PublishedFeed
+from emulators.demo.checking.published import PublishedFeed
+from emulators.demo.players.journal import JournaledAnswer, JournaledOperation, OperationKind, late_writes, read_operations
+from emulators.demo.players.load import digest
 
 FLAWS = ("dangling", "orphans", "entries", "uploads", "parked", "lost", "false_no", "mixed_up", "errors", "feed")
 DETAILS_MAX = 3

@@ -1,6 +1,6 @@
 """The GCS emulator in a process of its own, so that the demo can freeze it.
 
-    python -m emulators.demo.gcs          prints its address in one line, and serves until it is killed
+    python -m emulators.demo.staging.gcs          prints its address in one line, and serves until it is killed
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs a command of the product as a process of the demo: it ends when its parent process has ended.
 
-    python -m emulators.demo.product PARENT_PID status --watch 1
+    python -m emulators.demo.players.product PARENT_PID status --watch 1
 
 A command that could not reach the services when it began (exit code 4) ends as the demo's own processes do then.
 """
@@ -13,7 +13,7 @@ import sys
 import time
 from threading import Thread
 
-from emulators.demo.writer import TURNED_AWAY
+from emulators.demo.players.writer import TURNED_AWAY
 from recovery.cli.main import main
 
 LOOK_S = 0.5

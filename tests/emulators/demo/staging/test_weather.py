@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-import emulators.demo.weather
+import emulators.demo.staging.weather
 from emulators.demo.director import what_is_wrong
-from emulators.demo.stage import Service
-from emulators.demo.weather import KINDS, LASTS_S, PAUSE_S, DemoWeather
+from emulators.demo.staging.stage import Service
+from emulators.demo.staging.weather import KINDS, LASTS_S, PAUSE_S, DemoWeather
 
 ENDS = {"freeze": "thaw", "stall": "release", "cut": "mend"}
 LONGEST_S = max(most for _, most in [*LASTS_S.values(), PAUSE_S])
@@ -27,7 +27,7 @@ class WeatherClock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> WeatherClock:
     clock = WeatherClock()
-    monkeypatch.setattr(emulators.demo.weather, "time", clock)
+    monkeypatch.setattr(emulators.demo.staging.weather, "time", clock)
     return clock
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from emulators.demo.journal import OperationKind
+from emulators.demo.players.journal import OperationKind
 from tiered.object_id import ObjectId
 
 INLINE_BYTES_MAX = 16 * 1024

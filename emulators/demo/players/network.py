@@ -18,7 +18,7 @@ from typing import Any, cast
 from changelog.base.errors import UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
-from emulators.demo.journal import OperationJournal
+from emulators.demo.players.journal import OperationJournal
 from tiered.protocol.backends import HighVolumeBackend, Inline, LongTermBackend, Only, RowState, Tiers
 
 THERE_MAX_S = 0.020

@@ -6,7 +6,7 @@
 
 Writers and receiver are killed and stopped like the others, past the time after which another writer takes over. When
 the writers of the store have finished, `tiered feed run --once` publishes the rest and deletes what waited for it. Then
-each place must say of every object what its row says (`emulators.demo.published`).
+each place must say of every object what its row says (`emulators.demo.checking.published`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from emulators.demo.published import PublishedFeed, frontier_of_output, generations, read_folder, read_output
+from emulators.demo.checking.published import PublishedFeed, frontier_of_output, generations, read_folder, read_output
 
 ONCE, FOLLOWER, RECEIVER = "o0", "v0", "r0"
 ONCE_S = 90.0
@@ -69,7 +69,7 @@ class DemoFeed:
         if arguments is None:
             return None
         config = [] if part in (RECEIVER, FOLLOWER) else ["--config", str(self._config)]
-        return [sys.executable, "-m", "emulators.demo.product", str(os.getpid()), *config, *arguments]
+        return [sys.executable, "-m", "emulators.demo.players.product", str(os.getpid()), *config, *arguments]
 
     def await_follower(self) -> None:
         """Waits until the follower has printed all that was received, for a limited time."""

@@ -1,10 +1,10 @@
 """A writer process of the demo: it puts, overwrites, deletes and reads, until it is told to stop or is killed.
 
-    python -m emulators.demo.writer '{"config":…,"journal":…,"name":"w0.3",…}'
+    python -m emulators.demo.players.writer '{"config":…,"journal":…,"name":"w0.3",…}'
 
-It notes each operation in its journal before it begins and after its answer (`emulators.demo.journal`). It does not
-judge the answers. On SIGTERM it begins no new operation, finishes those under way, and ends. It does the same when its
-parent process has ended.
+It notes each operation in its journal before it begins and after its answer (`journal.py`). It does not judge the
+answers. On SIGTERM it begins no new operation, finishes those under way, and ends. It does the same when its parent
+process has ended.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import anyio
 
 from changelog.base.errors import TieredError, UnavailableError
 from changelog.base.runtime import Runtime, SystemRuntime
-from emulators.demo.journal import WRITES, JournaledAnswer, OperationJournal, OperationKind
-from emulators.demo.load import LoadStep, digest, object_ids, steps
-from emulators.demo.network import far, witness
-from emulators.demo.unfenced import open_demo_backends
+from emulators.demo.players.journal import WRITES, JournaledAnswer, OperationJournal, OperationKind
+from emulators.demo.players.load import LoadStep, digest, object_ids, steps
+from emulators.demo.players.network import far, witness
+from emulators.demo.players.unfenced import open_demo_backends
 from tiered.errors import OutcomeUnknownError
 from tiered.metadata import Metadata
 from tiered.open import Backends
@@ -55,7 +55,7 @@ class Orders:
     unfenced: bool = False
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "emulators.demo.writer", json.dumps(asdict(self))]
+        return [sys.executable, "-m", "emulators.demo.players.writer", json.dumps(asdict(self))]
 
 
 async def write(orders: Orders, runtime: Runtime) -> int:

@@ -18,9 +18,9 @@ import pytest
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from changelog.sqlite.database import Database
-from emulators.demo.check import FLAWS, Content, ObjectHistory, check, dangling, unfinished
-from emulators.demo.files import StoredFiles, blob_path
-from emulators.demo.journal import (
+from emulators.demo.checking.check import FLAWS, Content, ObjectHistory, check, dangling, unfinished
+from emulators.demo.checking.files import StoredFiles, blob_path
+from emulators.demo.players.journal import (
     DIRECTOR,
     JournaledAnswer,
     JournaledOperation,
@@ -30,9 +30,9 @@ from emulators.demo.journal import (
     process_ends,
     read_operations,
 )
-from emulators.demo.load import INLINE_BYTES_MAX, LoadStep, object_ids, payload, steps
-from emulators.demo.unfenced import without_fence
-from emulators.demo.writer import perform
+from emulators.demo.players.load import INLINE_BYTES_MAX, LoadStep, object_ids, payload, steps
+from emulators.demo.players.unfenced import without_fence
+from emulators.demo.players.writer import perform
 from tiered.embedded.file import path_of
 from tiered.embedded.rows import SqliteRows
 from tiered.object_id import blob_name
