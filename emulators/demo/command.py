@@ -6,8 +6,8 @@
     director (this process)   kills, stops and restarts the others; prints once a second what happens
 
 Then the writers finish, the daemons empty the log, and an independent check judges what is stored and what each caller
-was told (`checking/check.py`). What the change feed says must be what the rows hold (`staging/feed.py`). At the end
-the store is audited, after something was planted for the audit to find (`audit.py`).
+was told (`checking/check.py`). What the change feed says must be what the rows hold (`staging/feed_processes.py`). At
+the end the store is audited, after something was planted for the audit to find (`audit.py`).
 
 The store is in a directory, or on the emulators of Bigtable and GCS, which are frozen and cut off meanwhile
 (`emulators.demo.staging.emulators`). Two things are not real: the network between a writer and its tiers is simulated

@@ -30,9 +30,9 @@ from changelog.base.errors import UnavailableError
 from emulators.demo.checking.check import FLAWS, CheckResult, check, dangling, kept_for_feed, unfinished
 from emulators.demo.players.journal import DIRECTOR, JournaledAnswer, OperationJournal, Tail, read_lines
 from emulators.demo.players.network import BACK_MAX_S, THERE_MAX_S
-from emulators.demo.players.writer import TASKS, Orders
+from emulators.demo.players.object_writer import TASKS, Orders
 from emulators.demo.soak import STATUS, Soak
-from emulators.demo.staging.feed import FOLLOWER, ONCE, ONCE_S, RECEIVER
+from emulators.demo.staging.feed_processes import FOLLOWER, ONCE, ONCE_S, RECEIVER
 from emulators.demo.staging.stage import EXPIRY_S, DemoOptions, DemoStage
 from emulators.demo.staging.troupe import Troupe
 from emulators.demo.staging.weather import KINDS, DemoWeather

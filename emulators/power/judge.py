@@ -1,7 +1,7 @@
 """Judges an embedded store after a power cut: what its callers were told must be true of it, and stay true.
 
 `AllowedContent` hears the notes of the processes up to the power cut. `judge_store` opens the store, reads it,
-recovers, reads it again, and compares rows with blobs by `emulators.demo.checking.files`, which uses none of the
+recovers, reads it again, and compares rows with blobs by `emulators.demo.checking.stored_files`, which uses none of the
 store's code. It raises `BrokenPromiseError`; any error of the store itself is one, too.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from changelog.base.runtime import SystemRuntime
 from emulators.demo.checking.check import BackendContent, dangling
-from emulators.demo.checking.files import StoredFiles
+from emulators.demo.checking.stored_files import StoredFiles
 from emulators.demo.players.load import digest
 from recovery.daemon import collect
 from recovery.loop import RecoveryLoop

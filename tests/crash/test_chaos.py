@@ -27,7 +27,7 @@ from emulators.demo.checking.google import StoredInGoogle
 from emulators.demo.command import DemoOptions, run_demo
 from emulators.demo.players.journal import DIRECTOR, JournaledAnswer, OperationJournal, OperationKind, late_writes, read_lines
 from emulators.demo.players.load import INLINE_BYTES_MAX, LoadStep, object_ids, payload
-from emulators.demo.players.writer import perform
+from emulators.demo.players.object_writer import perform
 from emulators.demo.staging.emulators import BUCKET, EmulatorStage
 from emulators.demo.staging.weather import KINDS
 from tests.given.processes import is_running

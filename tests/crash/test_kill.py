@@ -23,10 +23,10 @@ import pytest
 from changelog.base.errors import ConfigurationError, InvalidRequestError
 from changelog.base.runtime import SystemRuntime
 from emulators.demo.checking.check import check, unfinished
-from emulators.demo.checking.files import StoredFiles
+from emulators.demo.checking.stored_files import StoredFiles
 from emulators.demo.command import DemoOptions, run_demo
 from emulators.demo.players.journal import DIRECTOR, JournaledAnswer, OperationJournal, read_lines, read_operations
-from emulators.demo.players.writer import Orders
+from emulators.demo.players.object_writer import Orders
 from emulators.demo.staging.stage import EmbeddedStage
 from emulators.demo.staging.troupe import Troupe, environment
 from recovery.daemon import collect

@@ -13,8 +13,8 @@ from anyio import to_thread
 
 from changelog.base.runtime import SystemRuntime
 from emulators.power.judge import settings_of
+from emulators.power.recorded_work import STORE
 from emulators.power.recording import note
-from emulators.power.work import STORE
 from recovery.audit.deleting.gates import DeletionOptions
 from recovery.audit.deleting.run import Wish, delete_orphans
 from recovery.audit.files.ledger import RunDirectory

@@ -16,8 +16,8 @@ from pathlib import Path
 import anyio
 
 from changelog.base.runtime import SystemRuntime
+from emulators.demo.players.object_writer import TURNED_AWAY, follow_parent
 from emulators.demo.players.unfenced import open_demo_backends
-from emulators.demo.players.writer import TURNED_AWAY, follow_parent
 from recovery.daemon import run_daemon
 from tiered.settings import load_settings
 

@@ -13,7 +13,7 @@ import sys
 import time
 from threading import Thread
 
-from emulators.demo.players.writer import TURNED_AWAY
+from emulators.demo.players.object_writer import TURNED_AWAY
 from recovery.cli.main import main
 
 LOOK_S = 0.5

@@ -20,9 +20,9 @@ from typing import Any, Self
 
 from changelog.base.errors import InvalidRequestError
 from emulators.demo.checking.check import BackendContent
-from emulators.demo.checking.files import StoredFiles
+from emulators.demo.checking.stored_files import StoredFiles
 from emulators.demo.players.load import INLINE_BYTES_MAX
-from emulators.demo.staging.feed import DemoFeed
+from emulators.demo.staging.feed_processes import DemoFeed
 
 BACKENDS = ("embedded", "emulators")
 LIMITS = {"writers": (1, 64), "daemons": (1, 16), "seconds": (1, 86_400), "objects": (1, 100_000)}

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from changelog.base.errors import UnavailableError
 from emulators.demo.players.journal import OperationJournal
-from emulators.demo.players.writer import TURNED_AWAY
-from emulators.demo.staging.feed import ONCE
+from emulators.demo.players.object_writer import TURNED_AWAY
+from emulators.demo.staging.feed_processes import ONCE
 from emulators.demo.staging.stage import DemoStage
 from tiered.settings import BIGTABLE_EMULATOR, ENV_PREFIX, GCS_EMULATOR
 
@@ -30,7 +30,7 @@ BREATH_S = 0.02
 
 @dataclass(slots=True, eq=False)
 class DemoProcess:
-    """One running process. `part`: `w` (writer), `d` (daemon) or another letter (`feed.py`) and a number.
+    """One running process. `part`: `w` (writer), `d` (daemon) or another letter (`feed_processes.py`) and a number.
 
     `name`: the part, and how often it was started again before, as in `w0.3`.
     """

@@ -17,7 +17,7 @@ import pytest
 from changelog.base.errors import InvalidRequestError
 from emulators.demo.command import DemoOptions, run_demo
 from emulators.demo.director import what_is_wrong
-from emulators.demo.players.writer import TURNED_AWAY
+from emulators.demo.players.object_writer import TURNED_AWAY
 from emulators.demo.soak import LIMITS, SAMPLES_MIN, Footprint, footprint, growth
 from emulators.demo.staging.troupe import environment
 from emulators.demo.status_check import EntryKeys, SeenOffsets, untrue, went_back

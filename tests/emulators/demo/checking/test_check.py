@@ -19,7 +19,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from changelog.sqlite.database import Database
 from emulators.demo.checking.check import FLAWS, Content, ObjectHistory, check, dangling, unfinished
-from emulators.demo.checking.files import StoredFiles, blob_path
+from emulators.demo.checking.stored_files import StoredFiles, blob_path
 from emulators.demo.players.journal import (
     DIRECTOR,
     JournaledAnswer,
@@ -31,8 +31,8 @@ from emulators.demo.players.journal import (
     read_operations,
 )
 from emulators.demo.players.load import INLINE_BYTES_MAX, LoadStep, object_ids, payload, steps
+from emulators.demo.players.object_writer import perform
 from emulators.demo.players.unfenced import without_fence
-from emulators.demo.players.writer import perform
 from tiered.embedded.file import path_of
 from tiered.embedded.rows import SqliteRows
 from tiered.object_id import blob_name

@@ -13,10 +13,10 @@ import pytest
 
 from changelog.base.runtime import SystemRuntime
 from emulators.demo.checking.check import check
-from emulators.demo.checking.files import StoredFiles
 from emulators.demo.checking.published import generations, read_folder, read_output
+from emulators.demo.checking.stored_files import StoredFiles
 from emulators.demo.players.journal import OperationJournal
-from emulators.demo.staging.feed import FOLLOWER, ONCE, RECEIVER, DemoFeed
+from emulators.demo.staging.feed_processes import FOLLOWER, ONCE, RECEIVER, DemoFeed
 from recovery.feed.sinks.directory import DirectorySink
 from recovery.feed.writer.supervisor import FeedRun
 from tests.given.repository import ROOT

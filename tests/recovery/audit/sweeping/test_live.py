@@ -19,7 +19,7 @@ import pytest
 from changelog.base.runtime import SystemRuntime
 from emulators.demo.checking.check import check, unfinished
 from emulators.demo.players.journal import DIRECTOR, OperationJournal
-from emulators.demo.players.writer import Orders
+from emulators.demo.players.object_writer import Orders
 from emulators.demo.staging.emulators import EmulatorStage
 from emulators.demo.staging.stage import DemoStage, EmbeddedStage
 from emulators.demo.staging.troupe import environment

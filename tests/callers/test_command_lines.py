@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from emulators.callers.command import CommandLine, FinishedCommand, judge
+from emulators.callers.command_lines import CommandLine, FinishedCommand, judge
 from emulators.callers.model import Violation
 
 OBJECT = "a/objects/b"

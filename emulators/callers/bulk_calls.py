@@ -11,11 +11,11 @@ import anyio
 import anyio.lowlevel
 
 from emulators.callers.ended import Ended, described
+from emulators.callers.episode_recipe import CallerStep, CallKind, Item
 from emulators.callers.interrupt import ELSEWHERE, ForeignTask, Interrupt
 from emulators.callers.model import ModelWrite, SeenObject, Violation, WriteCertainty
 from emulators.callers.oracle import Oracle, path_of
 from emulators.callers.payloads import Made, OwnError, Payload, PayloadContext
-from emulators.callers.recipe import CallerStep, CallKind, Item
 from emulators.callers.values import Is, Value, said
 from tiered import InvalidRequestError, ItemResult, LoadedObject, ObjectId, PutRequest, PutResult, TieredError, TieredStorage
 

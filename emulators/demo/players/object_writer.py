@@ -1,6 +1,6 @@
 """A writer process of the demo: it puts, overwrites, deletes and reads, until it is told to stop or is killed.
 
-    python -m emulators.demo.players.writer '{"config":…,"journal":…,"name":"w0.3",…}'
+    python -m emulators.demo.players.object_writer '{"config":…,"journal":…,"name":"w0.3",…}'
 
 It notes each operation in its journal before it begins and after its answer (`journal.py`). It does not judge the
 answers. On SIGTERM it begins no new operation, finishes those under way, and ends. It does the same when its parent
@@ -55,7 +55,7 @@ class Orders:
     unfenced: bool = False
 
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "emulators.demo.players.writer", json.dumps(asdict(self))]
+        return [sys.executable, "-m", "emulators.demo.players.object_writer", json.dumps(asdict(self))]
 
 
 async def write(orders: Orders, runtime: Runtime) -> int:

@@ -26,10 +26,10 @@ from typing import Any
 import anyio
 
 from emulators.callers.episode import Episode
+from emulators.callers.episode_recipe import EpisodeRecipe
 from emulators.callers.ground import Embedded, Ground, SimulatedStoreGround
 from emulators.callers.interrupt import How, Interrupt
 from emulators.callers.model import Violation
-from emulators.callers.recipe import EpisodeRecipe
 from emulators.world.runtime import run_world
 from tiered import CorruptRecordError
 

@@ -1,4 +1,4 @@
-"""What the recorded processes do: `python -m emulators.power.work WORK ROOT NAME SEED`, below the recorded ROOT.
+"""What the recorded processes do: `python -m emulators.power.recorded_work WORK ROOT NAME SEED`, below ROOT.
 
 They note what they know: each operation before it begins, and when its caller was told that it took effect
 (`emulators/power/judge.py` says how). Objects belong to one task each, so what each may hold is known.
