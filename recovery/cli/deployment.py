@@ -11,10 +11,10 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Tiered
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, run_async, shared
-from recovery.commands import with_typed
 from recovery.display import escape_controls
 from recovery.entries import count_stuck, stuck_sentence
 from recovery.last_audit import read_audits
+from recovery.typed_commands import with_typed
 from tiered.open import DATABASE_NAME, open_backends
 from tiered.settings import Settings
 

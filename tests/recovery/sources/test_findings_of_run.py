@@ -11,7 +11,7 @@ import anyio
 import pyarrow.parquet as pq
 import pytest
 
-from recovery.sources.findings import look
+from recovery.sources.findings_of_run import look
 from tests.given.audited_store import audit, plant
 
 pytestmark = [pytest.mark.slow]

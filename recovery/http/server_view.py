@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 from changelog.base.events import text_of
 from changelog.base.runtime import Runtime
-from recovery.commands import TIERED, typed
 from recovery.http.decisions import Decisions
 from recovery.http.own import memory_bytes
 from recovery.http.sampler import EVERY_S, Reach, Sampler
@@ -22,6 +21,7 @@ from recovery.status.advice import away_sentence
 from recovery.status.as_json import as_json, verdict_json
 from recovery.status.feed import FeedState
 from recovery.status.known import SERVICES, UNKNOWN, StatusLevel
+from recovery.typed_commands import TIERED, typed
 from tiered.settings import Settings
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from recovery.sources.columns import OBJECTS, us_of
-from recovery.sources.objects import read_objects
+from recovery.sources.stored_objects import read_objects
 from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, AuditGround, SimulatedGround, ground_of
 from tests.given.planted_world import plant
 from tiered.metadata import Metadata, TimeToIdle, TimeToLive, is_expired

@@ -21,7 +21,7 @@ from changelog.change import ChangeId
 from recovery.audit.files.directory import DirectoryFiles, Draft
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.manifest import Inventory, Manifest, Verify
-from recovery.audit.reporting.feed import FindingsFeed
+from recovery.audit.reporting.findings_feed import FindingsFeed
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
 from recovery.feed import Progress, Update, Updates
@@ -289,7 +289,7 @@ def test_a_feed_that_is_damaged_or_foreign_is_left_alone(
 
 def test_a_run_whose_findings_were_written_anew_is_refused(runs: Runs, feed: FindingsFeed, monkeypatch: pytest.MonkeyPatch) -> None:
     feed.add(runs.first)
-    monkeypatch.setattr("recovery.audit.reporting.feed._now", lambda *_: {"another"})
+    monkeypatch.setattr("recovery.audit.reporting.findings_feed._now", lambda *_: {"another"})
     refused(feed, runs.first, ConfigurationError, "has other findings of this run than .*what was told is never changed")
 
 

@@ -16,9 +16,9 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from recovery.audit.deleting import journal as journals
 from recovery.audit.deleting.candidates import Fate
+from recovery.audit.deleting.deletion import DeletionProgress, Look, Wish, delete_orphans, look
 from recovery.audit.deleting.quarantine import Return
 from recovery.audit.deleting.restoring import restore_deleted
-from recovery.audit.deleting.run import DeletionProgress, Look, Wish, delete_orphans, look
 from recovery.audit.errors import AuditInterruptedError
 from recovery.statistics.persisted import AUDIT, read_statistics
 from tests.given.audited_store import audit

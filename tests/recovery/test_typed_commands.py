@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.commands import typed, with_typed
 from recovery.feed.writer.checkpoint import FIX
 from recovery.feed.writer.writer import NEW_GENERATION
+from recovery.typed_commands import typed, with_typed
 
 STORE = "tiered -c 'my settings.yaml'"
 
