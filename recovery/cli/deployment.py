@@ -44,7 +44,7 @@ def provision(
         if settings.directory is not None:
             _show_findings([Notice(NoticeKind.OK, f"nothing is needed: the first put makes the directory {settings.directory}")])
             return
-        from tiered.provision.production import provision as provision_all
+        from tiered.provision.bigtable_and_gcs import provision as provision_all
 
         _show_findings(await provision_all(
             settings, dry_run=dry_run, location=location, adopt=adopt_bucket, adopt_from=adopt_bucket_from
@@ -62,11 +62,11 @@ def check() -> None:
     async def command() -> None:
         settings = choice.existing()
         if settings.directory is not None:
-            from tiered.provision.directory import inspect_directory
+            from tiered.provision.embedded_store import inspect_directory
 
             found = await inspect_directory(settings.directory, DATABASE_NAME, settings.changelog, SystemRuntime())
         else:
-            from tiered.provision.production import inspect
+            from tiered.provision.bigtable_and_gcs import inspect
 
             found = await inspect(settings)
         known = await _add_known(settings, found)

@@ -26,8 +26,8 @@ from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
 from tiered.provision import findings
+from tiered.provision.bigtable_and_gcs import inspect, provision
 from tiered.provision.bucket import open_client
-from tiered.provision.production import inspect, provision
 from tiered.settings import Settings
 
 RUNTIME = SystemRuntime()

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 FILE_THREADS_MAX = 16
 
-_file_threads: RunVar[CapacityLimiter] = RunVar("tiered.payload.files.threads")
+_file_threads: RunVar[CapacityLimiter] = RunVar("tiered.payload.in_threads.threads")
 
 
 def name_of(file: object) -> str:
