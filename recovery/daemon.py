@@ -29,13 +29,13 @@ from changelog.base.events import events, text_of
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.log import ChangeLog, GarbageCollection, LeftGarbageError
-from recovery.commands import TIERED, with_typed
 from recovery.dangling import forget_mended
 from recovery.entries import count_stuck, stuck_sentence
 from recovery.feed.writer.overdue import Covered, release_overdue
 from recovery.loop import RELEASE_BUDGET_S, RecoveryLoop, RecoveryReport
 from recovery.spot_check import SpotCheck
 from recovery.statistics.recovery_source import RecoverySource
+from recovery.typed_commands import TIERED, with_typed
 from tiered.open import Backends
 from tiered.settings import Settings
 

@@ -25,9 +25,9 @@ from recovery.cli.entries import Listed, open_logged, show_listed, show_nothing,
 from recovery.cli.feed.publish import fed, open_feed
 from recovery.cli.output import show
 from recovery.cli.shared import choice, run_async, shared, stay
-from recovery.commands import with_typed
 from recovery.entries import count_open, count_stuck, stuck_sentence
 from recovery.logs import use_format
+from recovery.typed_commands import with_typed
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

@@ -13,7 +13,7 @@ import pytest
 from tiered import ConfigurationError, ObjectId, Settings, open_storage
 from tiered.embedded.blobs import FileBlobs
 from tiered.open import open_backends
-from tiered.provision.directory import inspect_directory
+from tiered.provision.embedded_store import inspect_directory
 from tiered.provision.findings import NoticeKind
 from tiered.testing.clock import Clock
 
