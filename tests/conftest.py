@@ -50,12 +50,6 @@ LONG_FIRST = (
 """These files and folders run before all others. Files run beside each other, so a long one must not come last."""
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Half as many workers again as there are cores: a third of the time, a test waits for a process or for a clock."""
-    return len(os.sched_getaffinity(0)) * 3 // 2
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if "TIERED_SIM_SEEDS" not in os.environ:  # `make sim` has time for the rest
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("sim")])
