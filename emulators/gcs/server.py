@@ -9,9 +9,9 @@
 It is an aiohttp server, so it runs on asyncio only. Its clients may be anything, in any process. *Failure*: a body that
 breaks off has no effect, except that a resumable upload keeps its whole granules.
 
-It does not implement access control, compose, globs, keys of customers, decompression, or all of the XML API
-but single objects and listings. A call, a parameter or a field that it lacks is answered with 501 and its name, and
-never ignored. Only decompression is: bytes are sent as they are stored.
+It does not implement access control, compose, globs, keys of customers, decompression, or all of the XML API but
+objects, listings and uploads of several parts. A call, a parameter or a field that it lacks is answered with 501 and
+its name, and never ignored. Only decompression is: bytes are sent as they are stored.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import anyio.lowlevel
 from aiohttp import web
 
 from changelog.base.runtime import Runtime, SystemRuntime
+from emulators.gcs.parts import PartsService
 from emulators.gcs.service import GcsService
 from emulators.gcs.sessions import ContentRange, Session
 from emulators.gcs.store import Bucket
@@ -74,6 +75,11 @@ class GcsEmulator:
     def sessions(self) -> dict[str, Session]:
         """The sessions by upload id. Those that ended stay here for a fortnight."""
         return self._service.sessions
+
+    @property
+    def parts(self) -> PartsService:
+        """The uploads of several parts."""
+        return self._service.parts
 
     def merge_rewrites(self) -> None:
         """From now on, what the body of a rewrite leaves out stays as in the source, as in Google's testbench."""
