@@ -29,6 +29,7 @@ from tiered.object_id import ObjectId
 from tiered.protocol.backends import BlobHead, BlobReader, ByteRange, Inline, RowState, Tiers, Tombstone
 from tiered.protocol.breaker import Breaker, Breakers
 from tiered.protocol.conditions import revision_shown
+from tiered.protocol.lanes import Lanes
 from tiered.protocol.retry import retry_read
 from tiered.settings import Settings
 from tiered.stored import ObjectHead, ProgressCount, StoredObject, Tier
@@ -83,8 +84,13 @@ class Reader:
         self._observer = observer
         self._tiers = tiers
         self._runtime = runtime
-        self._attempts_max = settings.store.read_attempts_max
-        self._budget_s = settings.store.answer_budget_s
+        store = settings.store
+        self._attempts_max = store.read_attempts_max
+        self._budget_s = store.answer_budget_s
+        self._lanes = Lanes(
+            runtime, store.read_lanes_max, store.read_part_bytes_max, store.read_attempts_max, settings.lanes_at_once, observer,
+            partial(self._retry_read, services.blobs),
+        )  # fmt: skip
 
     async def open(
         self, object_id: ObjectId, range: ByteRange | None, progress: ProgressCount | None = None
@@ -102,7 +108,7 @@ class Reader:
             if blob is None:
                 return None
             start, stop = _extent(range, blob.size)
-            stored = StoredObject(head_of_blob(object_id, state, blob), blob, start, stop, progress)
+            stored = StoredObject(head_of_blob(object_id, state, blob), blob, start, stop, progress, self._lanes)
             return stored, Lifetime.of(state, blob.metadata)
 
         def open_inline(state: Inline) -> tuple[StoredObject, Lifetime]:
