@@ -12,10 +12,11 @@ Bounded: one lane for each part, `store.read_lanes_max` at most. The helpers of 
 after each part. A lane holds `WRITTEN_BYTES` and a chunk in memory.
 
 *Failure*: a stream that breaks, stalls, or ends early is opened again where it stopped, `store.read_attempts_max` times
-for each part. A helper that fails all the same leaves its part to the leader. If the generation is gone meanwhile, the
-leader's stream alone may still have its bytes: it is read to the end of what is missing. So an object that is
-overwritten comes down whole or ends with `UnavailableError`, as it does in one stream. Each range is verified by its
-length, and the whole by its checksum, if the service told one.
+for each part. A helper that fails all the same is called no more, and leaves its part to the leader. The leader goes on
+with the first stream if no other can be opened, such as when the generation is gone meanwhile: the service may still
+give its bytes to who has asked before. When that stream has broken, too, `store.answer_budget_s` bounds how long
+another one is tried for. So lanes end with an error only where one stream does. Each range is verified by its length,
+and the whole by its checksum, if the service told one.
 
 Where bytes are written belongs to `tiered/payload/destinations.py`.
 """
@@ -46,6 +47,9 @@ WRITTEN_AFTER_S = 0.25
 
 GONE = "the object was overwritten or deleted while it was read, and its bytes are gone; get it again"
 
+Call = Callable[[Callable[[], Awaitable[BlobReader | None]]], Awaitable[BlobReader | None]]
+
+
 class Writes(Protocol):
     """What takes the bytes. See `tiered.payload.destinations.Output`."""
 
@@ -55,12 +59,12 @@ class Writes(Protocol):
 class Lanes:
     """The lanes of one store. `free`: how many helpers may begin now, in all reads together.
 
-    `open_range`: opens a range as the store opens a blob: with its budget, and listened to by its breaker.
+    `once`, `patiently`: make a call to the blobs, one time or for as long as the store tries each of its reads.
     """
 
     def __init__(
-        self, runtime: Runtime, lanes_max: int, part_bytes: int, attempts_max: int, free: int, observer: Observer,
-        open_range: Callable[[Callable[[], Awaitable[BlobReader | None]]], Awaitable[BlobReader | None]],
+        self, runtime: Runtime, lanes_max: int, part_bytes: int, attempts_max: int, free: int, observer: Observer, once: Call,
+        patiently: Call,
     ) -> None:  # fmt: skip
         self.runtime = runtime
         self.lanes_max = lanes_max
@@ -68,7 +72,8 @@ class Lanes:
         self.attempts_max = attempts_max
         self.free = free
         self.observer = observer
-        self.open_range = open_range
+        self.once = once
+        self.patiently = patiently
 
     async def fetch(
         self, ranges: BlobRanges, stream: AsyncIterator[bytes], extent: tuple[int, int], output: Writes,
@@ -215,11 +220,13 @@ class _Fetch:
     async def _help(self, part: _LanePart | None) -> None:
         lane = _Lane()
         try:
-            while part is not None and await self._get(lane, part) is None:
+            while part is not None:
+                if await self._get(lane, part) is not None:
+                    return
                 part = self._last()
+            self._helping -= 1
         finally:
             self._lanes.free += 1
-            self._helping -= 1
             await lane.aclose()
 
     async def _lead(self, part: _LanePart) -> None:
@@ -241,13 +248,15 @@ class _Fetch:
                 stream = await self._stream_for(lane, part)
             except (UnavailableError, UnconfirmedError) as error:
                 failure = error
+                if lane is self._leader:
+                    break  # the store has tried it for as long as it tries anything
                 continue
             failure = await self._copy(stream, part)
             if failure is not None:
                 await lane.aclose()
         if part.at == part.stop:
             return None
-        return failure or UnavailableError(GONE)
+        return UnavailableError(GONE) if self._is_gone or failure is None else failure
 
     async def _stream_for(self, lane: _Lane, part: _LanePart) -> _LaneStream:
         """A stream that stands where the part is to be gone on with. `UnavailableError`: there is none now."""
@@ -255,11 +264,17 @@ class _Fetch:
             return lane.stream
         if lane.stream is not None and lane.stream.reader is not None:
             await lane.aclose()  # but the first stream is kept until it is known that others can be opened
-        opened = None if self._is_gone else await self._open(part)
+        opened: _LaneStream | None = None
+        if not self._is_gone:
+            try:
+                opened = await self._open(part, patiently=lane is self._leader and lane.stream is None)
+                self._is_gone = self._is_gone or opened is None
+            except (UnavailableError, UnconfirmedError):
+                if lane.stream is None:
+                    raise
         if opened is not None:
             lane.stream = opened
             return opened
-        self._is_gone = True
         if lane.stream is None:
             raise UnavailableError(GONE)
         try:
@@ -269,10 +284,11 @@ class _Fetch:
             raise
         return lane.stream
 
-    async def _open(self, part: _LanePart) -> _LaneStream | None:
+    async def _open(self, part: _LanePart, *, patiently: bool) -> _LaneStream | None:
         """Opens a stream of the part. That of the leader goes on to the last byte that nobody has begun."""
         stop = max(part.stop, self._parts[self._until - 1].stop) if self._until else part.stop
-        reader = await self._lanes.open_range(lambda: self._ranges.open(part.at, stop))
+        call = self._lanes.patiently if patiently else self._lanes.once
+        reader = await call(lambda: self._ranges.open(part.at, stop))
         return None if reader is None else _LaneStream(reader.chunks(), part.at, reader)
 
     async def _copy(self, stream: _LaneStream, part: _LanePart) -> UnavailableError | UnconfirmedError | None:

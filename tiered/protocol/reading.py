@@ -89,7 +89,7 @@ class Reader:
         self._budget_s = store.answer_budget_s
         self._lanes = Lanes(
             runtime, store.read_lanes_max, store.read_part_bytes_max, store.read_attempts_max, settings.lanes_at_once, observer,
-            partial(self._retry_read, services.blobs),
+            services.blobs.call, partial(self._retry_read, services.blobs),
         )  # fmt: skip
 
     async def open(
