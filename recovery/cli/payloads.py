@@ -50,13 +50,17 @@ class _OneStream(io.RawIOBase):
         return self._raw.write(chunk)
 
 
+def is_stdout(file: str) -> bool:
+    return file in ("-", "/dev/stdout")
+
+
 async def save(stored: StoredObject, file: str) -> None:
     """Writes the payload to stdout (`-`) or to a file. If this fails, a plain file is as it was before.
 
     A pipe or a device is not replaced; it is written to, and may have got a part. Raises `UnavailableError` if the disk
     is full or broken, and `InvalidRequestError` if the output cannot be written for another reason.
     """
-    if file in ("-", "/dev/stdout"):
+    if is_stdout(file):
         if sys.stdout is None:
             raise InvalidRequestError("stdout is closed; add --output FILE")
         sys.stdout.flush()
