@@ -19,6 +19,7 @@ import math
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import Any
 
 import anyio
@@ -434,7 +435,7 @@ class RecoveryLoop:
         asked = AskedServices(self._tiers, self._log)
         try:
             ending = await retry(
-                lambda: finish(asked.tiers, asked.log, self._heartbeat, lease, None, grace_ms, self._feed_off),
+                partial(finish, asked.tiers, asked.log, self._heartbeat, lease, None, grace_ms, self._feed_off),
                 self._runtime, self._settings.attempt_budget_s, observer=self._observer,
             )
         except LeaseLostError as error:

@@ -11,11 +11,10 @@ because a permission was taken away, is out, too; only work that succeeds ends t
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -26,20 +25,20 @@ from changelog.base.runtime import Runtime
 from changelog.log import ChangeLog
 from tiered.protocol.backends import Tiers
 from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
+from tiered.protocol.guarded import guarded
 
 TIERS = (HIGH_VOLUME, LONG_TERM)
 PATIENCE_S = 30.0
 """A suspicion that is older than this is confirmed, also in the middle of a pass."""
-
-T = TypeVar("T")
 
 
 class AskedServices:
     """The services, as one clean-up asks them: it tells which of them failed, whoever else asks them meanwhile."""
 
     def __init__(self, tiers: Tiers, log: ChangeLog) -> None:
-        self.tiers = Tiers(self._asked(tiers.high_volume, HIGH_VOLUME), self._asked(tiers.long_term, LONG_TERM))
-        self.log = self._asked(log, CHANGELOG)
+        rows, blobs = guarded(tiers.high_volume, partial(self._note, HIGH_VOLUME)), guarded(tiers.long_term, partial(self._note, LONG_TERM))
+        self.tiers = Tiers(rows, blobs)
+        self.log = guarded(log, partial(self._note, CHANGELOG))
         self._services: WeakKeyDictionary[TieredError, str] = WeakKeyDictionary()
         self._given_up = CHANGELOG
 
@@ -47,7 +46,7 @@ class AskedServices:
         """The service that raised the error. If none did, nobody waits for an answer any more: the one that owes it."""
         return self._services.get(error, self._given_up)
 
-    async def note(self, service: str, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def _note(self, service: str, call: Callable[[], Awaitable[Any]]) -> Any:
         self._given_up = CHANGELOG
         try:
             return await call()
@@ -57,26 +56,6 @@ class AskedServices:
         except anyio.get_cancelled_exc_class():
             self._given_up = service
             raise
-
-    def _asked(self, target: T, service: str) -> T:
-        return cast(T, _AskedService(self, target, service))
-
-
-class _AskedService:
-    def __init__(self, asked: AskedServices, target: object, service: str) -> None:
-        self._asked = asked
-        self._target = target
-        self._service = service
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._target, name)
-        if not inspect.iscoroutinefunction(method):
-            return method
-
-        async def call(*args: Any, **named: Any) -> Any:
-            return await self._asked.note(self._service, partial(method, *args, **named))
-
-        return call
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,10 +41,10 @@ from tiered.payload.content_type import content_type_of
 from tiered.payload.streams import VIEW_BYTES, Payload, chunks
 from tiered.protocol.admission import Admission, Share, Slot
 from tiered.protocol.backends import ByteRange, Tiers
-from tiered.protocol.breaker import Breakers
 from tiered.protocol.conditions import ANY_REVISION, Condition, IfRevision, checked_condition
 from tiered.protocol.dangling import DanglingNotes
 from tiered.protocol.feed_off import FeedOffNotifier
+from tiered.protocol.guarded import GuardedServices
 from tiered.protocol.listing import LIST_PAGE_MAX, Lister, ListRequest
 from tiered.protocol.reading import Lifetime, Reader
 from tiered.protocol.under_way import WriteInProgress, WritesUnderWay
@@ -84,8 +84,8 @@ class TieredStorage:
             whats="payloads are open", setting="store.payloads_max",
         )  # fmt: skip
         self._touches = Admission(store.concurrency_max, 0, 0, runtime.monotonic)
-        self._services = Breakers(store.away_after_s, runtime, self.instance, observer, local=tiers.local)
         heartbeat = Heartbeat(log, runtime, self.instance, settings.lease.heartbeat_interval_s, settings.lease.expiry_s)
+        self._services = GuardedServices(tiers, log, heartbeat, runtime, settings, self.instance, observer)
         self._feed_off = None if settings.feed.enabled else FeedOffNotifier(log, runtime, self.instance)
         self._under_way = WritesUnderWay(heartbeat, recovered=log.durable)
         self._writer = Writer(tiers, log, runtime, settings, heartbeat, self._under_way, self._services, self._feed_off, observer)

@@ -22,8 +22,7 @@ from tiered.metadata import Metadata, as_datetime
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.payload.destinations import Destination, Output, opened
 from tiered.payload.own_thread import Thread
-from tiered.protocol.backends import BlobReader
-from tiered.protocol.capabilities import RangedReader
+from tiered.protocol.backends import BlobReader, RangedReader
 from tiered.protocol.lanes import Lanes
 from tiered.text import quoted
 

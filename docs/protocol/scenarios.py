@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from docs.protocol.leases import Claims, ClaimScenario
 from docs.protocol.search import Checked, World
-from docs.protocol.state import Guards, Proc, Request, Scenario
+from docs.protocol.state import NOBODY, UPLOAD, Entry, Guards, Proc, Request, Scenario
 
 
 def _procs(words: str) -> tuple[Proc, ...]:
@@ -29,6 +29,7 @@ def _proc(word: str) -> Proc:
 
 
 LATE = (Request("swap", "old", "old", "blob"),)
+BEGUN = Entry(UPLOAD, "session", NOBODY, assembling=True)
 
 SCENARIOS: dict[str, Scenario | ClaimScenario] = {
     # one writer
@@ -69,6 +70,15 @@ SCENARIOS: dict[str, Scenario | ClaimScenario] = {
     "if absent and if A": Scenario("nothing", _procs("small-if-absent:A delete-if-A:D small-if-absent:B")),
     "large if revision and put": Scenario("blob", _procs("large-if-old:A large:B recover:R"), small=False),
     "large if revision and delete": Scenario("blob", _procs("large-if-old:A delete:D recover:R"), small=False),
+    # a multipart upload
+    "multipart": Scenario("nothing", _procs("complete:C complete:D recover:R"), begun=BEGUN),
+    "multipart over blob": Scenario("blob", _procs("complete:C complete:D recover:R"), LATE, begun=BEGUN, small=False),
+    "multipart and put": Scenario("blob", _procs("complete:C large:A recover:R"), begun=BEGUN, small=False),
+    "multipart and delete": Scenario("blob", _procs("complete:C delete:E recover:R"), begun=BEGUN, small=False),
+    "multipart, two days": Scenario("nothing", _procs("complete:C recover:R"), begun=BEGUN, ages=True),
+    "multipart, two days, delete": Scenario("nothing", _procs("complete:C delete:E recover:R"), begun=BEGUN, ages=True, small=False),
+    "multipart and audit": Scenario("nothing", _procs("complete:C complete:D audit:X"), begun=BEGUN, ages=True, drains=False),
+    "multipart, won long ago": Scenario("nothing", _procs("complete:C recover:R"), begun=BEGUN._replace(old="older")),
     # deadlines
     "expiry": Scenario("blob", _procs("large:A recover:R"), LATE, mortal=True),
     "touch": Scenario("blob", _procs("delete:D touch:U recover:R"), mortal=True),
@@ -118,6 +128,9 @@ KNOCK_OUTS = {
     "condition_shown": KnockOut("put and put if revision", "FALSE-OK", "I4: ok for a put that would break the condition after it"),
     "false_after_refusal": KnockOut("if absent", "LATE", "I4: a put that lands after its caller was told that it may not"),
     "reread": KnockOut("reader", "FALSE-LOSS", "I4: a read during an overwrite"),
+    "seal_before_refusal": KnockOut("multipart, two days", "DANGLING", "I1: an upload that is completed when its refused mark is gone"),
+    "tidy_before_claim": KnockOut("multipart, won long ago", "LEAK", "I3: the old blob of an attempt whose process died"),
+    "spare_assembling": KnockOut("multipart and audit", "DANGLING", "I1: the same, where an audit refused the upload"),
     "heartbeat_if_same": KnockOut("claims", "SHARED", "no invariant: work is done twice, and forgotten entries come back"),
     "attempt_in_claim": KnockOut("claims", "SHARED", "no invariant: work is done twice"),
 }

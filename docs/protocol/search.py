@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Protocol
 
+from docs.protocol.assembling import complete, hear_completer
 from docs.protocol.others import ask, audit, read, recover, touch
 from docs.protocol.services import Step, marked, network, time
 from docs.protocol.state import Guards, Request, Scenario, State, expired
@@ -21,7 +23,7 @@ from docs.protocol.writer import WRITERS, hear, writer
 STATES_MAX = 5_000_000
 ANY = "any"
 
-OTHERS = {"recover": recover, "read": read, "touch": touch, "ask": ask, "audit": audit}
+OTHERS = {"complete": complete, "recover": recover, "read": read, "touch": touch, "ask": ask, "audit": audit}
 
 
 class Link(NamedTuple):
@@ -93,6 +95,10 @@ def _path(links: dict[object, Link | None], state: object) -> list[str]:
     return labels[::-1]
 
 
+def _hear(g: Guards, s: State, k: int, ok: bool) -> State:
+    return hear_completer(s, k, ok) if s.procs[k].kind == "complete" else hear(g, s, k, ok)
+
+
 class World:
     """A scenario under a protocol."""
 
@@ -127,7 +133,7 @@ class World:
 
     def _steps(self, s: State) -> Iterator[Step]:
         g, scenario = self._guards, self._scenario
-        yield from network(s, g, scenario, lambda t, k, ok: hear(g, t, k, ok))
+        yield from network(s, g, scenario, partial(_hear, g))
         yield from time(s, scenario)
         for k, p in enumerate(s.procs):
             if p.pc == "end":

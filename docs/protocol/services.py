@@ -171,7 +171,7 @@ def network(s: State, g: Guards, scenario: Scenario, hear: Callable[[State, int,
                 waits, (t, ok) = "once", write_inline(rest, g, r)
                 word = f"{r.kind}_inline {r.token}"
         for k, p in enumerate(s.procs):
-            if p.name == r.token and p.pc == waits and r.expected != "copy":
+            if p.token == r.token and p.pc == waits and r.expected != "copy":
                 yield f"network: {word} {'takes effect' if ok else 'conflicts'}; {p.name} is told", hear(t, k, ok)
         if ok:
             yield f"network: {word} takes effect; no answer", t

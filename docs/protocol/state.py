@@ -13,6 +13,8 @@ from typing import NamedTuple
 Token = str
 NOBODY = ""
 """No blob, no object, no token."""
+UPLOAD = "M"
+"""The token of the multipart upload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,9 @@ class Guards:
     condition_shown: bool = True        # ... and nobody is told ok because a conditional write superseded him
     false_after_refusal: bool = True    # "the condition is false" is told from a read after the token was refused, or was never sent
     reread: bool = True                 # a reader whose blob disappeared reads the row again
+    seal_before_refusal: bool = True    # the token of an upload is refused only when nobody can claim its entry any more
+    tidy_before_claim: bool = True      # whoever completes an upload deletes the old blob of an attempt before it
+    spare_assembling: bool = True       # the audit settles no upload that is not sealed
     heartbeat_if_same: bool = True      # a renewal is a compare-and-swap            (docs/protocol/leases.py)
     attempt_in_claim: bool = True       # a claim or renewal compares the attempt, too (docs/protocol/leases.py)
 
@@ -67,6 +72,7 @@ class Entry(NamedTuple):
     upload: str                 # session | single | nothing
     old: Token
     waits: bool = False         # released until the late-upload grace is over
+    assembling: bool = False    # a multipart upload that may be completed
 
 
 class Request(NamedTuple):
@@ -83,7 +89,7 @@ class Request(NamedTuple):
 class Proc(NamedTuple):
     """One process, and where it is. A process that crashes is one whose turn never comes again."""
 
-    kind: str                   # large | single | small | delete | recover | read | touch | ask | audit
+    kind: str                   # large | single | small | delete | complete | recover | read | touch | ask | audit
     name: Token                 # a writer's is its token
     pc: str = "start"
     old: Token = NOBODY         # writer: the target it read; reader, touch: what it saw; ask: the change it asks about
@@ -98,6 +104,11 @@ class Proc(NamedTuple):
     only: str = ""              # writer: its condition: revision | absent; empty: none
     wants: Token = NOBODY       # writer with `revision`: what must be there
     bare: bool = False          # writer with a condition: it needs no entry, because no tombstone is in the way
+
+    @property
+    def token(self) -> Token:
+        """The token of its change. All who complete the upload have one."""
+        return UPLOAD if self.kind == "complete" else self.name
 
     def ended(self) -> Proc:
         return Proc(self.kind, self.name, "end", answer=self.answer, aged=self.aged, only=self.only, wants=self.wants)
@@ -135,18 +146,21 @@ class Scenario:
     ages: bool = False          # two days may pass
     twice: bool = False         # an upload may arrive twice
     echoes: bool = False        # the first record of a change may arrive once more, at any later time
+    begun: Entry | None = None  # a multipart upload; with an old blob: it won over that long ago, and was replaced
     drains: bool = True         # somebody recovers what is left; if not, entries may stay
     small: bool = True          # checked by `make test`
 
     def first(self) -> State:
         old = NOBODY if self.shows == "nothing" else "old"
         large, deadline = self.shows == "blob", 1 if self.mortal and old else 0
+        left = {(self.begun.old, 0)} if self.begun and self.begun.old else set()
         return State(
             target=old if large else NOBODY, inline=NOBODY if large else old, until=deadline,
             # If a swap made the first object, that write has won.
             marks=frozenset({"w:old"} if large else ()), fresh=frozenset(),
-            blobs=frozenset({(old, deadline)} if large else ()), lapsed=frozenset(), sessions=frozenset(),
-            entries=frozenset(), net=self.net, now=0, aged=False, effects=(old,), procs=self.procs,
+            blobs=frozenset({(old, deadline)} if large else left), lapsed=frozenset(),
+            sessions=frozenset({UPLOAD} if self.begun and not self.begun.old else ()),
+            entries=frozenset({self.begun} if self.begun else ()), net=self.net, now=0, aged=False, effects=(old,), procs=self.procs,
         )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from emulators.demo.load import digest
 from emulators.power.judge import INLINE_BYTES_MAX, Later, clean_up, settings_of
 from emulators.power.recording import note
 from recovery.feed.sinks.directory import DirectorySink
-from recovery.feed.sinks.sink import Parcel
+from recovery.feed.sinks.sink import Segment
 from tiered.bulk import PutRequest
 from tiered.embedded.blobs import FileBlobs
 from tiered.metadata import Metadata
@@ -31,14 +31,14 @@ STORE, FEED, BLOB = "above/store", "feeds/live", "media/objects/cat/1"
 """Below the root of a recording. The directories above are made with them, where whoever makes them may."""
 
 TASKS, STEPS, OBJECTS = 2, 7, 4
-PARCELS = 4
+SEGMENTS = 4
 GENERATION = 1_795_000_000_000
 PUTS = ("put", "streamed", "many")
 KINDS = (*PUTS, "delete", "copy", "rename")
 
 
-def parcels(bytes_each: int = 1500) -> list[Parcel]:
-    return [Parcel.of(GENERATION, time, Random(time).randbytes(bytes_each), "json") for time in range(PARCELS)]
+def segments(bytes_each: int = 1500) -> list[Segment]:
+    return [Segment.of(GENERATION, time, Random(time).randbytes(bytes_each), "json") for time in range(SEGMENTS)]
 
 
 async def write(root: Path, name: str, seed: int) -> None:
@@ -99,9 +99,9 @@ async def upload(root: Path) -> None:
 async def deliver(root: Path) -> None:
     """Delivers a feed, and notes the time of each transaction that was acknowledged."""
     sink = DirectorySink(root / FEED, SystemRuntime())
-    for parcel in parcels():
-        await sink.deliver(parcel)
-        note(str(parcel.time))
+    for segment in segments():
+        await sink.deliver(segment)
+        note(str(segment.time))
 
 
 def main() -> None:

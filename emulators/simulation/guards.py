@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import recovery.loop
 import tiered.protocol.finishing
+import tiered.protocol.guarded
 import tiered.protocol.writing
 import tiered.storage
 from changelog.base.errors import UnavailableError, UnconfirmedError
@@ -231,7 +232,7 @@ async def _prepare_unrecorded(
         return upload
 
     old, upload = await run_both(lambda: self._present_target(write), open_upload)
-    self._writes.record(write, Change(write.id, write.object_id.path, name, old, upload.session), self._record)
+    self._writes.record(write, Change(write.id, write.object_id.path, name, old, upload.session), self._services.record)
     total = await send(upload)
     write.may_land_late = True
     await upload.finalise()
@@ -518,7 +519,7 @@ GUARDS: dict[str, Guard] = {
     ),
     "inline write sent once": Guard(
         "An inline write that was not answered is sent again, and takes effect twice.",
-        ((tiered.protocol.writing, "retry", _write_again_and_again),),
+        ((tiered.protocol.guarded, "retry", _write_again_and_again),),
     ),
     "settle after an unknown inline attempt": Guard(
         "An inline write that was not answered is told to be over, and lands late.",

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 
 import recovery.loop
-import tiered.protocol.reading
+import tiered.protocol.guarded
 import tiered.protocol.writing
 import tiered.storage
 import tiered.testing.log
@@ -99,7 +99,7 @@ MUTATIONS: dict[str, tuple[Any, str, Any, str]] = {
     "a put that tells a wrong size": (tiered.protocol.writing, "PutResult", without_size, "I4 honest"),
     "a healthy entry that is parked": (recovery.loop, "entry_state", at_once, "I6 drained"),
     "a reader that takes nothing for expired": (tiered.protocol.reading, "is_expired", lambda deadline_ns, now_ns: False, "I4 honest"),
-    "a caller that waits without a bound": (tiered.protocol.reading, "retry_read", ask_for_ever, "I6 drained"),
+    "a caller that waits without a bound": (tiered.protocol.guarded, "retry_read", ask_for_ever, "I6 drained"),
 }
 
 

@@ -500,7 +500,7 @@ async def test_change_whose_lease_ended_before_its_swap_is_recoverys_to_clean_up
     settings = world.settings()
     store = TieredStorage(world.tiers, world.log, world.runtime, settings)  # not entered, so nobody renews its leases
     write = WriteInProgress.begin(OBJECT, world.runtime)
-    write.lease = await store._writer._record(Change(write.id, OBJECT.path, None, None))
+    write.lease = await store._services.record(Change(write.id, OBJECT.path, None, None))
     await world.runtime.sleep(settings.lease.expiry_s)
     verdict = await store._writer._commit(write, write.lease.entry.change, write.lease, None)
     assert isinstance(verdict.error, LeaseLostError)

@@ -184,7 +184,7 @@ class GcsBlobs:
                 await open_media(_header(start, stop))
         return resource
 
-    async def open_range(self, name: str, resource: Resource, start: int, stop: int) -> GcsReader | None:
+    async def _open_range(self, name: str, resource: Resource, start: int, stop: int) -> GcsReader | None:
         """Opens more bytes of a generation, also of a noncurrent one. None: it is gone. `start` is before `stop`."""
         doing = f"reading blob {name!r}"
         url = self._http.object_url(name, alt="media", generation=str(resource.generation))
@@ -588,7 +588,7 @@ class GcsRanges:
         self._is_verified = is_whole and resource.crc32c is not None
 
     async def open(self, start: int, stop: int) -> GcsReader | None:
-        return await self._blobs.open_range(self._name, self._resource, start, stop)
+        return await self._blobs._open_range(self._name, self._resource, start, stop)
 
     def extend(self, check: int, chunk: bytes) -> int:
         return extend_crc(check, chunk) if self._is_verified else 0

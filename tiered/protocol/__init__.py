@@ -15,6 +15,7 @@
     listing.py      entries of a prefix, folders, pages and their tokens
     admission.py    how many operations run at once, and how many wait
     breaker.py      which services are away, so that calls to them fail at once
+    guarded.py      the services as the store asks them: breaker and retries around each call, built once
     retry.py, concurrent.py, row_keys.py     what these need
 
 Knows no backend by name: `embedded`, `bigtable` and `gcs` implement what stands in `backends.py`.

@@ -1,8 +1,7 @@
 """What only some backends can do. Whoever uses a capability asks `isinstance` first, and has a way without it.
 
-The store itself uses two: `BatchHeads`, for listings, and `RangedReader`. The audit uses the others.
-`GarbageCollection`, which logs have, too, is in `changelog/log.py`. What wraps a backend
-(`tiered/telemetry/observed.py`) takes its methods from here.
+The store itself uses one, `BatchHeads`, for listings; the audit uses the others. `GarbageCollection`, which logs have,
+too, is in `changelog/log.py`. What wraps a backend (`tiered/telemetry/observed.py`) takes its methods from here.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from changelog.base.errors import TieredError
 from changelog.log import GarbageCollection
-from tiered.protocol.backends import BlobHead, BlobReader
+from tiered.protocol.backends import BlobHead
 from tiered.protocol.scans import BlobInfo, RedirectPage, Removal
 
 # --- of a high-volume tier -----------------------------------------------------------------------
@@ -199,36 +198,6 @@ class Ownership(Protocol):
 
         Raises `ConfigurationError` if another store owns them, or some of them.
         """
-
-
-# --- of an open blob -------------------------------------------------------------------------------
-
-
-class BlobRanges(Protocol):
-    """Ranges of one generation of a blob, and how what they gave is verified as a whole."""
-
-    async def open(self, start: int, stop: int) -> BlobReader | None:
-        """Opens the bytes from `start` to `stop` (excluded). None: this generation is gone. Raises as `open` of a tier.
-
-        The reader gives exactly these bytes, or raises `UnavailableError`.
-        """
-
-    def extend(self, check: int, chunk: bytes) -> int:
-        """The check of some bytes and of those that follow them. That of no bytes is 0. It may run in a thread."""
-
-    def check(self, parts: Sequence[tuple[int, int]]) -> None:
-        """`parts`: the check and the number of the bytes of each, in order: all bytes that the blob was opened for.
-
-        `DamagedError`: they are not what was stored. It returns also if the tier knows no checksum of them.
-        """
-
-
-@runtime_checkable
-class RangedReader(Protocol):
-    """A `BlobReader` of a tier from which one blob comes faster in several ranges at once."""
-
-    def ranges(self) -> BlobRanges:
-        """From now on, the reader's own chunks are verified by nobody but `check`."""
 
 
 ROW_CAPABILITIES: Sequence[type] = (GarbageCollection, ColumnarRedirects)

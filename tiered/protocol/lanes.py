@@ -34,8 +34,7 @@ from anyio.abc import TaskGroup
 from changelog.base.errors import UnavailableError, UnconfirmedError
 from changelog.base.observe import Event, Observer
 from changelog.base.runtime import Runtime
-from tiered.protocol.backends import BlobReader
-from tiered.protocol.capabilities import BlobRanges
+from tiered.protocol.backends import BlobRanges, BlobReader
 from tiered.protocol.concurrent import foremost
 from tiered.protocol.retry import backoff_s
 

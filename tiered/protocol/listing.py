@@ -20,8 +20,7 @@ import hashlib
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError
 from changelog.base.events import events
@@ -32,12 +31,11 @@ from tiered.metadata import is_expired
 from tiered.object_id import ROW_KEY_BYTES_MAX, ObjectId, ObjectPrefix, revision_of
 from tiered.protocol.admission import Slot
 from tiered.protocol.backends import BlobHead, Tiers, Tombstone
-from tiered.protocol.breaker import Breakers
 from tiered.protocol.capabilities import BatchHeads
 from tiered.protocol.concurrent import map_concurrently
+from tiered.protocol.guarded import GuardedServices
 from tiered.protocol.reading import Reader, head_of_blob
-from tiered.protocol.retry import retry_read
-from tiered.protocol.scans import RowPage, ScannedRow
+from tiered.protocol.scans import ScannedRow
 from tiered.settings import Settings
 from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Tier
 from tiered.text import plain, quoted
@@ -160,12 +158,11 @@ class Lister:
     """Carries listings out. `enter`: takes a slot for each request."""
 
     def __init__(
-        self, tiers: Tiers, runtime: Runtime, settings: Settings, reader: Reader, services: Breakers,
+        self, tiers: Tiers, runtime: Runtime, settings: Settings, reader: Reader, services: GuardedServices,
         enter: Callable[[], Awaitable[Slot]], observer: Observer = SILENT,
     ) -> None:
         self._tiers = tiers
         self._runtime = runtime
-        self._budget_s = settings.store.answer_budget_s
         self._reader = reader
         self._services = services
         self._enter = enter
@@ -206,8 +203,7 @@ class Lister:
     async def _read(self, listing: ListRequest, start: bytes, wanted: int | None) -> tuple[list[_Item], bytes | None]:
         """The entries of one page of rows, and where the next page begins."""
         rows_max = listing.rows_max(wanted)
-        scan = partial(self._tiers.high_volume.scan, listing.prefix.path, start, rows_max)
-        page: RowPage = await retry_read(partial(self._services.rows.call, scan), self._runtime, self._budget_s, self._observer)
+        page = await self._services.reads.high_volume.scan(listing.prefix.path, start, rows_max)
         now_ns = self._runtime.wall_ns()
         for damaged in page.corrupt:
             events.warning("corrupt_row", damaged.fault, path=damaged.path)
@@ -247,8 +243,7 @@ class Lister:
         if len(names) < HEADS_LISTED_MIN or not isinstance(blobs, BatchHeads):
             return {}
         try:
-            heads = partial(self._services.blobs.call, partial(blobs.heads, names))
-            return await retry_read(heads, self._runtime, self._budget_s, self._observer)
+            return await cast(BatchHeads, self._services.reads.long_term).heads(names)
         except (ConfigurationError, InvalidRequestError):  # who may not list may still look at each
             return {}
 
@@ -267,8 +262,7 @@ class Lister:
     async def _head(self, object_id: ObjectId, row: ScannedRow) -> ObjectHead | None:
         """None: the object is gone, or it has expired. If it was overwritten, what is there now."""
         if (target := row.target) is not None:
-            head = partial(self._tiers.long_term.head, target)
-            blob = await retry_read(partial(self._services.blobs.call, head), self._runtime, self._budget_s, self._observer)
+            blob = await self._services.reads.long_term.head(target)
             if blob is not None:
                 return _head_of(object_id, row, target, blob)
         return await self._reader.head(object_id)

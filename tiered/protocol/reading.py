@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 from changelog.base.errors import UnavailableError
@@ -27,10 +26,9 @@ from tiered.errors import DanglingTombstoneError
 from tiered.metadata import Expiration, Metadata, is_expired, touch_deadline
 from tiered.object_id import ObjectId
 from tiered.protocol.backends import BlobHead, BlobReader, ByteRange, Inline, RowState, Tiers, Tombstone
-from tiered.protocol.breaker import Breaker, Breakers
 from tiered.protocol.conditions import revision_shown
+from tiered.protocol.guarded import GuardedServices
 from tiered.protocol.lanes import Lanes
-from tiered.protocol.retry import retry_read
 from tiered.settings import Settings
 from tiered.stored import ObjectHead, ProgressCount, StoredObject, Tier
 
@@ -75,7 +73,7 @@ class Reader:
     """
 
     def __init__(
-        self, tiers: Tiers, runtime: Runtime, settings: Settings, services: Breakers, observer: Observer = SILENT,
+        self, tiers: Tiers, runtime: Runtime, settings: Settings, services: GuardedServices, observer: Observer = SILENT,
         on_dangling: Callable[[str, str], None] = lambda path, blob: None,
     ) -> None:  # fmt: skip
         self.dangling = 0
@@ -86,10 +84,9 @@ class Reader:
         self._runtime = runtime
         store = settings.store
         self._attempts_max = store.read_attempts_max
-        self._budget_s = store.answer_budget_s
         self._lanes = Lanes(
             runtime, store.read_lanes_max, store.read_part_bytes_max, store.read_attempts_max, settings.lanes_at_once, observer,
-            services.blobs.call, partial(self._retry_read, services.blobs),
+            services.breakers.blobs.call, services.read_blob,
         )  # fmt: skip
 
     async def open(
@@ -104,7 +101,7 @@ class Reader:
         """
 
         async def open_blob(state: Tombstone) -> tuple[StoredObject, Lifetime] | None:
-            blob = await self._retry_read(self._services.blobs, lambda: self._tiers.long_term.open(state.target, range))
+            blob = await self._services.reads.long_term.open(state.target, range)
             if blob is None:
                 return None
             start, stop = _extent(range, blob.size)
@@ -121,7 +118,7 @@ class Reader:
         """
 
         async def look_at_blob(state: Tombstone) -> ObjectHead | None:
-            blob = await self._retry_read(self._services.blobs, lambda: self._tiers.long_term.head(state.target))
+            blob = await self._services.reads.long_term.head(state.target)
             return None if blob is None else head_of_blob(object_id, state, blob)
 
         return await self._follow(object_id, lambda state: _head_of_inline(object_id, state), look_at_blob)
@@ -130,7 +127,7 @@ class Reader:
         """The object as the source of a copy. None: there is none, or it has expired. Raises as `open`."""
 
         async def source_blob(state: Tombstone) -> CopySource | None:
-            blob = await self._retry_read(self._services.blobs, lambda: self._tiers.long_term.head(state.target))
+            blob = await self._services.reads.long_term.head(state.target)
             return None if blob is None else CopySource(head_of_blob(object_id, state, blob), None, state.target, blob.generation)
 
         return await self._follow(object_id, lambda state: CopySource(_head_of_inline(object_id, state), state.payload), source_blob)
@@ -172,12 +169,9 @@ class Reader:
         return not is_expired(read.deadline_ns, now_ns) and touch_deadline(read.expiration, read.deadline_ns, now_ns) is not None
 
     async def _state(self, path: str) -> RowState:
-        row = await self._retry_read(self._services.rows, lambda: self._tiers.high_volume.read(path))
+        row = await self._services.reads.high_volume.read(path)
         state = row.state
         return None if state is None or is_expired(state.deadline_ns, self._runtime.wall_ns()) else state
-
-    async def _retry_read(self, service: Breaker, read: Callable[[], Awaitable[T]]) -> T:
-        return await retry_read(partial(service.call, read), self._runtime, self._budget_s, self._observer)
 
     def _lost(self, object_id: ObjectId, blob: str) -> DanglingTombstoneError:
         self.dangling += 1

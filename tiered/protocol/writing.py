@@ -48,17 +48,16 @@ from tiered.object_id import ObjectId, blob_name
 from tiered.payload.chunks import Chunk, Chunks
 from tiered.protocol.admission import Slot
 from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Only, PendingBlob, Row, RowState, Still, Tiers, Tombstone, Upload
-from tiered.protocol.breaker import Breaker, Breakers
 from tiered.protocol.concurrent import run_both
 from tiered.protocol.feed_off import FeedOffNotifier
 from tiered.protocol.finishing import finish, may_tell_ok, settle_change, took_effect
+from tiered.protocol.guarded import GuardedServices
 from tiered.protocol.reading import CopySource
-from tiered.protocol.retry import retry, retry_read
+from tiered.protocol.retry import retry
 from tiered.protocol.under_way import WriteInProgress, WritesUnderWay
 from tiered.settings import Settings
 from tiered.stored import PutResult, Tier
 
-T = TypeVar("T")
 B = TypeVar("B", bound=PendingBlob)
 
 CLOCKS_APART_MAX_S = 3600
@@ -111,7 +110,7 @@ class Writer:
 
     def __init__(
         self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings, heartbeat: Heartbeat, writes: WritesUnderWay,
-        services: Breakers, feed_off: FeedOffNotifier | None, observer: Observer = SILENT,
+        services: GuardedServices, feed_off: FeedOffNotifier | None, observer: Observer = SILENT,
     ) -> None:
         self._tiers = tiers
         self._log = log
@@ -132,9 +131,8 @@ class Writer:
         if write.condition is not None:
             await self._write_if(write, state, slot)
             return PutResult(write.id, Tier.HIGH_VOLUME, len(payload))
-        send = partial(self._tiers.high_volume.put_inline, write.object_id.path, write.id, state)
-        if not await self._send_inline(write, send, slot):
-            await self._change(write, lambda: self._prepare(write), state, slot)
+        if not await self._send_inline(write, partial(self._services.inline.put_inline, write.object_id.path, write.id, state), slot):
+            await self._change(write, self._prepare, state, slot)
         return PutResult(write.id, Tier.HIGH_VOLUME, len(payload))
 
     async def delete(self, write: WriteInProgress, slot: Slot) -> None:
@@ -142,24 +140,20 @@ class Writer:
         if write.condition is not None:
             await self._write_if(write, None, slot)
             return
-        send = partial(self._tiers.high_volume.delete_inline, write.object_id.path, write.id)
         try:
-            deleted = await self._send_inline(write, send, slot)
+            deleted = await self._send_inline(write, partial(self._services.inline.delete_inline, write.object_id.path, write.id), slot)
         except OutcomeUnknownError as error:
             if not await self._is_absent_after(error):
                 raise
             return
         if not deleted:
-            await self._change(write, lambda: self._prepare(write), None, slot)
+            await self._change(write, self._prepare, None, slot)
 
     async def _send_inline(self, write: WriteInProgress, send: Callable[[], Awaitable[bool]], slot: Slot) -> bool:
         """Sends an inline write, and again only if it certainly had no effect. False: a tombstone is in the way."""
         try:
             try:
-                return await retry(
-                    partial(self._services.rows.call, send), self._runtime, self._budget_s, repeat=UnavailableError,
-                    observer=self._observer, call_s_max=self._tiers.inline_write_s_max,
-                )
+                return await send()
             except UnconfirmedError as error:
                 if await self._settle_inline(write):
                     return True  # a put; a deletion leaves no token to show
@@ -174,7 +168,7 @@ class Writer:
         """A small put or a delete with a condition. Its swap leaves a mark, so an entry is only needed for a blob."""
         row = await self._judged(write)
         if row.target is not None:
-            await self._change(write, lambda: self._prepare(write), state, slot)
+            await self._change(write, self._prepare, state, slot)
             return
         try:
             verdict = await self._commit(write, self._change_of(write, None, None, None), None, state)
@@ -189,17 +183,14 @@ class Writer:
     def _leave_abandoned(self, write: WriteInProgress, slot: Slot) -> None:
         """What was sent may have left and land late, over what the caller writes next: it is refused."""
         self._writes.add(write)
-        self._writes.hand_over(write, lambda: self._settle_abandoned(write), slot)
+        self._writes.hand_over(write, partial(self._settle_abandoned, write), slot)
 
     async def _settle_inline(self, write: WriteInProgress) -> bool:
         """Whether the write shows in the row; if not, it never will any more."""
         try:
-            return await self._retry(lambda: self._note_settle(write))
+            return await self._services.settling.high_volume.settle(write.object_id.path, write.id)
         except TieredError as error:  # a permission that was taken away, or a damaged row, proves nothing about the write (I4)
             raise OutcomeUnknownError(write.object_id, write.id) from error
-
-    async def _note_settle(self, write: WriteInProgress) -> bool:
-        return await self._services.rows.note(lambda: self._tiers.high_volume.settle(write.object_id.path, write.id))
 
     async def _settle_abandoned(self, write: WriteInProgress) -> None:
         with _logged("write_not_settled", write):
@@ -218,15 +209,14 @@ class Writer:
         """Stores the payload as a blob, and lets the row redirect to it."""
         name, total, blobs = blob_name(write.object_id.path, write.id), 0, self._tiers.long_term
 
-        async def prepare() -> None:
+        async def prepare(write: WriteInProgress) -> None:
             nonlocal total
             if isinstance(body, CopySource):
-                copied = body.head.size
                 begin_copy = partial(blobs.open_copy, body.blob, body.generation, name, metadata)
-                total = await self._prepare_blob(write, name, metadata, begin_copy, lambda copy: _nothing_to_send(copied))
+                total = await self._prepare_blob(write, name, metadata, begin_copy, partial(_nothing_to_send, body.head.size))
             else:
                 begin_upload = partial(blobs.open_upload, name, metadata, body.size)
-                total = await self._prepare_blob(write, name, metadata, begin_upload, lambda upload: _stream(body, write, upload, slot))
+                total = await self._prepare_blob(write, name, metadata, begin_upload, partial(_stream, body, write, slot))
 
         state = Tombstone(name, metadata.expiration, metadata.time_expires_ns, write.id, write.condition is not None)
         await self._change(write, prepare, state, slot)
@@ -238,20 +228,22 @@ class Writer:
             return await self.put_small(write, metadata, source.payload, slot)
         return await self.put_large(write, metadata, source, slot)
 
-    async def _change(self, write: WriteInProgress, prepare: Callable[[], Awaitable[None]], state: RowState, slot: Slot) -> None:
+    async def _change(
+        self, write: WriteInProgress, prepare: Callable[[WriteInProgress], Awaitable[None]], state: RowState, slot: Slot
+    ) -> None:
         """All steps: prepares in the caller's task, hands over at the commit, and waits for the answer."""
         self._writes.add(write)
         try:
-            await prepare()
+            await prepare(write)
             await write.wait_recorded()
         except BaseException as error:
-            if not self._writes.hand_over(write, lambda: self._abandon(write), slot):
+            if not self._writes.hand_over(write, partial(self._abandon, write), slot):
                 with anyio.CancelScope(shield=True):
                     await self._abort_upload(write)  # here: where no entry names it, nobody else will
             if isinstance(error, UnconfirmedError):  # whatever it was, the swap was not sent
                 raise UnavailableError(f"{write.object_id} was not changed: {error}") from error
             raise
-        self._writes.hand_over(write, lambda: self._carry_through(write, state), slot)
+        self._writes.hand_over(write, partial(self._carry_through, write, state), slot)
         await write.answered.wait()
         if write.error is not None:
             raise write.error
@@ -259,7 +251,7 @@ class Writer:
     async def _prepare(self, write: WriteInProgress) -> None:
         """Step 1 of a change without an upload."""
         old = await self._present_target(write)
-        self._writes.record(write, self._change_of(write, None, old, None), self._record)
+        self._writes.record(write, self._change_of(write, None, old, None), self._services.record)
 
     async def _prepare_blob(
         self, write: WriteInProgress, name: str, metadata: Metadata, begin: Callable[[], Awaitable[B]], send: Callable[[B], Awaitable[int]]
@@ -267,21 +259,20 @@ class Writer:
         """Steps 1 and 2. Returns the number of the payload's bytes, as `send` does, which withholds the last chunk."""
 
         async def begin_upload() -> B:
-            # Without a session nothing was sent yet.
-            write.upload = upload = await self._services.blobs.call(begin, is_answer=lambda upload: upload.session is not None)
+            write.upload = upload = await self._services.breakers.blobs.call(begin, is_answer=_was_sent)
             return upload
 
         if write.condition is None:
-            old, upload = await run_both(lambda: self._present_target(write), begin_upload)
+            old, upload = await run_both(partial(self._present_target, write), begin_upload)
         else:  # no upload is opened in vain
             old, upload = await self._present_target(write), await begin_upload()
-        self._writes.record(write, self._change_of(write, name, old, upload.session), self._record)
+        self._writes.record(write, self._change_of(write, name, old, upload.session), self._services.record)
         total = await send(upload)
         check_declared(metadata, total)
         self._check_held(await write.wait_recorded())
         write.may_land_late = True
         try:
-            await self._services.blobs.note(upload.finalise)
+            await self._services.breakers.blobs.note(upload.finalise)
         except TieredError as error:
             write.may_land_late = isinstance(error, UnconfirmedError)  # others answer (docs/decisions/protocol.md, 14)
             raise
@@ -308,11 +299,7 @@ class Writer:
             raise write.condition.failure(write.object_id, row.state, now_ns)
 
     async def _row(self, object_id: ObjectId, *, marks: ChangeId | bool = False) -> Row:
-        return await self._retry_read(self._services.rows, lambda: self._tiers.high_volume.read(object_id.path, marks=marks))
-
-    async def _record(self, change: Change) -> Lease:
-        """Writes the entry, durably before it returns, and keeps it alive from then on."""
-        return await self._retry(lambda: self._services.changelog.call(lambda: self._heartbeat.record(change)))
+        return await self._services.reads.high_volume.read(object_id.path, marks=marks)
 
     def _check_held(self, lease: Lease) -> None:
         """Raises `LeaseLostError` if recovery may have cleaned up: a blob finalised now would never be deleted (I3)."""
@@ -360,8 +347,7 @@ class Writer:
         if not isinstance(only, Still):
             return True
         try:
-            reserve = partial(self._tiers.high_volume.reserve, write.object_id.path, write.id, only.seen)
-            return await self._retry(partial(self._services.rows.note, reserve))
+            return await self._services.settling.high_volume.reserve(write.object_id.path, write.id, only.seen)
         except UnconfirmedError as error:
             raise UnavailableError(f"{write.object_id} was not changed: {error}") from error
 
@@ -379,16 +365,15 @@ class Writer:
                 return SwapResult.TOO_OLD
             sent = True
             try:
-                effective = await self._services.rows.note(
-                    lambda: self._tiers.high_volume.swap(change.object, change.id, change.old, state, deadline_s, only)
-                )
+                swap = partial(self._tiers.high_volume.swap, change.object, change.id, change.old, state, deadline_s, only)
+                effective = await self._services.breakers.rows.note(swap)
             except UnconfirmedError:
                 unanswered = True
                 raise
             return SwapResult.OK if effective else SwapResult.CONFLICT
 
         try:
-            told = await self._retry(once)
+            told = await retry(once, self._runtime, self._budget_s, observer=self._observer)
         except TieredError as error:
             if isinstance(error, ClockBehindError) and not unanswered:
                 raise
@@ -398,7 +383,8 @@ class Writer:
     async def _judge(self, write: WriteInProgress, change: Change, lease: Lease | None, told: SwapResult) -> WriteResult:
         """Step 4 after a swap that was not told ok: settles, reads the row, and says what the caller may be told."""
         try:
-            live, row = await self._retry(lambda: self._services.rows.note(lambda: self._settle_and_read(change)))
+            live = await settle_change(self._services.settling, change)
+            row = await self._services.settling.high_volume.read(change.object, marks=change.id)
         except TieredError as error:
             unknown = OutcomeUnknownError(write.object_id, change.id, logged=lease is not None and self._log.durable, marked=True)
             unknown.__cause__ = error
@@ -418,10 +404,6 @@ class Writer:
         )
         return WriteResult(UnavailableError(f"change {write.id} of {write.object_id} was not made: {why}; try again"), live)
 
-    async def _settle_and_read(self, change: Change) -> tuple[bool, Row]:
-        live = await settle_change(self._tiers, change)
-        return live, await self._tiers.high_volume.read(change.object, marks=change.id)
-
     def _is_aged(self, write: WriteInProgress) -> bool:
         """Whether it is older than its marks may be relied on: a mark that is missing proves nothing then."""
         return write.age_s(self._runtime) > self._settings.marks.swap_age_max_s
@@ -432,7 +414,7 @@ class Writer:
         grace_ms = round(self._settings.recovery.late_upload_grace_s * 1000) if write.may_land_late else None
         try:
             ending = await retry(
-                lambda: finish(self._tiers, self._log, self._heartbeat, lease, live, grace_ms, self._feed_off),
+                partial(finish, self._tiers, self._log, self._heartbeat, lease, live, grace_ms, self._feed_off),
                 self._runtime, self._settings.store.cleanup_budget_s, observer=self._observer,
             )
             self._observer.count(Event.CLEANED_UP, ending.name.lower())
@@ -457,12 +439,6 @@ class Writer:
         self._observer.count(Event.CHANGE_LOST)
         return LeaseLostError(f"change {lease.entry.change.id} of {lease.entry.change.object} was not made: {lease.end()}; try again")
 
-    async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await retry(call, self._runtime, self._budget_s, observer=self._observer)
-
-    async def _retry_read(self, service: Breaker, read: Callable[[], Awaitable[T]]) -> T:
-        return await retry_read(partial(service.call, read), self._runtime, self._budget_s, self._observer)
-
     # --- afterwards ------------------------------------------------------------------------------
 
     async def outcome(self, error: OutcomeUnknownError) -> Outcome:
@@ -470,9 +446,9 @@ class Writer:
         path, change_id = error.object_id.path, error.change_id
         if not error.logged:
             # No entry, so no recovery: this is where it is settled, if it was not.
-            await self._retry_read(self._services.rows, lambda: self._tiers.high_volume.settle(path, change_id))
+            await self._services.reads.high_volume.settle(path, change_id)
         # The log first: an entry that is gone was settled before, so the row read after it remembers.
-        entry = await self._retry_read(self._services.changelog, lambda: self._log.read(change_id))
+        entry = await self._services.log_reads.read(change_id)
         row = await self._row(error.object_id, marks=change_id)
         is_there = row.target == blob_name(path, change_id) or (row.state is not None and row.state.token == change_id)
         if is_there or change_id in row.won:
@@ -493,12 +469,17 @@ def check_declared(metadata: Metadata, size: int) -> None:
         raise InvalidRequestError(f"metadata declares {metadata.size} bytes, but the payload has {size}")
 
 
-async def _nothing_to_send(size: int) -> int:
+def _was_sent(upload: PendingBlob) -> bool:
+    """Whether the service was asked for anything yet. Without a session it was not."""
+    return upload.session is not None
+
+
+async def _nothing_to_send(size: int, copy: PendingBlob) -> int:
     """For a copy, whose bytes the service has."""
     return size
 
 
-async def _stream(body: Body, write: WriteInProgress, upload: Upload, slot: Slot) -> int:
+async def _stream(body: Body, write: WriteInProgress, slot: Slot, upload: Upload) -> int:
     """Sends the whole payload, of which the adapter withholds the last chunk. Ends early when the record has failed.
 
     The slot is lent while the payload may have to be waited for.

@@ -26,7 +26,8 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeVar
+from functools import partial
+from typing import ParamSpec, TypeVar
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, LeaseLostError
 from changelog.base.events import events
@@ -46,6 +47,7 @@ from tiered.protocol.feed_off import read_notices, remove_notices
 from tiered.protocol.retry import retry
 from tiered.settings import Settings
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 CALL_BUDGET_S = 30.0
@@ -174,7 +176,7 @@ class FeedWriter:
         self._told_at = self._looked_at = -math.inf
         self.feed_off = ()
         self._has_others = True
-        raw = await self._retry(lambda: self._log.read_note(NOTE))
+        raw = await self._retry(self._log.read_note, NOTE)
         try:
             before = None if raw is None else Checkpoint.from_bytes(raw)
         except CorruptRecordError:
@@ -200,12 +202,12 @@ class FeedWriter:
     async def _begin_generation(self, raw: bytes | None, before: Checkpoint | None, least: int = 0) -> Checkpoint:
         """A feed from 0, in which a progress goes out before any update. `least`: the least number that it may have."""
         now_ms = self._now_ms()
-        older = await self._retry(lambda: StoredFeed.newest(self._log)) if before is None else before.generation
+        older = await self._retry(StoredFeed.newest, self._log) if before is None else before.generation
         generation = max(now_ms, least) if older is None else max(now_ms, least, older + 1)
         epoch = 1 if before is None else before.epoch + 1
         stored = StoredFeed(self._log, generation)
-        await self._retry(lambda: stored.begin(epoch))
-        staged = await self._retry(lambda: stored.stage([Progress((0,), (1,), ())], 0, 0, self._form, epoch, 1))
+        await self._retry(stored.begin, epoch)
+        staged = await self._retry(stored.stage, [Progress((0,), (1,), ())], 0, 0, self._form, epoch, 1)
         first = replace(
             Checkpoint.begin(generation, self._store, self.name, epoch=epoch),
             next=1, lower=1, staged=staged, scan=_pass(now_ms, withheld=True),
@@ -214,7 +216,7 @@ class FeedWriter:
         self._stored, self.feed_off = stored, ()
         await self._apply(first, [])
         self.waiting = [Journaled(0, staged, 0, before=-1)]
-        self._boundaries = await self._retry(lambda: self._rows.boundaries(PARTS))
+        self._boundaries = await self._retry(self._rows.boundaries, PARTS)
         events.info("feed_generation_began", "its first pass reads every row", generation=generation, epoch=epoch)
         return first
 
@@ -228,17 +230,17 @@ class FeedWriter:
             await self._apply(mine, await self._updates_of(staged))
         self.waiting = await self._retry(stored.journal)
         keep += [each.staged for each in self.waiting]
-        await self._retry(lambda: stored.sweep(keep, mine.epoch))
-        self._boundaries = await self._retry(lambda: self._rows.boundaries(PARTS))
+        await self._retry(stored.sweep, keep, mine.epoch)
+        self._boundaries = await self._retry(self._rows.boundaries, PARTS)
         events.info("feed_opened", generation=mine.generation, epoch=mine.epoch, frontier=mine.frontier)
         return mine
 
     async def _updates_of(self, staged: Staged) -> Sequence[Update]:
         """Returns the updates of the last committed file. If a later writer has trimmed it, this one is fenced."""
         try:
-            return await self._retry(lambda: self.stored.updates_of(staged))
+            return await self._retry(self.stored.updates_of, staged)
         except CorruptRecordError:
-            if await self._retry(lambda: self._log.read_note(NOTE)) == self._raw:
+            if await self._retry(self._log.read_note, NOTE) == self._raw:
                 raise
             self._checkpoint = None
             raise FencedError("another writer has opened the feed while this one did; this one commits nothing more") from None
@@ -258,7 +260,7 @@ class FeedWriter:
         """
         known, began_s = self.checkpoint, self._runtime.boot_time()
         if self._has_others and known.scan is None:
-            self._has_others = await self._retry(lambda: self.stored.sweep_others(SWEPT_AT_ONCE, known.epoch))
+            self._has_others = await self._retry(self.stored.sweep_others, SWEPT_AT_ONCE, known.epoch)
         if self.feed_off and self._runtime.monotonic() - self._looked_at >= self._settings.progress_every_s:
             await self._look_for_feed_off()
             return StepResult.MORE
@@ -283,7 +285,7 @@ class FeedWriter:
             return StepResult.IDLE
         if not self.feed_off and await self._look_for_feed_off():
             return StepResult.MORE
-        wanted = await self._retry(lambda: of_objects(self._rows, {entry.change.object for entry in entries.values()}))
+        wanted = await self._retry(of_objects, self._rows, {entry.change.object for entry in entries.values()})
         try:
             intent = await self._intent(known, entries, wanted, time)
             if self._runtime.boot_time() - began_s > TRANSACTION_AGE_MAX_S:
@@ -302,12 +304,12 @@ class FeedWriter:
         """The difference of the hints' objects, and of a page of the pass, if one is under way."""
         objects = {entry.change.object for entry in hints.values()}
         scan, stored, limit = known.scan, self.stored, self._settings.batch_max
-        published = await self._retry(lambda: stored.published(objects))
+        published = await self._retry(stored.published, objects)
         if scan is None:
             return Intent(difference(wanted, published, objects, time), wanted, None, withheld=bool(self.feed_off))
         start = scan.cursor.decode()
-        page = await self._retry(lambda: of_range(self._rows, start, limit))
-        within, rest = await self._retry(lambda: stored.published_within(start, page.end, limit))
+        page = await self._retry(of_range, self._rows, start, limit)
+        within, rest = await self._retry(stored.published_within, start, page.end, limit)
         end = page.end if rest is None else rest  # an index with very many entries for a few rows is taken in parts
         rows = {path for path in page.references.blobs if end is None or path < end}
         damaged = {path: fault for path, fault in page.references.damaged.items() if end is None or path < end}
@@ -342,10 +344,10 @@ class FeedWriter:
             return
         messages: list[Message] = [Updates(tuple(updates))] if count else []
         if told:
-            counts = await self._retry(lambda: stored.withheld(known.lower)) if known.lower < known.next else {}
+            counts = await self._retry(stored.withheld, known.lower) if known.lower < known.next else {}
             counts = counts | {time: count} if count else counts
             messages.append(Progress((known.lower,), (time + 1,), tuple(sorted(counts.items()))))
-        staged = await self._retry(lambda: stored.stage(messages, count, time, self._form, known.epoch, following.seq))
+        staged = await self._retry(stored.stage, messages, count, time, self._form, known.epoch, following.seq)
         self.counts.staged += count
         records = known.records + count
         following = replace(
@@ -366,7 +368,7 @@ class FeedWriter:
     async def trim(self, acknowledged: int) -> None:
         """Forgets committed files up to this time, which every sink has. The last one stays: `open` needs it."""
         while len(self.waiting) > 1 and self.waiting[0].time <= acknowledged:
-            await self._retry(lambda: self.stored.drop(self.waiting[0]))
+            await self._retry(self.stored.drop, self.waiting[0])
             del self.waiting[0]
 
     # --- hints -------------------------------------------------------------------------------------
@@ -378,7 +380,7 @@ class FeedWriter:
         now = self._runtime.monotonic()
         while start is not None:
             within = KeyRange(start, LOG_END)
-            page = await self._retry(lambda within=within: self._log.kept(within, self._settings.batch_max))  # type: ignore[misc]
+            page = await self._retry(self._log.kept, within, self._settings.batch_max)
             for entry in page.entries:
                 if entry.key not in self.covered and self._aside.get(entry.key, -math.inf) <= now:
                     if len(found) >= self._settings.batch_max:
@@ -396,7 +398,7 @@ class FeedWriter:
         for hint in hints.values():
             if not isinstance(hint, Unreadable):
                 continue
-            if await self._retry(lambda hint=hint: self._log.park(hint, hint.error)):  # type: ignore[misc]
+            if await self._retry(self._log.park, hint, hint.error):
                 parked = True
                 events.error("entry_parked", hint.error, key=hint.key, verdict="parked")
             else:
@@ -425,8 +427,8 @@ class FeedWriter:
         finds what they are about, and a *crash* between the two costs one more pass.
         """
         known = self.checkpoint
-        notices = await self._retry(lambda: read_notices(self._log))
-        now_ms = await self._retry(lambda: self._log.announce(CLOCK)) if notices else 0
+        notices = await self._retry(read_notices, self._log)
+        now_ms = await self._retry(self._log.announce, CLOCK) if notices else 0
         self._looked_at = self._runtime.monotonic()
         working = tuple(notice.process for notice in notices if not notice.is_over(now_ms))
         if working != self.feed_off:
@@ -435,7 +437,7 @@ class FeedWriter:
         if notices and not (working and known.gap):
             await self._commit(self._raw, known.with_gap())
         if not working:
-            await self._retry(lambda: remove_notices(self._log, notices))
+            await self._retry(remove_notices, self._log, notices)
         return bool(notices)
 
     # --- passes ------------------------------------------------------------------------------------
@@ -443,7 +445,7 @@ class FeedWriter:
     async def _begin_pass(self, known: Checkpoint, *, withheld: bool) -> StepResult:
         """Begins a pass over all rows, or begins it anew. A pass that withholds progress goes on to do so."""
         withheld = withheld or (known.scan is not None and known.scan.withheld)
-        self._boundaries = await self._retry(lambda: self._rows.boundaries(PARTS))
+        self._boundaries = await self._retry(self._rows.boundaries, PARTS)
         await self._commit(self._raw, replace(known, seq=known.seq + 1, scan=_pass(self._now_ms(), withheld=withheld)))
         events.info("feed_pass_began", generation=known.generation, withheld=withheld)
         return StepResult.MORE
@@ -458,7 +460,7 @@ class FeedWriter:
     async def _commit(self, raw: bytes | None, new: Checkpoint) -> None:
         """Replaces the checkpoint if it is still the one that this writer knows. Raises `FencedError` if it is not."""
         value, began_s = new.to_bytes(), self._runtime.boot_time()
-        if not await self._retry(lambda: self._log.swap_note(NOTE, raw, value)):
+        if not await self._retry(self._log.swap_note, NOTE, raw, value):
             self._checkpoint = None
             raise FencedError("another writer has opened the feed, or recovery has set a gap; this one commits nothing more")
         self._checkpoint, self._raw, self._moved_at, self._committed_s = new, value, self._runtime.monotonic(), began_s
@@ -477,8 +479,8 @@ class FeedWriter:
     def _now_ms(self) -> int:
         return self._runtime.wall_ns() // NS_PER_MS
 
-    async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await retry(call, self._runtime, CALL_BUDGET_S)
+    async def _retry(self, call: Callable[P, Awaitable[T]], *args: P.args, **named: P.kwargs) -> T:
+        return await retry(partial(call, *args, **named), self._runtime, CALL_BUDGET_S)
 
 
 def _pass(began_ms: int, *, withheld: bool) -> Pass:

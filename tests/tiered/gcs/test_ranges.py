@@ -48,8 +48,8 @@ def anyio_backend() -> str:
 
 
 @asynccontextmanager
-async def a_store(server: GcsEmulator, **options: Any) -> AsyncIterator[TieredStorage]:
-    settings = Settings(directory="unused", store={"read_part_bytes_max": MIB, "read_lanes_max": 4})
+async def a_store(server: GcsEmulator, store: dict[str, Any] | None = None, **options: Any) -> AsyncIterator[TieredStorage]:
+    settings = Settings(directory="unused", store={"read_part_bytes_max": MIB, "read_lanes_max": 4, **(store or {})})
     async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, **({"answer_timeout_s": 0.5} | options)) as blobs:
         tiers = Tiers(MemoryRows(RUNTIME), blobs)
         async with TieredStorage(tiers, MemoryChangeLog(RUNTIME), RUNTIME, settings) as storage:
@@ -212,10 +212,8 @@ async def _until(condition: Any) -> None:
 
 
 async def test_a_service_that_is_gone_ends_the_save_and_leaves_nothing(server: GcsEmulator, tmp_path: Path) -> None:
-    async with a_store(server) as storage:
+    async with a_store(server, {"answer_budget_s": 0.2, "read_attempts_max": 2}) as storage:
         await storage.put(OBJECT, PAYLOAD)
-        object.__setattr__(storage._reader, "_budget_s", 0.2)
-        storage._reader._lanes.attempts_max = 2
         server.faults.append(GcsFault(FaultMode.TRUNCATE, READ))
         stored = await opened(storage)
         server.faults.append(GcsFault(FaultMode.DROP_BEFORE, "*", times=None))

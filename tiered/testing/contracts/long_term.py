@@ -17,8 +17,8 @@ from changelog.change import ChangeId
 from tiered.errors import RangeNotSatisfiableError
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import PATH_BYTES_MAX, blob_name
-from tiered.protocol.backends import BlobHead, ByteRange, DamagedError, LongTermBackend, Upload
-from tiered.protocol.capabilities import BatchDeletion, BlobRestoration, RangedReader
+from tiered.protocol.backends import BlobHead, ByteRange, DamagedError, LongTermBackend, RangedReader, Upload
+from tiered.protocol.capabilities import BatchDeletion, BlobRestoration
 from tiered.protocol.scans import NotCopied, Removal
 from tiered.testing.contracts.examples import examples
 from tiered.testing.contracts.whole_blobs import begin, read, store

@@ -1,4 +1,4 @@
-"""A small feed as parcels, and what its readers must find."""
+"""A small feed as segments, and what its readers must find."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from recovery.feed import CdcReader, Message, Progress, Update, Updates
 from recovery.feed.files import FileFormat, write
-from recovery.feed.sinks.sink import Parcel, Suffix
+from recovery.feed.sinks.sink import Segment, Suffix
 from recovery.feed.spelling import to_line
 from recovery.feed.view import FeedView
 
@@ -29,26 +29,26 @@ TRANSACTIONS: list[tuple[int, list[Message]]] = [
 ]  # fmt: skip
 
 
-def parcel(time: int, messages: Sequence[Message], suffix: Suffix = "json", generation: int = GENERATION) -> Parcel:
+def segment(time: int, messages: Sequence[Message], suffix: Suffix = "json", generation: int = GENERATION) -> Segment:
     if suffix == "json":
-        return Parcel.of(generation, time, "".join(f"{to_line(each)}\n" for each in messages).encode(), suffix)
+        return Segment.of(generation, time, "".join(f"{to_line(each)}\n" for each in messages).encode(), suffix)
     with TemporaryDirectory() as directory:
         path = Path(directory) / "file"
         write(path, messages, FileFormat.AVRO, generation=generation)
-        return Parcel.of(generation, time, path.read_bytes(), suffix)
+        return Segment.of(generation, time, path.read_bytes(), suffix)
 
 
-def parcels(suffix: Suffix = "json", generation: int = GENERATION) -> list[Parcel]:
+def segments(suffix: Suffix = "json", generation: int = GENERATION) -> list[Segment]:
     """The feed of `TRANSACTIONS`."""
-    return [parcel(time, messages, suffix, generation) for time, messages in TRANSACTIONS]
+    return [segment(time, messages, suffix, generation) for time, messages in TRANSACTIONS]
 
 
 @cache
-def large(size: int) -> Parcel:
-    """A first parcel of about so many bytes."""
+def large(size: int) -> Segment:
+    """A first segment of about so many bytes."""
     updates = [reference(f"{number:05d}{'x' * 1000}", 0) for number in range(size // 2050)]
     cut = [Updates(tuple(updates[begin : begin + 1000])) for begin in range(0, len(updates), 1000)]
-    return parcel(0, [*cut, Progress((0,), (1,), ((0, len(updates)),))])
+    return segment(0, [*cut, Progress((0,), (1,), ((0, len(updates)),))])
 
 
 def viewed(messages: Iterable[Message]) -> tuple[dict[str, int], tuple[int, ...]]:
@@ -60,6 +60,6 @@ def viewed(messages: Iterable[Message]) -> tuple[dict[str, int], tuple[int, ...]
     return {row.record["object"]: row.multiplicity for row in view}, reader.frontier
 
 
-def expected(delivered: Iterable[Parcel]) -> tuple[dict[str, int], tuple[int, ...]]:
-    """The view of these parcels, without any sink between."""
+def expected(delivered: Iterable[Segment]) -> tuple[dict[str, int], tuple[int, ...]]:
+    """The view of these segments, without any sink between."""
     return viewed(message for each in delivered for message in each.messages())
