@@ -6,6 +6,7 @@ Files need threads, which virtual time does not see: see tests/tiered/gcs/test_r
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -15,11 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from changelog.base.observe import Observer
 from tests.given.ranged_blobs import RangedBlobs, ranged
 from tests.given.tapped_store import LARGE, OBJECT, SMALL, TappedWorld
 from tiered import AtCapacityError, ByteRange, InvalidRequestError, StoredObject, TieredStorage, UnavailableError
 from tiered.protocol.backends import DamagedError
 from tiered.protocol.lanes import GONE, WRITTEN_AFTER_S
+from tiered.telemetry.observed import observed_tiers
 
 pytestmark = pytest.mark.anyio
 
@@ -219,6 +222,35 @@ async def test_more_bytes_than_a_range_has_are_not_written_into_the_next(world: 
     async with world.store(**in_parts()) as storage:
         await storage.put(OBJECT, HUGE)
         assert await saved(storage) == HUGE
+
+
+async def test_an_interrupt_in_one_lane_ends_them_all(world: TappedWorld, blobs: RangedBlobs) -> None:
+    def refuse(start: int) -> None:
+        if start == PARTS[-1][0]:
+            raise KeyboardInterrupt
+
+    async with world.store(**in_parts()) as storage:
+        await storage.put(OBJECT, HUGE)
+        blobs.refuse = refuse
+        with pytest.raises(KeyboardInterrupt):
+            await saved(storage)
+        assert all_free(storage) and blobs.open_now == 0
+
+
+async def test_telemetry_counts_each_range_and_changes_nothing(world: TappedWorld, blobs: RangedBlobs) -> None:
+    calls: list[str] = []
+
+    class CallNames(Observer):
+        def call(self, service: str, method: str, *, traced: bool = True) -> AbstractContextManager[object]:
+            calls.append(method)
+            return nullcontext()
+
+    tiers = observed_tiers(world.tiers, CallNames())
+    async with TieredStorage(tiers, world.log, world.runtime, world.settings(**in_parts())) as storage:
+        await storage.put(OBJECT, HUGE)
+        assert await saved(storage) == HUGE
+    assert calls.count("open") == len(blobs.opened) > 3
+    assert calls.count("read_chunk") >= len(PARTS)
 
 
 # --- overwritten meanwhile -----------------------------------------------------------------------

@@ -170,7 +170,7 @@ class _Fetch:
         size = lanes.part_bytes
         self._parts = [_LanePart(at, min(at + size, stop), at) for at in range(self._start, stop, size)]
         self._next, self._until = 0, len(self._parts)
-        self._helping = 0
+        self._helping = self._taken = 0
         self._is_gone = False
         self._lanes = lanes
         self._ranges = ranges
@@ -191,6 +191,7 @@ class _Fetch:
         except BaseExceptionGroup as errors:
             failed = foremost(errors.exceptions)
         finally:
+            self._lanes.free += self._taken  # of helpers that were cancelled before they began
             await self._leader.aclose()
         if failed is not None:
             raise failed  # raised here, outside of the group's except clause, so that it keeps its own cause
@@ -213,6 +214,7 @@ class _Fetch:
     def _call_helpers(self, helpers: TaskGroup) -> None:
         while self._lanes.free and self._helping < self._lanes.lanes_max - 1 and (part := self._last()) is not None:
             self._lanes.free -= 1
+            self._taken += 1
             self._helping += 1
             helpers.start_soon(self._help, part)
 
@@ -226,6 +228,7 @@ class _Fetch:
             self._helping -= 1
         finally:
             self._lanes.free += 1
+            self._taken -= 1
             await lane.aclose()
 
     async def _lead(self, part: _LanePart) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import gzip
 import io
@@ -23,7 +24,7 @@ from emulators.gcs.media import media
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from tests.given.small_disk import disk, mount
 from tiered import ByteRange, InvalidRequestError, ObjectId, Settings, StoredObject, TieredStorage, UnavailableError
-from tiered.gcs.blobs import GcsBlobs
+from tiered.gcs.blobs import GcsBlobs, GcsRanges, GcsReader
 from tiered.gcs.format import combine_crc, extend_crc
 from tiered.gcs.http import Media
 from tiered.payload import destinations
@@ -220,6 +221,25 @@ async def test_a_service_that_is_gone_ends_the_save_and_leaves_nothing(server: G
         with pytest.raises(UnavailableError):
             await stored.save(tmp_path / "saved")
         assert left_beside(tmp_path / "saved") == []
+
+
+async def test_a_helper_whose_task_is_cancelled_by_name_leaves_no_hole(
+    storage: TieredStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, cancelled = GcsRanges.open, [0]
+
+    async def open(self: GcsRanges, start: int, stop: int) -> GcsReader | None:
+        if cancelled[0] < 2:
+            cancelled[0] += 1
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        return await real(self, start, stop)
+
+    stored = await opened(storage)
+    monkeypatch.setattr(GcsRanges, "open", open)
+    await stored.save(tmp_path / "saved")
+    assert (tmp_path / "saved").read_bytes() == PAYLOAD
 
 
 async def test_lanes_leave_connections_to_others(server: GcsEmulator, tmp_path: Path) -> None:
