@@ -302,6 +302,29 @@ async def _note(told: list[int], size: int) -> None:
     told.append(size)
 
 
+async def test_the_first_stream_that_breaks_on_its_way_to_a_part_is_opened_again(world: TappedWorld, blobs: RangedBlobs) -> None:
+    """The last part was refused to a helper, and to the leader once. The stream breaks within the part before it."""
+    refused: list[int] = []
+
+    def refuse(start: int) -> None:
+        if start == PARTS[-1][0] and len(refused) < 6 + 1:
+            refused.append(start)
+            raise UnavailableError("down")
+
+    async def broken(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        for _ in range(len(PARTS) - 2):
+            await world.runtime.sleep(60)
+            yield await anext(chunks)
+        raise UnavailableError("cut")
+
+    blobs.refuse = refuse
+    blobs.spoil = lambda start, chunks: broken(chunks) if start == 0 else chunks
+    async with world.store(**in_parts(3)) as storage:
+        await storage.put(OBJECT, HUGE)
+        assert await saved(storage) == HUGE
+    assert len(refused) == 7
+
+
 async def test_an_object_that_is_gone_with_its_first_stream_says_so(world: TappedWorld, blobs: RangedBlobs) -> None:
     async with world.store(**in_parts(3)) as storage:
         await storage.put(OBJECT, HUGE)

@@ -246,12 +246,13 @@ class _Fetch:
             if failure is not None:
                 self._lanes.observer.count(Event.RETRIED, type(failure).__name__)
                 await self._lanes.runtime.sleep(backoff_s(self._lanes.runtime, attempt))
+            patiently = lane is self._leader and lane.stream is None
             try:
-                stream = await self._stream_for(lane, part)
+                stream = await self._stream_for(lane, part, patiently=patiently)
             except (UnavailableError, UnconfirmedError) as error:
                 failure = error
-                if lane is self._leader:
-                    break  # the store has tried it for as long as it tries anything
+                if patiently:
+                    break  # it was tried for as long as the store tries anything
                 continue
             failure = await self._copy(stream, part)
             if failure is not None:
@@ -260,7 +261,7 @@ class _Fetch:
             return None
         return UnavailableError(GONE) if self._is_gone or failure is None else failure
 
-    async def _stream_for(self, lane: _Lane, part: _LanePart) -> _LaneStream:
+    async def _stream_for(self, lane: _Lane, part: _LanePart, *, patiently: bool) -> _LaneStream:
         """A stream that stands where the part is to be gone on with. `UnavailableError`: there is none now."""
         if lane.stream is not None and lane.stream.at == part.at:
             return lane.stream
@@ -269,7 +270,7 @@ class _Fetch:
         opened: _LaneStream | None = None
         if not self._is_gone:
             try:
-                opened = await self._open(part, patiently=lane is self._leader and lane.stream is None)
+                opened = await self._open(part, patiently=patiently)
                 self._is_gone = self._is_gone or opened is None
             except (UnavailableError, UnconfirmedError):
                 if lane.stream is None:
