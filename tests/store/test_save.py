@@ -240,12 +240,12 @@ async def test_an_interrupt_in_one_lane_ends_them_all(world: TappedWorld, blobs:
 async def test_telemetry_counts_each_range_and_changes_nothing(world: TappedWorld, blobs: RangedBlobs) -> None:
     calls: list[str] = []
 
-    class CallNames(Observer):
+    class CallsOfLanes(Observer):
         def call(self, service: str, method: str, *, traced: bool = True) -> AbstractContextManager[object]:
             calls.append(method)
             return nullcontext()
 
-    tiers = observed_tiers(world.tiers, CallNames())
+    tiers = observed_tiers(world.tiers, CallsOfLanes())
     async with TieredStorage(tiers, world.log, world.runtime, world.settings(**in_parts())) as storage:
         await storage.put(OBJECT, HUGE)
         assert await saved(storage) == HUGE
