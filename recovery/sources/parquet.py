@@ -39,8 +39,8 @@ from recovery.audit.files.directory import DirectoryFiles
 from recovery.audit.running.plan import check_same, inputs_of
 from recovery.audit.running.work import check_there
 from recovery.sources.columns import ARROW, OBJECTS, Row, batch_of
-from recovery.sources.objects import ROWS_PAGE, read_objects
 from recovery.sources.reading import bounds_of
+from recovery.sources.stored_objects import ROWS_PAGE, read_objects
 from tiered.metadata import as_datetime
 from tiered.open import open_backends
 from tiered.protocol.backends import Tiers

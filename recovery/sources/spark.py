@@ -40,7 +40,7 @@ from pyspark.sql.types import StructType
 
 from changelog.base.errors import ConfigurationError
 from recovery.audit.running.work import portable
-from recovery.sources import feed_files, findings
+from recovery.sources import feed_files, findings_of_run
 from recovery.sources.columns import BLOBS, CHANGES, FEED, FINDINGS, OBJECTS, TOMBSTONES, batch_of, ddl
 from recovery.sources.reading import TablePartition, plan, rows
 from tiered.settings import Settings, load_settings
@@ -196,7 +196,7 @@ class FindingsReader(DataSourceReader):
     """Reads the findings of a run. It is sent to the executors, so it holds plain values only."""
 
     def __init__(self, where: str, wanted: Sequence[str], parallel: int) -> None:
-        self._run = findings.look(where)
+        self._run = findings_of_run.look(where)
         self._wanted = tuple(wanted)
         self._parallel = parallel
 
@@ -207,7 +207,7 @@ class FindingsReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, FilesPartition)
-        for page in findings.rows(self._run, partition.parts, partition.faults):
+        for page in findings_of_run.rows(self._run, partition.parts, partition.faults):
             yield batch_of(FINDINGS, page, self._wanted)
 
 

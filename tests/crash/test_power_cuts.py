@@ -21,11 +21,11 @@ import anyio
 import pytest
 
 from changelog.base.runtime import SystemRuntime
-from emulators.demo.files import StoredFiles
+from emulators.demo.checking.stored_files import StoredFiles
 from emulators.power.disk import DiskModel, ModelledDisk
 from emulators.power.judge import AllowedContent, BrokenPromiseError, judge_store, settings_of
+from emulators.power.recorded_work import BLOB, FEED, STORE, segments
 from emulators.power.recording import DiskOperation, RecorderMissingError, Recording, RecordingError, RecordKind, build, seen
-from emulators.power.work import BLOB, FEED, STORE, segments
 from recovery.audit.deleting.journal import DeletionJournal
 from recovery.audit.files.evidence import evidence
 from recovery.audit.files.ledger import RunDirectory
@@ -266,11 +266,11 @@ def _has_room(directory: Path) -> bool:
 
 
 def writing(recording: Recording, name: str, seed: int = 1) -> list[str]:
-    return ["-m", "emulators.power.work", "write", str(recording.root), name, str(seed)]
+    return ["-m", "emulators.power.recorded_work", "write", str(recording.root), name, str(seed)]
 
 
 def working(recording: Recording, work: str) -> list[str]:
-    return ["-m", "emulators.power.work", work, str(recording.root)]
+    return ["-m", "emulators.power.recorded_work", work, str(recording.root)]
 
 
 @pytest.fixture(scope="module")

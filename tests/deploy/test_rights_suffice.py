@@ -19,8 +19,8 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from changelog.sqlite.database import Database
 from changelog.sqlite.log import SqliteChangeLog
-from emulators.gcs.faults import FaultMode, GcsFault
 from emulators.gcs.server import GcsEmulator
+from emulators.gcs.wire_faults import FaultMode, GcsFault
 from recovery.feed.sinks.bucket import BucketSink
 from recovery.feed.sinks.sink import Segment
 from recovery.loop import RecoveryLoop

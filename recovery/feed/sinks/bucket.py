@@ -29,7 +29,7 @@ from recovery.feed.sinks.sink import (
     generation_of,
     time_of,
 )
-from tiered.gcs.files import GcsFiles
+from tiered.gcs.bucket_files import GcsFiles
 from tiered.gcs.http import SCOPE
 from tiered.settings import GcsSettings
 

@@ -33,7 +33,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, LeaseL
 from changelog.base.events import events
 from changelog.base.runtime import Runtime, instance_name
 from changelog.change import LOG_PREFIX, Entry, Unreadable, encode
-from changelog.log import CLOCK, LOG_END, KeyRange
+from changelog.log import LOG_END, KeyRange
 from recovery.feed.files import FileFormat
 from recovery.feed.index_value import IndexDamagedError
 from recovery.feed.messages import Message, Progress, Update, Updates
@@ -428,7 +428,7 @@ class FeedWriter:
         """
         known = self.checkpoint
         notices = await self._retry(read_notices, self._log)
-        now_ms = await self._retry(self._log.announce, CLOCK) if notices else 0
+        now_ms = await self._retry(self._log.now_ms) if notices else 0
         self._looked_at = self._runtime.monotonic()
         working = tuple(notice.process for notice in notices if not notice.is_over(now_ms))
         if working != self.feed_off:

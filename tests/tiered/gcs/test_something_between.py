@@ -13,7 +13,7 @@ from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs.store import Bucket
 from tiered.gcs.blobs import GcsBlobs
-from tiered.gcs.files import GcsFiles
+from tiered.gcs.bucket_files import GcsFiles
 from tiered.gcs.http import GcsResponse
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId

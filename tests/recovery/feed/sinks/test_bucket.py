@@ -104,7 +104,7 @@ async def test_an_object_that_vanishes_between_is_delivered_again(server: GcsEmu
 async def test_bytes_that_are_damaged_on_their_way_are_never_stored(
     server: GcsEmulator, sink: BucketSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tiered.gcs.files.encode_crc", lambda _: "AAAAAA==")
+    monkeypatch.setattr("tiered.gcs.bucket_files.encode_crc", lambda _: "AAAAAA==")
     with pytest.raises(ConfigurationError, match="does not take"):
         await sink.deliver(large(2**20))
     assert not server.buckets["feeds"].objects
