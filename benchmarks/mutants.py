@@ -78,10 +78,7 @@ AREAS = {
     "embedded": Area(
         ("changelog/sqlite/*.py", "tiered/embedded/*.py"),
         ("tests/changelog/sqlite", "tests/tiered/embedded", "tests/contracts", "-k", "sqlite or filesystem or embedded or not contracts"),
-        (
-            ("tests/changelog/sqlite", "tests/tiered/embedded", "tests/recovery/audit/sweeping/test_beside.py"),
-            ("tests/crash/test_crash_everywhere.py", "tests/crash/test_power_cuts.py"),
-        ),
+        (("tests/changelog/sqlite", "tests/tiered/embedded"), ("tests/crash/test_crash_everywhere.py", "tests/crash/test_power_cuts.py")),
     ),
     "sync": Area(  # much of it runs in a thread of its own or in a child, which no trace sees: so its tests run as a whole, too
         ("tiered/sync/*.py",), ("tests/tiered/sync", "tests/tiered/filesystem"),
