@@ -129,10 +129,3 @@ async def test_another_users_store_is_refused_in_a_sentence(unprivileged: Path, 
     with pytest.raises(ConfigurationError, match="store cannot be looked into: Permission denied"):
         async with open_backends(Settings(directory=unprivileged / "store"), runtime, writes=writes):
             pass
-
-
-@pytest.mark.usefixtures("umask")
-async def test_blobs_that_are_opened_alone_make_a_private_directory_too(tmp_path: Path, runtime: Clock) -> None:
-    await FileBlobs.open_directory(tmp_path / "above" / "store", runtime)
-    assert wider(tmp_path / "above" / "store", 0o700, 0o600) == {}
-    assert (tmp_path / "above").stat().st_mode & 0o777 == 0o777
