@@ -604,12 +604,12 @@ def _sentences(model: type[BaseModel], error: ValidationError, origins: Mapping[
         key = ".".join(str(part) for part in problem["loc"])
         where = f" ({origins[key]})" if key in origins else ""
         name, value = _redacted(key), _shown_value(problem["input"])
-        told = str(problem.get("ctx", {}).get("error", problem["msg"]))
+        message = str(problem.get("ctx", {}).get("error", problem["msg"]))
         match problem["type"]:
             case "default_factory_not_called":
                 continue  # the value it would be computed from is wrong, and another sentence says so
             case _ if key == "feed.to" or key.startswith("feed.to."):
-                yield f"{name}{where} is wrong, and not shown, because a place may hold a password: {told[0].lower()}{told[1:]}"
+                yield f"{name}{where} is wrong, and not shown, because a place may hold a password: {message[0].lower()}{message[1:]}"
             case "value_error" if not key:
                 yield str(problem["ctx"]["error"])
             case "value_error":

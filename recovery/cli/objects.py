@@ -181,11 +181,11 @@ async def _reading() -> AsyncIterator[TieredStorage]:
 def _listed(entry: ListEntry | Folder) -> dict[str, Any]:
     if isinstance(entry, Folder):
         return {"folder": entry.prefix.path}
-    told = {
+    fields = {
         "object": str(entry.object_id), "size": entry.size, "tier": entry.tier.value, "revision": entry.revision,
         "created": iso(entry.time_created), "expires": iso(entry.time_expires),
     }
-    return told if entry.fault is None else {**told, "fault": entry.fault}
+    return fields if entry.fault is None else {**fields, "fault": entry.fault}
 
 
 def _line(entry: ListEntry | Folder, long: bool) -> str:

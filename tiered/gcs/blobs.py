@@ -159,8 +159,8 @@ class GcsBlobs:
                 if reader is None:
                     for media in opened:
                         media.close()
-        told = f"blob {name!r} was replaced {ATTEMPTS_MAX} times while it was being opened, or something in between withholds its bytes"
-        raise UnavailableError(f"{told}; try again").telling(heard=True)
+        message = f"blob {name!r} was replaced {ATTEMPTS_MAX} times while it was being opened, or something in between withholds its bytes"
+        raise UnavailableError(f"{message}; try again").telling(heard=True)
 
     async def _open_both(self, name: str, range: ByteRange | None, opened: list[Media]) -> Resource | None:
         """Asks what the blob is, and at the same time for its bytes, which are put into `opened`.
@@ -319,10 +319,10 @@ class GcsBlobs:
             answer = await self._http.call(GcsRequest("POST", url, doing, accept=(200, 404, 412), headers=headers, body=body, effect=True))
             if answer.status != 200:
                 break
-            told = answer.json(doing, effect=True)
-            if told.get("done") or not told.get("rewriteToken"):
+            rewrite = answer.json(doing, effect=True)
+            if rewrite.get("done") or not rewrite.get("rewriteToken"):
                 break
-            query["rewriteToken"] = str(told["rewriteToken"])
+            query["rewriteToken"] = str(rewrite["rewriteToken"])
         source = await self._resource(name)
         if source is None or source.generation != generation:
             return NotCopied.ABSENT if source is None else NotCopied.REPLACED
@@ -356,8 +356,8 @@ class GcsBlobs:
             if answer.status == 404:
                 await self._check_gone(name, answer, doing)
                 return False
-        told = f"blob {name!r} was changed {ATTEMPTS_MAX} times while it was being touched; its deadline may be as it was"
-        raise UnavailableError(told).telling(heard=True)
+        message = f"blob {name!r} was changed {ATTEMPTS_MAX} times while it was being touched; its deadline may be as it was"
+        raise UnavailableError(message).telling(heard=True)
 
     async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
         """One request, and one more for each page that the service leaves empty."""
@@ -433,12 +433,12 @@ class GcsBlobs:
             answer = await self._http.call(GcsRequest("POST", url, doing, accept=(200, 404, 412), effect=True))
             if answer.status != 200:
                 return None
-            told = answer.json(doing, effect=True)
-            if told.get("done"):
-                return decode_generation(name, told.get("resource") or {})
-            if not told.get("rewriteToken"):
+            rewrite = answer.json(doing, effect=True)
+            if rewrite.get("done"):
+                return decode_generation(name, rewrite.get("resource") or {})
+            if not rewrite.get("rewriteToken"):
                 raise UnconfirmedError(f"{doing} was answered as neither done nor to be continued")
-            query["rewriteToken"] = str(told["rewriteToken"])
+            query["rewriteToken"] = str(rewrite["rewriteToken"])
 
     async def kept(self, what: Retention, start: str, end: str | None, token: str) -> KeptPage:
         """One page of the listing, with its deleted generations counted.
@@ -484,12 +484,12 @@ class GcsBlobs:
             query["pageToken"] = str(page["nextPageToken"])
 
     async def _resource(self, name: str) -> Resource | None:
-        told = await self._told(name, FIELDS)
-        if told is None:
+        resource = await self._told(name, FIELDS)
+        if resource is None:
             return None
-        if told.get("name") != name:
-            raise UnavailableError(f"reading what blob {name!r} is was answered with what names {told.get('name')!r}; {BETWEEN}")
-        return decode_resource(name, told)
+        if resource.get("name") != name:
+            raise UnavailableError(f"reading what blob {name!r} is was answered with what names {resource.get('name')!r}; {BETWEEN}")
+        return decode_resource(name, resource)
 
     async def _told(self, name: str, fields: str) -> Mapping[str, Any] | None:
         """What the service tells of a blob. None: there is no such blob."""
@@ -655,13 +655,13 @@ class GcsCopy:
             if answer.status != 200:
                 why = f"the source is gone, or the name is taken ({answer.reason})"
                 raise UnavailableError(f"{doing} failed: {why}").coded(str(answer.status), heard=True)
-            told = answer.json(doing, effect=True)
-            if told.get("done"):
-                check_stored(self._http.endpoint, self._name, self._metadata, told.get("resource"))
+            rewrite = answer.json(doing, effect=True)
+            if rewrite.get("done"):
+                check_stored(self._http.endpoint, self._name, self._metadata, rewrite.get("resource"))
                 return
-            if not told.get("rewriteToken"):
+            if not rewrite.get("rewriteToken"):
                 raise UnconfirmedError(f"{doing} was answered as neither done nor to be continued")
-            query["rewriteToken"] = str(told["rewriteToken"])
+            query["rewriteToken"] = str(rewrite["rewriteToken"])
         raise UnavailableError(f"{doing} took longer than {COPY_S:g} s, and was given up")
 
     async def abort(self) -> None:

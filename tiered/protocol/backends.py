@@ -174,8 +174,8 @@ class ByteRange:
         stop = size if self.stop is None else min(self.stop, size)
         if (start >= size and start > 0) or stop < start or (self.stop is not None and self.stop < 0):
             wrong = "is no range within" if self.stop is not None and stop < start else "begins after"
-            told = f"the range {self.start}:{'' if self.stop is None else self.stop} {wrong} the object's {size} bytes"
-            raise RangeNotSatisfiableError(told, size)
+            message = f"the range {self.start}:{'' if self.stop is None else self.stop} {wrong} the object's {size} bytes"
+            raise RangeNotSatisfiableError(message, size)
         return start, stop
 
 
