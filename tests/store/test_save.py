@@ -302,6 +302,18 @@ async def _note(told: list[int], size: int) -> None:
     told.append(size)
 
 
+async def test_the_first_stream_passes_what_others_got_to_a_part_that_nobody_can_open(world: TappedWorld, blobs: RangedBlobs) -> None:
+    def refuse(start: int) -> None:
+        if start == PARTS[-1][0]:
+            raise UnavailableError("down")
+
+    blobs.refuse = refuse
+    async with world.store(**in_parts(3)) as storage:
+        await storage.put(OBJECT, HUGE)
+        assert await saved(storage) == HUGE
+    assert PARTS[-2] in blobs.opened, "somebody else got the part before it"
+
+
 async def test_the_first_stream_that_breaks_on_its_way_to_a_part_is_opened_again(world: TappedWorld, blobs: RangedBlobs) -> None:
     """The last part was refused to a helper, and to the leader once. The stream breaks within the part before it."""
     refused: list[int] = []
