@@ -69,7 +69,7 @@ AREAS = {
         ),
         (("tests/recovery/http", "tests/recovery/cli/test_status.py", "tests/recovery/test_daemon.py"),),
     ),
-    "audit": Area(("recovery/audit/*.py", "recovery/audit/*/*.py"), ("tests/recovery/audit",), (("tests/recovery/cli",),)),
+    "audit": Area(("recovery/audit/*.py", "recovery/audit/*/*.py"), ("tests/recovery/audit",), (("tests/recovery/cli", "tests/spark"),)),
     "feed": Area(("recovery/feed/*.py", "recovery/feed/*/*.py"), ("tests/recovery/feed",), (("tests/recovery/cli", "-k", "feed"),)),
     "adapters": Area(
         ("changelog/bigtable/*.py", "changelog/google/*.py", "tiered/bigtable/*.py", "tiered/gcs/*.py"),
@@ -78,10 +78,7 @@ AREAS = {
     "embedded": Area(
         ("changelog/sqlite/*.py", "tiered/embedded/*.py"),
         ("tests/changelog/sqlite", "tests/tiered/embedded", "tests/contracts", "-k", "sqlite or filesystem or embedded or not contracts"),
-        (
-            ("tests/changelog/sqlite", "tests/tiered/embedded", "tests/recovery/audit/sweeping/test_beside.py"),
-            ("tests/crash/test_crash_everywhere.py", "tests/crash/test_power_cuts.py"),
-        ),
+        (("tests/changelog/sqlite", "tests/tiered/embedded"), ("tests/crash/test_crash_everywhere.py", "tests/crash/test_power_cuts.py")),
     ),
     "sync": Area(  # much of it runs in a thread of its own or in a child, which no trace sees: so its tests run as a whole, too
         ("tiered/sync/*.py",), ("tests/tiered/sync", "tests/tiered/filesystem"),

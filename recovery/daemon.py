@@ -213,8 +213,8 @@ class Recovery:
         while True:
             try:
                 if (count := await count_stuck(self._backends.log)) != known:
-                    told = with_typed(stuck_sentence(count), self._tiered) if count else "none any more"
-                    events.warning("entries_stuck", told, count=count)
+                    sentence = with_typed(stuck_sentence(count), self._tiered) if count else "none any more"
+                    events.warning("entries_stuck", sentence, count=count)
                     known = count
                 failed = ""
             except TieredError as error:

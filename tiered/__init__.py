@@ -43,6 +43,7 @@ from tiered.errors import (
 from tiered.metadata import Expiration, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.open import open_storage
+from tiered.payload.destinations import Destination
 from tiered.payload.streams import Payload
 from tiered.protocol.backends import ByteRange
 from tiered.protocol.conditions import ANY_REVISION, IfRevision
@@ -63,6 +64,7 @@ __all__ = [
     "ConfigurationError",
     "CorruptRecordError",
     "DanglingTombstoneError",
+    "Destination",
     "Expiration",
     "Folder",
     "IfRevision",

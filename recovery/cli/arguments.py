@@ -23,6 +23,7 @@ IfRevisionOption = Annotated[
 ]
 TtlOption = Annotated[str | None, typer.Option(help="Expire this long from now: 90s, 15m, 36h, 30d.")]
 TtiOption = Annotated[str | None, typer.Option(help="Expire this long after the last read: 90s, 15m, 36h, 30d.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")]
 CustomOption = Annotated[list[str] | None, typer.Option(help="KEY=VALUE, repeatable.")]
 
 

@@ -105,11 +105,11 @@ def _show_findings(findings: Sequence[Notice], known: Sequence[str] = ()) -> Non
     problem.
     """
     wrong = [finding for finding in findings if finding.kind.value == "problem"]
-    told = [(finding.kind.value, with_typed(finding.sentence, choice.typed())) for finding in findings]
+    lines = [(finding.kind.value, with_typed(finding.sentence, choice.typed())) for finding in findings]
     if choice.json:
-        write(dump({"ok": not wrong, "findings": [{"kind": kind, "sentence": sentence} for kind, sentence in told]}))
+        write(dump({"ok": not wrong, "findings": [{"kind": kind, "sentence": sentence} for kind, sentence in lines]}))
     else:
-        for kind, sentence in told:
+        for kind, sentence in lines:
             write(f"{kind:8}{escape_controls(sentence)}")
     if known:
         raise CorruptRecordError("\n".join(known))

@@ -151,8 +151,8 @@ class _StatusLines:
 def _show_source(page: _StatusLines, name: str, source: SourceStatus | None, status: Status) -> None:
     if source is None:
         if status.durable:
-            told = any("statistics of recovery" in problem for problem in status.problems)
-            page.text(LABELS[name], "unknown" if told else "unknown: no daemon has reported anything yet")
+            is_said = any("statistics of recovery" in problem for problem in status.problems)
+            page.text(LABELS[name], "unknown" if is_said else "unknown: no daemon has reported anything yet")
         return
     one, many = UNITS[name]
     row, found = source.total, source.verdict

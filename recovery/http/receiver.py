@@ -94,10 +94,10 @@ class _Receiver:
 
     async def put(self, request: Request) -> Response:
         generation, (time, suffix) = _named(request)
-        told = _digest_of(request.headers.get("repr-digest", ""))
+        declared = _digest_of(request.headers.get("repr-digest", ""))
         async with self._body(request, self._bytes_max, "raise --bytes-max, or set a smaller feed.batch_max") as body:
             segment = Segment.of(generation, time, body, suffix)
-            if segment.sha256 != told:
+            if segment.sha256 != declared:
                 raise HTTPException(400, "the body has another sha-256 than Repr-Digest says: send it again")
             await self._check(request, segment)
             await self._sink.deliver(segment)
@@ -105,9 +105,9 @@ class _Receiver:
 
     async def put_mark(self, request: Request) -> Response:
         """Keeps the mark of a feed, unless there is one. One of another feed stays."""
-        told = _digest_of(request.headers.get("repr-digest", ""))
+        declared = _digest_of(request.headers.get("repr-digest", ""))
         async with self._body(request, MARK_BYTES_MAX, "this is no mark of a feed") as body:
-            if sha256(body).hexdigest() != told:
+            if sha256(body).hexdigest() != declared:
                 raise HTTPException(400, "the body has another sha-256 than Repr-Digest says: send it again")
             try:
                 owner = Owner.from_bytes(body, "the body")

@@ -77,8 +77,8 @@ class ServerView:
                     known["feed"] |= {"state": FeedState.UNKNOWN.value, "why": "These figures are old."}
         elif (still_s := self._still_s) is not None:  # others count it as alive, because its reports go on
             known["level"] = StatusLevel.UNKNOWN.value if known["level"] == StatusLevel.OK else known["level"]
-            told = f"This daemon does nothing: no pass has read the changelog for {_long(still_s)}."
-            known["headline"] = f"{told} {known['headline']}"
+            sentence = f"This daemon does nothing: no pass has read the changelog for {_long(still_s)}."
+            known["headline"] = f"{sentence} {known['headline']}"
             known["orders"].append({"why": "This daemon makes no pass. Read its log, and restart it.", "type": None})
         return known
 

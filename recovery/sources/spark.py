@@ -118,10 +118,10 @@ class _Source(DataSource):
         return portable(load_settings(config) if config is not None else Settings(directory=Path(str(directory))))
 
     def _parallel(self) -> int:
-        told = self.options.get("parallel", str(PARALLEL))
-        if not told.isdecimal() or not 0 < int(told) <= PARALLEL_MAX:
-            raise ConfigurationError(f"{self.FORMAT} has parallel {told!r}: give a whole number from 1 to {PARALLEL_MAX}")
-        return int(told)
+        asked_for = self.options.get("parallel", str(PARALLEL))
+        if not asked_for.isdecimal() or not 0 < int(asked_for) <= PARALLEL_MAX:
+            raise ConfigurationError(f"{self.FORMAT} has parallel {asked_for!r}: give a whole number from 1 to {PARALLEL_MAX}")
+        return int(asked_for)
 
 
 class Objects(_Source):
@@ -202,8 +202,8 @@ class FindingsReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         shares = [self._run.done[first :: self._parallel] for first in range(self._parallel)]
-        told = FilesPartition((), self._run.faults)
-        return [FilesPartition(share, ()) for share in shares if share] + ([told] if self._run.faults or not self._run.done else [])
+        faults = FilesPartition((), self._run.faults)
+        return [FilesPartition(share, ()) for share in shares if share] + ([faults] if self._run.faults or not self._run.done else [])
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, FilesPartition)

@@ -120,10 +120,10 @@ def encode_set_aside(source: Mapping[str, Any]) -> bytes:
 def encode_brought_back(name: str, copy: Mapping[str, Any]) -> tuple[bytes, int | None]:
     """The resource of the blob that such a copy was made of, and its deadline (nanoseconds since 1970)."""
     metadata = dict(_Stored(name, copy).metadata())
-    told = metadata.pop(_SET_ASIDE, None)
-    if told is None:
+    set_aside = metadata.pop(_SET_ASIDE, None)
+    if set_aside is None:
         return b"", _Stored(name, copy).time("customTime")
-    blob = {**copy, "customTime": told, "metadata": metadata}
+    blob = {**copy, "customTime": set_aside, "metadata": metadata}
     return _dump(blob).encode(), _Stored(name, blob).time("customTime")
 
 
@@ -234,15 +234,15 @@ def _take_created(stored: _Stored, known: Mapping[str, str], custom: dict[str, s
 
     A custom entry that has our name but is no time belongs to somebody else, and stays.
     """
-    told = custom.get(TOLD_CREATED, "")
-    if _NANOSECONDS.fullmatch(told) and abs(int(told)) <= DEADLINE_MAX_NS:
+    created = custom.get(TOLD_CREATED, "")
+    if _NANOSECONDS.fullmatch(created) and abs(int(created)) <= DEADLINE_MAX_NS:
         return int(custom.pop(TOLD_CREATED))
-    told = known.get(_OLD_CREATED, _OLD_NOT_TOLD)
-    if told == _OLD_NOT_TOLD:
+    created = known.get(_OLD_CREATED, _OLD_NOT_TOLD)
+    if created == _OLD_NOT_TOLD:
         return stored.created_ns()
-    if not _NANOSECONDS.fullmatch(told):
-        raise stored.corrupt(_OLD_CREATED, f"is {told!r}, not nanoseconds since 1970")
-    return int(told)
+    if not _NANOSECONDS.fullmatch(created):
+        raise stored.corrupt(_OLD_CREATED, f"is {created!r}, not nanoseconds since 1970")
+    return int(created)
 
 
 def _take_unknown(stored: _Stored, known: Mapping[str, str], custom: dict[str, str]) -> Mapping[str, Any]:
@@ -483,6 +483,39 @@ def extend_crc(crc: int, chunk: bytes | memoryview) -> int:
     for start in range(0, len(chunk), _CRC_BYTES):
         crc = google_crc32c.extend(crc, bytes(chunk[start : start + _CRC_BYTES]))
     return int(crc)
+
+
+def combine_crc(first: int, second: int, second_bytes: int) -> int:
+    """The crc32c of some bytes and of those that follow them, from those of both.
+
+    `second_bytes`: how many follow. This is `crc32_combine` of zlib 1.3 (crc32.c, Mark Adler) with another polynomial.
+    What follows n bits multiplies the remainder of what is before it by x to the power of n. google_crc32c has none.
+    """
+    power, number = 1 << 31, 0  # the highest bit stands for 1, the next one for x
+    bits = 8 * second_bytes
+    while bits >> number:
+        if number == len(_SQUARES):
+            _SQUARES.append(_product(_SQUARES[-1], _SQUARES[-1]))
+        if bits >> number & 1:
+            power = _product(power, _SQUARES[number])
+        number += 1
+    return _product(power, first) ^ second
+
+
+_CASTAGNOLI = 0x82F63B78
+_SQUARES = [1 << 30]
+"""x to the powers of 1, 2, 4, 8, …"""
+
+
+def _product(left: int, right: int) -> int:
+    """Of two polynomials, modulo that of crc32c."""
+    product, bit = 0, 1 << 31
+    while bit:
+        if left & bit:
+            product ^= right
+        right = right >> 1 ^ (_CASTAGNOLI if right & 1 else 0)
+        bit >>= 1
+    return product
 
 
 def encode_crc(crc: int) -> str:

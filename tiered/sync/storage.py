@@ -119,8 +119,8 @@ class SyncTieredStorage:
         program part (nothing was stored). `AtCapacityError`: see the class.
         """
         def put(body: tiered.payload.streams.Payload, thread: CallersThread) -> Awaitable[PutResult]:
-            told = _told_in(thread, progress)
-            return self._storage.put(object_id, body, metadata, if_absent=if_absent, if_revision=if_revision, progress=told)
+            hook = _told_in(thread, progress)
+            return self._storage.put(object_id, body, metadata, if_absent=if_absent, if_revision=if_revision, progress=hook)
 
         return self._with_payload(payload, put)
 

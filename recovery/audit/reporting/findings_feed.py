@@ -162,13 +162,13 @@ class FindingsFeed:
     def _apply(self, name: str, head: _Head, view: set[str], before_ms: int | None) -> None:
         """Applies a file to the view. Refuses a file that is not the next one."""
         where = f"{self.files.uri}/{name}"
-        number, told, summed = 0, None, sha256(head.told)
+        number, latest, summed = 0, None, sha256(head.told)
         with self._opened(name) as reader:
             for message, block in reader:
-                if told is not None:
+                if latest is not None:
                     raise CorruptRecordError(f"{where}, byte {block}: a message follows the progress message, which is the last")
                 if isinstance(message, Progress):
-                    told = message
+                    latest = message
                     continue
                 for each in message.updates:
                     number += 1
@@ -181,7 +181,7 @@ class FindingsFeed:
                     (view.add if each.diff > 0 else view.remove)(key)
         if summed.hexdigest() != head.sha256:
             raise CorruptRecordError(f"{where} does not match its checksum: restore it, or begin another feed")
-        if told != _progress(before_ms, head.time_ms, number):
+        if latest != _progress(before_ms, head.time_ms, number):
             raise CorruptRecordError(f"{where}: its progress message is not the one that follows the file before it; begin another feed")
 
     def _check_time(self, manifest: Manifest, before_ms: int | None) -> None:

@@ -203,14 +203,14 @@ class _Delivery:
         """Yields the value and the headers of each record."""
         segment = self.segment
         values = [value for message in segment.messages() for value in self._values(message)]
-        told = {
+        headers = {
             "generation": str(segment.generation), "time": str(segment.time), "sha256": segment.sha256,
             "content-type": self._content_type,
         }  # fmt: skip
         if self._owner is not None:
-            told["feed"] = self._owner.feed
+            headers["feed"] = self._owner.feed
         for number, value in enumerate(values, start=1):
-            yield value, [(name, text.encode()) for name, text in (told | {"part": f"{number}/{len(values)}"}).items()]
+            yield value, [(name, text.encode()) for name, text in (headers | {"part": f"{number}/{len(values)}"}).items()]
 
     def reported(self, error: KafkaError | None, _: object) -> None:
         """Takes the report about one record."""

@@ -142,8 +142,8 @@ class StoredFeed:
             await self._log.write_values({key: values[key] for key in keys[begin : begin + VALUES_AT_ONCE]}, max(1, time))
         if tells and checkpoint.lower > time:
             prefix = f"{self._prefix}withheld/"
-            told = [key for key in await self._all(prefix) if int(key.removeprefix(prefix)) < checkpoint.lower]
-            await self._erase(told)  # a later writer may withhold again, and write down later times
+            published = [key for key in await self._all(prefix) if int(key.removeprefix(prefix)) < checkpoint.lower]
+            await self._erase(published)  # a later writer may withhold again, and write down later times
 
     async def published(self, objects: Iterable[str]) -> dict[str, str]:
         """Returns the blob that is published for each of these objects, if one is."""

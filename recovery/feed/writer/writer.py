@@ -334,16 +334,16 @@ class FeedWriter:
     async def _publish(self, known: Checkpoint, intent: Intent, time: int, *, due: bool) -> None:
         """Stages, commits and applies. Without an update, and before progress is due, it is the commit alone."""
         stored, count, updates = self.stored, len(intent.updates), intent.updates
-        told = not intent.withheld or intent.passed
+        shows_progress = not intent.withheld or intent.passed
         following = replace(
             known, seq=known.seq + 1, live=known.live + sum(update.diff for update in updates), scan=intent.scan,
             passed=self._now_ms() if intent.passed else known.passed,
         )
-        if not count and not (told and (due or intent.passed)):
+        if not count and not (shows_progress and (due or intent.passed)):
             await self._commit(self._raw, following)
             return
         messages: list[Message] = [Updates(tuple(updates))] if count else []
-        if told:
+        if shows_progress:
             counts = await self._retry(stored.withheld, known.lower) if known.lower < known.next else {}
             counts = counts | {time: count} if count else counts
             messages.append(Progress((known.lower,), (time + 1,), tuple(sorted(counts.items()))))
@@ -351,14 +351,14 @@ class FeedWriter:
         self.counts.staged += count
         records = known.records + count
         following = replace(
-            following, timestamp=time, num_records=count, next=time + 1, lower=time + 1 if told else known.lower, staged=staged,
+            following, timestamp=time, num_records=count, next=time + 1, lower=time + 1 if shows_progress else known.lower, staged=staged,
             bindings=known.bound(time, records),
         )
         await self._commit(self._raw, following)
         await self._apply(following, updates, tells=known.lower < known.next)
         self.waiting.append(Journaled(time, staged, records, before=known.timestamp))
         self.counts.committed += count
-        if told:
+        if shows_progress:
             self._told_at = self._runtime.monotonic()
 
     def _is_full(self) -> bool:

@@ -506,6 +506,7 @@ async def test_a_write_that_ends_the_thread_holds_up_no_other_process(path: Path
 async def test_a_child_that_was_forked_while_the_file_was_open_is_refused_and_does_not_wait(
     path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert await notes(database) == []  # the first read makes what is missing, which is a write
     found = path.stat()
     with monkeypatch.context() as child, anyio.fail_after(30):  # it has no thread that writes, and none of SQLite's locks
         child.setattr("changelog.sqlite.forks._inherited", {(found.st_dev, found.st_ino)})
