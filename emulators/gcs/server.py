@@ -29,7 +29,7 @@ from emulators.gcs.parts import PartsService
 from emulators.gcs.service import GcsService
 from emulators.gcs.sessions import ContentRange, Session
 from emulators.gcs.store import Bucket
-from emulators.gcs.wire import HEAD_BYTES_MAX, HEAD_END, GcsError, WireRequest, WireResponse, with_one_content_type
+from emulators.gcs.wire import HEAD_BYTES_MAX, HEAD_END, GcsError, WireRequest, WireResponse, XmlError, with_one_content_type
 from emulators.gcs.wire_faults import FaultMode, GcsFault, take_fault
 
 CHUNK_BYTES = 256 * 1024
@@ -135,7 +135,7 @@ class GcsEmulator:
         refused, body = await self._receive(request, call)
         if fault is not None:
             if mode is FaultMode.STATUS:
-                return _error_of(fault).answer(), False
+                return _error_of(fault, call).answer(), False
             await self._wait(fault)
         answer = refused or self._service.answer(call, body)
         if mode is FaultMode.STALL_AFTER:
@@ -147,7 +147,7 @@ class GcsEmulator:
     def _fault_of_part(self, call: WireRequest) -> GcsError | None:
         """The fault of one call of a batch. Only an error status can be."""
         fault = take_fault([each for each in self.faults if each.mode is FaultMode.STATUS], call, call.name)
-        return None if fault is None else _error_of(fault)
+        return None if fault is None else _error_of(fault, call)
 
     def _note(self, call: WireRequest) -> None:
         self.calls.append(call.kind)
@@ -214,10 +214,11 @@ class GcsEmulator:
         return response
 
 
-def _error_of(fault: GcsFault) -> GcsError:
+def _error_of(fault: GcsFault, call: WireRequest) -> GcsError:
     if fault.text is not None:
         return _BetweenError(fault.status, fault.text, headers=fault.headers)
-    return GcsError(fault.status, "A fault of this emulator.", headers=fault.headers)
+    error = GcsError(fault.status, "A fault of this emulator.", headers=fault.headers)
+    return XmlError(error) if call.kind.startswith("xml.") else error
 
 
 class _BetweenError(GcsError):

@@ -23,7 +23,10 @@ from xml.sax.saxutils import escape
 
 from multidict import CIMultiDict, MultiMapping
 
-XML_CODES = {400: "InvalidArgument", 404: "NoSuchKey", 412: "PreconditionFailed", 416: "InvalidRange", 501: "NotImplemented"}
+XML_CODES = {
+    400: "InvalidArgument", 403: "AccessDenied", 404: "NoSuchKey", 412: "PreconditionFailed", 416: "InvalidRange", 429: "SlowDown",
+    500: "InternalError", 501: "NotImplemented", 503: "ServiceUnavailable",
+}  # fmt: skip
 XML_OWN_CODES = {"NoSuchUpload", "InvalidArgument", "InvalidPart", "InvalidPartOrder", "EntityTooSmall", "BadDigest", "MalformedXML"}
 """Codes that only the XML API has, where one status has several."""
 BATCH_CALLS_MAX = 100

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import product
 from pathlib import Path
+from typing import cast
 
 import aiohttp
 import pytest
@@ -37,6 +38,7 @@ from tiered.embedded.rows import SqliteRows
 from tiered.gcs.blobs import GcsBlobs
 from tiered.open import open_storage
 from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Tiers
+from tiered.protocol.capabilities import PartUploads
 from tiered.provision.schema import FAMILIES
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
@@ -44,6 +46,7 @@ from tiered.telemetry.observed import Observed
 from tiered.telemetry.telemetry import Telemetry
 from tiered.testing.clock import Clock
 from tiered.testing.contracts.changelog import Plant
+from tiered.testing.contracts.parts import PartsTier
 from tiered.testing.log import StoredEntry
 
 LOOPS = ["asyncio", "trio"]
@@ -52,6 +55,7 @@ TELEMETRY = Telemetry(registry=CollectorRegistry(), tracer_provider=TracerProvid
 IMPLEMENTATIONS = {
     "high_volume": ["sqlite", "simulated", "observed", "crawling", "bigtable", "bigtable-memory"],
     "changelog": ["sqlite", "simulated", "observed", "crawling", "bigtable", "bigtable-memory"],
+    "parts_tier": ["filesystem", "simulated", "observed", "gcs", "gcs-prefix"],
     "long_term": ["filesystem", "simulated", "observed", "crawling", "gcs", "gcs-prefix", "fake-gcs"],
     "store": ["embedded", "simulated", "observed", "google", "fake-gcs"],
 }
@@ -212,6 +216,30 @@ async def changelog(request: pytest.FixtureRequest, anyio_backend: object, runti
 async def long_term(
     request: pytest.FixtureRequest, anyio_backend: object, runtime: Runtime, tmp_path: Path
 ) -> AsyncIterator[LongTermBackend]:
+    async with open_long_term(request, runtime, tmp_path) as blobs:
+        yield blobs
+
+
+@pytest.fixture
+async def parts_tier(
+    request: pytest.FixtureRequest, anyio_backend: object, runtime: Runtime, tmp_path: Path
+) -> AsyncIterator[PartsTier]:
+    async with open_long_term(request, runtime, tmp_path) as blobs:
+        assert isinstance(blobs, PartUploads)
+        yield cast(PartsTier, blobs)
+
+
+@asynccontextmanager
+async def emulated_bucket() -> AsyncIterator[GcsEmulator]:
+    """It takes parts of any size."""
+    async with GcsEmulator() as server:
+        server.create_bucket("blobs")
+        server.parts.part_bytes_min = 0
+        yield server
+
+
+@asynccontextmanager
+async def open_long_term(request: pytest.FixtureRequest, runtime: Runtime, tmp_path: Path) -> AsyncIterator[LongTermBackend]:
     if request.param in ("simulated", "crawling", "observed"):
         simulated = CrawlingBlobs(runtime) if request.param == "crawling" else SimulatedBlobs(runtime)
         simulated.kept_s = 3600.0
@@ -219,14 +247,13 @@ async def long_term(
         yield observed if request.param == "observed" else simulated
         return
     if request.param == "gcs":
-        async with GcsEmulator() as server, GcsBlobs.connect(server.create_bucket("blobs").name, runtime, endpoint=server.url) as blobs:
+        async with emulated_bucket() as server, GcsBlobs.connect("blobs", runtime, endpoint=server.url) as blobs:
             yield blobs
         return
     if request.param == "gcs-prefix":  # beside another store's blob, which it must not see
         if any(isinstance(value, str) and len(value.encode()) + len("a/c/") > 1024 - 37 for value in request.node.callspec.params.values()):
             pytest.skip("with its prefix the name is too long for GCS")
-        async with GcsEmulator() as server:
-            server.create_bucket("blobs")
+        async with emulated_bucket() as server:
             for prefix in ("a/", "a/b/", "z/"):
                 server.buckets["blobs"].insert(f"{prefix}theirs", b"x", {}, {}, (), 1)
             give(server, "a/c/")

@@ -11,6 +11,8 @@
     kept           1 for each page of up to 1,000, and 1 for the bucket
     now_ns         1
     cancel         1
+    begin_parts, put_part   1; parts: 1 for each page of up to 1,000
+    complete_parts          2
     owners         1
 
 A blob is only ever created, under a name that holds its revision. Expired blobs are removed by a lifecycle rule of the
@@ -78,10 +80,12 @@ from tiered.gcs.format import (
 )
 from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsRequest, GcsResponse, Media, NoAnswerError, listing_of, lost_request
 from tiered.gcs.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
+from tiered.gcs.parts import GcsParts, is_of_parts
 from tiered.gcs.upload import GcsUpload, cancel_session, check_stored, open_upload
 from tiered.metadata import NS_PER_S, Metadata, is_expired
+from tiered.payload.chunks import Chunk
 from tiered.protocol.backends import BlobHead, ByteRange, DamagedError
-from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Retention
+from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Part, Retention
 from tiered.protocol.concurrent import run_both
 from tiered.protocol.scans import BlobInfo, BlobPage, NotCopied, Oddity, Removal
 
@@ -99,7 +103,9 @@ _JSON = {"Content-Type": "application/json; charset=UTF-8"}
 
 
 class GcsBlobs:
-    """`LongTermBackend`, `BlobRestoration`, `BatchDeletion`, `RetentionUsage` and `BatchHeads`, on asyncio only.
+    """`LongTermBackend`, on asyncio only, with five capabilities.
+
+    `BlobRestoration`, `BatchDeletion`, `RetentionUsage`, `BatchHeads` and `PartUploads`.
 
     Open it with `async with GcsBlobs.connect(…)`.
     """
@@ -108,6 +114,7 @@ class GcsBlobs:
         self._http = http
         self._tasks = tasks
         self._runtime = runtime
+        self._in_parts = GcsParts(http, self._resource)
 
     @classmethod
     @asynccontextmanager
@@ -140,8 +147,23 @@ class GcsBlobs:
         return GcsCopy(self._http, self._runtime, source, generation, name, metadata)
 
     async def cancel(self, session: str) -> None:
-        """Ends an upload session. `CorruptRecordError`: it is not a session of this bucket, and nothing was sent."""
-        await cancel_session(self._http, session)
+        """Ends an upload session of either kind. `CorruptRecordError`: it is none of this bucket; nothing was sent."""
+        if is_of_parts(session):
+            await self._in_parts.cancel(session)
+        else:
+            await cancel_session(self._http, session)
+
+    async def begin_parts(self, name: str, metadata: Metadata) -> str:
+        return await self._in_parts.begin(name, metadata)
+
+    async def put_part(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part:
+        return await self._in_parts.put(name, session, number, payload)
+
+    async def parts(self, name: str, session: str) -> Sequence[Part]:
+        return await self._in_parts.listed(name, session)
+
+    async def complete_parts(self, name: str, session: str, parts: Sequence[Part]) -> None:
+        await self._in_parts.complete(name, session, parts)
 
     async def open(self, name: str, range: ByteRange | None = None) -> GcsReader | None:
         for _ in itertools.repeat(None, ATTEMPTS_MAX):

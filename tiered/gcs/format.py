@@ -7,9 +7,12 @@
               x-snme-tiered-created   a time of creation that the caller told, nanoseconds since 1970
               x-snme-tiered-unknown   the JSON keys of newer software
 
-The last two are our own. They are written only if there is something to keep. Other software fails on any `x-sn-` key
-except `x-sn-expiration`, `x-sn-origin` and `x-sn-filename`, so ours begin with `x-snme-`, which it takes for custom
-entries. The time of creation is `timeCreated`, unless the caller told one.
+              tiered-packed           of an upload in parts, whose metadata are headers: entries that no header carries
+                                      as they are, as JSON, zlib, base64
+
+The last three are our own. They are written only if there is something to keep. Other software fails on any `x-sn-` key
+except `x-sn-expiration`, `x-sn-origin` and `x-sn-filename`, so two of ours begin with `x-snme-`, which it takes for
+custom entries; it ignores the third. The time of creation is `timeCreated`, unless the caller told one.
 
 Also read: `x-sn-created` (or `none`) and `x-sn-unknown`, which older versions of this software wrote. Unknown keys are
 ignored. *Failure*: a blob that breaks the format is a `CorruptRecordError` that names it. The checksum of the payload
@@ -19,8 +22,10 @@ is crc32c, big-endian, in base64.
 from __future__ import annotations
 
 import base64
+import binascii
 import json
 import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -69,6 +74,11 @@ _OURS = ("x-sn-", _CUSTOM)
 _OLD_CREATED, _OLD_UNKNOWN, _OLD_NOT_TOLD = "x-sn-created", "x-sn-unknown", "none"
 _SET_ASIDE = "tiered-quarantined-deadline"
 """Of a copy in quarantine: the custom time of its blob. Keys of callers' entries begin with `x-snme-`."""
+_PACKED = "tiered-packed"
+_AS_HEADER = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+"""Values that reach the other end of a header as they are: ASCII, not empty, no space at either end."""
+_PLAIN_KEY = re.compile(r"[a-z0-9-]+")
+_UNPACKED_BYTES_MAX = 1 << 16
 _POLICIES: dict[str, type[TimeToLive] | type[TimeToIdle]] = {"ttl": TimeToLive, "tti": TimeToIdle}
 _ENCODINGS = {"Zstd": "zstd"}
 _COMPRESSIONS = {encoding: compression for compression, encoding in _ENCODINGS.items()}
@@ -109,6 +119,33 @@ def encode_resource(name: str, metadata: Metadata) -> bytes:
     return _dump({key: value for key, value in resource.items() if value is not None}).encode()
 
 
+def encode_headers(name: str, metadata: Metadata) -> dict[str, str]:
+    """The headers that begin an upload in parts, instead of the resource. Keys of metadata arrive in lower case."""
+    resource = json.loads(encode_resource(name, metadata))
+    custom: dict[str, str] = resource["metadata"]
+    said = {key: value for key, value in custom.items() if _PLAIN_KEY.fullmatch(key) and _AS_HEADER.fullmatch(value)}
+    if unsaid := {key: value for key, value in custom.items() if key not in said}:
+        said[_PACKED] = base64.b64encode(zlib.compress(_dump(unsaid).encode(), 9)).decode()
+    headers = {"Content-Type": resource["contentType"], **{f"x-goog-meta-{key}": value for key, value in said.items()}}
+    if "contentEncoding" in resource:
+        headers["Content-Encoding"] = resource["contentEncoding"]
+    if "customTime" in resource:
+        headers["x-goog-custom-time"] = resource["customTime"]
+    return headers
+
+
+def _unpacked(metadata: Mapping[str, str]) -> Mapping[str, str]:
+    """With the entries that came packed. If they cannot be read, somebody else's entry has our name."""
+    if _PACKED not in metadata:
+        return metadata
+    others = {key: value for key, value in metadata.items() if key != _PACKED}
+    try:
+        unsaid = json.loads(zlib.decompressobj().decompress(base64.b64decode(metadata[_PACKED], validate=True), _UNPACKED_BYTES_MAX))
+    except (ValueError, RecursionError, binascii.Error, zlib.error):
+        return others
+    return {**others, **unsaid} if isinstance(unsaid, dict) else others
+
+
 def encode_set_aside(source: Mapping[str, Any]) -> bytes:
     """The resource of a copy that no deadline removes. `source`: the blob's `EDITABLE_FIELDS`. Empty: as the blob."""
     if "customTime" not in source:
@@ -136,7 +173,7 @@ def differing(name: str, metadata: Metadata, told: Mapping[str, Any]) -> list[st
     sent = json.loads(encode_resource(name, metadata))
     different = [key for key in ("contentType", "contentEncoding") if (told.get(key) or "") != sent.get(key, "")]
     different += [] if _ms(told.get("customTime")) == _ms(sent.get("customTime")) else ["customTime"]
-    here, there = (_spelt_alike(each.get("metadata") or {}) for each in (sent, told))
+    here, there = (_spelt_alike(_unpacked(each.get("metadata") or {})) for each in (sent, told))
     return [*different, *sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))]
 
 
@@ -220,7 +257,7 @@ class _Stored:
         value = self.resource.get("metadata") or {}
         if not isinstance(value, Mapping) or not all(isinstance(text, str) for text in value.values()):
             raise self.corrupt("metadata", f"is {value!r}, not text by key")
-        return value
+        return _unpacked(value)
 
     def corrupt(self, key: str, fault: str) -> CorruptRecordError:
         return CorruptRecordError(f"blob {self.name!r} breaks the format: {key} {fault}")
@@ -520,6 +557,14 @@ def _product(left: int, right: int) -> int:
 
 def encode_crc(crc: int) -> str:
     return base64.b64encode(crc.to_bytes(4, "big")).decode()
+
+
+def decode_crc(text: str) -> int:
+    """`ValueError`: it is none."""
+    raw = base64.b64decode(text, validate=True)
+    if len(raw) != 4:
+        raise ValueError(f"{text!r} is no crc32c")
+    return int.from_bytes(raw, "big")
 
 
 def _dump(value: Any) -> str:

@@ -24,8 +24,9 @@ from tiered.gcs.format import renamed
 from tiered.gcs.owners import AFTER_OWNERS, OWNERS, conflict, own_marker, ownerless
 from tiered.gcs.upload import GcsUpload
 from tiered.metadata import Metadata
+from tiered.payload.chunks import Chunk
 from tiered.protocol.backends import BlobHead, ByteRange
-from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Retention
+from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Part, Retention
 from tiered.protocol.scans import BlobInfo, BlobPage, NotCopied, Oddity, Removal
 
 NAME_BYTES_MAX = 1024
@@ -97,6 +98,15 @@ class OwnedBlobs:
     async def cancel(self, session: str) -> None:
         await self._blobs.cancel(session)
 
+    async def begin_parts(self, name: str, metadata: Metadata) -> str:
+        return await self._blobs.begin_parts(await self._full_to_create(name), metadata)
+
+    async def put_part(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part:
+        return await self._blobs.put_part(await self._full_to_change(name), session, number, payload)
+
+    async def complete_parts(self, name: str, session: str, parts: Sequence[Part]) -> None:
+        await self._blobs.complete_parts(await self._full_to_change(name), session, parts)
+
     # --- calls that read
 
     async def open(self, name: str, range: ByteRange | None = None) -> GcsReader | None:
@@ -120,6 +130,9 @@ class OwnedBlobs:
             return page
         oddities = [odd for odd in page.oddities if not odd.name.startswith(OWNERS)]
         return BlobPage(_without_markers(page.blobs), oddities, page.next_start)
+
+    async def parts(self, name: str, session: str) -> Sequence[Part]:
+        return await self._blobs.parts(self._prefix + name, session)
 
     async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:
         return await self._blobs.deleted_generations(self._prefix + name)
