@@ -36,6 +36,9 @@ from tiered.bigtable.rows import BigtableRows
 from tiered.embedded.blobs import FileBlobs
 from tiered.embedded.rows import SqliteRows
 from tiered.gcs.blobs import GcsBlobs
+from tiered.gcs.upload import GcsUpload
+from tiered.gcs.upload_lanes import LaneUpload, UploadLanes
+from tiered.metadata import Metadata
 from tiered.open import open_storage
 from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Tiers
 from tiered.protocol.capabilities import PartUploads
@@ -56,10 +59,10 @@ IMPLEMENTATIONS = {
     "high_volume": ["sqlite", "simulated", "observed", "crawling", "bigtable", "bigtable-memory"],
     "changelog": ["sqlite", "simulated", "observed", "crawling", "bigtable", "bigtable-memory"],
     "parts_tier": ["filesystem", "simulated", "observed", "gcs", "gcs-prefix"],
-    "long_term": ["filesystem", "simulated", "observed", "crawling", "gcs", "gcs-prefix", "fake-gcs"],
+    "long_term": ["filesystem", "simulated", "observed", "crawling", "gcs", "gcs-lanes", "gcs-prefix", "fake-gcs"],
     "store": ["embedded", "simulated", "observed", "google", "fake-gcs"],
 }
-ON_EMULATORS = {"bigtable", "gcs", "gcs-prefix", "fake-gcs", "google"}
+ON_EMULATORS = {"bigtable", "gcs", "gcs-lanes", "gcs-prefix", "fake-gcs", "google"}
 CANCELS, DELETES, REWRITES, KEEPS = (
     "takes the bytes of a session after it has cancelled it",
     "ignores ifGenerationMatch where it deletes",
@@ -127,6 +130,15 @@ async def on_fake_gcs(url: str, runtime: Runtime) -> AsyncIterator[GcsBlobs]:
         assert created.status == 200, await created.text()
     async with GcsBlobs.connect(bucket, runtime, endpoint=url) as blobs:
         yield blobs
+
+
+class LanedBlobs(GcsBlobs):
+    """Blobs that go up in lanes whenever they may, and not only if they are large."""
+
+    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload | LaneUpload:
+        if ChangeId.matches(name.rpartition("/")[2]):
+            return await self._open_lanes(name, metadata, metadata.size if size is None else size)
+        return await super().open_upload(name, metadata, size)
 
 
 class Crawling(SimulatedService):
@@ -248,6 +260,11 @@ async def open_long_term(request: pytest.FixtureRequest, runtime: Runtime, tmp_p
         return
     if request.param == "gcs":
         async with emulated_bucket() as server, GcsBlobs.connect("blobs", runtime, endpoint=server.url) as blobs:
+            yield blobs
+        return
+    if request.param == "gcs-lanes":
+        lanes = UploadLanes(3, part_bytes=60_000)
+        async with emulated_bucket() as server, LanedBlobs.connect("blobs", runtime, endpoint=server.url, lanes=lanes) as blobs:
             yield blobs
         return
     if request.param == "gcs-prefix":  # beside another store's blob, which it must not see

@@ -5,6 +5,7 @@
     owners.py          whose blobs a bucket holds: the markers (pure)
     upload.py          uploads under way
     parts.py           uploads in parts, which any process may go on with
+    upload_lanes.py    one stream that goes up in parts, several at once
     format.py          a blob's metadata as the service's JSON (pure)
     batches.py         several calls in one request (pure)
     http.py            requests, and the errors that the service's answers become

@@ -1,6 +1,7 @@
 """`GcsBlobs`, the long-term tier in a bucket of Google Cloud Storage, over its JSON API.
 
-    open_upload    1 call for a blob of known size up to 8 MiB, sent as it is written; else 2: a session and one PUT
+    open_upload    1 call for a blob of known size up to 8 MiB, sent as it is written; else 2: a session and one PUT. In
+                   lanes: 4, and 1 for each part
     open           2 at once: what the blob is, and its bytes; they belong together iff their generations agree (I7)
     GcsRanges.open 1, for more bytes of the generation that was opened
     head, delete   1; delete_generations 1 for all
@@ -32,6 +33,7 @@ import re
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import reduce
 from operator import attrgetter
@@ -48,8 +50,10 @@ from changelog.base.errors import (
     UnavailableError,
     UnconfirmedError,
 )
+from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import end_tasks
+from changelog.change import ChangeId
 from changelog.google.authorize import Authorize
 from tiered.gcs.batches import BATCH_HEADERS, decode_batch, encode_batch
 from tiered.gcs.format import (
@@ -76,12 +80,14 @@ from tiered.gcs.format import (
     encode_set_aside,
     encode_time,
     extend_crc,
+    fits_headers,
     is_earlier,
 )
 from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsRequest, GcsResponse, Media, NoAnswerError, listing_of, lost_request
 from tiered.gcs.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
 from tiered.gcs.parts import GcsParts, is_of_parts
 from tiered.gcs.upload import GcsUpload, cancel_session, check_stored, open_upload
+from tiered.gcs.upload_lanes import LaneUpload, UploadLanes
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload.chunks import Chunk
 from tiered.protocol.backends import BlobHead, ByteRange, DamagedError
@@ -91,11 +97,15 @@ from tiered.protocol.scans import BlobInfo, BlobPage, NotCopied, Oddity, Removal
 
 CONNECTIONS_MAX = 256
 ANSWER_TIMEOUT_S = 10.0
+LANES = UploadLanes()
 ATTEMPTS_MAX = 5
 PAGE_MAX = 1000
 COPY_S = 300.0
 BATCH_ANSWERS = 6
 """A request with many calls may take as long as so many answers: the service carries them out one by one."""
+
+_NO_LANES = ("200", "400", "403", "404", "405", "501")
+"""What a service says that takes no uploads in parts, or takes none from this identity."""
 
 _REMOVALS = {200: Removal.DELETED, 204: Removal.DELETED, 412: Removal.REPLACED}
 _NAME = attrgetter("name")
@@ -110,38 +120,77 @@ class GcsBlobs:
     Open it with `async with GcsBlobs.connect(…)`.
     """
 
-    def __init__(self, http: GcsHttp, tasks: TaskGroup, runtime: Runtime) -> None:
+    def __init__(self, http: GcsHttp, tasks: TaskGroup, runtime: Runtime, lanes: UploadLanes) -> None:
         self._http = http
         self._tasks = tasks
         self._runtime = runtime
-        self._in_parts = GcsParts(http, self._resource)
+        self._in_parts = GcsParts(http, lambda name: self._told(name, FIELDS))
+        self._lanes = lanes
+        self._lanes_held = 0
 
     @classmethod
     @asynccontextmanager
     async def connect(
         cls, bucket: str, runtime: Runtime, *, endpoint: str | None = None, authorize: Authorize | None = None,
-        connections_max: int = CONNECTIONS_MAX, answer_timeout_s: float = ANSWER_TIMEOUT_S,
+        connections_max: int = CONNECTIONS_MAX, answer_timeout_s: float = ANSWER_TIMEOUT_S, lanes: UploadLanes = LANES,
     ) -> AsyncIterator[Self]:  # fmt: skip
         """Opens the bucket; sends nothing yet. When the block is left, uploads that were not finalised are dropped.
 
         `endpoint` None: the real service. An emulator needs no `authorize`. `answer_timeout_s`: how long an answer may
         take, and how long sending or receiving one chunk of a body may take, in seconds. Each upload and each open
-        reader holds one of `connections_max` connections.
+        reader holds one of `connections_max` connections, and each part of an upload in lanes.
         """
         async with GcsHttp.connect(endpoint or ENDPOINT, bucket, authorize, connections_max, answer_timeout_s) as http:
             tasks = create_task_group()
             await tasks.__aenter__()
             failure: BaseException | None = None
             try:
-                yield cls(http, tasks, runtime)
+                yield cls(http, tasks, runtime, lanes)
             except BaseException as error:
                 failure = error
                 raise
             finally:
                 await end_tasks(tasks, failure)
 
-    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload:
-        return await open_upload(self._http, self._tasks, self._runtime, name, metadata, size)
+    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload | LaneUpload:
+        declared = metadata.size if size is None else size
+        refused: TieredError | None = None
+        if self._goes_in_lanes(name, metadata, declared):
+            try:
+                return await self._open_lanes(name, metadata, declared)
+            except TieredError as error:
+                if error.code not in _NO_LANES:
+                    raise
+                refused = error
+        upload = await open_upload(self._http, self._tasks, self._runtime, name, metadata, size)
+        if refused is not None:  # and that was not: so it is about parts
+            self._lanes = replace(self._lanes, count=1)
+            events.warning("lanes_refused", refused, bucket=self._http.bucket)
+        return upload
+
+    def _goes_in_lanes(self, name: str, metadata: Metadata, declared: int | None) -> bool:
+        lanes = self._lanes
+        return (
+            lanes.count > 1 and declared is not None and declared > lanes.from_bytes and ChangeId.matches(name.rpartition("/")[2])
+            and self._lanes_held + lanes.count * lanes.part_of(declared) <= lanes.memory_bytes and fits_headers(name, metadata)
+        )
+
+    async def _open_lanes(self, name: str, metadata: Metadata, declared: int | None) -> LaneUpload:
+        held = self._lanes.count * self._lanes.part_of(declared)
+        self._lanes_held += held
+
+        def ended() -> None:
+            self._lanes_held -= held
+
+        def check(told: Mapping[str, Any]) -> None:
+            check_stored(self._http.endpoint, name, metadata, told)
+
+        try:
+            session = await self._in_parts.begin(name, metadata)
+        except BaseException:
+            ended()
+            raise
+        return LaneUpload(self._in_parts, self._tasks, self._runtime, self._lanes, name, declared, session, check, ended)
 
     async def open_copy(self, source: str, generation: int, name: str, metadata: Metadata) -> GcsCopy:
         return GcsCopy(self._http, self._runtime, source, generation, name, metadata)

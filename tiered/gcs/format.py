@@ -38,6 +38,7 @@ from changelog.base.errors import CorruptRecordError
 from tiered.metadata import (
     CONTENT_TYPE_DEFAULT,
     DEADLINE_MAX_NS,
+    METADATA_BYTES_MAX,
     NS_PER_MS,
     NS_PER_S,
     TOLD_CREATED,
@@ -74,7 +75,7 @@ _OURS = ("x-sn-", _CUSTOM)
 _OLD_CREATED, _OLD_UNKNOWN, _OLD_NOT_TOLD = "x-sn-created", "x-sn-unknown", "none"
 _SET_ASIDE = "tiered-quarantined-deadline"
 """Of a copy in quarantine: the custom time of its blob. Keys of callers' entries begin with `x-snme-`."""
-_PACKED = "tiered-packed"
+_PACKED, _META = "tiered-packed", "x-goog-meta-"
 _AS_HEADER = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 """Values that reach the other end of a header as they are: ASCII, not empty, no space at either end."""
 _PLAIN_KEY = re.compile(r"[a-z0-9-]+")
@@ -126,12 +127,18 @@ def encode_headers(name: str, metadata: Metadata) -> dict[str, str]:
     said = {key: value for key, value in custom.items() if _PLAIN_KEY.fullmatch(key) and _AS_HEADER.fullmatch(value)}
     if unsaid := {key: value for key, value in custom.items() if key not in said}:
         said[_PACKED] = base64.b64encode(zlib.compress(_dump(unsaid).encode(), 9)).decode()
-    headers = {"Content-Type": resource["contentType"], **{f"x-goog-meta-{key}": value for key, value in said.items()}}
+    headers = {"Content-Type": resource["contentType"], **{f"{_META}{key}": value for key, value in said.items()}}
     if "contentEncoding" in resource:
         headers["Content-Encoding"] = resource["contentEncoding"]
     if "customTime" in resource:
         headers["x-goog-custom-time"] = resource["customTime"]
     return headers
+
+
+def fits_headers(name: str, metadata: Metadata) -> bool:
+    """Whether the service takes these metadata as headers: what is packed may take more than its limit."""
+    headers = encode_headers(name, metadata)
+    return sum(len(key) + len(value) for key, value in headers.items() if key.startswith(_META)) <= METADATA_BYTES_MAX
 
 
 def _unpacked(metadata: Mapping[str, str]) -> Mapping[str, str]:

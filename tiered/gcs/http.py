@@ -525,7 +525,7 @@ def _shortened(body: bytes) -> str:
 
 
 def _scrubbed(text: str) -> str:
-    return re.sub(r"upload_id=[^&\s'\"<>]*", "upload_id=(withheld)", text)
+    return re.sub(r"(upload_id|uploadId)=[^&\s'\"<>]*", r"\1=(withheld)", text)
 
 
 def listing_of(answer: GcsResponse, doing: str) -> Mapping[str, Any]:

@@ -23,6 +23,7 @@ from tiered.gcs.blobs import GcsBlobs, GcsCopy, GcsReader
 from tiered.gcs.format import renamed
 from tiered.gcs.owners import AFTER_OWNERS, OWNERS, conflict, own_marker, ownerless
 from tiered.gcs.upload import GcsUpload
+from tiered.gcs.upload_lanes import LaneUpload
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
 from tiered.protocol.backends import BlobHead, ByteRange
@@ -65,7 +66,7 @@ class OwnedBlobs:
 
     # --- calls that change something
 
-    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload:
+    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload | LaneUpload:
         return await self._blobs.open_upload(await self._full_to_create(name), metadata, size)
 
     async def open_copy(self, source: str, generation: int, name: str, metadata: Metadata) -> GcsCopy:

@@ -18,14 +18,14 @@ Without an answer, or after one that proves nothing, the blob is looked for. If 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TypeGuard
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeGuard
 from urllib.parse import quote, unquote
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
-from tiered.gcs.format import Resource, decode_crc, encode_crc, encode_headers, extend_crc
+from tiered.gcs.format import decode_crc, encode_crc, encode_headers, extend_crc
 from tiered.gcs.http import BETWEEN, GcsHttp, GcsRequest, GcsResponse, xml_error
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
@@ -47,11 +47,11 @@ def is_of_parts(session: str) -> bool:
 
 
 class GcsParts:
-    """Uploads in parts to one bucket. `look`: what a blob is; None: there is none."""
+    """Uploads in parts to one bucket. `look`: the service's JSON of a blob; None: there is none."""
 
-    def __init__(self, http: GcsHttp, look: Callable[[str], Awaitable[Resource | None]]) -> None:
+    def __init__(self, http: GcsHttp, look: Callable[[str], Awaitable[Mapping[str, Any] | None]]) -> None:
         self._http = http
-        self._look = look
+        self.look = look
 
     async def begin(self, name: str, metadata: Metadata) -> str:
         doing = f"beginning the upload in parts of blob {name!r}"
@@ -60,17 +60,20 @@ class GcsParts:
         answer = await self._http.call(GcsRequest("POST", url, doing, headers=encode_headers(name, metadata), xml=True))
         upload_id = _text(answer, "InitiateMultipartUploadResult", "UploadId")
         if not upload_id:
-            raise UnavailableError(f"{doing} was answered without an upload; {BETWEEN}")
+            raise UnavailableError(f"{doing} was answered without an upload; {BETWEEN}").coded("200")
         return f"{_KIND}{path}?uploadId={quote(upload_id, safe='')}"
 
     async def put(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part:
+        body, crc = [memoryview(chunk).cast("B") for chunk in payload], 0
+        for chunk in payload:
+            crc = extend_crc(crc, chunk)
+        return await self.send(name, session, number, body, sum(map(len, body)), crc)
+
+    async def send(self, name: str, session: str, number: int, body: Sequence[memoryview], size: int, crc: int) -> Part:
+        """`put` of bytes whose size and crc32c are known."""
         path, upload_id = self._of(name, session)
         if not 1 <= number <= PART_NUMBER_MAX:
             raise InvalidRequestError(f"a part has a number from 1 to {PART_NUMBER_MAX}, not {number}")
-        body = [memoryview(chunk).cast("B") for chunk in payload]
-        size, crc = sum(map(len, body)), 0
-        for chunk in payload:
-            crc = extend_crc(crc, chunk)
         doing = f"uploading part {number} of blob {name!r}"
         url = self._http.xml_url(path, partNumber=str(number), uploadId=upload_id)
         headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream", "x-goog-hash": f"{_CRC}{encode_crc(crc)}"}
@@ -105,8 +108,8 @@ class GcsParts:
                 return found
             after = {"part-number-marker": marker}
 
-    async def complete(self, name: str, session: str, parts: Sequence[Part]) -> Resource:
-        """Returns what the blob is now."""
+    async def complete(self, name: str, session: str, parts: Sequence[Part]) -> Mapping[str, Any]:
+        """Returns the service's JSON of the blob."""
         path, upload_id = self._of(name, session)
         check_parts(name, parts)
         doing = f"completing the upload of blob {name!r}"
@@ -127,7 +130,7 @@ class GcsParts:
         except UnconfirmedError as error:
             unclear = error
         try:
-            found = await self._look(name)
+            found = await self.look(name)
         except UnavailableError as error:
             raise UnconfirmedError(f"{doing} was never confirmed: {unclear or 'it succeeded'}, and nobody told of the blob") from error
         if found is not None:
@@ -185,11 +188,12 @@ def _are_known(checksums: Sequence[str | None]) -> TypeGuard[Sequence[str]]:
     return None not in checksums
 
 
-def _compare(name: str, found: Resource, parts: Sequence[Part]) -> None:
+def _compare(name: str, found: Mapping[str, Any], parts: Sequence[Part]) -> None:
     size, crc = sum(part.size for part in parts), joined_crc(parts)
-    if found.size != size or (crc is not None and found.crc32c != crc):
+    there = str(found.get("size")), found.get("crc32c")
+    if there[0] != str(size) or (crc is not None and there[1] != crc):
         raise UnavailableError(
-            f"blob {name!r} is not what its parts are: it has {found.size} bytes and the crc32c {found.crc32c}, and they have {size} and"
+            f"blob {name!r} is not what its parts are: it has {there[0]} bytes and the crc32c {there[1]}, and they have {size} and"
             f" {crc or 'one that is not known'}; delete it, try again"
         ).telling(heard=True)
 

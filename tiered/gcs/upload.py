@@ -140,7 +140,7 @@ class GcsUpload(ABC):
     async def write(self, chunk: Chunk) -> None:
         """Takes one chunk. After an error or a cancellation the upload has ended, and nothing of it will be visible."""
         self._refuse_if_ended()
-        chunk = _unchanging(chunk)
+        chunk = unchanging(chunk)
         if not chunk:
             return
         self._size += len(chunk)
@@ -465,7 +465,7 @@ class _Pipe:
                 waited_for.set()
 
 
-def _unchanging(chunk: Chunk) -> Chunk:
+def unchanging(chunk: Chunk) -> Chunk:
     """The chunk, or a copy of it if somebody else can change it."""
     if isinstance(chunk, bytes):
         return chunk
