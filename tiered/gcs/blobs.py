@@ -35,7 +35,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
-from functools import reduce
 from operator import attrgetter
 from typing import Any, Self
 
@@ -67,7 +66,6 @@ from tiered.gcs.format import (
     SOFT_DELETED_FIELDS,
     ListingPage,
     Resource,
-    combine_crc,
     decode_deleted,
     decode_generation,
     decode_kept,
@@ -90,6 +88,7 @@ from tiered.gcs.upload import GcsUpload, cancel_session, check_stored, open_uplo
 from tiered.gcs.upload_lanes import LaneUpload, UploadLanes
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload.chunks import Chunk
+from tiered.payload.crcs import CRC32C, join_crcs
 from tiered.protocol.backends import BlobHead, ByteRange, DamagedError
 from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Part, Retention
 from tiered.protocol.concurrent import run_both
@@ -666,7 +665,7 @@ class GcsRanges:
 
     def check(self, parts: Sequence[tuple[int, int]]) -> None:
         if self._is_verified:
-            _check_crc(self._name, self._resource, reduce(lambda crc, part: combine_crc(crc, *part), parts, 0))
+            _check_crc(self._name, self._resource, join_crcs(parts, CRC32C))
 
 
 def _check_crc(name: str, resource: Resource, crc: int) -> None:
