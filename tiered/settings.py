@@ -42,6 +42,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, Pydanti
 from changelog.base.errors import ConfigurationError
 from tiered.places import Place
 from tiered.protocol.backends import MARK_AGE_MAX_S
+from tiered.protocol.capabilities import PART_BYTES_MIN
 from tiered.text import quoted
 
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ NAME_PREFIX_MAX = 200
 CONNECTIONS_MAX = 256
 MIB = 1024 * 1024
 INLINE_BYTES_LIMIT = 8 * MIB
-PART_BYTES_MIN, BLOB_BYTES_MAX = 5 * MIB, 5 * MIB**2
-"""The smallest part of a blob that GCS takes, and its largest blob."""
+BLOB_BYTES_MAX = 5 * MIB**2
+"""The largest blob that GCS takes."""
 BEATS_PER_EXPIRY_MIN = 2.5
 MARK_MARGIN_S = 3600.0
 
@@ -169,9 +170,9 @@ class GcsSettings(_Section):
     prefix: NamePrefix = ""
     connections_max: Concurrency = CONNECTIONS_MAX
     timeout_s: Annotated[Seconds, TUNING] = 10.0
-    upload_lanes: Annotated[int, _Number, Field(ge=1, le=32), TUNING] = 4
+    upload_lanes: Annotated[int, _Number, Field(ge=1, le=32), TUNING] = 8
     upload_lanes_from_bytes: Annotated[int, _Number, Field(ge=PART_BYTES_MIN, le=BLOB_BYTES_MAX), TUNING] = 64 * MIB
-    upload_part_bytes: Annotated[int, _Number, Field(ge=PART_BYTES_MIN, le=1024 * MIB), TUNING] = 16 * MIB
+    upload_part_bytes: Annotated[int, _Number, Field(ge=PART_BYTES_MIN, le=1024 * MIB), TUNING] = 8 * MIB
     upload_memory_bytes: Annotated[int, _Number, Field(ge=0, le=BLOB_BYTES_MAX), TUNING] = 512 * MIB
     endpoint: Endpoint | None = Field(default_factory=lambda: os.environ.get(GCS_EMULATOR) or None, validate_default=True)
 

@@ -66,6 +66,7 @@ from tiered.gcs.format import (
     SOFT_DELETED_FIELDS,
     ListingPage,
     Resource,
+    are_headers,
     decode_deleted,
     decode_generation,
     decode_kept,
@@ -78,7 +79,6 @@ from tiered.gcs.format import (
     encode_set_aside,
     encode_time,
     extend_crc,
-    fits_headers,
     is_earlier,
 )
 from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsRequest, GcsResponse, Media, NoAnswerError, listing_of, lost_request
@@ -171,7 +171,7 @@ class GcsBlobs:
         lanes = self._lanes
         return (
             lanes.count > 1 and declared is not None and declared > lanes.from_bytes and ChangeId.matches(name.rpartition("/")[2])
-            and self._lanes_held + lanes.count * lanes.part_of(declared) <= lanes.memory_bytes and fits_headers(name, metadata)
+            and self._lanes_held + lanes.count * lanes.part_of(declared) <= lanes.memory_bytes and are_headers(name, metadata)
         )
 
     async def _open_lanes(self, name: str, metadata: Metadata, declared: int | None) -> LaneUpload:

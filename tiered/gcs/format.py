@@ -6,13 +6,12 @@
               x-sn-origin, x-sn-filename, x-snme-{key}
               x-snme-tiered-created   a time of creation that the caller told, nanoseconds since 1970
               x-snme-tiered-unknown   the JSON keys of newer software
-
-              tiered-packed           of an upload in parts, whose metadata are headers: entries that no header carries
+              x-snme-tiered-packed    of an upload in parts, whose metadata are headers: entries that no header carries
                                       as they are, as JSON, zlib, base64
 
 The last three are our own. They are written only if there is something to keep. Other software fails on any `x-sn-` key
-except `x-sn-expiration`, `x-sn-origin` and `x-sn-filename`, so two of ours begin with `x-snme-`, which it takes for
-custom entries; it ignores the third. The time of creation is `timeCreated`, unless the caller told one.
+except `x-sn-expiration`, `x-sn-origin` and `x-sn-filename`, so ours begin with `x-snme-`, which it takes for custom
+entries. The time of creation is `timeCreated`, unless the caller told one.
 
 Also read: `x-sn-created` (or `none`) and `x-sn-unknown`, which older versions of this software wrote. Unknown keys are
 ignored. *Failure*: a blob that breaks the format is a `CorruptRecordError` that names it. The checksum of the payload
@@ -38,10 +37,10 @@ from changelog.base.errors import CorruptRecordError
 from tiered.metadata import (
     CONTENT_TYPE_DEFAULT,
     DEADLINE_MAX_NS,
-    METADATA_BYTES_MAX,
     NS_PER_MS,
     NS_PER_S,
     TOLD_CREATED,
+    TOLD_PACKED,
     TOLD_UNKNOWN,
     Expiration,
     Metadata,
@@ -75,7 +74,7 @@ _OURS = ("x-sn-", _CUSTOM)
 _OLD_CREATED, _OLD_UNKNOWN, _OLD_NOT_TOLD = "x-sn-created", "x-sn-unknown", "none"
 _SET_ASIDE = "tiered-quarantined-deadline"
 """Of a copy in quarantine: the custom time of its blob. Keys of callers' entries begin with `x-snme-`."""
-_PACKED, _META = "tiered-packed", "x-goog-meta-"
+_PACKED, _META = f"{_CUSTOM}{TOLD_PACKED}", "x-goog-meta-"
 _AS_HEADER = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 """Values that reach the other end of a header as they are: ASCII, not empty, no space at either end."""
 _PLAIN_KEY = re.compile(r"[a-z0-9-]+")
@@ -135,22 +134,22 @@ def encode_headers(name: str, metadata: Metadata) -> dict[str, str]:
     return headers
 
 
-def fits_headers(name: str, metadata: Metadata) -> bool:
-    """Whether the service takes these metadata as headers: what is packed may take more than its limit."""
-    headers = encode_headers(name, metadata)
-    return sum(len(key) + len(value) for key, value in headers.items() if key.startswith(_META)) <= METADATA_BYTES_MAX
+def are_headers(name: str, metadata: Metadata) -> bool:
+    """Whether headers carry all of these metadata as they are. Other software does not read what is packed."""
+    return f"{_META}{_PACKED}" not in encode_headers(name, metadata)
 
 
 def _unpacked(metadata: Mapping[str, str]) -> Mapping[str, str]:
-    """With the entries that came packed. If they cannot be read, somebody else's entry has our name."""
+    """With the entries that came packed. If they cannot be read, the entry that has our name is somebody else's."""
     if _PACKED not in metadata:
         return metadata
-    others = {key: value for key, value in metadata.items() if key != _PACKED}
     try:
         unsaid = json.loads(zlib.decompressobj().decompress(base64.b64decode(metadata[_PACKED], validate=True), _UNPACKED_BYTES_MAX))
     except (ValueError, RecursionError, binascii.Error, zlib.error):
-        return others
-    return {**others, **unsaid} if isinstance(unsaid, dict) else others
+        return metadata
+    if not isinstance(unsaid, dict):
+        return metadata
+    return {**{key: value for key, value in metadata.items() if key != _PACKED}, **unsaid}
 
 
 def encode_set_aside(source: Mapping[str, Any]) -> bytes:

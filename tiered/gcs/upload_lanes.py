@@ -10,6 +10,7 @@ together `UploadLanes.memory_bytes`; one more goes up as a single stream. Chunks
 checksum of a part is made while its chunks come, and that of the whole is joined from those.
 
 Only a name that ends with a revision goes up like this: a completion replaces, and such a name belongs to one change.
+And only metadata that headers carry as they are: so a blob is stored as one that goes up in one stream is.
 Nothing is visible before `finalise` (I1, I4). The session is cancelled by `abort` and by recovery (I3), and by the
 bucket's rule if nobody knows it. *Failure*: `write` or `finalise` raises what a part failed with in the end, and
 nothing is stored then. A completion that was not confirmed is looked into (`tiered/gcs/parts.py`), and else it is
@@ -47,9 +48,9 @@ class UploadLanes:
     that are under way may take together.
     """
 
-    count: int = 4
+    count: int = 8
     from_bytes: int = 64 * MIB
-    part_bytes: int = 16 * MIB
+    part_bytes: int = 8 * MIB
     memory_bytes: int = 512 * MIB
 
     def part_of(self, size: int | None) -> int:

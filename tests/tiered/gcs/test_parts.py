@@ -189,15 +189,15 @@ async def test_a_bucket_that_is_gone_is_no_session_that_has_ended(blobs: GcsBlob
 async def test_only_what_no_header_carries_is_packed(blobs: GcsBlobs, bucket: Bucket) -> None:
     session = await blobs.begin_parts(NAME, Metadata(filename="größe", origin="here", custom={"Upper": "x", "lower": "y", "a_b": "z"}))
     await blobs.complete_parts(NAME, session, [await blobs.put_part(NAME, session, 1, [b"x"])])
-    assert sorted(bucket.objects[NAME].metadata) == ["tiered-packed", "x-sn-origin", "x-snme-lower"]
+    assert sorted(bucket.objects[NAME].metadata) == ["x-sn-origin", "x-snme-lower", "x-snme-tiered-packed"]
     session = await blobs.begin_parts(f"{NAME}2", Metadata(filename="plain.txt"))
     await blobs.complete_parts(f"{NAME}2", session, [await blobs.put_part(f"{NAME}2", session, 1, [b"x"])])
     assert bucket.objects[f"{NAME}2"].metadata == {"x-sn-filename": "plain.txt"}
 
 
-async def test_somebody_elses_entry_of_the_name_of_the_packed_one_is_ignored(blobs: GcsBlobs, bucket: Bucket) -> None:
+async def test_somebody_elses_entry_of_the_name_of_the_packed_one_stays(blobs: GcsBlobs, bucket: Bucket) -> None:
     await store(blobs, NAME)
     for wrong in ("", "x", "eNo=", "bm90IHpsaWI="):
-        bucket.objects[NAME] = replace(bucket.objects[NAME], metadata={"tiered-packed": wrong, "x-snme-k": "v"})
+        bucket.objects[NAME] = replace(bucket.objects[NAME], metadata={"x-snme-tiered-packed": wrong, "x-snme-k": "v"})
         head = await blobs.head(NAME)
-        assert head is not None and head.metadata.custom == {"k": "v"}
+        assert head is not None and head.metadata.custom == {"k": "v", "tiered-packed": wrong}
