@@ -31,6 +31,14 @@ def ten_lines() -> None:
     anyio.run(main)
 
 
+async def directory(storage: TieredStorage) -> None:
+    from tiered.directories import upload_directory
+
+    report = await upload_directory(storage, "photos", ObjectPrefix.create("photos", "2026/"), delete=True)
+    if report.failed:
+        print(report.failures[0].path, report.failures[0].why)
+
+
 async def listing(storage: TieredStorage) -> None:
     prefix = ObjectPrefix.create("photos", "2026/", scopes={"org": "17"})
     async for entry in storage.list(prefix, metadata=True):
