@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 WORDS, FEED, LINES, KNOWN = (f"recovery/{name}.py" for name in ("status/advice", "status/feed", "cli/status_lines", "status/known"))
-VIEW, NOTE, PACE, NO_FEED = (f"recovery/{name}.py" for name in ("http/server_view", "last_audit", "statistics/verdict", "cli/feed/writer_status"))
+VIEW, NOTE, PACE, NO_FEED = (
+    f"recovery/{name}.py" for name in ("http/server_view", "last_audit", "statistics/verdict", "cli/feed/writer_status")
+)
 AUDIT, KINDS, DOUBTS, DELETE = (
     f"recovery/{name}.py" for name in ("audit/reporting/run_verdict", "audit/finding_classes", "audit/files/conclusion", "cli/audit/delete")
 )
