@@ -23,7 +23,7 @@ For each write this is the same as if its own caller had been cancelled. *Crash*
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -64,6 +64,7 @@ class PutRequest:
     if_absent: bool = False
     if_revision: IfRevision = ANY_REVISION
     progress: Progress | None = field(default=None, repr=False)
+    checksums: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from tiered.bulk import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Reque
 from tiered.errors import ConditionFailedError, OutcomeUnknownError
 from tiered.metadata import CONTENT_TYPE_DEFAULT, Metadata, TimeToIdle, deadline_from, expiring, no_metadata
 from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
+from tiered.payload.checksums import DeclaredChecksums
 from tiered.payload.chunks import Chunk, Chunks, split_head
 from tiered.payload.content_type import content_type_of
 from tiered.payload.streams import VIEW_BYTES, Payload, chunks
@@ -160,6 +161,7 @@ class TieredStorage:
     async def put(
         self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None, *,
         if_absent: bool = False, if_revision: IfRevision = ANY_REVISION, progress: Progress | None = None,
+        checksums: Mapping[str, str] | None = None,
     ) -> PutResult:
         """Stores the payload under the id, and replaces what is there. It is durable when the call returns.
 
@@ -179,11 +181,17 @@ class TieredStorage:
         taken from the payload; `total` is None while it is not known. If it raises, the put ends with that error and
         nothing is stored.
 
+        `checksums`: of the whole payload, as `{"sha256": …}`: crc32c, md5 or sha256, in hex or base64. If one of them
+        differs from what came, the put ends with `InvalidRequestError` and nothing is stored. They are not kept: the
+        stored form is shared with other software and has no place for them. crc32c needs the extra `gcp`
+        (`ConfigurationError`).
+
         Raises also `OutcomeUnknownError` (it may have happened; ask `outcome`), and whatever the payload's own iterator
         raises (nothing was stored). If something that this iterator awaits is cancelled, and this task is not, the
         error is `CancelledElsewhereError` (nothing was stored).
         """
-        return await self._put(self._writes, self._payloads, PutRequest(object_id, payload, metadata, if_absent, if_revision, progress))
+        request = PutRequest(object_id, payload, metadata, if_absent, if_revision, progress, checksums)
+        return await self._put(self._writes, self._payloads, request)
 
     async def _put(self, admission: Admission | Share, places: Admission | Share, request: PutRequest) -> PutResult:
         # Outside of the payload's own scopes: one may be open between two chunks, and its end is not the caller's.
@@ -200,6 +208,8 @@ class TieredStorage:
                     condition = checked_condition(request.if_absent, request.if_revision)
                     if request.progress is not None:
                         source.report_to(ProgressCount(request.progress), metadata.size)
+                    if request.checksums is not None:
+                        source.compare_with(DeclaredChecksums(request.checksums))
                     guessed = content_type_of(source.path) if source.path is not None else CONTENT_TYPE_DEFAULT
                     content_type = guessed if metadata.content_type is CONTENT_TYPE_DEFAULT else metadata.content_type
                     if request.metadata is not None or content_type is not CONTENT_TYPE_DEFAULT:
@@ -422,12 +432,16 @@ class TieredStorage:
                 self._touch(object_id, lifetime)
                 return stored
 
-    async def head(self, object_id: ObjectId) -> ObjectHead | None:
-        """All of the object but its bytes. None: there is none, or it has expired. Does not extend a time to idle."""
+    async def head(self, object_id: ObjectId, *, checksum: bool = False) -> ObjectHead | None:
+        """All of the object but its bytes. None: there is none, or it has expired. Does not extend a time to idle.
+
+        `checksum`: tell the crc32c of a small object, too. It is computed from its row, so it says nothing about what
+        was put. Of a large object, the one that the long-term tier keeps is told in any case.
+        """
         with self._observer.operation("head"):
             _check(object_id)
             with await self._enter(self._reads):
-                return await self._reader.head(object_id)
+                return await self._reader.head(object_id, checksum=checksum)
 
     @overload
     def list(

@@ -80,8 +80,10 @@ class PutResult:
 class ObjectHead:
     """All that is known of an object except its bytes.
 
-    `size`: length of the whole payload in bytes. `revision`: None if older software wrote the object. `checksum`: of
-    the whole payload as the long-term tier keeps it, such as `crc32c=yZRlqg==`; None: the tier keeps none of the whole.
+    `size`: length of the whole payload in bytes. `revision`: None if older software wrote the object; it is also a
+    strong ETag: no other bytes and no other metadata ever have it. `checksum`: of the whole payload as the long-term
+    tier keeps it, such as `crc32c=yZRlqg==`; None: the tier keeps none of the whole. Of a small object, `head` computes
+    it when asked.
     """
 
     object_id: ObjectId

@@ -12,13 +12,11 @@ except `x-sn-expiration`, `x-sn-origin` and `x-sn-filename`, so ours begin with 
 entries. The time of creation is `timeCreated`, unless the caller told one.
 
 Also read: `x-sn-created` (or `none`) and `x-sn-unknown`, which older versions of this software wrote. Unknown keys are
-ignored. *Failure*: a blob that breaks the format is a `CorruptRecordError` that names it. The checksum of the payload
-is crc32c, big-endian, in base64.
+ignored. *Failure*: a blob that breaks the format is a `CorruptRecordError` that names it.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +24,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, NamedTuple
 
-import google_crc32c
 import msgspec
 
 from changelog.base.errors import CorruptRecordError
@@ -446,7 +443,7 @@ def decode_duration(text: str) -> int:
     return sum(int(count) * _READ[unit] for count, unit in parts)
 
 
-# --- times and checksums -----------------------------------------------------------------------------
+# --- times ------------------------------------------------------------------------------------------
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?([Zz]|[+-][0-9]{2}:[0-9]{2})")
@@ -471,22 +468,6 @@ def decode_time(text: str) -> int:
 def _ns(time: datetime) -> int:
     since = time - _EPOCH
     return (since.days * _DAY_S + since.seconds) * NS_PER_S + since.microseconds * 1000
-
-
-_CRC_BYTES = 256 * 1024
-
-
-def extend_crc(crc: int, chunk: bytes | memoryview) -> int:
-    if isinstance(chunk, bytes):
-        return int(google_crc32c.extend(crc, chunk))
-    # The library takes no views. Small copies stay in the processor's cache, and take half as long as the checksum.
-    for start in range(0, len(chunk), _CRC_BYTES):
-        crc = google_crc32c.extend(crc, bytes(chunk[start : start + _CRC_BYTES]))
-    return int(crc)
-
-
-def encode_crc(crc: int) -> str:
-    return base64.b64encode(crc.to_bytes(4, "big")).decode()
 
 
 def _dump(value: Any) -> str:

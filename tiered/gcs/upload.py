@@ -44,10 +44,11 @@ from changelog.base.errors import (
 )
 from changelog.base.own_waits import own_wait
 from changelog.base.runtime import Runtime
-from tiered.gcs.format import CHECKED_FIELDS, differing, encode_crc, encode_resource, extend_crc
+from tiered.gcs.format import CHECKED_FIELDS, differing, encode_resource
 from tiered.gcs.http import BETWEEN, ConnectionSlot, GcsHttp, GcsRequest, GcsResponse, NoAnswerError, lost_request
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
+from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.stored import CHUNK_BYTES
 
 SINGLE_BYTES_MAX = 8 * 1024 * 1024

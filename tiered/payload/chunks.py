@@ -12,6 +12,7 @@ from typing import Self, TypeVar
 
 from changelog.base.errors import InvalidRequestError
 from changelog.base.tasks import Patience
+from tiered.payload.checksums import DeclaredChecksums
 from tiered.stored import ProgressCount
 
 T = TypeVar("T")
@@ -45,10 +46,20 @@ class Chunks(ABC):
         self._ended = False
         self._progress: ProgressCount | None = None
         self._declared: int | None = None
+        self._checksums: DeclaredChecksums | None = None
 
     def report_to(self, progress: ProgressCount | None, declared: int | None) -> None:
         """Tells of each chunk, which may wait. `declared`: how many bytes the caller said there are."""
         self._progress, self._declared, self.waits = progress, declared, True
+
+    @property
+    def _is_watched(self) -> bool:
+        """Whether each chunk of it must be looked at, or its end."""
+        return self._progress is not None or self._checksums is not None
+
+    def compare_with(self, checksums: DeclaredChecksums) -> None:
+        """Computes them while the chunks come. If one differs at the end, that raises `InvalidRequestError`."""
+        self._checksums = checksums
 
     def __aiter__(self) -> Self:
         return self
@@ -56,11 +67,13 @@ class Chunks(ABC):
     async def __anext__(self) -> Chunk:
         while not self._joined.ready:
             if self._ended:
+                self._look_at_whole()
                 raise StopAsyncIteration
             try:
                 self._ended = not await self._fill()
             except BaseException as error:
                 self._ended = True
+                self._checksums = None
                 # An async iterator must not raise it: it would be taken for the payload's end.
                 if isinstance(error, StopAsyncIteration):
                     raise RuntimeError("the payload raised StopAsyncIteration") from error
@@ -69,21 +82,28 @@ class Chunks(ABC):
                 self._joined.flush()
                 await self._close()
         chunk = self._joined.ready.popleft()
+        if self._checksums is not None:
+            await self._checksums.add(chunk)
         if self._progress is not None:
             await self._progress.add(len(chunk), self.size if self._declared is None else self._declared)
         return chunk
 
     async def aclose(self) -> None:
         """Gives up what is unread. Safe to repeat."""
-        self._ended = True
+        self._ended, self._checksums = True, None
         await self._close()
 
     def take_whole(self, bytes_max: int) -> bytes | None:
         """Returns the whole payload, so that nothing is left, if it is in memory and none of it was read yet.
 
-        None: it is not, or it has more than `bytes_max` bytes, or each chunk of it must be reported. Read it then.
+        None: it is not, or it has more than `bytes_max` bytes, or each chunk of it must be looked at. Read it then.
         """
         return None
+
+    def _look_at_whole(self) -> None:
+        checksums, self._checksums = self._checksums, None
+        if checksums is not None:
+            checksums.compare()
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """Waits for somebody else, within the patience."""

@@ -97,6 +97,7 @@ class SyncTieredStorage:
     def put(
         self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None, *,
         if_absent: bool = False, if_revision: IfRevision = ANY_REVISION, progress: Progress | None = None,
+        checksums: Mapping[str, str] | None = None,
     ) -> PutResult:
         """Stores the payload under the id, and replaces what is there. It is durable when the call returns.
 
@@ -114,13 +115,20 @@ class SyncTieredStorage:
         chunk that was taken from the payload; `total` is None while it is not known. If it raises, the put ends with
         that error and nothing is stored.
 
+        `checksums`: of the whole payload, as `{"sha256": …}`: crc32c, md5 or sha256, in hex or base64. If one of them
+        differs from what came, the put ends with `InvalidRequestError` and nothing is stored. They are not kept: the
+        stored form is shared with other software and has no place for them. crc32c needs the extra `gcp`
+        (`ConfigurationError`).
+
         Raises also `OutcomeUnknownError` (it may have happened; ask `outcome`), and whatever the payload's own iterator
         raises (nothing was stored). `CancelledElsewhereError`: an operation of the event loop was cancelled by another
         program part (nothing was stored). `AtCapacityError`: see the class.
         """
         def put(body: tiered.payload.streams.Payload, thread: CallersThread) -> Awaitable[PutResult]:
             told = _told_in(thread, progress)
-            return self._storage.put(object_id, body, metadata, if_absent=if_absent, if_revision=if_revision, progress=told)
+            return self._storage.put(
+                object_id, body, metadata, if_absent=if_absent, if_revision=if_revision, progress=told, checksums=checksums
+            )
 
         return self._with_payload(payload, put)
 
@@ -209,9 +217,13 @@ class SyncTieredStorage:
         stored = self._call(lambda: self._storage.get(object_id, range), undo=_close)
         return None if stored is None else SyncStoredObject(self._loop, stored, count)
 
-    def head(self, object_id: ObjectId) -> ObjectHead | None:
-        """All of the object but its bytes. None: there is none, or it has expired. Does not extend a time to idle."""
-        return self._call(lambda: self._storage.head(object_id))
+    def head(self, object_id: ObjectId, *, checksum: bool = False) -> ObjectHead | None:
+        """All of the object but its bytes. None: there is none, or it has expired. Does not extend a time to idle.
+
+        `checksum`: tell the crc32c of a small object, too. It is computed from its row, so it says nothing about what
+        was put. Of a large object, the one that the long-term tier keeps is told in any case.
+        """
+        return self._call(lambda: self._storage.head(object_id, checksum=checksum))
 
     @overload
     def list(

@@ -34,10 +34,10 @@ from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs.store import Bucket
 from tiered.errors import AtCapacityError
 from tiered.gcs.blobs import GcsBlobs
-from tiered.gcs.format import encode_crc, extend_crc
 from tiered.gcs.http import ConnectionSlot, GcsHttp, GcsRequest, GcsResponse
 from tiered.gcs.upload import PARTS_AHEAD, SINGLE_BYTES_MAX, GcsUpload, SessionUpload, SingleUpload
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
+from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.protocol.backends import ByteRange
 from tiered.protocol.capabilities import BlobRestoration
 from tiered.protocol.scans import BlobPage

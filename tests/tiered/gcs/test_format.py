@@ -19,13 +19,12 @@ from tiered.gcs.format import (
     decode_listing_by_item,
     decode_resource,
     decode_time,
-    encode_crc,
     encode_duration,
     encode_resource,
     encode_time,
-    extend_crc,
 )
 from tiered.metadata import METADATA_BYTES_MAX, NS_PER_S, Metadata, TimeToIdle, TimeToLive
+from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.protocol.scans import BlobInfo
 
 LISTING = "storage#objects"
