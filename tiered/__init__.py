@@ -49,7 +49,7 @@ from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.protocol.writing import Outcome
 from tiered.settings import Settings, load_settings
 from tiered.storage import TieredStorage
-from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Progress, PutResult, StoredObject, Tier
+from tiered.stored import CustomAtEnd, Folder, ListEntry, ListPage, ObjectHead, Progress, PutResult, StoredObject, Tier
 
 __all__ = [
     "ANY_REVISION",
@@ -62,6 +62,7 @@ __all__ = [
     "ConditionFailedError",
     "ConfigurationError",
     "CorruptRecordError",
+    "CustomAtEnd",
     "DanglingTombstoneError",
     "Expiration",
     "Folder",

@@ -42,7 +42,7 @@ from tiered.payload.streams import Payload
 from tiered.protocol.concurrent import foremost
 from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.settings import StoreSettings
-from tiered.stored import ObjectHead, Progress, StoredObject
+from tiered.stored import CustomAtEnd, ObjectHead, Progress, StoredObject
 from tiered.text import quoted
 
 R = TypeVar("R")
@@ -65,6 +65,7 @@ class PutRequest:
     if_revision: IfRevision = ANY_REVISION
     progress: Progress | None = field(default=None, repr=False)
     checksums: Mapping[str, str] | None = None
+    custom_at_end: CustomAtEnd | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ I4: after a `StoredObject` was handed out, it gives the bytes of its own revisio
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -32,6 +32,14 @@ Progress = Callable[[int, int | None], object]
 
 It is called in the event loop, so it must not block. It may be an async function; then the next chunk waits for it. In
 `tiered.sync`, the thread of the caller calls it. What it raises ends the put or the read.
+"""
+
+
+CustomAtEnd = Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+"""What `custom_at_end=` takes: it is called once after the last byte, and returns more entries of `Metadata.custom`.
+
+It is called in the event loop, so it must not block. It may be an async function. In `tiered.sync`, the thread of the
+caller calls it. What it raises ends the put.
 """
 
 

@@ -88,6 +88,22 @@ class Resource:
 
 def encode_resource(name: str, metadata: Metadata) -> bytes:
     """The resource that creates the blob. Equal metadata always give the same bytes."""
+    resource = {
+        "name": name,
+        "contentType": metadata.content_type,
+        "contentEncoding": None if metadata.compression is None else _ENCODINGS.get(metadata.compression, metadata.compression),
+        "customTime": None if metadata.time_expires_ns is None else encode_time(metadata.time_expires_ns),
+        "metadata": _keys(metadata),
+    }
+    return _dump({key: value for key, value in resource.items() if value is not None}).encode()
+
+
+def encode_amended(metadata: Metadata) -> bytes:
+    """The change of a resource that gives the blob these custom metadata, and takes none away."""
+    return _dump({"metadata": _keys(metadata)}).encode()
+
+
+def _keys(metadata: Metadata) -> dict[str, str]:
     known = {
         _EXPIRATION: _encode_expiration(metadata.expiration),
         _ORIGIN: metadata.origin,
@@ -96,14 +112,7 @@ def encode_resource(name: str, metadata: Metadata) -> bytes:
         f"{_CUSTOM}{TOLD_UNKNOWN}": _dump(dict(metadata.unknown)) if metadata.unknown else None,
         **{f"{_CUSTOM}{key}": value for key, value in sorted(metadata.custom.items())},
     }
-    resource = {
-        "name": name,
-        "contentType": metadata.content_type,
-        "contentEncoding": None if metadata.compression is None else _ENCODINGS.get(metadata.compression, metadata.compression),
-        "customTime": None if metadata.time_expires_ns is None else encode_time(metadata.time_expires_ns),
-        "metadata": {key: value for key, value in known.items() if value is not None},
-    }
-    return _dump({key: value for key, value in resource.items() if value is not None}).encode()
+    return {key: value for key, value in known.items() if value is not None}
 
 
 def encode_set_aside(source: Mapping[str, Any]) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Self, TypeVar
 
 from changelog.base.errors import InvalidRequestError
@@ -27,13 +27,14 @@ class Chunks(ABC):
     """The chunks of one payload, none of them empty. Call `aclose` if you stop before the end.
 
     `size`: length of the whole payload in bytes, if it is known; look at it after the first chunk. Then exactly that
-    many bytes come, or an error. None: only reading it to its end tells. `path`: of the file, if the payload was given
-    as a path. `waits`: reading it may wait for somebody else, and a put lends its slot meanwhile. `may_hold_scopes`: it
-    may have a cancel scope of its own open before it is read, or after. `patience`: bounds
-    each wait for somebody else; a regular file is nobody.
+    many bytes come, or an error. None: only reading it to its end tells. `custom`: what `ask_at_end` asked for; None
+    before the end. `path`: of the file, if the payload was given as a path. `waits`: reading it may wait for somebody
+    else, and a put lends its slot meanwhile. `may_hold_scopes`: it may have a cancel scope of its own open before it is
+    read, or after. `patience`: bounds each wait for somebody else; a regular file is nobody.
     """
 
     size: int | None = None
+    custom: Mapping[str, str] | None = None
     path: str | None = None
     waits = True
     may_hold_scopes = False
@@ -47,6 +48,7 @@ class Chunks(ABC):
         self._progress: ProgressCount | None = None
         self._declared: int | None = None
         self._checksums: DeclaredChecksums | None = None
+        self._ask: Callable[[], Awaitable[Mapping[str, str]]] | None = None
 
     def report_to(self, progress: ProgressCount | None, declared: int | None) -> None:
         """Tells of each chunk, which may wait. `declared`: how many bytes the caller said there are."""
@@ -55,11 +57,15 @@ class Chunks(ABC):
     @property
     def _is_watched(self) -> bool:
         """Whether each chunk of it must be looked at, or its end."""
-        return self._progress is not None or self._checksums is not None
+        return self._progress is not None or self._checksums is not None or self._ask is not None
 
     def compare_with(self, checksums: DeclaredChecksums) -> None:
         """Computes them while the chunks come. If one differs at the end, that raises `InvalidRequestError`."""
         self._checksums = checksums
+
+    def ask_at_end(self, ask: Callable[[], Awaitable[Mapping[str, str]]]) -> None:
+        """Asks for `custom` after the last byte, if no checksum differs. It may wait, and the patience bounds that."""
+        self._ask, self.waits = ask, True
 
     def __aiter__(self) -> Self:
         return self
@@ -67,13 +73,12 @@ class Chunks(ABC):
     async def __anext__(self) -> Chunk:
         while not self._joined.ready:
             if self._ended:
-                self._look_at_whole()
+                await self._look_at_whole()
                 raise StopAsyncIteration
             try:
                 self._ended = not await self._fill()
             except BaseException as error:
-                self._ended = True
-                self._checksums = None
+                self._give_up()
                 # An async iterator must not raise it: it would be taken for the payload's end.
                 if isinstance(error, StopAsyncIteration):
                     raise RuntimeError("the payload raised StopAsyncIteration") from error
@@ -90,7 +95,7 @@ class Chunks(ABC):
 
     async def aclose(self) -> None:
         """Gives up what is unread. Safe to repeat."""
-        self._ended, self._checksums = True, None
+        self._give_up()
         await self._close()
 
     def take_whole(self, bytes_max: int) -> bytes | None:
@@ -100,10 +105,17 @@ class Chunks(ABC):
         """
         return None
 
-    def _look_at_whole(self) -> None:
-        checksums, self._checksums = self._checksums, None
+    async def _look_at_whole(self) -> None:
+        checksums, ask = self._checksums, self._ask
+        self._give_up()
         if checksums is not None:
             checksums.compare()
+        if ask is not None:
+            self.custom = await self._patiently(ask)
+
+    def _give_up(self) -> None:
+        """What comes from now on is no whole payload, or it was looked at."""
+        self._ended, self._checksums, self._ask = True, None, None
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """Waits for somebody else, within the patience."""

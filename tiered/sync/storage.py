@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar, cast, overload
 
 import tiered.open
 import tiered.storage
@@ -32,7 +32,7 @@ from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.protocol.listing import LIST_PAGE_MAX
 from tiered.protocol.writing import Outcome
 from tiered.settings import Settings
-from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Progress, ProgressCount, PutResult
+from tiered.stored import CustomAtEnd, Folder, ListEntry, ListPage, ObjectHead, Progress, ProgressCount, PutResult
 from tiered.sync.bulk import SyncBulk
 from tiered.sync.callers_thread import CallersThread
 from tiered.sync.loop import HeldContext, LoopThread, Turn, loop_thread, refuse_in_event_loop
@@ -97,7 +97,7 @@ class SyncTieredStorage:
     def put(
         self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None, *,
         if_absent: bool = False, if_revision: IfRevision = ANY_REVISION, progress: Progress | None = None,
-        checksums: Mapping[str, str] | None = None,
+        checksums: Mapping[str, str] | None = None, custom_at_end: CustomAtEnd | None = None,
     ) -> PutResult:
         """Stores the payload under the id, and replaces what is there. It is durable when the call returns.
 
@@ -120,6 +120,11 @@ class SyncTieredStorage:
         stored form is shared with other software and has no place for them. crc32c needs the extra `gcp`
         (`ConfigurationError`).
 
+        `custom_at_end` is called by this thread after the last byte, for what is known only then, such as a hash or a
+        count. Its result are entries of `Metadata.custom`, which are added to those of `metadata`, or replace them.
+        Readers see the object with all of them, or not at all. In GCS this is one more request for a large object. If
+        it raises, or waits longer than `store.payload_idle_s`, the put ends with an error and nothing is stored.
+
         Raises also `OutcomeUnknownError` (it may have happened; ask `outcome`), and whatever the payload's own iterator
         raises (nothing was stored). `CancelledElsewhereError`: an operation of the event loop was cancelled by another
         program part (nothing was stored). `AtCapacityError`: see the class.
@@ -127,7 +132,8 @@ class SyncTieredStorage:
         def put(body: tiered.payload.streams.Payload, thread: CallersThread) -> Awaitable[PutResult]:
             told = _told_in(thread, progress)
             return self._storage.put(
-                object_id, body, metadata, if_absent=if_absent, if_revision=if_revision, progress=told, checksums=checksums
+                object_id, body, metadata, if_absent=if_absent, if_revision=if_revision, progress=told, checksums=checksums,
+                custom_at_end=_asked_in(thread, custom_at_end),
             )
 
         return self._with_payload(payload, put)
@@ -410,7 +416,9 @@ def _with_payload_of(request: PutRequest, thread: CallersThread) -> PutRequest:
         body = _body(request.payload, thread)
     except InvalidRequestError as error:
         body = _Refused(error)  # so that it is the error of this item, and not of the bulk call
-    return replace(request, payload=body, progress=_told_in(thread, request.progress))
+    return replace(
+        request, payload=body, progress=_told_in(thread, request.progress), custom_at_end=_asked_in(thread, request.custom_at_end)
+    )
 
 
 def _told_in(thread: CallersThread, progress: Progress | None) -> Progress | None:
@@ -422,6 +430,17 @@ def _told_in(thread: CallersThread, progress: Progress | None) -> Progress | Non
         await thread.run(lambda: refuse_async(progress(so_far, total)))
 
     return told
+
+
+def _asked_in(thread: CallersThread, custom_at_end: CustomAtEnd | None) -> CustomAtEnd | None:
+    """A callback for the event loop that lets the caller's thread call `custom_at_end`, and waits for it."""
+    if custom_at_end is None or not callable(custom_at_end):
+        return custom_at_end  # `put` says what is wrong with it
+
+    async def asked() -> Mapping[str, str]:
+        return cast("Mapping[str, str]", await thread.run(lambda: refuse_async(custom_at_end())))
+
+    return asked
 
 
 class _Refused(AsyncIterator[bytes]):

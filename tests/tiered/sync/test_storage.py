@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -129,6 +130,32 @@ def test_bulk_calls_give_each_request_its_own_result(storage: tiered.sync.SyncTi
     with storage.delete_many(entry.object_id for entry in storage.list()) as deleted:
         assert [result.error for result in deleted] == [None] * 30
     assert list(storage.list()) == []
+
+
+@pytest.mark.parametrize("payload", [b"small", LARGE], ids=["small", "large"])
+def test_checksums_are_compared_and_what_is_known_at_the_end_is_told_by_the_callers_thread(
+    storage: tiered.sync.SyncTieredStorage, payload: bytes
+) -> None:
+    checksums = {"sha256": hashlib.sha256(payload).hexdigest()}
+    asked: list[int] = []
+
+    def at_end() -> dict[str, str]:
+        asked.append(threading.get_ident())
+        return {"told": "at the end"}
+
+    async def later() -> dict[str, str]:
+        return {}
+
+    storage.put(OBJECT, iter([payload]), checksums=checksums, custom_at_end=at_end)
+    head = storage.head(OBJECT, checksum=True)
+    assert head is not None and head.metadata.custom == {"told": "at the end"}
+    with storage.put_many([PutRequest(named(1), payload, checksums=checksums, custom_at_end=at_end)]) as results:
+        assert [result.error for result in results] == [None]
+    assert asked == [threading.get_ident()] * 2
+    for wrong in ({"checksums": {"sha256": "0" * 64}}, {"custom_at_end": later}, {"custom_at_end": 5}, {"custom_at_end": lambda: 5}):
+        with pytest.raises(InvalidRequestError, match=r"the sha256|async function|is a function|must return"):
+            storage.put(named(2), payload, **wrong)
+    assert storage.head(named(2)) is None
 
 
 def test_progress_is_told_in_the_callers_thread_and_ends_what_it_refuses(storage: tiered.sync.SyncTieredStorage) -> None:
