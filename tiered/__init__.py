@@ -2,7 +2,7 @@
 
     storage.py       begin here: `TieredStorage`, with put, get, head, delete, list
     open.py          `open_storage`: opens the backends that the settings name; production.py opens Bigtable and GCS
-    bulk.py          many operations in one call
+    object_writer.py what `open` returns, for code that writes; bulk.py: many operations in one call
     object_id.py, metadata.py, stored.py, errors.py, settings.py     what a caller passes and gets
     text.py          checks text, and quotes values in messages; places.py: where a feed is delivered
     own.py           notices another's `changelog` or `recovery`; __main__.py is the door of the command
@@ -42,6 +42,7 @@ from tiered.errors import (
 )
 from tiered.metadata import Expiration, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId, ObjectPrefix
+from tiered.object_writer import ObjectWriter
 from tiered.open import open_storage
 from tiered.payload.streams import Payload
 from tiered.protocol.backends import ByteRange
@@ -77,6 +78,7 @@ __all__ = [
     "ObjectHead",
     "ObjectId",
     "ObjectPrefix",
+    "ObjectWriter",
     "Outcome",
     "OutcomeUnknownError",
     "Payload",

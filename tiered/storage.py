@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from inspect import isawaitable
 from types import TracebackType
-from typing import Self, overload
+from typing import Literal, Self, overload
 
 import anyio
 import anyio.lowlevel
@@ -36,6 +36,7 @@ from tiered.bulk import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Reque
 from tiered.errors import ConditionFailedError, OutcomeUnknownError
 from tiered.metadata import CONTENT_TYPE_DEFAULT, Metadata, TimeToIdle, deadline_from, expiring, no_metadata
 from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
+from tiered.object_writer import ObjectWriter
 from tiered.payload.checksums import DeclaredChecksums
 from tiered.payload.chunks import Chunk, Chunks, split_head
 from tiered.payload.content_type import content_type_of
@@ -262,6 +263,27 @@ class TieredStorage:
         check_declared(metadata, head_size)
         custom = metadata.custom if source.custom is None else source.custom
         return await self._writer.put_small(write, metadata.with_facts(**stamps, size=head_size, custom=custom), b"".join(head), slot)
+
+    def open(
+        self, object_id: ObjectId, mode: Literal["wb"], metadata: Metadata | None = None, *,
+        if_absent: bool = False, if_revision: IfRevision = ANY_REVISION, checksums: Mapping[str, str] | None = None,
+        custom_at_end: CustomAtEnd | None = None,
+    ) -> ObjectWriter:
+        """Opens an object for code that writes: `async with storage.open(id, "wb") as file: await file.write(chunk)`.
+
+        Leaving the block is one `put` of all that was written, with the same arguments and errors. What can be known
+        before the first byte is raised before the block, so a store that is full is known there. Leaving the block by
+        an error or a cancellation stores nothing. A block that writes nothing for `store.payload_idle_s` seconds is
+        taken for a payload that stalls. `get` opens an object for reading.
+        """
+        if mode != "wb":
+            raise InvalidRequestError(f"{quoted(mode)} is no mode: open an object with 'wb' to write it, and read it with get")
+
+        async def put(payload: Payload) -> PutResult:
+            request = PutRequest(object_id, payload, metadata, if_absent, if_revision, None, checksums, custom_at_end)
+            return await self._put(self._writes, self._payloads, request)
+
+        return ObjectWriter(object_id, put)
 
     async def delete(self, object_id: ObjectId, *, if_revision: IfRevision = ANY_REVISION) -> None:
         """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`).

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, BinaryIO, Generic, Literal, TypeVar, cast, overload
 
 import tiered.open
 import tiered.storage
@@ -36,6 +36,7 @@ from tiered.stored import CustomAtEnd, Folder, ListEntry, ListPage, ObjectHead, 
 from tiered.sync.bulk import SyncBulk
 from tiered.sync.callers_thread import CallersThread
 from tiered.sync.loop import HeldContext, LoopThread, Turn, loop_thread, refuse_in_event_loop
+from tiered.sync.object_writer import SyncObjectWriter
 from tiered.sync.stored import SyncStoredObject, refuse_async
 
 if TYPE_CHECKING:
@@ -137,6 +138,26 @@ class SyncTieredStorage:
             )
 
         return self._with_payload(payload, put)
+
+    def open(
+        self, object_id: ObjectId, mode: Literal["wb"], metadata: Metadata | None = None, *,
+        if_absent: bool = False, if_revision: IfRevision = ANY_REVISION, checksums: Mapping[str, str] | None = None,
+        custom_at_end: CustomAtEnd | None = None,
+    ) -> SyncObjectWriter:
+        """Opens an object for code that writes: `with storage.open(id, "wb") as file: file.write(chunk)`.
+
+        Leaving the block is one `put` of all that was written, with the same arguments and errors. What can be known
+        before the first byte is raised before the block, so a store that is full is known there. Leaving the block by
+        an error or an interruption stores nothing. A block that writes nothing for `store.payload_idle_s` seconds is
+        taken for a payload that stalls. `get` opens an object for reading.
+        """
+        self._check()
+        thread = self._loop.callers_thread()
+        writer = self._storage.open(
+            object_id, mode, metadata, if_absent=if_absent, if_revision=if_revision, checksums=checksums,
+            custom_at_end=_asked_in(thread, custom_at_end),
+        )  # fmt: skip
+        return SyncObjectWriter(self._loop, writer, thread)
 
     def delete(self, object_id: ObjectId, *, if_revision: IfRevision = ANY_REVISION) -> None:
         """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`).
