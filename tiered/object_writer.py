@@ -40,6 +40,7 @@ class ObjectWriter:
     _ended: anyio.Event
     _wanted: anyio.Event
     _taken: anyio.Event
+    _scope: anyio.CancelScope
 
     def __init__(self, object_id: ObjectId, put: Callable[[AsyncGenerator[bytes, None]], Awaitable[PutResult]]) -> None:
         self.object_id = object_id
@@ -108,6 +109,8 @@ class ObjectWriter:
             raise InvalidRequestError(f"{self.object_id} was opened for writing already, and that is entered once; open it again")
         self._entered = True
         self._begun, self._ended, self._wanted, self._taken = (anyio.Event() for _ in range(4))
+        # Shielded: anyio would count cancellations within the put as the group's, and take back the caller's own.
+        self._scope = anyio.CancelScope(shield=True)
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         self._tasks.start_soon(self._run)
@@ -138,6 +141,7 @@ class ObjectWriter:
     async def _end(self, error: BaseException | None) -> None:
         tasks, self._tasks = self._tasks, None
         assert tasks is not None, "entered"
+        self._scope.cancel()
         try:
             await end_tasks(tasks, error)
         except BaseExceptionGroup as errors:
@@ -145,7 +149,8 @@ class ObjectWriter:
 
     async def _run(self) -> None:
         try:
-            self._result = await self._put(self._chunks())
+            with self._scope:
+                self._result = await self._put(self._chunks())
         except Exception as error:  # noqa: BLE001 - raised where the caller writes, or leaves the block
             self._error = error
         finally:

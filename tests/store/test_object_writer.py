@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -124,6 +125,33 @@ async def test_a_cancellation_while_the_block_is_left_is_that_of_a_put(world: Ta
     world.rows.hooks.clear()
     async with world.store() as storage:
         assert await content(storage) == (LARGE if call == "swap" else None)
+    assert await world.is_clean()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_task_that_is_cancelled_by_name_while_it_leaves_the_block_stays_cancelled(world: TappedWorld) -> None:
+    """Seed 50016 of the callers: anyio took the cancellation back, for one that the put had made within itself."""
+    task = asyncio.current_task()
+    assert task is not None
+
+    async def cancel(real: Any, *args: Any) -> Any:
+        task.cancel()
+        with anyio.CancelScope(shield=True):  # as a thread, which runs to its end: meanwhile the put waits for it
+            await anyio.sleep(0.01)
+        await anyio.sleep_forever()
+
+    async def never(real: Any, *args: Any, **named: Any) -> Any:
+        await anyio.sleep_forever()
+
+    world.blobs.hooks["open_upload"], world.rows.hooks["read"] = cancel, never
+    async with world.store() as storage:
+        with pytest.raises(asyncio.CancelledError):
+            async with storage.open(OBJECT, "wb") as file:
+                await file.write(LARGE)
+        assert task.cancelling() == 1
+        task.uncancel()
+        world.rows.hooks.clear()
+        assert await content(storage) is None
     assert await world.is_clean()
 
 
