@@ -23,7 +23,8 @@ from benchmarks.figures import Figures, options, tell
 from benchmarks.processes import resident_bytes
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from changelog.sqlite.database import Database, Run
+from changelog.sqlite.database import Database
+from changelog.sqlite.schema import Run
 from tiered import Metadata, ObjectId, ObjectPrefix, Settings, TieredStorage, open_storage
 from tiered.embedded.rows import SqliteRows
 from tiered.open import DATABASE_NAME

@@ -45,7 +45,7 @@ from recovery.feed.files import read_all
 from recovery.feed.messages import Updates
 from recovery.feed.reader import CdcReader
 from recovery.feed.sinks.directory import DirectorySink
-from recovery.feed.sinks.sink import Owner, Parcel
+from recovery.feed.sinks.sink import Owner, Segment
 from recovery.feed.view import FeedView
 from recovery.feed.writer.checkpoint import store_of
 from recovery.feed.writer.cleaning import Cleaning
@@ -293,9 +293,9 @@ class TimingSink:
     def __init__(self) -> None:
         self.acknowledged: dict[str, float] = {}
 
-    async def deliver(self, parcel: Parcel) -> None:
+    async def deliver(self, segment: Segment) -> None:
         blobs = [
-            each.data["blob"] for message in parcel.messages() if isinstance(message, Updates) for each in message.updates if each.diff > 0
+            each.data["blob"] for message in segment.messages() if isinstance(message, Updates) for each in message.updates if each.diff > 0
         ]
         now = time.perf_counter()
         self.acknowledged |= dict.fromkeys(blobs, now)

@@ -31,7 +31,7 @@ from tiered.open import Backends, open_backends
 from tiered.payload.crc32c import extend_crc
 from tiered.payload.streams import VIEW_BYTES, chunks
 from tiered.protocol.backends import Tombstone
-from tiered.testing.storage import NOWHERE, memory_storage
+from tiered.testing.in_memory import NOWHERE, memory_storage
 
 RUNTIME = SystemRuntime()
 ROUNDS = 9

@@ -69,7 +69,7 @@ AREAS = {
         ),
         (("tests/recovery/http", "tests/recovery/cli/test_status.py", "tests/recovery/test_daemon.py"),),
     ),
-    "audit": Area(("recovery/audit/*.py", "recovery/audit/*/*.py"), ("tests/recovery/audit",), (("tests/recovery/cli",),)),
+    "audit": Area(("recovery/audit/*.py", "recovery/audit/*/*.py"), ("tests/recovery/audit",), (("tests/recovery/cli", "tests/spark"),)),
     "feed": Area(("recovery/feed/*.py", "recovery/feed/*/*.py"), ("tests/recovery/feed",), (("tests/recovery/cli", "-k", "feed"),)),
     "adapters": Area(
         ("changelog/bigtable/*.py", "changelog/google/*.py", "tiered/bigtable/*.py", "tiered/gcs/*.py"),

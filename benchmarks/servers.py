@@ -25,8 +25,8 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.bigtable.emulator import start_bigtable
 from tiered import Settings
+from tiered.provision.bigtable_and_gcs import provision
 from tiered.provision.findings import problems
-from tiered.provision.production import provision
 from tiered.settings import BigtableSettings, GcsSettings
 
 Result = TypeVar("Result")
@@ -72,9 +72,13 @@ async def started_servers() -> AsyncIterator[Servers]:
 
 
 @asynccontextmanager
-async def delayed(servers: Servers, bigtable_ms: float, gcs_ms: float) -> AsyncIterator[Servers]:
-    """Returns the same servers behind a relay that delays every answer."""
-    targets = [servers.bigtable_host, str(bigtable_ms), servers.gcs_url.removeprefix("http://"), str(gcs_ms)]
+async def delayed(servers: Servers, bigtable_ms: float, gcs_ms: float, window_kib: int | None = None) -> AsyncIterator[Servers]:
+    """Returns the same servers behind a relay that delays every answer.
+
+    `window_kib`: so many KiB of an answer of GCS are on their way at most; None: no end.
+    """
+    gcs_late = str(gcs_ms) if window_kib is None else f"{gcs_ms}/{window_kib}"
+    targets = [servers.bigtable_host, str(bigtable_ms), servers.gcs_url.removeprefix("http://"), gcs_late]
     async with started("benchmarks.relay", *targets) as addresses:
         bigtable, gcs = addresses.split()
         yield Servers(bigtable, f"http://{gcs}")

@@ -34,10 +34,6 @@ PRESENCE_AGE_MAX_MS = 24 * 3600 * 1000
 """A presence row is garbage after this time without a write. An instance that is alive writes its own again."""
 
 
-CLOCK = "~clock"
-"""Whoever only wants to know the server's time announces this. It is no instance, and `presences` leaves it out."""
-
-
 @dataclass(frozen=True, slots=True)
 class KeyRange:
     """Row keys from `start` (inclusive) to `end` (exclusive)."""
@@ -107,10 +103,10 @@ class ChangeLog(KeyValueStore, Protocol):
         """Up to `limit` entries that are kept for the change feed, in key order. Unreadable ones are included."""
 
     async def announce(self, instance: str) -> int:
-        """Writes the presence row of an instance of recovery. Returns the server's time of that write (Unix ms).
+        """Writes the presence row of an instance of recovery. Returns the server's time of that write (Unix ms)."""
 
-        `CLOCK` stands for no instance.
-        """
+    async def now_ms(self) -> int:
+        """The server's present time (Unix ms), by the clock that dates heartbeats. Who asks is no presence."""
 
     def ranges(self) -> Sequence[KeyRange]:
         """The key ranges that together hold every entry. Their order means nothing."""

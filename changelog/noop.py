@@ -43,6 +43,9 @@ class NoopChangeLog:
     async def announce(self, instance: str) -> int:
         return 0
 
+    async def now_ms(self) -> int:
+        return 0
+
     def ranges(self) -> Sequence[KeyRange]:
         return ()
 

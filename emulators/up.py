@@ -22,8 +22,8 @@ import anyio
 from changelog.base.errors import ConfigurationError
 from emulators.bigtable.emulator import EmulatorFailedError, start_bigtable
 from emulators.gcs.server import GcsEmulator
+from tiered.provision.bigtable_and_gcs import provision
 from tiered.provision.findings import problems
-from tiered.provision.production import provision
 from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR, BigtableSettings, GcsSettings, Settings
 
 BUILT_IN = Settings(

@@ -29,12 +29,13 @@ from changelog.base.events import events, text_of
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.log import ChangeLog, GarbageCollection, LeftGarbageError
-from recovery.commands import TIERED, with_typed
 from recovery.dangling import forget_mended
 from recovery.entries import count_stuck, stuck_sentence
 from recovery.feed.writer.overdue import Covered, release_overdue
 from recovery.loop import RELEASE_BUDGET_S, RecoveryLoop, RecoveryReport
+from recovery.spot_check import SpotCheck
 from recovery.statistics.recovery_source import RecoverySource
+from recovery.typed_commands import TIERED, with_typed
 from tiered.open import Backends
 from tiered.settings import Settings
 
@@ -136,15 +137,15 @@ class Recovery:
                 raise failure
 
     async def run_beside(self) -> None:
-        """Collects, counts what is stuck, cleans up what the change feed takes up too late, looks again at what readers
-        found lost, and says now and then that the loop is alive. Ends only when cancelled.
+        """Collects, counts what is stuck, cleans up what the change feed takes up too late, looks for lost blobs,
+        also at what readers found lost, and says now and then that the loop is alive. Ends only when cancelled.
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._collect_for_ever)
             tasks.start_soon(self._source.run)
             tasks.start_soon(self._warn_of_stuck)
             tasks.start_soon(self._release_overdue_for_ever)
-            tasks.start_soon(self._forget_mended_for_ever)
+            tasks.start_soon(self._look_for_losses_for_ever)
             tasks.start_soon(self._say_alive)
 
     def say_start(self) -> None:
@@ -212,8 +213,8 @@ class Recovery:
         while True:
             try:
                 if (count := await count_stuck(self._backends.log)) != known:
-                    told = with_typed(stuck_sentence(count), self._tiered) if count else "none any more"
-                    events.warning("entries_stuck", told, count=count)
+                    sentence = with_typed(stuck_sentence(count), self._tiered) if count else "none any more"
+                    events.warning("entries_stuck", sentence, count=count)
                     known = count
                 failed = ""
             except TieredError as error:
@@ -231,10 +232,12 @@ class Recovery:
             await self._runtime.sleep(every_s * self._runtime.random.uniform(0.5, 1.0))
             await release_overdue_logged(self._backends, self._runtime, self._settings, covered)
 
-    async def _forget_mended_for_ever(self) -> None:
-        """Takes what is not lost any more out of the note of what readers found lost."""
+    async def _look_for_losses_for_ever(self) -> None:
+        """Looks whether some blobs are still there, and takes out of the note of what is lost what is not any more."""
         every_s = self._settings.recovery.full_pass_every_s
+        check = SpotCheck(self._backends.tiers, self._backends.log, self._runtime, self._backends.observer)
         while True:
+            await check.look()
             await self._runtime.sleep(every_s * self._runtime.random.uniform(0.5, 1.0))
             await forget_mended(self._backends.tiers, self._backends.log, self._runtime)
 

@@ -150,20 +150,20 @@ class RecoveryLoop:
         may be old by then. A tier or a log that refuses is treated like one that is down: the loop waits for it.
         `CorruptRecordError`: the log is damaged as a whole, and an operator must look.
         """
-        failures, told = 0, ""
+        failures, logged = 0, ""
         while not self._stopping.is_set():
             try:
                 report = await self._run_next()
-                told = ""
+                logged = ""
                 if not report.seen:
                     await self._count_instances()
                 await self._note_answers(report)
             except (UnavailableError, ConfigurationError) as error:
                 self.outages.suspect(CHANGELOG, error)  # a pass itself asks nothing else
                 self.outages.confirm()
-                if text_of(error) != told:  # an outage is one line, and not one a minute
+                if text_of(error) != logged:  # an outage is one line, and not one a minute
                     events.warning("recovery_pass_failed", error, instance=self.instance)
-                told = text_of(error)
+                logged = text_of(error)
                 report = RecoveryReport(failed=1)
             if report.failed:
                 self._full_pass_at = -math.inf

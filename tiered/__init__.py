@@ -44,6 +44,7 @@ from tiered.metadata import Expiration, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.object_writer import ObjectWriter
 from tiered.open import open_storage
+from tiered.payload.destinations import Destination
 from tiered.payload.streams import Payload
 from tiered.protocol.backends import ByteRange
 from tiered.protocol.conditions import ANY_REVISION, IfRevision
@@ -65,6 +66,7 @@ __all__ = [
     "CorruptRecordError",
     "CustomAtEnd",
     "DanglingTombstoneError",
+    "Destination",
     "Expiration",
     "Folder",
     "IfRevision",

@@ -59,6 +59,7 @@ BIGTABLE_EMULATOR, GCS_EMULATOR = "BIGTABLE_EMULATOR_HOST", "STORAGE_EMULATOR_HO
 _GOOGLES = {"bigtable.emulator_host": BIGTABLE_EMULATOR, "gcs.endpoint": GCS_EMULATOR}
 
 NAME_PREFIX_MAX = 200
+CONNECTIONS_MAX = 256
 INLINE_BYTES_LIMIT = 8 * 1024 * 1024
 BEATS_PER_EXPIRY_MIN = 2.5
 MARK_MARGIN_S = 3600.0
@@ -159,7 +160,7 @@ class GcsSettings(_Section):
 
     bucket: BucketName
     prefix: NamePrefix = ""
-    connections_max: Concurrency = 256
+    connections_max: Concurrency = CONNECTIONS_MAX
     timeout_s: Annotated[Seconds, TUNING] = 10.0
     endpoint: Endpoint | None = Field(default_factory=lambda: os.environ.get(GCS_EMULATOR) or None, validate_default=True)
 
@@ -174,6 +175,9 @@ class StoreSettings(_Section):
     `payloads_max`: how many puts may read at once from payloads that are not in memory; by default twice
     `concurrency_max`. `payload_idle_s`: such a payload that gives no byte for so long ends its put; None: none does
     (docs/decisions/store.md, 151).
+
+    `read_lanes_max`: how many ranges of one large object `save` reads at once; 1: one stream. `read_part_bytes_max`:
+    how long each range is; an object that is not longer than one comes in one stream.
     """
 
     concurrency_max: Concurrency = 64
@@ -187,6 +191,8 @@ class StoreSettings(_Section):
     cleanup_budget_s: Annotated[Seconds, TUNING] = 10.0
     drain_budget_s: Annotated[Seconds, TUNING] = 10.0
     read_attempts_max: Annotated[Attempts, TUNING] = 5
+    read_lanes_max: Annotated[int, _Number, Field(ge=1, le=64), TUNING] = 8
+    read_part_bytes_max: Annotated[int, _Number, Field(ge=1 << 18, le=1 << 40), TUNING] = 8 << 20
 
     @property
     def bulk_max(self) -> int:
@@ -379,6 +385,11 @@ class Settings(BaseSettings):
         if wrong := list(_relations(self)):
             raise ValueError("\n".join(wrong))
         return self
+
+    @property
+    def lanes_at_once(self) -> int:
+        """How many ranges all reads together may have open besides their first: a quarter of the connections to GCS."""
+        return (CONNECTIONS_MAX if self.gcs is None else self.gcs.connections_max) // 4
 
     def shown(self) -> dict[str, dict[str, Any]]:
         """Every setting by its key, such as `lease.expiry_s`: {"value": plain JSON, "from": where it was set}.
@@ -593,12 +604,12 @@ def _sentences(model: type[BaseModel], error: ValidationError, origins: Mapping[
         key = ".".join(str(part) for part in problem["loc"])
         where = f" ({origins[key]})" if key in origins else ""
         name, value = _redacted(key), _shown_value(problem["input"])
-        told = str(problem.get("ctx", {}).get("error", problem["msg"]))
+        message = str(problem.get("ctx", {}).get("error", problem["msg"]))
         match problem["type"]:
             case "default_factory_not_called":
                 continue  # the value it would be computed from is wrong, and another sentence says so
             case _ if key == "feed.to" or key.startswith("feed.to."):
-                yield f"{name}{where} is wrong, and not shown, because a place may hold a password: {told[0].lower()}{told[1:]}"
+                yield f"{name}{where} is wrong, and not shown, because a place may hold a password: {message[0].lower()}{message[1:]}"
             case "value_error" if not key:
                 yield str(problem["ctx"]["error"])
             case "value_error":

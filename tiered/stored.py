@@ -20,7 +20,10 @@ from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import ChangeId
 from tiered.metadata import Metadata, as_datetime
 from tiered.object_id import ObjectId, ObjectPrefix
-from tiered.protocol.backends import BlobReader
+from tiered.payload.destinations import Destination, Output, opened
+from tiered.payload.own_thread import Thread
+from tiered.protocol.backends import BlobReader, RangedReader
+from tiered.protocol.lanes import Lanes
 from tiered.text import quoted
 
 CHUNK_BYTES = 256 * 1024
@@ -164,15 +167,17 @@ class ListPage:
 class StoredObject:
     """An object that is open for reading: its head, and its bytes, which can be read once.
 
-    Use `await stored.read()`, `async for chunk in stored`, or `async with stored`. Each of them closes the object at
-    its end. If none of them is used, the object keeps a file or a connection open until `aclose`. It is also a payload:
-    `put` streams a copy of it and always closes it. `start`, `stop`: the range of bytes that it gives, `stop` excluded,
-    as an HTTP `Content-Range` wants it: 0 and `size` unless a range was asked for. `length`: how many bytes that is.
+    Use `await stored.read()`, `await stored.save(path)`, `async for chunk in stored`, or `async with stored`. Each of
+    them closes the object at its end. If none of them is used, the object keeps a file or a connection open until
+    `aclose`. It is also a payload: `put` streams a copy of it and always closes it. `start`, `stop`: the range of bytes
+    that it gives, `stop` excluded, as an HTTP `Content-Range` wants it: 0 and `size` unless a range was asked for.
+    `length`: how many bytes that is.
     `in_memory`: these bytes, if they came with the row; None: they are read from the blob.
     """
 
     def __init__(
-        self, head: ObjectHead, source: BlobReader | memoryview, start: int, stop: int, progress: ProgressCount | None = None
+        self, head: ObjectHead, source: BlobReader | memoryview, start: int, stop: int, progress: ProgressCount | None = None,
+        lanes: Lanes | None = None,
     ) -> None:
         self.head = head
         self.start = start
@@ -182,6 +187,7 @@ class StoredObject:
         self._chunks = _Slices(source) if isinstance(source, memoryview) else source.chunks()
         self.in_memory = source if isinstance(source, memoryview) else None
         self._progress = progress
+        self._lanes = lanes
         self._begun = self._reading = self._in_chunks = self._ended = self._closed = False
 
     def __repr__(self) -> str:
@@ -263,6 +269,59 @@ class StoredObject:
             self._begun = self._closed = self._ended = True
             return bytes(self.in_memory)
         return b"".join([chunk async for chunk in self])
+
+    async def save(self, destination: Destination) -> None:
+        """Writes all bytes of the range to a file or into a buffer, and closes the object.
+
+        `destination`: a path, an open binary file, or a buffer that is long enough, such as a `bytearray` of `length`
+        bytes. At a path, a plain file is replaced when all bytes are there, and is as it was before if this fails. An
+        open file is written from its position on, stays open, and may have got a part if this fails; so may a buffer,
+        and a pipe or a device at a path.
+
+        A large object comes in several ranges at once (`store.read_lanes_max`), unless the destination is written from
+        its beginning to its end, as a pipe is. A range whose connection breaks is read on where it stopped.
+
+        `InvalidRequestError`: it was read or closed before, or nothing can be saved there. `UnavailableError`: the blob
+        vanished or the service failed meanwhile, or the bytes were damaged on their way. Get the object again.
+        `OSError`: what the system says of the file, such as that the disk is full. What a file of your own raises
+        reaches you.
+        """
+        progress = self._progress
+        await self._save(destination, None if progress is None else lambda size: progress.add(size, self.length))
+
+    async def _save(
+        self, destination: Destination, tell: Callable[[int], Awaitable[None]] | None, thread: Thread | None = None
+    ) -> None:
+        """`tell`: is told of each number of bytes that was written. `thread`: where code of the caller's runs."""
+        if self._begun:
+            raise InvalidRequestError(f"{self.object_id} was already read or closed; get it again")
+        self._begun = True
+
+        async def told(size: int) -> None:
+            if tell is not None:
+                await tell(size)
+
+        try:
+            async with opened(destination, self.length, thread) as output:
+                if output.in_any_order and self._lanes is not None and isinstance(self._blob, RangedReader):
+                    await self._lanes.fetch(self._blob.ranges(), self._chunks, (self.start, self.stop), output, told)
+                else:
+                    await self._save_in_sequence(output, told)
+        except UnconfirmedError as error:
+            raise UnavailableError(f"{self.object_id} could not be read to its end: {error}") from error
+        finally:
+            await self.aclose()
+
+    async def _save_in_sequence(self, output: Output, told: Callable[[int], Awaitable[None]]) -> None:
+        position = 0
+        while True:
+            try:
+                chunk = await self._next_chunk()
+            except StopAsyncIteration:
+                return
+            await output.write(position, [chunk], lambda chunk: None)
+            position += len(chunk)
+            await told(len(chunk))
 
     async def aclose(self) -> None:
         """Closes the object; bytes that were not read are given up. Safe to repeat.

@@ -85,8 +85,8 @@ class ConfigurationError(InvalidRequestError):
 
 def no_credentials(error: Exception) -> ConfigurationError:
     """Returns the error for a process that has no Google credentials. `error`: what Google's library says of that."""
-    told = str(error).partition("\n")[0].rstrip(".")
+    sentence = str(error).partition("\n")[0].rstrip(".")
     return ConfigurationError(
         "there are no Google credentials: run 'gcloud auth application-default login', or set GOOGLE_APPLICATION_CREDENTIALS to the file "
-        f"of a key; for emulators set BIGTABLE_EMULATOR_HOST and STORAGE_EMULATOR_HOST ({told})"
+        f"of a key; for emulators set BIGTABLE_EMULATOR_HOST and STORAGE_EMULATOR_HOST ({sentence})"
     )

@@ -481,8 +481,8 @@ class BigtableTable:
         return self._routing if proof is None else (*self._routing, *as_metadata(proof))
 
     def _closed(self, error: Exception) -> UnavailableError:
-        told = f"{self.name} cannot be reached, the channel is closed: open the storage again ({error})"
-        return UnavailableError(told).telling(heard=False)
+        message = f"{self.name} cannot be reached, the channel is closed: open the storage again ({error})"
+        return UnavailableError(message).telling(heard=False)
 
     def _translated(self, error: Any, doing: str, proof: Proof, *, sent: bool) -> TieredError:
         failure = translated(error, doing, sent=sent)

@@ -5,6 +5,7 @@
                                      s  absent: open; {"state":"stuck",…}; {"state":"done"} kept for the feed;
                                         its timestamp is since when
     ~daemon/{instance}               c  how often it announced itself; its timestamp is the server's time then
+    ~daemon/~clock                   c  the same of whoever only asked for the time
     ~notes/{name}                    n  the value of the note
     ~values/{key}                    v  the value, empty if it was removed; its timestamp is the version
 
@@ -15,7 +16,7 @@ stale at once, and a search by time finds it. Entries that are recorded or forgo
 bytes of the newest `c` and replaces them. The same step removes older versions. So nothing can compare with an older
 version, and a server whose clock is behind cannot write beneath one. Calls to the service, if nothing goes wrong:
 
-    record, claim, release, keep, forget, announce 1   renew 1 for each entry   retry, park 2   read 1
+    record, claim, release, keep, forget, announce, now_ms 1   renew 1 for each entry   retry, park 2   read 1
     entries, kept, presences 1 for a page              read_note, swap_note 1
     stale 1 if nothing is old, otherwise 2 for a page
     read_values, write_values, erase_values 1 for a portion (`changelog.log.portions`)   scan_values 1 for a page
@@ -78,10 +79,12 @@ from changelog.bigtable.row_scan import ScannedCell
 from changelog.change import DONE, LOG_PREFIX, READABLE, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_stuck
 from changelog.key_values import REMOVED_AGE_MAX_MS, ValuePage, check_note, check_values, portions
 from changelog.lease import SET_BACK_MS, EntryState, Renewal, entry_state
-from changelog.log import CLOCK, LOG_END, PRESENCE_AGE_MAX_MS, EntryPage, KeyRange, shard_ranges
+from changelog.log import LOG_END, PRESENCE_AGE_MAX_MS, EntryPage, KeyRange, shard_ranges
 
 FAMILY = "fc"
 DAEMON_PREFIX = "~daemon/"
+CLOCK_KEY = b"~daemon/~clock"
+"""The row that `now_ms` writes. It is the presence of nobody, and earlier software knows that, too."""
 NOTE_PREFIX = "~notes/"
 VALUE_PREFIX = "~values/"
 RENEWALS_AT_ONCE = 32
@@ -169,7 +172,15 @@ class BigtableChangeLog:
         return await self._page(within, _WITH_STATE, wanted, limit)
 
     async def announce(self, instance: str) -> int:
-        cell = await self._table.increment(f"{DAEMON_PREFIX}{instance}".encode(), FAMILY, _ENTRY)
+        return await self._count(f"{DAEMON_PREFIX}{instance}".encode())
+
+    async def now_ms(self) -> int:
+        """As in `ChangeLog`. Bigtable tells its time only of a cell that it writes."""
+        return await self._count(CLOCK_KEY)
+
+    async def _count(self, key: bytes) -> int:
+        """Counts one up in that row. Returns when, by the server's clock (Unix ms)."""
+        cell = await self._table.increment(key, FAMILY, _ENTRY)
         return cell.timestamp_us // 1000
 
     def ranges(self) -> Sequence[KeyRange]:
@@ -260,7 +271,7 @@ class BigtableChangeLog:
             for row in rows:
                 cell = _cell(row, _ENTRY)
                 instance = row.key.decode(errors="replace").removeprefix(DAEMON_PREFIX)
-                if cell is not None and instance != CLOCK:
+                if cell is not None and row.key != CLOCK_KEY:
                     found.append((instance, cell[1]))
             span = span.beginning(rows[-1].key + b"\0") if len(rows) == PRESENCES_PAGE else None
         return found

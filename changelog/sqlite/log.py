@@ -29,7 +29,7 @@ from changelog.base.runtime import Runtime
 from changelog.change import READABLE, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_done, encode_stuck
 from changelog.key_values import REMOVED_AGE_MAX_MS, ValuePage, check_note, check_values, portions
 from changelog.lease import SET_BACK_MS, EntryState, Renewal, entry_state
-from changelog.log import CLOCK, PRESENCE_AGE_MAX_MS, EntryPage, KeyRange, shard_ranges
+from changelog.log import PRESENCE_AGE_MAX_MS, EntryPage, KeyRange, shard_ranges
 from changelog.sqlite.database import Database
 
 __all__ = ["Database", "SqliteChangeLog"]
@@ -55,6 +55,8 @@ _COLUMNS = "CAST(key AS BLOB), CAST(value AS BLOB), CAST(heartbeat_ms AS INTEGER
 _Stored = tuple[bytes, bytes, int, bytes | None]
 _NO_OWNER = b'"owner":""'
 """In an entry of this version. Text in it cannot hold these bytes, because JSON escapes quotation marks."""
+_CLOCK = "~clock"
+"""Earlier software that asked for the time announced this, and its row stays for a day. It is no instance."""
 _DUE = (EntryState.CLAIMABLE, EntryState.EXHAUSTED, EntryState.UNREADABLE)
 
 
@@ -124,6 +126,9 @@ class SqliteChangeLog:
 
         return await self._database.write(run)
 
+    async def now_ms(self) -> int:
+        return self._now_ms()
+
     def ranges(self) -> Sequence[KeyRange]:
         return shard_ranges()
 
@@ -189,7 +194,7 @@ class SqliteChangeLog:
     async def presences(self) -> Sequence[tuple[str, int]]:
         def run(connection: sqlite3.Connection) -> Sequence[tuple[str, int]]:
             rows = connection.execute(
-                "SELECT CAST(instance AS BLOB), CAST(seen_ms AS INTEGER) FROM daemons WHERE instance <> ?", (CLOCK,)
+                "SELECT CAST(instance AS BLOB), CAST(seen_ms AS INTEGER) FROM daemons WHERE instance <> ?", (_CLOCK,)
             ).fetchall()
             return [(instance.decode(errors="backslashreplace"), seen_ms) for instance, seen_ms in rows]
 

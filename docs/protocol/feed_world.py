@@ -415,13 +415,13 @@ class World:
         if content is None:
             yield f"time {time} is read", s._replace(broken=f"SPOILT: the bytes of time {time} are gone")
             return
-        parcel = self._progress(s, time)
+        segment = self._progress(s, time)
         if self._g.commit_first and content:
-            parcel |= {("update", time, 0, content)}
+            segment |= {("update", time, 0, content)}
         if not self._g.commit_first:
-            parcel = frozenset()
-        if not parcel <= s.sent:
-            yield f"the sink gets time {time}", self._seen(s._replace(sent=s.sent | parcel))
+            segment = frozenset()
+        if not segment <= s.sent:
+            yield f"the sink gets time {time}", self._seen(s._replace(sent=s.sent | segment))
             return
         t = s._replace(journal=s.journal - {(time, name)}, acknowledged=max(time, s.acknowledged))
         if name != s.note.name or not self._g.last_bytes:

@@ -31,7 +31,7 @@ from google.cloud.bigtable_admin_v2.types import GcRule
 from changelog.base.errors import ConfigurationError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from changelog.bigtable.channel import BigtableTable, Message
-from changelog.bigtable.log import DAEMON_PREFIX, FAMILY, NOTE_PREFIX, VALUE_PREFIX, BigtableChangeLog
+from changelog.bigtable.log import CLOCK_KEY, DAEMON_PREFIX, FAMILY, NOTE_PREFIX, VALUE_PREFIX, BigtableChangeLog
 from changelog.bigtable.row_merge import Cell
 from changelog.change import DONE, LOG_PREFIX, Change, ChangeId, Entry
 from changelog.log import ChangeLog, KeyRange, shard_ranges
@@ -168,7 +168,7 @@ def call_name(method: str, request: Message) -> str:
         case "ReadRows":
             return _scan_name(request)
         case "ReadModifyWriteRow":
-            return "log.announce"
+            return "log.now_ms" if request.row_key == CLOCK_KEY else "log.announce"
         case "MutateRows":
             return _write_name(request.entries[0])
         case _:
@@ -360,6 +360,8 @@ class MemoryLog(ShardedLog):
             return
         cells = {cell.column: cell for cell in reversed(self._server.tables[table].rows.get(key, ())) if cell.family == FAMILY}
         entry, state, name = cells.get(b"c"), cells.get(b"s"), key.decode()
+        if key == CLOCK_KEY:
+            return
         if name.startswith(DAEMON_PREFIX):
             self.presence.pop(name.removeprefix(DAEMON_PREFIX), None)
             if entry is not None:

@@ -13,7 +13,7 @@ import argparse
 import sys
 from random import SystemRandom
 
-from emulators.callers import command
+from emulators.callers import command_lines as command
 from emulators.callers.explore import FIRST_SEED_MAX, ExploredEpisodes, explore, replayed
 
 TELL_EVERY_S = 10.0

@@ -23,16 +23,16 @@ import anyio
 from anyio import to_thread
 
 from changelog.change import ChangeId
-from emulators.callers.bulk import BulkCall
+from emulators.callers.bulk_calls import BulkCall
 from emulators.callers.ended import Ended, described, moments, run_to_end
+from emulators.callers.episode_recipe import CallerStep, CallKind, EpisodeRecipe
 from emulators.callers.ground import Ground
 from emulators.callers.interrupt import Interrupt, Steps
 from emulators.callers.model import SeenObject, Violation, WriteCertainty
 from emulators.callers.oracle import Oracle, path_of
 from emulators.callers.payloads import Made, OwnError, cut
-from emulators.callers.reading import of_head, read_as, within
-from emulators.callers.recipe import CallerStep, CallKind, EpisodeRecipe
 from emulators.callers.values import LAST, Heard, Is, ToldAtEnd, Value, said
+from emulators.callers.ways_to_read import of_head, read_as, within
 from emulators.simulation.leaks import held_by_store
 from tiered import (
     ConfigurationError,

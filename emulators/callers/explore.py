@@ -22,8 +22,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from emulators.callers.recipe import EpisodeRecipe
-from emulators.callers.run import STUCK_AFTER_S, EpisodeResult, run
+from emulators.callers.episode_recipe import EpisodeRecipe
+from emulators.callers.episode_run import STUCK_AFTER_S, EpisodeResult, run
 from tiered.settings import ENV_PREFIX
 
 FIRST_SEED_MAX = 10**9

@@ -17,9 +17,9 @@ import logging
 import signal
 import sys
 
-from emulators.callers import command
-from emulators.callers.recipe import EpisodeRecipe
-from emulators.callers.run import STUCK_AFTER_S, run
+from emulators.callers import command_lines as command
+from emulators.callers.episode_recipe import EpisodeRecipe
+from emulators.callers.episode_run import STUCK_AFTER_S, run
 
 
 def work_commands(first: int, stride: int) -> None:

@@ -21,7 +21,7 @@ from rich.console import Console
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from emulators.demo.stage import DemoStage
+from emulators.demo.staging.stage import DemoStage
 from recovery.audit.finding_classes import FINDINGS, FindingClass
 from recovery.audit.manifest import Manifest, ManifestTally
 from recovery.audit.reporting.run_verdict import PRICE_DEFAULT

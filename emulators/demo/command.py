@@ -6,16 +6,16 @@
     director (this process)   kills, stops and restarts the others; prints once a second what happens
 
 Then the writers finish, the daemons empty the log, and an independent check judges what is stored and what each caller
-was told (`emulators.demo.check`). What the change feed says must be what the rows hold (`emulators.demo.feed`). At the
-end the store is audited, after something was planted for the audit to find (`emulators.demo.audit`).
+was told (`checking/check.py`). What the change feed says must be what the rows hold (`staging/feed_processes.py`). At
+the end the store is audited, after something was planted for the audit to find (`audit.py`).
 
 The store is in a directory, or on the emulators of Bigtable and GCS, which are frozen and cut off meanwhile
-(`emulators.demo.emulators`). Two things are not real: the network between a writer and its tiers is simulated
-(`emulators.demo.network`), and a lease lasts one second instead of half a minute.
+(`emulators.demo.staging.emulators`). Two things are not real: the network between a writer and its tiers is simulated
+(`emulators.demo.players.network`), and a lease lasts one second instead of half a minute.
 
 The seed decides the operations, their payloads and the order of the faults. It does not decide when a process is
 killed, nor what it was doing then. With `unfenced` the processes run the published protocol of
-`emulators.demo.unfenced`.
+`emulators.demo.players.unfenced`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from rich.console import Console
 from changelog.base.errors import ConfigurationError
 from emulators.demo.director import Director
 from emulators.demo.soak import SAMPLES_MIN
-from emulators.demo.stage import DemoOptions, DemoStage, EmbeddedStage
-from emulators.demo.weather import CUTS, FREEZES, STALLS
+from emulators.demo.staging.stage import DemoOptions, DemoStage, EmbeddedStage
+from emulators.demo.staging.weather import CUTS, FREEZES, STALLS
 
 __all__ = ["DemoOptions", "run_demo"]
 
@@ -90,7 +90,7 @@ def _stage(backend: str, root: Path, *, with_feed: bool) -> DemoStage:
     if backend == "embedded":
         return EmbeddedStage(root, with_feed=with_feed)
     try:
-        from emulators.demo.emulators import EmulatorStage
+        from emulators.demo.staging.emulators import EmulatorStage
     except ModuleNotFoundError as missing:
         raise ConfigurationError(f"the demo on the emulators needs {missing.name}: pip install '.[gcp]' in the checkout") from missing
     return EmulatorStage(root, with_feed=with_feed)

@@ -2,9 +2,9 @@
 
     start      starts all processes; the time of the run begins when every writer has had its first answer
     play       again and again kills a process, or stops it for longer than its lease lasts. On emulators, the
-               services fail as well (`emulators.demo.weather`)
+               services fail as well (`emulators.demo.staging.weather`)
     drain      the writers finish; the daemons work until the log is empty and no upload is left, for a limited time
-    judge      calls `emulators.demo.check` when all processes have ended
+    judge      calls `emulators.demo.checking.check` when all processes have ended
 
 Each second it prints a line, and compares rows with blobs while everything runs: I1 must hold at every moment, not only
 at the end. On emulators it plays on until each kind of fault has happened at least once. If one has not, the run has
@@ -27,15 +27,15 @@ from typing import Any
 from rich.console import Console
 
 from changelog.base.errors import UnavailableError
-from emulators.demo.check import FLAWS, CheckResult, check, dangling, kept_for_feed, unfinished
-from emulators.demo.feed import FOLLOWER, ONCE, ONCE_S, RECEIVER
-from emulators.demo.journal import DIRECTOR, JournaledAnswer, OperationJournal, Tail, read_lines
-from emulators.demo.network import BACK_MAX_S, THERE_MAX_S
+from emulators.demo.checking.check import FLAWS, CheckResult, check, dangling, kept_for_feed, unfinished
+from emulators.demo.players.journal import DIRECTOR, JournaledAnswer, OperationJournal, Tail, read_lines
+from emulators.demo.players.network import BACK_MAX_S, THERE_MAX_S
+from emulators.demo.players.object_writer import TASKS, Orders
 from emulators.demo.soak import STATUS, Soak
-from emulators.demo.stage import EXPIRY_S, DemoOptions, DemoStage
-from emulators.demo.troupe import Troupe
-from emulators.demo.weather import KINDS, DemoWeather
-from emulators.demo.writer import TASKS, Orders
+from emulators.demo.staging.feed_processes import FOLLOWER, ONCE, ONCE_S, RECEIVER
+from emulators.demo.staging.stage import EXPIRY_S, DemoOptions, DemoStage
+from emulators.demo.staging.troupe import Troupe
+from emulators.demo.staging.weather import KINDS, DemoWeather
 
 STOP_S = (1.5, 2.2)
 FIRST_KILL_S = 0.3
@@ -317,4 +317,4 @@ class Director:
                 str(self._stage.config), str(journal), name, self._seed, self._options.objects, os.getpid(), self._options.unfenced
             ).command()
         unfenced = ["--unfenced"] if self._options.unfenced else []
-        return [sys.executable, "-m", "emulators.demo.daemon", str(self._stage.config), str(os.getpid()), *unfenced]
+        return [sys.executable, "-m", "emulators.demo.players.daemon", str(self._stage.config), str(os.getpid()), *unfenced]

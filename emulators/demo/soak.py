@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from emulators.demo.stage import DemoStage
+from emulators.demo.staging.stage import DemoStage
+from emulators.demo.staging.troupe import DemoProcess
 from emulators.demo.status_check import StatusCheck
-from emulators.demo.troupe import DemoProcess
 
 STATUS = "s0"
 SAMPLES_MIN = 40
@@ -90,7 +90,7 @@ class Soak:
         arguments = {STATUS: ["--json", "status", "--watch", "1"], self._daemon: ["recover", "--http-port", "0"]}.get(part)
         if arguments is None:
             return None
-        return [sys.executable, "-m", "emulators.demo.product", str(os.getpid()), "--config", str(self._stage.config), *arguments]
+        return [sys.executable, "-m", "emulators.demo.players.product", str(os.getpid()), "--config", str(self._stage.config), *arguments]
 
     def start(self) -> None:
         self.status.start()

@@ -1,6 +1,6 @@
 """Compares what the status says with what is stored, once a second, while everything else happens.
 
-    read      the entries of the changelog, by the stored formats alone (`emulators.demo.check.Stored`)
+    read      the entries of the changelog, by the stored formats alone (`emulators.demo.checking.check.Stored`)
     look      `recovery.status.look.gather`, as `tiered status` and the status page do
     read      the entries again
     compare   an entry that was there both times was there all the while, so the look must have counted it; and so on
@@ -28,9 +28,9 @@ from changelog.base.errors import TieredError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from changelog.log import ChangeLog
-from emulators.demo.check import BackendContent, is_stuck
-from emulators.demo.journal import DIRECTOR, Tail, read_lines
-from emulators.demo.stage import DemoStage
+from emulators.demo.checking.check import BackendContent, is_stuck
+from emulators.demo.players.journal import DIRECTOR, Tail, read_lines
+from emulators.demo.staging.stage import DemoStage
 from recovery.statistics.persisted import RECOVERY
 from recovery.status.known import SILENCE_MAX_S, Status, StatusLevel
 from recovery.status.look import gather

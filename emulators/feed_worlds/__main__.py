@@ -21,7 +21,7 @@ from emulators.feed_worlds import crashes
 from emulators.feed_worlds.guards import GUARDS, search
 from emulators.feed_worlds.mutations import mutate
 from emulators.feed_worlds.recipe import FeedRecipe
-from emulators.feed_worlds.run import run
+from emulators.feed_worlds.recipe_run import run
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.explore import explore
 from emulators.simulation.worker import work

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import anyio
 
-from emulators.feed_worlds.run import FedWorld
+from emulators.feed_worlds.recipe_run import FedWorld
 from emulators.simulation.run import quiet
 from emulators.world.client import Client
 from emulators.world.deployment import INLINE_BYTES_MAX, SETTINGS, World

@@ -14,7 +14,7 @@ import recovery.loop
 import tiered.protocol.writing
 from changelog.log import ChangeLog
 from emulators.feed_worlds.recipe import FeedRecipe
-from emulators.feed_worlds.run import WRITER_LOOKS_EVERY_S, run
+from emulators.feed_worlds.recipe_run import WRITER_LOOKS_EVERY_S, run
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.replaced import Replacement, replaced
 from emulators.world.services import SimulatedChangeLog

@@ -8,7 +8,7 @@ from random import Random  # noqa: TID251 - the simulated door for chance
 
 import anyio
 
-from emulators.feed_worlds.run import FedWorld
+from emulators.feed_worlds.recipe_run import FedWorld
 from emulators.simulation.run import quiet
 from emulators.world.deployment import INLINE_BYTES_MAX, SETTINGS, World
 from emulators.world.faults import CallFault, Mode, Process

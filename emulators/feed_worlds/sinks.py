@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from changelog.base.runtime import Runtime
 from emulators.world.runtime import SimulatedService
-from recovery.feed.sinks.sink import Owner, Parcel, SinkContent
+from recovery.feed.sinks.sink import Owner, Segment, SinkContent
 
 
 class WorldSink(SimulatedService):
@@ -13,14 +13,14 @@ class WorldSink(SimulatedService):
     def __init__(self, runtime: Runtime, name: str) -> None:
         super().__init__(runtime)
         self.name = name
-        self.arrived: list[Parcel] = []
+        self.arrived: list[Segment] = []
         self.owner: Owner | None = None
-        self.held: dict[tuple[int, int], Parcel] = {}
+        self.held: dict[tuple[int, int], Segment] = {}
 
-    async def deliver(self, parcel: Parcel) -> None:
+    async def deliver(self, segment: Segment) -> None:
         await self._travel()
-        self.arrived.append(parcel)
-        self.held.setdefault((parcel.generation, parcel.time), parcel)
+        self.arrived.append(segment)
+        self.held.setdefault((segment.generation, segment.time), segment)
         self._took_effect("sink.deliver", self.name)
 
     async def look(self, generation: int, since: int) -> SinkContent:

@@ -5,7 +5,7 @@
                  a progress comes only when every change that the log has forgotten is in the view
     blob         none is deleted while the committed view holds it, unless a gap was set before
     log          an entry that was kept is forgotten only when the view has what its row held then, or after a gap
-    sink         each parcel is the file of a committed transaction, with the same bytes always
+    sink         each segment is the file of a committed transaction, with the same bytes always
                  a strict reader of what arrives gets, at each frontier, what was committed up to there
     position     a sink has everything up to the position that is written down for it, and that never goes back
     trim         a committed file is erased only when every sink has it, and never the last one
@@ -33,7 +33,7 @@ from emulators.world.services import SimulatedChangeLog
 from recovery.feed.errors import FeedError
 from recovery.feed.messages import Message, Progress, Updates
 from recovery.feed.reader import CdcReader
-from recovery.feed.sinks.sink import Parcel
+from recovery.feed.sinks.sink import Segment
 from recovery.feed.spelling import from_json
 from tiered.metadata import is_expired
 from tiered.object_id import revision_of
@@ -144,7 +144,7 @@ class FeedWatch:
         elif call == "blobs.delete":
             self._look_at_deletion(what)
         elif call == "sink.deliver":
-            self._look_at_parcel(next(sink for sink in self._sinks if sink.name == what))
+            self._look_at_segment(next(sink for sink in self._sinks if sink.name == what))
         elif call == "log.swap_note" and what == "feed":
             self._look_at_checkpoint(json.loads(self._world.log.notes["feed"]))
         elif call == "log.swap_note" and what.startswith("feed-sink-"):
@@ -294,18 +294,18 @@ class FeedWatch:
 
     # --- sinks ---------------------------------------------------------------------------------------
 
-    def _look_at_parcel(self, sink: WorldSink) -> None:
-        parcel = sink.arrived[-1]
-        self.checked["a parcel is a committed file"] += 1
-        generation = self.generations.get(parcel.generation)
-        if generation is None or generation.files.get(parcel.time) != parcel.data:
-            self._report("feed published", f"{sink.name} got {parcel.folder}/{parcel.name}, which was not committed so")
+    def _look_at_segment(self, sink: WorldSink) -> None:
+        segment = sink.arrived[-1]
+        self.checked["a segment is a committed file"] += 1
+        generation = self.generations.get(segment.generation)
+        if generation is None or generation.files.get(segment.time) != segment.data:
+            self._report("feed published", f"{sink.name} got {segment.folder}/{segment.name}, which was not committed so")
             return
-        reading = self._readings.setdefault((sink.name, parcel.generation), StrictReader())
+        reading = self._readings.setdefault((sink.name, segment.generation), StrictReader())
         before = reading.frontier
-        for message in messages_of(parcel.data):
+        for message in messages_of(segment.data):
             if (wrong := reading.feed(message)) is not None:
-                self._report("feed reader", f"{sink.name}, {parcel.name}: {wrong}")
+                self._report("feed reader", f"{sink.name}, {segment.name}: {wrong}")
         if reading.frontier != before:
             self.checked["the view at a frontier"] += 1
             if reading.view != (committed := generation.view_before(reading.frontier)):
@@ -380,9 +380,9 @@ class FeedWatch:
     def _read_by_name(self, sink: WorldSink, generation: Generation, checkpoint: dict[str, Any], rows: View) -> None:
         """Reads the files of a sink in the order of their names, as a strict reader does."""
         reading = StrictReader()
-        held: list[Parcel] = [each for each in sink.held.values() if each.generation == generation.number]
-        for parcel in sorted(held, key=lambda each: each.name):
-            for message in messages_of(parcel.data):
+        held: list[Segment] = [each for each in sink.held.values() if each.generation == generation.number]
+        for segment in sorted(held, key=lambda each: each.name):
+            for message in messages_of(segment.data):
                 if (wrong := reading.feed(message)) is not None:
                     self._report("feed reader", f"{sink.name}, in the order of names: {wrong}")
         self.checked["at rest each sink has everything"] += 1

@@ -25,11 +25,11 @@ import anyio.lowlevel
 from aiohttp import web
 
 from changelog.base.runtime import Runtime, SystemRuntime
-from emulators.gcs.faults import FaultMode, GcsFault, take_fault
 from emulators.gcs.service import GcsService
 from emulators.gcs.sessions import ContentRange, Session
 from emulators.gcs.store import Bucket
 from emulators.gcs.wire import HEAD_BYTES_MAX, HEAD_END, GcsError, WireRequest, WireResponse, with_one_content_type
+from emulators.gcs.wire_faults import FaultMode, GcsFault, take_fault
 
 CHUNK_BYTES = 256 * 1024
 CALLS_KEPT = 10_000

@@ -1,8 +1,8 @@
 """Judges an embedded store after a power cut: what its callers were told must be true of it, and stay true.
 
 `AllowedContent` hears the notes of the processes up to the power cut. `judge_store` opens the store, reads it,
-recovers, reads it again, and compares rows with blobs by `emulators/demo/files.py`, which uses none of the store's
-code. It raises `BrokenPromiseError`; any error of the store itself is one, too.
+recovers, reads it again, and compares rows with blobs by `emulators.demo.checking.stored_files`, which uses none of the
+store's code. It raises `BrokenPromiseError`; any error of the store itself is one, too.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from changelog.base.runtime import SystemRuntime
-from emulators.demo.check import BackendContent, dangling
-from emulators.demo.files import StoredFiles
-from emulators.demo.load import digest
+from emulators.demo.checking.check import BackendContent, dangling
+from emulators.demo.checking.stored_files import StoredFiles
+from emulators.demo.players.load import digest
 from recovery.daemon import collect
 from recovery.loop import RecoveryLoop
 from tiered.object_id import ObjectId

@@ -8,7 +8,7 @@ Each run can be replayed.
     leaks.py        what a store that still runs holds
     coverage.py     what a run exercised, and what it must exercise
     decisions.py    counts the product's decisions from outside
-    explore.py      many seeds on all cores (worker.py, totals.py, report.py)
+    explore.py      many seeds on all cores (worker.py, totals.py, seed_report.py)
     minimise.py     makes a failing run small
     bounded.py      every schedule with few delays (schedules.py names them, conductor.py keeps to them)
     guards.py       the protocol with one guard knocked out at a time

@@ -38,7 +38,7 @@ def run_seeds(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the totals into this file, too.")] = None,
 ) -> None:
     """Explores seeds. At the end, one table; of the first violation, the smallest run that shows it."""
-    from emulators.simulation import report
+    from emulators.simulation import seed_report as report
     from emulators.simulation.explore import WorkerError, explore
 
     if json_file is not None:
@@ -70,7 +70,7 @@ def replay_seed(
     whole: Annotated[bool, typer.Option("--whole", help="Of a violation, the whole run instead of the smallest that shows it.")] = False,
 ) -> None:
     """Replays one seed: what it chose, all calls, and the verdict."""
-    from emulators.simulation.report import replayed
+    from emulators.simulation.seed_report import replayed
 
     well, lines = replayed(seed, whole=whole)
     _write(lines)
@@ -138,7 +138,7 @@ def _table(explored: ExploredSeeds) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from emulators.simulation.report import counts, figures
+    from emulators.simulation.seed_report import counts, figures
 
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in figures(explored):

@@ -59,6 +59,8 @@ TOO_LONG_S = 7200.0
 
 ONE_AT_A_TIME = SETTINGS.model_copy(update={"recovery": RecoverySettings(concurrency_max=1)})
 
+AHEAD_MS = round(SETTINGS.lease.expiry_s * 1000) + 1
+
 CRASHES = (Mode.CRASH_BEFORE,)
 UNTOLD = (Mode.LATE, Mode.LOST, Mode.DUPLICATED)
 
@@ -92,7 +94,10 @@ class _HastyLog:
         return getattr(self._log, name)
 
     async def announce(self, instance: str) -> int:
-        return await self._log.announce(instance) + round(SETTINGS.lease.expiry_s * 1000) + 1
+        return await self._log.announce(instance) + AHEAD_MS
+
+    async def now_ms(self) -> int:
+        return await self._log.now_ms() + AHEAD_MS
 
     def ranges(self) -> Sequence[KeyRange]:
         return [KeyRange(LOG_PREFIX, LOG_END)]

@@ -27,7 +27,7 @@ from emulators.world.faults import call_of
 BEGIN = "begin "
 """The prefix of the point at which an operation begins. It is not a call, but the conductor treats it as one."""
 
-INVISIBLE = frozenset({"blobs.open_upload", "blobs.open_copy", "upload.write", "log.announce", "reader.aclose"})
+INVISIBLE = frozenset({"blobs.open_upload", "blobs.open_copy", "upload.write", "log.announce", "log.now_ms", "reader.aclose"})
 """Calls that change nothing another process can see, and whose answer depends on no other process."""
 
 

@@ -8,7 +8,8 @@
     read      if the blob is not there, the object is not there
 
 Everything else is the product's: the entry before the work, the heartbeat, the look at the lease before the swap, the
-claim. `emulators.demo.unfenced` takes the fence from real backends, for the demo. It is never a part of the product.
+claim. `emulators.demo.players.unfenced` takes the fence from real backends, for the demo. It is never a part of the
+product.
 """
 
 from __future__ import annotations

@@ -272,10 +272,10 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
     Raises `CorruptRecordError` if the text is no manifest, and `ConfigurationError` if it is of another version.
     """
     try:
-        told = json.loads(text)
+        fields = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise CorruptRecordError(f"{where} is no manifest of an audit: {error}") from None
-    version = told.get("version") if isinstance(told, dict) else None
+    version = fields.get("version") if isinstance(fields, dict) else None
     if isinstance(version, int) and version > VERSION:
         raise ConfigurationError(f"{where} is of version {version}, and this software reads {VERSION}: update it")
     if version == 1:

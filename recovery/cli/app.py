@@ -62,7 +62,7 @@ def _load(name: str) -> Callable[..., None] | typer.Typer:
 
             return cast(Callable[..., None], getattr(deployment, name))
         case "log":
-            from recovery.cli.log import log_app
+            from recovery.cli.log_commands import log_app
 
             return log_app
         case "audit":

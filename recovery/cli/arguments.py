@@ -24,6 +24,7 @@ IfRevisionOption = Annotated[
 ]
 TtlOption = Annotated[str | None, typer.Option(help="Expire this long from now: 90s, 15m, 36h, 30d.")]
 TtiOption = Annotated[str | None, typer.Option(help="Expire this long after the last read: 90s, 15m, 36h, 30d.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")]
 ChecksumOption = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME:VALUE", help="crc32c, md5 or sha256, in hex or base64; other bytes are not stored. Repeatable."),

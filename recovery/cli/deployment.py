@@ -11,10 +11,10 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Tiered
 from changelog.base.runtime import SystemRuntime
 from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, run_async, shared
-from recovery.commands import with_typed
 from recovery.display import escape_controls
 from recovery.entries import count_stuck, stuck_sentence
 from recovery.last_audit import read_audits
+from recovery.typed_commands import with_typed
 from tiered.open import DATABASE_NAME, open_backends
 from tiered.settings import Settings
 
@@ -44,7 +44,7 @@ def provision(
         if settings.directory is not None:
             _show_findings([Notice(NoticeKind.OK, f"nothing is needed: the first put makes the directory {settings.directory}")])
             return
-        from tiered.provision.production import provision as provision_all
+        from tiered.provision.bigtable_and_gcs import provision as provision_all
 
         _show_findings(await provision_all(
             settings, dry_run=dry_run, location=location, adopt=adopt_bucket, adopt_from=adopt_bucket_from
@@ -62,11 +62,11 @@ def check() -> None:
     async def command() -> None:
         settings = choice.existing()
         if settings.directory is not None:
-            from tiered.provision.directory import inspect_directory
+            from tiered.provision.embedded_store import inspect_directory
 
             found = await inspect_directory(settings.directory, DATABASE_NAME, settings.changelog, SystemRuntime())
         else:
-            from tiered.provision.production import inspect
+            from tiered.provision.bigtable_and_gcs import inspect
 
             found = await inspect(settings)
         known = await _add_known(settings, found)
@@ -105,11 +105,11 @@ def _show_findings(findings: Sequence[Notice], known: Sequence[str] = ()) -> Non
     problem.
     """
     wrong = [finding for finding in findings if finding.kind.value == "problem"]
-    told = [(finding.kind.value, with_typed(finding.sentence, choice.typed())) for finding in findings]
+    lines = [(finding.kind.value, with_typed(finding.sentence, choice.typed())) for finding in findings]
     if choice.json:
-        write(dump({"ok": not wrong, "findings": [{"kind": kind, "sentence": sentence} for kind, sentence in told]}))
+        write(dump({"ok": not wrong, "findings": [{"kind": kind, "sentence": sentence} for kind, sentence in lines]}))
     else:
-        for kind, sentence in told:
+        for kind, sentence in lines:
             write(f"{kind:8}{escape_controls(sentence)}")
     if known:
         raise CorruptRecordError("\n".join(known))

@@ -24,6 +24,7 @@ from recovery.cli.arguments import (
     IfAbsentOption,
     IfRevisionOption,
     ObjectArgument,
+    QuietOption,
     TtiOption,
     TtlOption,
     absent,
@@ -34,6 +35,7 @@ from recovery.cli.arguments import (
     show_written,
 )
 from recovery.cli.output import dump, iso, plain, show, show_fields, write
+from recovery.cli.progress import showing_bytes
 from recovery.cli.shared import choice, run_async, say_cut, shared
 from tiered.metadata import Metadata, encode_metadata
 from tiered.object_id import ObjectId, ObjectPrefix
@@ -56,8 +58,9 @@ def put(
     checksum: ChecksumOption = None,
     if_absent: IfAbsentOption = False,
     if_revision: IfRevisionOption = None,
+    quiet: QuietOption = False,
 ) -> None:
-    """Stores a file or stdin, replacing what is there."""
+    """Stores a file or stdin, replacing what is there. A terminal shows the progress."""
 
     async def command() -> None:
         metadata = Metadata(expiration=expiration_of(ttl, tti), custom=custom_of(custom), filename=filename, origin=origin)
@@ -67,9 +70,11 @@ def put(
         settings = choice.settings()
         patient = settings.store.model_copy(update={"payload_idle_s": None})  # nobody else waits for this stdin
         async with open_storage(settings.model_copy(update={"store": patient})) as storage:
-            result = await storage.put(
-                ObjectId.parse(object_id), payload, metadata, if_absent=if_absent, if_revision=revision, checksums=checksums_of(checksum)
-            )
+            with showing_bytes(quiet=quiet) as progress:
+                result = await storage.put(
+                    ObjectId.parse(object_id), payload, metadata, if_absent=if_absent, if_revision=revision, progress=progress,
+                    checksums=checksums_of(checksum),
+                )
         show_written(object_id, result)
 
     run_async(command)
@@ -80,22 +85,25 @@ def get(
     object_id: ObjectArgument,
     file: Annotated[str, typer.Option("--output", "-o", help="Where the payload goes; - is stdout.")] = "-",
     range_: Annotated[str | None, typer.Option("--range", help="FIRST:END in bytes, END excluded; also :END, FIRST: and -LAST:.")] = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Fetches an object's payload. With --json, prints its head; the payload then needs --output FILE.
 
-    A file gets the whole payload or none of it; stdout may have got a part before an error. Nothing is written to the
-    store: a look by hand does not extend a time to idle.
+    A file gets the whole payload or none of it, a large one in several ranges at once; stdout may have got a part
+    before an error. A terminal shows the progress. Nothing is written to the store: a look by hand does not extend a
+    time to idle.
     """
 
     async def command() -> None:
         if choice.json and file == "-":
             raise InvalidRequestError("--json takes stdout for the head; add --output FILE for the payload")
         async with _reading() as storage:
-            stored = await storage.get(ObjectId.parse(object_id), _range(range_))
-            if stored is None:
-                raise absent(object_id)
-            async with stored:
-                await payloads.save(stored, file)
+            with showing_bytes(quiet=quiet, to_stdout=payloads.is_stdout(file)) as progress:
+                stored = await storage.get(ObjectId.parse(object_id), _range(range_), progress=progress)
+                if stored is None:
+                    raise absent(object_id)
+                async with stored:
+                    await payloads.save(stored, file)
         if choice.json:
             _show_head(stored.head)
 
@@ -177,11 +185,11 @@ async def _reading() -> AsyncIterator[TieredStorage]:
 def _listed(entry: ListEntry | Folder) -> dict[str, Any]:
     if isinstance(entry, Folder):
         return {"folder": entry.prefix.path}
-    told = {
+    fields = {
         "object": str(entry.object_id), "size": entry.size, "tier": entry.tier.value, "revision": entry.revision,
         "created": iso(entry.time_created), "expires": iso(entry.time_expires),
     }
-    return told if entry.fault is None else {**told, "fault": entry.fault}
+    return fields if entry.fault is None else {**fields, "fault": entry.fault}
 
 
 def _line(entry: ListEntry | Folder, long: bool) -> str:

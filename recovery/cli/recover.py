@@ -25,9 +25,9 @@ from recovery.cli.entries import Listed, open_logged, show_listed, show_nothing,
 from recovery.cli.feed.publish import fed, open_feed
 from recovery.cli.output import show
 from recovery.cli.shared import choice, run_async, shared, stay
-from recovery.commands import with_typed
 from recovery.entries import count_open, count_stuck, stuck_sentence
 from recovery.logs import use_format
+from recovery.typed_commands import with_typed
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -69,6 +69,7 @@ def recover(
         from recovery.daemon import collect, recover_once, run_daemon, source_of
         from recovery.dangling import forget_mended
         from recovery.loop import RecoveryLoop
+        from recovery.spot_check import SpotCheck
         from tiered.telemetry.telemetry import Telemetry
 
         use_format(chosen.daemon.log_format)
@@ -85,6 +86,7 @@ def recover(
                 source = source_of(loop, backends.log, SystemRuntime(), settings)
                 report = await recover_once(loop, source, limit)
                 overdue, failures = await _release_overdue(backends, settings, None if limit is None else limit - report.seen)
+                await SpotCheck(backends.tiers, backends.log, SystemRuntime(), backends.observer).look()
                 await forget_mended(backends.tiers, backends.log, SystemRuntime())
                 stuck = await count_stuck(backends.log)
                 cut = {"more": "maybe"} if report.seen + overdue.looked_at == limit else {}

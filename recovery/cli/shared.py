@@ -35,9 +35,9 @@ from changelog.base.errors import (
 )
 from changelog.base.events import events
 from recovery.cli.output import dump, write
-from recovery.commands import with_typed
 from recovery.display import escape_controls
 from recovery.logs import is_json
+from recovery.typed_commands import with_typed
 from tiered.errors import ConditionFailedError, DanglingTombstoneError, OutcomeUnknownError
 from tiered.open import DATABASE_NAME
 from tiered.settings import ENV_CONFIG, ENV_PREFIX, Settings, load_settings

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from changelog.lease import EntryState
-from recovery.commands import TIERED, typed, with_typed
 from recovery.display import ago, count, duration, escape_controls, rate, size_si
 from recovery.last_audit import LastAudit
 from recovery.statistics.columns import SourceRow
@@ -21,6 +20,7 @@ from recovery.status.advice import advice, feed_orders, headline, orders
 from recovery.status.as_json import moment
 from recovery.status.feed import FeedSink, FeedStatus
 from recovery.status.known import AGES_S, DUE, REPORT_AGE_MAX_S, SILENCE_MAX_S, Daemon, SourceStatus, Status, StatusLevel, StuckEntry
+from recovery.typed_commands import TIERED, typed, with_typed
 from tiered.metadata import NS_PER_MS
 
 LABEL = 10
@@ -151,8 +151,8 @@ class _StatusLines:
 def _show_source(page: _StatusLines, name: str, source: SourceStatus | None, status: Status) -> None:
     if source is None:
         if status.durable:
-            told = any("statistics of recovery" in problem for problem in status.problems)
-            page.text(LABELS[name], "unknown" if told else "unknown: no daemon has reported anything yet")
+            is_said = any("statistics of recovery" in problem for problem in status.problems)
+            page.text(LABELS[name], "unknown" if is_said else "unknown: no daemon has reported anything yet")
         return
     one, many = UNITS[name]
     row, found = source.total, source.verdict

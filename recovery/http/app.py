@@ -33,7 +33,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from changelog.base.runtime import Runtime
 from recovery.http.audits import AuditRun, audit_runs, report_of
-from recovery.http.view import ServerView
+from recovery.http.server_view import ServerView
 
 PAGE = Path(__file__).parent / "page"
 FILES = {

@@ -48,7 +48,7 @@ from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from recovery.feed.errors import FeedError, Rule
 from recovery.feed.sinks.directory import DirectorySink
-from recovery.feed.sinks.sink import CONTENT_TYPES, MARK, MARK_BYTES_MAX, MARK_TYPE, Owner, Parcel, Suffix, generation_of, time_of
+from recovery.feed.sinks.sink import CONTENT_TYPES, MARK, MARK_BYTES_MAX, MARK_TYPE, Owner, Segment, Suffix, generation_of, time_of
 from recovery.http.app import Guarded
 
 BYTES_MAX = 64 * 2**20
@@ -94,20 +94,20 @@ class _Receiver:
 
     async def put(self, request: Request) -> Response:
         generation, (time, suffix) = _named(request)
-        told = _digest_of(request.headers.get("repr-digest", ""))
+        declared = _digest_of(request.headers.get("repr-digest", ""))
         async with self._body(request, self._bytes_max, "raise --bytes-max, or set a smaller feed.batch_max") as body:
-            parcel = Parcel.of(generation, time, body, suffix)
-            if parcel.sha256 != told:
+            segment = Segment.of(generation, time, body, suffix)
+            if segment.sha256 != declared:
                 raise HTTPException(400, "the body has another sha-256 than Repr-Digest says: send it again")
-            await self._check(request, parcel)
-            await self._sink.deliver(parcel)
+            await self._check(request, segment)
+            await self._sink.deliver(segment)
         return Response(status_code=204)
 
     async def put_mark(self, request: Request) -> Response:
         """Keeps the mark of a feed, unless there is one. One of another feed stays."""
-        told = _digest_of(request.headers.get("repr-digest", ""))
+        declared = _digest_of(request.headers.get("repr-digest", ""))
         async with self._body(request, MARK_BYTES_MAX, "this is no mark of a feed") as body:
-            if sha256(body).hexdigest() != told:
+            if sha256(body).hexdigest() != declared:
                 raise HTTPException(400, "the body has another sha-256 than Repr-Digest says: send it again")
             try:
                 owner = Owner.from_bytes(body, "the body")
@@ -188,7 +188,7 @@ class _Receiver:
         except ClientDisconnect:
             raise HTTPException(400, "the connection ended before the body") from None
 
-    async def _check(self, request: Request, parcel: Parcel) -> None:
+    async def _check(self, request: Request, segment: Segment) -> None:
         """Raises `FeedError` if the file is no feed. Gives up, and ends the process that reads it, if it takes too long
         or the client goes away.
         """
@@ -200,15 +200,15 @@ class _Receiver:
                 async with self._reader:
                     await _begin_reader()
                     with anyio.fail_after(READING_S_MAX):
-                        await to_process.run_sync(_read_through, parcel, cancellable=True)
+                        await to_process.run_sync(_read_through, segment, cancellable=True)
                 problem = None
             except TieredError as error:
                 problem = error
             except TimeoutError:
-                problem = FeedError(Rule.FORM, f"to read the file takes longer than {READING_S_MAX:g} s", parcel.path)
+                problem = FeedError(Rule.FORM, f"to read the file takes longer than {READING_S_MAX:g} s", segment.path)
             except MemoryError:
                 limit = f"more than {READER_MEMORY_MAX >> 20} MiB of memory"
-                problem = FeedError(Rule.FORM, f"to read the file takes {limit}", parcel.path)
+                problem = FeedError(Rule.FORM, f"to read the file takes {limit}", segment.path)
             except BrokenWorkerProcess:
                 problem = UnavailableError("the process that read the file ended before it was through: send it again later")
             tasks.cancel_scope.cancel()
@@ -282,13 +282,13 @@ def _prepare() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _read_through(parcel: Parcel) -> None:
+def _read_through(segment: Segment) -> None:
     """Reads the file, in a process of its own."""
     _limit(resource.RLIMIT_AS, READER_MEMORY_MAX)
     worked = resource.getrusage(resource.RUSAGE_SELF)
     _limit(resource.RLIMIT_CPU, round(worked.ru_utime + worked.ru_stime) + READING_CPU_S_MAX)
-    if not sum(1 for _ in parcel.messages()):
-        raise FeedError(Rule.FORM, "the file has no message", parcel.path)
+    if not sum(1 for _ in segment.messages()):
+        raise FeedError(Rule.FORM, "the file has no message", segment.path)
 
 
 def _limit(what: int, limit: int) -> None:

@@ -122,8 +122,8 @@ class Sampler:
             return
         if error is not None and self.failing_since is None:
             _log_unforeseen(error)
-        told = "; ".join(status.problems) or "the changelog does not answer" if error is None else text_of(error)
-        self.error = told or type(error).__name__
+        sentence = "; ".join(status.problems) or "the changelog does not answer" if error is None else text_of(error)
+        self.error = sentence or type(error).__name__
         self.failing_since = now if self.failing_since is None else self.failing_since
         self.history.add(HistoryPoint(now))
 

@@ -31,15 +31,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from changelog.base.errors import ConfigurationError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
-from recovery.commands import TIERED
 from recovery.http.app import make_app
 from recovery.http.decisions import Decisions
 from recovery.http.own import Made, RecentCalls
 from recovery.http.sampler import Sampler, questions_to
-from recovery.http.view import ServerView, Worker
+from recovery.http.server_view import ServerView, Worker
 from recovery.metrics import StatusMetrics
 from recovery.status.known import SERVICES
 from recovery.status.look import gather
+from recovery.typed_commands import TIERED
 from tiered.open import Backends
 from tiered.settings import DaemonSettings, Settings
 from tiered.telemetry.metrics import metrics_of

@@ -290,8 +290,8 @@ def located(messages: DataFrame, fault: BrokenRule) -> FeedError | Configuration
     `messages`: the same messages again, with all columns of the format tiered.feed.
     """
     if fault.rule is None:
-        told = _RULE.search(fault.why)
-        return ConfigurationError(fault.why) if told is None else FeedError(Rule[told[1].upper()], fault.why[: told.start()])
+        rule = _RULE.search(fault.why)
+        return ConfigurationError(fault.why) if rule is None else FeedError(Rule[rule[1].upper()], fault.why[: rule.start()])
     time, data = f.lit(fault.time), f.col("data").eqNullSafe(f.lit(fault.data))
     update = (f.col("kind") == UPDATE) & (f.col("time") == time)
     covering = (f.col("kind") == PROGRESS) & (f.col("lower") <= time) & (f.isnull("upper") | (f.col("upper") > time))

@@ -39,8 +39,8 @@ from recovery.audit.files.directory import DirectoryFiles
 from recovery.audit.running.plan import check_same, inputs_of
 from recovery.audit.running.work import check_there
 from recovery.sources.columns import ARROW, OBJECTS, Row, batch_of
-from recovery.sources.objects import ROWS_PAGE, read_objects
 from recovery.sources.reading import bounds_of
+from recovery.sources.stored_objects import ROWS_PAGE, read_objects
 from tiered.metadata import as_datetime
 from tiered.open import open_backends
 from tiered.protocol.backends import Tiers
@@ -223,8 +223,8 @@ def _begun(files: DirectoryFiles, wanted: ObjectsExport) -> ObjectsExport:
 
 def _told_in(text: bytes, where: str) -> ObjectsExport:
     try:
-        told = json.loads(text)
-        version, store, prefix, blobs, export, began = (told[key] for key in ("version", "store", "prefix", "blobs", "export", "began"))
+        fields = json.loads(text)
+        version, store, prefix, blobs, export, began = (fields[key] for key in ("version", "store", "prefix", "blobs", "export", "began"))
         if type(version) is int and version > VERSION:
             raise ConfigurationError(f"{where} is of version {version}, and this software knows {VERSION}: update it")
         texts = [prefix, export, began, *store, *store.values()]
@@ -256,12 +256,12 @@ def _part_of(files: DirectoryFiles, name: str, export: str) -> ExportPart:
         except (pa.ArrowInvalid, FileNotFoundError) as error:
             raise _broken(files, name, "it is cut off, or no Parquet file") from error
     try:
-        told = json.loads((parquet.metadata or {})[FOOTER])
-        if told["version"] != VERSION or told["export"] != export:
+        footer = json.loads((parquet.metadata or {})[FOOTER])
+        if footer["version"] != VERSION or footer["export"] != export:
             raise _broken(files, name, "it is of another export")
-        counts = ObjectCounts(**told["counts"])
-        start, end = bytes.fromhex(told["start"]), None if told["end"] is None else bytes.fromhex(told["end"])
-        part = ExportPart(name, start, end, str(told["began"]), str(told["ended"]), counts)
+        counts = ObjectCounts(**footer["counts"])
+        start, end = bytes.fromhex(footer["start"]), None if footer["end"] is None else bytes.fromhex(footer["end"])
+        part = ExportPart(name, start, end, str(footer["began"]), str(footer["ended"]), counts)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _broken(files, name, "its footer cannot be read") from error
     if parquet.num_rows != counts.objects or (end is not None and end <= start):

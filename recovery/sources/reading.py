@@ -30,7 +30,7 @@ from recovery.audit.running.plan import plan_audit, split
 from recovery.audit.running.work import AuditOptions, check_there
 from recovery.audit.sweeping.verify import READ_BUDGET_S
 from recovery.sources.columns import BLOBS, CHANGES, OBJECTS, TOMBSTONES, Row, us_of, us_of_ms
-from recovery.sources.objects import read_objects
+from recovery.sources.stored_objects import read_objects
 from tiered.object_id import ObjectPrefix
 from tiered.open import Backends, open_backends
 from tiered.protocol.retry import retry_read

@@ -40,7 +40,7 @@ from pyspark.sql.types import StructType
 
 from changelog.base.errors import ConfigurationError
 from recovery.audit.running.work import portable
-from recovery.sources import feed_files, findings
+from recovery.sources import feed_files, findings_of_run
 from recovery.sources.columns import BLOBS, CHANGES, FEED, FINDINGS, OBJECTS, TOMBSTONES, batch_of, ddl
 from recovery.sources.reading import TablePartition, plan, rows
 from tiered.settings import Settings, load_settings
@@ -118,10 +118,10 @@ class _Source(DataSource):
         return portable(load_settings(config) if config is not None else Settings(directory=Path(str(directory))))
 
     def _parallel(self) -> int:
-        told = self.options.get("parallel", str(PARALLEL))
-        if not told.isdecimal() or not 0 < int(told) <= PARALLEL_MAX:
-            raise ConfigurationError(f"{self.FORMAT} has parallel {told!r}: give a whole number from 1 to {PARALLEL_MAX}")
-        return int(told)
+        asked_for = self.options.get("parallel", str(PARALLEL))
+        if not asked_for.isdecimal() or not 0 < int(asked_for) <= PARALLEL_MAX:
+            raise ConfigurationError(f"{self.FORMAT} has parallel {asked_for!r}: give a whole number from 1 to {PARALLEL_MAX}")
+        return int(asked_for)
 
 
 class Objects(_Source):
@@ -196,18 +196,18 @@ class FindingsReader(DataSourceReader):
     """Reads the findings of a run. It is sent to the executors, so it holds plain values only."""
 
     def __init__(self, where: str, wanted: Sequence[str], parallel: int) -> None:
-        self._run = findings.look(where)
+        self._run = findings_of_run.look(where)
         self._wanted = tuple(wanted)
         self._parallel = parallel
 
     def partitions(self) -> Sequence[InputPartition]:
         shares = [self._run.done[first :: self._parallel] for first in range(self._parallel)]
-        told = FilesPartition((), self._run.faults)
-        return [FilesPartition(share, ()) for share in shares if share] + ([told] if self._run.faults or not self._run.done else [])
+        faults = FilesPartition((), self._run.faults)
+        return [FilesPartition(share, ()) for share in shares if share] + ([faults] if self._run.faults or not self._run.done else [])
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, FilesPartition)
-        for page in findings.rows(self._run, partition.parts, partition.faults):
+        for page in findings_of_run.rows(self._run, partition.parts, partition.faults):
             yield batch_of(FINDINGS, page, self._wanted)
 
 

@@ -51,10 +51,10 @@ def away_sentence(status: Status) -> str:
 
     That the changelog cannot be read decides all else, so the sentence after this one begins with it.
     """
-    told = f"The {_listed(status.away)} {'does' if len(status.away) == 1 else 'do'} not answer" if status.away else ""
-    if told:
-        told += ", so recovery waits. " if status.answers else ". "
-    return told + "".join(f"The {name} refuses what is asked of it, so entries wait. " for name in status.refusing)
+    sentence = f"The {_listed(status.away)} {'does' if len(status.away) == 1 else 'do'} not answer" if status.away else ""
+    if sentence:
+        sentence += ", so recovery waits. " if status.answers else ". "
+    return sentence + "".join(f"The {name} refuses what is asked of it, so entries wait. " for name in status.refusing)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from recovery.commands import TIERED, typed
 from recovery.dangling import LostReads
 from recovery.last_audit import LastAudit
 from recovery.redaction import HIDDEN, redact_names
@@ -15,6 +14,7 @@ from recovery.statistics.verdict import SourceVerdict
 from recovery.status.advice import advice, headline, orders
 from recovery.status.feed import FeedSink, FeedStatus
 from recovery.status.known import AGES_S, SourceStatus, Status, StuckEntry
+from recovery.typed_commands import TIERED, typed
 from tiered.metadata import NS_PER_MS
 
 COLUMNS = (

@@ -341,8 +341,8 @@ class _Scan:
 
 def _created_ms(entry: Entry | Unreadable) -> int | None:
     """Returns when the change was made (Unix ms, by its maker's clock). None: the key does not tell."""
-    told = entry.change.id if isinstance(entry, Entry) else entry.key[-36:]
-    return ChangeId(told).created_ms if ChangeId.matches(told) else None
+    name = entry.change.id if isinstance(entry, Entry) else entry.key[-36:]
+    return ChangeId(name).created_ms if ChangeId.matches(name) else None
 
 
 def _id(entry: Entry | Unreadable) -> str:

@@ -13,12 +13,12 @@ from typing import Any
 import anyio
 import pytest
 
-import emulators.callers.run as runner
+import emulators.callers.episode_run as runner
 from emulators.callers import values
+from emulators.callers.episode_recipe import CallerStep, CallKind, EpisodeRecipe, Item
+from emulators.callers.episode_run import EpisodeResult, run
 from emulators.callers.interrupt import How, Interrupt
 from emulators.callers.payloads import Payload
-from emulators.callers.recipe import CallerStep, CallKind, EpisodeRecipe, Item
-from emulators.callers.run import EpisodeResult, run
 from tiered import ListEntry, Metadata, ObjectId, ObjectWriter, PutRequest, StoredObject, TieredStorage
 from tiered.embedded.blobs import FileUpload
 from tiered.payload.checksums import DeclaredChecksums

@@ -30,7 +30,7 @@ async def test_every_lease_lasts_and_nothing_is_recorded(anyio_backend: str) -> 
 
 async def test_it_keeps_no_note_and_knows_nobody(anyio_backend: str) -> None:
     log: ChangeLog = NoopChangeLog()
-    await log.announce("me")
+    assert await log.announce("me") == await log.now_ms() == 0
     assert await log.swap_note("a", None, b"1") and await log.swap_note("a", b"another", b"2")
     assert await log.read_note("a") is None and list(await log.presences()) == []
     with pytest.raises(ValueError, match="a note has"):

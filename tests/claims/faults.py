@@ -7,6 +7,7 @@ what the surfaces that should tell it say. `test_faults.py` plants each one and 
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
@@ -239,6 +240,13 @@ def blobs_away(ground: FaultyStore) -> None:
     (ground.store / "blobs").rename(ground.directory / "elsewhere")
 
 
+def blobs_emptied_and_recovered(ground: FaultyStore) -> None:
+    """All blobs are gone, and no reader and no audit met that: the look of recovery at a few of them does."""
+    shutil.rmtree(ground.store / "blobs")
+    (ground.store / "blobs").mkdir()
+    ground("recover", "--once")
+
+
 @contextmanager
 def _restored_after(ground: FaultyStore) -> Iterator[None]:
     """Backs the database up, and restores the backup at the end of the block."""
@@ -421,6 +429,7 @@ FAULTS = {_name(each.plant): each for each in (
     Fault(row_damaged, says={"text": NOBODY_LOOKED, "check": "cannot be read"}, check=3, show=1),
     Fault(row_damaged_and_audited, says={"text": "findings: 1 corrupt_row"}, check=3, show=1),
     Fault(blobs_away, UNKNOWN, 4, {"text": "blobs is gone", "ready": "long-term tier", "check": "blobs is gone"}, check=3, show=2),
+    Fault(blobs_emptied_and_recovered, LOST, 6, {"headline": "DATA IS LOST"}, check=3, show=1),
     Fault(restored_from_a_backup, says={"text": NOBODY_LOOKED}, show=1),
     Fault(restored_from_a_backup_and_audited, LOST, 6, LOSS, check=6, show=1),
     Fault(disk_full_in_use, STUCK, 6, {"headline": "The disk is full", "ready": "full", "check": "full"}, check=3),

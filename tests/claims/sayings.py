@@ -16,7 +16,7 @@ import yaml
 from tests.given.repository import ROOT
 
 SPEAKERS = (
-    "recovery/status/advice.py", "recovery/status/feed.py", "recovery/http/view.py", "recovery/last_audit.py",
+    "recovery/status/advice.py", "recovery/status/feed.py", "recovery/http/server_view.py", "recovery/last_audit.py",
     "recovery/audit/reporting/run_verdict.py", "recovery/audit/finding_classes.py", "recovery/audit/files/conclusion.py",
     "recovery/cli/status_lines.py", "recovery/display.py", "recovery/cli/feed/writer_status.py", "recovery/cli/audit/delete.py",
     "recovery/audit/reporting/show.py",

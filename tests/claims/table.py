@@ -90,7 +90,13 @@ CLAIMS = (
             VIEW: ("DATA IS LOST",),
             STATUS: ("exit code 6",),
         },
-        ("lost_and_read", "lost_and_audited", "lost_beside_a_narrow_clean_audit", "restored_from_a_backup_and_audited"),
+        (
+            "lost_and_read",
+            "blobs_emptied_and_recovered",
+            "lost_and_audited",
+            "lost_beside_a_narrow_clean_audit",
+            "restored_from_a_backup_and_audited",
+        ),
         (f"{LOOK}a_loss_stays_until_an_audit_that_looked_there_finds_it_mended",),
     ),
     Claim(

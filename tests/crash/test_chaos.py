@@ -4,7 +4,7 @@ Processes are killed and stopped; servers are frozen, stalled and cut off.
 
 The demo's independent check looks for I1, I3, I4, I6 and I7. That it can fail is shown here for what reads Bigtable and
 GCS, and
-in `tests/emulators/demo/test_check.py` for what judges.
+in `tests/emulators/demo/checking/test_check.py` for what judges.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from google.cloud.bigtable.data import DeleteAllFromRow, SetCell
 
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
-from emulators.demo.check import check, dangling, unfinished
+from emulators.demo.checking.check import check, dangling, unfinished
+from emulators.demo.checking.google import StoredInGoogle
 from emulators.demo.command import DemoOptions, run_demo
-from emulators.demo.emulators import BUCKET, EmulatorStage
-from emulators.demo.google import StoredInGoogle
-from emulators.demo.journal import DIRECTOR, JournaledAnswer, OperationJournal, OperationKind, late_writes, read_lines
-from emulators.demo.load import INLINE_BYTES_MAX, LoadStep, object_ids, payload
-from emulators.demo.weather import KINDS
-from emulators.demo.writer import perform
+from emulators.demo.players.journal import DIRECTOR, JournaledAnswer, OperationJournal, OperationKind, late_writes, read_lines
+from emulators.demo.players.load import INLINE_BYTES_MAX, LoadStep, object_ids, payload
+from emulators.demo.players.object_writer import perform
+from emulators.demo.staging.emulators import BUCKET, EmulatorStage
+from emulators.demo.staging.weather import KINDS
 from tests.given.processes import is_running
 from tiered.open import open_backends, open_storage
 from tiered.settings import BigtableSettings, load_settings

@@ -1,7 +1,7 @@
 """Processes on a real directory are killed with kill -9 at random moments. Nothing is lost, leaked or mixed up.
 
-I1, I3, I4, I6 and I7 by the demo's independent check (`emulators.demo.check`), which is itself tested in
-`tests/emulators/demo/test_check.py`.
+I1, I3, I4, I6 and I7 by the demo's independent check (`emulators.demo.checking.check`), which is itself tested in
+`tests/emulators/demo/checking/test_check.py`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import pytest
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError
 from changelog.base.runtime import SystemRuntime
-from emulators.demo.check import check, unfinished
+from emulators.demo.checking.check import check, unfinished
+from emulators.demo.checking.stored_files import StoredFiles
 from emulators.demo.command import DemoOptions, run_demo
-from emulators.demo.files import StoredFiles
-from emulators.demo.journal import DIRECTOR, JournaledAnswer, OperationJournal, read_lines, read_operations
-from emulators.demo.stage import EmbeddedStage
-from emulators.demo.troupe import Troupe, environment
-from emulators.demo.writer import Orders
+from emulators.demo.players.journal import DIRECTOR, JournaledAnswer, OperationJournal, read_lines, read_operations
+from emulators.demo.players.object_writer import Orders
+from emulators.demo.staging.stage import EmbeddedStage
+from emulators.demo.staging.troupe import Troupe, environment
 from recovery.daemon import collect
 from recovery.loop import RecoveryLoop
 from tests.given.processes import is_running
@@ -162,7 +162,7 @@ def test_a_demo_that_cannot_run_is_refused_by_name(options: dict[str, Any], name
 
 
 def test_a_demo_on_emulators_without_googles_packages_is_refused_with_the_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "emulators.demo.emulators", None)
+    monkeypatch.setitem(sys.modules, "emulators.demo.staging.emulators", None)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(ConfigurationError, match=r"pip install '\.\[gcp\]' in the checkout"):
         run_demo(DemoOptions(backend="emulators"), as_json=False)

@@ -21,11 +21,11 @@ import anyio
 import pytest
 
 from changelog.base.runtime import SystemRuntime
-from emulators.demo.files import StoredFiles
+from emulators.demo.checking.stored_files import StoredFiles
 from emulators.power.disk import DiskModel, ModelledDisk
 from emulators.power.judge import AllowedContent, BrokenPromiseError, judge_store, settings_of
+from emulators.power.recorded_work import BLOB, FEED, STORE, segments
 from emulators.power.recording import DiskOperation, RecorderMissingError, Recording, RecordingError, RecordKind, build, seen
-from emulators.power.work import BLOB, FEED, STORE, parcels
 from recovery.audit.deleting.journal import DeletionJournal
 from recovery.audit.files.evidence import evidence
 from recovery.audit.files.ledger import RunDirectory
@@ -157,7 +157,7 @@ class BackupPromise(StorePromise):
 
 
 class FeedPromise:
-    """A parcel that was acknowledged stays, and what has the name of a parcel has its bytes."""
+    """A segment that was acknowledged stays, and what has the name of a segment has its bytes."""
 
     def __init__(self) -> None:
         self.acknowledged: set[int] = set()
@@ -167,13 +167,13 @@ class FeedPromise:
 
     async def judge(self, root: Path) -> None:
         there = {path.name: path.read_bytes() for path in (root / FEED).glob("*/0*")}
-        whole = {each.name: each.data for each in parcels()}
+        whole = {each.name: each.data for each in segments()}
         if wrong := [name for name, data in there.items() if data != whole[name]]:
-            raise BrokenPromiseError(f"these parcels have other bytes: {wrong}")
-        if gone := [each.name for each in parcels() if each.time in self.acknowledged and each.name not in there]:
-            raise BrokenPromiseError(f"these parcels are gone: {gone}")
+            raise BrokenPromiseError(f"these segments have other bytes: {wrong}")
+        if gone := [each.name for each in segments() if each.time in self.acknowledged and each.name not in there]:
+            raise BrokenPromiseError(f"these segments are gone: {gone}")
         sink = DirectorySink(root / FEED, SystemRuntime())
-        for each in parcels():
+        for each in segments():
             await sink.deliver(each)
 
 
@@ -266,11 +266,11 @@ def _has_room(directory: Path) -> bool:
 
 
 def writing(recording: Recording, name: str, seed: int = 1) -> list[str]:
-    return ["-m", "emulators.power.work", "write", str(recording.root), name, str(seed)]
+    return ["-m", "emulators.power.recorded_work", "write", str(recording.root), name, str(seed)]
 
 
 def working(recording: Recording, work: str) -> list[str]:
-    return ["-m", "emulators.power.work", work, str(recording.root)]
+    return ["-m", "emulators.power.recorded_work", work, str(recording.root)]
 
 
 @pytest.fixture(scope="module")
@@ -400,7 +400,7 @@ def test_a_sync_that_a_store_leaves_out_is_noticed(several_writers: PowerScene, 
     assert found is not None
 
 
-@pytest.mark.parametrize("of", ["feeds", FEED, f"{FEED}/{parcels()[0].folder}"])
+@pytest.mark.parametrize("of", ["feeds", FEED, f"{FEED}/{segments()[0].folder}"])
 def test_a_sync_that_a_feed_leaves_out_is_noticed(feed: PowerScene, of: str) -> None:
     assert feed.cut_the_power(KNOCKED_OUT_STATES, without_syncs_of=lambda path: path == of) is not None
 

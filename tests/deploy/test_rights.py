@@ -96,7 +96,7 @@ def test_every_call_to_gcs_is_known() -> None:
 
 
 def test_the_writer_of_the_feed_makes_only_calls_that_its_role_allows() -> None:
-    text = (ROOT / "tiered/gcs/files.py").read_text()
+    text = (ROOT / "tiered/gcs/bucket_files.py").read_text()
     assert set(re.findall(r'"(GET|POST|PUT|DELETE|PATCH|HEAD)"', text)) <= {"GET", "POST"}
 
 

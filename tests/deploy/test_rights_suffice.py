@@ -19,10 +19,10 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from changelog.sqlite.database import Database
 from changelog.sqlite.log import SqliteChangeLog
-from emulators.gcs.faults import FaultMode, GcsFault
 from emulators.gcs.server import GcsEmulator
+from emulators.gcs.wire_faults import FaultMode, GcsFault
 from recovery.feed.sinks.bucket import BucketSink
-from recovery.feed.sinks.sink import Parcel
+from recovery.feed.sinks.sink import Segment
 from recovery.loop import RecoveryLoop
 from tests.deploy.test_rights import granted
 from tiered import Metadata, ObjectId, Settings, TieredStorage, TimeToIdle
@@ -159,25 +159,25 @@ async def test_a_restorer_brings_back_what_was_deleted_and_a_writer_may_not(serv
 
 async def test_the_writer_of_a_feed_adds_files_and_may_not_change_one(server: GcsEmulator) -> None:
     """It delivers with the rights of its role, also what is there already. With one right less it cannot."""
-    parcels = [Parcel.of(1, time, b"{}\n", "json") for time in (0, 7)]
+    segments = [Segment.of(1, time, b"{}\n", "json") for time in (0, 7)]
     bucket = GcsSettings(bucket="blobs", endpoint=server.url)
     grant(server, granted("feed-writer"))
 
-    async def deliver(*which: Parcel) -> None:
+    async def deliver(*which: Segment) -> None:
         sink = BucketSink(bucket, "live", RUNTIME)
         try:
-            for parcel in which:
-                await sink.deliver(parcel)
+            for segment in which:
+                await sink.deliver(segment)
         finally:
             await sink.aclose()
 
     for _ in range(2):
-        await deliver(*parcels)
-    assert sorted(server.buckets["blobs"].objects) == [f"live/{parcel.path}" for parcel in parcels]
+        await deliver(*segments)
+    assert sorted(server.buckets["blobs"].objects) == [f"live/{segment.path}" for segment in segments]
     for right in granted("feed-writer"):
         grant(server, set(granted("feed-writer")) - {right})
         with pytest.raises(ConfigurationError):
-            await deliver(*(parcels if right != "storage.objects.list" else parcels[1:]))
+            await deliver(*(segments if right != "storage.objects.list" else segments[1:]))
 
 
 async def plant_what_dead_writers_leave(backends: Backends) -> None:

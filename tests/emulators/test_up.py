@@ -25,8 +25,8 @@ from tests.given.repository import ROOT
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import Metadata
 from tiered.protocol.backends import Inline
+from tiered.provision.bigtable_and_gcs import inspect
 from tiered.provision.findings import problems
-from tiered.provision.production import inspect
 from tiered.settings import Settings, load_settings
 
 pytestmark = pytest.mark.asyncio

@@ -13,7 +13,7 @@ from examples import feed_duckdb
 from examples.feed_confluent import Topic
 from recovery.feed import CdcReader, FeedError, Message, Progress, Updates
 from recovery.feed.sinks.kafka import _Delivery
-from recovery.feed.sinks.sink import Parcel
+from recovery.feed.sinks.sink import Segment
 from tests.given.fed_store import FedStore, fed_store, view_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
@@ -35,8 +35,8 @@ async def written(store: FedStore, *, generations: int) -> list[dict[str, str]]:
     return shown
 
 
-def records(parcels: list[Parcel]) -> list[Record]:
-    return [(_Delivery(parcel, "live", None, None).key, message) for parcel in parcels for message in parcel.messages()]
+def records(segments: list[Segment]) -> list[Record]:
+    return [(_Delivery(segment, "live", None, None).key, message) for segment in segments for message in segment.messages()]
 
 
 def taken(topic: Topic, record: Record) -> None:
@@ -56,7 +56,7 @@ async def test_wherever_a_writer_died_a_reader_that_knows_the_rule_shows_what_a_
     """The topic is cut after each record. Fenced writers, and ones that begin again, repeat what was there."""
     async with fed_store(format="avro") as store:
         ends = await written(store, generations=3)
-        sent = records(store.sink.parcels)
+        sent = records(store.sink.segments)
     views = _views(sent)
     assert all(end in views for end in ends) and len(views) >= 6
     chance = random.Random(26)
@@ -94,13 +94,13 @@ async def test_without_the_rule_a_reader_refuses_the_topic() -> None:
         await written(store, generations=2)
     reader = CdcReader(remember=True)
     with pytest.raises(FeedError, match=r"rule (progress|count|diff)"):
-        deque(map(reader.feed, (message for _, message in records(store.sink.parcels))), maxlen=0)
+        deque(map(reader.feed, (message for _, message in records(store.sink.segments))), maxlen=0)
 
 
 async def test_a_compacted_topic_stands_still_and_shows_nothing_wrong() -> None:
     async with fed_store() as store:
         await written(store, generations=2)
-    kept = dict(records(store.sink.parcels))  # the last record of each key
+    kept = dict(records(store.sink.segments))  # the last record of each key
     topic = Topic()
     for record in kept.items():
         taken(topic, record)
@@ -110,31 +110,31 @@ async def test_a_compacted_topic_stands_still_and_shows_nothing_wrong() -> None:
 # --- DuckDB --------------------------------------------------------------------------------------------
 
 
-def stored(parcels: list[Parcel], folder: Path) -> None:
-    for parcel in parcels:
-        path = folder / parcel.path
+def stored(segments: list[Segment], folder: Path) -> None:
+    for segment in segments:
+        path = folder / segment.path
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(parcel.data)
+        path.write_bytes(segment.data)
 
 
 async def test_duckdb_shows_what_is_complete_and_nothing_else(tmp_path: Path) -> None:
     async with fed_store() as store:
         ends = await written(store, generations=2)
-    parcels = store.sink.parcels
+    segments = store.sink.segments
     assert feed_duckdb.references(tmp_path) == (0, {})
-    stored(parcels, tmp_path / "whole")
-    newest = max(parcel.generation for parcel in parcels)
+    stored(segments, tmp_path / "whole")
+    newest = max(segment.generation for segment in segments)
     assert feed_duckdb.references(tmp_path / "whole") == (view_of(store.sink.messages())[1][0], ends[1])
-    for number in range(0, len(parcels), 2):
-        stored(parcels[: number + 1], tmp_path / f"cut-{number}")
-        here = [parcel for parcel in parcels[: number + 1] if parcel.generation == newest]
-        generation = newest if len(here) > 1 else parcels[0].generation
-        expected = view_of([m for p in parcels[: number + 1] if p.generation == generation for m in p.messages()])
+    for number in range(0, len(segments), 2):
+        stored(segments[: number + 1], tmp_path / f"cut-{number}")
+        here = [segment for segment in segments[: number + 1] if segment.generation == newest]
+        generation = newest if len(here) > 1 else segments[0].generation
+        expected = view_of([m for p in segments[: number + 1] if p.generation == generation for m in p.messages()])
         frontier, found = feed_duckdb.references(tmp_path / f"cut-{number}")
         assert ((frontier,), found) == (expected[1], expected[0]) or expected[1] <= (1,)
-    for lost in [parcel for parcel in parcels if parcel.generation == newest]:
-        stored([each for each in parcels if each.name != lost.name], tmp_path / f"lost-{lost.time}")
-        rest = [m for p in parcels if p.generation == newest and p.name != lost.name for m in p.messages()]
+    for lost in [segment for segment in segments if segment.generation == newest]:
+        stored([each for each in segments if each.name != lost.name], tmp_path / f"lost-{lost.time}")
+        rest = [m for p in segments if p.generation == newest and p.name != lost.name for m in p.messages()]
         frontier, found = feed_duckdb.references(tmp_path / f"lost-{lost.time}")
         assert view_of(rest)[1] <= (1,) or ((frontier,), found) == (view_of(rest)[1], view_of(rest)[0])
 

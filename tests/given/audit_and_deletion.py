@@ -13,12 +13,12 @@ from anyio import to_thread
 
 from changelog.base.runtime import SystemRuntime
 from emulators.power.judge import settings_of
+from emulators.power.recorded_work import STORE
 from emulators.power.recording import note
-from emulators.power.work import STORE
+from recovery.audit.deleting.deletion import Wish, delete_orphans
 from recovery.audit.deleting.gates import DeletionOptions
-from recovery.audit.deleting.run import Wish, delete_orphans
 from recovery.audit.files.ledger import RunDirectory
-from recovery.audit.reporting.feed import FindingsFeed
+from recovery.audit.reporting.findings_feed import FindingsFeed
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
 from tests.given.audited_store import InThread

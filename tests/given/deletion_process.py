@@ -22,9 +22,9 @@ from typing import Any
 import anyio
 
 from changelog.base.runtime import SystemRuntime
+from recovery.audit.deleting.deletion import Wish, delete_orphans
 from recovery.audit.deleting.gates import DeletionOptions
 from recovery.audit.deleting.journal import DeletionJournal
-from recovery.audit.deleting.run import Wish, delete_orphans
 from recovery.audit.files.directory import DirectoryFiles
 from tests.given.repository import ROOT
 from tiered.embedded.blobs import FileBlobs

@@ -16,7 +16,7 @@ from changelog.log import LOG_END, KeyRange
 from recovery.feed.files import FileFormat, read
 from recovery.feed.messages import Message
 from recovery.feed.reader import CdcReader
-from recovery.feed.sinks.sink import Owner, Parcel, SinkContent
+from recovery.feed.sinks.sink import Owner, Segment, SinkContent
 from recovery.feed.writer.supervisor import FeedRun
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
@@ -39,22 +39,22 @@ class ListSink:
     """Keeps what it is given, in the order in which it came, also what came twice."""
 
     name: str = "https://memory/feed"
-    parcels: list[Parcel] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
     is_away: bool = False
     owner: Owner | None = None
 
-    async def deliver(self, parcel: Parcel) -> None:
+    async def deliver(self, segment: Segment) -> None:
         if self.is_away:
             raise UnavailableError(f"{self.name} does not answer")
-        held = {each.name: each for each in self.parcels if each.generation == parcel.generation}
-        assert held.get(parcel.name, parcel) == parcel, "the same file has the same bytes"
-        self.parcels.append(parcel)
+        held = {each.name: each for each in self.segments if each.generation == segment.generation}
+        assert held.get(segment.name, segment) == segment, "the same file has the same bytes"
+        self.segments.append(segment)
 
     async def look(self, generation: int, since: int) -> SinkContent:
         if self.is_away:
             raise UnavailableError(f"{self.name} does not answer")
-        times = {each.time for each in self.parcels if each.generation == generation and each.time >= since}
-        return SinkContent(self.owner, max((each.generation for each in self.parcels), default=None), tuple(sorted(times)))
+        times = {each.time for each in self.segments if each.generation == generation and each.time >= since}
+        return SinkContent(self.owner, max((each.generation for each in self.segments), default=None), tuple(sorted(times)))
 
     async def claim(self, owner: Owner) -> bool:
         self.owner = self.owner or owner
@@ -65,9 +65,9 @@ class ListSink:
 
     def messages(self, generation: int | None = None) -> list[Message]:
         """Returns the messages of a generation, by default of the newest one, in the order in which they came."""
-        newest = max((each.generation for each in self.parcels), default=0)
+        newest = max((each.generation for each in self.segments), default=0)
         return [
-            located.message for each in self.parcels if each.generation == (generation or newest)
+            located.message for each in self.segments if each.generation == (generation or newest)
             for located in read(each.name, FileFormat(each.suffix), open_file=lambda path,
             each=each: cast(io.RawIOBase, io.BytesIO(each.data)))  # type: ignore[misc]
         ]  # fmt: skip

@@ -47,9 +47,9 @@ class KafkaMock:
         change(self._cluster, ctypes.c_int32(1))
 
     def records(self, topic: str) -> list[confluent_kafka.Message]:
-        """Returns all records of the topic: those of a parcel in their order, and parcels in the order of their keys.
+        """Returns all records of the topic: those of a segment in their order, and segments in the order of their keys.
 
-        Parcels are in several partitions, and these answer in any order.
+        Segments are in several partitions, and these answer in any order.
         """
         consumer = Consumer({
             "bootstrap.servers": self.brokers, "group.id": "reader", "enable.partition.eof": True, "fetch.wait.max.ms": 10, "log_level": 0,

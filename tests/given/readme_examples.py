@@ -25,7 +25,7 @@ def ten_lines() -> None:
             await storage.put(photo, payload, Metadata(content_type="image/jpeg"))
             stored = await storage.get(photo)                     # None if there is none
             if stored is not None:
-                print(await stored.read())                        # or: async for chunk in stored
+                print(await stored.read())                        # or: await stored.save(Path("cat.jpg"))
             await storage.delete(photo)
 
     anyio.run(main)

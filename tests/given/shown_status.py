@@ -18,7 +18,7 @@ from recovery.feed.writer.source import RetainedEntries
 from recovery.http.app import make_app
 from recovery.http.decisions import Decisions
 from recovery.http.sampler import Sampler
-from recovery.http.view import ServerView
+from recovery.http.server_view import ServerView
 from recovery.last_audit import Audits, LastAudit
 from recovery.outages import Outages
 from recovery.statistics.columns import SourceRow

@@ -15,7 +15,7 @@ from changelog.base.runtime import SystemRuntime
 from recovery.http.app import make_app
 from recovery.http.decisions import Decisions
 from recovery.http.sampler import Sampler, questions_to
-from recovery.http.view import ServerView
+from recovery.http.server_view import ServerView
 from recovery.metrics import StatusMetrics
 from recovery.outages import Outages
 from recovery.status.look import gather

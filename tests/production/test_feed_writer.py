@@ -15,7 +15,7 @@ import pytest
 from benchmarks.servers import Servers
 from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
-from emulators.demo.published import PublishedFeed, generations, read_folder
+from emulators.demo.checking.published import PublishedFeed, generations, read_folder
 from emulators.gcs.server import GcsEmulator
 from recovery.feed.messages import Update
 from recovery.feed.sinks.open import open_sink

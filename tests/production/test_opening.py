@@ -45,9 +45,9 @@ from tiered.object_id import blob_name
 from tiered.open import open_backends
 from tiered.production import told_by_deletions
 from tiered.protocol.backends import Tombstone
+from tiered.provision.bigtable_and_gcs import inspect, provision
 from tiered.provision.bucket import open_client
 from tiered.provision.findings import NoticeKind
-from tiered.provision.production import inspect, provision
 from tiered.provision.schema import OBJECT_FAMILIES
 from tiered.provision.tables import open_admin
 from tiered.settings import StoreSettings

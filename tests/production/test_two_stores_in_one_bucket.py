@@ -12,9 +12,9 @@ import pytest
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
+from recovery.audit.deleting.deletion import Look, Wish, delete_orphans, look
 from recovery.audit.deleting.gates import DeletionOptions
 from recovery.audit.deleting.restoring import restore_lost
-from recovery.audit.deleting.run import Look, Wish, delete_orphans, look
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Manifest
 from recovery.audit.running.local import LocalEngine
@@ -26,8 +26,8 @@ from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
 from tiered.provision import findings
+from tiered.provision.bigtable_and_gcs import inspect, provision
 from tiered.provision.bucket import open_client
-from tiered.provision.production import inspect, provision
 from tiered.settings import Settings
 
 RUNTIME = SystemRuntime()

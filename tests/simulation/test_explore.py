@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import tiered.protocol.finishing
 from emulators.simulation import explore as module
-from emulators.simulation import report
+from emulators.simulation import seed_report as report
 from emulators.simulation.__main__ import app
 from emulators.simulation.explore import ExploredSeeds, WorkerError, explore
 from emulators.simulation.minimise import run_uncounted

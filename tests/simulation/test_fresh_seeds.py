@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from emulators.simulation import report
+from emulators.simulation import seed_report as report
 from emulators.simulation.explore import explore
 
 SECONDS = float(os.environ.get("TIERED_SIM_SECONDS", "5"))

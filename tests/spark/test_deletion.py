@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.deleting import journal
 from recovery.audit.deleting.candidates import Fate
-from recovery.audit.deleting.run import DeletionProgress, Look, Wish, delete_orphans
+from recovery.audit.deleting.deletion import DeletionProgress, Look, Wish, delete_orphans
 from recovery.audit.deleting.work import delete_batch
 from recovery.audit.running.cluster import open_spark
 from tests.given.deleted_store import ALL, OBJECTS, ORPHANS, blobs, embedded_with_orphans, readable

@@ -12,7 +12,7 @@ import pytest
 
 import emulators.demo.audit
 from emulators.demo.command import DemoOptions, run_demo
-from emulators.demo.troupe import environment
+from emulators.demo.staging.troupe import environment
 
 PLANTED = {"orphan": 3, "dangling": 1}
 FOUND = {"referenced", *PLANTED}

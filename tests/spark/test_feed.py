@@ -25,8 +25,8 @@ from recovery.sources.columns import FEED, Row, ddl
 from recovery.sources.consistent import NEEDED, BrokenRule, ConsistentFeeds, located, open_feed
 from recovery.sources.feed_files import names_of, rows
 from tests.given.maven import NotFetchedError, fetched
-from tests.given.parcels import GENERATION, parcels
 from tests.given.repository import ROOT
+from tests.given.segments import GENERATION, segments
 
 pytestmark = pytest.mark.slow
 
@@ -252,11 +252,11 @@ def test_sparks_own_avro_reader_reads_what_kafka_has(spark: SparkSession) -> Non
     except NotFetchedError as error:
         pytest.skip(str(error))
     spark.sql(f"ADD JAR '{jar}'")
-    older, newer = (parcels("avro", generation) for generation in (GENERATION, GENERATION + 1))
-    sent = [(parcel, message) for parcel in (*older, *newer[:3], older[1], newer[1]) for message in parcel.messages()]
-    bare = [(f"{parcel.generation:016d}/{parcel.time:019d}".encode(), encode(message, REFERENCES)) for parcel, message in sent]
+    older, newer = (segments("avro", generation) for generation in (GENERATION, GENERATION + 1))
+    sent = [(segment, message) for segment in (*older, *newer[:3], older[1], newer[1]) for message in segment.messages()]
+    bare = [(f"{segment.generation:016d}/{segment.time:019d}".encode(), encode(message, REFERENCES)) for segment, message in sent]
     framed = spark.createDataFrame([(key, frame(value, 7)) for key, value in bare], "key binary, value binary")
-    reader = by_messages(message for parcel in newer[:3] for message in parcel.messages())
+    reader = by_messages(message for segment in newer[:3] for message in segment.messages())
     assert reader is not None and reader[1] == {canonical({"object": "b", "blob": "b/1"}): 1}
     assert [tuple(row) for row in feed_spark.references(framed, framed=True).collect()] == [(reader[0][0], "b", "b/1")]
     first = feed_spark.messages(spark.createDataFrame(bare[:1], "key binary, value binary"), framed=False).collect()

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.files.ledger import SCHEMA, RunDirectory
-from recovery.audit.reporting.feed import FindingsFeed
+from recovery.audit.reporting.findings_feed import FindingsFeed
 from recovery.audit.running.cluster import SparkEngine, open_spark
 from recovery.audit.running.work import carry_out
 from tests.given.audited_store import PLANTED, audit, found, plant

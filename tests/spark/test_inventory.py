@@ -23,8 +23,8 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.up import BUILT_IN
 from recovery.audit.deleting.candidates import Fate
+from recovery.audit.deleting.deletion import Look, Wish, delete_orphans
 from recovery.audit.deleting.gates import DeletionOptions
-from recovery.audit.deleting.run import Look, Wish, delete_orphans
 from recovery.audit.files.evidence import evidence
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass

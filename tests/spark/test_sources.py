@@ -18,7 +18,7 @@ from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import VERSION, Bounds, Failure
 from recovery.sources.columns import OBJECTS
-from recovery.sources.objects import ObjectsPage, read_objects
+from recovery.sources.stored_objects import ObjectsPage, read_objects
 from tests.given.audit_grounds import embedded_ground
 from tests.given.findings import NOW_NS, RUN, finding, manifest, write
 from tests.given.planted_world import Planted, plant

@@ -114,7 +114,7 @@ async def test_a_put_pays_no_call_more_and_leaves_two_to_the_writer_of_the_feed(
             await storage.put(OBJECT, LARGE)
         made[feed] = sorted(world.calls)
     change = ["read", "record", "open_upload", "swap"]
-    once = ["announce", "write_values", "read_note", "erase_values"]  # in five minutes: that the feed is off, and its end
+    once = ["now_ms", "write_values", "read_note", "erase_values"]  # in five minutes: that the feed is off, and its end
     assert made == {False: sorted([*change, "settle", "delete", "forget", *once]), True: sorted([*change, "keep"])}
 
 

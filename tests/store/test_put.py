@@ -70,7 +70,7 @@ async def test_small_delete_is_one_row_operation(world: TappedWorld) -> None:
 async def test_large_put_reads_records_uploads_swaps_and_forgets_and_nothing_more(world: TappedWorld) -> None:
     async with world.store() as storage:
         result = await storage.put(OBJECT, LARGE)
-    once = ["announce", "write_values", "read_note", "erase_values"]  # in five minutes: that the feed is off, and its end
+    once = ["now_ms", "write_values", "read_note", "erase_values"]  # in five minutes: that the feed is off, and its end
     assert sorted(world.calls) == sorted(["forget", "open_upload", "read", "record", "swap", *once])
     assert (result.tier, result.size) == (Tier.LONG_TERM, len(LARGE))
     assert await world.is_clean()

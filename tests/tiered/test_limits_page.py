@@ -17,7 +17,8 @@ from tiered.bulk import CONCURRENCY, PAYLOAD_BYTES_MAX
 from tiered.gcs.owned import check_length
 from tiered.metadata import _LONGER_BESIDE_A_BLOB, DEADLINE_MAX_NS, METADATA_BYTES_MAX, NESTED_MAX, SIZE_MAX
 from tiered.object_id import _SCOPE_ALPHABET, PATH_BYTES_MAX, ROW_KEY_BYTES_MAX
-from tiered.payload.files import FILE_THREADS_MAX
+from tiered.payload.destinations import WRITE_THREADS_MAX
+from tiered.payload.in_threads import FILE_THREADS_MAX
 from tiered.payload.own_thread import THREADS_MAX, WAIT_MAX_S
 from tiered.protocol.admission import Admission
 from tiered.protocol.listing import HEADS_AT_ONCE, LIST_PAGE_MAX
@@ -88,6 +89,8 @@ NUMBERS: dict[str, list[object]] = {
     "calls for metadata": [HEADS_AT_ONCE],
     "threads for payloads": [THREADS_MAX, WAIT_MAX_S],
     "threads that read": [FILE_THREADS_MAX],
+    "threads that write": [WRITE_THREADS_MAX],
+    "ranges of one object": [STORE.read_lanes_max, STORE.read_part_bytes_max],
     "connections to GCS": [GcsSettings(bucket="bucket").connections_max],
     "hints, rows and updates of one transaction": [FeedSettings().batch_max, 10_000],
     "a file that `tiered feed receive` takes": [RECEIVED_BYTES_MAX],

@@ -393,8 +393,8 @@ def _page(found: Sequence[_Shown], next_start: bytes | None, keyless: Sequence[C
     for path, token, target, policy, metadata, payload, deadline_ms, crc in found:
         try:
             if crc is not None and crc != _crc_of_bytes(path, (token, target, policy, metadata, payload)):
-                told = target.decode() if is_text(target) else None
-                corrupt.append(CorruptRow(printable(path), f"the row {printable(path)} {_CHANGED}", told))
+                target_text = target.decode() if is_text(target) else None
+                corrupt.append(CorruptRow(printable(path), f"the row {printable(path)} {_CHANGED}", target_text))
                 continue
             redirects.append(Redirect(path.decode(), target.decode(), _ns(deadline_ms)))
         except UnicodeDecodeError:

@@ -17,10 +17,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
-from threading import Lock, get_ident
-from typing import Any, BinaryIO
+from threading import Lock
+from typing import Any
 
 from fsspec import AbstractFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
@@ -126,9 +126,9 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
         except ConditionFailedError:
             raise FileExistsError(path) from None
 
-    def _stored(self, path: str, range: ByteRange | None = None) -> SyncStoredObject:
+    def _stored(self, path: str, range: ByteRange | None = None, **options: Any) -> SyncStoredObject:
         object_id = self._object(path)
-        stored = None if object_id is None else self.storage.get(object_id, range)
+        stored = None if object_id is None else self.storage.get(object_id, range, **options)
         if stored is None:
             raise FileNotFoundError(path)
         return stored
@@ -292,11 +292,11 @@ class TieredFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has n
                 raise IsADirectoryError(f"{path}/ is an object whose key ends with a slash, and no local file can have its name")
             os.makedirs(lpath, exist_ok=True)
             return
-        with self._stored(path) as stored, (_whole(lpath) if outfile is None else nullcontext(outfile)) as file:
+        with self._stored(path, progress=lambda so_far, total: callback.absolute_update(so_far)) as stored:
             callback.set_size(stored.size)
-            for chunk in stored:
-                file.write(chunk)
-                callback.relative_update(len(chunk))
+            if outfile is None:
+                os.makedirs(os.path.dirname(os.path.realpath(lpath)), exist_ok=True)
+            stored.save(Path(lpath) if outfile is None else outfile)
 
     def copy(
         self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, on_error: str | None = None, **options: Any
@@ -436,28 +436,6 @@ def _in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_in_child)
-
-
-@contextmanager
-def _whole(path: Any) -> Iterator[BinaryIO]:
-    """A local file that is there as a whole after the block, or not at all. A pipe or device is written to."""
-    target = os.path.realpath(path)
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    if os.path.exists(target) and not os.path.isfile(target):
-        with open(target, "wb") as file:
-            yield file
-        return
-    part = f"{target}.{os.getpid()}-{get_ident()}.part"
-    try:
-        with open(part, "wb") as file:
-            yield file
-        if os.path.exists(target):
-            shutil.copymode(target, part)
-        os.replace(part, target)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(part)
-        raise
 
 
 def _raise_first(errors: list[Exception]) -> None:

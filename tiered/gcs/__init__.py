@@ -1,13 +1,13 @@
 """The long-term tier in a bucket of Google Cloud Storage.
 
-    blobs.py     `GcsBlobs`: begin here
-    owned.py     `OwnedBlobs`: those of one store, below its prefix
-    owners.py    whose blobs a bucket holds: the markers (pure)
-    upload.py    uploads under way
-    format.py    a blob's metadata as the service's JSON (pure)
-    batches.py   several calls in one request (pure)
-    http.py      requests, and the errors that the service's answers become
-    files.py     small files that are no blobs, such as those of a change feed
+    blobs.py           `GcsBlobs`: begin here
+    owned.py           `OwnedBlobs`: those of one store, below its prefix
+    owners.py          whose blobs a bucket holds: the markers (pure)
+    upload.py          uploads under way
+    format.py          a blob's metadata as the service's JSON (pure)
+    batches.py         several calls in one request (pure)
+    http.py            requests, and the errors that the service's answers become
+    bucket_files.py    small files that are no blobs, such as those of a change feed
 
 Other modules give some statuses another meaning: upload.py to those of an upload, blobs.py to 404. Knows nothing of
 Bigtable. Credentials are `changelog/google`'s.

@@ -2,6 +2,7 @@
 
     open_upload    1 call for a blob of known size up to 8 MiB, sent as it is written; else 2: a session and one PUT
     open           2 at once: what the blob is, and its bytes; they belong together iff their generations agree (I7)
+    GcsRanges.open 1, for more bytes of the generation that was opened
     head, delete   1; delete_generations 1 for all
     touch          2: what it is, and a change that holds only if it is still that
     list           1 for each page of up to 1,000
@@ -30,6 +31,7 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from email.utils import parsedate_to_datetime
+from functools import reduce
 from operator import attrgetter
 from typing import Any, Self
 
@@ -75,7 +77,7 @@ from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsRequest, GcsResponse,
 from tiered.gcs.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
 from tiered.gcs.upload import GcsUpload, cancel_session, check_stored, open_upload
 from tiered.metadata import NS_PER_S, Metadata, is_expired
-from tiered.payload.crc32c import encode_crc, extend_crc
+from tiered.payload.crc32c import combine_crc, encode_crc, extend_crc
 from tiered.protocol.backends import BlobHead, ByteRange, DamagedError
 from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Retention
 from tiered.protocol.concurrent import run_both
@@ -148,15 +150,15 @@ class GcsBlobs:
                 if resource is None:
                     return None
                 start, stop = (0, resource.size) if range is None else range.within(resource.size)
-                reader = _reader(name, resource, start, stop, opened, self._http)
+                reader = self._reader(name, resource, start, stop, opened)
                 if reader is not None:
                     return reader
             finally:
                 if reader is None:
                     for media in opened:
                         media.close()
-        told = f"blob {name!r} was replaced {ATTEMPTS_MAX} times while it was being opened, or something in between withholds its bytes"
-        raise UnavailableError(f"{told}; try again").telling(heard=True)
+        message = f"blob {name!r} was replaced {ATTEMPTS_MAX} times while it was being opened, or something in between withholds its bytes"
+        raise UnavailableError(f"{message}; try again").telling(heard=True)
 
     async def _open_both(self, name: str, range: ByteRange | None, opened: list[Media]) -> Resource | None:
         """Asks what the blob is, and at the same time for its bytes, which are put into `opened`.
@@ -179,6 +181,40 @@ class GcsBlobs:
             if start < stop:
                 await open_media(_header(start, stop))
         return resource
+
+    async def _open_range(self, name: str, resource: Resource, start: int, stop: int) -> GcsReader | None:
+        """Opens more bytes of a generation, also of a noncurrent one. None: it is gone. `start` is before `stop`."""
+        doing = f"reading blob {name!r}"
+        url = self._http.object_url(name, alt="media", generation=str(resource.generation))
+        media = await self._http.open_media(url, {"Range": _header(start, stop)}, doing, (200, 206, 404))
+        reader: GcsReader | None = None
+        try:
+            if media.status != 404:
+                reader = self._reader(name, resource, start, stop, [media])
+                if reader is None:
+                    raise UnavailableError(f"{doing} failed: another generation came than was asked for; {BETWEEN}").telling(heard=True)
+                return reader
+        finally:
+            if reader is None:
+                media.close()
+        found = await self._resource(name)
+        if found is None or found.generation != resource.generation:
+            return None
+        raise UnavailableError(f"{doing} failed: its bytes were not found, and it is there; {BETWEEN}").telling(heard=True)
+
+    def _reader(self, name: str, resource: Resource, start: int, stop: int, opened: Sequence[Media]) -> GcsReader | None:
+        """The reader, if the bytes are those of this resource; None: they are of another generation, or absent."""
+        if start == stop:
+            for media in opened:
+                media.close()
+            return GcsReader(self, name, resource, None, (start, stop))
+        [media] = opened
+        if media.status not in (200, 206) or media.headers.get("X-Goog-Generation") != str(resource.generation):
+            return None
+        if _first_byte(media) != start or media.headers.get("Content-Length", str(stop - start)) != str(stop - start):
+            others = f"bytes {start} to {stop} were asked for, and others came ({media.status} {media.headers.get('Content-Range', '')})"
+            raise UnavailableError(f"reading blob {name!r} failed: {others}; {BETWEEN}, if it knows no Range").telling(heard=True)
+        return GcsReader(self, name, resource, media, (start, stop))
 
     async def head(self, name: str) -> BlobHead | None:
         found = await self._resource(name)
@@ -281,10 +317,10 @@ class GcsBlobs:
             answer = await self._http.call(GcsRequest("POST", url, doing, accept=(200, 404, 412), headers=headers, body=body, effect=True))
             if answer.status != 200:
                 break
-            told = answer.json(doing, effect=True)
-            if told.get("done") or not told.get("rewriteToken"):
+            rewrite = answer.json(doing, effect=True)
+            if rewrite.get("done") or not rewrite.get("rewriteToken"):
                 break
-            query["rewriteToken"] = str(told["rewriteToken"])
+            query["rewriteToken"] = str(rewrite["rewriteToken"])
         source = await self._resource(name)
         if source is None or source.generation != generation:
             return NotCopied.ABSENT if source is None else NotCopied.REPLACED
@@ -318,8 +354,8 @@ class GcsBlobs:
             if answer.status == 404:
                 await self._check_gone(name, answer, doing)
                 return False
-        told = f"blob {name!r} was changed {ATTEMPTS_MAX} times while it was being touched; its deadline may be as it was"
-        raise UnavailableError(told).telling(heard=True)
+        message = f"blob {name!r} was changed {ATTEMPTS_MAX} times while it was being touched; its deadline may be as it was"
+        raise UnavailableError(message).telling(heard=True)
 
     async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
         """One request, and one more for each page that the service leaves empty."""
@@ -395,12 +431,12 @@ class GcsBlobs:
             answer = await self._http.call(GcsRequest("POST", url, doing, accept=(200, 404, 412), effect=True))
             if answer.status != 200:
                 return None
-            told = answer.json(doing, effect=True)
-            if told.get("done"):
-                return decode_generation(name, told.get("resource") or {})
-            if not told.get("rewriteToken"):
+            rewrite = answer.json(doing, effect=True)
+            if rewrite.get("done"):
+                return decode_generation(name, rewrite.get("resource") or {})
+            if not rewrite.get("rewriteToken"):
                 raise UnconfirmedError(f"{doing} was answered as neither done nor to be continued")
-            query["rewriteToken"] = str(told["rewriteToken"])
+            query["rewriteToken"] = str(rewrite["rewriteToken"])
 
     async def kept(self, what: Retention, start: str, end: str | None, token: str) -> KeptPage:
         """One page of the listing, with its deleted generations counted.
@@ -446,12 +482,12 @@ class GcsBlobs:
             query["pageToken"] = str(page["nextPageToken"])
 
     async def _resource(self, name: str) -> Resource | None:
-        told = await self._told(name, FIELDS)
-        if told is None:
+        resource = await self._told(name, FIELDS)
+        if resource is None:
             return None
-        if told.get("name") != name:
-            raise UnavailableError(f"reading what blob {name!r} is was answered with what names {told.get('name')!r}; {BETWEEN}")
-        return decode_resource(name, told)
+        if resource.get("name") != name:
+            raise UnavailableError(f"reading what blob {name!r} is was answered with what names {resource.get('name')!r}; {BETWEEN}")
+        return decode_resource(name, resource)
 
     async def _told(self, name: str, fields: str) -> Mapping[str, Any] | None:
         """What the service tells of a blob. None: there is no such blob."""
@@ -490,16 +526,20 @@ class GcsReader:
     `DamagedError` is raised in place of the last chunk, and reading again may succeed.
     """
 
-    def __init__(self, name: str, resource: Resource, media: Media | None, expected: int, http: GcsHttp) -> None:
+    def __init__(self, blobs: GcsBlobs, name: str, resource: Resource, media: Media | None, extent: tuple[int, int]) -> None:
         self.metadata = resource.metadata
         self.size = resource.size
         self.checksum = _checksum(resource)
+        self._blobs = blobs
         self._name = name
+        self._resource = resource
         self._media = media
-        self._left = expected
-        self._crc: int | None = 0 if expected == resource.size else None
-        self._crc_told = resource.crc32c
-        self._http = http
+        self._left = extent[1] - extent[0]
+        self._crc: int | None = 0 if self._left == resource.size else None
+
+    def ranges(self) -> GcsRanges:
+        is_whole, self._crc = self._crc is not None, None
+        return GcsRanges(self._blobs, self._name, self._resource, is_whole=is_whole)
 
     def chunks(self) -> AsyncIterator[bytes]:
         return self
@@ -525,10 +565,8 @@ class GcsReader:
         self._left -= len(chunk)
         if self._crc is not None:
             self._crc = extend_crc(self._crc, chunk)
-            if self._left == 0 and self._crc_told not in (None, encode_crc(self._crc)):
-                raise DamagedError(
-                    f"{doing} failed: it was damaged on its way, its crc32c is {encode_crc(self._crc)}, not {self._crc_told}; try again"
-                )
+            if self._left == 0:
+                _check_crc(self._name, self._resource, self._crc)
         return chunk
 
     async def aclose(self) -> None:
@@ -538,19 +576,31 @@ class GcsReader:
             media.close()
 
 
-def _reader(name: str, resource: Resource, start: int, stop: int, opened: Sequence[Media], http: GcsHttp) -> GcsReader | None:
-    """The reader, if the bytes are those of this resource; None: they are of another generation, or absent."""
-    if start == stop:
-        for media in opened:
-            media.close()
-        return GcsReader(name, resource, None, 0, http)
-    [media] = opened
-    if media.status not in (200, 206) or media.headers.get("X-Goog-Generation") != str(resource.generation):
-        return None
-    if _first_byte(media) != start or media.headers.get("Content-Length", str(stop - start)) != str(stop - start):
-        others = f"bytes {start} to {stop} were asked for, and others came ({media.status} {media.headers.get('Content-Range', '')})"
-        raise UnavailableError(f"reading blob {name!r} failed: {others}; {BETWEEN}, if it knows no Range").telling(heard=True)
-    return GcsReader(name, resource, media, stop - start, http)
+class GcsRanges:
+    """`BlobRanges` of one generation. `is_whole`: its bytes are verified by the crc32c of the whole."""
+
+    def __init__(self, blobs: GcsBlobs, name: str, resource: Resource, *, is_whole: bool) -> None:
+        self._blobs = blobs
+        self._name = name
+        self._resource = resource
+        self._is_verified = is_whole and resource.crc32c is not None
+
+    async def open(self, start: int, stop: int) -> GcsReader | None:
+        return await self._blobs._open_range(self._name, self._resource, start, stop)
+
+    def extend(self, check: int, chunk: bytes) -> int:
+        return extend_crc(check, chunk) if self._is_verified else 0
+
+    def check(self, parts: Sequence[tuple[int, int]]) -> None:
+        if self._is_verified:
+            _check_crc(self._name, self._resource, reduce(lambda crc, part: combine_crc(crc, *part), parts, 0))
+
+
+def _check_crc(name: str, resource: Resource, crc: int) -> None:
+    if resource.crc32c not in (None, encode_crc(crc)):
+        raise DamagedError(
+            f"reading blob {name!r} failed: it was damaged on its way, its crc32c is {encode_crc(crc)}, not {resource.crc32c}; try again"
+        )
 
 
 def _first_byte(media: Media) -> int:
@@ -603,13 +653,13 @@ class GcsCopy:
             if answer.status != 200:
                 why = f"the source is gone, or the name is taken ({answer.reason})"
                 raise UnavailableError(f"{doing} failed: {why}").coded(str(answer.status), heard=True)
-            told = answer.json(doing, effect=True)
-            if told.get("done"):
-                check_stored(self._http.endpoint, self._name, self._metadata, told.get("resource"))
+            rewrite = answer.json(doing, effect=True)
+            if rewrite.get("done"):
+                check_stored(self._http.endpoint, self._name, self._metadata, rewrite.get("resource"))
                 return
-            if not told.get("rewriteToken"):
+            if not rewrite.get("rewriteToken"):
                 raise UnconfirmedError(f"{doing} was answered as neither done nor to be continued")
-            query["rewriteToken"] = str(told["rewriteToken"])
+            query["rewriteToken"] = str(rewrite["rewriteToken"])
         raise UnavailableError(f"{doing} took longer than {COPY_S:g} s, and was given up")
 
     async def abort(self) -> None:

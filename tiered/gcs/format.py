@@ -126,10 +126,10 @@ def encode_set_aside(source: Mapping[str, Any]) -> bytes:
 def encode_brought_back(name: str, copy: Mapping[str, Any]) -> tuple[bytes, int | None]:
     """The resource of the blob that such a copy was made of, and its deadline (nanoseconds since 1970)."""
     metadata = dict(_Stored(name, copy).metadata())
-    told = metadata.pop(_SET_ASIDE, None)
-    if told is None:
+    set_aside = metadata.pop(_SET_ASIDE, None)
+    if set_aside is None:
         return b"", _Stored(name, copy).time("customTime")
-    blob = {**copy, "customTime": told, "metadata": metadata}
+    blob = {**copy, "customTime": set_aside, "metadata": metadata}
     return _dump(blob).encode(), _Stored(name, blob).time("customTime")
 
 
@@ -240,15 +240,15 @@ def _take_created(stored: _Stored, known: Mapping[str, str], custom: dict[str, s
 
     A custom entry that has our name but is no time belongs to somebody else, and stays.
     """
-    told = custom.get(TOLD_CREATED, "")
-    if _NANOSECONDS.fullmatch(told) and abs(int(told)) <= DEADLINE_MAX_NS:
+    created = custom.get(TOLD_CREATED, "")
+    if _NANOSECONDS.fullmatch(created) and abs(int(created)) <= DEADLINE_MAX_NS:
         return int(custom.pop(TOLD_CREATED))
-    told = known.get(_OLD_CREATED, _OLD_NOT_TOLD)
-    if told == _OLD_NOT_TOLD:
+    created = known.get(_OLD_CREATED, _OLD_NOT_TOLD)
+    if created == _OLD_NOT_TOLD:
         return stored.created_ns()
-    if not _NANOSECONDS.fullmatch(told):
-        raise stored.corrupt(_OLD_CREATED, f"is {told!r}, not nanoseconds since 1970")
-    return int(told)
+    if not _NANOSECONDS.fullmatch(created):
+        raise stored.corrupt(_OLD_CREATED, f"is {created!r}, not nanoseconds since 1970")
+    return int(created)
 
 
 def _take_unknown(stored: _Stored, known: Mapping[str, str], custom: dict[str, str]) -> Mapping[str, Any]:

@@ -387,8 +387,8 @@ class GcsHttp:
     def odd(self, answer: GcsResponse, doing: str, *, effect: bool) -> TieredError:
         """The error for an answer that something in between may have given. It proves nothing."""
         kind = UnconfirmedError if effect else UnavailableError
-        told = f"{doing} was answered with {answer.status}, and not in the way of Google Cloud Storage; {BETWEEN} ({answer.message!r})"
-        return kind(told).coded(str(answer.status))
+        message = f"{doing} was answered with {answer.status}, and not in the way of Google Cloud Storage; {BETWEEN} ({answer.message!r})"
+        return kind(message).coded(str(answer.status))
 
 
 class Media:
@@ -494,10 +494,10 @@ def _scrubbed(text: str) -> str:
 
 def listing_of(answer: GcsResponse, doing: str) -> Mapping[str, Any]:
     """The listing that an answer holds. `UnavailableError`: it holds none, so it does not tell what is there."""
-    told = answer.json(doing)
-    if told.get("kind") != LISTING:
+    error = answer.json(doing)
+    if error.get("kind") != LISTING:
         raise UnavailableError(f"{doing} was answered with what is no listing; {BETWEEN}")
-    return told
+    return error
 
 
 # --- addresses ---------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@
 file that the caller opened stays open.
 
 Bounded: at most two chunks are in memory, and the head that `split_head` was asked for. *Cancelled*: see
-`tiered/payload/files.py`. *Failure*: something that is no payload is an `InvalidRequestError`, as early as this can be
-known; so is a plain file that cannot be read. What a caller's iterator or own kind of file raises is passed on
+`tiered/payload/in_threads.py`. *Failure*: something that is no payload is an `InvalidRequestError`, as early as this
+can be known; so is a plain file that cannot be read. What a caller's iterator or own kind of file raises is passed on
 unchanged. Compression and multipart framing do not belong here.
 """
 
@@ -32,7 +32,7 @@ from anyio.lowlevel import checkpoint
 
 from changelog.base.errors import InvalidRequestError
 from tiered.payload.chunks import END, Chunk, Chunks, close_generator, type_name
-from tiered.payload.files import OwnFile, OwnIterable, PlainFile, name_of, unreadable
+from tiered.payload.in_threads import OwnFile, OwnIterable, PlainFile, name_of, unreadable
 from tiered.payload.own_thread import LATE_S, Thread
 from tiered.stored import CHUNK_BYTES, StoredObject
 

@@ -8,6 +8,7 @@
     under_way.py    the tasks in which writes run, the answer to the caller, the drain
     finishing.py    what is left to do after the answer, by the writer or by recovery
     reading.py      from the row, through its tombstone, past an overwrite
+    lanes.py        the bytes of a large object, in several ranges at once
     dangling.py     what readers found lost, noted so that it stays known
     note_fields.py  reads a note of the changelog strictly
     feed_off.py     notes that a process keeps nothing for the change feed

@@ -12,9 +12,9 @@ effect), `UnconfirmedError` (it was sent and never answered, and may take effect
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.change import ChangeId
@@ -174,8 +174,8 @@ class ByteRange:
         stop = size if self.stop is None else min(self.stop, size)
         if (start >= size and start > 0) or stop < start or (self.stop is not None and self.stop < 0):
             wrong = "is no range within" if self.stop is not None and stop < start else "begins after"
-            told = f"the range {self.start}:{'' if self.stop is None else self.stop} {wrong} the object's {size} bytes"
-            raise RangeNotSatisfiableError(told, size)
+            message = f"the range {self.start}:{'' if self.stop is None else self.stop} {wrong} the object's {size} bytes"
+            raise RangeNotSatisfiableError(message, size)
         return start, stop
 
 
@@ -218,6 +218,33 @@ class BlobReader(Protocol):
 
     async def aclose(self) -> None:
         """Closes the blob. Safe to repeat."""
+
+
+class BlobRanges(Protocol):
+    """Ranges of one generation of a blob, and how what they gave is verified as a whole."""
+
+    async def open(self, start: int, stop: int) -> BlobReader | None:
+        """Opens the bytes from `start` to `stop` (excluded). None: this generation is gone. Raises as `open` of a tier.
+
+        The reader gives exactly these bytes, or raises `UnavailableError`.
+        """
+
+    def extend(self, check: int, chunk: bytes) -> int:
+        """The check of some bytes and of those that follow them. That of no bytes is 0. It may run in a thread."""
+
+    def check(self, parts: Sequence[tuple[int, int]]) -> None:
+        """`parts`: the check and the number of the bytes of each, in order: all bytes that the blob was opened for.
+
+        `DamagedError`: they are not what was stored. It returns also if the tier knows no checksum of them.
+        """
+
+
+@runtime_checkable
+class RangedReader(Protocol):
+    """What a `BlobReader` has besides if its blob comes faster in several ranges at once."""
+
+    def ranges(self) -> BlobRanges:
+        """From now on, the reader's own chunks are verified by nobody but `check`."""
 
 
 class PendingBlob(Protocol):

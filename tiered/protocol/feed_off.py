@@ -26,7 +26,7 @@ from changelog.base.errors import TieredError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.key_values import VERSION_MAX, KeyValueStore
-from changelog.log import CLOCK, ChangeLog
+from changelog.log import ChangeLog
 
 FEED_NOTE = "feed"
 """The note of the changelog that is there once a feed was begun."""
@@ -89,7 +89,7 @@ class FeedOffNotifier:
         async with self._telling:
             while not self._is_told():
                 began_s = self._runtime.boot_time()
-                now_ms = await self._log.announce(CLOCK)
+                now_ms = await self._log.now_ms()
                 self._key = self._key or f"{PREFIX}{self._instance}-{now_ms}"
                 await self._write(self._key, now_ms, WORKING)
                 self._told_s = began_s

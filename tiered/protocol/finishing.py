@@ -27,7 +27,7 @@ from changelog.base.errors import CorruptRecordError, LeaseLostError
 from changelog.change import Change, ChangeId
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease
-from changelog.log import CLOCK, ChangeLog
+from changelog.log import ChangeLog
 from tiered.object_id import revision_of
 from tiered.protocol.backends import Row, Tiers, Tombstone
 from tiered.protocol.feed_off import FeedOffNotifier
@@ -143,7 +143,7 @@ async def finish(
     had_garbage = await clean_up(tiers, change, live, go_on)
     if grace_ms is not None and waits_for_late_upload(change, live) and entry.cleanup_after_ms is None:
         go_on()
-        await log.release(entry, await log.announce(CLOCK) + grace_ms)
+        await log.release(entry, await log.now_ms() + grace_ms)
         return Ending.DEFERRED
     await log.forget(entry)
     return Ending.CLEANED if had_garbage else Ending.FORGOTTEN

@@ -57,7 +57,8 @@ class _Guarded:
 class GuardedServices:
     """Built once for each store. `breakers`: one for each service. `log_reads`: the changelog, as in `reads`.
 
-    `record`: `Heartbeat.record`, refused while the changelog is away, and repeated.
+    `read_blob`: makes a call to a blob that is open, as `reads` makes one. `record`: `Heartbeat.record`, refused while
+    the changelog is away, and repeated.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class GuardedServices:
             return replace(tiers, high_volume=rows, long_term=guarded(tiers.long_term, partial(around, breakers.blobs)))
 
         self.reads = around_both(read)
+        self.read_blob: Around = partial(read, breakers.blobs)
         self.log_reads = guarded(log, partial(read, breakers.changelog))
         self.settling = around_both(settle)
         self.inline = guarded(tiers.high_volume, send_inline)

@@ -29,6 +29,7 @@ from tiered.payload.checksums import checksum_of
 from tiered.protocol.backends import BlobHead, BlobReader, ByteRange, Inline, RowState, Tiers, Tombstone
 from tiered.protocol.conditions import revision_shown
 from tiered.protocol.guarded import GuardedServices
+from tiered.protocol.lanes import Lanes
 from tiered.settings import Settings
 from tiered.stored import ObjectHead, ProgressCount, StoredObject, Tier
 
@@ -82,7 +83,12 @@ class Reader:
         self._observer = observer
         self._tiers = tiers
         self._runtime = runtime
-        self._attempts_max = settings.store.read_attempts_max
+        store = settings.store
+        self._attempts_max = store.read_attempts_max
+        self._lanes = Lanes(
+            runtime, store.read_lanes_max, store.read_part_bytes_max, store.read_attempts_max, settings.lanes_at_once, observer,
+            services.breakers.blobs.call, services.read_blob,
+        )  # fmt: skip
 
     async def open(
         self, object_id: ObjectId, range: ByteRange | None, progress: ProgressCount | None = None
@@ -100,7 +106,7 @@ class Reader:
             if blob is None:
                 return None
             start, stop = _extent(range, blob.size)
-            stored = StoredObject(head_of_blob(object_id, state, blob), blob, start, stop, progress)
+            stored = StoredObject(head_of_blob(object_id, state, blob), blob, start, stop, progress, self._lanes)
             return stored, Lifetime.of(state, blob.metadata)
 
         def open_inline(state: Inline) -> tuple[StoredObject, Lifetime]:

@@ -88,8 +88,7 @@ async def _retry_after(
         return True
 
     def wait_s(state: RetryCallState) -> float:
-        # Full jitter below an exponential bound, so that callers do not all come back at one moment.
-        return runtime.random.uniform(0, min(WAIT_MAX_S, WAIT_FIRST_S * 2 ** min(state.attempt_number, DOUBLINGS_MAX)))
+        return backoff_s(runtime, state.attempt_number)
 
     def is_over(state: RetryCallState) -> bool:
         return runtime.monotonic() + state.upcoming_sleep >= ends_at
@@ -109,6 +108,14 @@ async def _retry_after(
         raise failures.unconfirmed from None
     finally:
         failures.unconfirmed = None  # an error that is raised holds this frame, and must not be held by it
+
+
+def backoff_s(runtime: Runtime, failures: int) -> float:
+    """How long to wait after so many failures in a row, in seconds.
+
+    Full jitter below an exponential bound, so that callers do not all come back at one moment.
+    """
+    return runtime.random.uniform(0, min(WAIT_MAX_S, WAIT_FIRST_S * 2 ** min(failures, DOUBLINGS_MAX)))
 
 
 async def retry_read(read: Callable[[], Awaitable[T]], runtime: Runtime, budget_s: float, observer: Observer = SILENT) -> T:

@@ -325,10 +325,10 @@ class Writer:
         except TieredError as error:
             return WriteResult(error, None)
         try:
-            told = await self._swap(write, change, lease, state, only) if is_there else SwapResult.CONFLICT
+            result = await self._swap(write, change, lease, state, only) if is_there else SwapResult.CONFLICT
         except ClockBehindError as error:
             return WriteResult(error, None)
-        match told:
+        match result:
             case SwapResult.OK:
                 return WriteResult(None, live=True)
             case SwapResult.LEASE_LOST:
@@ -338,7 +338,7 @@ class Writer:
                 why = "took longer than a change may; try again"
                 return WriteResult(UnavailableError(f"change {write.id} of {write.object_id} {why}"), None)
             case SwapResult.CONFLICT | SwapResult.NOTHING:
-                return await self._judge(write, change, lease, told)
+                return await self._judge(write, change, lease, result)
 
     async def _reserve(self, write: WriteInProgress, only: Only | None) -> bool:
         """Reserves what the swap's condition is about. False: it is not there any more. Raises only if nothing was sent
@@ -373,12 +373,12 @@ class Writer:
             return SwapResult.OK if effective else SwapResult.CONFLICT
 
         try:
-            told = await retry(once, self._runtime, self._budget_s, observer=self._observer)
+            result = await retry(once, self._runtime, self._budget_s, observer=self._observer)
         except TieredError as error:
             if isinstance(error, ClockBehindError) and not unanswered:
                 raise
             return SwapResult.NOTHING
-        return SwapResult.NOTHING if sent and told in (SwapResult.LEASE_LOST, SwapResult.TOO_OLD) else told
+        return SwapResult.NOTHING if sent and result in (SwapResult.LEASE_LOST, SwapResult.TOO_OLD) else result
 
     async def _judge(self, write: WriteInProgress, change: Change, lease: Lease | None, told: SwapResult) -> WriteResult:
         """Step 4 after a swap that was not told ok: settles, reads the row, and says what the caller may be told."""

@@ -131,9 +131,9 @@ class SyncTieredStorage:
         program part (nothing was stored). `AtCapacityError`: see the class.
         """
         def put(body: tiered.payload.streams.Payload, thread: CallersThread) -> Awaitable[PutResult]:
-            told = _told_in(thread, progress)
+            hook = _told_in(thread, progress)
             return self._storage.put(
-                object_id, body, metadata, if_absent=if_absent, if_revision=if_revision, progress=told, checksums=checksums,
+                object_id, body, metadata, if_absent=if_absent, if_revision=if_revision, progress=hook, checksums=checksums,
                 custom_at_end=_asked_in(thread, custom_at_end),
             )
 

@@ -17,6 +17,7 @@ from changelog.base.errors import InvalidRequestError
 from changelog.change import ChangeId
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
+from tiered.payload.destinations import Destination
 from tiered.stored import CHUNK_BYTES, ProgressCount, Tier
 from tiered.sync.loop import LoopThread, Turn
 
@@ -166,13 +167,44 @@ class SyncStoredObject(io.BufferedIOBase):
             self.close()
             raise
 
+    def save(self, destination: Destination) -> None:
+        """Writes all bytes of the range to a file or into a buffer, and closes the object.
+
+        `destination`: a path, an open binary file, or a buffer that is long enough, such as a `bytearray` of `length`
+        bytes. At a path, a plain file is replaced when all bytes are there, and is as it was before if this fails. An
+        open file is written from its position on, stays open, and may have got a part if this fails; so may a buffer,
+        and a pipe or a device at a path. This thread writes to a file that is no regular one.
+
+        A large object comes in several ranges at once (`store.read_lanes_max`), unless the destination is written from
+        its beginning to its end, as a pipe is. A range whose connection breaks is read on where it stopped.
+
+        `InvalidRequestError`: it was read or closed before, or nothing can be saved there. `UnavailableError`: the blob
+        vanished or the service failed meanwhile, or the bytes were damaged on their way. Get the object again.
+        `OSError`: what the system says of the file, such as that the disk is full. What a file of your own raises
+        reaches you.
+        """
+        stored, thread, count = self.release(), self._loop.callers_thread(), self._progress
+
+        async def told(size: int) -> None:
+            if count is not None:
+                await thread.run(lambda: refuse_async(count.tell(size, self.length)))
+
+        try:
+            self._loop.call(lambda: stored._save(destination, told, thread), thread)
+        except BaseException:
+            self._loop.close_soon(stored)  # if this thread was interrupted, it may not have begun
+            raise
+
     def _check(self) -> None:
         self._loop.check()
         if self.closed:
             raise InvalidRequestError(f"{self.object_id} was closed; get it again")
 
     def release(self) -> tiered.stored.StoredObject:
-        """Gives the object up to a `put`, which reads and closes it. `InvalidRequestError`: it was read or closed."""
+        """Gives the object up to whoever reads and closes it, such as a `put`.
+
+        `InvalidRequestError`: it was read or closed.
+        """
         self._check()
         if self._begun:
             raise InvalidRequestError(f"{self.object_id} was already read or closed; get it again")

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from changelog.base.errors import UnconfirmedError
 from changelog.base.observe import Event, Observer
 from changelog.log import ChangeLog, LeftGarbageError
-from tiered.protocol.backends import BlobReader, HighVolumeBackend, LongTermBackend, Tiers, Upload
+from tiered.protocol.backends import BlobReader, HighVolumeBackend, LongTermBackend, RangedReader, Tiers, Upload
 from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
 from tiered.protocol.capabilities import BLOB_CAPABILITIES, LOG_CAPABILITIES, ROW_CAPABILITIES
 from tiered.protocol.scans import Removal
@@ -144,9 +145,14 @@ class _ObservedUpload:
 
 
 class _ObservedReader:
+    """A reader. More ranges of its blob are calls like the one that opened it."""
+
     def __init__(self, reader: BlobReader, observer: Observer) -> None:
         self._reader = reader
         self._observer = observer
+        if isinstance(reader, RangedReader):
+            # In the object's own dict: see `Observed`.
+            self.ranges = partial(_ObservedRanges, reader, observer)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
@@ -164,6 +170,20 @@ class _ObservedReader:
         finally:
             if isinstance(source, AsyncGenerator):
                 await source.aclose()
+
+
+class _ObservedRanges:
+    def __init__(self, reader: RangedReader, observer: Observer) -> None:
+        self._ranges = reader.ranges()
+        self._observer = observer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ranges, name)
+
+    async def open(self, start: int, stop: int) -> BlobReader | None:
+        with self._observer.call(LONG_TERM, "open"):
+            reader = await self._ranges.open(start, stop)
+        return None if reader is None else cast(BlobReader, _ObservedReader(reader, self._observer))
 
 
 # --- what the answers mean -----------------------------------------------------------------------

@@ -4,7 +4,7 @@
         storage.faults.fail("put", OutcomeUnknownError, took_effect=True)
         storage.clock.advance(timedelta(days=31))
 
-    storage.py               begin here: the real store over tiers in memory
+    in_memory.py             begin here: the real store over tiers in memory
     faults.py, clock.py      faults on demand, and a clock that can be put forward
     fixtures.py              fixtures for pytest; the only module here that needs it
     rows.py, blobs.py, log.py    the tiers and the changelog in memory; service.py is what they have in common
@@ -15,6 +15,6 @@ The simulation (`emulators/world`) puts its network in front of these tiers.
 
 from tiered.testing.clock import Clock
 from tiered.testing.faults import Faults
-from tiered.testing.storage import BlockingMemoryStorage, MemoryStorage, blocking_memory_storage, memory_storage
+from tiered.testing.in_memory import BlockingMemoryStorage, MemoryStorage, blocking_memory_storage, memory_storage
 
 __all__ = ["BlockingMemoryStorage", "Clock", "Faults", "MemoryStorage", "blocking_memory_storage", "memory_storage"]

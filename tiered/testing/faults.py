@@ -144,8 +144,8 @@ def strike(faults: Faults) -> None:
     if fault.error is OutcomeUnknownError:
         _unanswered.set(fault)
         return
-    told = f"{operation} was told to fail, by a test"
-    raise ServiceAwayError(told, "high_volume", TRIED_EVERY_S) if fault.error is ServiceAwayError else fault.error(told)
+    message = f"{operation} was told to fail, by a test"
+    raise ServiceAwayError(message, "high_volume", TRIED_EVERY_S) if fault.error is ServiceAwayError else fault.error(message)
 
 
 class FaultyRows:

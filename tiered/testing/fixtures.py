@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tiered.testing.storage import BlockingMemoryStorage, MemoryStorage, blocking_memory_storage, in_a_task_of_its_own
+from tiered.testing.in_memory import BlockingMemoryStorage, MemoryStorage, blocking_memory_storage, in_a_task_of_its_own
 
 
 @pytest.fixture

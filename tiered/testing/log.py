@@ -22,7 +22,7 @@ from changelog.base.runtime import Runtime
 from changelog.change import SHARDS_DEFAULT, Change, ChangeId, Entry, Stuck, Unreadable, decode, encode, encode_done, encode_stuck
 from changelog.key_values import REMOVED_AGE_MAX_MS, ValuePage, check_note, check_values
 from changelog.lease import EntryState, Renewal, entry_state
-from changelog.log import CLOCK, PRESENCE_AGE_MAX_MS, EntryPage, KeyRange, shard_ranges
+from changelog.log import PRESENCE_AGE_MAX_MS, EntryPage, KeyRange, shard_ranges
 from tiered.testing.service import MemoryService
 
 _DUE = (EntryState.CLAIMABLE, EntryState.EXHAUSTED, EntryState.UNREADABLE)
@@ -113,6 +113,10 @@ class MemoryChangeLog(MemoryService):
         self.presence[instance] = self._now_ms()
         return self.presence[instance]
 
+    async def now_ms(self) -> int:
+        await self._travel()
+        return self._now_ms()
+
     def ranges(self) -> Sequence[KeyRange]:
         return shard_ranges(self._shards)
 
@@ -156,7 +160,7 @@ class MemoryChangeLog(MemoryService):
 
     async def presences(self) -> Sequence[tuple[str, int]]:
         await self._travel()
-        return [(instance, seen_ms) for instance, seen_ms in self.presence.items() if instance != CLOCK]
+        return list(self.presence.items())
 
     async def read_note(self, name: str) -> bytes | None:
         await self._travel()

@@ -3,7 +3,7 @@
     candidates.py    begin here: one batch: the log, both rows, the settle, the deletion. No engine, no files
     gates.py         whether anything may be deleted because of a run: one sentence for each reason why not
     journal.py       what is written before and after each deletion, in the run's directory
-    run.py           a whole deletion, new or interrupted
+    deletion.py      a whole deletion, new or interrupted
     batch.py         one batch of the journal, carried out
     work.py          what a worker on another machine receives, for Spark
     restoring.py     all copies of a run, or its lost blobs, brought back

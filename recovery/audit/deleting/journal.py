@@ -114,10 +114,10 @@ class DeletionJournal:
             return None
         where = f"{self._files.uri}/{DELETED}/{DELETION}"
         try:
-            told = json.loads(text)
-            if told.pop("version") != VERSION:
+            line = json.loads(text)
+            if line.pop("version") != VERSION:
                 raise CorruptRecordError(f"{where} is of another version of this software")
-            order = DeletionPlan(**told)
+            order = DeletionPlan(**line)
             _check_order(order)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise CorruptRecordError(f"{where} breaks the format: {error}") from None

@@ -348,12 +348,12 @@ def sealed(summed: Any, footer: Mapping[str, str]) -> str:
 
 
 def _header_of(key: str, footer: dict[bytes, bytes]) -> Header:
-    told = json.loads(_footer_field(footer, "bounds"))
-    rest = told["rest"]
+    bounds_text = json.loads(_footer_field(footer, "bounds"))
+    rest = bounds_text["rest"]
     if not isinstance(rest, list) or not all(isinstance(each, str) for each in rest):
         raise ValueError("the rest is no list of names")
     return Header(
-        key, Bounds(start=told["start"], end=told["end"]), tuple(rest), summary_from_json(_footer_field(footer, "summary")),
+        key, Bounds(start=bounds_text["start"], end=bounds_text["end"]), tuple(rest), summary_from_json(_footer_field(footer, "summary")),
         int(_footer_field(footer, "rows")), int(_footer_field(footer, "length")), _footer_field(footer, "sha256"),
     )  # fmt: skip
 
@@ -368,33 +368,34 @@ def summary_to_json(summary: Summary) -> str:
     }
     kept = {what: (count.number, count.size) for what, count in summary.kept.items()}
     plain = {key: getattr(summary, key) for key in (*_NUMBERS, *_LATER_NUMBERS)}
-    told = {**plain, "counts": counts, **ages, "kept": kept, "unknown": summary.unknown}
-    return json.dumps(told, ensure_ascii=True, separators=(",", ":"))
+    fields = {**plain, "counts": counts, **ages, "kept": kept, "unknown": summary.unknown}
+    return json.dumps(fields, ensure_ascii=True, separators=(",", ":"))
 
 
 def summary_from_json(text: str) -> Summary:
     """Returns the summary. Raises `ValueError`, `KeyError`, `TypeError` or `AttributeError` if the text is no summary.
     """
-    told = json.loads(text)
+    fields = json.loads(text)
     ages = {
         key: {
-            FindingClass(kind): Counter({int(age): int(number) for age, number in ages.items()}) for kind, ages in told.get(key, {}).items()
+            FindingClass(kind): Counter({int(age): int(number) for age, number in ages.items()})
+            for kind, ages in fields.get(key, {}).items()
         }
         for key in _AGES
     }
     summary = Summary(
         counts={
-            usecase: {FindingClass(kind): _count(count) for kind, count in kinds.items()} for usecase, kinds in told["counts"].items()
+            usecase: {FindingClass(kind): _count(count) for kind, count in kinds.items()} for usecase, kinds in fields["counts"].items()
         },
         ages=ages["ages"],
         age_sizes=ages["age_sizes"],
-        kept={str(what): _count(count) for what, count in told.get("kept", {}).items()},
-        unknown={str(what): str(why) for what, why in told.get("unknown", {}).items()},
+        kept={str(what): _count(count) for what, count in fields.get("kept", {}).items()},
+        unknown={str(what): str(why) for what, why in fields.get("unknown", {}).items()},
     )
     for key in _NUMBERS:
-        setattr(summary, key, int(told[key]))
+        setattr(summary, key, int(fields[key]))
     for key in _LATER_NUMBERS:
-        setattr(summary, key, int(told.get(key, 0)))
+        setattr(summary, key, int(fields.get(key, 0)))
     return summary
 
 

@@ -105,8 +105,8 @@ class _Blobs:
             head = await retry_read(partial(self._blobs.head, name), self._runtime, READ_BUDGET_S)
         except CorruptRecordError as error:
             return Oddity(name, str(error), is_blob=True)
-        told = self._suspects[name].generation
-        if head is None or (told is not None and told != head.generation):
+        suspected = self._suspects[name].generation
+        if head is None or (suspected is not None and suspected != head.generation):
             return None
         return ListedBlob(name, head.size, head.created_ns, head.metadata.time_expires_ns, head.generation)
 
@@ -130,6 +130,6 @@ class _CandidateRows:
         keys = [key for key in self._keys if start <= key and (end is None or key < end)]
         page = await self._rows.redirects_at([key for key in keys[:POINT_READS] if key not in self._told])
         shown: list[Redirect] = [row for row in page.redirects if (row.path.encode(), row.target) in self._asked]
-        told = [self._told[key] for key in keys[:POINT_READS] if key in self._told]
-        corrupt: list[CorruptRow] = [*page.corrupt, *told]
+        reported = [self._told[key] for key in keys[:POINT_READS] if key in self._told]
+        corrupt: list[CorruptRow] = [*page.corrupt, *reported]
         return RedirectPage(shown, corrupt, keys[POINT_READS] if len(keys) > POINT_READS else None)

@@ -121,7 +121,7 @@ def left_over(blobs: DataFrame, rows: DataFrame) -> DataFrame:
     same = (f.col("first") == f.col("first_too")) & (f.col("second") == f.col("second_too"))
     is_suspect = f.col("blob").isNotNull() & f.coalesce("passed", f.lit(True))
     is_to_look_at = f.col("passed").isNotNull() & (f.col("blob").isNull() | f.col("look"))
-    told = f.coalesce("of_blobs", "told")
+    target = f.coalesce("of_blobs", "told")
 
     def line(**columns: Column) -> Column:
         values = {"at": f.lit(None).cast("bigint"), **empty, "told": f.lit(None).cast("string")} | columns
@@ -130,9 +130,9 @@ def left_over(blobs: DataFrame, rows: DataFrame) -> DataFrame:
     found = f.array_compact(f.array(
         f.when(is_suspect, line(at=f.col("blob"))),
         f.when(is_to_look_at, line(at=f.col("at"), **row)),
-        f.when(told.isNotNull(), line(told=told)),
+        f.when(target.isNotNull(), line(target=target)),
     ))  # fmt: skip
-    return left.join(right, same, "full_outer").where(is_suspect | is_to_look_at | told.isNotNull()).select(f.inline(found))
+    return left.join(right, same, "full_outer").where(is_suspect | is_to_look_at | target.isNotNull()).select(f.inline(found))
 
 
 def _hashed(frame: DataFrame, name: str) -> DataFrame:

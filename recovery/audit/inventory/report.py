@@ -72,15 +72,15 @@ def open_report(where: str, bucket: str, runtime: Runtime, *, prefix: str = "", 
     `AGE_MAX_S`.
     """
     files, name = _find(where, runtime)
-    told = _parse(files, name)
+    report = _parse(files, name)
     manifest = f"{files.uri}/{name}"
-    snapshot_ns = _snapshot_ns(told, manifest)
+    snapshot_ns = _snapshot_ns(report, manifest)
     _check_age(snapshot_ns, runtime.wall_ns(), manifest, insist)
-    _check_bucket(told, bucket, manifest)
-    shards, records = _shards(told, manifest), _records(told, manifest)
+    _check_bucket(report, bucket, manifest)
+    shards, records = _shards(report, manifest), _records(report, manifest)
     form = _form(shards, manifest)
     _check_there(files, shards, manifest)
-    delimiter = _delimiter(told)
+    delimiter = _delimiter(report)
     columns = _columns(files, shards, form, delimiter, manifest)
     if form == "parquet":
         _check_rows(sum(_footer(files, shard).num_rows for shard in shards), records, manifest)
@@ -172,12 +172,12 @@ def _parse(files: DirectoryFiles, name: str) -> dict[str, Any]:
     if text is None:
         raise ConfigurationError(f"{files.uri}/{name} does not exist: name the manifest of an inventory report, or its directory")
     try:
-        told = json.loads(text)
+        fields = json.loads(text)
     except (ValueError, RecursionError):
-        told = None
-    if not isinstance(told, dict):
+        fields = None
+    if not isinstance(fields, dict):
         raise ConfigurationError(f"{files.uri}/{name} is no manifest of an inventory report: it is no JSON object")
-    return told
+    return fields
 
 
 def _wrong(manifest: str, key: str, wanted: str) -> ConfigurationError:

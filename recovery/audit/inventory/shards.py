@@ -210,11 +210,11 @@ def _row_by_row(key: bytes, cells: Sequence[dict[str, Any]]) -> list[tuple[bytes
     found: list[tuple[bytes, bytes | None, int | None, str | None]] = []
     for family in (EXPIRING, MANUAL):
         for column in (TARGET, METADATA):
-            told = newest.get((family, column))
-            if told is None or (column == METADATA and (filled or not told["value"].startswith(LEGACY_TOMBSTONE))):
+            newest_value = newest.get((family, column))
+            if newest_value is None or (column == METADATA and (filled or not newest_value["value"].startswith(LEGACY_TOMBSTONE))):
                 continue
-            deadline = told["timestamp"] if family == EXPIRING else None
-            found.append((key, (told["value"] if column == TARGET else b"") or key, deadline, None))
+            deadline = newest_value["timestamp"] if family == EXPIRING else None
+            found.append((key, (newest_value["value"] if column == TARGET else b"") or key, deadline, None))
     return found if len(found) < 2 else [*found, (key, None, None, LOOK_AGAIN)]
 
 

@@ -193,34 +193,34 @@ def _as_before(manifest: Manifest) -> Sequence[str]:
 def _commands(manifest: Manifest, findings: Sequence[Finding], where: str, tiered: Sequence[str]) -> Sequence[tuple[str, str]]:
     """Returns what a reader may do next: a sentence, and the command to copy."""
     has = {kind for kind, counted in manifest.totals.items() if counted.number}
-    told = []
+    sentences = []
     same = [*_as_before(manifest.model_copy(update={"inventory": None})), *(["--prefix", manifest.scope] if manifest.scope else [])]
     known = "All that is known of one object or blob, now and in this run"
     if FindingClass.DANGLING in has:
         known += "; of a blob that is gone, it says how to restore what the bucket still keeps"
-    told.append((f"{known}:", ["audit", "show", _example(findings), "--from", where]))
+    sentences.append((f"{known}:", ["audit", "show", _example(findings), "--from", where]))
     if FindingClass.DANGLING in has and "bucket" in manifest.inputs:
-        told.append((
+        sentences.append((
             "Say which of the blobs that are gone the bucket still keeps (soft delete). With --yes, they are restored:",
             ["audit", "restore", where, "--class", "dangling"],
         ))  # fmt: skip
     if FindingClass.ORPHAN in has and manifest.complete:
-        told.append((
+        sentences.append((
             "Say which orphans would be deleted. With --yes, each is looked at again and deleted; with --quarantine LABEL, a copy is kept:",
             ["audit", "delete", where, "--class", "orphan"],
         ))  # fmt: skip
-        told.append(("Bring the copies back that a deletion of this run has kept:", ["audit", "restore", where]))
+        sentences.append(("Bring the copies back that a deletion of this run has kept:", ["audit", "restore", where]))
     if {FindingClass.OVERDUE, FindingClass.STALE_UPLOAD} & has:
         bucket = "bucket" in manifest.inputs
         why = "See whether the bucket has the rule that removes expired blobs:" if bucket else "Let recovery remove what has expired:"
-        told.append((why, ["check"] if bucket else ["recover"]))
+        sentences.append((why, ["check"] if bucket else ["recover"]))
     if manifest.stuck:
-        told.append(("See which entries are stuck, and why:", ["log", "list", "--stuck"]))
+        sentences.append(("See which entries are stuck, and why:", ["log", "list", "--stuck"]))
     if manifest.references is not None:
-        told.append(("Scan the rows themselves, too:", ["audit", "run", *same, "--references", "rows"]))
+        sentences.append(("Scan the rows themselves, too:", ["audit", "run", *same, "--references", "rows"]))
     if manifest.verify is None:
-        told.append(("Read a tenth of the payloads, too:", ["audit", "run", *same, "--verify", "--verify-share", "0.1"]))
-    return [(why, _command(*tiered, *parts)) for why, parts in told]
+        sentences.append(("Read a tenth of the payloads, too:", ["audit", "run", *same, "--verify", "--verify-share", "0.1"]))
+    return [(why, _command(*tiered, *parts)) for why, parts in sentences]
 
 
 def _names(manifest: Manifest, kind: FindingClass, findings: Sequence[Finding], where: str) -> _Names:

@@ -285,10 +285,10 @@ def money(size_bytes: int, price_per_gib_month: float) -> str:
 
 def cost(size_bytes: int, price_per_gib_month: float) -> str:
     """Returns the same for use in a sentence: about $1.25 a month; less than $0.01 a month; at no cost."""
-    told = money(size_bytes, price_per_gib_month)
-    if told == "$0":
+    cost = money(size_bytes, price_per_gib_month)
+    if cost == "$0":
         return "at no cost"
-    return f"{told} a month" if told.startswith("less") else f"about {told} a month"
+    return f"{cost} a month" if cost.startswith("less") else f"about {cost} a month"
 
 
 

@@ -158,7 +158,7 @@ def _check_feed(manifest: Manifest, directory: RunDirectory, settings: Settings,
     """Refuses a run that the feed cannot take, if it is to take one."""
     if options.feed is None:
         return
-    from recovery.audit.reporting.feed import FindingsFeed  # noqa: PLC0415 (it needs Avro, which not everybody has)
+    from recovery.audit.reporting.findings_feed import FindingsFeed  # noqa: PLC0415 (it needs Avro, which not everybody has)
 
     feed = FindingsFeed.open(options.feed, runtime)
     check_apart(feed.files, settings)

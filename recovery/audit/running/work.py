@@ -81,7 +81,7 @@ class AuditOptions:
     may have been complete; None: `FEED_AGE_MAX_S`; or as the run began.
 
     `feed`: the directory of a feed that is to take the findings. The run is refused at its beginning if that feed
-    cannot take it. The caller adds it when it has ended (`recovery.audit.reporting.feed`).
+    cannot take it. The caller adds it when it has ended (`recovery.audit.reporting.findings_feed`).
     """
 
     directory: str

@@ -185,7 +185,7 @@ def _with_inventory(
 
 def _add_to_feed(feed: str, run: str, as_json: bool) -> None:
     from recovery.audit.files.ledger import RunDirectory
-    from recovery.audit.reporting.feed import FindingsFeed
+    from recovery.audit.reporting.findings_feed import FindingsFeed
     from recovery.cli.audit.output import show_added
 
     runtime = SystemRuntime()

@@ -23,9 +23,9 @@ from recovery.cli.output import dump, write
 from recovery.cli.shared import choice, say, shared
 
 if TYPE_CHECKING:
+    from recovery.audit.deleting.deletion import DeletionProgress, Look, Wish
     from recovery.audit.deleting.losses import Loss
     from recovery.audit.deleting.restoring import Rescued, Returned
-    from recovery.audit.deleting.run import DeletionProgress, Look, Wish
     from recovery.audit.running.work import Engine
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="The directory of a run of the audit, a path or a URI.")]
@@ -52,9 +52,9 @@ def delete(
     """Deletes the orphans that a run found, if they still are. Looks at each again, and writes down each deletion."""
 
     def command() -> int:
+        from recovery.audit.deleting.deletion import Wish, delete_orphans, look
         from recovery.audit.deleting.gates import DeletionOptions, check_class
         from recovery.audit.deleting.quarantine import check_label
-        from recovery.audit.deleting.run import Wish, delete_orphans, look
         from recovery.cli.audit.console import showing
 
         check_class(kind)

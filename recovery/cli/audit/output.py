@@ -21,7 +21,7 @@ from recovery.cli.shared import say
 from tiered.metadata import NS_PER_MS
 
 if TYPE_CHECKING:
-    from recovery.audit.reporting.feed import Added
+    from recovery.audit.reporting.findings_feed import Added
 
 RATE_SHOWN_MIN = 100.0
 """Blobs a second. A lower rate is not shown: of few blobs it would only tell how fast Spark starts."""

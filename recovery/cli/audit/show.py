@@ -35,11 +35,11 @@ def show_name(settings: Settings, name: str, run: str | None, grace: str | None,
     `run`: the directory of an audit's run, whose findings are shown as well, or None. `verify`: read payloads of any
     size.
     """
-    told = None if run is None else _run_record(run, name, settings)
-    grace_s = told.grace_s if told is not None and grace is None else lifetime(grace or GRACE).total_seconds()
+    record = None if run is None else _run_record(run, name, settings)
+    grace_s = record.grace_s if record is not None and grace is None else lifetime(grace or GRACE).total_seconds()
     looked = anyio.run(_look, settings, name, grace_s, verify)
-    show_looked(looked, told, as_json)
-    if told is not None and not told.complete:
+    show_looked(looked, record, as_json)
+    if record is not None and not record.complete:
         return DOUBTFUL
     return A_FINDING if looked.findings else NOTHING_WRONG
 

@@ -141,7 +141,7 @@ def _show(written: Written) -> None:
     if written.other is not None:
         show(value, f"generation {written.generation}: another writer, {written.other}, has published what was there{until}", choice.json)
         return
-    told = f"generation {written.generation}: {written.updates:,} updates of {written.hints:,} finished changes and of passes{until}"
+    sentence = f"generation {written.generation}: {written.updates:,} updates of {written.hints:,} finished changes and of passes{until}"
     if written.left:
-        told += f"; the clean-up after {written.left:,} of them is left to the next run"
-    show(value, told, choice.json)
+        sentence += f"; the clean-up after {written.left:,} of them is left to the next run"
+    show(value, sentence, choice.json)

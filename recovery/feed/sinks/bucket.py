@@ -23,13 +23,13 @@ from recovery.feed.sinks.sink import (
     MARK_BYTES_MAX,
     MARK_TYPE,
     Owner,
-    Parcel,
+    Segment,
     SinkContent,
     folder_of,
     generation_of,
     time_of,
 )
-from tiered.gcs.files import GcsFiles
+from tiered.gcs.bucket_files import GcsFiles
 from tiered.gcs.http import SCOPE
 from tiered.settings import GcsSettings
 
@@ -50,17 +50,17 @@ class BucketSink:
         self._known: set[str] = set()
         """The folders of which this process knows that their first file is there."""
 
-    async def deliver(self, parcel: Parcel) -> None:
-        with self._explained(parcel.path):
+    async def deliver(self, segment: Segment) -> None:
+        with self._explained(segment.path):
             files = await self._opened()
-            await self._look_for_first(files, parcel)
-            name = f"{self._prefix}{parcel.path}"
-            if not await files.create(name, parcel.data, CONTENT_TYPES[parcel.suffix]) and not await files.is_equal(name, parcel.data):
+            await self._look_for_first(files, segment)
+            name = f"{self._prefix}{segment.path}"
+            if not await files.create(name, segment.data, CONTENT_TYPES[segment.suffix]) and not await files.is_equal(name, segment.data):
                 raise CorruptRecordError(
-                    f"{self.name}/{parcel.path} has other bytes than the feed ({len(parcel.data)} bytes, sha256 {parcel.sha256}):"
+                    f"{self.name}/{segment.path} has other bytes than the feed ({len(segment.data)} bytes, sha256 {segment.sha256}):"
                     " it stays as it is; find out who wrote it, and move it away"
                 )
-            self._known.add(parcel.folder)
+            self._known.add(segment.folder)
 
     async def look(self, generation: int, since: int) -> SinkContent:
         with self._explained("questions"):
@@ -107,20 +107,20 @@ class BucketSink:
                 ))  # fmt: skip
             return self._files
 
-    async def _look_for_first(self, files: GcsFiles, parcel: Parcel) -> None:
-        """Refuses a later parcel if the bucket has lost the first one of its generation."""
-        if parcel.time == 0 or parcel.folder in self._known:
+    async def _look_for_first(self, files: GcsFiles, segment: Segment) -> None:
+        """Refuses a later segment if the bucket has lost the first one of its generation."""
+        if segment.time == 0 or segment.folder in self._known:
             return
-        if not await files.has_any(f"{self._prefix}{parcel.folder}/{0:019d}."):
+        if not await files.has_any(f"{self._prefix}{segment.folder}/{0:019d}."):
             raise UnavailableError(
-                f"{self.name}/{parcel.folder} has no first file, and {parcel.name} of the feed is a later one: what was delivered"
+                f"{self.name}/{segment.folder} has no first file, and {segment.name} of the feed is a later one: what was delivered"
                 " before is gone; bring it back, or begin a new generation of the feed"
             )
-        self._known.add(parcel.folder)
+        self._known.add(segment.folder)
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
-        """A parcel can be delivered again, so an unknown outcome is no more than an answer that did not come."""
+        """A segment can be delivered again, so an unknown outcome is no more than an answer that did not come."""
         try:
             yield
         except UnconfirmedError as error:

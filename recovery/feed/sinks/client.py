@@ -1,4 +1,4 @@
-"""`HttpClient`: one server with a user and a password in its URL. `http.py` sends it parcels, `registry.py` schemas.
+"""`HttpClient`: one server with a user and a password in its URL. `http.py` sends it segments, `registry.py` schemas.
 
 Secrets are not shown: names and errors have the URL without the user and the password.
 """

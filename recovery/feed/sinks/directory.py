@@ -1,7 +1,7 @@
-"""`DirectorySink`: a directory of this machine, with one folder for each generation and one file for each parcel.
+"""`DirectorySink`: a directory of this machine, with one folder for each generation and one file for each segment.
 
     PATH/_feed.json                                               the mark: whose feed it is
-         generation-0001795000000000/0000000000000000000.json     the first parcel of the generation
+         generation-0001795000000000/0000000000000000000.json     the first segment of the generation
                                      0001795000000012345.json
                                      .0001795000000012345.json.….partial    what a killed process left; nobody reads it
 
@@ -12,7 +12,7 @@ wrote it came that far.
 
 *Crash* leaves at most partial files, which the next process removes; one of a mark stays, as another process may be at
 work on it. *Failure*: see `Sink`. A full disk and a directory
-that vanished are `UnavailableError`: it goes on by itself once they are well again. Only the first parcel of a
+that vanished are `UnavailableError`: it goes on by itself once they are well again. Only the first segment of a
 generation makes its folder. So a disk that is not mounted is an error, and not an empty directory that fills up.
 """
 
@@ -33,7 +33,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Unavai
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from recovery.feed.files import is_left_out
-from recovery.feed.sinks.sink import MARK, MARK_BYTES_MAX, Owner, Parcel, SinkContent, folder_of, generation_of, time_of
+from recovery.feed.sinks.sink import MARK, MARK_BYTES_MAX, Owner, Segment, SinkContent, folder_of, generation_of, time_of
 
 _PARTIAL = re.compile(r"\.[0-9]{19}\.[a-z]+\.[0-9a-f]{16}\.partial")
 _OWN_OF_THE_DISK = "lost+found"
@@ -65,9 +65,9 @@ class DirectorySink:
         self._known: set[str] = set()
         """The folders that this process has looked into."""
 
-    async def deliver(self, parcel: Parcel) -> None:
+    async def deliver(self, segment: Segment) -> None:
         chance = self._runtime.random.getrandbits(64)
-        await in_thread(partial(self._keep, parcel, f".{parcel.name}.{chance:016x}.partial"), self._thread)
+        await in_thread(partial(self._keep, segment, f".{segment.name}.{chance:016x}.partial"), self._thread)
 
     async def look(self, generation: int, since: int) -> SinkContent:
         return await in_thread(partial(self._look, generation, since), self._thread)
@@ -82,14 +82,14 @@ class DirectorySink:
 
     # --- in a thread
 
-    def _keep(self, parcel: Parcel, beside: str) -> None:
-        folder = self.root / parcel.folder
-        with self._explained(f"take {parcel.path} of the feed", parcel.folder):
-            if parcel.folder not in self._known:
-                self._look_into(folder, parcel)
-                self._known.add(parcel.folder)
-            if not _holds(folder / parcel.name, parcel):
-                _create(folder / parcel.name, parcel, folder / beside)
+    def _keep(self, segment: Segment, beside: str) -> None:
+        folder = self.root / segment.folder
+        with self._explained(f"take {segment.path} of the feed", segment.folder):
+            if segment.folder not in self._known:
+                self._look_into(folder, segment)
+                self._known.add(segment.folder)
+            if not _holds(folder / segment.name, segment):
+                _create(folder / segment.name, segment, folder / beside)
             sync_directory(folder)
 
     def _look(self, generation: int, since: int) -> SinkContent:
@@ -117,11 +117,11 @@ class DirectorySink:
                 _link(self.root / MARK, owner.to_bytes(), self.root / beside)
             sync_upwards(self.root)
 
-    def _look_into(self, folder: Path, parcel: Parcel) -> None:
+    def _look_into(self, folder: Path, segment: Segment) -> None:
         """Prepares a folder that this process has not used yet. Raises if it is not one of this feed."""
         if not folder.exists():
-            if parcel.time > 0:
-                raise UnavailableError(_lost(f"there is no {folder}", parcel))
+            if segment.time > 0:
+                raise UnavailableError(_lost(f"there is no {folder}", segment))
             self._make_root()
             folder.mkdir(exist_ok=True)
         names = sorted(os.listdir(folder))
@@ -129,8 +129,8 @@ class DirectorySink:
             raise ConfigurationError(
                 f"the directory {folder} has {_some(foreign)}, and a feed did not put that there; its readers would fail: move it away"
             )
-        if parcel.time > 0 and not any(time_of(name) for name in names if name.startswith(f"{0:019d}.")):
-            raise UnavailableError(_lost(f"{folder} has no first file", parcel))
+        if segment.time > 0 and not any(time_of(name) for name in names if name.startswith(f"{0:019d}.")):
+            raise UnavailableError(_lost(f"{folder} has no first file", segment))
         for name in names:
             if _PARTIAL.fullmatch(name):
                 (folder / name).unlink(missing_ok=True)
@@ -172,8 +172,8 @@ def _times(folder: Path, since: int) -> Iterator[int]:
                 yield known[0]
 
 
-def _holds(path: Path, parcel: Parcel) -> bool:
-    """Returns whether the parcel is there, and on the disk. Raises `CorruptRecordError` if other bytes are."""
+def _holds(path: Path, segment: Segment) -> bool:
+    """Returns whether the segment is there, and on the disk. Raises `CorruptRecordError` if other bytes are."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -181,9 +181,9 @@ def _holds(path: Path, parcel: Parcel) -> bool:
     try:
         size = os.fstat(handle).st_size
         with open(handle, "rb", closefd=False) as file:  # of a directory it raises, and would leave the handle open
-            if size != len(parcel.data) or file.read(size + 1) != parcel.data:
+            if size != len(segment.data) or file.read(size + 1) != segment.data:
                 raise CorruptRecordError(
-                    f"{path} has {size} bytes that are not those of the feed ({len(parcel.data)} bytes, sha256 {parcel.sha256}):"
+                    f"{path} has {size} bytes that are not those of the feed ({len(segment.data)} bytes, sha256 {segment.sha256}):"
                     " it stays as it is; find out who wrote it, and move it away"
                 )
         os.fsync(handle)
@@ -192,9 +192,9 @@ def _holds(path: Path, parcel: Parcel) -> bool:
     return True
 
 
-def _create(path: Path, parcel: Parcel, beside: Path) -> None:
-    if not _link(path, parcel.data, beside):
-        _holds(path, parcel)
+def _create(path: Path, segment: Segment, beside: Path) -> None:
+    if not _link(path, segment.data, beside):
+        _holds(path, segment)
 
 
 def _link(path: Path, content: bytes, beside: Path) -> bool:
@@ -211,7 +211,7 @@ def _link(path: Path, content: bytes, beside: Path) -> bool:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            # Another process could take the name in between. A parcel of this name has the same bytes there.
+            # Another process could take the name in between. A segment of this name has the same bytes there.
             if path.exists():
                 return False
             beside.rename(path)
@@ -239,8 +239,8 @@ def _some(names: list[str]) -> str:
     return f"{names[0]!r}{more}"
 
 
-def _lost(what: str, parcel: Parcel) -> str:
+def _lost(what: str, segment: Segment) -> str:
     return (
-        f"{what}, and {parcel.name} of the feed is not its first file: what was delivered before is gone;"
+        f"{what}, and {segment.name} of the feed is not its first file: what was delivered before is gone;"
         " mount the disk or bring the files back, or begin a new generation of the feed"
     )

@@ -1,4 +1,4 @@
-"""`HttpSink`: each parcel is one HTTP PUT, and an answer 2xx acknowledges it.
+"""`HttpSink`: each segment is one HTTP PUT, and an answer 2xx acknowledges it.
 
     PUT {url}/generation-0001795000000000/0001795000000012345.json
     Content-Type: application/jsonl          or application/avro
@@ -34,7 +34,7 @@ from recovery.feed.sinks.sink import (
     MARK_BYTES_MAX,
     MARK_TYPE,
     Owner,
-    Parcel,
+    Segment,
     SinkContent,
     folder_of,
     generation_of,
@@ -50,7 +50,7 @@ _TAKEN = (409, 412)
 _ADVICE = {
     400: "it takes the request for a wrong one", 401: "the user and the password in the URL are wrong or missing",
     403: "it does not allow this to the user in the URL", 404: "there is no such address: check the path of the URL",
-    405: "it takes no PUT at this address: check the path of the URL", 413: "the parcel is too large for it",
+    405: "it takes no PUT at this address: check the path of the URL", 413: "the segment is too large for it",
     415: "it does not take this type of file", 421: "it does not know the name of the host in the URL",
 }  # fmt: skip
 
@@ -66,24 +66,24 @@ class HttpSink:
         self.name = self._client.name
         self._tells = False
 
-    async def deliver(self, parcel: Parcel) -> None:
+    async def deliver(self, segment: Segment) -> None:
         headers = {
-            "Content-Type": CONTENT_TYPES[parcel.suffix], "If-None-Match": "*", "Content-Length": str(len(parcel.data)),
-            "Repr-Digest": digest(parcel.sha256),
+            "Content-Type": CONTENT_TYPES[segment.suffix], "If-None-Match": "*", "Content-Length": str(len(segment.data)),
+            "Repr-Digest": digest(segment.sha256),
         }  # fmt: skip
-        answer = await self._client.request("PUT", parcel.path, headers, parcel.data, TOLD_BYTES_MAX, len(parcel.data))
+        answer = await self._client.request("PUT", segment.path, headers, segment.data, TOLD_BYTES_MAX, len(segment.data))
         if 200 <= answer.status < 300:
             return
         if answer.status not in _TAKEN:
-            raise self._refusal("PUT", parcel.path, answer)
-        there = await self._client.request("GET", parcel.path, {}, b"", len(parcel.data) + 1, len(parcel.data))
+            raise self._refusal("PUT", segment.path, answer)
+        there = await self._client.request("GET", segment.path, {}, b"", len(segment.data) + 1, len(segment.data))
         if there.status in (404, 410):
-            raise UnavailableError(f"{self.name} has {parcel.path} by its answer {answer.status}, and has it not by {there.status}")
+            raise UnavailableError(f"{self.name} has {segment.path} by its answer {answer.status}, and has it not by {there.status}")
         if there.status != 200:
-            raise self._refusal("GET", parcel.path, there)
-        if there.body != parcel.data:
+            raise self._refusal("GET", segment.path, there)
+        if there.body != segment.data:
             raise CorruptRecordError(
-                f"{self.name}/{parcel.path} has other bytes than the feed ({len(parcel.data)} bytes, sha256 {parcel.sha256}):"
+                f"{self.name}/{segment.path} has other bytes than the feed ({len(segment.data)} bytes, sha256 {segment.sha256}):"
                 " it stays as it is; find out who wrote it, and move it away"
             )
 
@@ -144,7 +144,7 @@ class HttpSink:
         if 300 <= status < 400:
             where = shown_location(answer.location)
             return ConfigurationError(f"{what}, a redirection{where}: give the address that takes the feed itself").coded(str(status))
-        return ConfigurationError(f"{what}: {_ADVICE.get(status, 'it does not take the parcel')}{told}").coded(str(status))
+        return ConfigurationError(f"{what}: {_ADVICE.get(status, 'it does not take the segment')}{told}").coded(str(status))
 
 
 def digest(sha256: str) -> str:

@@ -1,9 +1,9 @@
-"""`KafkaSink`: each message of a parcel is one record of a topic, in the order of the parcel's file.
+"""`KafkaSink`: each message of a segment is one record of a topic, in the order of the segment's file.
 
-    key       0001795000000000/0001795000000012345    generation/time: all of a parcel goes to one partition
-    value     the message: a line of JSON, or bare Avro, as the parcel's file has it; with a schema registry, or the id
+    key       0001795000000000/0001795000000012345    generation/time: all of a segment goes to one partition
+    value     the message: a line of JSON, or bare Avro, as the segment's file has it; with a schema registry, or the id
               of a schema: Avro in Confluent's frame, whatever the file has
-    headers   generation, time, part (1/3), sha256 of the parcel, content-type, feed (whose it is)
+    headers   generation, time, part (1/3), sha256 of the segment, content-type, feed (whose it is)
 
 Bare Avro of updates begins with byte 0, as Confluent's frame does, so readers of Confluent must not be given it.
 
@@ -12,15 +12,15 @@ the key are the feed. Records of an older one may still come after it has begun.
 `{generation}` in it, each generation has a topic of its own.
 
 Updates that would make a record larger than `RECORD_BYTES_MAX` are cut into several, always in the same way. How
-updates are cut means nothing to a reader. A parcel is acknowledged when the brokers have confirmed every record of it
+updates are cut means nothing to a reader. A segment is acknowledged when the brokers have confirmed every record of it
 (acks=all). The producer is idempotent, so its own repetitions do not double a record.
 
 A topic has no names, so nothing here can refuse other bytes under the same name, and nothing tells what is there: two
-feeds in one topic are not noticed. The header `feed` tells them apart. A parcel that is delivered again is
-there twice. Readers of CDC v2 ignore that. A parcel of which only a part arrived has no progress message yet, because
+feeds in one topic are not noticed. The header `feed` tells them apart. A segment that is delivered again is
+there twice. Readers of CDC v2 ignore that. A segment of which only a part arrived has no progress message yet, because
 that comes last. So readers do not see it.
 
-*Failure*: the records that still wait are dropped, and the writer delivers the parcel again. Blocking calls are in a
+*Failure*: the records that still wait are dropped, and the writer delivers the segment again. Blocking calls are in a
 thread and last at most `POLL_S`, so that a cancellation does not wait for a broker.
 """
 
@@ -40,7 +40,7 @@ from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
 from recovery.display import escape_controls
 from recovery.feed.messages import Message, Updates
-from recovery.feed.sinks.sink import CONTENT_TYPES, Owner, Parcel
+from recovery.feed.sinks.sink import CONTENT_TYPES, Owner, Segment
 from recovery.feed.spelling import to_line
 
 if TYPE_CHECKING:
@@ -96,10 +96,10 @@ class KafkaSink:
             "linger.ms": 5, "message.timeout.ms": int(timeout_s * 1000), "message.max.bytes": 64 * 2**20,
         }  # fmt: skip
 
-    async def deliver(self, parcel: Parcel) -> None:
+    async def deliver(self, segment: Segment) -> None:
         async with self._turn:
-            topic = self._topic.replace(GENERATION, f"{parcel.generation:016d}")
-            delivery, confirmed = _Delivery(parcel, topic, await self._schema_id(topic), self._owner), False
+            topic = self._topic.replace(GENERATION, f"{segment.generation:016d}")
+            delivery, confirmed = _Delivery(segment, topic, await self._schema_id(topic), self._owner), False
             began_s = self._runtime.monotonic()
             try:
                 await self._call(partial(self._hand_over, delivery))
@@ -111,7 +111,7 @@ class KafkaSink:
                     raise self._refusal(delivery)
                 confirmed = True
             finally:
-                if not confirmed:  # so that nothing of it is sent later, behind the next parcel
+                if not confirmed:  # so that nothing of it is sent later, behind the next segment
                     await self._drop()
 
     async def look(self, generation: int, since: int) -> None:
@@ -157,7 +157,7 @@ class KafkaSink:
             try:
                 self._producer.produce(delivery.topic, value, delivery.key, headers=headers, on_delivery=delivery.reported)
             except (BufferError, KafkaException) as error:
-                raise UnavailableError(f"{self.name} cannot take {delivery.parcel.path} of the feed: {self._said(error)}") from None
+                raise UnavailableError(f"{self.name} cannot take {delivery.segment.path} of the feed: {self._said(error)}") from None
 
     def _poll(self) -> None:
         assert self._producer is not None
@@ -167,7 +167,7 @@ class KafkaSink:
         self._heard = error
 
     def _refusal(self, delivery: _Delivery) -> UnavailableError | ConfigurationError:
-        what = f"{self.name} did not confirm {delivery.parcel.path} of the feed"
+        what = f"{self.name} did not confirm {delivery.segment.path} of the feed"
         error = delivery.refused
         if error is None or error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT):
             error = self._heard
@@ -186,31 +186,31 @@ class KafkaSink:
 
 
 class _Delivery:
-    """One parcel under way. `schema_id`: of the frame; None: values have none. `waiting`: how many records are not
+    """One segment under way. `schema_id`: of the frame; None: values have none. `waiting`: how many records are not
     confirmed yet. `refused`: the first error.
     """
 
-    def __init__(self, parcel: Parcel, topic: str, schema_id: int | None, owner: Owner | None) -> None:
-        self.parcel = parcel
+    def __init__(self, segment: Segment, topic: str, schema_id: int | None, owner: Owner | None) -> None:
+        self.segment = segment
         self.topic = topic
         self._schema_id = schema_id
         self._owner = owner
-        self.key = f"{parcel.generation:016d}/{parcel.time:019d}".encode()
+        self.key = f"{segment.generation:016d}/{segment.time:019d}".encode()
         self.waiting = 0
         self.refused: KafkaError | None = None
 
     def records(self) -> Iterator[tuple[bytes, list[tuple[str, str | bytes | None]]]]:
         """Yields the value and the headers of each record."""
-        parcel = self.parcel
-        values = [value for message in parcel.messages() for value in self._values(message)]
-        told = {
-            "generation": str(parcel.generation), "time": str(parcel.time), "sha256": parcel.sha256,
+        segment = self.segment
+        values = [value for message in segment.messages() for value in self._values(message)]
+        headers = {
+            "generation": str(segment.generation), "time": str(segment.time), "sha256": segment.sha256,
             "content-type": self._content_type,
         }  # fmt: skip
         if self._owner is not None:
-            told["feed"] = self._owner.feed
+            headers["feed"] = self._owner.feed
         for number, value in enumerate(values, start=1):
-            yield value, [(name, text.encode()) for name, text in (told | {"part": f"{number}/{len(values)}"}).items()]
+            yield value, [(name, text.encode()) for name, text in (headers | {"part": f"{number}/{len(values)}"}).items()]
 
     def reported(self, error: KafkaError | None, _: object) -> None:
         """Takes the report about one record."""
@@ -222,7 +222,7 @@ class _Delivery:
     def _content_type(self) -> str:
         if self._schema_id is not None:
             return FRAMED_TYPE
-        return "application/json" if self.parcel.suffix == "json" else CONTENT_TYPES[self.parcel.suffix]
+        return "application/json" if self.segment.suffix == "json" else CONTENT_TYPES[self.segment.suffix]
 
     def _values(self, message: Message) -> Iterator[bytes]:
         """Yields the message as records that are not too large, cut in halves until they fit."""
@@ -235,7 +235,7 @@ class _Delivery:
         yield value
 
     def _encoded(self, message: Message) -> bytes:
-        if self._schema_id is None and self.parcel.suffix == "json":
+        if self._schema_id is None and self.segment.suffix == "json":
             return to_line(message).encode()
         from recovery.feed.avro import REFERENCES, encode, frame
 

@@ -1,13 +1,13 @@
 """`Sink`, what every place does to which a change feed is delivered. One contract suite checks all of them.
 
-    writer -> deliver(parcel) -> acknowledged       the sink has it durably, and readers may read it
-                              -> an error           nobody knows: the writer delivers the same parcel again, for ever
+    writer -> deliver(segment) -> acknowledged       the sink has it durably, and readers may read it
+                              -> an error           nobody knows: the writer delivers the same segment again, for ever
 
-A parcel has the same bytes however often it is delivered, also by another process. The first parcel of a generation
-has time 0. Parcels come in the order of their times, but a parcel may come again after later ones: a writer that was
-fenced does not know it yet. So a sink may keep a parcel twice, if its readers can tell, and never keeps other bytes
-under the same name. A sink that finds nothing of a generation when a later parcel comes has lost what it acknowledged.
-It refuses the parcel: without the earlier ones, no reader would ever get past them.
+A segment has the same bytes however often it is delivered, also by another process. The first segment of a generation
+has time 0. Segments come in the order of their times, but a segment may come again after later ones: a writer that was
+fenced does not know it yet. So a sink may keep a segment twice, if its readers can tell, and never keeps other bytes
+under the same name. A sink that finds nothing of a generation when a later segment comes has lost what it acknowledged.
+It refuses the segment: without the earlier ones, no reader would ever get past them.
 
 A place belongs to one feed. A *mark*, the file `_feed.json` beside the folders, says to which one. Readers leave it
 out. The sink only reads and creates it, and tells what is there. The writer judges that (`writer/delivery.py`).
@@ -43,8 +43,8 @@ _NAME = re.compile(rf"([0-9]{{19}})\.({'|'.join(get_args(Suffix))})")
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
-    """One committed transaction of a feed, as a file that `recovery.feed.files` reads. `Parcel.of` makes one.
+class Segment:
+    """One committed transaction of a feed, as a file that `recovery.feed.files` reads. `Segment.of` makes one.
 
     `generation`: of the feed, milliseconds since 1970; another one is another feed. `time`: of the transaction, unique
     in the generation; 0: the first one. `data`: the bytes of the file: messages as JSON lines, or an Avro container.
@@ -59,7 +59,7 @@ class Parcel:
 
     @classmethod
     def of(cls, generation: int, time: int, data: bytes, suffix: Suffix) -> Self:
-        """Returns the parcel of these bytes, with their checksum."""
+        """Returns the segment of these bytes, with their checksum."""
         return cls(generation, time, data, suffix, sha256(data).hexdigest())
 
     @property
@@ -134,7 +134,7 @@ def generation_of(folder: str) -> int | None:
 
 
 def time_of(name: str) -> tuple[int, Suffix] | None:
-    """Returns the time and the suffix of a file of this name, or None if a parcel has no such name."""
+    """Returns the time and the suffix of a file of this name, or None if a segment has no such name."""
     found = _NAME.fullmatch(name)
     return None if found is None or int(found[1]) >= 1 << 63 else (int(found[1]), cast(Suffix, found[2]))
 
@@ -143,13 +143,13 @@ class Sink(Protocol):
     name: str
     """What a person calls it: its path or URL, without a password."""
 
-    async def deliver(self, parcel: Parcel) -> None:
-        """Returns once the parcel is acknowledged: it is durable there, and whole. Safe to repeat, also late.
+    async def deliver(self, segment: Segment) -> None:
+        """Returns once the segment is acknowledged: it is durable there, and whole. Safe to repeat, also late.
 
         `UnavailableError`: it does not answer, or refuses for now (a full disk, status 500). `ConfigurationError`: no
         repetition will help before somebody changes something (no permission, no such bucket).
         `CorruptRecordError`: under this name it holds other bytes, which it leaves as they are. After a cancellation,
-        the sink has the whole parcel or nothing that a reader sees.
+        the sink has the whole segment or nothing that a reader sees.
         """
 
     async def look(self, generation: int, since: int) -> SinkContent | None:

@@ -18,7 +18,6 @@ from changelog.base.errors import CorruptRecordError, TieredError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
-from changelog.log import CLOCK
 from recovery.feed.writer.writer import Covered, FeedWriter
 from tiered.open import Backends
 from tiered.protocol.concurrent import map_concurrently
@@ -100,7 +99,7 @@ class Cleaning:
             row = await self._tiers.high_volume.read(change.object, marks=change.id)
             live = took_effect(change, live, row)
         if waits_for_late_upload(change, live) and hint.entry.kept_ms is not None:
-            left_ms = hint.entry.kept_ms + self._grace_ms - await self._log.announce(CLOCK)
+            left_ms = hint.entry.kept_ms + self._grace_ms - await self._log.now_ms()
             if left_ms > 0:
                 return left_ms / 1000
         await clean_up(self._tiers, change, live, lambda: None)

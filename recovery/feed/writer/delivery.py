@@ -256,7 +256,7 @@ class Delivery:
                 f" {NEW_GENERATION}"
             )
         try:
-            parcel = await self._writer.stored.parcel(journaled)
+            segment = await self._writer.stored.segment(journaled)
         except CorruptRecordError:
             stored = (await read(self._log, [self._name])).get(self._name)
             if stored is None or stored.generation != self._generation or (stored.acknowledged or 0) < journaled.time:
@@ -264,7 +264,7 @@ class Delivery:
             self._position, self.acknowledged = stored, stored.acknowledged or 0  # the writer before has delivered and trimmed it
             return
         with anyio.move_on_after(DELIVERY_MAX_S) as bound:
-            await self._sink.deliver(parcel)
+            await self._sink.deliver(segment)
         if bound.cancelled_caught:
             raise self._unanswered()
         was_failing = self._position.failing_since is not None

@@ -32,7 +32,7 @@ from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import Entry, Unreadable
 from changelog.key_values import KeyValueStore
-from changelog.log import CLOCK, ChangeLog, KeyRange
+from changelog.log import ChangeLog, KeyRange
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.rate import TokenBucket
 from tiered.open import Backends
@@ -114,7 +114,7 @@ async def cover_notices(log: ChangeLog) -> None:
     `set_gap`.
     """
     if notices := await read_notices(log):
-        now_ms = await log.announce(CLOCK)
+        now_ms = await log.now_ms()
         if over := [notice for notice in notices if notice.is_over(now_ms)]:
             await set_gap(log)
             await remove_notices(log, over)
@@ -156,7 +156,7 @@ class _Overdue:
             return self._counts
         await cover_notices(self._log)
         # One time for the whole call. So every entry that it finds overdue was kept before the gap was set.
-        self._now_ms = await self._log.announce(CLOCK)
+        self._now_ms = await self._log.now_ms()
         began = self._runtime.monotonic()
         try:
             for within in self._log.ranges():

@@ -5,7 +5,7 @@
             "files":{"number":n,"sum":s}}      the last one is left out where nobody counted them
 
 Within a generation a position never goes back, whoever writes it: a writer that was fenced may come late. A new
-generation begins anew. *Crash*: a position may be behind what the sink has. Then parcels are delivered again, and that
+generation begins anew. *Crash*: a position may be behind what the sink has. Then segments are delivered again, and that
 is harmless.
 """
 

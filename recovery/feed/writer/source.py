@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from changelog.base.runtime import Runtime
 from changelog.change import Entry, Unreadable
-from changelog.log import CLOCK, ChangeLog
+from changelog.log import ChangeLog
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.feed.writer.positions import Position, positions, sink_name
 from recovery.statistics.columns import Offsets, SourceRow, meet, summed
@@ -102,7 +102,7 @@ class FeedSource(Reporting):
         self._delivered = 0
 
     async def _report(self, left: bool) -> None:
-        now_ms = await self._log.announce(CLOCK)
+        now_ms = await self._log.now_ms()
         # What is acknowledged is read first, then what is committed, then what waits. So no update is acknowledged that
         # is not outstanding, and an update that is committed meanwhile is not missed.
         known = await positions(self._log, self._settings)

@@ -28,7 +28,7 @@ from changelog.key_values import VALUE_BYTES_MAX, KeyValueStore
 from recovery.feed.files import FileFormat, encoded, read
 from recovery.feed.index_value import blob_of, index_value
 from recovery.feed.messages import Message, Update, Updates
-from recovery.feed.sinks.sink import Parcel, Suffix
+from recovery.feed.sinks.sink import Segment, Suffix
 from recovery.feed.writer.changes import after
 from recovery.feed.writer.checkpoint import FIX, Checkpoint, Staged, staged_of
 from tiered.protocol.note_fields import NoteFields, canonical
@@ -111,9 +111,9 @@ class StoredFeed:
             )
         return data
 
-    async def parcel(self, journaled: Journaled) -> Parcel:
+    async def segment(self, journaled: Journaled) -> Segment:
         data = await self.load(journaled.staged)
-        return Parcel(self.generation, journaled.time, data, cast(Suffix, _form(journaled.staged).value), journaled.staged.sha256)
+        return Segment(self.generation, journaled.time, data, cast(Suffix, _form(journaled.staged).value), journaled.staged.sha256)
 
     async def updates_of(self, staged: Staged) -> list[Update]:
         """Returns the updates of a committed file."""
@@ -142,8 +142,8 @@ class StoredFeed:
             await self._log.write_values({key: values[key] for key in keys[begin : begin + VALUES_AT_ONCE]}, max(1, time))
         if tells and checkpoint.lower > time:
             prefix = f"{self._prefix}withheld/"
-            told = [key for key in await self._all(prefix) if int(key.removeprefix(prefix)) < checkpoint.lower]
-            await self._erase(told)  # a later writer may withhold again, and write down later times
+            published = [key for key in await self._all(prefix) if int(key.removeprefix(prefix)) < checkpoint.lower]
+            await self._erase(published)  # a later writer may withhold again, and write down later times
 
     async def published(self, objects: Iterable[str]) -> dict[str, str]:
         """Returns the blob that is published for each of these objects, if one is."""

@@ -23,7 +23,7 @@ from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import LOG_PREFIX, Unreadable
-from changelog.log import CLOCK, LOG_END, KeyRange
+from changelog.log import LOG_END, KeyRange
 from recovery.feed.sinks.sink import Sink
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint, store_of
 from recovery.feed.writer.cleaning import Cleaning
@@ -154,7 +154,7 @@ class FeedRun:
                 if seen is None:
                     events.info("feed_stands_by", "another writer may be at work", writer=found.writer)
                     self._on_standby()
-                    asked_ms = await self._log.announce(CLOCK) if self._once else 0
+                    asked_ms = await self._log.now_ms() if self._once else 0
                 elif self._once:
                     await self._wait_for_other(found.writer, asked_ms)
                 seen, since = (found.epoch, found.seq), now

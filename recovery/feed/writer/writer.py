@@ -33,7 +33,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, LeaseL
 from changelog.base.events import events
 from changelog.base.runtime import Runtime, instance_name
 from changelog.change import LOG_PREFIX, Entry, Unreadable, encode
-from changelog.log import CLOCK, LOG_END, KeyRange
+from changelog.log import LOG_END, KeyRange
 from recovery.feed.files import FileFormat
 from recovery.feed.index_value import IndexDamagedError
 from recovery.feed.messages import Message, Progress, Update, Updates
@@ -334,16 +334,16 @@ class FeedWriter:
     async def _publish(self, known: Checkpoint, intent: Intent, time: int, *, due: bool) -> None:
         """Stages, commits and applies. Without an update, and before progress is due, it is the commit alone."""
         stored, count, updates = self.stored, len(intent.updates), intent.updates
-        told = not intent.withheld or intent.passed
+        shows_progress = not intent.withheld or intent.passed
         following = replace(
             known, seq=known.seq + 1, live=known.live + sum(update.diff for update in updates), scan=intent.scan,
             passed=self._now_ms() if intent.passed else known.passed,
         )
-        if not count and not (told and (due or intent.passed)):
+        if not count and not (shows_progress and (due or intent.passed)):
             await self._commit(self._raw, following)
             return
         messages: list[Message] = [Updates(tuple(updates))] if count else []
-        if told:
+        if shows_progress:
             counts = await self._retry(stored.withheld, known.lower) if known.lower < known.next else {}
             counts = counts | {time: count} if count else counts
             messages.append(Progress((known.lower,), (time + 1,), tuple(sorted(counts.items()))))
@@ -351,14 +351,14 @@ class FeedWriter:
         self.counts.staged += count
         records = known.records + count
         following = replace(
-            following, timestamp=time, num_records=count, next=time + 1, lower=time + 1 if told else known.lower, staged=staged,
+            following, timestamp=time, num_records=count, next=time + 1, lower=time + 1 if shows_progress else known.lower, staged=staged,
             bindings=known.bound(time, records),
         )
         await self._commit(self._raw, following)
         await self._apply(following, updates, tells=known.lower < known.next)
         self.waiting.append(Journaled(time, staged, records, before=known.timestamp))
         self.counts.committed += count
-        if told:
+        if shows_progress:
             self._told_at = self._runtime.monotonic()
 
     def _is_full(self) -> bool:
@@ -428,7 +428,7 @@ class FeedWriter:
         """
         known = self.checkpoint
         notices = await self._retry(read_notices, self._log)
-        now_ms = await self._retry(self._log.announce, CLOCK) if notices else 0
+        now_ms = await self._retry(self._log.now_ms) if notices else 0
         self._looked_at = self._runtime.monotonic()
         working = tuple(notice.process for notice in notices if not notice.is_over(now_ms))
         if working != self.feed_off:

@@ -104,7 +104,7 @@ async def test_parking_adds_a_cell_that_is_dated_by_the_server_and_leaves_the_en
 async def test_an_entry_kept_as_done_is_no_work(table: BigtableTable, log: BigtableChangeLog) -> None:
     entry = await log.record(some_change(), "")
     await table.mutate(entry.key.encode(), set_cell("fc", b"s", b'{"state":"done"}'))
-    assert (await log.stale(EVERYTHING, await log.announce("clock"), EXPIRY_MS, 10)).entries == ()
+    assert (await log.stale(EVERYTHING, await log.now_ms(), EXPIRY_MS, 10)).entries == ()
     assert (await log.entries("", 10)).entries == (entry,) == (await log.kept(EVERYTHING, 10)).entries
 
 
@@ -129,10 +129,10 @@ async def test_a_first_record_that_lands_over_a_kept_entry_leaves_it_kept_and_af
     await RUNTIME.sleep(0.002)
     await table.mutate(first.key.encode(), late)
     assert (await log.kept(EVERYTHING, 10)).entries == (first,) and await log.keep(claimed) is False
-    assert (await log.stale(EVERYTHING, await log.announce("clock") + LATER_MS, EXPIRY_MS, 10)).entries == ()
+    assert (await log.stale(EVERYTHING, await log.now_ms() + LATER_MS, EXPIRY_MS, 10)).entries == ()
     await log.forget(first)
     await table.mutate(first.key.encode(), late)
-    assert (await log.stale(EVERYTHING, await log.announce("clock") + LATER_MS, EXPIRY_MS, 10)).entries == (first,)
+    assert (await log.stale(EVERYTHING, await log.now_ms() + LATER_MS, EXPIRY_MS, 10)).entries == (first,)
 
 
 async def test_a_kept_entry_that_cannot_be_read_can_be_parked_among_good_ones(table: BigtableTable, log: BigtableChangeLog) -> None:
@@ -220,7 +220,7 @@ async def test_of_several_versions_only_the_newest_counts(table: BigtableTable, 
     """Whoever does not delete what he replaces leaves versions behind until they are collected."""
     change = some_change()
     old, now = Entry(change, change.id.row_key(), "me"), Entry(change, change.id.row_key(), "recovery", 1)
-    now_ms = await log.announce("clock")
+    now_ms = await log.now_ms()
     for entry, at_ms in ((old, now_ms - LATER_MS), (now, now_ms)):
         await table.mutate(entry.key.encode(), set_cell("fc", b"c", encode(entry), at_ms * 1000))
     assert await log.renew([old]) == [Renewal.NOT_YOURS]
@@ -246,7 +246,7 @@ async def test_a_scan_for_stale_entries_is_not_sent_those_that_beat(
     monkeypatch.setattr(table, "read_bulk", noted)
     entries = [await log.record(some_change(), "me") for _ in range(20)]
     assert await log.release(entries[7])
-    page = await log.stale(EVERYTHING, await log.announce("clock"), EXPIRY_MS, 10)
+    page = await log.stale(EVERYTHING, await log.now_ms(), EXPIRY_MS, 10)
     assert [entry.key for entry in page.entries] == [entries[7].key] and sent == [1, 0]
 
 
@@ -254,7 +254,7 @@ async def test_long_ranges_are_read_by_bounded_requests(table: BigtableTable, lo
     entries = sorted([await log.record(some_change(), "") for _ in range(250)], key=lambda entry: entry.key)
     for entry in entries[:240]:
         assert await log.park(entry, "parked")
-    page = await log.stale(EVERYTHING, await log.announce("clock"), EXPIRY_MS, 4)
+    page = await log.stale(EVERYTHING, await log.now_ms(), EXPIRY_MS, 4)
     assert list(page.entries) == entries[240:244] and page.next_start == entries[244].key
     assert len((await log.entries("", 300)).entries) == 250
 
@@ -264,6 +264,16 @@ async def test_the_servers_time_is_told_by_one_call_and_never_goes_back(table: B
     assert told == sorted(told) and abs(told[-1] * 1_000_000 - RUNTIME.wall_ns()) < 60e9
     row = await table.read(b"~daemon/daemon-1")
     assert row is not None and [cell.timestamp_us // 1000 for cell in row.cells] == told[-1:]
+
+
+async def test_who_asks_for_the_time_writes_a_row_that_earlier_software_takes_for_nobody_too(
+    table: BigtableTable, log: BigtableChangeLog
+) -> None:
+    told = [await log.now_ms() for _ in range(3)]
+    assert told == sorted(told) and abs(told[-1] * 1_000_000 - RUNTIME.wall_ns()) < 60e9
+    row = await table.read(b"~daemon/~clock")
+    assert row is not None and [cell.timestamp_us // 1000 for cell in row.cells] == told[-1:]
+    assert list(await log.presences()) == []
 
 
 async def test_each_call_costs_as_many_requests_as_the_module_says(
@@ -296,6 +306,7 @@ async def test_each_call_costs_as_many_requests_as_the_module_says(
     assert (await after(log.park(claimed, "parked")))[1] == ["read", "check_and_mutate"]
     assert (await after(log.retry(claimed)))[1] == ["read", "check_and_mutate"]
     assert (await after(log.announce("me")))[1] == ["increment"]
+    assert (await after(log.now_ms()))[1] == ["increment"]
     found, made = await after(log.stale(EVERYTHING, 1, EXPIRY_MS, 10))
     assert len(found.entries) == 1 and made == ["read_bulk"] * 2
     assert await log.park(found.entries[0], "parked")
@@ -359,7 +370,7 @@ async def test_a_record_that_lands_over_a_claim_is_claimed_again(table: Bigtable
     assert claimed is not None
     late = await landed_late(table, change)
     assert await log.renew([claimed]) == [Renewal.NOT_YOURS] and not await log.release(claimed)
-    now_ms = await log.announce("clock")
+    now_ms = await log.now_ms()
     assert (await log.stale(EVERYTHING, now_ms, EXPIRY_MS, 10)).entries == ()
     assert (await log.stale(EVERYTHING, now_ms + LATER_MS, EXPIRY_MS, 10)).entries == (late,)
     again = await log.claim(late, "recovery")
@@ -372,7 +383,7 @@ async def test_a_record_that_lands_over_a_released_or_parked_entry_leaves_it_to_
     table: BigtableTable, log: BigtableChangeLog
 ) -> None:
     released, parked = some_change(), some_change()
-    now_ms = await log.announce("clock")
+    now_ms = await log.now_ms()
     assert await log.release(await log.record(released, "me"), now_ms + 100 * LATER_MS)
     assert await log.park(await log.record(parked, "me"), "it has no end")
     late = await landed_late(table, released)

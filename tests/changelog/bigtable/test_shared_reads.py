@@ -181,6 +181,19 @@ async def test_who_is_cancelled_leaves_the_others_alone(table: ReadTable) -> Non
     assert callers.got == {"c": "c", "d": "d", "h": "h", "f": "f", "g": "g"}
 
 
+async def test_who_is_left_alone_in_the_line_reads_for_itself(table: ReadTable) -> None:
+    async with anyio.create_task_group() as tasks:
+        callers = ReadingCallers(tasks, table)
+        await callers.read("a")
+        await callers.read("b")
+        await callers.read("c", "d")
+        callers.scopes["c"].cancel()  # the first of the line, and d is all that is left of it
+        await table.answer(0)
+        await table.answer(2)
+        await table.answer(1)
+    assert callers.got == {"a": "a", "b": "b", "d": "d"} and table.calls[2:] == [[b"d"]]
+
+
 async def test_an_error_of_a_single_read_reaches_its_caller_and_frees_its_place(table: ReadTable) -> None:
     table.at_once, table.damaged = True, {b"x"}
     async with anyio.create_task_group() as tasks:

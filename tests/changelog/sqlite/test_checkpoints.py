@@ -20,7 +20,9 @@ from anyio.lowlevel import current_token
 from anyio.streams.text import TextReceiveStream, TextSendStream
 
 from changelog.base.errors import CorruptRecordError, UnavailableError
-from changelog.sqlite.database import LOG_PAGES, SQLITE_VERSION, WAL_BYTES_MAX, Database, has_reset_bug
+from changelog.sqlite.checkpoints import LOG_PAGES, SQLITE_VERSION, has_reset_bug
+from changelog.sqlite.connections import WAL_BYTES_MAX
+from changelog.sqlite.database import Database
 from tests.given.repository import ROOT
 from tiered.testing.clock import Clock
 
@@ -69,6 +71,7 @@ import sys
 from pathlib import Path
 import anyio
 from changelog.base.runtime import SystemRuntime
+from changelog.sqlite.checkpoints import Checkpoints
 from changelog.sqlite.database import Database
 from tests.changelog.sqlite.test_checkpoints import TABLE, insert
 from tests.given.paused_checkpoint import call_at
@@ -87,7 +90,7 @@ async def main():
     stop("closed")
 
 if sys.argv[2] == "unguarded":
-    Database._empty_log = lambda self, how: self._copy_log(how)
+    Checkpoints.empty = lambda self, how: self._copy(how)
 call_at(stop)
 anyio.run(main)
 """

@@ -20,8 +20,11 @@ from changelog.base.errors import ClockBehindError, ConfigurationError, CorruptR
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId, Unreadable
 from changelog.log import GarbageCollection
-from changelog.sqlite.database import APPLICATION_ID, FORMAT_VERSION, GROUP_MAX, READERS, SPARE_PAGES, _Write
+from changelog.sqlite.connections import READERS
+from changelog.sqlite.database import SPARE_PAGES
 from changelog.sqlite.log import Database, SqliteChangeLog
+from changelog.sqlite.schema import APPLICATION_ID, FORMAT_VERSION
+from changelog.sqlite.write_thread import GROUP_MAX, PendingWrite
 from tests.given.repository import ROOT
 from tiered.embedded.rows import SqliteRows
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
@@ -450,7 +453,7 @@ async def test_without_a_thread_for_writing_the_file_is_not_opened(path: Path, r
             raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as exhausted:
-        exhausted.setattr("changelog.sqlite.database.threading.Thread", NoThread)
+        exhausted.setattr("changelog.sqlite.write_thread.threading.Thread", NoThread)
         with pytest.raises(UnavailableError, match="no thread could be started"):
             async with Database.open(path, runtime, busy_timeout_s=0.05):
                 pass
@@ -479,7 +482,7 @@ async def test_a_thread_that_ends_by_an_error_of_ours_leaves_nobody_waiting(
     with anyio.fail_after(30):
         async with Database.open(path, runtime) as database:
             database.require(NOTES)
-            monkeypatch.setattr(database, "_commit", fail)
+            monkeypatch.setattr(database._thread, "_commit_group", fail)
             with pytest.raises(UnconfirmedError, match="was given up"):
                 await database.write(note("unknown"))
             with pytest.raises(UnavailableError, match="is closed"):
@@ -503,6 +506,7 @@ async def test_a_write_that_ends_the_thread_holds_up_no_other_process(path: Path
 async def test_a_child_that_was_forked_while_the_file_was_open_is_refused_and_does_not_wait(
     path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert await notes(database) == []  # the first read makes what is missing, which is a write
     found = path.stat()
     with monkeypatch.context() as child, anyio.fail_after(30):  # it has no thread that writes, and none of SQLite's locks
         child.setattr("changelog.sqlite.forks._inherited", {(found.st_dev, found.st_ino)})
@@ -526,7 +530,7 @@ def test_where_the_event_loop_has_ended_the_thread_ends_and_reports_no_defect(
     async def leave_behind() -> tuple[Database, object]:
         opening = Database.open(path, runtime)
         database = await opening.__aenter__()
-        database._waiting.put(_Write(run, grows=False))  # `write` would leave a task behind, too
+        database._thread._waiting.put(PendingWrite(run, grows=False))  # `write` would leave a task behind, too
         return database, opening
 
     monkeypatch.setattr("threading.excepthook", reported.append)
@@ -538,7 +542,7 @@ def test_where_the_event_loop_has_ended_the_thread_ends_and_reports_no_defect(
     loop.close()
     may_end.set()
     writer.join(30)
-    database._close()
+    database._connections.close()
     assert not writer.is_alive()
     assert reported == []
 
@@ -761,7 +765,7 @@ async def test_a_commit_that_fails_says_what_is_known(
 ) -> None:
     await database.write(note("before"))
     with monkeypatch.context() as failing:
-        failing.setattr(database, "_writer", FailingCommit(database._writer, code))
+        failing.setattr(database._connections, "writer", FailingCommit(database._connections.writer, code))
         with pytest.raises(error):
             await database.write(note("failed"))
     await database.write(note("after"))
@@ -1076,10 +1080,10 @@ async def test_one_tokens_marks_are_found_among_many_without_reading_them(databa
         steps += 1
         return 0
 
-    connections = [database._readers.get() for _ in range(READERS)]
+    connections = [database._connections.readers.get() for _ in range(READERS)]
     for connection in connections:
         connection.set_progress_handler(count, 100)
-        database._readers.put(connection)
+        database._connections.readers.put(connection)
     assert (await rows.read(path, marks=won)).won == {won}
     assert steps < 5, "hundreds of instructions of SQLite's, not a hundred thousand"
     assert len((await rows.read(path, marks=True)).refused) == 10_000
@@ -1122,6 +1126,14 @@ async def test_collect_removes_presence_rows_after_a_day(database: Database, run
     assert await log.collect(100) == 0
     assert await database.read(lambda connection: connection.execute("SELECT instance FROM daemons").fetchall()) == [("alive",)]
     assert await log.read(entry.change.id) == entry
+
+
+async def test_who_asks_for_the_time_writes_nothing_and_earlier_software_that_did_was_nobody(database: Database, runtime: Clock) -> None:
+    log = SqliteChangeLog(database, runtime)
+    assert await log.now_ms() == runtime.wall_ns() // 1_000_000
+    assert await database.read(lambda connection: connection.execute("SELECT * FROM daemons").fetchall()) == []
+    await log.announce("~clock")  # what earlier software wrote
+    assert list(await log.presences()) == []
 
 
 async def test_a_store_of_an_earlier_version_has_no_notes_until_the_first_is_written(tmp_path: Path, runtime: Clock) -> None:

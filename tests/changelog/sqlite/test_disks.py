@@ -18,7 +18,8 @@ import pytest
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
 from changelog.change import Change, ChangeId
 from changelog.key_values import ValuePage
-from changelog.sqlite.database import RESERVE_BYTES, Database
+from changelog.sqlite.database import Database
+from changelog.sqlite.disk import RESERVE_BYTES
 from changelog.sqlite.log import SMALL_VALUE_BYTES, SqliteChangeLog
 from tests.given.repository import ROOT
 from tests.given.rows_with_log import RowsWithLog

@@ -65,3 +65,20 @@ def _in_thread(path: Path) -> str:
     """The parent's event loop runs in the thread that was forked, so the child's own needs another thread."""
     with ThreadPoolExecutor(1) as threads:
         return threads.submit(written, path).result()
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_child_may_not_even_read_through_what_its_parent_has_open(tmp_path: Path) -> None:
+    path = tmp_path / "tiered.db"
+
+    async def fork_meanwhile() -> None:
+        async with Database.open(path, SystemRuntime()) as database:
+            database.require(NOTES)
+            await database.read(lambda connection: None)
+            read = database.read(lambda connection: connection.execute("SELECT 1").fetchone())
+            told.append(in_child(lambda: str(read.send(None))))
+            assert await read == (1,)
+
+    told: list[str] = []
+    anyio.run(fork_meanwhile)
+    assert told[0].startswith(f"ConfigurationError: {path} was open in the process that this one was forked from")

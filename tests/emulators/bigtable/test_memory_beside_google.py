@@ -266,7 +266,7 @@ class Chooser:
             await self.rows.touch(path, seen, self.chance.choice(self.timestamps) * 1000)
 
     async def act_on_log(self) -> None:
-        now_ms = await self.log.announce("clock")
+        now_ms = await self.log.now_ms()
         entry = self.chance.choice(self.entries) if self.entries else None
         match entry, self.chance.randrange(13):
             case (None, _) | (_, 0 | 1):

@@ -17,10 +17,10 @@ import pytest
 from changelog.base.errors import InvalidRequestError
 from emulators.demo.command import DemoOptions, run_demo
 from emulators.demo.director import what_is_wrong
+from emulators.demo.players.object_writer import TURNED_AWAY
 from emulators.demo.soak import LIMITS, SAMPLES_MIN, Footprint, footprint, growth
+from emulators.demo.staging.troupe import environment
 from emulators.demo.status_check import EntryKeys, SeenOffsets, untrue, went_back
-from emulators.demo.troupe import environment
-from emulators.demo.writer import TURNED_AWAY
 from recovery.statistics.columns import SourceRow
 from recovery.statistics.verdict import SourceState, SourceVerdict
 from recovery.status.known import CountedEntries as Counted
@@ -144,7 +144,7 @@ def test_a_command_that_reaches_no_service_is_turned_away_and_has_not_crashed(tm
     nowhere = {"emulator_host": "127.0.0.1:9", "timeout_s": 0.1, "project": "tiered-demo", "instance": "demo", "table": "tiered"}
     settings = {"bigtable": nowhere, "gcs": {"bucket": "bucket", "endpoint": "http://127.0.0.1:9"}, "store": {"answer_budget_s": 0.2}}
     (tmp_path / "tiered.yaml").write_text(json.dumps(settings))
-    command = [sys.executable, "-m", "emulators.demo.product", str(os.getpid()), "--config", str(tmp_path / "tiered.yaml")]
+    command = [sys.executable, "-m", "emulators.demo.players.product", str(os.getpid()), "--config", str(tmp_path / "tiered.yaml")]
     done = subprocess.run([*command, "recover"], capture_output=True, text=True, env=environment(), timeout=120, check=False)
     assert done.returncode == TURNED_AWAY, done.stderr
     assert subprocess.run([*command, "recover", "--limit", "1"], env=environment(), timeout=120, check=False).returncode == 3

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from changelog.sqlite.database import has_reset_bug
+from changelog.sqlite.checkpoints import has_reset_bug
 from tests.given.command_line import Command
 
 NOWHERE = {"BIGTABLE_EMULATOR_HOST": "127.0.0.1:1", "STORAGE_EMULATOR_HOST": "http://127.0.0.1:1"}

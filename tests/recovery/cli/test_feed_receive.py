@@ -18,7 +18,7 @@ import pytest
 from changelog.base.errors import CorruptRecordError, UnavailableError
 from recovery.feed.sinks.http import HttpSink, digest
 from tests.given.command_line import OWN_PROCESS, Command
-from tests.given.parcels import large, parcels
+from tests.given.segments import large, segments
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ def receiver(tiered: Command, listen: str) -> Iterator[tuple[subprocess.Popen[st
 
 
 def test_what_a_receiver_acknowledged_survives_its_kill_and_is_viewed(tiered: Command) -> None:
-    first, second, third, last = parcels()
+    first, second, third, last = segments()
 
     async def deliver() -> None:
         with receiver(tiered, "0") as (process, url):

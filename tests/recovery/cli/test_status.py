@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import sqlite3
 import struct
@@ -334,3 +335,12 @@ def test_a_writer_is_killed_a_daemon_recovers_it_and_status_says_each_step(tiere
         connection.execute("UPDATE daemons SET seen_ms = seen_ms - 61000")
     connection.close()
     assert "none lives" in tiered("status") and "killed, or out of reach" in tiered("status")
+
+
+def test_an_emptied_directory_is_known_after_the_next_recovery(tiered: Command) -> None:
+    (tiered.directory / "large").write_bytes(b"x" * 2_000_000)
+    tiered("put", "media/objects/cat", str(tiered.directory / "large"))
+    shutil.rmtree(tiered.store / "blobs")
+    (tiered.store / "blobs").mkdir()
+    tiered("recover", "--once")
+    assert "lost" in tiered("status", code=6)

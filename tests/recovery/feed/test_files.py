@@ -216,6 +216,30 @@ def test_standard_input_may_give_its_first_bytes_one_by_one(monkeypatch: pytest.
     assert found[1].where == "standard input, line 2"
 
 
+class Dripping(io.RawIOBase):
+    """A pipe whose writer is so slow that each read finds one byte."""
+
+    def __init__(self, data: bytes) -> None:
+        self._bytes = iter(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        for byte in self._bytes:
+            buffer[0] = byte
+            return 1
+        return 0
+
+
+@pytest.mark.parametrize("form", [FileFormat.AVRO, FileFormat.JSON, FileFormat.TEXT])
+def test_the_form_is_found_out_where_each_read_gives_one_byte(form: FileFormat, tmp_path: Path) -> None:
+    write(tmp_path / "feed", MESSAGES, form)
+    data = (tmp_path / "feed").read_bytes()
+    found = list(read("pipe", open_file=lambda path: Dripping(data)))
+    assert contents([each.message for each in found]) == contents(MESSAGES)
+
+
 def test_the_bytes_that_were_read_are_told(tmp_path: Path) -> None:
     path = tmp_path / "feed.gz"
     write(path, MESSAGES)
@@ -405,6 +429,7 @@ def test_what_is_not_what_the_function_asks_for_is_named(tmp_path: Path) -> None
         (lambda: list(read(path, "jsonl")), "'jsonl' is no form of a feed"),  # type: ignore[arg-type]
         (lambda: write(path, [{"array": []}]), "{'array': []} is no message"),  # type: ignore[list-item]
         (lambda: write(path, MESSAGES, FileFormat.AVRO, generation=-1), "the generation is -1"),
+        (lambda: write(path, MESSAGES, FileFormat.AVRO, generation=10**19), "the generation is 10000000000000000000"),
         (lambda: write(path, MESSAGES, FileFormat.AVRO, generation="3"), "the generation is '3'"),  # type: ignore[arg-type]
         (lambda: write(path, MESSAGES, FileFormat.AVRO, schema="string"), "'string' is no schema of a feed"),  # type: ignore[arg-type]
         (lambda: write(None, MESSAGES), "None is no path"),  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from recovery.feed.messages import canonical
 def test_the_order_of_keys_does_not_matter() -> None:
     one, other = Update({"a": 1, "b": [{"c": None, "d": ""}]}, 7, 1), Update({"b": [{"d": "", "c": None}], "a": 1}, 7, 1)
     assert one == other and hash(one) == hash(other) and len({one, other}) == 1
+    assert (one == "an update") is False
     assert Updates((one,)) == Updates((other,)) and hash(Updates((one,))) == hash(Updates((other,)))
 
 

@@ -26,14 +26,14 @@ from trio.testing import MockClock
 
 from changelog.base.runtime import SystemRuntime
 from recovery.feed.avro import REFERENCES, ContainerWriter
-from recovery.feed.sinks.sink import Parcel
+from recovery.feed.sinks.sink import Segment
 from recovery.http.receiver import BODIES_MAX, make_receiver
 from tests.given.daemon_process import wait_for
-from tests.given.parcels import GENERATION, NOW, parcels
+from tests.given.segments import GENERATION, NOW, segments
 
 pytestmark = pytest.mark.anyio
 
-FIRST, SECOND, *_ = parcels()
+FIRST, SECOND, *_ = segments()
 
 
 @asynccontextmanager
@@ -110,18 +110,18 @@ async def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path: P
     async with client(tmp_path, bytes_max=len(SECOND.data)) as sender:
         assert (await put(sender, FIRST.path, FIRST.data)).status_code == 204
         assert (await put(sender, SECOND.path, SECOND.data)).status_code == 204
-        answer = await put(sender, parcels()[2].path, SECOND.data + b"\n")
+        answer = await put(sender, segments()[2].path, SECOND.data + b"\n")
         assert (answer.status_code, answer.text) == (413, f"a file may have {len(SECOND.data)} bytes here: raise --bytes-max, "
                                                           "or set a smaller feed.batch_max\n")  # fmt: skip
         told = {"Repr-Digest": digest(b""), "Content-Length": "-1"}
-        assert (await sender.put(f"/{parcels()[2].path}", content=b"", headers=told)).status_code == 413
+        assert (await sender.put(f"/{segments()[2].path}", content=b"", headers=told)).status_code == 413
     assert set(kept(tmp_path)) == {FIRST.path, SECOND.path}
     chunks: list[dict[str, object]] = [{"type": "http.request", "body": b"x" * 40, "more_body": True}] * 100
     assert await status_of(tmp_path, chunks) == 413
     assert len(chunks) > 90
 
 
-@pytest.mark.parametrize("content", [b"", b"hello\n", FIRST.data[:-10], parcels("avro")[0].data, b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"", b"hello\n", FIRST.data[:-10], segments("avro")[0].data, b"\xff\xfe"])
 async def test_what_is_no_feed_is_refused(content: bytes, tmp_path: Path) -> None:
     async with client(tmp_path) as sender:
         assert (await put(sender, FIRST.path, content)).status_code == 422
@@ -129,14 +129,14 @@ async def test_what_is_no_feed_is_refused(content: bytes, tmp_path: Path) -> Non
 
 
 async def test_avro_is_kept_too(tmp_path: Path) -> None:
-    avro = parcels("avro")[0]
+    avro = segments("avro")[0]
     async with client(tmp_path) as sender:
         assert (await put(sender, avro.path, avro.data)).status_code == 204
         assert (await sender.get(f"/{avro.path}")).headers["content-type"] == "application/avro"
 
 
 async def test_other_bytes_under_a_known_name_are_a_conflict(tmp_path: Path) -> None:
-    other = Parcel.of(GENERATION, NOW, FIRST.data, "json")
+    other = Segment.of(GENERATION, NOW, FIRST.data, "json")
     async with client(tmp_path) as sender:
         for each in (FIRST, SECOND):
             await put(sender, each.path, each.data)
@@ -197,9 +197,9 @@ async def test_many_at_once(tmp_path: Path) -> None:
     async with client(tmp_path) as sender:
         await put(sender, FIRST.path, FIRST.data)
         async with anyio.create_task_group() as tasks:
-            for each in parcels() * 3:
+            for each in segments() * 3:
                 tasks.start_soon(put, sender, each.path, each.data)
-    assert kept(tmp_path) == {each.path: each.data for each in parcels()}
+    assert kept(tmp_path) == {each.path: each.data for each in segments()}
 
 
 async def test_what_is_no_file_in_the_directory_is_not_shown_and_hides_nothing(tmp_path: Path) -> None:
@@ -234,17 +234,17 @@ async def test_a_file_is_shown_once_it_is_whole_and_a_head_has_no_body(tmp_path:
 # --- senders that are slow, or send little that unpacks to much -------------------------------------
 
 
-def scope_of(parcel: Parcel, body: bytes, told: str | None = None) -> dict[str, object]:
+def scope_of(segment: Segment, body: bytes, told: str | None = None) -> dict[str, object]:
     headers = [(b"host", b"localhost"), (b"repr-digest", (digest(body) if told is None else told).encode())]
-    return {"type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "method": "PUT", "path": f"/{parcel.path}",
-            "raw_path": f"/{parcel.path}".encode(), "query_string": b"", "headers": headers}  # fmt: skip
+    return {"type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "method": "PUT", "path": f"/{segment.path}",
+            "raw_path": f"/{segment.path}".encode(), "query_string": b"", "headers": headers}  # fmt: skip
 
 
 def sender_to(app: ASGIApp) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
 
 
-async def send_chunk_by_chunk(app: ASGIApp, parcel: Parcel, body: bytes, then: anyio.Event) -> int:
+async def send_chunk_by_chunk(app: ASGIApp, segment: Segment, body: bytes, then: anyio.Event) -> int:
     """Sends a body but for its end, and goes away at the event. Returns the status."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": True}]
     statuses: list[int] = []
@@ -258,7 +258,7 @@ async def send_chunk_by_chunk(app: ASGIApp, parcel: Parcel, body: bytes, then: a
     async def send(message: Message) -> None:
         statuses.extend([message["status"]] if "status" in message else [])
 
-    await app(scope_of(parcel, body), receive, send)
+    await app(scope_of(segment, body), receive, send)
     return statuses[0]
 
 

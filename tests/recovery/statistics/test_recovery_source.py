@@ -76,7 +76,7 @@ async def stored(world: TappedWorld) -> Document:
 
 async def test_the_backlog_is_what_is_due_now_or_held_by_a_recoverer(world: TappedWorld) -> None:
     held, by_recoverer, waiting, released, parked, unreadable, kept = await plant(world, 7, owner="writer")
-    now_ms = await world.log.target.announce("clock")
+    now_ms = await world.log.target.now_ms()
     assert await world.log.target.claim(by_recoverer, "recovery")
     assert await world.log.target.release(waiting, now_ms + 10_000)
     assert await world.log.target.release(released)

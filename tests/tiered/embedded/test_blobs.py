@@ -739,6 +739,22 @@ async def test_the_upload_of_a_dead_process_is_collected_and_of_a_living_one_is_
     assert uploads(root) == []
 
 
+@pytest.mark.parametrize("limit", [1, 2, 9, 10, 11])
+async def test_pages_of_abandoned_uploads_hold_each_once(blobs: FileBlobs, root: Path, runtime: HurriedRuntime, limit: int) -> None:
+    left = sorted(ChangeId.new(runtime) for _ in range(9))
+    for name in (*left, "notes.txt"):
+        (root / "uploads" / name).write_bytes(b"x")
+    seen: list[str] = []
+    start: str | None = ""
+    while start is not None:
+        page = await blobs.abandoned_uploads(start, time.time_ns() + NS_PER_S, limit)
+        assert 0 < len(page.uploads) <= limit or page.next_start is None
+        seen += [each.name for each in page.uploads]
+        start = page.next_start
+    assert seen == [f"uploads/{name}" for name in left]
+    assert len(uploads(root)) == 10, "it only looks"
+
+
 async def test_the_upload_of_this_process_is_not_collected_while_it_is_open(blobs: FileBlobs, root: Path) -> None:
     upload = await begin(blobs, NAME)
     assert await blobs.collect(10) == 0

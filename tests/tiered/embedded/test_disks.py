@@ -21,7 +21,7 @@ from tiered import ObjectId, open_storage
 from tiered.embedded.blobs import FileBlobs
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
 from tiered.open import open_backends
-from tiered.provision.directory import inspect_directory
+from tiered.provision.embedded_store import inspect_directory
 from tiered.provision.findings import NoticeKind
 from tiered.settings import Settings
 from tiered.testing.clock import Clock

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from tiered import ConfigurationError, ObjectId, Settings, open_storage
+from tiered.embedded.blobs import FileBlobs
 from tiered.open import open_backends
-from tiered.provision.directory import inspect_directory
+from tiered.provision.embedded_store import inspect_directory
 from tiered.provision.findings import NoticeKind
 from tiered.testing.clock import Clock
+from tiered.testing.contracts.whole_blobs import store as store_blob
 
 pytestmark = pytest.mark.anyio
 
@@ -60,6 +62,12 @@ async def test_a_new_store_could_be_read_by_every_user_of_the_machine(tmp_path: 
     await put(tmp_path / "above" / "store", "large")
     assert wider(tmp_path / "above" / "store", 0o700, 0o600) == {} and len(modes(tmp_path / "above" / "store")) > 7
     assert (tmp_path / "above").stat().st_mode & 0o777 == 0o777, "what only leads to the store is nobody's secret"
+
+
+@pytest.mark.usefixtures("umask")
+async def test_new_blobs_that_no_database_makes_room_for_could_be_read_by_every_user(tmp_path: Path, runtime: Clock) -> None:
+    await store_blob(await FileBlobs.open_directory(tmp_path / "above" / "store", runtime), "u/objects/key")
+    assert wider(tmp_path / "above" / "store", 0o700, 0o600) == {} and (tmp_path / "above").stat().st_mode & 0o777 == 0o777
 
 
 @pytest.mark.usefixtures("umask")

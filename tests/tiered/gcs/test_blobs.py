@@ -39,7 +39,7 @@ from tiered.gcs.upload import PARTS_AHEAD, SINGLE_BYTES_MAX, GcsUpload, SessionU
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.protocol.backends import ByteRange
-from tiered.protocol.capabilities import BlobRestoration
+from tiered.protocol.capabilities import BlobRestoration, KeptPage, Retention
 from tiered.protocol.scans import BlobPage
 from tiered.testing.contracts import long_term as contract
 from tiered.testing.contracts.whole_blobs import read
@@ -1268,6 +1268,14 @@ async def test_soft_deleted_generations_are_those_of_this_name(blobs: GcsBlobs, 
     assert first.address == f"gs://blobs/{NAME}#{first.generation}"
     assert 0 <= second.deleted_ns - first.deleted_ns < 60 * NS_PER_S
     assert first.kept_until_ns is not None and first.kept_until_ns - first.deleted_ns == 7 * 86_400 * NS_PER_S
+
+
+async def test_a_bucket_that_never_had_versions_keeps_none(blobs: GcsBlobs, bucket: Bucket) -> None:
+    upload = await blobs.open_upload(NAME, Metadata(), 1)
+    await upload.write(b"x")
+    await upload.finalise()
+    await blobs.delete(NAME)
+    assert await blobs.kept(Retention.NONCURRENT, "", None, "") == KeptPage(0, 0, None)
 
 
 async def test_noncurrent_generations_are_restored_as_soft_deleted_ones_are(blobs: GcsBlobs, bucket: Bucket) -> None:

@@ -19,8 +19,10 @@ from tiered.gcs.format import (
     decode_listing_by_item,
     decode_resource,
     decode_time,
+    encode_brought_back,
     encode_duration,
     encode_resource,
+    encode_set_aside,
     encode_time,
 )
 from tiered.metadata import METADATA_BYTES_MAX, NS_PER_S, Metadata, TimeToIdle, TimeToLive
@@ -287,3 +289,12 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 def test_a_checksum_is_the_same_in_chunks() -> None:
     assert encode_crc(extend_crc(extend_crc(0, b"12345"), b"6789")) == "4waSgw=="
     assert google_crc32c.value(b"123456789") == 0xE3069283
+
+
+def test_a_blob_without_custom_metadata_is_set_aside_and_brought_back() -> None:
+    """As other software may have written it."""
+    copy = json.loads(encode_set_aside({"contentType": "text/plain", "customTime": "2023-11-14T22:13:20Z"}))
+    assert "customTime" not in copy
+    blob, deadline_ns = encode_brought_back("name", copy)
+    assert json.loads(blob) == {"contentType": "text/plain", "customTime": "2023-11-14T22:13:20Z", "metadata": {}}
+    assert deadline_ns == 1_700_000_000 * NS_PER_S

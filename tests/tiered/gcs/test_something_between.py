@@ -13,7 +13,7 @@ from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs.store import Bucket
 from tiered.gcs.blobs import GcsBlobs
-from tiered.gcs.files import GcsFiles
+from tiered.gcs.bucket_files import GcsFiles
 from tiered.gcs.http import GcsResponse
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
@@ -354,3 +354,14 @@ async def test_a_touch_that_the_service_took_and_did_not_do_is_an_error(blobs: G
     monkeypatch.setattr(Bucket, "patch", lambda self, name, change, *rest: patch(self, name, {}, *rest))
     with pytest.raises(UnavailableError, match="took it, and left it as it was"):
         await blobs.touch(NAME, DEADLINE_NS + NS_PER_S)
+
+
+async def test_a_cancellation_that_is_answered_200_without_a_word_is_one(blobs: GcsBlobs, server: GcsEmulator) -> None:
+    upload = await blobs.open_upload(NAME, IDLE, None)
+    assert upload.session is not None
+    between(server, "upload.cancel", 200, "")
+    await blobs.cancel(upload.session)
+    between(server, "upload.cancel", 200, "<html>welcome</html>")
+    with pytest.raises(UnconfirmedError):
+        await blobs.cancel(upload.session)
+    await upload.abort()

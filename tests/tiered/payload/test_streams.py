@@ -30,7 +30,7 @@ from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.base.threads import in_thread
 from emulators.world.runtime import elapse, run_world
 from tiered.errors import AtCapacityError
-from tiered.payload import files, own_thread
+from tiered.payload import in_threads, own_thread
 from tiered.payload.chunks import Chunk, split_head
 from tiered.payload.own_thread import LATE_S
 from tiered.payload.streams import VIEW_BYTES, Payload, chunks
@@ -487,13 +487,13 @@ async def test_files_share_their_threads(tmp_path: Path, monkeypatch: pytest.Mon
         limiters.add(limiter)
         return await real(call, limiter, **named)
 
-    monkeypatch.setattr(files, "in_thread", noted)
+    monkeypatch.setattr(in_threads, "in_thread", noted)
     for number in range(3):
         path = tmp_path / f"{number}"
         path.write_bytes(BYTES)
         assert b"".join(await gathered(path)) == BYTES
     [limiter] = limiters
-    assert limiter.total_tokens == files.FILE_THREADS_MAX
+    assert limiter.total_tokens == in_threads.FILE_THREADS_MAX
 
 
 def test_chunks_that_come_steadily_but_slowly_are_not_held_back() -> None:

@@ -20,8 +20,8 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from tiered.provision import bucket
+from tiered.provision.bigtable_and_gcs import inspect, provision, provision_tables
 from tiered.provision.findings import Notice, NoticeKind
-from tiered.provision.production import inspect, provision, provision_tables
 from tiered.provision.schema import FAMILIES, lifecycle_rule
 from tiered.provision.tables import open_admin, verify_on_open
 from tiered.settings import BigtableSettings, MarkSettings, Settings

@@ -417,6 +417,52 @@ def test_an_object_that_nobody_closes_is_closed_when_nobody_refers_to_it(storage
 # --- threads, interruptions, ends --------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("payload", [b"small", LARGE])
+def test_an_object_is_saved_and_code_of_the_callers_runs_in_its_thread(
+    storage: tiered.sync.SyncTieredStorage, tmp_path: Path, payload: bytes
+) -> None:
+    threads: list[threading.Thread] = []
+    told: list[tuple[int, int | None]] = []
+
+    class OwnTarget:
+        def write(self, chunk: bytes) -> None:
+            threads.append(threading.current_thread())
+            written.extend(chunk)
+
+    def progress(so_far: int, total: int | None) -> None:
+        threads.append(threading.current_thread())
+        told.append((so_far, total))
+
+    storage.put(OBJECT, payload)
+    written = bytearray()
+    for destination in (tmp_path / "saved", bytearray(len(payload)), OwnTarget()):
+        stored = storage.get(OBJECT, progress=progress)
+        assert stored is not None
+        stored.save(destination)  # type: ignore[arg-type]
+        assert stored.closed and told[-1] == (len(payload), len(payload))
+        with pytest.raises(InvalidRequestError, match="closed"):
+            stored.save(tmp_path / "again")
+    assert (tmp_path / "saved").read_bytes() == written == payload
+    assert set(threads) == {threading.current_thread()}
+
+
+def test_what_a_callback_raises_ends_the_save_and_leaves_no_file(storage: tiered.sync.SyncTieredStorage, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+
+    async def progress(so_far: int, total: int | None) -> None: ...
+
+    def refuse(so_far: int, total: int | None) -> None:
+        raise ZeroDivisionError("enough")
+
+    storage.put(OBJECT, LARGE)
+    for callback, error in ((refuse, ZeroDivisionError), (progress, InvalidRequestError)):
+        stored = storage.get(OBJECT, progress=callback)
+        assert stored is not None
+        with pytest.raises(error):
+            stored.save(tmp_path / "here" / "saved")
+        assert stored.closed and list((tmp_path / "here").iterdir()) == []
+
+
 def test_many_threads_share_one_storage_and_one_event_loop(storage: tiered.sync.SyncTieredStorage, tmp_path: Path) -> None:
     def work(number: int) -> None:
         storage.put(named(number), iter([LARGE, b"%d" % number]))

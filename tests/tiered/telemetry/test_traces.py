@@ -140,7 +140,7 @@ async def test_the_span_of_recovery_links_to_the_operation_that_died() -> None:
     assert dict(recovered.attributes or {}) == {"tiered.recovery": "forgotten"}
     assert {span.name for span in world.spans() if parent(span) == ids(recovered)[1]} == {
         "tiered.changelog.claim", "tiered.high_volume.settle", "tiered.changelog.forget",
-        "tiered.changelog.announce", "tiered.changelog.write_values",  # that the feed is off, once in five minutes
+        "tiered.changelog.now_ms", "tiered.changelog.write_values",  # that the feed is off, once in five minutes
     }
 
 

@@ -28,7 +28,7 @@ from tiered import (
     UnavailableError,
 )
 from tiered.testing import BlockingMemoryStorage, MemoryStorage, blocking_memory_storage, memory_storage
-from tiered.testing.storage import in_a_task_of_its_own
+from tiered.testing.in_memory import in_a_task_of_its_own
 
 pytestmark = pytest.mark.anyio
 pytest_plugins = ["tiered.testing.fixtures"]

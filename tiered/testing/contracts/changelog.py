@@ -15,7 +15,7 @@ from changelog.base.runtime import Runtime
 from changelog.change import LEGACY_OWNER, LOG_PREFIX, Change, ChangeId, Entry, Unreadable, encode
 from changelog.key_values import NOTE_BYTES_MAX, REMOVED_AGE_MAX_MS, VALUE_BYTES_MAX, VALUE_KEY_BYTES_MAX, VERSION_MAX, ValuePage
 from changelog.lease import SET_BACK_MS, Renewal
-from changelog.log import CLOCK, ChangeLog, GarbageCollection, KeyRange
+from changelog.log import ChangeLog, GarbageCollection, KeyRange
 
 pytestmark = pytest.mark.anyio
 
@@ -120,9 +120,9 @@ async def test_renewing_beats_once_for_each_entry_and_tells_in_order(log: Change
 async def test_a_renewed_entry_has_a_fresh_heartbeat_and_is_otherwise_the_same(log: ChangeLog, runtime: Runtime) -> None:
     entry = await log.record(some_change(runtime), "me")
     for _ in range(2):
-        before_ms = await log.announce("clock")
+        before_ms = await log.now_ms()
         assert await log.renew([entry]) == [Renewal.RENEWED]
-        assert before_ms <= await beat(log, entry) <= await log.announce("clock")
+        assert before_ms <= await beat(log, entry) <= await log.now_ms()
 
 
 async def test_renewing_never_recreates_a_forgotten_entry(log: ChangeLog, runtime: Runtime) -> None:
@@ -154,13 +154,13 @@ async def test_the_servers_time_runs_with_its_heartbeats(log: ChangeLog, runtime
 async def test_a_released_entry_is_stale_at_once_though_it_beat_just_now(log: ChangeLog, runtime: Runtime) -> None:
     entry = await log.record(some_change(runtime), "me")
     assert await log.release(entry)
-    found = only(await stale(log, await log.announce("clock")))
+    found = only(await stale(log, await log.now_ms()))
     assert isinstance(found, Entry) and (found.owner, found.attempt, found.cleanup_after_ms) == ("", 0, None)
 
 
 async def test_an_entry_that_waits_is_stale_once_the_servers_clock_passes(log: ChangeLog, runtime: Runtime) -> None:
     entry = await log.record(some_change(runtime), "me")
-    now_ms = await log.announce("clock")
+    now_ms = await log.now_ms()
     assert await log.release(entry, now_ms + LATER_MS)
     assert await stale(log, now_ms) == await stale(log, now_ms + LATER_MS - 1) == []
     found = only(await stale(log, now_ms + LATER_MS))
@@ -195,7 +195,7 @@ async def test_a_heartbeat_far_ahead_is_stale_because_the_clock_was_set_back(log
 
 async def test_stale_entries_come_in_key_order_page_by_page(log: ChangeLog, runtime: Runtime) -> None:
     entries = await recorded(log, runtime, 7)
-    now_ms = await log.announce("clock") + LATER_MS
+    now_ms = await log.now_ms() + LATER_MS
     for limit in (1, 3, 7, 8):
         found: list[Entry | Unreadable] = []
         start: str | None = LOG_PREFIX
@@ -210,7 +210,7 @@ async def test_stale_entries_come_in_key_order_page_by_page(log: ChangeLog, runt
 async def test_a_page_of_stale_entries_is_not_filled_by_others(log: ChangeLog, runtime: Runtime) -> None:
     """However many are held, parked or wait in front of it, the one stale entry is on the first page."""
     entries = await recorded(log, runtime, 13)
-    now_ms = await log.announce("clock")
+    now_ms = await log.now_ms()
     for index, entry in enumerate(entries[:12]):
         if index % 3 == 0:
             assert await log.park(entry, "parked")
@@ -226,14 +226,14 @@ async def test_the_ranges_hold_every_entry_once_wherever_older_software_put_it(l
     ranges = sorted(log.ranges(), key=lambda within: within.start)
     assert ranges[0].start <= LOG_PREFIX and ranges[-1].end >= EVERYTHING.end
     assert all(one.end == following.start for one, following in pairwise(ranges))
-    now_ms = await log.announce("clock")
+    now_ms = await log.now_ms()
     found = [entry.key for within in ranges for entry in await stale(log, now_ms, within)]
     assert found == [entry.key for entry in entries]
 
 
 async def test_ranges_since_a_time_hold_the_entries_of_changes_made_since(log: ChangeLog, runtime: Runtime) -> None:
     entries = await recorded(log, runtime, 64, owner="")
-    now_ms = await log.announce("clock")
+    now_ms = await log.now_ms()
     for back_ms in (-LATER_MS, 0, LATER_MS):
         for cut in (entries[0], entries[31], entries[63]):
             since_ms = cut.change.id.created_ms - back_ms
@@ -247,7 +247,7 @@ async def test_ranges_since_a_time_hold_the_entries_of_changes_made_since(log: C
 
 async def test_a_claimed_entry_has_a_new_owner_one_more_attempt_and_a_fresh_heartbeat(log: ChangeLog, runtime: Runtime) -> None:
     entry = await log.record(some_change(runtime), "me")
-    before_ms = await log.announce("clock")
+    before_ms = await log.now_ms()
     claimed = await log.claim(entry, "recovery")
     assert claimed == replace(entry, owner="recovery", attempt=1)
     beat_ms = await beat(log, claimed)
@@ -258,7 +258,7 @@ async def test_a_claimed_entry_has_a_new_owner_one_more_attempt_and_a_fresh_hear
 async def test_claiming_keeps_what_a_released_entry_waits_for(log: ChangeLog, runtime: Runtime) -> None:
     entry = await log.record(some_change(runtime), "me")
     assert await log.release(entry, 1)
-    released = only(await stale(log, await log.announce("clock")))
+    released = only(await stale(log, await log.now_ms()))
     assert isinstance(released, Entry)
     claimed = await log.claim(released, "recovery")
     assert claimed is not None and (claimed.cleanup_after_ms, claimed.attempt) == (1, 1)
@@ -301,9 +301,9 @@ async def test_claiming_what_was_claimed_or_forgotten_is_a_lost_race(log: Change
 async def test_a_parked_entry_is_seen_by_operators_and_by_no_scan(log: ChangeLog, runtime: Runtime) -> None:
     entry, other = await recorded(log, runtime, 2)
     for error in ("the blob's name is not ours", "said again"):
-        before_ms = await log.announce("clock")
+        before_ms = await log.now_ms()
         assert await log.park(entry, error)
-    now_ms = await log.announce("clock")
+    now_ms = await log.now_ms()
     assert await stale(log, now_ms + LATER_MS) == [other]
     parked = only(list((await log.entries("", 10, stuck_only=True)).entries))
     assert isinstance(parked, Entry) and parked.stuck is not None
@@ -331,7 +331,7 @@ async def test_a_retried_entry_is_stale_at_once_and_has_not_failed(log: ChangeLo
     parked = only(list((await log.entries("", 10, stuck_only=True)).entries))
     assert await log.retry(parked) is True
     assert (await log.entries("", 10, stuck_only=True)).entries == ()
-    retried = only(await stale(log, await log.announce("clock")))
+    retried = only(await stale(log, await log.now_ms()))
     assert isinstance(retried, Entry) and (retried.attempt, retried.stuck, retried.change) == (0, None, entry.change)
     assert await log.retry(parked) is False
 
@@ -394,7 +394,7 @@ async def test_listings_while_entries_come_and_go_find_what_was_there_all_the_ti
                 page = await log.entries(start, limit)
                 listed += [entry.key for entry in page.entries]
                 start = page.next_start
-            start, now_ms = EVERYTHING.start, await log.announce("scanner")
+            start, now_ms = EVERYTHING.start, await log.now_ms()
             while start is not None:
                 page = await log.stale(KeyRange(start, EVERYTHING.end), now_ms, EXPIRY_MS, limit)
                 due += [entry.key for entry in page.entries]
@@ -413,22 +413,22 @@ async def test_an_unreadable_entry_is_stale_though_it_beat_just_now_and_can_be_p
 ) -> None:
     change_id = ChangeId.new(runtime)
     await plant(log, change_id.row_key(), raw)
-    found = only(await stale(log, await log.announce("clock")))
+    found = only(await stale(log, await log.now_ms()))
     assert isinstance(found, Unreadable) and (found.key, found.raw) == (change_id.row_key(), raw) and found.key in found.error
     assert await log.read(change_id) == found
     assert await log.park(replace(found, raw=raw + b" "), "another value") is False
     assert await log.park(found, found.error) is True
-    assert await stale(log, await log.announce("clock")) == []
+    assert await stale(log, await log.now_ms()) == []
     parked = only(list((await log.entries("", 10, stuck_only=True)).entries))
     assert isinstance(parked, Unreadable) and parked.raw == raw and parked.stuck is not None and parked.stuck.error == found.error
     assert await log.retry(parked) is True
-    assert await stale(log, await log.announce("clock")) == [found]
+    assert await stale(log, await log.now_ms()) == [found]
 
 
 async def test_an_unreadable_entry_does_not_block_the_others(log: ChangeLog, plant: Plant, runtime: Runtime) -> None:
     entries = await recorded(log, runtime, 4, owner="")
     await plant(log, f"{LOG_PREFIX}not a change", b"{}")
-    found = await stale(log, await log.announce("clock"))
+    found = await stale(log, await log.now_ms())
     assert [entry for entry in found if isinstance(entry, Entry)] == entries and len(found) == 5
 
 
@@ -438,7 +438,7 @@ async def test_an_entry_under_another_key_is_found_claimed_and_forgotten(log: Ch
     await plant(log, key.format(change.id), encode(Entry(change, "", "")))
     entry = await log.read(change.id)
     assert isinstance(entry, Entry) and (entry.change, entry.key) == (change, key.format(change.id))
-    now_ms = await log.announce("clock")
+    now_ms = await log.now_ms()
     assert [found for within in log.ranges() for found in await stale(log, now_ms, within)] == [entry]
     claimed = await log.claim(entry, "recovery")
     assert claimed is not None and claimed.key == entry.key and await log.renew([claimed]) == [Renewal.RENEWED]
@@ -451,14 +451,14 @@ async def test_an_entry_of_older_software_can_be_claimed_and_parked(log: ChangeL
     first, second = ChangeId.new(runtime), ChangeId.new(runtime)
     for change_id in (first, second):
         await plant(log, f"{LOG_PREFIX}{change_id}", b'{"id":"notes/objects/k", "old":"notes/objects/k", "new":null}')
-    assert await stale(log, await log.announce("clock")) == [], "held while it beats, though nobody is named"
-    entries = await stale(log, await log.announce("clock") + LATER_MS)
+    assert await stale(log, await log.now_ms()) == [], "held while it beats, though nobody is named"
+    entries = await stale(log, await log.now_ms() + LATER_MS)
     assert [entry.owner for entry in entries if isinstance(entry, Entry)] == [LEGACY_OWNER, LEGACY_OWNER]
     claimed, parked = (entry for entry in entries if isinstance(entry, Entry))
     assert await log.claim(claimed, "recovery") is not None
     assert await log.claim(claimed, "another") is None
     assert await log.park(parked, "parked") is True
-    assert [entry.key for entry in await stale(log, await log.announce("clock") + LATER_MS)] == [claimed.key]
+    assert [entry.key for entry in await stale(log, await log.now_ms() + LATER_MS)] == [claimed.key]
 
 
 # --- presences and notes -----------------------------------------------------------------------------
@@ -471,9 +471,17 @@ async def test_presences_tell_who_announced_itself_and_when_last(log: ChangeLog,
     assert dict(await log.presences()) == told and len(await log.presences()) == 2
 
 
+async def test_the_time_that_is_asked_for_is_by_the_clock_that_dates_heartbeats(log: ChangeLog, runtime: Runtime) -> None:
+    announced_ms = await log.announce("recovery")
+    before_ms = await log.now_ms()
+    entry = await log.record(some_change(runtime), "me")
+    after_ms = await log.now_ms()
+    assert announced_ms <= before_ms <= await beat(log, entry) <= after_ms <= await log.announce("recovery")
+
+
 async def test_who_only_asks_for_the_time_is_no_presence(log: ChangeLog, runtime: Runtime) -> None:
     told = {"recovery": await log.announce("recovery")}
-    assert await log.announce(CLOCK) >= told["recovery"]
+    assert await log.now_ms() >= told["recovery"]
     assert dict(await log.presences()) == told
 
 
@@ -534,7 +542,7 @@ async def test_no_scan_of_entries_shows_a_note(log: ChangeLog, runtime: Runtime)
     entry = await log.record(some_change(runtime), "me")
     assert await log.swap_note("a", None, b"1")
     assert (await log.entries("", 10)).entries == (entry,)
-    assert await stale(log, await log.announce("clock") + LATER_MS) == [entry]
+    assert await stale(log, await log.now_ms() + LATER_MS) == [entry]
 
 
 # --- kept for the change feed ------------------------------------------------------------------------
@@ -555,9 +563,9 @@ async def kept_since(log: ChangeLog, entry: Entry) -> int | None:
 
 async def test_a_kept_entry_is_no_work_and_stays_for_the_feed_until_it_is_forgotten(log: ChangeLog, runtime: Runtime) -> None:
     entry, other = await recorded(log, runtime, 2)
-    before_ms = await log.announce("clock")
+    before_ms = await log.now_ms()
     assert await log.keep(entry) is True
-    now_ms = await log.announce("clock")
+    now_ms = await log.now_ms()
     found = only(await kept(log))
     assert found == entry and isinstance(found, Entry) and found.stuck is None
     assert found.kept_ms is not None and before_ms <= found.kept_ms <= now_ms
@@ -600,7 +608,7 @@ async def test_who_read_a_kept_entry_before_may_still_swap_it_and_it_stays_kept(
     assert await log.release(claimed)
     released = only(await kept(log))
     assert isinstance(released, Entry) and (released.owner, released.kept_ms) == ("", since_ms)
-    assert await stale(log, await log.announce("clock") + LATER_MS) == []
+    assert await stale(log, await log.now_ms() + LATER_MS) == []
     await log.forget(entry)
     assert await kept(log) == []
 
@@ -629,7 +637,7 @@ async def test_what_was_read_as_kept_can_be_parked_and_then_retried(log: ChangeL
     assert await kept(log) == []
     parked = only(list((await log.entries("", 10, stuck_only=True)).entries))
     assert parked.kept_ms is None and await log.retry(parked) is True
-    retried = only(await stale(log, await log.announce("clock")))
+    retried = only(await stale(log, await log.now_ms()))
     assert isinstance(retried, Entry) and retried.change == entry.change
 
 
@@ -769,7 +777,7 @@ async def test_a_value_that_cannot_be_kept_is_refused_with_all_of_its_call(
 
 async def test_a_removed_value_is_remembered_for_days_and_then_collected_so_many_at_a_time(log: ChangeLog, runtime: Runtime) -> None:
     assert isinstance(log, GarbageCollection)
-    now_ms = await log.announce("clock")
+    now_ms = await log.now_ms()
     old_ms, lately_ms = now_ms - REMOVED_AGE_MAX_MS - DAY_MS, now_ms - REMOVED_AGE_MAX_MS + DAY_MS
     await log.write_values({f"old/{number}": None for number in range(5)}, old_ms)
     await log.write_values({"stays": b"1"}, old_ms)

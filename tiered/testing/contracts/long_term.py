@@ -17,7 +17,7 @@ from changelog.change import ChangeId
 from tiered.errors import RangeNotSatisfiableError
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import PATH_BYTES_MAX, blob_name
-from tiered.protocol.backends import BlobHead, ByteRange, LongTermBackend, Upload
+from tiered.protocol.backends import BlobHead, ByteRange, DamagedError, LongTermBackend, RangedReader, Upload
 from tiered.protocol.capabilities import BatchDeletion, BlobRestoration
 from tiered.protocol.scans import NotCopied, Removal
 from tiered.testing.contracts.examples import examples
@@ -327,6 +327,38 @@ async def test_a_range_of_a_large_blob_crosses_chunks_and_keeps_the_size_of_the_
     assert reader is not None
     assert (reader.size, reader.metadata.size) == (MIB, MIB)
     assert b"".join([chunk async for chunk in reader.chunks()]) == payload[200_000:900_001]
+    await reader.aclose()
+
+
+async def test_ranges_of_an_open_blob_are_slices_of_its_generation_and_verified_as_a_whole(
+    long_term: LongTermBackend, name: str
+) -> None:
+    payload = bytes(range(256)) * (MIB // 256) + b"end"
+    await store(long_term, name, payload)
+    reader = await long_term.open(name)
+    assert reader is not None
+    if not isinstance(reader, RangedReader):
+        await reader.aclose()
+        pytest.skip("it gives one stream")
+    ranges = reader.ranges()
+    parts: list[tuple[int, int]] = []
+    for start, stop in ((0, 1), (1, 300_000), (300_000, MIB + 3)):
+        part = await ranges.open(start, stop)
+        assert part is not None
+        check, got = 0, b""
+        async for chunk in part.chunks():
+            check, got = ranges.extend(check, chunk), got + chunk
+        await part.aclose()
+        assert got == payload[start:stop]
+        parts.append((check, stop - start))
+    ranges.check(parts)
+    if reader.checksum is not None:
+        with pytest.raises(DamagedError):
+            ranges.check([(ranges.extend(0, b"x"), 1), *parts[1:]])
+    await long_term.delete(name)
+    assert await ranges.open(1, 2) is None
+    await store(long_term, name, b"another")
+    assert await ranges.open(1, 2) is None
     await reader.aclose()
 
 

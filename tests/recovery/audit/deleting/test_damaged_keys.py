@@ -13,8 +13,8 @@ from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable, set_cell
 from recovery.audit.deleting.candidates import Candidate, DeletionBatch, Fate
+from recovery.audit.deleting.deletion import Wish, delete_orphans, look
 from recovery.audit.deleting.gates import DeletionOptions
-from recovery.audit.deleting.run import Wish, delete_orphans, look
 from recovery.audit.finding import Finding
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff

@@ -10,10 +10,10 @@ import pytest
 
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.deleting.candidates import Fate
+from recovery.audit.deleting.deletion import Wish, look
 from recovery.audit.deleting.losses import End
 from recovery.audit.deleting.quarantine import Return
 from recovery.audit.deleting.restoring import restore_deleted, restore_lost
-from recovery.audit.deleting.run import Wish, look
 from recovery.audit.running.local import LocalEngine
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions

@@ -13,7 +13,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Manifest
-from recovery.audit.reporting.feed import FindingsFeed
+from recovery.audit.reporting.findings_feed import FindingsFeed
 from recovery.audit.running import cuts
 from recovery.audit.running.local import LocalEngine
 from recovery.audit.running.run import run_audit

@@ -61,6 +61,7 @@ async def test_audit_finds_what_was_planted_and_says_so_everywhere(store: Settin
     assert (first.ranges_done, first.names, first.seconds_left) == (0, 0, None)
     assert (last.ranges, last.ranges_done, last.ranges_failed, last.names) == (5, 5, 0, OBJECTS - 1)
     assert last.findings == {FindingClass.ORPHAN: 2, FindingClass.DANGLING: 1} and last.seconds_left == 0
+    assert last.names_per_s == last.names / last.seconds > 0
 
 
 async def test_audit_in_worker_processes_finds_the_same(store: Settings, tmp_path: Path) -> None:

@@ -71,20 +71,6 @@ async def test_upload_of_a_dead_process_is_found_once_and_one_of_a_living_proces
     assert left.exists(), "it only looks"
 
 
-async def test_pages_of_abandoned_uploads_hold_each_once(tmp_path: Path) -> None:
-    settings = await plant(tmp_path / "store")
-    names = sorted(ChangeId.new(RUNTIME) for _ in range(25))
-    for name in names:
-        (tmp_path / "store" / "uploads" / name).write_bytes(b"x")
-    async with open_backends(settings, RUNTIME, writes=False) as backends:
-        seen, start = [], ""
-        while start is not None:
-            page = await cast(Any, backends.tiers.long_term).abandoned_uploads(start, RUNTIME.wall_ns() + 10**9, 10)
-            seen += [each.name for each in page.uploads]
-            start = page.next_start
-    assert seen == [f"uploads/{name}" for name in names]
-
-
 async def test_bytes_that_a_bucket_keeps_of_deleted_blobs_are_counted_by_range() -> None:
     async with GcsEmulator() as server:
         bucket = server.create_bucket("blobs")

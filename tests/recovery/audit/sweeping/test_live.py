@@ -17,12 +17,12 @@ import anyio
 import pytest
 
 from changelog.base.runtime import SystemRuntime
-from emulators.demo.check import check, unfinished
-from emulators.demo.emulators import EmulatorStage
-from emulators.demo.journal import DIRECTOR, OperationJournal
-from emulators.demo.stage import DemoStage, EmbeddedStage
-from emulators.demo.troupe import environment
-from emulators.demo.writer import Orders
+from emulators.demo.checking.check import check, unfinished
+from emulators.demo.players.journal import DIRECTOR, OperationJournal
+from emulators.demo.players.object_writer import Orders
+from emulators.demo.staging.emulators import EmulatorStage
+from emulators.demo.staging.stage import DemoStage, EmbeddedStage
+from emulators.demo.staging.troupe import environment
 from recovery.audit.finding import Finding, Summary
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Cutoff

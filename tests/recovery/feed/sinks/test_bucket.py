@@ -11,12 +11,12 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Tiered
 from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from recovery.feed.sinks.bucket import BucketSink
-from tests.given.parcels import large, parcels
+from tests.given.segments import large, segments
 from tiered.settings import GcsSettings
 
 pytestmark = pytest.mark.anyio
 
-FIRST, SECOND, *_ = parcels()
+FIRST, SECOND, *_ = segments()
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ async def sink(server: GcsEmulator) -> AsyncIterator[BucketSink]:
 
 
 async def test_an_object_has_its_type_and_its_name_and_is_made_by_one_request(server: GcsEmulator, sink: BucketSink) -> None:
-    avro = parcels("avro")[0]
+    avro = segments("avro")[0]
     await sink.deliver(avro)
     stored = server.buckets["feeds"].objects[avro.path]
     assert stored.payload == avro.data and stored.resource()["contentType"] == "application/avro"
@@ -104,7 +104,7 @@ async def test_an_object_that_vanishes_between_is_delivered_again(server: GcsEmu
 async def test_bytes_that_are_damaged_on_their_way_are_never_stored(
     server: GcsEmulator, sink: BucketSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tiered.gcs.files.encode_crc", lambda _: "AAAAAA==")
+    monkeypatch.setattr("tiered.gcs.bucket_files.encode_crc", lambda _: "AAAAAA==")
     with pytest.raises(ConfigurationError, match="does not take"):
         await sink.deliver(large(2**20))
     assert not server.buckets["feeds"].objects

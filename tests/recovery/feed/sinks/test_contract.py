@@ -27,7 +27,7 @@ from recovery.feed.sinks.open import open_sink
 from recovery.feed.sinks.sink import Owner, Sink, SinkContent, Suffix
 from recovery.http.receiver import make_receiver
 from tests.given.kafka import KafkaMock, kafka_mock
-from tests.given.parcels import GENERATION, NOW, expected, large, parcel, parcels, viewed
+from tests.given.segments import GENERATION, NOW, expected, large, segment, segments, viewed
 from tiered.settings import GcsSettings
 
 pytestmark = pytest.mark.anyio
@@ -37,7 +37,7 @@ CANCELLED_AT = (1, 2, 3, 5, 8, 13, 21, 34, 55)
 
 
 class SinkPlace(ABC):
-    """`by_name`: it keeps files, so it can refuse other bytes, and keeps a parcel once. `large`: how large one is."""
+    """`by_name`: it keeps files, so it can refuse other bytes, and keeps a segment once. `large`: how large one is."""
 
     by_name = True
     large = 8 * 2**20
@@ -71,10 +71,10 @@ class Directory(SinkPlace):
         return DirectorySink(self.root, SystemRuntime())
 
     def empty(self, number: int) -> None:
-        (self.root / parcels()[number].path).write_bytes(b"")
+        (self.root / segments()[number].path).write_bytes(b"")
 
     def files(self) -> dict[str, bytes]:
-        folder = self.root / parcels()[0].folder
+        folder = self.root / segments()[0].folder
         return {each.name: each.read_bytes() for each in folder.iterdir() if not is_left_out(each.name)} if folder.exists() else {}
 
 
@@ -92,11 +92,11 @@ class BucketPlace(SinkPlace):
         return BucketSink(GcsSettings(bucket="feeds", endpoint=self._server.url), "live/1", SystemRuntime())
 
     def empty(self, number: int) -> None:
-        name = f"live/1/{parcels()[number].path}"
+        name = f"live/1/{segments()[number].path}"
         self._bucket.objects[name] = replace(self._bucket.objects[name], payload=b"")
 
     def files(self) -> dict[str, bytes]:
-        folder = f"live/1/{parcels()[0].folder}/"
+        folder = f"live/1/{segments()[0].folder}/"
         assert all(name.startswith((folder, "live/1/_feed.json", "live/1/generation-")) for name in self._bucket.objects)
         return {name.removeprefix(folder): each.payload for name, each in self._bucket.objects.items() if name.startswith(folder)}
 
@@ -177,7 +177,7 @@ async def sink_of(place: SinkPlace) -> AsyncIterator[Sink]:
 
 @pytest.mark.parametrize("suffix", ["json", "avro"])
 async def test_what_was_delivered_is_read_back_with_the_same_view(place: SinkPlace, suffix: Suffix, tmp_path: Path) -> None:
-    feed = parcels(suffix)
+    feed = segments(suffix)
     async with sink_of(place) as sink:
         for each in feed:
             await sink.deliver(each)
@@ -186,8 +186,8 @@ async def test_what_was_delivered_is_read_back_with_the_same_view(place: SinkPla
         assert place.files() == {each.name: each.data for each in feed}
 
 
-async def test_a_parcel_that_comes_again_changes_nothing(place: SinkPlace, tmp_path: Path) -> None:
-    feed = parcels()
+async def test_a_segment_that_comes_again_changes_nothing(place: SinkPlace, tmp_path: Path) -> None:
+    feed = segments()
     async with sink_of(place) as sink, sink_of(place) as successor:
         for each in feed:
             await sink.deliver(each)
@@ -200,8 +200,8 @@ async def test_a_parcel_that_comes_again_changes_nothing(place: SinkPlace, tmp_p
         assert place.files() == {each.name: each.data for each in feed}
 
 
-async def test_after_the_first_parcel_any_order_will_do(place: SinkPlace, tmp_path: Path) -> None:
-    first, *rest = parcels()
+async def test_after_the_first_segment_any_order_will_do(place: SinkPlace, tmp_path: Path) -> None:
+    first, *rest = segments()
     async with sink_of(place) as sink:
         for each in [first, *reversed(rest)]:
             await sink.deliver(each)
@@ -209,7 +209,7 @@ async def test_after_the_first_parcel_any_order_will_do(place: SinkPlace, tmp_pa
 
 
 async def test_several_at_once_are_all_delivered(place: SinkPlace, tmp_path: Path) -> None:
-    first, *rest = parcels()
+    first, *rest = segments()
     async with sink_of(place) as sink:
         await sink.deliver(first)
         async with anyio.create_task_group() as tasks:
@@ -221,8 +221,8 @@ async def test_several_at_once_are_all_delivered(place: SinkPlace, tmp_path: Pat
 async def test_other_bytes_under_a_known_name_are_refused_and_what_is_there_stays(place: SinkPlace) -> None:
     if not place.by_name:
         pytest.skip("a topic has no names")
-    first, second, *_ = parcels()
-    others = [parcel(NOW, messages) for messages in (list(first.messages()), list(second.messages())[:1])]
+    first, second, *_ = segments()
+    others = [segment(NOW, messages) for messages in (list(first.messages()), list(second.messages())[:1])]
     async with sink_of(place) as sink:
         for each in (first, second):
             await sink.deliver(each)
@@ -233,7 +233,7 @@ async def test_other_bytes_under_a_known_name_are_refused_and_what_is_there_stay
     assert place.files() == {first.name: first.data, second.name: second.data}
 
 
-async def test_a_large_parcel(place: SinkPlace, tmp_path: Path) -> None:
+async def test_a_large_segment(place: SinkPlace, tmp_path: Path) -> None:
     whole = large(place.large)
     assert len(whole.data) > place.large
     async with sink_of(place) as sink:
@@ -242,17 +242,17 @@ async def test_a_large_parcel(place: SinkPlace, tmp_path: Path) -> None:
     assert viewed(messages) == expected([whole])
 
 
-async def test_a_later_parcel_of_a_generation_that_is_not_there_is_refused(place: SinkPlace) -> None:
+async def test_a_later_segment_of_a_generation_that_is_not_there_is_refused(place: SinkPlace) -> None:
     if not place.by_name:
         pytest.skip("a topic does not know what it had")
     async with sink_of(place) as sink:
         with pytest.raises(TieredError, match="before is gone"):
-            await sink.deliver(parcels()[1])
+            await sink.deliver(segments()[1])
     assert place.files() == {}
 
 
 async def test_closing_twice_and_delivering_afterwards(place: SinkPlace) -> None:
-    first, second, *_ = parcels()
+    first, second, *_ = segments()
     sink = place.sink()
     await sink.aclose()
     await sink.deliver(first)
@@ -268,7 +268,7 @@ MINE, OTHER = Owner("1" * 32, "mine"), Owner("2" * 32, "of another")
 
 
 async def test_a_sink_tells_what_it_holds_and_whose_it_is(place: SinkPlace) -> None:
-    feed, later = parcels(), parcels(generation=GENERATION + 7)
+    feed, later = segments(), segments(generation=GENERATION + 7)
     async with sink_of(place) as sink:
         if not place.by_name:
             assert await sink.look(GENERATION, 0) is None
@@ -288,7 +288,7 @@ async def test_a_sink_tells_what_it_holds_and_whose_it_is(place: SinkPlace) -> N
 
 
 async def test_a_file_without_a_byte_was_taken_for_a_delivered_one(place: SinkPlace) -> None:
-    feed = parcels()
+    feed = segments()
     async with sink_of(place) as sink:
         for each in feed:
             await sink.deliver(each)
@@ -312,7 +312,7 @@ async def test_the_first_of_two_feeds_keeps_the_place(place: SinkPlace) -> None:
 
 
 async def test_a_mark_is_no_file_of_the_feed(place: SinkPlace, tmp_path: Path) -> None:
-    feed = parcels()
+    feed = segments()
     async with sink_of(place) as sink:
         await sink.look(GENERATION, 0)
         await sink.claim(MINE)
@@ -351,7 +351,7 @@ class CancelledAt:
 
 
 async def test_a_delivery_that_is_cancelled_anywhere_leaves_the_whole_or_nothing(place: SinkPlace, tmp_path: Path) -> None:
-    first, second, *_ = parcels()
+    first, second, *_ = segments()
     async with sink_of(place) as sink:
         await sink.deliver(first)
     before, after = expected([first]), expected([first, second])
@@ -376,4 +376,4 @@ async def test_a_delivery_that_is_cancelled_anywhere_leaves_the_whole_or_nothing
 def test_every_kind_can_be_opened_by_a_text(tmp_path: Path) -> None:
     texts = [str(tmp_path), "gs://feeds/live/1", "http://receiver/feed", "https://receiver", "kafka://a:9092,b:9093/topic"]
     assert [open_sink(text, SystemRuntime()).name for text in texts] == texts
-    assert parcels()[0].folder == f"generation-{GENERATION:016d}"
+    assert segments()[0].folder == f"generation-{GENERATION:016d}"

@@ -14,11 +14,11 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Unavai
 from changelog.base.runtime import SystemRuntime
 from recovery.feed.sinks.directory import DirectorySink
 from recovery.sources.feed_files import names_of
-from tests.given.parcels import parcels
+from tests.given.segments import segments
 
 pytestmark = pytest.mark.anyio
 
-FIRST, SECOND, THIRD, LAST = parcels()
+FIRST, SECOND, THIRD, LAST = segments()
 
 
 def sink(path: Path) -> DirectorySink:
@@ -201,7 +201,7 @@ async def test_a_directory_with_other_things_in_it_is_refused_by_name(tmp_path: 
 async def test_what_every_disk_may_have_and_older_generations_are_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     (tmp_path / ".snapshot").mkdir()
-    older = parcels(generation=7)[0]
+    older = segments(generation=7)[0]
     await sink(tmp_path).deliver(older)
     await sink(tmp_path).deliver(FIRST)
     assert everything(tmp_path) == {"lost+found", ".snapshot", older.folder, FIRST.folder}
@@ -275,8 +275,8 @@ async def test_a_directory_in_which_this_process_may_not_write(unprivileged: Pat
 
 
 async def test_a_directory_where_a_file_should_be_leaves_no_file_open(tmp_path: Path) -> None:
-    """Such a parcel is delivered again for ever, and each time it must let go of what it has opened."""
-    first, second = parcels()[:2]
+    """Such a segment is delivered again for ever, and each time it must let go of what it has opened."""
+    first, second = segments()[:2]
     sink = DirectorySink(tmp_path / "feed", SystemRuntime())
     await sink.deliver(first)
     (tmp_path / "feed" / second.path).mkdir()

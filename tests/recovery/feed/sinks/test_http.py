@@ -23,13 +23,13 @@ from cryptography.x509.oid import NameOID
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, TieredError, UnavailableError
 from recovery.feed.sinks.http import HttpSink
-from tests.given.parcels import parcels
+from tests.given.segments import segments
 
 pytestmark = pytest.mark.anyio
 on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 """What a status means is the same in trio, in which `test_contract.py` and others here deliver, too."""
 
-FIRST, SECOND, *_ = parcels()
+FIRST, SECOND, *_ = segments()
 SECRET = "pass:word%20é"
 
 
@@ -51,7 +51,7 @@ async def test_what_is_sent() -> None:
         return httpx.Response(201)
 
     for suffix, kind in (("json", "application/jsonl"), ("avro", "application/avro")):
-        sent = parcels(suffix)[1]  # type: ignore[arg-type]
+        sent = segments(suffix)[1]  # type: ignore[arg-type]
         await sink(answer).deliver(sent)
         request = requests.pop()
         assert (request.method, str(request.url)) == ("PUT", f"https://receiver/feed/{sent.path}")

@@ -17,11 +17,11 @@ from recovery.feed.sinks.open import open_sink
 from recovery.feed.sinks.sink import Owner
 from recovery.feed.spelling import from_line
 from tests.given.kafka import KafkaMock, kafka_mock
-from tests.given.parcels import GENERATION, NOW, expected, large, parcels, viewed
+from tests.given.segments import GENERATION, NOW, expected, large, segments, viewed
 
 pytestmark = pytest.mark.anyio
 
-FIRST, SECOND, *_ = parcels()
+FIRST, SECOND, *_ = segments()
 _numbers = count()
 
 

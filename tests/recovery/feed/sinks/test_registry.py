@@ -25,8 +25,8 @@ from recovery.feed.sinks.open import open_sink
 from recovery.feed.sinks.registry import SchemaRegistry
 from tests.given.kafka import KafkaMock, kafka_mock
 from tests.given.maven import NotFetchedError
-from tests.given.parcels import expected, large, parcels, viewed
 from tests.given.registry import apicurio
+from tests.given.segments import expected, large, segments, viewed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
@@ -83,7 +83,7 @@ async def said(registry: str, method: str, path: str, body: object = None) -> An
 async def test_confluents_own_reader_reads_the_feed(kafka: KafkaMock, registry: str, topic: str) -> None:
     """Whatever form the files have: a feed that began as JSON goes on."""
     one = opened(kafka, topic, f"schema.registry.url={registry}")
-    sent = [*parcels("json")[:2], *parcels("avro")[2:]]
+    sent = [*segments("json")[:2], *segments("avro")[2:]]
     for each in sent:
         await one.deliver(each)
     await one.aclose()
@@ -102,24 +102,24 @@ async def test_a_subject_with_another_schema_stops_the_sink_until_somebody_remov
     await said(registry, "PUT", f"config/{topic}-value", {"compatibility": "BACKWARD"})
     one = opened(kafka, topic, f"schema.registry.url={registry}")
     with pytest.raises(ConfigurationError, match=rf"answered POST of subjects/{topic}-value/versions with 409: the subject has a schema"):
-        await one.deliver(parcels()[0])
+        await one.deliver(segments()[0])
     assert one._producer is None, "nothing was sent"
     await said(registry, "DELETE", f"subjects/{topic}-value")
-    for each in parcels():
+    for each in segments():
         await one.deliver(each)
     await one.aclose()
-    assert viewed(read_by_confluent(kafka, topic, registry)) == expected(parcels())
+    assert viewed(read_by_confluent(kafka, topic, registry)) == expected(segments())
 
 
 async def test_each_generation_has_a_topic_and_a_subject_of_its_own(kafka: KafkaMock, registry: str, topic: str) -> None:
     one = opened(kafka, topic + "-{generation}", f"schema.registry.url={registry}")
     for generation in (7, 8):
-        for each in parcels("avro", generation):
+        for each in segments("avro", generation):
             await one.deliver(each)
-    await one.deliver(parcels("avro", 7)[1])  # from a writer that does not know yet that it is fenced
+    await one.deliver(segments("avro", 7)[1])  # from a writer that does not know yet that it is fenced
     await one.aclose()
     for name in (f"{topic}-{7:016d}", f"{topic}-{8:016d}"):
-        assert viewed(read_by_confluent(kafka, name, registry)) == expected(parcels())
+        assert viewed(read_by_confluent(kafka, name, registry)) == expected(segments())
 
 
 async def test_the_program_of_the_guide_shows_the_latest_generation(
@@ -127,7 +127,7 @@ async def test_the_program_of_the_guide_shows_the_latest_generation(
 ) -> None:
     """The first one has `a` and `b`, the second one `b` alone. The first one's writer repeats a part at the end."""
     one = opened(kafka, topic, f"schema.registry.url={registry}")
-    for each in [*parcels("avro", 7)[:2], *parcels("json", 8), parcels("avro", 7)[1]]:
+    for each in [*segments("avro", 7)[:2], *segments("json", 8), segments("avro", 7)[1]]:
         await one.deliver(each)
     await one.aclose()
     assert feed_confluent.consume(kafka.brokers, topic, registry, once=True).references == {"b": "b/1"}
@@ -139,7 +139,7 @@ async def test_the_program_of_the_guide_shows_the_latest_generation(
 
 async def test_an_id_needs_no_registry_and_frames_each_part_of_a_large_transaction(kafka: KafkaMock, topic: str) -> None:
     one = opened(kafka, topic, "schema.id=258")
-    for each in (parcels("avro")[0], large(2 * 2**20)):
+    for each in (segments("avro")[0], large(2 * 2**20)):
         await one.deliver(each)
     await one.aclose()
     values = [each.value() or b"" for each in kafka.records(topic)]
@@ -152,11 +152,11 @@ async def test_an_id_needs_no_registry_and_frames_each_part_of_a_large_transacti
 async def test_without_either_the_bytes_are_bare_as_before(kafka: KafkaMock, topic: str) -> None:
     """What a reader of Confluent would take for a frame: byte 0 begins the union's array, too."""
     one = KafkaSink(kafka.brokers, topic, SystemRuntime())
-    await one.deliver(parcels("avro")[1])
+    await one.deliver(segments("avro")[1])
     await one.aclose()
     [first, second] = kafka.records(topic)
     assert (first.value() or b"")[0] == 0 and (second.value() or b"")[0] == 2
-    assert [decode(each.value() or b"", REFERENCES) for each in (first, second)] == list(parcels()[1].messages())
+    assert [decode(each.value() or b"", REFERENCES) for each in (first, second)] == list(segments()[1].messages())
     assert dict(first.headers() or [])["content-type"] == b"application/avro"
 
 
@@ -230,7 +230,7 @@ async def test_what_a_registry_may_answer(answer: Callable[[httpx.Request], http
     one = asked(answer)
     sink = KafkaSink("127.0.0.1:9", "live", SystemRuntime(), schema=one)
     with pytest.raises(TieredError) as caught:
-        await sink.deliver(parcels()[0])
+        await sink.deliver(segments()[0])
     assert type(caught.value) is kind and told in str(caught.value)
     assert "hush" not in str(caught.value) and "\n" not in str(caught.value)
     assert sink._producer is None, "nothing was sent"
@@ -254,13 +254,13 @@ async def test_a_slow_registry_delays_and_doubles_nothing_and_is_asked_once(kafk
     transport = _Slow()
     one = KafkaSink(kafka.brokers, topic, SystemRuntime(), schema=SchemaRegistry("http://registry", transport, timeout_s=0.05))
     with pytest.raises(UnavailableError, match=r"^http://registry gave no answer within 0\.05 s$"):
-        await one.deliver(parcels()[0])
-    for each in parcels():
+        await one.deliver(segments()[0])
+    for each in segments():
         await one.deliver(each)
     await one.aclose()
     assert transport.requests == 2
     messages = [decode(unframe(each.value() or b"")[1], REFERENCES) for each in kafka.records(topic)]
-    assert messages == [message for each in parcels() for message in each.messages()]
+    assert messages == [message for each in segments() for message in each.messages()]
 
 
 async def test_a_registration_that_does_not_show_yet_is_waited_for() -> None:

@@ -13,9 +13,11 @@ from trio.testing import MockClock
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from changelog.change import DONE, LOG_PREFIX, Change, ChangeId
 from emulators.world.runtime import SimulatedRuntime
+from recovery.feed.index_value import index_value
+from recovery.feed.sinks.sink import Owner
 from recovery.feed.writer.checkpoint import NOTE, Checkpoint
-from recovery.feed.writer.delivery import Delivery
-from recovery.feed.writer.positions import note_name
+from recovery.feed.writer.delivery import LOOK_AT_SINK_EVERY_S, Delivery
+from recovery.feed.writer.positions import note_name, read
 from recovery.feed.writer.writer import StepResult
 from tests.given.fed_store import OWNER, FedStore, ListSink, fed_store, object_id
 from tiered.protocol.backends import Tombstone
@@ -50,7 +52,7 @@ async def test_a_damaged_value_of_the_index_is_a_new_generation(garbage: bytes) 
         store.log.values[key] = (garbage, store.log.values[key][1])
         await store.put("a")
         await store.run_once()
-        assert len({parcel.generation for parcel in store.sink.parcels}) == 2
+        assert len({segment.generation for segment in store.sink.segments}) == 2
         await is_right(store)
 
 
@@ -62,7 +64,7 @@ async def test_a_value_of_the_index_under_the_key_of_another_object_is_a_new_gen
         store.log.values[f"{key}-2"] = store.log.values[key]
         await store.runtime.sleep(61)
         await store.run_once()
-        assert len({parcel.generation for parcel in store.sink.parcels}) == 2
+        assert len({segment.generation for segment in store.sink.segments}) == 2
         await is_right(store)
 
 
@@ -104,13 +106,13 @@ async def test_a_generation_is_never_used_twice_where_the_checkpoint_is_lost_and
     async with fed_store(SimulatedRuntime(seed=7)) as store:
         await store.put("a")
         await store.run_once()
-        (first,) = {parcel.generation for parcel in store.sink.parcels}
+        (first,) = {segment.generation for segment in store.sink.segments}
         ahead = [key for key in store.log.values if key.endswith("/began")]
         for key in ahead:
             store.log.values[key.replace(str(first), str(first + 10**9))] = store.log.values[key]
         del store.log.notes[NOTE]
         await store.run_once()
-        assert {parcel.generation for parcel in store.sink.parcels} == {first, first + 10**9 + 1}
+        assert {segment.generation for segment in store.sink.segments} == {first, first + 10**9 + 1}
 
 
 async def test_a_damaged_position_ends_the_run_and_a_new_generation_mends_it() -> None:
@@ -162,9 +164,9 @@ async def test_a_sink_that_was_left_out_for_a_while_is_told_that_it_cannot_go_on
     async with fed_store(SimulatedRuntime(seed=7)) as store:
         await store.put("a")
         await store.run_once()
-        left_out, store.sink = store.sink, ListSink("https://memory/feed", list(store.sink.parcels))
+        left_out, store.sink = store.sink, ListSink("https://memory/feed", list(store.sink.segments))
         settings = store.settings
-        other = ListSink("https://memory/other", list(left_out.parcels))
+        other = ListSink("https://memory/other", list(left_out.segments))
         store.log.notes[note_name(other.name)] = store.log.notes[note_name(left_out.name)].replace(b"https://memory/feed", b"https://memory/other")
         for name in "bcd":
             await store.put(name)
@@ -174,6 +176,7 @@ async def test_a_sink_that_was_left_out_for_a_while_is_told_that_it_cannot_go_on
         run._sinks = {store.sink.name: store.sink, other.name: other}
         with pytest.raises(ConfigurationError, match=r"https://memory/other was left out.*--new-generation"):
             await run.run()
+        assert Checkpoint.from_bytes(store.log.notes[NOTE]).closed, "the next writer need not wait until this one counts as dead"
 
 
 async def test_a_paused_writer_still_gives_signs_of_life() -> None:
@@ -205,7 +208,7 @@ async def test_a_sink_that_fails_keeps_since_when_and_says_the_latest_reason() -
     class FailingListSink(ListSink):
         error = Exception()
 
-        async def deliver(self, parcel: object) -> None:
+        async def deliver(self, segment: object) -> None:
             raise self.error
 
     async with fed_store(SimulatedRuntime(seed=7)) as store:
@@ -232,7 +235,7 @@ async def test_a_sink_that_fails_keeps_since_when_and_says_the_latest_reason() -
 
 async def test_a_sink_that_never_returns_is_given_up_and_told() -> None:
     class HangingListSink(ListSink):
-        async def deliver(self, parcel: object) -> None:
+        async def deliver(self, segment: object) -> None:
             await anyio.sleep_forever()
 
     async with fed_store(SimulatedRuntime(seed=7)) as store:
@@ -283,11 +286,11 @@ async def test_a_second_run_of_everything_changes_nothing() -> None:
         store.rows.states[legacy] = Tombstone(legacy)
         await store.run_once()
         await is_right(store)
-        before = len(store.sink.parcels)
+        before = len(store.sink.segments)
         index = {key: store.log.values[key] for key in stored_under(store, "index")}
         run = await store.run_once()
         assert run.counts.committed == 0
-        assert all(not parcel.data.startswith(b'{"array"') for parcel in store.sink.parcels[before:])
+        assert all(not segment.data.startswith(b'{"array"') for segment in store.sink.segments[before:])
         assert {key: store.log.values[key] for key in stored_under(store, "index")} == index
 
 
@@ -321,3 +324,52 @@ async def test_a_row_whose_name_is_too_long_for_the_index_is_told_and_the_others
         view, frontier = store.sink.view()
         assert (view, frontier > (1,)) == (shown, True)
         assert "feed_row_damaged" in caplog.text
+
+
+async def test_what_a_damaged_hint_was_about_is_found_by_a_pass() -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        await store.put("a")
+        await store.run_once()
+        await store.put("b")
+        await store.runtime.sleep(1)
+        (key,) = [key for key, stored in store.log.stored.items() if stored.state is not None]
+        store.log.stored[key] = replace(store.log.stored[key], value=b"garbage")
+        await store.run_once()
+        await is_right(store)
+        assert len(await store.references()) == 2
+
+
+async def test_what_a_fenced_writer_withheld_earlier_counts_no_more() -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        await store.put("a")
+        run = store.run()
+        await run.writer.open()
+        stored = run.writer.stored
+        store.log.values[stored._withheld(7)] = (index_value(f"{7:019d}", "3"), 1)
+        assert await stored.withheld(7) == {7: 3}
+        assert await stored.withheld(8) == {}
+
+
+class UnaskedSink(ListSink):
+    """A sink of which nobody can ask what it has."""
+
+    async def look(self, generation: int, since: int) -> Any:
+        return None
+
+    async def claim(self, owner: Owner) -> bool:
+        return False
+
+
+async def test_a_sink_that_cannot_be_asked_is_looked_at_again_after_it_acknowledged() -> None:
+    async with fed_store(SimulatedRuntime(seed=7)) as store:
+        run = store.run()
+        run._sinks = {store.sink.name: UnaskedSink()}
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run.run)
+            for name in "abc":
+                await store.put(name)
+                await store.runtime.sleep(LOOK_AT_SINK_EVERY_S + 1)
+            run.stop()
+        found = (await read(store.log, [store.sink.name]))[store.sink.name]
+        assert (found.failing_since, found.error) == (None, None)
+        assert found.acknowledged == Checkpoint.from_bytes(store.log.notes[NOTE]).timestamp

@@ -28,7 +28,7 @@ class FailingSink:
     def __init__(self, *errors: TieredError) -> None:
         self.errors = list(errors)
 
-    async def deliver(self, parcel: Any) -> None:
+    async def deliver(self, segment: Any) -> None:
         if self.errors:
             raise self.errors.pop(0) if len(self.errors) > 1 else self.errors[0]
 

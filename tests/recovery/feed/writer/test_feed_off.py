@@ -234,7 +234,7 @@ async def test_many_at_once_tell_once_in_five_minutes_and_a_store_without_a_feed
             async with anyio.create_task_group() as tasks:
                 for _ in range(20):
                     tasks.start_soon(notifier.tell)
-            assert log.calls == ["announce", "write_values"]
+            assert log.calls == ["now_ms", "write_values"]
             log.calls.clear()
             await store.runtime.sleep(TELL_EVERY_S)
         await notifier.end()

@@ -61,7 +61,7 @@ async def test_a_new_generation_is_not_begun_beside_a_living_writer() -> None:
         await store.put("a")
         with pytest.raises(ConfigurationError, match="stop it before you begin a new generation"):
             await beside(store, store.run(once=True, new_generation=True))
-        assert len({parcel.generation for parcel in store.sink.parcels}) == 1
+        assert len({segment.generation for segment in store.sink.segments}) == 1
 
 
 async def test_once_takes_over_from_a_writer_that_was_killed() -> None:

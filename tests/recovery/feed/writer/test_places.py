@@ -53,7 +53,7 @@ def _parts(store: FedStore) -> list[tuple[Any, str]]:
 
 
 def generations(store: FedStore) -> set[int]:
-    return {parcel.generation for parcel in store.sink.parcels}
+    return {segment.generation for segment in store.sink.segments}
 
 
 @asynccontextmanager
@@ -175,15 +175,15 @@ async def test_a_generation_that_somebody_else_begins_is_noticed_by_a_writer_at_
     async with at_work(store):
         await store.runtime.sleep(60)
         assert (await noted(store)).error is None
-        [first] = store.sink.parcels[:1]
-        store.sink.parcels.append(type(first).of(first.generation + 10**6, 0, first.data, first.suffix))
+        [first] = store.sink.segments[:1]
+        store.sink.segments.append(type(first).of(first.generation + 10**6, 0, first.data, first.suffix))
         await store.runtime.sleep(LOOK_AT_SINK_EVERY_S + 1)
         error = (await noted(store)).error
         assert error is not None and "a copy of this store, or a backup that was restored, has gone on there" in error
-        delivered = len(store.sink.parcels)
+        delivered = len(store.sink.segments)
         await store.runtime.sleep(LOOK_AT_SINK_EVERY_S)
-        assert len(store.sink.parcels) == delivered, "nothing more goes there"
-        store.sink.parcels = [parcel for parcel in store.sink.parcels if parcel.generation == first.generation]
+        assert len(store.sink.segments) == delivered, "nothing more goes there"
+        store.sink.segments = [segment for segment in store.sink.segments if segment.generation == first.generation]
         await store.runtime.sleep(120)
         assert (await noted(store)).error is None, "it goes on once the other files are away"
 
@@ -193,13 +193,13 @@ async def test_a_sink_that_lost_a_file_in_the_middle_says_so(store: FedStore) ->
     for key in "abc":
         await store.put(key)
         await store.run_once()
-    lost = store.sink.parcels.pop(len(store.sink.parcels) // 2)
+    lost = store.sink.segments.pop(len(store.sink.segments) // 2)
     await store.put("d")
-    delivered = len(store.sink.parcels)
+    delivered = len(store.sink.segments)
     with pytest.raises(UnavailableError, match=rf"generation-\d+ must have {delivered + 1}, and has {delivered}, or others; readers stand"):
         await store.run_once()
-    assert len(store.sink.parcels) == delivered and "does not have the files" in str((await noted(store)).error)
-    store.sink.parcels.append(lost)
+    assert len(store.sink.segments) == delivered and "does not have the files" in str((await noted(store)).error)
+    store.sink.segments.append(lost)
     await store.run_once()
     assert (await noted(store)).error is None and store.sink.view()[0] == await store.references()
 
@@ -207,8 +207,8 @@ async def test_a_sink_that_lost_a_file_in_the_middle_says_so(store: FedStore) ->
 async def test_a_sink_that_another_file_was_put_into_says_so(store: FedStore) -> None:
     await store.put("a")
     await store.run_once()
-    first = store.sink.parcels[0]
-    store.sink.parcels.append(type(first).of(first.generation, 5, first.data, first.suffix))
+    first = store.sink.segments[0]
+    store.sink.segments.append(type(first).of(first.generation, 5, first.data, first.suffix))
     with pytest.raises(UnavailableError, match="does not have the files that were delivered"):
         await store.run_once()
 
@@ -220,12 +220,12 @@ async def test_a_writer_at_work_counts_the_files_now_and_then(store: FedStore, m
         await store.runtime.sleep(60)
         await store.put("b")
         await store.runtime.sleep(60)
-        lost = store.sink.parcels.pop(1)
+        lost = store.sink.segments.pop(1)
         await store.runtime.sleep(LOOK_AT_SINK_EVERY_S)
         assert (await noted(store)).error is None
         await store.runtime.sleep(2 * LOOK_AT_SINK_EVERY_S)
         assert "does not have the files" in str((await noted(store)).error)
-        store.sink.parcels.append(lost)
+        store.sink.segments.append(lost)
         await store.runtime.sleep(120)
         assert (await noted(store)).error is None
 
@@ -236,10 +236,10 @@ async def test_the_files_of_older_software_are_believed_once(store: FedStore) ->
         await store.run_once()
     raw = replace(await noted(store), files=None).to_bytes()
     assert b"files" not in raw and await store.log.swap_note(note_name(store.sink.name), (await noted(store)).to_bytes(), raw)
-    store.sink.parcels.pop(1)
+    store.sink.segments.pop(1)
     await store.run_once()
-    assert (await noted(store)).files == FileCount.of([parcel.time for parcel in store.sink.parcels])
-    store.sink.parcels.pop(0)
+    assert (await noted(store)).files == FileCount.of([segment.time for segment in store.sink.segments])
+    store.sink.segments.pop(0)
     with pytest.raises(UnavailableError, match="does not have the files"):
         await store.run_once()
 
@@ -247,10 +247,10 @@ async def test_the_files_of_older_software_are_believed_once(store: FedStore) ->
 async def test_a_sink_that_lost_the_last_file_that_it_acknowledged_says_so(store: FedStore) -> None:
     await store.put("a")
     await store.run_once()
-    lost = store.sink.parcels.pop()
+    lost = store.sink.segments.pop()
     with pytest.raises(UnavailableError, match=rf"lost files: the last one that it acknowledged, {lost.time:019d} in generation-"):
         await store.run_once()
-    store.sink.parcels.append(lost)
+    store.sink.segments.append(lost)
     await store.run_once()
     assert store.sink.view()[0] == await store.references()
 
@@ -283,7 +283,7 @@ async def test_a_store_with_the_place_of_another_one_is_refused_and_its_other_si
             tasks.start_soon(run.run)
             await other.runtime.sleep(60)
             run.stop()
-        assert foreign.parcels == []
+        assert foreign.segments == []
         assert len(run._sinks[store.sink.name].view()[0]) == 1  # type: ignore[attr-defined]
         position = (await read(other.log, [name]))[name]
         assert f"is the place of another feed, {'f' * 32} of the directory /var/other" in (position.error or "")

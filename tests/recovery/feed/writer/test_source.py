@@ -73,7 +73,7 @@ async def keep(world: TappedWorld, count: int) -> list[Entry]:
 
 async def test_kept_entries_are_counted_with_the_oldest_and_open_ones_are_not(world: TappedWorld) -> None:
     assert await count_kept(world.log, world.runtime) == RetainedEntries(0, False, None)
-    began_ms = await world.log.target.announce("clock")
+    began_ms = await world.log.target.now_ms()
     await keep(world, 1)
     await world.runtime.sleep(5)
     await world.log.target.record(Change(ChangeId.new(world.runtime), "notes/objects/k"), "owner")
@@ -223,7 +223,7 @@ async def test_a_failure_is_logged_once_and_again_once_it_works(world: TappedWor
     async def refuse(*_: Any) -> None:
         raise UnavailableError("away")
 
-    world.log.hooks["announce"] = refuse
+    world.log.hooks["now_ms"] = refuse
     await reporter.report()
     await reporter.report()
     world.log.hooks.clear()

@@ -71,7 +71,7 @@ async def finished(store: FedStore) -> None:
         await store.run_once()
     view, _ = store.sink.view()
     assert view == await store.references()
-    in_order = sorted(store.sink.parcels, key=lambda each: (each.generation, each.name))
+    in_order = sorted(store.sink.segments, key=lambda each: (each.generation, each.name))
     newest = in_order[-1].generation
     messages = [message for each in in_order if each.generation == newest for message in each.messages()]
     assert view_of(messages)[0] == view
@@ -209,7 +209,7 @@ async def test_values_of_older_generations_are_removed() -> None:
         await store.run_once(new_generation=True)
         await store.put("a")
         await store.run_once()
-        newest = max(each.generation for each in store.sink.parcels)
+        newest = max(each.generation for each in store.sink.segments)
         assert {key.split("/")[1] for key, (value, _) in store.log.values.items() if value is not None} == {str(newest)}
 
 

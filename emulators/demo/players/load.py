@@ -1,0 +1,70 @@
+"""Which operations the demo's writers do. The seed and an operation's id decide what it does, so it can be repeated.
+
+    id    w{writer}.{incarnation}-{task}-{number}      the process that began it, and which of its operations it is
+
+How many operations a process does before it is killed depends on the machine. No two payloads are alike, so the bytes
+alone tell which operation wrote them. The metadata contain the operation's id as well (`operation`); both must agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from emulators.demo.players.journal import OperationKind
+from tiered.object_id import ObjectId
+
+INLINE_BYTES_MAX = 16 * 1024
+SMALL_BYTES = (10, 4 * 1024)
+LARGE_BYTES = (INLINE_BYTES_MAX + 1, 16 * INLINE_BYTES_MAX)
+
+_MIX = ((0.25, "small put"), (0.20, "large put"), (0.20, "streamed put"), (0.10, "delete"), (0.25, "get"))
+_KEYS = ("file-{}.bin", "reports/2031/q{}/résumé größe.pdf", "写真/{}/桜.jpg", "with space & %2F+{}", "deep/" + "nested/" * 30 + "{}")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadStep:
+    """One operation to do. `payload` is empty unless it is a put. `streamed`: `put` is not told its size in advance."""
+
+    id: str
+    kind: OperationKind
+    object_id: ObjectId
+    payload: bytes
+    streamed: bool = False
+
+
+def object_ids(count: int) -> list[ObjectId]:
+    """Returns the objects that all writers share, in two usecases, with and without scopes."""
+    scopes = (("org", "17"), ("project", "42"))
+    return [
+        ObjectId.create("attachments" if number % 2 else "avatars", _KEYS[number % len(_KEYS)].format(number), scopes if number % 2 else ())
+        for number in range(count)
+    ]
+
+
+def steps(seed: int, process: str, task: int, objects: list[ObjectId]) -> Iterator[LoadStep]:
+    """Yields what one task of one process does, without an end."""
+    chance = Random(f"{seed} {process} {task}")
+    number = 0
+    while True:
+        number += 1
+        operation = f"{process}-{task}-{number}"
+        # Squared, so that many tasks use the same few objects, and others are left alone for a while.
+        object_id = objects[int(len(objects) * chance.random() ** 2)]
+        (what,) = chance.choices([name for _, name in _MIX], [weight for weight, _ in _MIX])
+        match what:
+            case "small put" | "large put" | "streamed put":
+                size = chance.randint(*(SMALL_BYTES if what == "small put" else LARGE_BYTES))
+                yield LoadStep(operation, OperationKind.PUT, object_id, payload(seed, operation, size), streamed=what == "streamed put")
+            case _:
+                yield LoadStep(operation, OperationKind(what), object_id, b"")
+
+
+def payload(seed: int, operation: str, size: int) -> bytes:
+    return hashlib.shake_128(f"{seed} {operation}".encode()).digest(size)
+
+
+def digest(payload: bytes) -> str:
+    return hashlib.blake2b(payload, digest_size=16).hexdigest()

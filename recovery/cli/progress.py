@@ -1,0 +1,64 @@
+"""The progress bar of `put` and `get`, with the rate and the time left.
+
+It is on a terminal's stderr and nowhere else: not in a pipe, not with `--json` or `--quiet`, not between the bytes that
+a terminal shows, and not where stderr has JSON lines. It is gone when the command ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from recovery.cli.shared import choice
+from recovery.logs import is_json
+from tiered.stored import Progress
+
+if TYPE_CHECKING:
+    import rich.progress
+
+
+@contextmanager
+def showing_bytes(*, quiet: bool, to_stdout: bool = False) -> Iterator[Progress | None]:
+    """Yields what `put` and `get` tell of their progress. None: no bar is wanted. `to_stdout`: the bytes go there."""
+    stderr_shows = sys.stderr is not None and sys.stderr.isatty()
+    if quiet or choice.json or is_json() or not stderr_shows or (to_stdout and sys.stdout is not None and sys.stdout.isatty()):
+        yield None
+        return
+    bar = _ByteBar()
+    try:
+        yield bar.tell
+    finally:
+        bar.stop()
+
+
+class _ByteBar:
+    """A bar that appears when a first part is through and more is to come: what is small has none."""
+
+    def __init__(self) -> None:
+        self._bar: rich.progress.Progress | None = None
+
+    def tell(self, so_far: int, total: int | None) -> None:
+        if self._bar is None:
+            if so_far == total:
+                return
+            self._bar = _begun()
+            self._task = self._bar.add_task("", total=total)
+        self._bar.update(self._task, completed=so_far, total=total)
+
+    def stop(self) -> None:
+        if self._bar is not None:
+            with suppress(OSError):  # the terminal is gone
+                self._bar.stop()
+
+
+def _begun() -> rich.progress.Progress:
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    from recovery.cli.audit.console import console
+
+    columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    bar = Progress(*columns, console=console(stderr=True), transient=True)
+    bar.start()
+    return bar
