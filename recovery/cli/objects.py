@@ -19,6 +19,7 @@ from changelog.base.errors import InvalidRequestError
 from changelog.base.runtime import SystemRuntime
 from recovery.cli import payloads
 from recovery.cli.arguments import (
+    ChecksumOption,
     CustomOption,
     IfAbsentOption,
     IfRevisionOption,
@@ -27,6 +28,7 @@ from recovery.cli.arguments import (
     TtiOption,
     TtlOption,
     absent,
+    checksums_of,
     custom_of,
     expiration_of,
     revision_of,
@@ -53,6 +55,7 @@ def put(
     ttl: TtlOption = None,
     tti: TtiOption = None,
     custom: CustomOption = None,
+    checksum: ChecksumOption = None,
     if_absent: IfAbsentOption = False,
     if_revision: IfRevisionOption = None,
     quiet: QuietOption = False,
@@ -69,7 +72,8 @@ def put(
         async with open_storage(settings.model_copy(update={"store": patient})) as storage:
             with showing_bytes(quiet=quiet) as progress:
                 result = await storage.put(
-                    ObjectId.parse(object_id), payload, metadata, if_absent=if_absent, if_revision=revision, progress=progress
+                    ObjectId.parse(object_id), payload, metadata, if_absent=if_absent, if_revision=revision, progress=progress,
+                    checksums=checksums_of(checksum),
                 )
         show_written(object_id, result)
 
@@ -112,7 +116,7 @@ def head(object_id: ObjectArgument) -> None:
 
     async def command() -> None:
         async with reading() as storage:
-            found = await storage.head(ObjectId.parse(object_id))
+            found = await storage.head(ObjectId.parse(object_id), checksum=True)
         if found is None:
             raise absent(object_id)
         _show_head(found)
@@ -203,7 +207,7 @@ def _line(entry: ListEntry | Folder, long: bool) -> str:
 def _show_head(head: ObjectHead) -> None:
     value = {
         "object": str(head.object_id), "size": head.size, "tier": head.tier.value, "revision": head.revision,
-        "created": iso(head.metadata.time_created), "expires": iso(head.metadata.time_expires),
+        "checksum": head.checksum, "created": iso(head.metadata.time_created), "expires": iso(head.metadata.time_expires),
         "metadata": json.loads(encode_metadata(head.metadata)),
     }
     show_fields(value, choice.json)

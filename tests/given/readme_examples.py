@@ -7,6 +7,7 @@ compares it with the pages.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -46,6 +47,18 @@ async def listing(storage: TieredStorage) -> None:
 
     page = await storage.list_page(prefix, limit=100, delimiter="/")
     print([folder.prefix.path for folder in page.folders], page.next_page_token)
+
+
+async def checked(
+    storage: TieredStorage, photo: ObjectId, payload: bytes, digest: str, film: ObjectId, frames: Callable[[], AsyncIterator[bytes]],
+    frame: bytes, count: int,
+) -> None:  # fmt: skip
+    await storage.put(photo, payload, checksums={"sha256": digest})   # other bytes: InvalidRequestError, nothing stored
+    await storage.put(film, frames(), custom_at_end=lambda: {"frames": str(count)})
+    async with storage.open(film, "wb") as file:                      # leaving it by an error stores nothing
+        await file.write(frame)
+    etag = f'"{file.result.revision}"'                                # a strong ETag, as the revision of a head is
+    assert etag
 
 
 async def bulk(storage: TieredStorage, directory: Path) -> None:

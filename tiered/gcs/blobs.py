@@ -61,7 +61,6 @@ from tiered.gcs.format import (
     SOFT_DELETED_FIELDS,
     ListingPage,
     Resource,
-    combine_crc,
     decode_deleted,
     decode_generation,
     decode_kept,
@@ -69,17 +68,16 @@ from tiered.gcs.format import (
     decode_listing_by_item,
     decode_resource,
     encode_brought_back,
-    encode_crc,
     encode_resource,
     encode_set_aside,
     encode_time,
-    extend_crc,
     is_earlier,
 )
 from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsRequest, GcsResponse, Media, NoAnswerError, listing_of, lost_request
 from tiered.gcs.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
 from tiered.gcs.upload import GcsUpload, cancel_session, check_stored, open_upload
 from tiered.metadata import NS_PER_S, Metadata, is_expired
+from tiered.payload.crc32c import combine_crc, encode_crc, extend_crc
 from tiered.protocol.backends import BlobHead, ByteRange, DamagedError
 from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Retention
 from tiered.protocol.concurrent import run_both

@@ -12,13 +12,11 @@ except `x-sn-expiration`, `x-sn-origin` and `x-sn-filename`, so ours begin with 
 entries. The time of creation is `timeCreated`, unless the caller told one.
 
 Also read: `x-sn-created` (or `none`) and `x-sn-unknown`, which older versions of this software wrote. Unknown keys are
-ignored. *Failure*: a blob that breaks the format is a `CorruptRecordError` that names it. The checksum of the payload
-is crc32c, big-endian, in base64.
+ignored. *Failure*: a blob that breaks the format is a `CorruptRecordError` that names it.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +24,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, NamedTuple
 
-import google_crc32c
 import msgspec
 
 from changelog.base.errors import CorruptRecordError
@@ -91,6 +88,22 @@ class Resource:
 
 def encode_resource(name: str, metadata: Metadata) -> bytes:
     """The resource that creates the blob. Equal metadata always give the same bytes."""
+    resource = {
+        "name": name,
+        "contentType": metadata.content_type,
+        "contentEncoding": None if metadata.compression is None else _ENCODINGS.get(metadata.compression, metadata.compression),
+        "customTime": None if metadata.time_expires_ns is None else encode_time(metadata.time_expires_ns),
+        "metadata": _keys(metadata),
+    }
+    return _dump({key: value for key, value in resource.items() if value is not None}).encode()
+
+
+def encode_amended(metadata: Metadata) -> bytes:
+    """The change of a resource that gives the blob these custom metadata, and takes none away."""
+    return _dump({"metadata": _keys(metadata)}).encode()
+
+
+def _keys(metadata: Metadata) -> dict[str, str]:
     known = {
         _EXPIRATION: _encode_expiration(metadata.expiration),
         _ORIGIN: metadata.origin,
@@ -99,14 +112,7 @@ def encode_resource(name: str, metadata: Metadata) -> bytes:
         f"{_CUSTOM}{TOLD_UNKNOWN}": _dump(dict(metadata.unknown)) if metadata.unknown else None,
         **{f"{_CUSTOM}{key}": value for key, value in sorted(metadata.custom.items())},
     }
-    resource = {
-        "name": name,
-        "contentType": metadata.content_type,
-        "contentEncoding": None if metadata.compression is None else _ENCODINGS.get(metadata.compression, metadata.compression),
-        "customTime": None if metadata.time_expires_ns is None else encode_time(metadata.time_expires_ns),
-        "metadata": {key: value for key, value in known.items() if value is not None},
-    }
-    return _dump({key: value for key, value in resource.items() if value is not None}).encode()
+    return {key: value for key, value in known.items() if value is not None}
 
 
 def encode_set_aside(source: Mapping[str, Any]) -> bytes:
@@ -446,7 +452,7 @@ def decode_duration(text: str) -> int:
     return sum(int(count) * _READ[unit] for count, unit in parts)
 
 
-# --- times and checksums -----------------------------------------------------------------------------
+# --- times ------------------------------------------------------------------------------------------
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?([Zz]|[+-][0-9]{2}:[0-9]{2})")
@@ -471,55 +477,6 @@ def decode_time(text: str) -> int:
 def _ns(time: datetime) -> int:
     since = time - _EPOCH
     return (since.days * _DAY_S + since.seconds) * NS_PER_S + since.microseconds * 1000
-
-
-_CRC_BYTES = 256 * 1024
-
-
-def extend_crc(crc: int, chunk: bytes | memoryview) -> int:
-    if isinstance(chunk, bytes):
-        return int(google_crc32c.extend(crc, chunk))
-    # The library takes no views. Small copies stay in the processor's cache, and take half as long as the checksum.
-    for start in range(0, len(chunk), _CRC_BYTES):
-        crc = google_crc32c.extend(crc, bytes(chunk[start : start + _CRC_BYTES]))
-    return int(crc)
-
-
-def combine_crc(first: int, second: int, second_bytes: int) -> int:
-    """The crc32c of some bytes and of those that follow them, from those of both.
-
-    `second_bytes`: how many follow. This is `crc32_combine` of zlib 1.3 (crc32.c, Mark Adler) with another polynomial.
-    What follows n bits multiplies the remainder of what is before it by x to the power of n. google_crc32c has none.
-    """
-    power, number = 1 << 31, 0  # the highest bit stands for 1, the next one for x
-    bits = 8 * second_bytes
-    while bits >> number:
-        if number == len(_SQUARES):
-            _SQUARES.append(_product(_SQUARES[-1], _SQUARES[-1]))
-        if bits >> number & 1:
-            power = _product(power, _SQUARES[number])
-        number += 1
-    return _product(power, first) ^ second
-
-
-_CASTAGNOLI = 0x82F63B78
-_SQUARES = [1 << 30]
-"""x to the powers of 1, 2, 4, 8, …"""
-
-
-def _product(left: int, right: int) -> int:
-    """Of two polynomials, modulo that of crc32c."""
-    product, bit = 0, 1 << 31
-    while bit:
-        if left & bit:
-            product ^= right
-        right = right >> 1 ^ (_CASTAGNOLI if right & 1 else 0)
-        bit >>= 1
-    return product
-
-
-def encode_crc(crc: int) -> str:
-    return base64.b64encode(crc.to_bytes(4, "big")).decode()
 
 
 def _dump(value: Any) -> str:

@@ -21,8 +21,8 @@ from emulators.gcs.media import media
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from tiered import ByteRange, ObjectId, Settings, StoredObject, TieredStorage, UnavailableError
 from tiered.gcs.blobs import GcsBlobs, GcsRanges, GcsReader
-from tiered.gcs.format import combine_crc, extend_crc
 from tiered.gcs.http import Media
+from tiered.payload.crc32c import combine_crc, extend_crc
 from tiered.protocol.backends import DamagedError, Tiers
 from tiered.testing.log import MemoryChangeLog
 from tiered.testing.rows import MemoryRows
