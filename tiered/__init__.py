@@ -11,6 +11,7 @@
     embedded/, bigtable/, gcs/       the tiers
     telemetry/       metrics and traces of calls, for those who ask for them
     provision/       makes and checks what a store needs before it is opened
+    directories/     copies what differs between a local directory and the objects of a prefix
     sync/            the same API for callers without an event loop
     filesystem/      the store as an fsspec file system, `tiered://`
     testing/         the store in memory, for users' tests

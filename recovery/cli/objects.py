@@ -97,7 +97,7 @@ def get(
     async def command() -> None:
         if choice.json and file == "-":
             raise InvalidRequestError("--json takes stdout for the head; add --output FILE for the payload")
-        async with _reading() as storage:
+        async with reading() as storage:
             with showing_bytes(quiet=quiet, to_stdout=payloads.is_stdout(file)) as progress:
                 stored = await storage.get(ObjectId.parse(object_id), _range(range_), progress=progress)
                 if stored is None:
@@ -115,7 +115,7 @@ def head(object_id: ObjectArgument) -> None:
     """Shows all that is known of an object but its payload."""
 
     async def command() -> None:
-        async with _reading() as storage:
+        async with reading() as storage:
             found = await storage.head(ObjectId.parse(object_id), checksum=True)
         if found is None:
             raise absent(object_id)
@@ -154,7 +154,7 @@ def ls(
 
     async def command() -> None:
         count = 0
-        async with _reading() as storage:
+        async with reading() as storage:
             entries = storage.list(
                 ObjectPrefix.parse(prefix), start_after=None if start_after is None else ObjectId.parse(start_after),
                 limit=None if limit is None else limit + 1, delimiter="/" if folders else None, metadata=long,
@@ -170,7 +170,7 @@ def ls(
 
 
 @asynccontextmanager
-async def _reading() -> AsyncIterator[TieredStorage]:
+async def reading() -> AsyncIterator[TieredStorage]:
     """Opens a store that must exist, to read. It looks at no schema: that protects writers, and takes longer than to
     read. What is missing is told by the read.
     """

@@ -12,6 +12,7 @@ import pytest
 import tiered
 import tiered.bulk
 import tiered.sync
+from tiered.directories import download_directory, upload_directory
 
 STORAGES = tiered.TieredStorage, tiered.sync.SyncTieredStorage
 OBJECTS = tiered.StoredObject, tiered.sync.SyncStoredObject
@@ -45,7 +46,8 @@ def pairs() -> list[Any]:
         theirs = public(blocking)
         made += [pytest.param(f"{blocking.__name__}.{name}", value, theirs.get(name), id=f"{blocking.__name__}.{name}")
                  for name, value in public(asynchronous).items()]
-    return [*made, pytest.param("open_storage", tiered.open_storage, tiered.sync.open_storage, id="open_storage")]
+    functions: tuple[Any, ...] = (tiered.open_storage, upload_directory, download_directory)
+    return [*made, *(pytest.param(each.__name__, each, getattr(tiered.sync, each.__name__), id=each.__name__) for each in functions)]
 
 
 @pytest.mark.parametrize(("name", "asynchronous", "blocking"), pairs())
