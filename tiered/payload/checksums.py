@@ -110,7 +110,8 @@ def _begin(algorithm: str) -> Running:
         try:
             return _Crc32c()
         except ImportError:
-            raise ConfigurationError("crc32c needs the package google-crc32c: install tiered[gcp], or declare sha256") from None
+            missing = "crc32c needs google-crc32c, which is missing: pip install '.[gcp]' in the checkout, or declare sha256"
+            raise ConfigurationError(missing) from None
     return hashlib.new(algorithm, usedforsecurity=False)
 
 
