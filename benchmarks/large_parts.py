@@ -27,8 +27,8 @@ from benchmarks.servers import BUCKET, Servers
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from tiered import Metadata, ObjectId, Settings, TieredStorage
-from tiered.gcs.format import extend_crc
 from tiered.open import Backends, open_backends
+from tiered.payload.crc32c import extend_crc
 from tiered.payload.streams import VIEW_BYTES, chunks
 from tiered.protocol.backends import Tombstone
 from tiered.testing.in_memory import NOWHERE, memory_storage

@@ -48,7 +48,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tiered/provision", "tiered/telemetry",
     } | LOG | STORE,
     # What callers use besides: built on the store, and nothing below imports it.
-    "tiered/sync": {"tiered/telemetry"} | LOG | STORE,
+    "tiered/directories": LOG | STORE,
+    "tiered/sync": {"tiered/directories", "tiered/telemetry"} | LOG | STORE,
     "tiered/testing": {"tiered/sync"} | LOG | STORE,
     "tiered/testing/contracts": {"tiered/testing"} | LOG | STORE,
     "tiered/filesystem": {"tiered/sync"} | LOG | STORE,
@@ -75,7 +76,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     | LOG | STORE,
     "recovery/cli": {
         "recovery", "recovery/cli/audit", "recovery/cli/feed", "recovery/feed", "recovery/feed/writer",
-        "recovery/http", "recovery/sources", "recovery/statistics", "recovery/status", "tiered/provision", "tiered/telemetry",
+        "recovery/http", "recovery/sources", "recovery/statistics", "recovery/status", "tiered/directories", "tiered/provision",
+        "tiered/telemetry",
     } | LOG | STORE,
     "recovery/cli/feed": {
         "recovery", "recovery/audit/files/directory", "recovery/cli/output", "recovery/cli/shared", "recovery/cli/status_lines",
@@ -103,7 +105,9 @@ HOMES: dict[str, tuple[str, ...]] = {
         "changelog/bigtable/channel.py", "changelog/bigtable/pool.py", "tiered/provision/tables.py", "emulators/bigtable/*.py",
     ),
     "aiohttp": ("tiered/gcs/http.py", "emulators/gcs/server.py"), "yarl": ("tiered/gcs/http.py",), "multidict": ("emulators/gcs/wire.py",),
-    "google_crc32c": ("tiered/gcs/format.py", "emulators/gcs/store.py", "emulators/demo/checking/google.py"),
+    "google_crc32c": (
+        "tiered/payload/crc32c.py", "emulators/callers/values.py", "emulators/gcs/store.py", "emulators/demo/checking/google.py",
+    ),
     "pyspark": (
         "recovery/audit/running/cluster.py", "recovery/audit/running/spark_daemon.py", "recovery/sources/spark.py",
         "recovery/sources/consistent.py", "recovery/audit/inventory/join.py", "recovery/audit/inventory/engine.py",

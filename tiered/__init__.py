@@ -2,7 +2,7 @@
 
     storage.py       begin here: `TieredStorage`, with put, get, head, delete, list
     open.py          `open_storage`: opens the backends that the settings name; production.py opens Bigtable and GCS
-    bulk.py          many operations in one call
+    object_writer.py what `open` returns, for code that writes; bulk.py: many operations in one call
     object_id.py, metadata.py, stored.py, errors.py, settings.py     what a caller passes and gets
     text.py          checks text, and quotes values in messages; places.py: where a feed is delivered
     own.py           notices another's `changelog` or `recovery`; __main__.py is the door of the command
@@ -11,6 +11,7 @@
     embedded/, bigtable/, gcs/       the tiers
     telemetry/       metrics and traces of calls, for those who ask for them
     provision/       makes and checks what a store needs before it is opened
+    directories/     copies what differs between a local directory and the objects of a prefix
     sync/            the same API for callers without an event loop
     filesystem/      the store as an fsspec file system, `tiered://`
     testing/         the store in memory, for users' tests
@@ -42,6 +43,7 @@ from tiered.errors import (
 )
 from tiered.metadata import Expiration, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId, ObjectPrefix
+from tiered.object_writer import ObjectWriter
 from tiered.open import open_storage
 from tiered.payload.destinations import Destination
 from tiered.payload.streams import Payload
@@ -50,7 +52,7 @@ from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.protocol.writing import Outcome
 from tiered.settings import Settings, load_settings
 from tiered.storage import TieredStorage
-from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Progress, PutResult, StoredObject, Tier
+from tiered.stored import CustomAtEnd, Folder, ListEntry, ListPage, ObjectHead, Progress, PutResult, StoredObject, Tier
 
 __all__ = [
     "ANY_REVISION",
@@ -63,6 +65,7 @@ __all__ = [
     "ConditionFailedError",
     "ConfigurationError",
     "CorruptRecordError",
+    "CustomAtEnd",
     "DanglingTombstoneError",
     "Destination",
     "Expiration",
@@ -78,6 +81,7 @@ __all__ = [
     "ObjectHead",
     "ObjectId",
     "ObjectPrefix",
+    "ObjectWriter",
     "Outcome",
     "OutcomeUnknownError",
     "Payload",

@@ -23,7 +23,7 @@ For each write this is the same as if its own caller had been cancelled. *Crash*
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -42,7 +42,7 @@ from tiered.payload.streams import Payload
 from tiered.protocol.concurrent import foremost
 from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.settings import StoreSettings
-from tiered.stored import ObjectHead, Progress, StoredObject
+from tiered.stored import CustomAtEnd, ObjectHead, Progress, StoredObject
 from tiered.text import quoted
 
 R = TypeVar("R")
@@ -64,6 +64,8 @@ class PutRequest:
     if_absent: bool = False
     if_revision: IfRevision = ANY_REVISION
     progress: Progress | None = field(default=None, repr=False)
+    checksums: Mapping[str, str] | None = None
+    custom_at_end: CustomAtEnd | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

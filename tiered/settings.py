@@ -163,7 +163,7 @@ class GcsSettings(_Section):
 
     `upload_lanes`: a blob of known size above `upload_lanes_from_bytes` goes up in so many streams at once, in parts of
     `upload_part_bytes`; 1: in one. Parts that go up so take `upload_memory_bytes` at most together. What would take
-    more goes up in one stream (docs/decisions/services.md, 173).
+    more goes up in one stream (docs/decisions/services.md, 177).
     """
 
     bucket: BucketName

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from inspect import isawaitable
 from types import TracebackType
-from typing import Self, overload
+from typing import Literal, Self, overload
 
 import anyio
 import anyio.lowlevel
@@ -36,6 +36,8 @@ from tiered.bulk import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Reque
 from tiered.errors import ConditionFailedError, OutcomeUnknownError
 from tiered.metadata import CONTENT_TYPE_DEFAULT, Metadata, TimeToIdle, deadline_from, expiring, no_metadata
 from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
+from tiered.object_writer import ObjectWriter
+from tiered.payload.checksums import DeclaredChecksums
 from tiered.payload.chunks import Chunk, Chunks, split_head
 from tiered.payload.content_type import content_type_of
 from tiered.payload.streams import VIEW_BYTES, Payload, chunks
@@ -50,7 +52,7 @@ from tiered.protocol.reading import Lifetime, Reader
 from tiered.protocol.under_way import WriteInProgress, WritesUnderWay
 from tiered.protocol.writing import Body, Outcome, Writer, check_declared
 from tiered.settings import Settings
-from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Progress, ProgressCount, PutResult, StoredObject
+from tiered.stored import CustomAtEnd, Folder, ListEntry, ListPage, ObjectHead, Progress, ProgressCount, PutResult, StoredObject
 from tiered.text import quoted
 
 
@@ -160,6 +162,7 @@ class TieredStorage:
     async def put(
         self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None, *,
         if_absent: bool = False, if_revision: IfRevision = ANY_REVISION, progress: Progress | None = None,
+        checksums: Mapping[str, str] | None = None, custom_at_end: CustomAtEnd | None = None,
     ) -> PutResult:
         """Stores the payload under the id, and replaces what is there. It is durable when the call returns.
 
@@ -179,18 +182,29 @@ class TieredStorage:
         taken from the payload; `total` is None while it is not known. If it raises, the put ends with that error and
         nothing is stored.
 
+        `checksums`: of the whole payload, as `{"sha256": …}`: crc32c, md5 or sha256, in hex or base64. If one of them
+        differs from what came, the put ends with `InvalidRequestError` and nothing is stored. They are not kept: the
+        stored form is shared with other software and has no place for them. crc32c needs the extra `gcp`
+        (`ConfigurationError`).
+
+        `custom_at_end` is called after the last byte, for what is known only then, such as a hash or a count. Its
+        result are entries of `Metadata.custom`, which are added to those of `metadata`, or replace them. Readers see
+        the object with all of them, or not at all. In GCS this is one more request for a large object. If it raises, or
+        waits longer than `store.payload_idle_s`, the put ends with an error and nothing is stored.
+
         Raises also `OutcomeUnknownError` (it may have happened; ask `outcome`), and whatever the payload's own iterator
         raises (nothing was stored). If something that this iterator awaits is cancelled, and this task is not, the
         error is `CancelledElsewhereError` (nothing was stored).
         """
-        return await self._put(self._writes, self._payloads, PutRequest(object_id, payload, metadata, if_absent, if_revision, progress))
+        request = PutRequest(object_id, payload, metadata, if_absent, if_revision, progress, checksums, custom_at_end)
+        return await self._put(self._writes, self._payloads, request)
 
     async def _put(self, admission: Admission | Share, places: Admission | Share, request: PutRequest) -> PutResult:
         # Outside of the payload's own scopes: one may be open between two chunks, and its end is not the caller's.
         elsewhere = elsewhere_is_an_error("nothing was stored: what the payload awaited was cancelled elsewhere")
         with self._observer.operation("put"), elsewhere:
             source = chunks(request.payload, views=VIEW_BYTES)
-            with self._patience(request.object_id, source):
+            with self._patience(request, source):
                 async with aclosing(source):
                     self._check_may_write()
                     object_id = request.object_id
@@ -200,19 +214,23 @@ class TieredStorage:
                     condition = checked_condition(request.if_absent, request.if_revision)
                     if request.progress is not None:
                         source.report_to(ProgressCount(request.progress), metadata.size)
+                    if request.checksums is not None:
+                        source.compare_with(DeclaredChecksums(request.checksums))
                     guessed = content_type_of(source.path) if source.path is not None else CONTENT_TYPE_DEFAULT
                     content_type = guessed if metadata.content_type is CONTENT_TYPE_DEFAULT else metadata.content_type
                     if request.metadata is not None or content_type is not CONTENT_TYPE_DEFAULT:
                         # Built and checked anew: a mapping in it may have been changed since it was made.
                         metadata = replace(metadata, content_type=content_type)
+                    if request.custom_at_end is not None:
+                        source.ask_at_end(_asking(request.custom_at_end, metadata))
                     return await self._put_chunks(admission, places, object_id, source, metadata, condition)
 
-    def _patience(self, object_id: ObjectId, source: Chunks) -> AbstractContextManager[object]:
-        """Bounds each wait for the payload's next byte, if it can wait."""
+    def _patience(self, request: PutRequest, source: Chunks) -> AbstractContextManager[object]:
+        """Bounds each wait for the payload's next byte, if it can wait, and for what is told at its end."""
         idle_s = self._settings.store.payload_idle_s
-        if idle_s is None or not source.waits:
+        if idle_s is None or not (source.waits or request.custom_at_end is not None):
             return nullcontext()
-        late = partial(_stalled, object_id, idle_s)
+        late = partial(_stalled, request.object_id, idle_s)
         source.patience = patience = Patience(idle_s, late, scoped=not source.may_hold_scopes)
         return patience
 
@@ -223,15 +241,15 @@ class TieredStorage:
         inline_max = self._settings.inline_bytes_max
         if not source.waits:
             with await self._enter(admission) as slot:
-                return await self._put_head(slot, object_id, await split_head(source, inline_max), metadata, condition)
+                return await self._put_head(slot, object_id, source, await split_head(source, inline_max), metadata, condition)
         admission.refuse_if_full()  # before the payload is read in vain
         with await self._enter(places):
             head = await split_head(source, inline_max)
             with await admission.enter() as slot:  # also if the store is being closed: that waits for this
-                return await self._put_head(slot, object_id, head, metadata, condition)
+                return await self._put_head(slot, object_id, source, head, metadata, condition)
 
     async def _put_head(
-        self, slot: Slot, object_id: ObjectId, split: tuple[list[Chunk], int, Chunks | None], metadata: Metadata,
+        self, slot: Slot, object_id: ObjectId, source: Chunks, split: tuple[list[Chunk], int, Chunks | None], metadata: Metadata,
         condition: Condition | None,
     ) -> PutResult:  # fmt: skip
         head, head_size, rest = split
@@ -243,7 +261,29 @@ class TieredStorage:
             size = rest.size if metadata.size is None else metadata.size
             return await self._writer.put_large(write, beside, Body(head, rest, size), slot)
         check_declared(metadata, head_size)
-        return await self._writer.put_small(write, metadata.with_facts(**stamps, size=head_size), b"".join(head), slot)
+        custom = metadata.custom if source.custom is None else source.custom
+        return await self._writer.put_small(write, metadata.with_facts(**stamps, size=head_size, custom=custom), b"".join(head), slot)
+
+    def open(
+        self, object_id: ObjectId, mode: Literal["wb"], metadata: Metadata | None = None, *,
+        if_absent: bool = False, if_revision: IfRevision = ANY_REVISION, checksums: Mapping[str, str] | None = None,
+        custom_at_end: CustomAtEnd | None = None,
+    ) -> ObjectWriter:
+        """Opens an object for code that writes: `async with storage.open(id, "wb") as file: await file.write(chunk)`.
+
+        Leaving the block is one `put` of all that was written, with the same arguments and errors. What can be known
+        before the first byte is raised before the block, so a store that is full is known there. Leaving the block by
+        an error or a cancellation stores nothing. A block that writes nothing for `store.payload_idle_s` seconds is
+        taken for a payload that stalls. `get` opens an object for reading.
+        """
+        if mode != "wb":
+            raise InvalidRequestError(f"{quoted(mode)} is no mode: open an object with 'wb' to write it, and read it with get")
+
+        async def put(payload: Payload) -> PutResult:
+            request = PutRequest(object_id, payload, metadata, if_absent, if_revision, None, checksums, custom_at_end)
+            return await self._put(self._writes, self._payloads, request)
+
+        return ObjectWriter(object_id, put)
 
     async def delete(self, object_id: ObjectId, *, if_revision: IfRevision = ANY_REVISION) -> None:
         """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`).
@@ -422,12 +462,16 @@ class TieredStorage:
                 self._touch(object_id, lifetime)
                 return stored
 
-    async def head(self, object_id: ObjectId) -> ObjectHead | None:
-        """All of the object but its bytes. None: there is none, or it has expired. Does not extend a time to idle."""
+    async def head(self, object_id: ObjectId, *, checksum: bool = False) -> ObjectHead | None:
+        """All of the object but its bytes. None: there is none, or it has expired. Does not extend a time to idle.
+
+        `checksum`: tell the crc32c of a small object, too. It is computed from its row, so it says nothing about what
+        was put. Of a large object, the one that the long-term tier keeps is told in any case.
+        """
         with self._observer.operation("head"):
             _check(object_id)
             with await self._enter(self._reads):
-                return await self._reader.head(object_id)
+                return await self._reader.head(object_id, checksum=checksum)
 
     @overload
     def list(
@@ -578,6 +622,24 @@ def _updated(before: Metadata, after: object, now_ns: int) -> Metadata:
     if checked.expiration != before.expiration or isinstance(checked.expiration, TimeToIdle):
         return checked.stamped(now_ns)
     return checked.with_facts(time_expires_ns=before.time_expires_ns)
+
+
+def _asking(custom_at_end: object, metadata: Metadata) -> Callable[[], Awaitable[Mapping[str, str]]]:
+    """Asks a caller's function, and returns all custom metadata together, checked."""
+    if not callable(custom_at_end):
+        raise InvalidRequestError(f"custom_at_end is a function that returns a mapping of text to text, not {quoted(custom_at_end)}")
+
+    async def ask() -> Mapping[str, str]:
+        try:
+            told = custom_at_end()
+            told = await told if isawaitable(told) else told
+        except StopAsyncIteration as error:  # it would be taken for the end of the payload
+            raise RuntimeError("custom_at_end raised StopAsyncIteration") from error
+        if not isinstance(told, Mapping):
+            raise InvalidRequestError(f"custom_at_end must return a mapping of text to text, not {quoted(told)}")
+        return replace(metadata, custom={**metadata.custom, **told}).custom
+
+    return ask
 
 
 def _stalled(object_id: ObjectId, idle_s: float) -> InvalidRequestError:

@@ -6,7 +6,7 @@ I4: after a `StoredObject` was handed out, it gives the bytes of its own revisio
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -35,6 +35,14 @@ Progress = Callable[[int, int | None], object]
 
 It is called in the event loop, so it must not block. It may be an async function; then the next chunk waits for it. In
 `tiered.sync`, the thread of the caller calls it. What it raises ends the put or the read.
+"""
+
+
+CustomAtEnd = Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+"""What `custom_at_end=` takes: it is called once after the last byte, and returns more entries of `Metadata.custom`.
+
+It is called in the event loop, so it must not block. It may be an async function. In `tiered.sync`, the thread of the
+caller calls it. What it raises ends the put.
 """
 
 
@@ -83,8 +91,10 @@ class PutResult:
 class ObjectHead:
     """All that is known of an object except its bytes.
 
-    `size`: length of the whole payload in bytes. `revision`: None if older software wrote the object. `checksum`: of
-    the whole payload as the long-term tier keeps it, such as `crc32c=yZRlqg==`; None: the tier keeps none of the whole.
+    `size`: length of the whole payload in bytes. `revision`: None if older software wrote the object; it is also a
+    strong ETag: no other bytes and no other metadata ever have it. `checksum`: of the whole payload as the long-term
+    tier keeps it, such as `crc32c=yZRlqg==`; None: the tier keeps none of the whole. Of a small object, `head` computes
+    it when asked.
     """
 
     object_id: ObjectId

@@ -8,5 +8,5 @@
     shared_reads.py   and so do reads of single rows
 
 Outside of the emulators, Google's packages may be imported only here, in `tiered/provision` and in
-`changelog/google/tokens.py`; `google_crc32c` also in `tiered/gcs/format.py`.
+`changelog/google/tokens.py`; `google_crc32c` also in `tiered/payload/crc32c.py`.
 """

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,8 +30,8 @@ from emulators.callers.ground import Ground
 from emulators.callers.interrupt import Interrupt, Steps
 from emulators.callers.model import SeenObject, Violation, WriteCertainty
 from emulators.callers.oracle import Oracle, path_of
-from emulators.callers.payloads import Made
-from emulators.callers.values import LAST, Heard, Is, Value, said
+from emulators.callers.payloads import Made, OwnError, cut
+from emulators.callers.values import LAST, Heard, Is, ToldAtEnd, Value, said
 from emulators.callers.ways_to_read import of_head, read_as, within
 from emulators.simulation.leaks import held_by_store
 from tiered import (
@@ -218,6 +219,8 @@ class Episode:
         match step.call:
             case CallKind.PUT:
                 await self._put(step)
+            case CallKind.OPEN:
+                await self._open(step)
             case CallKind.GET:
                 await self._get(step)
             case CallKind.HEAD:
@@ -252,15 +255,78 @@ class Episode:
         if isinstance(heard, Heard):
             made.own.append(heard.error)
         condition, is_wrong = self.condition(step.arguments.get("condition"), object_id)
-        verdict = step.arguments["id"].verdict & step.arguments["metadata"].verdict & made.verdict & told & is_wrong
-        write = self.oracle.begin(object_id, metadata, made)
-        ended = await self.run_to_end(self.storage.put(object_id, made.payload, metadata, **passed, **condition), step.interrupt)
+        checked, is_checked, stored = self._checked(step, metadata, made)
+        verdict = step.arguments["id"].verdict & step.arguments["metadata"].verdict & made.verdict & told & is_wrong & is_checked
+        write = self.oracle.begin(object_id, stored, made)
+        ended = await self.run_to_end(self.storage.put(object_id, made.payload, metadata, **passed, **checked, **condition), step.interrupt)
         self.note(step, ended)
         try:
             self.oracle.check_heard(heard, ended, None if made.content is None else len(made.content))
             self.oracle.judge_write(write, ended, verdict, made, object_id, blocks=step.payload.blocks, condition=condition)
         finally:
             await self.afterwards(made)
+
+    async def _open(self, step: CallerStep) -> None:
+        """Writes an object in a block."""
+        try:
+            object_id, metadata = self.oracle.make(step.arguments["id"]), self.oracle.make(step.arguments["metadata"])
+        except InvalidRequestError:
+            return
+        assert step.payload is not None, "drawn"
+        made = await step.payload.make(self)
+        condition, is_wrong = self.condition(step.arguments.get("condition"), object_id)
+        checked, is_checked, stored = self._checked(step, metadata, made)
+        verdict = step.arguments["id"].verdict & step.arguments["metadata"].verdict & is_wrong & is_checked
+        verdict &= Is.WRONG if step.manner == "read" else Is.GOOD
+        own = OwnError("the block of a caller raised it")
+        if step.manner == "block raises":
+            made.fails = True
+            made.own.append(own)
+
+        async def written() -> object:
+            file = self.storage.open(object_id, "rb" if step.manner == "read" else "wb", metadata, **checked, **condition)  # type: ignore[arg-type]
+            async with file:
+                for chunk in cut(made.payload, step.payload.random()):  # type: ignore[union-attr]
+                    buffer = bytearray(chunk)
+                    await file.write(buffer)
+                    buffer[:] = bytes(len(buffer))
+                if step.manner == "block raises":
+                    raise own
+                if step.manner == "entered twice":
+                    with suppress(InvalidRequestError):
+                        async with file:
+                            raise Violation("taken", "it was entered while it was open")
+            if step.manner == "written afterwards":
+                with suppress(InvalidRequestError):
+                    await file.write(b"more")
+                    raise Violation("taken", "it was written after its end")
+            return file.result
+
+        write = self.oracle.begin(object_id, stored, made)
+        ended = await self.run_to_end(written(), step.interrupt)
+        self.note(step, ended)
+        if isinstance(ended.error, Violation):
+            raise ended.error
+        self.oracle.judge_write(write, ended, verdict, made, object_id, condition=condition)
+
+    def _checked(self, step: CallerStep, metadata: object, made: Made) -> tuple[dict[str, Any], Is, object]:
+        """What is declared of a payload, and told at its end: the arguments, their verdict, and what is stored."""
+        passed: dict[str, Any] = {}
+        verdict = Is.GOOD
+        if (value := step.arguments.get("checksums")) is not None and made.content is not None:
+            passed["checksums"] = value.make()(made.content)
+            verdict &= value.verdict
+        if (value := step.arguments.get("custom_at_end")) is not None:
+            passed["custom_at_end"] = told = value.make()
+            verdict &= value.verdict
+            if isinstance(told, ToldAtEnd):
+                made.fails |= told.raises
+                made.own.append(told.error)
+                if isinstance(metadata, (Metadata, type(None))) and verdict is Is.GOOD and isinstance(told.gives, Mapping):
+                    with suppress(InvalidRequestError):
+                        return passed, verdict, replace(metadata or Metadata(), custom={**(metadata or Metadata()).custom, **told.gives})
+                    verdict = Is.WRONG
+        return passed, verdict, metadata
 
     def _progress(self, step: CallerStep) -> tuple[Any, Is, dict[str, Any]]:
         """The progress callback of a step, its verdict, and the arguments that pass it on."""

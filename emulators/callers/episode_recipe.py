@@ -22,6 +22,7 @@ INTERRUPTED_MS = (0.0, 0.3, 1.0, 5.0, 20.0)
 
 class CallKind(Enum):
     PUT = "put"
+    OPEN = "open"
     GET = "get"
     HEAD = "head"
     DELETE = "delete"
@@ -42,14 +43,14 @@ class CallKind(Enum):
 
 
 _WEIGHTS = {
-    CallKind.PUT: 40, CallKind.GET: 16, CallKind.HEAD: 5, CallKind.DELETE: 9, CallKind.LIST: 4, CallKind.OUTCOME: 2, CallKind.PUT_MANY: 8, CallKind.GET_MANY: 4, CallKind.DELETE_MANY: 3,
+    CallKind.PUT: 40, CallKind.OPEN: 6, CallKind.GET: 16, CallKind.HEAD: 5, CallKind.DELETE: 9, CallKind.LIST: 4, CallKind.OUTCOME: 2, CallKind.PUT_MANY: 8, CallKind.GET_MANY: 4, CallKind.DELETE_MANY: 3,
     CallKind.COPY: 3, CallKind.RENAME: 3, CallKind.UPDATE_METADATA: 3, CallKind.SET_EXPIRY: 3, CallKind.CONSTRUCT: 8, CallKind.REOPEN: 3, CallKind.CLOSE: 1, CallKind.ENTER_AGAIN: 1, CallKind.SETTINGS: 2,
 }  # fmt: skip
 
 
 REWRITES = (CallKind.COPY, CallKind.RENAME, CallKind.UPDATE_METADATA, CallKind.SET_EXPIRY)
 """Calls that write what is in the store already."""
-MAY_BE_ABSENT = (CallKind.PUT, CallKind.COPY, CallKind.RENAME)
+MAY_BE_ABSENT = (CallKind.PUT, CallKind.OPEN, CallKind.COPY, CallKind.RENAME)
 """Calls that know `if_absent`."""
 
 
@@ -156,8 +157,12 @@ class _CallerChooser:
         step = CallerStep(number, call, {}, beside=random.random() < self._beside)
         match call:
             case CallKind.PUT:
-                arguments = {"id": self._id(random), "metadata": self._metadata(random)} | self._progress(random)
+                arguments = {"id": self._id(random), "metadata": self._metadata(random)} | self._progress(random) | self._checked(random)
                 step = replace(step, arguments=arguments, payload=self._payload(random))
+            case CallKind.OPEN:
+                arguments = {"id": self._id(random), "metadata": self._metadata(random)} | self._checked(random)
+                manner = random.choice(("to its end", "to its end", "to its end", "block raises", "entered twice", "written afterwards", "read"))
+                step = replace(step, arguments=arguments, payload=self._payload(random, "bytes"), manner=manner)
             case CallKind.GET:
                 ranged = random.random() < 0.4
                 manner = random.choice((
@@ -189,7 +194,7 @@ class _CallerChooser:
                 step = replace(step, arguments={"source": values.any_settings(random)})
             case _:
                 pass
-        if call in (CallKind.PUT, CallKind.DELETE, *REWRITES) and random.random() < 0.25:
+        if call in (CallKind.PUT, CallKind.OPEN, CallKind.DELETE, *REWRITES) and random.random() < 0.25:
             step = replace(step, arguments=step.arguments | {"condition": values.any_condition(random, absent=call in MAY_BE_ABSENT)})
         blocks = any(payload.blocks for payload in _payloads(step))
         if blocks or (self._interrupts and random.random() < 0.4):
@@ -235,12 +240,21 @@ class _CallerChooser:
     def _progress(self, random: Random) -> dict[str, Value]:
         return {"progress": values.any_progress(random, self._wrong)} if random.random() < 0.2 else {}
 
+    def _checked(self, random: Random) -> dict[str, Value]:
+        """What is declared of a payload, and what is known at its end."""
+        checked: dict[str, Value] = {}
+        if random.random() < 0.2:
+            checked["checksums"] = values.any_checksums(random, self._wrong, threads=not self._simulated)
+        if random.random() < 0.2:
+            checked["custom_at_end"] = values.any_told_at_end(random, self._wrong)
+        return checked
+
     def _metadata(self, random: Random) -> Value:
         return values.any_metadata(random) if random.random() < self._wrong else values.good_metadata(random)
 
-    def _payload(self, random: Random) -> Payload:
+    def _payload(self, random: Random, name: str = "") -> Payload:
         names = [name for name in self._kinds if self._interrupts or name not in BLOCKING]
-        name = random.choices(names, [1 if name in SLOW else 8 for name in names])[0]
+        name = name or random.choices(names, [1 if each in SLOW else 8 for each in names])[0]
         size = random.choice((0, 1, 2, 15, 16, 17, 99, 100, 101, 999, 1001, 5000, 5000, 70_000, 300_000))
         return Payload(name, size, random.getrandbits(48))
 

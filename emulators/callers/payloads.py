@@ -125,7 +125,7 @@ def kinds(*, threads: bool, on_asyncio: bool) -> list[str]:
     return [name for name in _KINDS if (threads or name not in WITH_THREADS) and (on_asyncio or name not in ASYNCIO_ONLY)]
 
 
-def _cut(content: bytes, random: Random) -> list[bytes]:
+def cut(content: bytes, random: Random) -> list[bytes]:
     chunks, at = [], 0
     while at < len(content):
         size = random.choice((1, 7, 100, 5000, 300_000))
@@ -183,7 +183,7 @@ def _bytes_io_at_a_position(spec: Payload, place: PayloadContext) -> Made:
 
 @kind()
 def _list_of_chunks(spec: Payload, place: PayloadContext) -> Made:
-    chunks = _cut(spec.content(), spec.random())
+    chunks = cut(spec.content(), spec.random())
     return Made(spec.random().choice((list, tuple, deque))(chunks), spec.content())
 
 
@@ -227,18 +227,18 @@ def _watched(chunks: Iterator[bytes], place: PayloadContext, shows: list[str]) -
 @kind(threads=True)
 def _generator(spec: Payload, place: PayloadContext) -> Made:
     shows: list[str] = []
-    return Made(_watched(iter(_cut(spec.content(), spec.random())), place, shows), spec.content(), shows=shows)
+    return Made(_watched(iter(cut(spec.content(), spec.random())), place, shows), spec.content(), shows=shows)
 
 
 @kind(threads=True)
 def _generator_that_blocks_a_little(spec: Payload, place: PayloadContext) -> Made:
     def chunks() -> Iterator[bytes]:
-        for chunk in _cut(spec.content(), spec.random())[:3]:
+        for chunk in cut(spec.content(), spec.random())[:3]:
             time.sleep(STALL_S / 3)
             yield chunk
 
     shows: list[str] = []
-    content = b"".join(_cut(spec.content(), spec.random())[:3])
+    content = b"".join(cut(spec.content(), spec.random())[:3])
     return Made(_watched(chunks(), place, shows), content, shows=shows)
 
 
@@ -284,7 +284,7 @@ def _generator_that_raises(spec: Payload, place: PayloadContext) -> Made:
     error = _errors(spec.random())
 
     def chunks() -> Iterator[bytes]:
-        yield from _cut(spec.content(), spec.random())
+        yield from cut(spec.content(), spec.random())
         raise error
 
     return Made(chunks(), None, fails=True, own=[error])
@@ -304,7 +304,7 @@ def _iterable_whose_iter_fails(spec: Payload, place: PayloadContext) -> Made:
 @kind()
 def _async_generator(spec: Payload, place: PayloadContext) -> Made:
     async def chunks() -> AsyncIterator[bytes]:
-        for chunk in _cut(spec.content(), spec.random()):
+        for chunk in cut(spec.content(), spec.random()):
             await anyio.lowlevel.checkpoint()
             yield chunk
 
@@ -314,7 +314,7 @@ def _async_generator(spec: Payload, place: PayloadContext) -> Made:
 @kind()
 def _async_generator_that_never_waits(spec: Payload, place: PayloadContext) -> Made:
     async def chunks() -> AsyncIterator[bytes]:
-        for chunk in _cut(spec.content(), spec.random()):
+        for chunk in cut(spec.content(), spec.random()):
             yield chunk
 
     return Made(chunks(), spec.content())
@@ -466,7 +466,7 @@ class _Anyhow:
 
 @kind()
 def _async_iterator(spec: Payload, place: PayloadContext) -> Made:
-    return Made(_Anyhow(_cut(spec.content(), spec.random())), spec.content())
+    return Made(_Anyhow(cut(spec.content(), spec.random())), spec.content())
 
 
 @kind()
@@ -609,7 +609,7 @@ class _Reads:
 @kind(threads=True)
 def _object_with_read(spec: Payload, place: PayloadContext) -> Made:
     random = spec.random()
-    chunks = [chunk for chunk in _cut(spec.content(), random) if chunk]
+    chunks = [chunk for chunk in cut(spec.content(), random) if chunk]
     if random.random() < 0.5:
         return Made(_Reads(chunks), spec.content())
     odd = random.choice((None, "text", 5, object(), OwnError("ours"), OSError(5, "Input/output error"), [b"x"], StopIteration("s")))

@@ -6,6 +6,8 @@ value. It must refuse a *wrong* one with the documented error. It may do either 
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +17,9 @@ from pathlib import Path
 from random import Random
 from types import MappingProxyType
 from typing import Any
+
+import anyio.lowlevel
+import google_crc32c
 
 from tiered import ByteRange, ChangeId, Metadata, ObjectId, ObjectPrefix, TimeToIdle, TimeToLive
 
@@ -340,6 +345,67 @@ def any_progress(random: Random, wrong: float) -> Value:
         return exactly(random.choice([each for each in JUNK if each is not None and not callable(each)]), Is.WRONG)
     raises_at = random.choice((None, None, 1, 2, 3))
     return Value("progress" if raises_at is None else f"progress that raises at call {raises_at}", lambda: Heard(raises_at))
+
+
+class ToldAtEnd:
+    """A function that is asked for custom metadata at the end of a payload. It is async if `later`.
+
+    `gives`: what it returns. `error`: what it raises instead, if `raises`.
+    """
+
+    def __init__(self, gives: object, *, later: bool, raises: bool) -> None:
+        self.gives = gives
+        self.raises = raises
+        self.error = ProgressError("a caller's own function raised it")
+        self._later = later
+
+    def __call__(self) -> Any:
+        return self._tell_later() if self._later else self._tell()
+
+    async def _tell_later(self) -> object:
+        await anyio.lowlevel.checkpoint()
+        return self._tell()
+
+    def _tell(self) -> object:
+        if self.raises:
+            raise self.error
+        return self.gives
+
+
+def any_told_at_end(random: Random, wrong: float) -> Value:
+    if random.random() < wrong / 2:
+        return exactly(random.choice([each for each in JUNK if each is not None and not callable(each)]), Is.WRONG)
+    gives: object = random.choice(({}, {"told-at-end": "1"}, {"told-at-end": "ü " * 20 + "."}))
+    verdict = Is.GOOD
+    if random.random() < wrong:
+        gives, verdict = random.choice(([], "text", None, 5, {"a b": "c"}, {"a": 5}, {"a": "\0"}, {"tiered-created": "1"})), Is.WRONG
+    raises, later = random.random() < 0.2, random.random() < 0.5
+    words = f"{'an async' if later else 'a'} function that {'raises' if raises else f'returns {said(gives)}'}"
+    return Value(words, lambda: ToldAtEnd(gives, later=later, raises=raises), verdict)
+
+
+_DIGESTS: dict[str, Callable[[bytes], bytes]] = {
+    "crc32c": lambda content: google_crc32c.value(content).to_bytes(4, "big"),
+    "md5": lambda content: hashlib.md5(content).digest(),
+    "sha256": lambda content: hashlib.sha256(content).digest(),
+}
+
+
+def any_checksums(random: Random, wrong: float, *, threads: bool) -> Value:
+    """Returns a function that makes the argument from the content. `threads`: also what is computed in threads."""
+    names = random.sample(list(_DIGESTS) if threads else ["crc32c"], random.choice((1, 2, 3) if threads else (1,)))
+    text: Callable[[bytes], str] = random.choice((bytes.hex, lambda digest: base64.b64encode(digest).decode()))
+    if random.random() < wrong:
+        odd: object = random.choice((
+            *[each for each in JUNK if each is not None and not isinstance(each, Mapping)], {"sha1": "00"}, {names[0]: "0"}, {names[0]: None}, {5: "00"},
+        ))  # fmt: skip
+        return Value(said(odd), lambda: lambda content: odd, Is.WRONG)
+    is_another = random.random() < 0.3
+    return Value(
+        f"{'other ' if is_another else ''}{', '.join(names)}",
+        lambda: lambda content: {name: text(_DIGESTS[name](content + b"x" * is_another)) for name in names},
+        Is.WRONG if is_another else Is.GOOD,
+    )
 
 
 def any_concurrency(random: Random) -> Value:

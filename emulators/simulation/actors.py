@@ -265,7 +265,8 @@ async def _do(client: Client, process: Process, object_id: ObjectId, step: Step,
         case StepKind.PUT_LARGE:
             await client.put(object_id, label, LARGE_BYTES, expiration=expiration, over=over)
         case StepKind.PUT_STREAM:
-            await client.put(object_id, label, LARGE_BYTES, payload=stream(process, label, step.pause_s), expiration=expiration, over=over)
+            payload = stream(process, label, step.pause_s)
+            await client.put(object_id, label, LARGE_BYTES, payload=payload, expiration=expiration, over=over, named_at_end=True)
         case StepKind.PUT_BROKEN:
             broken = stream(process, label, 0.0, breaks=True)
             await client.put(object_id, label, LARGE_BYTES, payload=broken, expiration=expiration, over=over)

@@ -79,17 +79,20 @@ class Client:
 
     async def put(
         self, object_id: ObjectId, label: str, size: int, *, payload: Payload | None = None, expiration: Expiration = None,
-        over: Over | None = None,
+        over: Over | None = None, named_at_end: bool = False,
     ) -> WriteAnswer:
         """Puts `content(label, size)`, as `payload` if that is given. A payload that gives up raises `BrokenPayload`.
 
-        `over`: only over this.
+        `over`: only over this. `named_at_end`: its label is told after the last byte. So whoever sees the object
+        without it sees a mixture.
         """
-        metadata = Metadata(expiration, custom={LABEL: label})
+        named = {LABEL: label}
+        metadata = Metadata(expiration, custom={LABEL: "not named yet"} if named_at_end else named)
         lives_s = inf if expiration is None else expiration.ns / 1e9 - 2 * self._skew_max_s
         async with self._write(object_id, label, anyio.current_time() + lives_s, over) as write:
             result = await self.storage.put(
-                object_id, content(label, size) if payload is None else payload, metadata, **_arguments(over)
+                object_id, content(label, size) if payload is None else payload, metadata,
+                custom_at_end=(lambda: named) if named_at_end else None, **_arguments(over),
             )
             self._ghost.sized(write, result.size, size)
             write.dead_at_s = anyio.current_time() + lives_s + 4 * self._skew_max_s if isinstance(expiration, TimeToLive) else inf

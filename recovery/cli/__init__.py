@@ -4,6 +4,7 @@
     app.py             begin here: the list of commands, and the exit codes
     objects.py         put, get, head, rm, ls; payloads.py moves their bytes to and from files and pipes
     progress.py        the bar that put and get show on a terminal
+    syncing.py         sync, cp -r
     rewriting.py       cp, mv, update-metadata, set-expiry; arguments.py has what they share with objects.py
     status.py          status; status_lines.py writes its lines
     recover.py         the recovery daemon

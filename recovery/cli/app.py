@@ -32,8 +32,8 @@ from recovery.cli.shared import guard, say, shared
 from recovery.logs import write_to_stderr
 
 COMMANDS = (
-    "put", "get", "head", "rm", "ls", "cp", "mv", "update-metadata", "set-expiry", "status", "recover", "provision", "check", "log",
-    "audit", "feed", "export", "config",
+    "put", "get", "head", "rm", "ls", "sync", "cp", "mv", "update-metadata", "set-expiry", "status", "recover", "provision", "check",
+    "log", "audit", "feed", "export", "config",
 )
 """The commands and groups of commands, in the order in which --help lists them."""
 
@@ -45,6 +45,10 @@ def _load(name: str) -> Callable[..., None] | typer.Typer:
             from recovery.cli import objects
 
             return cast(Callable[..., None], getattr(objects, name))
+        case "sync":
+            from recovery.cli.syncing import sync
+
+            return sync
         case "cp" | "mv" | "update-metadata" | "set-expiry":
             from recovery.cli import rewriting
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Annotated, Any
 
@@ -24,6 +25,10 @@ IfRevisionOption = Annotated[
 TtlOption = Annotated[str | None, typer.Option(help="Expire this long from now: 90s, 15m, 36h, 30d.")]
 TtiOption = Annotated[str | None, typer.Option(help="Expire this long after the last read: 90s, 15m, 36h, 30d.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")]
+ChecksumOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME:VALUE", help="crc32c, md5 or sha256, in hex or base64; other bytes are not stored. Repeatable."),
+]
 CustomOption = Annotated[list[str] | None, typer.Option(help="KEY=VALUE, repeatable.")]
 
 
@@ -49,15 +54,24 @@ def expiration_of(ttl: str | None, tti: str | None) -> Expiration:
 
 def custom_of(pairs: list[str] | None) -> dict[str, str]:
     """Returns what the options `--custom` say. Raises `InvalidRequestError`."""
-    parted = [pair.partition("=") for pair in pairs or ()]
-    for key, equals, _ in parted:
-        if not key or not equals:
-            raise InvalidRequestError(f"--custom {key!r} is not KEY=VALUE")
-    custom = {key: value for key, _, value in parted}
-    if len(custom) < len(parted):
-        twice = Counter(key for key, _, _ in parted).most_common(1)[0][0]
-        raise InvalidRequestError(f"--custom names {twice!r} twice: leave one out")
-    return custom
+    return _mapping("--custom", pairs, "=", "KEY=VALUE")
+
+
+def checksums_of(pairs: list[str] | None) -> dict[str, str] | None:
+    """Returns what the options `--checksum` say, also as `head` shows it, `crc32c=…`. Raises `InvalidRequestError`."""
+    return _mapping("--checksum", pairs, "[:=]", "NAME:VALUE, such as sha256:9f86…") or None
+
+
+def _mapping(option: str, pairs: list[str] | None, between: str, form: str) -> dict[str, str]:
+    parted = [re.split(between, pair, maxsplit=1) for pair in pairs or ()]
+    for parts in parted:
+        if len(parts) == 1 or not parts[0]:
+            raise InvalidRequestError(f"{option} {parts[0]!r} is not {form}")
+    mapping: dict[str, str] = dict(parted)
+    if len(mapping) < len(parted):
+        twice = Counter(key for key, *_ in parted).most_common(1)[0][0]
+        raise InvalidRequestError(f"{option} names {twice!r} twice: leave one out")
+    return mapping
 
 
 def absent(object_id: str) -> AbsentError:

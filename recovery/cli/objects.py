@@ -19,6 +19,7 @@ from changelog.base.errors import InvalidRequestError
 from changelog.base.runtime import SystemRuntime
 from recovery.cli import payloads
 from recovery.cli.arguments import (
+    ChecksumOption,
     CustomOption,
     IfAbsentOption,
     IfRevisionOption,
@@ -27,6 +28,7 @@ from recovery.cli.arguments import (
     TtiOption,
     TtlOption,
     absent,
+    checksums_of,
     custom_of,
     expiration_of,
     revision_of,
@@ -53,6 +55,7 @@ def put(
     ttl: TtlOption = None,
     tti: TtiOption = None,
     custom: CustomOption = None,
+    checksum: ChecksumOption = None,
     if_absent: IfAbsentOption = False,
     if_revision: IfRevisionOption = None,
     quiet: QuietOption = False,
@@ -69,7 +72,8 @@ def put(
         async with open_storage(settings.model_copy(update={"store": patient})) as storage:
             with showing_bytes(quiet=quiet) as progress:
                 result = await storage.put(
-                    ObjectId.parse(object_id), payload, metadata, if_absent=if_absent, if_revision=revision, progress=progress
+                    ObjectId.parse(object_id), payload, metadata, if_absent=if_absent, if_revision=revision, progress=progress,
+                    checksums=checksums_of(checksum),
                 )
         show_written(object_id, result)
 
@@ -93,7 +97,7 @@ def get(
     async def command() -> None:
         if choice.json and file == "-":
             raise InvalidRequestError("--json takes stdout for the head; add --output FILE for the payload")
-        async with _reading() as storage:
+        async with reading() as storage:
             with showing_bytes(quiet=quiet, to_stdout=payloads.is_stdout(file)) as progress:
                 stored = await storage.get(ObjectId.parse(object_id), _range(range_), progress=progress)
                 if stored is None:
@@ -111,8 +115,8 @@ def head(object_id: ObjectArgument) -> None:
     """Shows all that is known of an object but its payload."""
 
     async def command() -> None:
-        async with _reading() as storage:
-            found = await storage.head(ObjectId.parse(object_id))
+        async with reading() as storage:
+            found = await storage.head(ObjectId.parse(object_id), checksum=True)
         if found is None:
             raise absent(object_id)
         _show_head(found)
@@ -150,7 +154,7 @@ def ls(
 
     async def command() -> None:
         count = 0
-        async with _reading() as storage:
+        async with reading() as storage:
             entries = storage.list(
                 ObjectPrefix.parse(prefix), start_after=None if start_after is None else ObjectId.parse(start_after),
                 limit=None if limit is None else limit + 1, delimiter="/" if folders else None, metadata=long,
@@ -166,7 +170,7 @@ def ls(
 
 
 @asynccontextmanager
-async def _reading() -> AsyncIterator[TieredStorage]:
+async def reading() -> AsyncIterator[TieredStorage]:
     """Opens a store that must exist, to read. It looks at no schema: that protects writers, and takes longer than to
     read. What is missing is told by the read.
     """
@@ -203,7 +207,7 @@ def _line(entry: ListEntry | Folder, long: bool) -> str:
 def _show_head(head: ObjectHead) -> None:
     value = {
         "object": str(head.object_id), "size": head.size, "tier": head.tier.value, "revision": head.revision,
-        "created": iso(head.metadata.time_created), "expires": iso(head.metadata.time_expires),
+        "checksum": head.checksum, "created": iso(head.metadata.time_created), "expires": iso(head.metadata.time_expires),
         "metadata": json.loads(encode_metadata(head.metadata)),
     }
     show_fields(value, choice.json)

@@ -1,5 +1,6 @@
 """`tiered cp`, `mv`, `update-metadata` and `set-expiry`: changes for which no payload passes through this machine.
 
+But `cp -r` is a `sync` (syncing.py).
 Each writes a new revision, and prints it. If nothing is different, it prints the revision that is there. *Crash*: a
 killed command leaves its entry to recovery. A killed `mv` may leave both objects. *Failure*: each error of the store
 becomes one sentence and an exit code (`recovery.cli.app`).
@@ -38,10 +39,24 @@ DestinationArgument = Annotated[str, typer.Argument(metavar="DESTINATION", help=
 
 @shared
 def cp(
-    source: SourceArgument, destination: DestinationArgument, if_absent: IfAbsentOption = False, if_revision: IfRevisionOption = None
+    source: SourceArgument,
+    destination: DestinationArgument,
+    recursive: Annotated[
+        bool, typer.Option("--recursive", "-r", help="One of the two is a local directory, as with sync, which can do more.")
+    ] = False,
+    jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="With -r: how many files at once; by default 16.")] = None,
+    if_absent: IfAbsentOption = False,
+    if_revision: IfRevisionOption = None,
 ) -> None:
-    """Copies an object within the store. The conditions are about the destination."""
-    _transfer("copy", source, destination, if_absent, if_revision)
+    """Copies an object within the store. The conditions are about the destination.
+
+    With -r, copies what differs from a directory to the objects below a key, or back.
+    """
+    if recursive:
+        from recovery.cli import syncing  # imported here: the commands below do without
+
+        syncing.copy(source, destination, jobs=jobs, must_exist=True, conditions=if_absent or if_revision is not None)
+    _transfer("copy", source, destination, if_absent, if_revision, jobs)
 
 
 @shared
@@ -56,8 +71,10 @@ def mv(
     _transfer("rename", source, destination, if_absent, if_revision)
 
 
-def _transfer(how: str, source: str, destination: str, if_absent: bool, if_revision: str | None) -> None:
+def _transfer(how: str, source: str, destination: str, if_absent: bool, if_revision: str | None, jobs: int | None = None) -> None:
     async def command() -> None:
+        if jobs is not None:
+            raise InvalidRequestError("--jobs is for directories: add -r, or leave it out")
         ids, revision = (ObjectId.parse(source), ObjectId.parse(destination)), revision_of(if_revision, if_absent)
         async with open_storage(choice.existing()) as storage:
             call = storage.copy if how == "copy" else storage.rename

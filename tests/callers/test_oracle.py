@@ -19,7 +19,9 @@ from emulators.callers.episode_recipe import CallerStep, CallKind, EpisodeRecipe
 from emulators.callers.episode_run import EpisodeResult, run
 from emulators.callers.interrupt import How, Interrupt
 from emulators.callers.payloads import Payload
-from tiered import ListEntry, Metadata, ObjectId, PutRequest, StoredObject, TieredStorage
+from tiered import ListEntry, Metadata, ObjectId, ObjectWriter, PutRequest, StoredObject, TieredStorage
+from tiered.embedded.blobs import FileUpload
+from tiered.payload.checksums import DeclaredChecksums
 from tiered.protocol.listing import Lister
 from tiered.stored import ProgressCount
 
@@ -85,6 +87,35 @@ def test_progress_that_ends_no_put(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProgressCount, "add", deaf)
     heard = values.Value("progress", lambda: values.Heard(raises_at=1))
     assert kind(run(recipe(replace(PUT, arguments={**PUT.arguments, "progress": heard})))) == "taken"
+
+
+@pytest.mark.parametrize("payload", [SMALL, LARGE], ids=["small", "large"])
+def test_checksum_that_is_not_compared(monkeypatch: pytest.MonkeyPatch, payload: Payload) -> None:
+    other = values.Value("other sha256", lambda: lambda content: {"sha256": "0" * 64}, values.Is.WRONG)
+    step = replace(PUT, payload=payload, arguments={**PUT.arguments, "checksums": other})
+    assert kind(run(recipe(step))) is None
+    monkeypatch.setattr(DeclaredChecksums, "compare", lambda _: None)
+    assert kind(run(recipe(step))) == "taken"
+
+
+def test_what_is_told_at_the_end_and_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = values.Value("told", lambda: values.ToldAtEnd({"a": "b"}, later=True, raises=False))
+    steps = replace(PUT_LARGE, arguments={**PUT.arguments, "custom_at_end": told}), GET
+    assert kind(run(recipe(*steps))) is None
+    monkeypatch.setattr(FileUpload, "amend", lambda *_: None)
+    assert kind(run(recipe(*steps))) == "wrong answer"
+
+
+def test_a_block_that_fails_and_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = CallerStep(0, CallKind.OPEN, PUT.arguments, SMALL, manner="block raises")
+    assert kind(run(recipe(step, replace(step, number=1, manner="to its end"), GET))) is None
+    real = ObjectWriter.__aexit__
+
+    async def deaf(self: ObjectWriter, *raised: object) -> None:
+        await real(self, None, None, None)
+
+    monkeypatch.setattr(ObjectWriter, "__aexit__", deaf)
+    assert kind(run(recipe(step, GET))) == "wrong answer"
 
 
 @pytest.mark.parametrize("wrong", ["an object that is left out", "a size that is wrong"])

@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 WORDS, FEED, LINES, KNOWN = (f"recovery/{name}.py" for name in ("status/advice", "status/feed", "cli/status_lines", "status/known"))
-VIEW, NOTE, PACE, NO_FEED = (f"recovery/{name}.py" for name in ("http/view", "last_audit", "statistics/verdict", "cli/feed/writer_status"))
+VIEW, NOTE, PACE, NO_FEED = (
+    f"recovery/{name}.py" for name in ("http/server_view", "last_audit", "statistics/verdict", "cli/feed/writer_status")
+)
 AUDIT, KINDS, DOUBTS, DELETE = (
     f"recovery/{name}.py" for name in ("audit/reporting/run_verdict", "audit/finding_classes", "audit/files/conclusion", "cli/audit/delete")
 )
 STATUS, COMMANDS, FEEDS, CHECK_FEED = (f"recovery/cli/{name}.py" for name in ("status", "app", "feed/commands", "feed/check"))
-BUCKET, DIRECTORY, TABLES, FINDINGS = (f"tiered/provision/{name}.py" for name in ("bucket", "directory", "tables", "findings"))
+BUCKET, DIRECTORY, TABLES, FINDINGS = (f"tiered/provision/{name}.py" for name in ("bucket", "embedded_store", "tables", "findings"))
 SHOW, ALERTS = "recovery/audit/reporting/show.py", "alert"
 
 Says = Mapping[str, tuple[str, ...]]

@@ -126,6 +126,7 @@ def scenarios() -> Iterator[CrashScenario]:
         yield CrashScenario(f"put_large_on_{before}", before, put("new", LARGE))
         yield CrashScenario(f"delete_on_{before}", before, delete)
     yield CrashScenario("put_broken_on_large", "large", put_broken)
+    yield CrashScenario("put_named_at_end_on_large", "large", lambda client: client.put(OBJECT, "new", LARGE, named_at_end=True))
     yield CrashScenario("put_cancelled_on_large", "large", put_cancelled)
     yield CrashScenario("get_idle_small", "idle small", get_idle)
     yield CrashScenario("get_idle_large", "idle large", get_idle)

@@ -224,6 +224,11 @@ async def put_slowly(client: Client, case: Case) -> None:
     await client.put(case.object_id, "new", LARGE, payload=payload())
 
 
+async def put_named_at_end(client: Client, case: Case) -> None:
+    """In GCS a request more, between the blob and the swap."""
+    await client.put(case.object_id, "new", LARGE, named_at_end=True)
+
+
 async def put_broken(client: Client, case: Case) -> None:
     async def payload() -> AsyncIterator[bytes]:
         yield content("new", LARGE // 2)
@@ -258,6 +263,7 @@ def scenarios() -> Iterator[EmulatorScenario]:
         for act in (put_small, put_large, put_stream, delete):
             yield EmulatorScenario(f"{act.__name__}_on_{before}", before, act)
     yield EmulatorScenario("put_broken_on_large", "large", put_broken)
+    yield EmulatorScenario("put_named_at_end_on_large", "large", put_named_at_end)
     yield EmulatorScenario("get_idle_small", "idle small", get_idle)
     yield EmulatorScenario("get_idle_large", "idle large", get_idle)
     yield EmulatorScenario("rename_on_large", "large", rename)

@@ -7,6 +7,7 @@ compares it with the pages.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -31,6 +32,14 @@ def ten_lines() -> None:
     anyio.run(main)
 
 
+async def directory(storage: TieredStorage) -> None:
+    from tiered.directories import upload_directory
+
+    report = await upload_directory(storage, "photos", ObjectPrefix.create("photos", "2026/"), delete=True)
+    if report.failed:
+        print(report.failures[0].path, report.failures[0].why)
+
+
 async def listing(storage: TieredStorage) -> None:
     prefix = ObjectPrefix.create("photos", "2026/", scopes={"org": "17"})
     async for entry in storage.list(prefix, metadata=True):
@@ -38,6 +47,18 @@ async def listing(storage: TieredStorage) -> None:
 
     page = await storage.list_page(prefix, limit=100, delimiter="/")
     print([folder.prefix.path for folder in page.folders], page.next_page_token)
+
+
+async def checked(
+    storage: TieredStorage, photo: ObjectId, payload: bytes, digest: str, film: ObjectId, frames: Callable[[], AsyncIterator[bytes]],
+    frame: bytes, count: int,
+) -> None:  # fmt: skip
+    await storage.put(photo, payload, checksums={"sha256": digest})   # other bytes: InvalidRequestError, nothing stored
+    await storage.put(film, frames(), custom_at_end=lambda: {"frames": str(count)})
+    async with storage.open(film, "wb") as file:                      # leaving it by an error stores nothing
+        await file.write(frame)
+    etag = f'"{file.result.revision}"'                                # a strong ETag, as the revision of a head is
+    assert etag
 
 
 async def bulk(storage: TieredStorage, directory: Path) -> None:

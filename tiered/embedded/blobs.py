@@ -432,6 +432,9 @@ class FileUpload:
             await self._disk.run(f"write blob {self._name!r}", self._file.append, gathered)
             self._is_whole = True
 
+    def amend(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
     def _gather(self, chunk: memoryview) -> None:
         """Keeps the chunk. It is copied if it is small, or if the caller may change it: only `bytes` stay as they are.
         """

@@ -74,20 +74,19 @@ from tiered.gcs.format import (
     decode_listing_by_item,
     decode_resource,
     encode_brought_back,
-    encode_crc,
     encode_resource,
     encode_set_aside,
     encode_time,
-    extend_crc,
     is_earlier,
 )
 from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsRequest, GcsResponse, Media, NoAnswerError, listing_of, lost_request
 from tiered.gcs.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
 from tiered.gcs.parts import GcsParts, is_of_parts
-from tiered.gcs.upload import GcsUpload, cancel_session, check_stored, open_upload
+from tiered.gcs.upload import GcsUpload, amend_stored, cancel_session, check_stored, open_upload
 from tiered.gcs.upload_lanes import LaneUpload, UploadLanes
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload.chunks import Chunk
+from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.payload.crcs import CRC32C, join_crcs
 from tiered.protocol.backends import BlobHead, ByteRange, DamagedError
 from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Part, Retention
@@ -154,7 +153,7 @@ class GcsBlobs:
     async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload | LaneUpload:
         declared = metadata.size if size is None else size
         refused: TieredError | None = None
-        if self._goes_in_lanes(name, metadata, declared):
+        if self._goes_in_lanes(name, declared):
             try:
                 return await self._open_lanes(name, metadata, declared)
             except TieredError as error:
@@ -167,11 +166,11 @@ class GcsBlobs:
             events.warning("lanes_refused", refused, bucket=self._http.bucket)
         return upload
 
-    def _goes_in_lanes(self, name: str, metadata: Metadata, declared: int | None) -> bool:
+    def _goes_in_lanes(self, name: str, declared: int | None) -> bool:
         lanes = self._lanes
         return (
             lanes.count > 1 and declared is not None and declared > lanes.from_bytes and ChangeId.matches(name.rpartition("/")[2])
-            and self._lanes_held + lanes.count * lanes.part_of(declared) <= lanes.memory_bytes and are_headers(name, metadata)
+            and self._lanes_held + lanes.count * lanes.part_of(declared) <= lanes.memory_bytes
         )
 
     async def _open_lanes(self, name: str, metadata: Metadata, declared: int | None) -> LaneUpload:
@@ -181,15 +180,21 @@ class GcsBlobs:
         def ended() -> None:
             self._lanes_held -= held
 
-        def check(told: Mapping[str, Any]) -> None:
-            check_stored(self._http.endpoint, name, metadata, told)
+        async def settle(told: Mapping[str, Any], amended: Metadata | None) -> None:
+            if amended is None:
+                check_stored(self._http.endpoint, name, metadata, told)
+            else:
+                await amend_stored(self._http, name, amended)
 
         try:
-            session = await self._in_parts.begin(name, metadata)
+            session = await self._in_parts.begin(name, metadata, packs=False)
         except BaseException:
             ended()
             raise
-        return LaneUpload(self._in_parts, self._tasks, self._runtime, self._lanes, name, declared, session, check, ended)
+        upload = LaneUpload(self._in_parts, self._tasks, self._runtime, self._lanes, name, declared, session, settle, ended)
+        if not are_headers(metadata):
+            upload.amend(metadata)
+        return upload
 
     async def open_copy(self, source: str, generation: int, name: str, metadata: Metadata) -> GcsCopy:
         return GcsCopy(self._http, self._runtime, source, generation, name, metadata)

@@ -14,8 +14,8 @@ from typing import Self
 from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.google.authorize import Authorize
-from tiered.gcs.format import encode_crc, extend_crc
 from tiered.gcs.http import ENDPOINT, GcsHttp, GcsRequest
+from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.stored import CHUNK_BYTES
 
 BYTES_PER_ANSWER = 1024 * 1024

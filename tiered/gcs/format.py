@@ -14,8 +14,7 @@ except `x-sn-expiration`, `x-sn-origin` and `x-sn-filename`, so ours begin with 
 entries. The time of creation is `timeCreated`, unless the caller told one.
 
 Also read: `x-sn-created` (or `none`) and `x-sn-unknown`, which older versions of this software wrote. Unknown keys are
-ignored. *Failure*: a blob that breaks the format is a `CorruptRecordError` that names it. The checksum of the payload
-is crc32c, big-endian, in base64.
+ignored. *Failure*: a blob that breaks the format is a `CorruptRecordError` that names it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, NamedTuple
 
-import google_crc32c
 import msgspec
 
 from changelog.base.errors import CorruptRecordError
@@ -74,7 +72,7 @@ _OURS = ("x-sn-", _CUSTOM)
 _OLD_CREATED, _OLD_UNKNOWN, _OLD_NOT_TOLD = "x-sn-created", "x-sn-unknown", "none"
 _SET_ASIDE = "tiered-quarantined-deadline"
 """Of a copy in quarantine: the custom time of its blob. Keys of callers' entries begin with `x-snme-`."""
-_PACKED, _META = f"{_CUSTOM}{TOLD_PACKED}", "x-goog-meta-"
+_PACKED = f"{_CUSTOM}{TOLD_PACKED}"
 _AS_HEADER = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 """Values that reach the other end of a header as they are: ASCII, not empty, no space at either end."""
 _PLAIN_KEY = re.compile(r"[a-z0-9-]+")
@@ -101,6 +99,22 @@ class Resource:
 
 def encode_resource(name: str, metadata: Metadata) -> bytes:
     """The resource that creates the blob. Equal metadata always give the same bytes."""
+    resource = {
+        "name": name,
+        "contentType": metadata.content_type,
+        "contentEncoding": None if metadata.compression is None else _ENCODINGS.get(metadata.compression, metadata.compression),
+        "customTime": None if metadata.time_expires_ns is None else encode_time(metadata.time_expires_ns),
+        "metadata": _keys(metadata),
+    }
+    return _dump({key: value for key, value in resource.items() if value is not None}).encode()
+
+
+def encode_amended(metadata: Metadata) -> bytes:
+    """The change of a resource that gives the blob these custom metadata, and takes none away."""
+    return _dump({"metadata": _keys(metadata)}).encode()
+
+
+def _keys(metadata: Metadata) -> dict[str, str]:
     known = {
         _EXPIRATION: _encode_expiration(metadata.expiration),
         _ORIGIN: metadata.origin,
@@ -109,24 +123,21 @@ def encode_resource(name: str, metadata: Metadata) -> bytes:
         f"{_CUSTOM}{TOLD_UNKNOWN}": _dump(dict(metadata.unknown)) if metadata.unknown else None,
         **{f"{_CUSTOM}{key}": value for key, value in sorted(metadata.custom.items())},
     }
-    resource = {
-        "name": name,
-        "contentType": metadata.content_type,
-        "contentEncoding": None if metadata.compression is None else _ENCODINGS.get(metadata.compression, metadata.compression),
-        "customTime": None if metadata.time_expires_ns is None else encode_time(metadata.time_expires_ns),
-        "metadata": {key: value for key, value in known.items() if value is not None},
-    }
-    return _dump({key: value for key, value in resource.items() if value is not None}).encode()
+    return {key: value for key, value in known.items() if value is not None}
 
 
-def encode_headers(name: str, metadata: Metadata) -> dict[str, str]:
-    """The headers that begin an upload in parts, instead of the resource. Keys of metadata arrive in lower case."""
+def encode_headers(name: str, metadata: Metadata, *, packs: bool = True) -> dict[str, str]:
+    """The headers that begin an upload in parts, instead of the resource. Keys of metadata arrive in lower case.
+
+    `packs` False: entries that no header carries are left out.
+    """
     resource = json.loads(encode_resource(name, metadata))
     custom: dict[str, str] = resource["metadata"]
-    said = {key: value for key, value in custom.items() if _PLAIN_KEY.fullmatch(key) and _AS_HEADER.fullmatch(value)}
-    if unsaid := {key: value for key, value in custom.items() if key not in said}:
+    said = {key: value for key, value in custom.items() if _is_said(key, value)}
+    if packs and len(said) < len(custom):
+        unsaid = {key: value for key, value in custom.items() if key not in said}
         said[_PACKED] = base64.b64encode(zlib.compress(_dump(unsaid).encode(), 9)).decode()
-    headers = {"Content-Type": resource["contentType"], **{f"{_META}{key}": value for key, value in said.items()}}
+    headers = {"Content-Type": resource["contentType"], **{f"x-goog-meta-{key}": value for key, value in said.items()}}
     if "contentEncoding" in resource:
         headers["Content-Encoding"] = resource["contentEncoding"]
     if "customTime" in resource:
@@ -134,9 +145,13 @@ def encode_headers(name: str, metadata: Metadata) -> dict[str, str]:
     return headers
 
 
-def are_headers(name: str, metadata: Metadata) -> bool:
-    """Whether headers carry all of these metadata as they are. Other software does not read what is packed."""
-    return f"{_META}{_PACKED}" not in encode_headers(name, metadata)
+def are_headers(metadata: Metadata) -> bool:
+    """Whether headers carry all of these metadata as they are."""
+    return all(_is_said(key, value) for key, value in _keys(metadata).items())
+
+
+def _is_said(key: str, value: str) -> bool:
+    return _PLAIN_KEY.fullmatch(key) is not None and _AS_HEADER.fullmatch(value) is not None
 
 
 def _unpacked(metadata: Mapping[str, str]) -> Mapping[str, str]:
@@ -489,7 +504,7 @@ def decode_duration(text: str) -> int:
     return sum(int(count) * _READ[unit] for count, unit in parts)
 
 
-# --- times and checksums -----------------------------------------------------------------------------
+# --- times ------------------------------------------------------------------------------------------
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?([Zz]|[+-][0-9]{2}:[0-9]{2})")
@@ -514,30 +529,6 @@ def decode_time(text: str) -> int:
 def _ns(time: datetime) -> int:
     since = time - _EPOCH
     return (since.days * _DAY_S + since.seconds) * NS_PER_S + since.microseconds * 1000
-
-
-_CRC_BYTES = 256 * 1024
-
-
-def extend_crc(crc: int, chunk: bytes | memoryview) -> int:
-    if isinstance(chunk, bytes):
-        return int(google_crc32c.extend(crc, chunk))
-    # The library takes no views. Small copies stay in the processor's cache, and take half as long as the checksum.
-    for start in range(0, len(chunk), _CRC_BYTES):
-        crc = google_crc32c.extend(crc, bytes(chunk[start : start + _CRC_BYTES]))
-    return int(crc)
-
-
-def encode_crc(crc: int) -> str:
-    return base64.b64encode(crc.to_bytes(4, "big")).decode()
-
-
-def decode_crc(text: str) -> int:
-    """`ValueError`: it is none."""
-    raw = base64.b64decode(text, validate=True)
-    if len(raw) != 4:
-        raise ValueError(f"{text!r} is no crc32c")
-    return int.from_bytes(raw, "big")
 
 
 def _dump(value: Any) -> str:

@@ -25,10 +25,11 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
-from tiered.gcs.format import decode_crc, encode_crc, encode_headers, extend_crc
+from tiered.gcs.format import encode_headers
 from tiered.gcs.http import BETWEEN, GcsHttp, GcsRequest, GcsResponse, xml_error
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
+from tiered.payload.crc32c import decode_crc, encode_crc, extend_crc
 from tiered.payload.crcs import CRC32C, join_crcs
 from tiered.protocol.capabilities import PART_NUMBER_MAX, Part, check_parts
 from tiered.stored import CHUNK_BYTES
@@ -53,11 +54,12 @@ class GcsParts:
         self._http = http
         self.look = look
 
-    async def begin(self, name: str, metadata: Metadata) -> str:
+    async def begin(self, name: str, metadata: Metadata, *, packs: bool = True) -> str:
+        """`packs` False: what headers do not carry is left out, and whoever completes the blob sets it then."""
         doing = f"beginning the upload in parts of blob {name!r}"
         path = self._http.xml_path(name)
         url = self._http.xml_url(path, uploads="")
-        answer = await self._http.call(GcsRequest("POST", url, doing, headers=encode_headers(name, metadata), xml=True))
+        answer = await self._http.call(GcsRequest("POST", url, doing, headers=encode_headers(name, metadata, packs=packs), xml=True))
         upload_id = _text(answer, "InitiateMultipartUploadResult", "UploadId")
         if not upload_id:
             raise UnavailableError(f"{doing} was answered without an upload; {BETWEEN}").coded("200")

@@ -6,6 +6,8 @@
     write -> [one part withheld] -> pipe -> the request, in a task of the adapter's own -> the connection
                                                        finalise: the withheld part, then the end of the body
 
+What `amend` brought is one more request, a PATCH, after the blob and before `finalise` returns.
+
 A body that breaks off creates nothing. So nothing is visible before `finalise` (I1, I4), and nothing appears after
 `abort` or the death of the process. Recovery cancels what is left of a session (I3). `ifGenerationMatch=0` makes it
 create-only.
@@ -44,10 +46,11 @@ from changelog.base.errors import (
 )
 from changelog.base.own_waits import own_wait
 from changelog.base.runtime import Runtime
-from tiered.gcs.format import CHECKED_FIELDS, differing, encode_crc, encode_resource, extend_crc
+from tiered.gcs.format import CHECKED_FIELDS, differing, encode_amended, encode_resource
 from tiered.gcs.http import BETWEEN, ConnectionSlot, GcsHttp, GcsRequest, GcsResponse, NoAnswerError, lost_request
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
+from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.stored import CHUNK_BYTES
 
 SINGLE_BYTES_MAX = 8 * 1024 * 1024
@@ -98,6 +101,27 @@ def check_stored(endpoint: str, name: str, metadata: Metadata, told: object) -> 
         ).telling(heard=True)
 
 
+async def amend_stored(http: GcsHttp, name: str, metadata: Metadata) -> None:
+    """Tells the service of a blob that it has stored what was known only at the payload's end.
+
+    The request is sent once more if its answer is lost: it may come twice, and late, because no other write has this
+    blob.
+    """
+    doing, url = f"setting the metadata of blob {name!r}", http.object_url(name, **_SHOWN)
+    body, headers = encode_amended(metadata), {"Content-Type": _JSON}
+    request = GcsRequest("PATCH", url, doing, accept=(200, 404), headers=headers, body=body, effect=True)
+    try:
+        try:
+            answer = await http.call(request)
+        except UnconfirmedError:
+            answer = await http.call(request)
+        if answer.status == 404:
+            raise UnavailableError(f"{doing} failed: it is gone, because somebody took this write for abandoned; try again")
+        check_stored(http.endpoint, name, metadata, answer.json(doing))
+    except UnconfirmedError as error:
+        raise UnavailableError(f"blob {name!r} was stored without its last metadata, and is not used: {error}") from error
+
+
 async def _start_session(http: GcsHttp, name: str, metadata: Metadata, declared: int | None) -> str:
     headers = {"Content-Type": _JSON} | ({} if declared is None else {"X-Upload-Content-Length": str(declared)})
     if metadata.content_type.isascii() and metadata.content_type.isprintable():  # some servers look for it only here
@@ -123,6 +147,7 @@ class GcsUpload(ABC):
         self._tasks = tasks
         self._name = name
         self._metadata = metadata
+        self._amended: Metadata | None = None
         self._declared = declared
         self._size = 0
         self._crc = 0
@@ -152,6 +177,9 @@ class GcsUpload(ABC):
             await self._push(parts, last=False)
         self._crc = extend_crc(self._crc, chunk)  # after the sending has begun
 
+    def amend(self, metadata: Metadata) -> None:
+        self._amended = metadata
+
     async def finalise(self) -> None:
         """Makes the blob visible.
 
@@ -170,6 +198,8 @@ class GcsUpload(ABC):
         finally:
             self._scope.cancel()
         await self._judge()
+        if self._amended is not None:
+            await amend_stored(self._http, self._name, self._amended)
         self._stored = True
 
     async def abort(self) -> None:

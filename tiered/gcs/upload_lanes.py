@@ -10,7 +10,7 @@ together `UploadLanes.memory_bytes`; one more goes up as a single stream. Chunks
 checksum of a part is made while its chunks come, and that of the whole is joined from those.
 
 Only a name that ends with a revision goes up like this: a completion replaces, and such a name belongs to one change.
-And only metadata that headers carry as they are: so a blob is stored as one that goes up in one stream is.
+Metadata that no header carries are set by one more request, a PATCH, after the blob and before `finalise` returns.
 Nothing is visible before `finalise` (I1, I4). The session is cancelled by `abort` and by recovery (I3), and by the
 bucket's rule if nobody knows it. *Failure*: `write` or `finalise` raises what a part failed with in the end, and
 nothing is stored then. A completion that was not confirmed is looked into (`tiered/gcs/parts.py`), and else it is
@@ -19,7 +19,7 @@ nothing is stored then. A completion that was not confirmed is looked into (`tie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -29,10 +29,11 @@ from anyio.abc import TaskGroup
 
 from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
-from tiered.gcs.format import extend_crc
 from tiered.gcs.parts import GcsParts
 from tiered.gcs.upload import unchanging
+from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
+from tiered.payload.crc32c import extend_crc
 from tiered.protocol.capabilities import PART_NUMBER_MAX, Part
 
 MIB = 1024 * 1024
@@ -60,11 +61,12 @@ class UploadLanes:
 
 
 class LaneUpload:
-    """`Upload`. `ended` is called once, when it holds no parts any more. `cancel`: ends the session."""
+    """`Upload`. `settle` looks at what is stored, or amends it. `ended` is called once, when it holds no part any more.
+    """
 
     def __init__(
         self, parts: GcsParts, tasks: TaskGroup, runtime: Runtime, lanes: UploadLanes, name: str, declared: int | None,
-        session: str, check: Callable[[Mapping[str, Any]], None], ended: Callable[[], None],
+        session: str, settle: Callable[[Mapping[str, Any], Metadata | None], Awaitable[None]], ended: Callable[[], None],
     ) -> None:
         self.session: str | None = session
         self._open_session = session
@@ -75,7 +77,8 @@ class LaneUpload:
         self._part_bytes = lanes.part_of(declared)
         self._name = name
         self._declared = declared
-        self._check = check
+        self._settle = settle
+        self._amended: Metadata | None = None
         self._on_end = ended
         self._size = 0
         self._gathered = _Gathered(1)
@@ -101,6 +104,9 @@ class LaneUpload:
                 await self._wait_until(lambda: len(self._under_way) < self._count)
             rest = self._gathered.add(rest, self._part_bytes)
 
+    def amend(self, metadata: Metadata) -> None:
+        self._amended = metadata
+
     async def finalise(self) -> None:
         """Sends the last part, and makes the blob visible. It must not be there."""
         self._refuse_if_ended()
@@ -114,7 +120,7 @@ class LaneUpload:
             await self._wait_until(lambda: not self._under_way)
             self._ended = True
             told = await self._parts.complete(self._name, self._open_session, [self._done[number] for number in sorted(self._done)])
-            self._check(told)
+            await self._settle(told, self._amended)
             self._stored = True
         finally:
             self._end()

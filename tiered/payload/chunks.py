@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Self, TypeVar
 
 from changelog.base.errors import InvalidRequestError
 from changelog.base.tasks import Patience
+from tiered.payload.checksums import DeclaredChecksums
 from tiered.stored import ProgressCount
 
 T = TypeVar("T")
@@ -26,13 +27,14 @@ class Chunks(ABC):
     """The chunks of one payload, none of them empty. Call `aclose` if you stop before the end.
 
     `size`: length of the whole payload in bytes, if it is known; look at it after the first chunk. Then exactly that
-    many bytes come, or an error. None: only reading it to its end tells. `path`: of the file, if the payload was given
-    as a path. `waits`: reading it may wait for somebody else, and a put lends its slot meanwhile. `may_hold_scopes`: it
-    may have a cancel scope of its own open before it is read, or after. `patience`: bounds
-    each wait for somebody else; a regular file is nobody.
+    many bytes come, or an error. None: only reading it to its end tells. `custom`: what `ask_at_end` asked for; None
+    before the end. `path`: of the file, if the payload was given as a path. `waits`: reading it may wait for somebody
+    else, and a put lends its slot meanwhile. `may_hold_scopes`: it may have a cancel scope of its own open before it is
+    read, or after. `patience`: bounds each wait for somebody else; a regular file is nobody.
     """
 
     size: int | None = None
+    custom: Mapping[str, str] | None = None
     path: str | None = None
     waits = True
     may_hold_scopes = False
@@ -45,10 +47,25 @@ class Chunks(ABC):
         self._ended = False
         self._progress: ProgressCount | None = None
         self._declared: int | None = None
+        self._checksums: DeclaredChecksums | None = None
+        self._ask: Callable[[], Awaitable[Mapping[str, str]]] | None = None
 
     def report_to(self, progress: ProgressCount | None, declared: int | None) -> None:
         """Tells of each chunk, which may wait. `declared`: how many bytes the caller said there are."""
         self._progress, self._declared, self.waits = progress, declared, True
+
+    @property
+    def _is_watched(self) -> bool:
+        """Whether each chunk of it must be looked at, or its end."""
+        return self._progress is not None or self._checksums is not None or self._ask is not None
+
+    def compare_with(self, checksums: DeclaredChecksums) -> None:
+        """Computes them while the chunks come. If one differs at the end, that raises `InvalidRequestError`."""
+        self._checksums = checksums
+
+    def ask_at_end(self, ask: Callable[[], Awaitable[Mapping[str, str]]]) -> None:
+        """Asks for `custom` after the last byte, if no checksum differs. It may wait, and the patience bounds that."""
+        self._ask, self.waits = ask, True
 
     def __aiter__(self) -> Self:
         return self
@@ -56,11 +73,12 @@ class Chunks(ABC):
     async def __anext__(self) -> Chunk:
         while not self._joined.ready:
             if self._ended:
+                await self._look_at_whole()
                 raise StopAsyncIteration
             try:
                 self._ended = not await self._fill()
             except BaseException as error:
-                self._ended = True
+                self._give_up()
                 # An async iterator must not raise it: it would be taken for the payload's end.
                 if isinstance(error, StopAsyncIteration):
                     raise RuntimeError("the payload raised StopAsyncIteration") from error
@@ -69,21 +87,35 @@ class Chunks(ABC):
                 self._joined.flush()
                 await self._close()
         chunk = self._joined.ready.popleft()
+        if self._checksums is not None:
+            await self._checksums.add(chunk)
         if self._progress is not None:
             await self._progress.add(len(chunk), self.size if self._declared is None else self._declared)
         return chunk
 
     async def aclose(self) -> None:
         """Gives up what is unread. Safe to repeat."""
-        self._ended = True
+        self._give_up()
         await self._close()
 
     def take_whole(self, bytes_max: int) -> bytes | None:
         """Returns the whole payload, so that nothing is left, if it is in memory and none of it was read yet.
 
-        None: it is not, or it has more than `bytes_max` bytes, or each chunk of it must be reported. Read it then.
+        None: it is not, or it has more than `bytes_max` bytes, or each chunk of it must be looked at. Read it then.
         """
         return None
+
+    async def _look_at_whole(self) -> None:
+        checksums, ask = self._checksums, self._ask
+        self._give_up()
+        if checksums is not None:
+            checksums.compare()
+        if ask is not None:
+            self.custom = await self._patiently(ask)
+
+    def _give_up(self) -> None:
+        """What comes from now on is no whole payload, or it was looked at."""
+        self._ended, self._checksums, self._ask = True, None, None
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """Waits for somebody else, within the patience."""

@@ -153,7 +153,7 @@ class _Buffer(Chunks):
 
     def take_whole(self, bytes_max: int) -> bytes | None:
         whole = self._rest.obj
-        if self._ended or self._progress is not None or type(whole) is not bytes or not len(whole) == self._rest.nbytes <= bytes_max:
+        if self._ended or self._is_watched or type(whole) is not bytes or not len(whole) == self._rest.nbytes <= bytes_max:
             return None
         self._rest, self._ended = memoryview(b""), True
         return whole

@@ -272,6 +272,14 @@ class Upload(PendingBlob, Protocol):
     async def write(self, chunk: bytes | memoryview) -> None:
         """Sends one chunk, but never the last byte of the blob before `finalise`. Waits when the service is slow."""
 
+    def amend(self, metadata: Metadata) -> None:
+        """Lets `finalise` make the blob with these metadata, which differ in `custom` alone from those it was begun
+        with. Call it after the last `write`, at most once. Sends nothing.
+
+        A service may take them in a request of its own, after the blob. If that fails, `finalise` raises a refusal, and
+        the blob is there to be deleted.
+        """
+
 
 class LongTermBackend(BlobScans, Protocol):
     """Immutable blobs by name. What audits need besides is in `BlobScans`."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from changelog.base.errors import UnavailableError
@@ -25,6 +25,7 @@ from changelog.base.runtime import Runtime
 from tiered.errors import DanglingTombstoneError
 from tiered.metadata import Expiration, Metadata, is_expired, touch_deadline
 from tiered.object_id import ObjectId
+from tiered.payload.checksums import checksum_of
 from tiered.protocol.backends import BlobHead, BlobReader, ByteRange, Inline, RowState, Tiers, Tombstone
 from tiered.protocol.conditions import revision_shown
 from tiered.protocol.guarded import GuardedServices
@@ -113,15 +114,21 @@ class Reader:
 
         return await self._follow(object_id, open_inline, open_blob)
 
-    async def head(self, object_id: ObjectId) -> ObjectHead | None:
+    async def head(self, object_id: ObjectId, *, checksum: bool = False) -> ObjectHead | None:
         """All that is known of the object except its bytes. None: there is none, or it has expired. Raises as `open`.
+
+        `checksum`: compute that of an object whose payload is in the row.
         """
+
+        def look_at_row(state: Inline) -> ObjectHead:
+            head = _head_of_inline(object_id, state)
+            return replace(head, checksum=checksum_of(state.payload)) if checksum else head
 
         async def look_at_blob(state: Tombstone) -> ObjectHead | None:
             blob = await self._services.reads.long_term.head(state.target)
             return None if blob is None else head_of_blob(object_id, state, blob)
 
-        return await self._follow(object_id, lambda state: _head_of_inline(object_id, state), look_at_blob)
+        return await self._follow(object_id, look_at_row, look_at_blob)
 
     async def source(self, object_id: ObjectId) -> CopySource | None:
         """The object as the source of a copy. None: there is none, or it has expired. Raises as `open`."""

@@ -216,7 +216,7 @@ class Writer:
                 total = await self._prepare_blob(write, name, metadata, begin_copy, partial(_nothing_to_send, body.head.size))
             else:
                 begin_upload = partial(blobs.open_upload, name, metadata, body.size)
-                total = await self._prepare_blob(write, name, metadata, begin_upload, partial(_stream, body, write, slot))
+                total = await self._prepare_blob(write, name, metadata, begin_upload, partial(_stream, body, metadata, write, slot))
 
         state = Tombstone(name, metadata.expiration, metadata.time_expires_ns, write.id, write.condition is not None)
         await self._change(write, prepare, state, slot)
@@ -479,10 +479,10 @@ async def _nothing_to_send(size: int, copy: PendingBlob) -> int:
     return size
 
 
-async def _stream(body: Body, write: WriteInProgress, slot: Slot, upload: Upload) -> int:
+async def _stream(body: Body, metadata: Metadata, write: WriteInProgress, slot: Slot, upload: Upload) -> int:
     """Sends the whole payload, of which the adapter withholds the last chunk. Ends early when the record has failed.
 
-    The slot is lent while the payload may have to be waited for.
+    The slot is lent while the payload may have to be waited for, and for what its caller tells at its end.
     """
     total = 0
     while body.head:
@@ -495,6 +495,8 @@ async def _stream(body: Body, write: WriteInProgress, slot: Slot, upload: Upload
         write.raise_record_error()
         await upload.write(chunk)
         total += len(chunk)
+    if body.rest.custom is not None:
+        upload.amend(metadata.with_facts(custom=body.rest.custom))
     await slot.take_back()
     return total
 

@@ -4,8 +4,9 @@
         storage.put(ObjectId.create("photos", "cat.jpg"), b"…")
 
     storage.py          begin here: `open_storage`, and `SyncTieredStorage` with the methods of the asynchronous one
-    stored.py           `SyncStoredObject`, an open object as a binary file
+    stored.py           `SyncStoredObject`, an open object as a binary file; object_writer.py: one that is written
     bulk.py             many operations in one call
+    directory_calls.py  copies what differs between a local directory and a prefix
     loop.py             the event loop of this process that blocking callers share, in a thread of its own
     callers_thread.py   runs the caller's iterators in the caller's own thread
 
@@ -13,10 +14,21 @@ Ids, metadata, errors, settings and results are those of `tiered`. Knows nothing
 """
 
 from tiered.sync.bulk import SyncBulk
+from tiered.sync.directory_calls import download_directory, upload_directory
+from tiered.sync.object_writer import SyncObjectWriter
 from tiered.sync.storage import Payload, SyncTieredStorage, open_storage
 from tiered.sync.stored import SyncStoredObject
 
-__all__ = ["Payload", "SyncBulk", "SyncStoredObject", "SyncTieredStorage", "open_storage"]
+__all__ = [
+    "Payload",
+    "SyncBulk",
+    "SyncObjectWriter",
+    "SyncStoredObject",
+    "SyncTieredStorage",
+    "download_directory",
+    "open_storage",
+    "upload_directory",
+]
 
-for _public in (SyncBulk, SyncStoredObject, SyncTieredStorage, open_storage):
+for _public in (SyncBulk, SyncObjectWriter, SyncStoredObject, SyncTieredStorage, download_directory, open_storage, upload_directory):
     _public.__module__ = __name__  # messages and pickles show them under the names that callers import

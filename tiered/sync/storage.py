@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, BinaryIO, Generic, Literal, TypeVar, cast, overload
 
 import tiered.open
 import tiered.storage
@@ -32,10 +32,11 @@ from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.protocol.listing import LIST_PAGE_MAX
 from tiered.protocol.writing import Outcome
 from tiered.settings import Settings
-from tiered.stored import Folder, ListEntry, ListPage, ObjectHead, Progress, ProgressCount, PutResult
+from tiered.stored import CustomAtEnd, Folder, ListEntry, ListPage, ObjectHead, Progress, ProgressCount, PutResult
 from tiered.sync.bulk import SyncBulk
 from tiered.sync.callers_thread import CallersThread
 from tiered.sync.loop import HeldContext, LoopThread, Turn, loop_thread, refuse_in_event_loop
+from tiered.sync.object_writer import SyncObjectWriter
 from tiered.sync.stored import SyncStoredObject, refuse_async
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class SyncTieredStorage:
     def put(
         self, object_id: ObjectId, payload: Payload, metadata: Metadata | None = None, *,
         if_absent: bool = False, if_revision: IfRevision = ANY_REVISION, progress: Progress | None = None,
+        checksums: Mapping[str, str] | None = None, custom_at_end: CustomAtEnd | None = None,
     ) -> PutResult:
         """Stores the payload under the id, and replaces what is there. It is durable when the call returns.
 
@@ -114,15 +116,48 @@ class SyncTieredStorage:
         chunk that was taken from the payload; `total` is None while it is not known. If it raises, the put ends with
         that error and nothing is stored.
 
+        `checksums`: of the whole payload, as `{"sha256": …}`: crc32c, md5 or sha256, in hex or base64. If one of them
+        differs from what came, the put ends with `InvalidRequestError` and nothing is stored. They are not kept: the
+        stored form is shared with other software and has no place for them. crc32c needs the extra `gcp`
+        (`ConfigurationError`).
+
+        `custom_at_end` is called by this thread after the last byte, for what is known only then, such as a hash or a
+        count. Its result are entries of `Metadata.custom`, which are added to those of `metadata`, or replace them.
+        Readers see the object with all of them, or not at all. In GCS this is one more request for a large object. If
+        it raises, or waits longer than `store.payload_idle_s`, the put ends with an error and nothing is stored.
+
         Raises also `OutcomeUnknownError` (it may have happened; ask `outcome`), and whatever the payload's own iterator
         raises (nothing was stored). `CancelledElsewhereError`: an operation of the event loop was cancelled by another
         program part (nothing was stored). `AtCapacityError`: see the class.
         """
         def put(body: tiered.payload.streams.Payload, thread: CallersThread) -> Awaitable[PutResult]:
             hook = _told_in(thread, progress)
-            return self._storage.put(object_id, body, metadata, if_absent=if_absent, if_revision=if_revision, progress=hook)
+            return self._storage.put(
+                object_id, body, metadata, if_absent=if_absent, if_revision=if_revision, progress=hook, checksums=checksums,
+                custom_at_end=_asked_in(thread, custom_at_end),
+            )
 
         return self._with_payload(payload, put)
+
+    def open(
+        self, object_id: ObjectId, mode: Literal["wb"], metadata: Metadata | None = None, *,
+        if_absent: bool = False, if_revision: IfRevision = ANY_REVISION, checksums: Mapping[str, str] | None = None,
+        custom_at_end: CustomAtEnd | None = None,
+    ) -> SyncObjectWriter:
+        """Opens an object for code that writes: `with storage.open(id, "wb") as file: file.write(chunk)`.
+
+        Leaving the block is one `put` of all that was written, with the same arguments and errors. What can be known
+        before the first byte is raised before the block, so a store that is full is known there. Leaving the block by
+        an error or an interruption stores nothing. A block that writes nothing for `store.payload_idle_s` seconds is
+        taken for a payload that stalls. `get` opens an object for reading.
+        """
+        self._check()
+        thread = self._loop.callers_thread()
+        writer = self._storage.open(
+            object_id, mode, metadata, if_absent=if_absent, if_revision=if_revision, checksums=checksums,
+            custom_at_end=_asked_in(thread, custom_at_end),
+        )  # fmt: skip
+        return SyncObjectWriter(self._loop, writer, thread)
 
     def delete(self, object_id: ObjectId, *, if_revision: IfRevision = ANY_REVISION) -> None:
         """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`).
@@ -209,9 +244,13 @@ class SyncTieredStorage:
         stored = self._call(lambda: self._storage.get(object_id, range), undo=_close)
         return None if stored is None else SyncStoredObject(self._loop, stored, count)
 
-    def head(self, object_id: ObjectId) -> ObjectHead | None:
-        """All of the object but its bytes. None: there is none, or it has expired. Does not extend a time to idle."""
-        return self._call(lambda: self._storage.head(object_id))
+    def head(self, object_id: ObjectId, *, checksum: bool = False) -> ObjectHead | None:
+        """All of the object but its bytes. None: there is none, or it has expired. Does not extend a time to idle.
+
+        `checksum`: tell the crc32c of a small object, too. It is computed from its row, so it says nothing about what
+        was put. Of a large object, the one that the long-term tier keeps is told in any case.
+        """
+        return self._call(lambda: self._storage.head(object_id, checksum=checksum))
 
     @overload
     def list(
@@ -398,7 +437,9 @@ def _with_payload_of(request: PutRequest, thread: CallersThread) -> PutRequest:
         body = _body(request.payload, thread)
     except InvalidRequestError as error:
         body = _Refused(error)  # so that it is the error of this item, and not of the bulk call
-    return replace(request, payload=body, progress=_told_in(thread, request.progress))
+    return replace(
+        request, payload=body, progress=_told_in(thread, request.progress), custom_at_end=_asked_in(thread, request.custom_at_end)
+    )
 
 
 def _told_in(thread: CallersThread, progress: Progress | None) -> Progress | None:
@@ -410,6 +451,17 @@ def _told_in(thread: CallersThread, progress: Progress | None) -> Progress | Non
         await thread.run(lambda: refuse_async(progress(so_far, total)))
 
     return told
+
+
+def _asked_in(thread: CallersThread, custom_at_end: CustomAtEnd | None) -> CustomAtEnd | None:
+    """A callback for the event loop that lets the caller's thread call `custom_at_end`, and waits for it."""
+    if custom_at_end is None or not callable(custom_at_end):
+        return custom_at_end  # `put` says what is wrong with it
+
+    async def asked() -> Mapping[str, str]:
+        return cast("Mapping[str, str]", await thread.run(lambda: refuse_async(custom_at_end())))
+
+    return asked
 
 
 class _Refused(AsyncIterator[bytes]):

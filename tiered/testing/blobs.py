@@ -358,6 +358,9 @@ class MemoryUpload:
             raise UnavailableError(f"the upload of blob {self._name!r} was cancelled before it was finalised, or is a week old; try again")
         self._blobs._create(self._name, self._metadata, self._bytes())
 
+    def amend(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
     async def finalise_copy(self) -> None:
         """Delivers a single request a second time, as the network may do. No client asks for this."""
         await self._blobs._travel()

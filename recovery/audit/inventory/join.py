@@ -130,7 +130,7 @@ def left_over(blobs: DataFrame, rows: DataFrame) -> DataFrame:
     found = f.array_compact(f.array(
         f.when(is_suspect, line(at=f.col("blob"))),
         f.when(is_to_look_at, line(at=f.col("at"), **row)),
-        f.when(target.isNotNull(), line(target=target)),
+        f.when(target.isNotNull(), line(told=target)),
     ))  # fmt: skip
     return left.join(right, same, "full_outer").where(is_suspect | is_to_look_at | target.isNotNull()).select(f.inline(found))
 

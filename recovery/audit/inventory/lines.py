@@ -159,8 +159,8 @@ def _batch(schema: Any, length: int, **columns: Any) -> Any:
 
 
 def _with_counts(schema: Any, counts: InventoryCounts) -> Any:
-    columns = [json.dumps(each) for each in counts.told()]
-    return _batch(schema, len(columns), columns=pa.array(columns, pa.string()))
+    texts = [json.dumps(each) for each in counts.told()]
+    return _batch(schema, len(texts), told=pa.array(texts, pa.string()))
 
 
 # --- counts ----------------------------------------------------------------------------------------
@@ -271,10 +271,10 @@ def _candidates(found: Any, range_of: Callable[[str], int]) -> Any:
     columns = {name: found[name] for name in found.schema.names if name in CANDIDATE.names}
     if "key" in columns:
         columns["name"] = pc.coalesce(columns["target"], shards.texts(columns["key"]))
-    message = (
+    counted = (
         [None if text is None else LineCount(*json.loads(text)).range for text in columns["told"].to_pylist()] if "told" in columns else []
     )
     names = columns["name"].to_pylist()
-    numbers = message or [None] * len(names)
+    numbers = counted or [None] * len(names)
     ranges = [number if number is not None else 0 if name is None else range_of(name) for number, name in zip(numbers, names, strict=True)]
     return _batch(CANDIDATE, len(names), range=pa.array(ranges, pa.int32()), **columns)

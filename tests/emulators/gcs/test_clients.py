@@ -27,7 +27,7 @@ from obstore.exceptions import AlreadyExistsError
 from obstore.store import GCSStore
 
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
-from tiered.gcs.format import encode_crc
+from tiered.payload.crc32c import encode_crc
 
 pytestmark = pytest.mark.asyncio
 

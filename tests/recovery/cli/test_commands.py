@@ -127,6 +127,20 @@ def test_exit_code_of_a_failure_stays_where_its_output_cannot_be_written(tiered:
         assert tiered.errors.count("\n") == 1, tiered.errors
 
 
+def test_a_file_with_another_checksum_is_not_stored(tiered: Command) -> None:
+    right = "crc32c=4waSgw=="
+    md5 = "md5:25f9e794323b453885f5181f1b624d0b"
+    assert "high-volume" in tiered("put", OBJECT, "-", "--checksum", right, "--checksum", md5, stdin=b"123456789")
+    assert json.loads(tiered("head", OBJECT, "--json"))["checksum"] == right
+    first = revision(tiered)
+    tiered("put", OBJECT, "-", "--checksum", md5, "--checksum", "crc32c:00000000", stdin=b"123456789", code=3)
+    assert tiered.errors == "tiered: the crc32c of the payload is e3069283, and 00000000 was declared: other bytes came than were meant\n"
+    for wrong, said in ([md5, right, right], "names 'crc32c' twice"), (["4waSgw"], "is not NAME:VALUE"), ([":x"], "is not NAME:VALUE"):
+        tiered("put", OBJECT, "-", *(each for text in wrong for each in ("--checksum", text)), stdin=b"123456789", code=3)
+        assert said in tiered.errors
+    assert revision(tiered) == first
+
+
 def test_objects_are_copied_and_moved_within_the_store(tiered: Command, tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b"meow" * 500_000)
     tiered("put", OBJECT, "large", "--custom", "a=b")

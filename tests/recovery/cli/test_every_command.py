@@ -23,7 +23,7 @@ from tests.given.repository import ROOT
 
 COMMANDS: dict[str, list[str]] = {
     "put": [OBJECT, "payload"], "get": [OBJECT, "-o", "out"], "head": [OBJECT], "rm": [OBJECT], "ls": [], "status": [],
-    "cp": [OBJECT, "photos/objects/copy"], "mv": [OBJECT, "photos/objects/moved"],
+    "sync": ["photos/objects/none", "made"], "cp": [OBJECT, "photos/objects/copy"], "mv": [OBJECT, "photos/objects/moved"],
     "update-metadata": [OBJECT, "--content-type", "text/plain"], "set-expiry": [OBJECT, "--from-creation", "36h"],
     "recover": ["--once"], "provision": [], "check": [], "log list": [], "log show": ["x"], "log retry": ["--all"], "audit plan": [],
     "audit run": ["--engine", "local", "--to", "", "--parallel", "1"], "audit show": [OBJECT], "config show": [],
@@ -108,7 +108,7 @@ def test_what_is_wrong_with_an_option_and_where_to_look_are_two_sentences(call: 
 
 @pytest.mark.parametrize(
     "command",
-    ["put", "get", "head", "rm", "cp", "mv", "update-metadata", "set-expiry", "log show", "audit show", "feed view", "feed follow"],
+    ["put", "get", "head", "rm", "sync", "cp", "mv", "update-metadata", "set-expiry", "log show", "audit show", "feed view", "feed follow"],
 )
 def test_missing_arguments(call: Call, command: str) -> None:
     code, out, errors = call(*command.split())

@@ -34,11 +34,11 @@ from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs.store import Bucket
 from tiered.errors import AtCapacityError
 from tiered.gcs.blobs import GcsBlobs
-from tiered.gcs.format import encode_crc, extend_crc
 from tiered.gcs.http import ConnectionSlot, GcsHttp, GcsRequest, GcsResponse
 from tiered.gcs.upload import PARTS_AHEAD, SINGLE_BYTES_MAX, GcsUpload, SessionUpload, SingleUpload
 from tiered.gcs.upload_lanes import LaneUpload
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
+from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.protocol.backends import ByteRange
 from tiered.protocol.capabilities import BlobRestoration, KeptPage, Retention
 from tiered.protocol.scans import BlobPage
@@ -690,6 +690,47 @@ async def test_a_lost_answer_of_a_session_is_asked_for_again(server: GcsEmulator
     async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, answer_timeout_s=0.3) as blobs:
         await put(blobs, LARGE, session=True)
     assert server.calls == ["upload.start", "upload.put", "upload.status"]
+    assert bucket.objects[NAME].payload == LARGE
+
+
+async def put_amended(blobs: GcsBlobs, size: int | None) -> None:
+    upload = await blobs.open_upload(NAME, Metadata(custom={"a": "1"}), size)
+    await upload.write(LARGE)
+    upload.amend(Metadata(custom={"a": "2", "b": "3"}))
+    await upload.finalise()
+
+
+@SIZES
+@pytest.mark.parametrize("mode", [None, FaultMode.DROP_AFTER, FaultMode.DROP_BEFORE, FaultMode.STALL_AFTER, FaultMode.TRUNCATE])
+async def test_what_is_known_at_the_end_is_told_in_a_request_of_its_own_and_again_if_its_answer_is_lost(
+    server: GcsEmulator, bucket: Bucket, size: int | None, mode: FaultMode | None
+) -> None:
+    if mode is not None:
+        server.faults.append(GcsFault(mode, "object.patch"))
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, answer_timeout_s=0.3) as blobs:
+        await put_amended(blobs, size)
+        head = await blobs.head(NAME)
+        assert head is not None and head.metadata.custom == {"a": "2", "b": "3"}
+    assert server.calls.count("object.patch") == (1 if mode is None else 2)
+    assert bucket.objects[NAME].payload == LARGE
+
+
+@SIZES
+@pytest.mark.parametrize(("fault", "error"), [
+    (GcsFault(FaultMode.STATUS, "object.patch", status=503), UnavailableError),
+    (GcsFault(FaultMode.STATUS, "object.patch", status=429), UnavailableError),
+    (GcsFault(FaultMode.STATUS, "object.patch", status=404), UnavailableError),
+    (GcsFault(FaultMode.STATUS, "object.patch", status=403), ConfigurationError),
+    (GcsFault(FaultMode.DROP_AFTER, "object.patch"), UnavailableError),
+])  # fmt: skip
+async def test_a_blob_that_is_not_told_its_last_metadata_is_refused_and_there_to_be_deleted(
+    blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket, size: int | None, fault: GcsFault, error: type[TieredError]
+) -> None:
+    """Never `UnconfirmedError`: that says that the blob may come later, and recovery would wait for it."""
+    server.faults.append(replace(fault, times=None))
+    with pytest.raises(error, match=NAME) as caught:
+        await put_amended(blobs, size)
+    assert type(caught.value) is error
     assert bucket.objects[NAME].payload == LARGE
 
 

@@ -20,14 +20,13 @@ from tiered.gcs.format import (
     decode_resource,
     decode_time,
     encode_brought_back,
-    encode_crc,
     encode_duration,
     encode_resource,
     encode_set_aside,
     encode_time,
-    extend_crc,
 )
 from tiered.metadata import METADATA_BYTES_MAX, NS_PER_S, Metadata, TimeToIdle, TimeToLive
+from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.protocol.scans import BlobInfo
 
 LISTING = "storage#objects"

@@ -182,6 +182,18 @@ async def test_a_full_pool_is_no_failure_either(blobs: GcsBlobs, server: GcsEmul
         assert breaker.away_s is None and not breaker._failures
 
 
+async def test_a_session_that_lacks_bytes_is_an_answer(blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker) -> None:
+    server.faults += [GcsFault(FaultMode.STATUS, "object.get", status=503), GcsFault(FaultMode.STATUS, "upload.put", status=308)]
+    with pytest.raises(UnavailableError, match="503"):
+        await breaker.note(lambda: blobs.head(NAME))
+    assert breaker._failures
+    upload = await blobs.open_upload(NAME, Metadata(), None)
+    await upload.write(b"x")
+    with pytest.raises(UnavailableError, match="bytes are missing"):
+        await breaker.note(upload.finalise)
+    assert not breaker._failures
+
+
 async def test_a_blob_that_is_taken_or_damaged_on_its_way_is_an_answer(
     blobs: GcsBlobs, breaker: Breaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

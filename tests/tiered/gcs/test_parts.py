@@ -15,9 +15,9 @@ from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs.store import Bucket
 from tiered.gcs.blobs import GcsBlobs
-from tiered.gcs.format import encode_crc
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
+from tiered.payload.crc32c import encode_crc
 from tiered.protocol.capabilities import PART_BYTES_MIN, Part
 from tiered.testing.contracts.whole_blobs import read, store
 

@@ -20,8 +20,8 @@ from emulators.gcs.media import media
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from tiered import ByteRange, ObjectId, Settings, StoredObject, TieredStorage, UnavailableError
 from tiered.gcs.blobs import GcsBlobs, GcsRanges, GcsReader
-from tiered.gcs.format import extend_crc
 from tiered.gcs.http import Media
+from tiered.payload.crc32c import extend_crc
 from tiered.payload.crcs import CRC32C, join_crcs
 from tiered.protocol.backends import DamagedError, Tiers
 from tiered.testing.log import MemoryChangeLog

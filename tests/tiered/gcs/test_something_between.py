@@ -32,7 +32,8 @@ NAME = "attachments/org.17/objects/abc123/018bcfe5-6800-7000-8000-000000000001"
 DEADLINE_NS = 2_000_000_000 * NS_PER_S
 IDLE = Metadata(TimeToIdle(ns=86_400 * NS_PER_S), time_expires_ns=DEADLINE_NS)
 DEEP = "[[[" * 100_000
-WORDS = pytest.mark.parametrize("text", ["", "<html>Not Found</html>", '{"error": "no route"}', '{"error": {"code": 500}}', DEEP])
+PLAIN = f"No such object: blobs/{NAME}"  # the service's words, without its form
+WORDS = pytest.mark.parametrize("text", ["", "<html>Not Found</html>", PLAIN, '{"error": "no route"}', '{"error": {"code": 500}}', DEEP])
 EMPTY_OR_HTML = pytest.mark.parametrize("text", ["", "<html>welcome</html>"])
 
 
@@ -207,12 +208,13 @@ async def test_an_odd_answer_to_the_end_of_an_upload_proves_nothing(
 
 
 @EMPTY_OR_HTML
+@pytest.mark.parametrize("status", [200, 201, 308])
 async def test_an_odd_answer_to_the_end_of_a_session_is_asked_for_again(
-    blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket, text: str
+    blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket, status: int, text: str
 ) -> None:
     upload = await blobs.open_upload(NAME, Metadata(), None)
     await upload.write(b"payload")
-    between(server, "upload.put", 308, text, Location="http://127.0.0.1:1/login")
+    between(server, "upload.put", status, text, Location="http://127.0.0.1:1/login")
     await upload.finalise()
     assert server.calls[-2:] == ["upload.put", "upload.status"] and NAME in bucket.objects
 

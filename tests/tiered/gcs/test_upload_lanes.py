@@ -92,12 +92,24 @@ async def test_a_large_blob_of_known_size_goes_up_in_parts(blobs: GcsBlobs, serv
     assert {kind: server.calls.count(kind) for kind in server.calls} == expected  # 3 to look at it here
 
 
-async def test_what_is_small_or_of_unknown_size_or_fits_no_headers_or_has_no_revision_goes_up_in_one_stream(blobs: GcsBlobs) -> None:
+async def test_what_is_small_or_of_unknown_size_or_has_no_revision_goes_up_in_one_stream(blobs: GcsBlobs) -> None:
     for name, size in ((NAME, LANES.from_bytes), (NAME, None), ("legacy/objects/name", len(PAYLOAD))):
         assert not isinstance(await blobs.open_upload(name, Metadata(), size), LaneUpload)
     assert isinstance(await blobs.open_upload(NAME, Metadata(size=len(PAYLOAD)), None), LaneUpload)
-    for metadata in (Metadata(filename="größe"), Metadata(custom={"Upper": "x"}), Metadata(custom={"empty": ""})):  # as it is stored
-        assert not isinstance(await blobs.open_upload(f"{NAME[:-1]}2", metadata, len(PAYLOAD)), LaneUpload)
+
+
+@pytest.mark.parametrize("metadata", [Metadata(filename="größe"), Metadata(custom={"Upper": "x", "empty": "", "plain": "y"})])
+async def test_what_no_header_carries_is_set_after_the_blob_and_stored_as_ever(
+    blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket, metadata: Metadata
+) -> None:
+    upload = await begin(blobs, metadata=metadata)
+    await write(upload)
+    await upload.finalise()
+    assert server.calls.count("object.patch") == 1
+    single = await blobs.open_upload("u/objects/single", metadata, 1)
+    await single.write(b"x")
+    await single.finalise()
+    assert bucket.objects[NAME].metadata == bucket.objects["u/objects/single"].metadata
 
 
 def test_parts_grow_so_that_ten_thousand_are_enough() -> None:

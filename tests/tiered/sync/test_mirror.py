@@ -12,9 +12,11 @@ import pytest
 import tiered
 import tiered.bulk
 import tiered.sync
+from tiered.directories import download_directory, upload_directory
 
 STORAGES = tiered.TieredStorage, tiered.sync.SyncTieredStorage
 OBJECTS = tiered.StoredObject, tiered.sync.SyncStoredObject
+WRITERS = tiered.ObjectWriter, tiered.sync.SyncObjectWriter
 RENAMED = {"aclose": "close"}
 FILE = {"name", "read1", "peek", "readable", "release"}
 """What `tiered.sync.SyncStoredObject` has besides, because it is a file, and because `put` takes it over."""
@@ -40,11 +42,12 @@ def errors(method: object) -> set[str]:
 
 def pairs() -> list[Any]:
     made = []
-    for asynchronous, blocking in (STORAGES, OBJECTS):
+    for asynchronous, blocking in (STORAGES, OBJECTS, WRITERS):
         theirs = public(blocking)
         made += [pytest.param(f"{blocking.__name__}.{name}", value, theirs.get(name), id=f"{blocking.__name__}.{name}")
                  for name, value in public(asynchronous).items()]
-    return [*made, pytest.param("open_storage", tiered.open_storage, tiered.sync.open_storage, id="open_storage")]
+    functions: tuple[Any, ...] = (tiered.open_storage, upload_directory, download_directory)
+    return [*made, *(pytest.param(each.__name__, each, getattr(tiered.sync, each.__name__), id=each.__name__) for each in functions)]
 
 
 @pytest.mark.parametrize(("name", "asynchronous", "blocking"), pairs())
@@ -70,5 +73,5 @@ def test_returned_types_are_those_of_the_asynchronous_methods() -> None:
     for name, method in public(STORAGES[0]).items():
         if inspect.isfunction(method):
             expected = re.sub(r"AsyncGenerator\[(.*?), None\]", r"Iterator[\1]", method.__annotations__["return"]).replace("StoredObject",
-            "SyncStoredObject").replace("Bulk[", "SyncBulk[")
+            "SyncStoredObject").replace("Bulk[", "SyncBulk[").replace("ObjectWriter", "SyncObjectWriter")
             assert public(STORAGES[1])[name].__annotations__["return"] == expected, name

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -12,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import replace
@@ -129,6 +132,104 @@ def test_bulk_calls_give_each_request_its_own_result(storage: tiered.sync.SyncTi
     with storage.delete_many(entry.object_id for entry in storage.list()) as deleted:
         assert [result.error for result in deleted] == [None] * 30
     assert list(storage.list()) == []
+
+
+@pytest.mark.parametrize("payload", [b"small", LARGE], ids=["small", "large"])
+def test_checksums_are_compared_and_what_is_known_at_the_end_is_told_by_the_callers_thread(
+    storage: tiered.sync.SyncTieredStorage, payload: bytes
+) -> None:
+    checksums = {"sha256": hashlib.sha256(payload).hexdigest()}
+    asked: list[int] = []
+
+    def at_end() -> dict[str, str]:
+        asked.append(threading.get_ident())
+        return {"told": "at the end"}
+
+    async def later() -> dict[str, str]:
+        return {}
+
+    storage.put(OBJECT, iter([payload]), checksums=checksums, custom_at_end=at_end)
+    head = storage.head(OBJECT, checksum=True)
+    assert head is not None and head.metadata.custom == {"told": "at the end"}
+    with storage.put_many([PutRequest(named(1), payload, checksums=checksums, custom_at_end=at_end)]) as results:
+        assert [result.error for result in results] == [None]
+    assert asked == [threading.get_ident()] * 2
+    for wrong in ({"checksums": {"sha256": "0" * 64}}, {"custom_at_end": later}, {"custom_at_end": 5}, {"custom_at_end": lambda: 5}):
+        with pytest.raises(InvalidRequestError, match=r"the sha256|async function|is a function|must return"):
+            storage.put(named(2), payload, **wrong)
+    assert storage.head(named(2)) is None
+
+
+# --- an object that is written ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("payload", [b"", b"small", LARGE], ids=["empty", "small", "large"])
+def test_what_is_written_in_the_block_is_stored_at_its_end(storage: tiered.sync.SyncTieredStorage, payload: bytes) -> None:
+    asked: list[int] = []
+
+    def at_end() -> dict[str, str]:
+        asked.append(threading.get_ident())
+        return {"told": "at the end"}
+
+    with storage.open(OBJECT, "wb", Metadata(content_type="text/plain"), custom_at_end=at_end) as file:
+        for start in range(0, len(payload), 100_000):
+            assert file.write(memoryview(payload)[start : start + 100_000]) == len(payload[start : start + 100_000])
+        assert storage.head(OBJECT) is None
+        with pytest.raises(InvalidRequestError, match="was not stored by this"):
+            _ = file.result
+    head = storage.head(OBJECT)
+    assert head is not None and (head.revision, head.metadata.custom) == (file.result.revision, {"told": "at the end"})
+    assert got(storage).read() == payload and asked == [threading.get_ident()]
+    for use in (lambda: file.write(b"more"), file.__enter__):
+        with pytest.raises(InvalidRequestError, match=r"was closed|entered once"):
+            use()
+
+
+@pytest.mark.parametrize("payload", [b"", b"small", LARGE], ids=["empty", "small", "large"])
+def test_a_block_that_fails_stores_nothing(storage: tiered.sync.SyncTieredStorage, payload: bytes) -> None:
+    storage.put(OBJECT, b"before")
+    with pytest.raises(ZeroDivisionError), storage.open(OBJECT, "wb") as file:  # noqa: PT012 - it is the block that raises
+        file.write(payload)
+        raise ZeroDivisionError
+    with pytest.raises(InvalidRequestError, match="the md5"), storage.open(OBJECT, "wb", checksums={"md5": "0" * 32}) as file:
+        file.write(payload)
+    assert got(storage).read() == b"before"
+
+
+def test_what_is_wrong_with_an_opening_is_said_before_the_block(storage: tiered.sync.SyncTieredStorage) -> None:
+    with pytest.raises(InvalidRequestError, match="'rb' is no mode"):
+        storage.open(OBJECT, "rb")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="checksums is"), storage.open(OBJECT, "wb", checksums=5):  # type: ignore[arg-type]
+        pytest.fail("the block was entered")
+    with pytest.raises(InvalidRequestError, match="inside the block only"):
+        storage.open(OBJECT, "wb").write(b"x")
+
+
+def test_libraries_that_write_files_write_objects(storage: tiered.sync.SyncTieredStorage) -> None:
+    with storage.open(OBJECT, "wb") as file, zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("name", LARGE)
+    assert zipfile.ZipFile(io.BytesIO(got(storage).read())).read("name") == LARGE
+    with storage.open(OBJECT, "wb") as file, io.TextIOWrapper(file, "utf-8", newline="") as text:
+        csv.writer(text).writerows([["ä", number] for number in range(1000)])
+    assert got(storage).read().decode().splitlines()[999] == "ä,999"
+    with storage.open(OBJECT, "wb") as file, gzip.GzipFile(fileobj=file, mode="wb") as packed:
+        shutil.copyfileobj(io.BytesIO(LARGE), packed)
+    assert gzip.decompress(got(storage).read()) == LARGE
+
+
+def test_a_block_that_nobody_leaves_stores_nothing(settings: Settings) -> None:
+    """Neither when it is forgotten nor when the interpreter exits."""
+    program = """
+import sys, threading, tiered.sync
+from tiered import ObjectId, Settings
+storage = tiered.sync.open_storage(Settings(directory=sys.argv[1])).__enter__()
+storage.open(ObjectId.create("notes", "forgotten"), "wb").__enter__().write(b"x" * 300_000)
+kept = storage.open(ObjectId.create("notes", "kept"), "wb").__enter__()
+kept.write(b"x" * 300_000)
+"""
+    subprocess.run([sys.executable, "-c", program, str(settings.directory)], check=True, cwd=ROOT, timeout=60)
+    with tiered.sync.open_storage(settings) as storage:
+        assert list(storage.list()) == []
 
 
 def test_progress_is_told_in_the_callers_thread_and_ends_what_it_refuses(storage: tiered.sync.SyncTieredStorage) -> None:

@@ -439,6 +439,23 @@ async def test_there_is_no_head_before_finalise_nor_after_delete(long_term: Long
     assert await long_term.head(name) is None
 
 
+@pytest.mark.parametrize("size", [7, None], ids=["known", "not known"])
+@pytest.mark.parametrize("payload", [b"payload", b"payload" * 100_000], ids=["short", "long"])
+async def test_metadata_that_are_amended_before_the_end_are_all_that_anybody_sees(
+    long_term: LongTermBackend, name: str, payload: bytes, size: int | None
+) -> None:
+    begun = replace(FULL_METADATA, custom={"begun": "1", "both": "begun"})
+    upload = await long_term.open_upload(name, begun, None if size is None else len(payload))
+    await upload.write(payload)
+    upload.amend(replace(begun, custom={"begun": "1", "both": "amended", "Last": "a: ü"}))
+    assert await long_term.head(name) is None
+    await upload.finalise()
+    found = await metadata_of(long_term, name)
+    assert found.custom == {"begun": "1", "both": "amended", "Last": "a: ü"}
+    assert found == replace(begun, size=len(payload), custom=found.custom)
+    assert await read(long_term, name) == payload
+
+
 async def test_a_head_shows_an_extended_deadline(long_term: LongTermBackend, name: str) -> None:
     idle = Metadata(expiration=TimeToIdle(timedelta(days=1)), time_expires_ns=DEADLINE_NS)
     await store(long_term, name, metadata=idle)

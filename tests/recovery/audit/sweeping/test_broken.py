@@ -26,6 +26,7 @@ from tests.given.planted_world import CUTOFF
 from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import NS_PER_S
 from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Tiers
+from tiered.protocol.capabilities import GenerationLookup
 from tiered.protocol.scans import BlobPage, ListedBlob, Redirect, RedirectPage
 
 pytestmark = pytest.mark.anyio
@@ -61,6 +62,8 @@ class Lying:
 
     def __init__(self, blobs: LongTermBackend, lists: Callable[[str, str | None, int], Awaitable[BlobPage]]) -> None:
         self._blobs = blobs
+        if isinstance(blobs, GenerationLookup):  # in its own dict, where `isinstance` looks from Python 3.12 on
+            self.generations = blobs.generations
         self.list = lists
 
     def __getattr__(self, name: str) -> Any:

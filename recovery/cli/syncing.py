@@ -1,0 +1,178 @@
+"""`tiered sync` and `tiered cp -r`: a local directory and the objects below a prefix.
+
+Each file that is copied, deleted or skipped is a line; what fails is a sentence on stderr, too. The last line counts
+all. *Crash*: the same command does what is left. *Failure*: the others go on, and the exit code is that of the failure
+that asks for most: 6, 3, 7, 5, 4 (`recovery.cli.app`).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import anyio
+import typer
+
+from changelog.base.errors import InvalidRequestError
+from changelog.base.runtime import SystemRuntime
+from recovery.cli.objects import reading
+from recovery.cli.output import dump, plain, write
+from recovery.cli.shared import EXIT_CODES, AbsentError, choice, guard, say, shared
+from recovery.logs import is_json
+from tiered.directories import DirectoryReport, FileResult, Kind, download_directory, upload_directory
+from tiered.directories.pairs import whole_prefix
+from tiered.object_id import ObjectPrefix
+from tiered.open import open_storage
+from tiered.text import quoted
+
+SHOWN_EVERY_S = 0.2
+ASKS_FOR_MOST = (6, 3, 7, 5, 4)
+"""Exit codes. One that another attempt may mend comes last."""
+
+JobsOption = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="How many files at once; by default 16.")]
+
+
+@shared
+def sync(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A directory, or USECASE/[NAME.VALUE/…]objects/KEY.")],
+    destination: Annotated[str, typer.Argument(metavar="DESTINATION", help="The other of the two.")],
+    delete: Annotated[bool, typer.Option("--delete", help="Then delete what the source does not have, if nothing failed.")] = False,
+    allow_empty: Annotated[bool, typer.Option("--allow-empty", help="With --delete: also if the source is empty.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; print what would be done.")] = False,
+    size_only: Annotated[bool, typer.Option("--size-only", help="Compare sizes alone: misses changes that keep the size.")] = False,
+    jobs: JobsOption = None,
+) -> None:
+    """Copies what differs, by size and SHA-256, from a directory to the objects below a key, or back.
+
+    Links and special files are skipped. Each file is copied as a whole or not at all. Call it again after a failure: it
+    does what is left. What another writer changed meanwhile is not overwritten, and the exit code is 7.
+    """
+    copy(source, destination, delete=delete, allow_empty=allow_empty, dry_run=dry_run, size_only=size_only, jobs=jobs)
+
+
+def copy(
+    source: str, destination: str, *, delete: bool = False, allow_empty: bool = False, dry_run: bool = False, size_only: bool = False,
+    jobs: int | None = None, must_exist: bool = False, conditions: bool = False,
+) -> NoReturn:
+    """Runs the command, and ends the program.
+
+    `must_exist`: it is an error if there is no object to fetch. `conditions`: some were given, which is refused.
+    """
+    lines = _Lines(dry_run)
+
+    async def command() -> DirectoryReport:
+        if conditions:
+            raise InvalidRequestError("--if-absent and --if-revision are for one object: leave them out with -r")
+        prefix, directory, uploads = _sides(source, destination)
+        lines.prefix = whole_prefix(prefix).path
+        options = {"delete": delete, "allow_empty": allow_empty, "dry_run": dry_run, "size_only": size_only}
+        if uploads:
+            async with reading() if dry_run else open_storage(choice.existing()) as storage:
+                return await upload_directory(storage, directory, prefix, concurrency=jobs, on_result=lines.add, **options)
+        async with reading() as storage:
+            report = await download_directory(storage, prefix, directory, concurrency=jobs, on_result=lines.add, **options)
+        if must_exist and report == DirectoryReport():
+            raise AbsentError(f"there is no object below {prefix.path}")
+        return report
+
+    def call() -> int:
+        try:
+            report = anyio.run(command)
+        finally:
+            lines.clear()
+        lines.end(report)
+        return lines.code
+
+    raise typer.Exit(guard(call))
+
+
+def _sides(source: str, destination: str) -> tuple[ObjectPrefix, Path, bool]:
+    """Which of the two are objects, which is a directory, and whether the directory is the source."""
+    objects = [_objects(source), _objects(destination)]
+    match objects:
+        case None, ObjectPrefix() as prefix:
+            return prefix, Path(source), True
+        case ObjectPrefix() as prefix, None:
+            return prefix, Path(destination), False
+        case None, None:
+            raise InvalidRequestError(
+                f"neither {quoted(source)} nor {quoted(destination)} names objects: write one as USECASE/[NAME.VALUE/…]objects/KEY"
+            )
+    raise InvalidRequestError(f"{quoted(source)} and {quoted(destination)} both name objects: write a directory as ./NAME or /NAME")
+
+
+def _objects(text: str) -> ObjectPrefix | None:
+    """The objects that a text names; None: it names a directory."""
+    if text in (".", "..", "~") or text.startswith(("/", "./", "../", "~/")):
+        return None
+    try:
+        prefix = ObjectPrefix.parse(text)
+    except InvalidRequestError:
+        return None
+    return None if prefix.key is None else prefix
+
+
+class _Lines:
+    """What is printed of the results, and the exit code."""
+
+    def __init__(self, dry_run: bool) -> None:
+        self.code = 0
+        self.prefix = ""
+        self._dry_run = dry_run
+        self._monotonic = SystemRuntime().monotonic
+        self._is_terminal = sys.stderr is not None and sys.stderr.isatty() and not (choice.json or is_json())
+        self._shown_at = 0.0
+        self._files = self._bytes = 0
+        self._is_shown = False
+
+    def add(self, result: FileResult) -> None:
+        self._files += 1
+        self._bytes += (result.size or 0) if result.kind is Kind.COPIED else 0
+        if result.error is not None:
+            code = next((code for kind, code in EXIT_CODES if isinstance(result.error, kind)), 4)
+            self.code = min((each for each in (self.code, code) if each), key=ASKS_FOR_MOST.index)
+        if result.kind is not Kind.UNCHANGED:
+            self.clear()
+            self._print(result)
+        if self._is_terminal and self._monotonic() - self._shown_at > SHOWN_EVERY_S:
+            self._shown_at, self._is_shown = self._monotonic(), True
+            sys.stderr.write(f"\r\x1b[K{self._files:,} files looked at, {self._bytes:,} bytes copied")
+            sys.stderr.flush()
+
+    def _print(self, result: FileResult) -> None:
+        why = result.why or ""
+        if result.kind is Kind.FAILED:
+            say(why if why.startswith(quoted(result.path)) else f"{quoted(result.path)}: {why}")
+        if choice.json:
+            value = {"result": result.kind.value, "path": result.path, "object": f"{self.prefix}{result.path}", "size": result.size}
+            write(dump({**value, "why": why} if why else value))
+        elif result.kind is not Kind.FAILED:
+            word = {Kind.COPIED: "copy", Kind.DELETED: "delete"}.get(result.kind)
+            what = result.kind.value if word is None or not self._dry_run else f"would {word}"
+            size = "" if result.size is None else f"  {result.size} bytes"
+            write(f"{what}  {plain(result.path)}{size}{f': {plain(why)}' if why else ''}")
+
+    def clear(self) -> None:
+        """Takes the progress off the terminal."""
+        if self._is_shown:
+            self._is_shown = False
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def end(self, report: DirectoryReport) -> None:
+        if report.deletes_nothing is not None:
+            say(f"nothing was deleted, because {report.deletes_nothing}")
+        if report.failed:
+            say(f"{report.failed:,} of {self._files:,} failed; the same command does what is left")
+        if choice.json:
+            write(dump({
+                "copied": report.copied, "bytes": report.bytes_copied, "unchanged": report.unchanged, "deleted": report.deleted,
+                "skipped": report.skipped, "failed": report.failed, "dry_run": self._dry_run,
+            }))  # fmt: skip
+            return
+        nothing = "" if report.copied or report.deleted or report.failed else "nothing to do: "
+        write(
+            f"{'dry run: ' if self._dry_run else ''}{nothing}{report.copied:,} copied ({report.bytes_copied:,} bytes), "
+            f"{report.unchanged:,} unchanged, {report.deleted:,} deleted, {report.skipped:,} skipped, {report.failed:,} failed"
+        )
