@@ -1,26 +1,26 @@
 """A multipart upload: its entry waits without an owner, for days, until somebody completes it.
 
-    complete  the log -> the row -> (an older attempt's old blob is garbage: settle and delete it) -> claim
-              -> upload -> swap -> wait -> (no answer, or a conflict: the row again) -> seal -> clean-up
+    complete  the log -> the row -> claim -> upload -> swap -> wait -> (no answer, or a conflict: the row again)
+              -> seal -> clean-up
     recover   seal -> settle -> ... -> forget (others.py): it gives the upload up, or finishes it if it is live
 
 The entry is *assembling* until it is *sealed*. Both are compare-and-swaps on its whole value. Anybody may complete an
 upload whose entry is assembling, any number of times, even at once: the token of all of these swaps is one, so one of
-them takes effect, once. Nobody may refuse that token before the entry is sealed, and a sealed entry never goes back. So
-whoever claimed an assembling entry has claimed it before the token was refused. It sends its swap within a day of that,
-and the mark is there for two. Without that order, the mark of an upload that is older than marks could be gone.
+them takes effect, once. The token is refused only by whoever has sealed the entry, which nothing undoes, and by whoever
+replaces the upload after it won. Its marks tell all of that to whoever claims the entry, while they are there. They are
+there for two days. So a claim is made, and a swap sent, only within a day of the first claim: before that, nothing can
+have won. Afterwards the upload can only be given up. How old the upload was at its first claim does not matter.
 
-`tiered/protocol/multipart.py`.
+It is not built yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from docs.protocol import services
 from docs.protocol.services import Step, exists, present, shows
-from docs.protocol.state import NOBODY, UPLOAD, Entry, Guards, Proc, Request, State, broken, move, send
-from docs.protocol.writer import clean_up, look
+from docs.protocol.state import UPLOAD, Entry, Guards, Proc, Request, State, broken, move, send
+from docs.protocol.writer import clean_up
 
 
 def complete(s: State, k: int, p: Proc, g: Guards) -> Iterator[Step]:
@@ -31,13 +31,6 @@ def complete(s: State, k: int, p: Proc, g: Guards) -> Iterator[Step]:
             yield f"{me}: reads the log", move(s, k, p._replace(pc="row", entry=entry_of_upload(s)))
         case "row":
             yield from _read(s, k, p, g)
-        case "tidy":
-            assert p.entry is not None
-            t, live, word = look(s, g, p.entry.old)
-            yield f"{me}: {word}", move(t, k, p._replace(pc="claim" if live else "tidy-delete"))
-        case "tidy-delete":
-            assert p.entry is not None
-            yield f"{me}: deletes {p.entry.old}", move(services.delete(s, g, (p.entry.old,)), k, p._replace(pc="claim"))
         case "claim":
             yield _claim(s, k, p)
         case "upload":
@@ -93,18 +86,17 @@ def _read(s: State, k: int, p: Proc, g: Guards) -> Iterator[Step]:
         yield f"{p.name}: reads the row, {UPLOAD} has won; caller told ok", _tell(s, k, p, "ok", then)
     elif f"r:{UPLOAD}" in s.marks:
         yield f"{p.name}: reads the row, {UPLOAD} was refused; caller told no", _tell(s, k, p, _refused(s, g), p.ended())
-    elif entry is None or not entry.assembling:
+    elif entry is None or not entry.assembling or (g.first_claim_young and entry.over):
         yield f"{p.name}: reads the row, no mark; caller told nothing", _tell(s, k, p, "unknown", p.ended())
     else:
-        read = p._replace(old=present(s, g))
-        outdated = g.tidy_before_claim and entry.old not in (NOBODY, read.old)
-        yield f"{p.name}: reads {read.old or 'no tombstone'}", move(s, k, read._replace(pc="tidy" if outdated else "claim"))
+        read = p._replace(pc="claim", old=present(s, g))
+        yield f"{p.name}: reads {read.old or 'no tombstone'}", move(s, k, read)
 
 
 def _claim(s: State, k: int, p: Proc) -> Step:
     if p.entry not in s.entries:
         return f"{p.name}: claims it in vain; caller told to try again", _tell(s, k, p, "again", p.ended())
-    mine = p.entry._replace(old=p.old)
+    mine = p.entry._replace(old=p.old, claimed=True)
     claimed = s._replace(entries=s.entries - {p.entry} | {mine})
     pc = "swap" if exists(s, UPLOAD) else "upload"
     return f"{p.name}: claims it over {p.old or 'nothing'}", move(claimed, k, p._replace(pc=pc, entry=mine))

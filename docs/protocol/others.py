@@ -4,7 +4,7 @@
     read      the row -> the blob -> (it is gone:) the row again                              tiered/protocol/reading.py
     touch     the row -> the blob's deadline -> the row's, if it still shows what was read    tiered/protocol/reading.py
     ask       the log -> the row with its marks: what became of the change `old`              TieredStorage.outcome
-    audit     lists the blobs -> the row -> (an upload that is not sealed is spared) settles and deletes the rest
+    audit     lists the blobs, looks at no entry -> the row -> settles and deletes what the row does not name
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from docs.protocol import services
-from docs.protocol.assembling import entry_of_upload, sealed
+from docs.protocol.assembling import sealed
 from docs.protocol.services import Step, exists
-from docs.protocol.state import NOBODY, UPLOAD, Guards, Proc, State, Token, broken, expired, move
+from docs.protocol.state import NOBODY, Guards, Proc, State, Token, broken, expired, move
 from docs.protocol.writer import after_settle, clean_up, look
 
 
@@ -123,12 +123,7 @@ def audit(s: State, k: int, p: Proc, g: Guards) -> Iterator[Step]:
         case "row":
             orphans = tuple(name for name in p.gone if name != s.target)
             yield f"{p.name}: reads the row", move(s, k, p._replace(pc="settle", gone=orphans) if orphans else p.ended())
-        case "settle" if g.spare_assembling and p.gone[0] == UPLOAD:
-            entry = entry_of_upload(s)
-            spares = entry is not None and entry.assembling
-            word = "assembling" if spares else "not assembling"
-            yield f"{p.name}: reads the log, {UPLOAD} is {word}", move(s, k, _next(p) if spares else p._replace(pc="refuse"))
-        case "settle" | "refuse":
+        case "settle":
             t, live, word = look(s, g, p.gone[0])
             yield f"{p.name}: {word}", move(t, k, _next(p) if live else p._replace(pc="delete"))
         case "delete":

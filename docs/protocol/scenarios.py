@@ -30,6 +30,7 @@ def _proc(word: str) -> Proc:
 
 LATE = (Request("swap", "old", "old", "blob"),)
 BEGUN = Entry(UPLOAD, "session", NOBODY, assembling=True)
+WON = BEGUN._replace(claimed=True)
 
 SCENARIOS: dict[str, Scenario | ClaimScenario] = {
     # one writer
@@ -78,7 +79,7 @@ SCENARIOS: dict[str, Scenario | ClaimScenario] = {
     "multipart, two days": Scenario("nothing", _procs("complete:C recover:R"), begun=BEGUN, ages=True),
     "multipart, two days, delete": Scenario("nothing", _procs("complete:C delete:E recover:R"), begun=BEGUN, ages=True, small=False),
     "multipart and audit": Scenario("nothing", _procs("complete:C complete:D audit:X"), begun=BEGUN, ages=True, drains=False),
-    "multipart, won long ago": Scenario("nothing", _procs("complete:C recover:R"), begun=BEGUN._replace(old="older")),
+    "multipart, replaced long ago": Scenario("blob", _procs("complete:D delete:E"), begun=WON, ages=True, drains=False),
     # deadlines
     "expiry": Scenario("blob", _procs("large:A recover:R"), LATE, mortal=True),
     "touch": Scenario("blob", _procs("delete:D touch:U recover:R"), mortal=True),
@@ -129,8 +130,7 @@ KNOCK_OUTS = {
     "false_after_refusal": KnockOut("if absent", "LATE", "I4: a put that lands after its caller was told that it may not"),
     "reread": KnockOut("reader", "FALSE-LOSS", "I4: a read during an overwrite"),
     "seal_before_refusal": KnockOut("multipart, two days", "DANGLING", "I1: an upload that is completed when its refused mark is gone"),
-    "tidy_before_claim": KnockOut("multipart, won long ago", "LEAK", "I3: the old blob of an attempt whose process died"),
-    "spare_assembling": KnockOut("multipart and audit", "DANGLING", "I1: the same, where an audit refused the upload"),
+    "first_claim_young": KnockOut("multipart, replaced long ago", "LATE", "I1, I4: an upload that won, was replaced, and lost its marks"),
     "heartbeat_if_same": KnockOut("claims", "SHARED", "no invariant: work is done twice, and forgotten entries come back"),
     "attempt_in_claim": KnockOut("claims", "SHARED", "no invariant: work is done twice"),
 }

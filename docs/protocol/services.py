@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from docs.protocol.state import NOBODY, Entry, Guards, Proc, Request, Scenario, State, Token, broken, expired
+from docs.protocol.state import NOBODY, UPLOAD, Entry, Guards, Proc, Request, Scenario, State, Token, broken, expired
 
 Step = tuple[str, State]
 
@@ -78,6 +78,8 @@ def _write(s: State, g: Guards, token: Token, what: str, lives: int) -> State:
     target, inline = token if what == "blob" else NOBODY, token if what == "inline" else NOBODY
     writer = next((p for p in s.procs if p.name == token), None)
     told = writer.answer if writer else ""
+    if token == UPLOAD and token in s.effects:
+        s = broken(s, f"LATE: {token} takes effect a second time")
     if writer and writer.only and not satisfies(s, writer, mortal=writer.only == "absent"):
         there = s.target or s.inline or "nothing"
         s = broken(s, f"BLIND: {token} takes effect over {there}, and its condition was {writer.wants or 'nothing'}")
@@ -131,7 +133,8 @@ def time(s: State, scenario: Scenario) -> Iterator[Step]:
     if scenario.ages and not s.aged:
         # What was under way has arrived by now, or never will.
         procs = tuple(p if p.pc in ("start", "end") and not p.answer else p._replace(aged=True) for p in s.procs)
-        yield "time: two days pass", s._replace(aged=True, procs=procs, net=())
+        entries = frozenset(entry._replace(over=entry.claimed) for entry in s.entries)
+        yield "time: two days pass", s._replace(aged=True, procs=procs, net=(), entries=entries)
     if s.aged:
         for name in s.marks - s.fresh:
             yield f"row: the old mark {name} is collected", s._replace(marks=s.marks - {name})

@@ -50,8 +50,7 @@ class Guards:
     false_after_refusal: bool = True    # "the condition is false" is told from a read after the token was refused, or was never sent
     reread: bool = True                 # a reader whose blob disappeared reads the row again
     seal_before_refusal: bool = True    # the token of an upload is refused only when nobody can claim its entry any more
-    tidy_before_claim: bool = True      # whoever completes an upload deletes the old blob of an attempt before it
-    spare_assembling: bool = True       # the audit settles no upload that is not sealed
+    first_claim_young: bool = True      # an upload is claimed only while its first claim is young enough for its marks to be there
     heartbeat_if_same: bool = True      # a renewal is a compare-and-swap            (docs/protocol/leases.py)
     attempt_in_claim: bool = True       # a claim or renewal compares the attempt, too (docs/protocol/leases.py)
 
@@ -73,6 +72,8 @@ class Entry(NamedTuple):
     old: Token
     waits: bool = False         # released until the late-upload grace is over
     assembling: bool = False    # a multipart upload that may be completed
+    claimed: bool = False       # somebody has claimed it to complete it
+    over: bool = False          # ... two days ago
 
 
 class Request(NamedTuple):
@@ -146,21 +147,22 @@ class Scenario:
     ages: bool = False          # two days may pass
     twice: bool = False         # an upload may arrive twice
     echoes: bool = False        # the first record of a change may arrive once more, at any later time
-    begun: Entry | None = None  # a multipart upload; with an old blob: it won over that long ago, and was replaced
+    begun: Entry | None = None  # a multipart upload; if it was claimed, it has won, and who claimed it is dead
     drains: bool = True         # somebody recovers what is left; if not, entries may stay
     small: bool = True          # checked by `make test`
 
     def first(self) -> State:
-        old = NOBODY if self.shows == "nothing" else "old"
+        begun = self.begun
+        won = begun is not None and begun.claimed
+        old = UPLOAD if won else NOBODY if self.shows == "nothing" else "old"
         large, deadline = self.shows == "blob", 1 if self.mortal and old else 0
-        left = {(self.begun.old, 0)} if self.begun and self.begun.old else set()
         return State(
             target=old if large else NOBODY, inline=NOBODY if large else old, until=deadline,
             # If a swap made the first object, that write has won.
-            marks=frozenset({"w:old"} if large else ()), fresh=frozenset(),
-            blobs=frozenset({(old, deadline)} if large else left), lapsed=frozenset(),
-            sessions=frozenset({UPLOAD} if self.begun and not self.begun.old else ()),
-            entries=frozenset({self.begun} if self.begun else ()), net=self.net, now=0, aged=False, effects=(old,), procs=self.procs,
+            marks=frozenset({f"w:{old}"} if large else ()), fresh=frozenset(),
+            blobs=frozenset({(old, deadline)} if large else ()), lapsed=frozenset(),
+            sessions=frozenset({UPLOAD} if begun and not won else ()),
+            entries=frozenset({begun} if begun else ()), net=self.net, now=0, aged=False, effects=(old,), procs=self.procs,
         )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from changelog.change import Change, ChangeId
 from tests.given.audited_store import AuditedStore, audit
 from tiered.open import open_backends
 
+WITHOUT_ARROW = "import sys; sys.modules['pyarrow'] = None; from recovery.cli.main import main; main()"
 WHOLE, ORPHANED, DANGLING = ("media/objects/day/00", "media/objects/day/02", "media/objects/day/05")
 
 
@@ -69,6 +70,12 @@ def test_corrupt_row_is_a_finding(tiered: AuditedStore) -> None:
 
 def test_name_that_is_not_there_is_no_finding(tiered: AuditedStore) -> None:
     assert tiered.show("media/objects/day/99").startswith("media/objects/day/99: there is nothing of this name\n")
+
+
+def test_a_name_is_shown_where_arrow_is_not_installed_and_a_run_says_what_it_needs(tiered: AuditedStore) -> None:
+    assert "no fault was found" in tiered("audit", "show", WHOLE, python=("-c", WITHOUT_ARROW))
+    tiered("audit", "show", WHOLE, "--from", "run", python=("-c", WITHOUT_ARROW), code=2)
+    assert "an audit needs pyarrow: pip install" in tiered.errors
 
 
 def test_findings_of_a_run_are_shown_beside(tiered: AuditedStore, tmp_path: Path) -> None:

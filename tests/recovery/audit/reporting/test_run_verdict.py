@@ -192,3 +192,9 @@ def test_a_run_of_an_inventory_report_claims_nothing_of_what_was_deleted_since()
     assert THERE not in run_verdict.consequence(manifest, PRICE)
     told = run_verdict.unseen(manifest)
     assert any("whether they are still there" in each for each in told) and any("after the export" in each for each in told)
+
+
+@pytest.mark.parametrize(("rows", "said"), [(0, "0 rows were read."), (1, "1 row was read."), (2, "2 rows were read.")])
+def test_rows_that_were_read_beside_a_feed_are_told_in_good_english(rows: int, said: str) -> None:
+    feed = {"generation": 1, "store": "s", "frontier_ns": 0, "passed_ns": None, "live": 2, "records": 2, "last": 0, "age_max_s": 60}
+    assert run_verdict.sourced(ended(references=feed, looked_up=rows)).endswith(f" before the audit began; besides, {said}")

@@ -158,6 +158,23 @@ async def test_two_runs_in_one_directory_at_once_do_no_harm(store: Settings, tmp
     assert found(tmp_path / "run") == PLANTED
 
 
+async def test_run_whose_directory_holds_another_run_by_now_ends_and_leaves_that_alone(store: Settings, tmp_path: Path) -> None:
+    """In an object store, both may have looked before either wrote its manifest."""
+    directory = RunDirectory.open(str(tmp_path / "run"))
+
+    def work(job: Job, number: int) -> PartResult:
+        begun = directory.read_manifest()
+        assert begun is not None
+        directory.write_manifest(begun.model_copy(update={"run": "another"}))
+        return carry_out(job, number)
+
+    with pytest.raises(ConfigurationError, match="holds another run than this one began: run it again, alone"):
+        await audit(store, tmp_path / "run", InThread(work))
+    kept = directory.read_manifest()
+    assert kept is not None and (kept.run, kept.ended_ns) == ("another", None)
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
 async def test_ranges_carried_out_twice_count_once(store: Settings, tmp_path: Path) -> None:
     def work(job: Job, number: int) -> PartResult:
         carry_out(job, number)
