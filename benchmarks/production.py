@@ -23,8 +23,8 @@ from benchmarks.figures import Figures, dumped, loaded, options, tell
 from benchmarks.servers import Servers, started, started_servers, unless_left_alone
 
 PARTS = (
-    "calls", "client_cpu", "small_parts", "shared_reads", "large_parts", "large_reads", "event_loop", "latency", "memory", "recovery_rate",
-    "recovery_scan", "recovery_growth", "deletions", "feed_writer", "objects",
+    "calls", "client_cpu", "small_parts", "shared_reads", "large_parts", "large_reads", "large_writes", "event_loop", "latency", "memory",
+    "recovery_rate", "recovery_scan", "recovery_growth", "deletions", "feed_writer", "objects",
 )  # fmt: skip
 """Modules with `async def figures(servers, size)`."""
 

@@ -2,9 +2,10 @@
 
     client --at once--> server        client <--MS milliseconds later, in order-- server
 
-It says the addresses that it listens on, in the same order. The delay does not limit the throughput: what is sent while
-other bytes wait is delayed by the same time and no more. But with KIB, that many KiB of a connection wait at most, as
-with the window of TCP. So a connection has at most KIB each MS, and several have more.
+With `>` before the MS it is the requests that are late, and not the answers. It says the addresses that it listens on,
+in the same order. The delay does not limit the throughput: what is sent while other bytes wait is delayed by the same
+time and no more. But with KIB, that many KiB of a connection wait at most, as with the window of TCP. So a connection
+has at most KIB each MS, and several have more.
 """
 
 from __future__ import annotations
@@ -85,9 +86,9 @@ class _Leg(asyncio.Protocol):
 
 
 class _Accepted(_Leg):
-    def __init__(self, host: str, port: int, delay_s: float, window_bytes: float) -> None:
-        super().__init__(0.0)
-        self._target = host, port, delay_s, window_bytes
+    def __init__(self, host: str, port: int, delay_s: float, window_bytes: float, of_requests: bool) -> None:
+        super().__init__(*((delay_s, window_bytes) if of_requests else (0.0,)))
+        self._target = host, port, *((0.0, inf) if of_requests else (delay_s, window_bytes))
         self._connecting: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -105,8 +106,8 @@ class _Accepted(_Leg):
             self.join(server)
 
 
-Target = tuple[str, int, float, float]
-"""The host and the port of a server, the delay of its answers in seconds, and the window in bytes."""
+Target = tuple[str, int, float, float, bool]
+"""The host and the port of a server, the delay of its answers in seconds, and the window in bytes; or of requests."""
 
 
 async def main(targets: list[Target]) -> None:
@@ -120,8 +121,8 @@ async def main(targets: list[Target]) -> None:
 
 
 def _target(address: str, late: str) -> Target:
-    (host, _, port), (ms, _, kib) = address.rpartition(":"), late.partition("/")
-    return host, int(port), float(ms) / 1000, float(kib) * 1024 if kib else inf
+    (host, _, port), (ms, _, kib) = address.rpartition(":"), late.removeprefix(">").partition("/")
+    return host, int(port), float(ms) / 1000, float(kib) * 1024 if kib else inf, late.startswith(">")
 
 
 if __name__ == "__main__":

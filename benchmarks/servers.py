@@ -72,12 +72,14 @@ async def started_servers() -> AsyncIterator[Servers]:
 
 
 @asynccontextmanager
-async def delayed(servers: Servers, bigtable_ms: float, gcs_ms: float, window_kib: int | None = None) -> AsyncIterator[Servers]:
-    """Returns the same servers behind a relay that delays every answer.
+async def delayed(
+    servers: Servers, bigtable_ms: float, gcs_ms: float, window_kib: int | None = None, *, of_requests: bool = False
+) -> AsyncIterator[Servers]:
+    """Returns the same servers behind a relay that delays every answer, or every request to GCS.
 
-    `window_kib`: so many KiB of an answer of GCS are on their way at most; None: no end.
+    `window_kib`: so many KiB of an answer of GCS, or of a request, are on their way at most; None: no end.
     """
-    gcs_late = str(gcs_ms) if window_kib is None else f"{gcs_ms}/{window_kib}"
+    gcs_late = ">" * of_requests + str(gcs_ms) if window_kib is None else f"{'>' * of_requests}{gcs_ms}/{window_kib}"
     targets = [servers.bigtable_host, str(bigtable_ms), servers.gcs_url.removeprefix("http://"), gcs_late]
     async with started("benchmarks.relay", *targets) as addresses:
         bigtable, gcs = addresses.split()

@@ -34,6 +34,7 @@ from benchmarks import (
     inventory,
     large_parts,
     large_reads,
+    large_writes,
     latency,
     memory,
     mutants,
@@ -136,6 +137,7 @@ NO_RATIO = {"memory", "small_parts", "large_parts", "recovery_scan", "recovery_g
     ("deletions", 2, 5), pytest.param("feed_writer", 5, 13, marks=pytest.mark.sim),
     pytest.param("client_cpu", 3, 27, marks=pytest.mark.sim),
     pytest.param("large_parts", 1, 11, marks=pytest.mark.sim), pytest.param("large_reads", 1, 3, marks=pytest.mark.sim),
+    pytest.param("large_writes", 1, 3, marks=pytest.mark.sim),
     pytest.param(
         "event_loop", 1, 3, marks=[pytest.mark.sim, pytest.mark.skipif(not event_loop.is_installed(), reason=event_loop.NOT_INSTALLED)]
     ),
@@ -152,6 +154,7 @@ def test_a_production_benchmark_has_a_line_for_everything_it_compares(
     monkeypatch.setattr(event_loop, "WORK", {(event_loop.SMALL_BYTES, 1): 1})
     monkeypatch.setattr(large_parts, "ROUNDS", 2)
     monkeypatch.setattr(large_reads, "ROUNDS", 2)
+    monkeypatch.setattr(large_writes, "ROUNDS", 2)
     monkeypatch.setattr(latency, "ROUNDS", 2)
     monkeypatch.setattr(latency, "PUTS", {2 * latency.MIB: 1, 9 * latency.MIB: 1})
     monkeypatch.setattr(shared_reads, "ROUNDS", 2)

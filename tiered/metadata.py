@@ -52,7 +52,7 @@ METADATA_BYTES_MAX = 8192
 _LONGER_BESIDE_A_BLOB = 64
 """A blob's metadata may be this many bytes longer than the JSON, and one byte longer for each key of `custom`."""
 
-TOLD_CREATED, TOLD_UNKNOWN = "tiered-created", "tiered-unknown"
+TOLD_CREATED, TOLD_UNKNOWN, TOLD_PACKED = "tiered-created", "tiered-unknown", "tiered-packed"
 """Custom keys that only the store uses: a blob in GCS keeps under them what its format has no place for."""
 
 TOUCH_SLACK_MAX_NS = 24 * 3600 * NS_PER_S
@@ -406,7 +406,7 @@ def _checked_custom(custom: object) -> dict[str, str]:
     if not custom:
         return {}
     checked = {header_name("custom key", key): header_value(f"custom value of {quoted(key)}", value) for key, value in custom.items()}
-    if taken := [key for key in checked if key.lower() in (TOLD_CREATED, TOLD_UNKNOWN)]:
+    if taken := [key for key in checked if key.lower() in (TOLD_CREATED, TOLD_UNKNOWN, TOLD_PACKED)]:
         raise InvalidRequestError(f"custom key {taken[0]!r} is this software's own; choose another")
     if len({key.lower() for key in checked}) < len(custom):
         raise InvalidRequestError(f"custom has keys that differ only in case, which are one HTTP header: {quoted(sorted(checked))}")

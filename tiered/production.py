@@ -27,6 +27,7 @@ from tiered.bigtable.rows import BigtableRows
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.http import SCOPE
 from tiered.gcs.owned import OwnedBlobs
+from tiered.gcs.upload_lanes import UploadLanes
 from tiered.protocol.backends import Tiers
 from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR, BigtableSettings, GcsSettings, Settings
 
@@ -63,6 +64,7 @@ async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, ver
         GcsBlobs.connect(
             gcs.bucket, runtime, endpoint=gcs.endpoint, authorize=authorize, connections_max=gcs.connections_max,
             answer_timeout_s=gcs.timeout_s,
+            lanes=UploadLanes(gcs.upload_lanes, gcs.upload_lanes_from_bytes, gcs.upload_part_bytes, gcs.upload_memory_bytes),
         ) as bucket,
     ):
         blobs = OwnedBlobs(bucket, gcs.bucket, gcs.prefix, bigtable.owner)

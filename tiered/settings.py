@@ -42,6 +42,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, Pydanti
 from changelog.base.errors import ConfigurationError
 from tiered.places import Place
 from tiered.protocol.backends import MARK_AGE_MAX_S
+from tiered.protocol.capabilities import PART_BYTES_MIN
 from tiered.text import quoted
 
 if TYPE_CHECKING:
@@ -60,7 +61,10 @@ _GOOGLES = {"bigtable.emulator_host": BIGTABLE_EMULATOR, "gcs.endpoint": GCS_EMU
 
 NAME_PREFIX_MAX = 200
 CONNECTIONS_MAX = 256
-INLINE_BYTES_LIMIT = 8 * 1024 * 1024
+MIB = 1024 * 1024
+INLINE_BYTES_LIMIT = 8 * MIB
+BLOB_BYTES_MAX = 5 * MIB**2
+"""The largest blob that GCS takes."""
 BEATS_PER_EXPIRY_MIN = 2.5
 MARK_MARGIN_S = 3600.0
 
@@ -156,12 +160,20 @@ class GcsSettings(_Section):
     `prefix`: how the names of this store's blobs begin in the bucket. Empty: the whole bucket is this store's.
     `timeout_s`: how long an answer may take, and how long sending or receiving one chunk of a body may take.
     `endpoint`: by default the variable `STORAGE_EMULATOR_HOST`; if neither is set, the real service.
+
+    `upload_lanes`: a blob of known size above `upload_lanes_from_bytes` goes up in so many streams at once, in parts of
+    `upload_part_bytes`; 1: in one. Parts that go up so take `upload_memory_bytes` at most together. What would take
+    more goes up in one stream (docs/decisions/services.md, 177).
     """
 
     bucket: BucketName
     prefix: NamePrefix = ""
     connections_max: Concurrency = CONNECTIONS_MAX
     timeout_s: Annotated[Seconds, TUNING] = 10.0
+    upload_lanes: Annotated[int, _Number, Field(ge=1, le=32), TUNING] = 8
+    upload_lanes_from_bytes: Annotated[int, _Number, Field(ge=PART_BYTES_MIN, le=BLOB_BYTES_MAX), TUNING] = 64 * MIB
+    upload_part_bytes: Annotated[int, _Number, Field(ge=PART_BYTES_MIN, le=1024 * MIB), TUNING] = 8 * MIB
+    upload_memory_bytes: Annotated[int, _Number, Field(ge=0, le=BLOB_BYTES_MAX), TUNING] = 512 * MIB
     endpoint: Endpoint | None = Field(default_factory=lambda: os.environ.get(GCS_EMULATOR) or None, validate_default=True)
 
 

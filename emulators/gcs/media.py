@@ -23,7 +23,8 @@ def _headers(stored: ObjectGeneration) -> dict[str, str]:
     content = {re.sub("(?<=[a-z])(?=[A-Z])", "-", key).title(): value for key, value in stored.content.items()}
     encoding = stored.content.get("contentEncoding", "identity")
     return {
-        **content, "ETag": stored.etag, "Accept-Ranges": "bytes", "X-Goog-Hash": f"crc32c={stored.crc32c},md5={stored.md5}",
+        **content, "ETag": stored.etag, "Accept-Ranges": "bytes",
+        "X-Goog-Hash": f"crc32c={stored.crc32c}" + (f",md5={stored.md5}" if stored.md5 else ""),
         "X-Goog-Generation": str(stored.generation), "X-Goog-Metageneration": str(stored.metageneration),
         "X-Goog-Storage-Class": "STANDARD", "X-Goog-Stored-Content-Encoding": encoding,
         "X-Goog-Stored-Content-Length": str(len(stored.payload)),

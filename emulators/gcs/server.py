@@ -9,9 +9,9 @@
 It is an aiohttp server, so it runs on asyncio only. Its clients may be anything, in any process. *Failure*: a body that
 breaks off has no effect, except that a resumable upload keeps its whole granules.
 
-It does not implement access control, compose, globs, keys of customers, decompression, or all of the XML API
-but single objects and listings. A call, a parameter or a field that it lacks is answered with 501 and its name, and
-never ignored. Only decompression is: bytes are sent as they are stored.
+It does not implement access control, compose, globs, keys of customers, decompression, or all of the XML API but
+objects, listings and uploads of several parts. A call, a parameter or a field that it lacks is answered with 501 and
+its name, and never ignored. Only decompression is: bytes are sent as they are stored.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ import anyio.lowlevel
 from aiohttp import web
 
 from changelog.base.runtime import Runtime, SystemRuntime
+from emulators.gcs.parts import PartsService
 from emulators.gcs.service import GcsService
 from emulators.gcs.sessions import ContentRange, Session
 from emulators.gcs.store import Bucket
-from emulators.gcs.wire import HEAD_BYTES_MAX, HEAD_END, GcsError, WireRequest, WireResponse, with_one_content_type
+from emulators.gcs.wire import HEAD_BYTES_MAX, HEAD_END, GcsError, WireRequest, WireResponse, XmlError, with_one_content_type
 from emulators.gcs.wire_faults import FaultMode, GcsFault, take_fault
 
 CHUNK_BYTES = 256 * 1024
@@ -74,6 +75,11 @@ class GcsEmulator:
     def sessions(self) -> dict[str, Session]:
         """The sessions by upload id. Those that ended stay here for a fortnight."""
         return self._service.sessions
+
+    @property
+    def parts(self) -> PartsService:
+        """The uploads of several parts."""
+        return self._service.parts
 
     def merge_rewrites(self) -> None:
         """From now on, what the body of a rewrite leaves out stays as in the source, as in Google's testbench."""
@@ -129,7 +135,7 @@ class GcsEmulator:
         refused, body = await self._receive(request, call)
         if fault is not None:
             if mode is FaultMode.STATUS:
-                return _error_of(fault).answer(), False
+                return _error_of(fault, call).answer(), False
             await self._wait(fault)
         answer = refused or self._service.answer(call, body)
         if mode is FaultMode.STALL_AFTER:
@@ -141,7 +147,7 @@ class GcsEmulator:
     def _fault_of_part(self, call: WireRequest) -> GcsError | None:
         """The fault of one call of a batch. Only an error status can be."""
         fault = take_fault([each for each in self.faults if each.mode is FaultMode.STATUS], call, call.name)
-        return None if fault is None else _error_of(fault)
+        return None if fault is None else _error_of(fault, call)
 
     def _note(self, call: WireRequest) -> None:
         self.calls.append(call.kind)
@@ -208,10 +214,11 @@ class GcsEmulator:
         return response
 
 
-def _error_of(fault: GcsFault) -> GcsError:
+def _error_of(fault: GcsFault, call: WireRequest) -> GcsError:
     if fault.text is not None:
         return _BetweenError(fault.status, fault.text, headers=fault.headers)
-    return GcsError(fault.status, "A fault of this emulator.", headers=fault.headers)
+    error = GcsError(fault.status, "A fault of this emulator.", headers=fault.headers)
+    return XmlError(error) if call.kind.startswith("xml.") else error
 
 
 class _BetweenError(GcsError):

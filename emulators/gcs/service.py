@@ -12,6 +12,7 @@ from typing import Any
 
 from changelog.base.runtime import Runtime
 from emulators.gcs.media import media
+from emulators.gcs.parts import PartsService
 from emulators.gcs.sessions import SESSION_AGE_MAX_NS, ContentRange, Session
 from emulators.gcs.store import (
     WEEK_S,
@@ -56,6 +57,7 @@ class GcsService:
         self._fault_of = fault_of
         self.buckets: dict[str, Bucket] = {}
         self.sessions: dict[str, Session] = {}
+        self.parts = PartsService(self.buckets, runtime)
         self._runtime = runtime
         self._steps: dict[str, Callable[[WireRequest, bytes], WireResponse]] = {
             "upload.media": self._upload_media, "upload.multipart": self._upload_multipart, "upload.start": self._start,
@@ -65,7 +67,7 @@ class GcsService:
             "object.restore": self._restore, "object.list": self._list, "batch": self._batch,
             "bucket.create": self._create_bucket, "bucket.get": self._get_bucket, "bucket.list": self._list_buckets,
             "bucket.patch": self._patch_bucket, "bucket.delete": self._delete_bucket,
-            **xml_steps(self.buckets, runtime),
+            **xml_steps(self.buckets, runtime), **self.parts.steps(),
         }  # fmt: skip
 
     def answer(self, call: WireRequest, body: bytes) -> WireResponse:
@@ -76,8 +78,9 @@ class GcsService:
             return (XmlError(error) if call.kind.startswith("xml.") else error).answer()
 
     def apply_lifecycle(self) -> list[str]:
-        """Does what the service does about once a day. Returns the names of what was deleted."""
-        return [name for bucket in self.buckets.values() for name in bucket.expire(self._runtime.wall_ns())]
+        """Does what the service does about once a day. Returns the names of objects and uploads that it deleted."""
+        gone = [name for bucket in self.buckets.values() for name in bucket.expire(self._runtime.wall_ns())]
+        return [*gone, *self.parts.apply_lifecycle()]
 
     # --- uploads
 

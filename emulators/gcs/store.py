@@ -35,11 +35,15 @@ NONCURRENT_MAX = 1000
 CONTENT_KEYS = ("contentType", "contentEncoding", "contentDisposition", "contentLanguage", "cacheControl")
 FIELDS_LACKING = ("acl", "temporaryHold", "eventBasedHold", "retention", "contexts", "kmsKeyName", "customerEncryption")
 CONDITIONS = {"age", "createdBefore", "customTimeBefore", "daysSinceCustomTime", "isLive", "matchesPrefix", "matchesSuffix"}
+ABORT, CONDITIONS_OF_UPLOADS = "AbortIncompleteMultipartUpload", {"age", "matchesPrefix", "matchesSuffix"}
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectGeneration:
-    """One generation. `content`: type, encoding, ... by their JSON names. Hashes are base64, as on the wire."""
+    """One generation. `content`: type, encoding, ... by their JSON names. Hashes are base64, as on the wire.
+
+    `md5` None: it was uploaded in several parts.
+    """
 
     bucket: str
     name: str
@@ -51,7 +55,7 @@ class ObjectGeneration:
     created: datetime
     updated: datetime
     crc32c: str
-    md5: str
+    md5: str | None
     metageneration: int = 1
 
     @property
@@ -66,8 +70,9 @@ class ObjectGeneration:
             "kind": "storage#object", "id": f"{self.bucket}/{self.name}/{self.generation}", "bucket": self.bucket, "name": self.name,
             "selfLink": f"https://www.googleapis.com/storage/v1/{path}",
             "generation": str(self.generation), "metageneration": str(self.metageneration), "size": str(len(self.payload)),
-            "storageClass": "STANDARD", "crc32c": self.crc32c, "md5Hash": self.md5, "etag": self.etag,
-            **self.content, **{key: rfc3339(time) for key, time in times.items() if time},
+            "storageClass": "STANDARD", "crc32c": self.crc32c, "etag": self.etag,
+            **({} if self.md5 is None else {"md5Hash": self.md5}), **self.content,
+            **{key: rfc3339(time) for key, time in times.items() if time},
             **({"metadata": dict(self.metadata)} if self.metadata else {}),
         }  # fmt: skip
 
@@ -170,13 +175,15 @@ def check_preconditions(query: Mapping[str, str], current: ObjectGeneration | No
 # --- what is stored ------------------------------------------------------------------------------
 
 
-def hashes(payload: bytes) -> tuple[str, str]:
-    """Returns crc32c and md5 in base64."""
-    crc32c = google_crc32c.value(payload).to_bytes(4, "big")
-    return base64.b64encode(crc32c).decode(), base64.b64encode(hashlib.md5(payload, usedforsecurity=False).digest()).decode()
+def crc_of(payload: bytes) -> str:
+    return base64.b64encode(google_crc32c.value(payload).to_bytes(4, "big")).decode()
 
 
-def check_hashes(expected: Iterable[tuple[str, object]], crc32c: str, md5: str) -> None:
+def md5_of(payload: bytes) -> str:
+    return base64.b64encode(hashlib.md5(payload, usedforsecurity=False).digest()).decode()
+
+
+def check_hashes(expected: Iterable[tuple[str, object]], crc32c: str, md5: str | None) -> None:
     """Checks hashes. `expected`: (crc32c or md5, base64) as the client sent them. Other kinds are ignored.
 
     Raises `GcsError` 400.
@@ -249,14 +256,14 @@ class Bucket:
         return found
 
     def insert(self, name: str, payload: bytes, resource: Mapping[str, Any], query: Mapping[str, str],
-               told: Iterable[tuple[str, object]], now_ns: int) -> ObjectGeneration:  # fmt: skip
+               told: Iterable[tuple[str, object]], now_ns: int, *, whole: bool = True) -> ObjectGeneration:  # fmt: skip
         """Creates or replaces an object in one step. If it raises `GcsError`, nothing changes.
 
-        `told`: hashes besides those in `resource`.
+        `told`: hashes besides those in `resource`. `whole` False: it came in several parts, so it gets no MD5.
         """
         check_name(name)
         check_fields(resource)
-        crc32c, md5 = hashes(payload)
+        crc32c, md5 = crc_of(payload), md5_of(payload) if whole else None
         check_hashes([*told, *((key, resource[where]) for key, where in (("crc32c", "crc32c"), ("md5", "md5Hash")) if where in resource)],
                      crc32c, md5)  # fmt: skip
         check_preconditions(query, self.objects.get(name))
@@ -448,7 +455,7 @@ class Bucket:
 
     def expire(self, now_ns: int) -> list[str]:
         """Deletes what a lifecycle rule says. Returns the names."""
-        conditions = [rule["condition"] for rule in lifecycle_rules(self.settings)]
+        conditions = [rule["condition"] for rule in lifecycle_rules(self.settings) if rule["action"]["type"] == "Delete"]
         gone = [name for name, stored in self.objects.items() if any(_applies(each, stored, from_ns(now_ns)) for each in conditions)]
         old = [each for each in self._noncurrent if any(_applies(rule, each.stored, from_ns(now_ns), live=False) for rule in conditions)]
         for name in gone:
@@ -482,9 +489,28 @@ def lifecycle_rules(settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     rules = list((settings.get("lifecycle") or {}).get("rule", []))
     for rule in rules:
         unknown = set(rule.get("condition", {})) - CONDITIONS
-        if rule.get("action", {}).get("type") != "Delete" or not rule.get("condition") or unknown:
-            raise GcsError(400, f"Invalid lifecycle rule {rule}: only Delete by {', '.join(sorted(CONDITIONS))}")
+        kind = rule.get("action", {}).get("type")
+        if kind == ABORT and not set(rule.get("condition", {})) - CONDITIONS_OF_UPLOADS:
+            continue
+        if kind != "Delete" or not rule.get("condition") or unknown:
+            raise GcsError(400, f"Invalid lifecycle rule {rule}: only {ABORT}, and Delete by {', '.join(sorted(CONDITIONS))}")
     return rules
+
+
+def applies_to_upload(settings: Mapping[str, Any], name: str, begun: datetime, now: datetime) -> bool:
+    """Tells whether a rule ends an upload of several parts."""
+    return any(
+        all(tests[key](wanted) for key, wanted in rule["condition"].items())
+        for rule in lifecycle_rules(settings) if rule["action"]["type"] == ABORT
+        for tests in [_of_name(name) | {"age": lambda days: now >= begun + timedelta(days=int(days))}]
+    )  # fmt: skip
+
+
+def _of_name(name: str) -> dict[str, Callable[[Any], bool]]:
+    return {
+        "matchesPrefix": lambda prefixes: name.startswith(tuple(prefixes)),
+        "matchesSuffix": lambda suffixes: name.endswith(tuple(suffixes)),
+    }
 
 
 def _applies(condition: Mapping[str, Any], stored: ObjectGeneration, now: datetime, *, live: bool = True) -> bool:
@@ -496,7 +522,6 @@ def _applies(condition: Mapping[str, Any], stored: ObjectGeneration, now: dateti
         "customTimeBefore": lambda day: custom is not None and custom.astimezone(UTC).date() < date.fromisoformat(day),
         "daysSinceCustomTime": lambda days: custom is not None and now >= custom + timedelta(days=int(days)),
         "isLive": lambda wanted: bool(wanted) is live,
-        "matchesPrefix": lambda prefixes: stored.name.startswith(tuple(prefixes)),
-        "matchesSuffix": lambda suffixes: stored.name.endswith(tuple(suffixes)),
+        **_of_name(stored.name),
     }
     return all(tests[key](wanted) for key, wanted in condition.items())

@@ -23,7 +23,12 @@ from xml.sax.saxutils import escape
 
 from multidict import CIMultiDict, MultiMapping
 
-XML_CODES = {400: "InvalidArgument", 404: "NoSuchKey", 412: "PreconditionFailed", 416: "InvalidRange", 501: "NotImplemented"}
+XML_CODES = {
+    400: "InvalidArgument", 403: "AccessDenied", 404: "NoSuchKey", 412: "PreconditionFailed", 416: "InvalidRange", 429: "SlowDown",
+    500: "InternalError", 501: "NotImplemented", 503: "ServiceUnavailable",
+}  # fmt: skip
+XML_OWN_CODES = {"NoSuchUpload", "InvalidArgument", "InvalidPart", "InvalidPartOrder", "EntityTooSmall", "BadDigest", "MalformedXML"}
+"""Codes that only the XML API has, where one status has several."""
 BATCH_CALLS_MAX = 100
 HEAD_END, HEAD_BYTES_MAX = b"\r\n\r\n", 1 << 16
 
@@ -66,6 +71,9 @@ PARAMETERS = {
     # Nobody is refused here, whatever a new bucket says of access. gcsfs always says something.
     "bucket": set(), "bucket.create": {"predefinedAcl", "predefinedDefaultObjectAcl"}, "bucket.list": {"prefix"}, "batch": set(),
     "xml": set(), "xml.get": {"generation"}, "xml.head": {"generation"}, "xml.delete": {"generation"},
+    "xml.parts.start": {"uploads"}, "xml.parts.put": {"partNumber", "uploadId"}, "xml.parts.complete": {"uploadId"},
+    "xml.parts.cancel": {"uploadId"}, "xml.parts.list": {"uploadId", "max-parts", "part-number-marker"},
+    "xml.uploads": {"uploads", "prefix", "key-marker", "upload-id-marker", "max-uploads"},
     "xml.list": {"list-type", "prefix", "delimiter", "start-after", "continuation-token", "max-keys"},
 }  # fmt: skip
 """What each kind of call, or its first word, knows. Another parameter would change what the call means."""
@@ -157,6 +165,10 @@ class WireRequest:
         bucket, _, name = path[1:].partition("/")
         source = _decoded(headers.get("x-goog-copy-source", "")).removeprefix("/")
         kinds = {"GET": "get", "HEAD": "head", "PUT": "copy" if source else "put", "DELETE": "delete"} if name else {"GET": "list"}
+        if "uploads" in query:
+            kinds = {"POST": "parts.start"} if name else {"GET": "uploads"}
+        elif name and "uploadId" in query:
+            kinds = {"PUT": "parts.put", "GET": "parts.list", "POST": "parts.complete", "DELETE": "parts.cancel"}
         try:
             if not bucket or method not in kinds:
                 raise GcsError.lacking(f"{method} {path} {' '.join(query)}".rstrip())
@@ -187,10 +199,11 @@ class XmlError(GcsError):
 
     def __init__(self, error: GcsError) -> None:
         code = "NoSuchBucket" if "bucket does not exist" in str(error) else XML_CODES.get(error.status, error.reason)
-        super().__init__(error.status, str(error), code, error.headers)
+        super().__init__(error.status, str(error), error.reason if error.reason in XML_OWN_CODES else code, error.headers)
 
     def answer(self) -> WireResponse:
-        body = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{self.reason}</Code><Message>{escape(str(self))}</Message></Error>"
+        told = f"<Code>{self.reason}</Code><Message>{escape(str(self))}</Message><Details>{escape(str(self))}</Details>"
+        body = f"<?xml version='1.0' encoding='UTF-8'?><Error>{told}</Error>"
         return WireResponse(self.status, body.encode(), {"Content-Type": "application/xml; charset=UTF-8", **self.headers})
 
 

@@ -4,7 +4,7 @@
     GET, HEAD, DELETE    an object; GET with Range
     GET /BUCKET          a listing: prefix, delimiter, start-after, continuation-token, max-keys
 
-Uploads of several parts, access control and buckets are answered with 501.
+Uploads of several parts are in `emulators.gcs.parts`. Access control and buckets are answered with 501.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 from xml.sax.saxutils import escape
 
 from changelog.base.runtime import Runtime
@@ -19,7 +20,7 @@ from emulators.gcs.media import media
 from emulators.gcs.store import CONTENT_KEYS, Bucket, ObjectGeneration, bucket_of, rfc3339
 from emulators.gcs.wire import WireRequest, WireResponse
 
-CUSTOM, MATCH = "x-goog-meta-", "x-goog-if-"
+CUSTOM, CUSTOM_TIME, MATCH = "x-goog-meta-", "x-goog-custom-time", "x-goog-if-"
 OF_QUERY = {"max-keys": "maxResults", "continuation-token": "pageToken", "start-after": "startOffset"}
 
 
@@ -29,7 +30,7 @@ def xml_steps(buckets: Mapping[str, Bucket], runtime: Runtime) -> dict[str, Call
 
 
 def _get(buckets: Mapping[str, Bucket], runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
-    stored = bucket_of(buckets, call.bucket).get(call.name, {**call.query, **_preconditions(call)}, reading=True)
+    stored = bucket_of(buckets, call.bucket).get(call.name, {**call.query, **preconditions(call)}, reading=True)
     found = media(stored, call.headers.get("Range"))
     custom = {f"{CUSTOM}{key}": value for key, value in stored.metadata.items()}
     return WireResponse(found.status, found.body, {**found.headers, **custom, "ETag": _etag(stored)})
@@ -40,23 +41,33 @@ def _head(buckets: Mapping[str, Bucket], runtime: Runtime, call: WireRequest, bo
 
 
 def _put(buckets: Mapping[str, Bucket], runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
+    bucket = bucket_of(buckets, call.bucket)
+    return _written(bucket.insert(call.name, body, described(call), preconditions(call), told_hashes(call), runtime.wall_ns()))
+
+
+def described(call: WireRequest) -> dict[str, Any]:
+    """Returns the object's resource as the headers of its upload say it. Keys of custom metadata become lower case."""
     content = {key: call.headers[name] for key in CONTENT_KEYS if (name := re.sub("(?=[A-Z])", "-", key)) in call.headers}
     custom = {key.lower()[len(CUSTOM) :]: value for key, value in call.headers.items() if key.lower().startswith(CUSTOM)}
-    resource = {"contentType": "application/octet-stream", **content, "metadata": custom}
+    time = {"customTime": call.headers[CUSTOM_TIME]} if CUSTOM_TIME in call.headers else {}
+    return {"contentType": "application/octet-stream", **content, **time, "metadata": custom}
+
+
+def told_hashes(call: WireRequest) -> list[tuple[str, object]]:
+    """Returns the hashes of `X-Goog-Hash`, which may come several times, and of `Content-MD5`."""
     told = [pair.strip().partition("=")[::2] for header in call.headers.getall("X-Goog-Hash", []) for pair in header.split(",")]
-    stored = bucket_of(buckets, call.bucket).insert(call.name, body, resource, _preconditions(call), told, runtime.wall_ns())
-    return _written(stored)
+    return [*told, *(("md5", value) for value in call.headers.getall("Content-MD5", []))]
 
 
 def _copy(buckets: Mapping[str, Bucket], runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
     source = bucket_of(buckets, call.bucket).get(call.name, {})
-    stored = bucket_of(buckets, call.target[0]).copy(source, call.target[1], None, _preconditions(call), runtime.wall_ns())
+    stored = bucket_of(buckets, call.target[0]).copy(source, call.target[1], None, preconditions(call), runtime.wall_ns())
     told = f"<LastModified>{rfc3339(stored.updated)}</LastModified><ETag>{escape(_etag(stored))}</ETag>"
-    return _xml(f"<CopyObjectResult>{told}</CopyObjectResult>", stored)
+    return xml_answer(f"<CopyObjectResult>{told}</CopyObjectResult>", stored)
 
 
 def _delete(buckets: Mapping[str, Bucket], runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
-    bucket_of(buckets, call.bucket).remove(call.name, {**call.query, **_preconditions(call)}, runtime.wall_ns())
+    bucket_of(buckets, call.bucket).remove(call.name, {**call.query, **preconditions(call)}, runtime.wall_ns())
     return WireResponse(204)
 
 
@@ -69,7 +80,7 @@ def _list(buckets: Mapping[str, Bucket], runtime: Runtime, call: WireRequest, bo
     groups = "".join(f"<CommonPrefixes><Prefix>{escape(prefix)}</Prefix></CommonPrefixes>" for prefix in page.prefixes)
     more = f"<NextContinuationToken>{escape(page.next_token)}</NextContinuationToken>" if page.next_token else ""
     cut = f"<IsTruncated>{str(bool(more)).lower()}</IsTruncated>"
-    return _xml(f"<ListBucketResult><Name>{escape(call.bucket)}</Name>{cut}{more}{contents}{groups}</ListBucketResult>")
+    return xml_answer(f"<ListBucketResult><Name>{escape(call.bucket)}</Name>{cut}{more}{contents}{groups}</ListBucketResult>")
 
 
 def _listed(stored: ObjectGeneration) -> str:
@@ -80,7 +91,7 @@ def _listed(stored: ObjectGeneration) -> str:
     return "".join(f"<{key}>{escape(str(value))}</{key}>" for key, value in told.items())
 
 
-def _xml(text: str, stored: ObjectGeneration | None = None) -> WireResponse:
+def xml_answer(text: str, stored: ObjectGeneration | None = None) -> WireResponse:
     headers = {"Content-Type": "application/xml; charset=UTF-8", **(_written(stored).headers if stored else {})}
     return WireResponse(200, f"<?xml version='1.0' encoding='UTF-8'?>{text}".encode(), headers)
 
@@ -93,7 +104,7 @@ def _etag(stored: ObjectGeneration) -> str:
     return f'"{stored.etag}"'
 
 
-def _preconditions(call: WireRequest) -> dict[str, str]:
+def preconditions(call: WireRequest) -> dict[str, str]:
     """Returns the preconditions as the JSON API calls them: x-goog-if-generation-match is ifGenerationMatch."""
     asked = {key.lower(): value for key, value in call.headers.items() if key.lower().startswith(MATCH)}
     return {"if" + key.removeprefix(MATCH).title().replace("-", ""): value for key, value in asked.items()}

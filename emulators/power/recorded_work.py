@@ -96,6 +96,29 @@ async def upload(root: Path) -> None:
     note("finalised")
 
 
+async def upload_parts(root: Path) -> None:
+    """Uploads blobs in parts, and notes what it was told: [what, name, session, number]."""
+    blobs = await FileBlobs.open_directory(root, SystemRuntime())
+    for upload, ends in enumerate(("complete", "cancel", "leave")):
+        name = f"{BLOB}{upload}"
+        session = await blobs.begin_parts(name, Metadata())
+        note(json.dumps(["begun", name, session, 0]))
+        parts = []
+        for number in (2, 1, 2):
+            parts.append(await blobs.put_part(name, session, number, [part_of(name, number)]))
+            note(json.dumps(["put", name, session, number]))
+        note(json.dumps([ends, name, session, 0]))
+        if ends == "complete":
+            await blobs.complete_parts(name, session, parts[1:])
+        elif ends == "cancel":
+            await blobs.cancel(session)
+        note(json.dumps([f"{ends}d", name, session, 0]))
+
+
+def part_of(name: str, number: int) -> bytes:
+    return Random(f"{name} {number}").randbytes(5000)
+
+
 async def deliver(root: Path) -> None:
     """Delivers a feed, and notes the time of each transaction that was acknowledged."""
     sink = DirectorySink(root / FEED, SystemRuntime())
@@ -113,6 +136,8 @@ def main() -> None:
             anyio.run(recover, Path(root))
         case "upload":
             anyio.run(upload, Path(root))
+        case "upload_parts":
+            anyio.run(upload_parts, Path(root))
         case "deliver":
             anyio.run(deliver, Path(root))
 

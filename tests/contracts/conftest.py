@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import product
 from pathlib import Path
+from typing import cast
 
 import aiohttp
 import pytest
@@ -35,8 +36,12 @@ from tiered.bigtable.rows import BigtableRows
 from tiered.embedded.blobs import FileBlobs
 from tiered.embedded.rows import SqliteRows
 from tiered.gcs.blobs import GcsBlobs
+from tiered.gcs.upload import GcsUpload
+from tiered.gcs.upload_lanes import LaneUpload, UploadLanes
+from tiered.metadata import Metadata
 from tiered.open import open_storage
 from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Tiers
+from tiered.protocol.capabilities import PartUploads
 from tiered.provision.schema import FAMILIES
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
@@ -44,6 +49,7 @@ from tiered.telemetry.observed import Observed
 from tiered.telemetry.telemetry import Telemetry
 from tiered.testing.clock import Clock
 from tiered.testing.contracts.changelog import Plant
+from tiered.testing.contracts.parts import PartsTier
 from tiered.testing.log import StoredEntry
 
 LOOPS = ["asyncio", "trio"]
@@ -52,10 +58,11 @@ TELEMETRY = Telemetry(registry=CollectorRegistry(), tracer_provider=TracerProvid
 IMPLEMENTATIONS = {
     "high_volume": ["sqlite", "simulated", "observed", "crawling", "bigtable", "bigtable-memory"],
     "changelog": ["sqlite", "simulated", "observed", "crawling", "bigtable", "bigtable-memory"],
-    "long_term": ["filesystem", "simulated", "observed", "crawling", "gcs", "gcs-prefix", "fake-gcs"],
+    "parts_tier": ["filesystem", "simulated", "observed", "gcs", "gcs-prefix"],
+    "long_term": ["filesystem", "simulated", "observed", "crawling", "gcs", "gcs-lanes", "gcs-prefix", "fake-gcs"],
     "store": ["embedded", "simulated", "observed", "google", "fake-gcs"],
 }
-ON_EMULATORS = {"bigtable", "gcs", "gcs-prefix", "fake-gcs", "google"}
+ON_EMULATORS = {"bigtable", "gcs", "gcs-lanes", "gcs-prefix", "fake-gcs", "google"}
 CANCELS, DELETES, REWRITES, KEEPS = (
     "takes the bytes of a session after it has cancelled it",
     "ignores ifGenerationMatch where it deletes",
@@ -123,6 +130,15 @@ async def on_fake_gcs(url: str, runtime: Runtime) -> AsyncIterator[GcsBlobs]:
         assert created.status == 200, await created.text()
     async with GcsBlobs.connect(bucket, runtime, endpoint=url) as blobs:
         yield blobs
+
+
+class LanedBlobs(GcsBlobs):
+    """Blobs that go up in lanes whenever they may, and not only if they are large."""
+
+    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload | LaneUpload:
+        if ChangeId.matches(name.rpartition("/")[2]):
+            return await self._open_lanes(name, metadata, metadata.size if size is None else size)
+        return await super().open_upload(name, metadata, size)
 
 
 class Crawling(SimulatedService):
@@ -212,6 +228,30 @@ async def changelog(request: pytest.FixtureRequest, anyio_backend: object, runti
 async def long_term(
     request: pytest.FixtureRequest, anyio_backend: object, runtime: Runtime, tmp_path: Path
 ) -> AsyncIterator[LongTermBackend]:
+    async with open_long_term(request, runtime, tmp_path) as blobs:
+        yield blobs
+
+
+@pytest.fixture
+async def parts_tier(
+    request: pytest.FixtureRequest, anyio_backend: object, runtime: Runtime, tmp_path: Path
+) -> AsyncIterator[PartsTier]:
+    async with open_long_term(request, runtime, tmp_path) as blobs:
+        assert isinstance(blobs, PartUploads)
+        yield cast(PartsTier, blobs)
+
+
+@asynccontextmanager
+async def emulated_bucket() -> AsyncIterator[GcsEmulator]:
+    """It takes parts of any size."""
+    async with GcsEmulator() as server:
+        server.create_bucket("blobs")
+        server.parts.part_bytes_min = 0
+        yield server
+
+
+@asynccontextmanager
+async def open_long_term(request: pytest.FixtureRequest, runtime: Runtime, tmp_path: Path) -> AsyncIterator[LongTermBackend]:
     if request.param in ("simulated", "crawling", "observed"):
         simulated = CrawlingBlobs(runtime) if request.param == "crawling" else SimulatedBlobs(runtime)
         simulated.kept_s = 3600.0
@@ -219,14 +259,18 @@ async def long_term(
         yield observed if request.param == "observed" else simulated
         return
     if request.param == "gcs":
-        async with GcsEmulator() as server, GcsBlobs.connect(server.create_bucket("blobs").name, runtime, endpoint=server.url) as blobs:
+        async with emulated_bucket() as server, GcsBlobs.connect("blobs", runtime, endpoint=server.url) as blobs:
+            yield blobs
+        return
+    if request.param == "gcs-lanes":
+        lanes = UploadLanes(3, part_bytes=60_000)
+        async with emulated_bucket() as server, LanedBlobs.connect("blobs", runtime, endpoint=server.url, lanes=lanes) as blobs:
             yield blobs
         return
     if request.param == "gcs-prefix":  # beside another store's blob, which it must not see
         if any(isinstance(value, str) and len(value.encode()) + len("a/c/") > 1024 - 37 for value in request.node.callspec.params.values()):
             pytest.skip("with its prefix the name is too long for GCS")
-        async with GcsEmulator() as server:
-            server.create_bucket("blobs")
+        async with emulated_bucket() as server:
             for prefix in ("a/", "a/b/", "z/"):
                 server.buckets["blobs"].insert(f"{prefix}theirs", b"x", {}, {}, (), 1)
             give(server, "a/c/")

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -20,11 +22,12 @@ from typing import Protocol
 import anyio
 import pytest
 
+from changelog.base.errors import UnavailableError
 from changelog.base.runtime import SystemRuntime
 from emulators.demo.checking.stored_files import StoredFiles
 from emulators.power.disk import DiskModel, ModelledDisk
 from emulators.power.judge import AllowedContent, BrokenPromiseError, judge_store, settings_of
-from emulators.power.recorded_work import BLOB, FEED, STORE, segments
+from emulators.power.recorded_work import BLOB, FEED, STORE, part_of, segments
 from emulators.power.recording import DiskOperation, RecorderMissingError, Recording, RecordingError, RecordKind, build, seen
 from recovery.audit.deleting.journal import DeletionJournal
 from recovery.audit.files.evidence import evidence
@@ -34,6 +37,7 @@ from tests.given.audit_and_deletion import FINDINGS_FEED, RUN, audit_and_delete
 from tests.given.deleted_store import plant_orphans
 from tests.given.repository import ROOT
 from tiered.embedded.blobs import FileBlobs
+from tiered.testing.contracts.whole_blobs import read
 
 STATES = int(os.environ.get("TIERED_SIM_SEEDS", "20"))
 AUDIT_STATES = max(6, STATES // 5)
@@ -191,6 +195,39 @@ class BlobPromise:
             raise BrokenPromiseError("the blob is gone")
 
 
+class PartsPromise:
+    """A part that was uploaded stays, and a blob that was completed. What was cancelled can never be completed."""
+
+    def __init__(self) -> None:
+        self.state: dict[tuple[str, str], str] = {}
+        self.put: dict[str, set[int]] = {}
+
+    def hear(self, text: str) -> None:
+        what, name, session, number = json.loads(text)
+        if what == "put":
+            self.put[session].add(number)
+        else:
+            self.state[name, session] = what
+            self.put.setdefault(session, set())
+
+    async def judge(self, root: Path) -> None:
+        blobs = await FileBlobs.open_directory(root, SystemRuntime())
+        for (name, session), state in self.state.items():
+            numbers = sorted(self.put[session])
+            if state == "cancel" or not numbers:
+                continue
+            if state == "canceld":
+                with suppress(UnavailableError):
+                    raise BrokenPromiseError(f"what was cancelled is there: {await blobs.parts(name, session)}")
+                continue
+            if state != "completed":
+                with suppress(*([UnavailableError] if state == "complete" else [])):
+                    kept = {part.number: part for part in await blobs.parts(name, session)}
+                    await blobs.complete_parts(name, session, [kept[number] for number in numbers])
+            if await read(blobs, name) != b"".join(part_of(name, number) for number in numbers):
+                raise BrokenPromiseError(f"the blob of {state} has other bytes")
+
+
 class DeletionPromise:
     """What an audit deletes was written down first, and has a copy. A run that has ended stays whole."""
 
@@ -282,6 +319,14 @@ def several_writers(begin: Callable[[], Recording]) -> PowerScene:
 
 
 @pytest.fixture(scope="module")
+def parts(begin: Callable[[], Recording]) -> PowerScene:
+    """Uploads in parts: one is completed, one cancelled, one left."""
+    recording = begin()
+    recording.run(working(recording, "upload_parts"))
+    return PowerScene(recording, PartsPromise)
+
+
+@pytest.fixture(scope="module")
 def feed(begin: Callable[[], Recording]) -> PowerScene:
     recording = begin()
     recording.run(working(recording, "deliver"))
@@ -337,6 +382,10 @@ def test_the_first_blob_in_a_directory_that_another_process_made_and_did_not_syn
         recording.run(working(recording, "upload"), kill_at="D1")
     recording.run(working(recording, "upload"))
     assert PowerScene(recording, BlobPromise).cut_the_power(STATES) is None
+
+
+def test_parts_that_were_told_survive_a_power_cut(parts: PowerScene) -> None:
+    assert parts.cut_the_power(2 * STATES) is None
 
 
 def test_a_recovery_survives_a_power_cut(begin: Callable[[], Recording]) -> None:
@@ -398,6 +447,11 @@ def test_a_run_of_an_audit_that_another_process_began_and_did_not_sync_survives_
 def test_a_sync_that_a_store_leaves_out_is_noticed(several_writers: PowerScene, of: str) -> None:
     found = several_writers.cut_the_power(KNOCKED_OUT_STATES, without_syncs_of=lambda path: _is(path, of))
     assert found is not None
+
+
+@pytest.mark.parametrize("of", [r"uploads/[^/]+\.parts/.+", r"uploads/[^/]+\.parts", "uploads", "blobs(/.*)?"])
+def test_a_sync_that_an_upload_in_parts_leaves_out_is_noticed(parts: PowerScene, of: str) -> None:
+    assert parts.cut_the_power(KNOCKED_OUT_STATES, without_syncs_of=lambda path: re.fullmatch(of, path) is not None) is not None
 
 
 @pytest.mark.parametrize("of", ["feeds", FEED, f"{FEED}/{segments()[0].folder}"])

@@ -37,11 +37,19 @@ OPENING = {"get_table": {"bigtable.tables.get"}, "get_app_profile": {"bigtable.a
 GCS = {
     "GET": {"storage.objects.get", "storage.objects.list"},
     "POST": {"storage.objects.create"},
-    "PUT": set[str](),      # to a session, whose address is the right
+    "PUT": set[str](),      # to a session, whose address is the right, or of a part
     "DELETE": {"storage.objects.delete"},
     "PATCH": {"storage.objects.update"},
 }
 """HTTP methods, as `tiered/gcs` uses them."""
+
+PARTS = {
+    "POST": {"storage.multipartUploads.create", "storage.objects.create"},
+    "PUT": {"storage.multipartUploads.create", "storage.objects.create"},
+    "GET": {"storage.multipartUploads.listParts"},
+    "DELETE": {"storage.multipartUploads.abort"},
+}
+"""HTTP methods of the XML API, as `tiered/gcs/parts.py` uses them."""
 
 RESTORING = {"storage.objects.restore"}
 """The POST that `restore_url` of `tiered/gcs` makes needs this, too."""
@@ -52,10 +60,10 @@ WANTED = {
     "rows-writer": ALWAYS | WRITING_ROWS,
     "rows-reader": ALWAYS,
     "rows-auditor": ALWAYS | BIGTABLE["SampleRowKeys"],
-    "blobs-writer": set[str]().union(*GCS.values()),
+    "blobs-writer": set[str]().union(*GCS.values(), *PARTS.values()),
     "blobs-reader": GCS["GET"],
     # Opening a store lists, and so does a 404 that is not clear. /readyz looks at a blob that is not there.
-    "blobs-sweeper": GCS["DELETE"] | GCS["GET"],
+    "blobs-sweeper": GCS["DELETE"] | GCS["GET"] | PARTS["DELETE"],
     # It adds files, and compares one that is there already with what it delivers. It never changes or deletes one.
     "feed-writer": GCS["POST"] | GCS["GET"],
     "blobs-restorer": GCS["POST"] | GCS["DELETE"] | GCS["GET"] | RESTORING,
@@ -93,6 +101,11 @@ def test_every_call_to_bigtable_is_known() -> None:
 def test_every_call_to_gcs_is_known() -> None:
     text = sources("tiered/gcs")
     assert set(re.findall(r'"(GET|POST|PUT|DELETE|PATCH|HEAD)"', text)) == set(GCS)
+
+
+def test_every_call_of_an_upload_in_parts_is_known() -> None:
+    text = (ROOT / "tiered/gcs/parts.py").read_text()
+    assert set(re.findall(r'"(GET|POST|PUT|DELETE|PATCH|HEAD)"', text)) == set(PARTS)
 
 
 def test_the_writer_of_the_feed_makes_only_calls_that_its_role_allows() -> None:

@@ -6,7 +6,7 @@ the rights on Bigtable are checked in `test_rights.py` alone.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -44,6 +44,11 @@ RIGHT_OF = {
     "object.read": "storage.objects.get",
     "object.rewrite": "storage.objects.create",
     "object.restore": "storage.objects.restore",
+    "xml.parts.start": "storage.multipartUploads.create",
+    "xml.parts.put": "storage.multipartUploads.create",
+    "xml.parts.complete": "storage.multipartUploads.create",
+    "xml.parts.list": "storage.multipartUploads.listParts",
+    "xml.parts.cancel": "storage.multipartUploads.abort",
 }
 """The right that each call of the emulator needs. Calls to a session need none: its address is the right."""
 
@@ -117,6 +122,33 @@ async def test_a_writer_needs_every_right_of_its_role(server: GcsEmulator, backe
         grant(server, set(granted("blobs-writer")) - {right})
         with pytest.raises(ConfigurationError, match="grant"):
             await write_and_read(backends, settings)
+
+
+async def test_a_writer_uploads_in_parts_and_a_sweeper_ends_that(server: GcsEmulator, backends: Backends) -> None:
+    blobs = backends.tiers.long_term
+    assert isinstance(blobs, GcsBlobs)
+    grant(server, granted("blobs-writer"))
+    for name, ends in (("cat", False), ("dog", True)):
+        session = await blobs.begin_parts(name, Metadata())
+        await blobs.put_part(name, session, 1, [LARGE])
+        if ends:
+            grant(server, granted("blobs-sweeper"))
+            await blobs.cancel(session)
+        else:
+            await blobs.complete_parts(name, session, await blobs.parts(name, session))
+    assert list(server.buckets["blobs"].objects) == ["cat"] and not server.parts.uploads
+    with pytest.raises(ConfigurationError, match="grant"):
+        await blobs.begin_parts("bird", Metadata())
+    calls: dict[str, Callable[[str], Awaitable[object]]] = {
+        "create": lambda session: blobs.put_part("cat", session, 1, [LARGE]), "listParts": lambda session: blobs.parts("cat", session),
+        "abort": blobs.cancel,
+    }  # fmt: skip
+    for right, call in calls.items():
+        grant(server, granted("blobs-writer"))
+        session = await blobs.begin_parts("cat", Metadata())
+        grant(server, set(granted("blobs-writer")) - {f"storage.multipartUploads.{right}"})
+        with pytest.raises(ConfigurationError, match="grant"):
+            await call(session)
 
 
 async def test_a_reader_and_an_audit_only_look(server: GcsEmulator, backends: Backends, settings: Settings) -> None:

@@ -31,6 +31,7 @@ ROWS = [
 ]  # fmt: skip
 
 STORE = StoreSettings()
+GCS = GcsSettings(bucket="bucket")
 SETTINGS = Settings(directory="unused")
 
 
@@ -91,7 +92,8 @@ NUMBERS: dict[str, list[object]] = {
     "threads that read": [FILE_THREADS_MAX],
     "threads that write": [WRITE_THREADS_MAX],
     "ranges of one object": [STORE.read_lanes_max, STORE.read_part_bytes_max],
-    "connections to GCS": [GcsSettings(bucket="bucket").connections_max],
+    "parts of one blob that go up": [GCS.upload_lanes, GCS.upload_part_bytes, GCS.upload_memory_bytes],
+    "connections to GCS": [GCS.connections_max],
     "hints, rows and updates of one transaction": [FeedSettings().batch_max, 10_000],
     "a file that `tiered feed receive` takes": [RECEIVED_BYTES_MAX],
 }

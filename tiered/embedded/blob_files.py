@@ -40,6 +40,7 @@ from tiered.embedded.file import (
     is_component,
 )
 from tiered.metadata import Metadata
+from tiered.payload.crcs import CRC32, join_crcs
 from tiered.protocol.backends import BlobHead, ByteRange
 from tiered.protocol.scans import NotCopied, Removal
 
@@ -72,7 +73,7 @@ class UploadFile:
         self._path = path
         self._target = target
         self._root = root
-        _make_both(root, path.parent, [])
+        make_both(root, path.parent, [])
         if settles:
             sync_directory(root.parent)
         _refuse_if_apart(path.parent, target, root)
@@ -98,12 +99,9 @@ class UploadFile:
             try:
                 for chunk in last:
                     self._append(chunk)
-                _write_all(self._file, memoryview(encode_trailer(metadata, self._checksums, written_ns)))
+                write_all(self._file, memoryview(encode_trailer(metadata, self._checksums, written_ns)))
                 os.fsync(self._file.fileno())
-                _make_parents(self._target.parent, self._root)
                 self._link()
-                with _already_happened(f"{self._target} was linked"):
-                    _sync_upwards(self._target.parent, self._root)
             finally:
                 self._end()
 
@@ -113,12 +111,12 @@ class UploadFile:
 
     def _append(self, chunk: bytearray | memoryview) -> None:
         view = memoryview(chunk).cast("B")
-        _write_all(self._file, view)
+        write_all(self._file, view)
         self._checksums.add(view)
 
     def _link(self) -> None:
         try:
-            _link(self._path, self._target)
+            link_blob(self._path, self._target, self._root)
         except FileNotFoundError:
             if self._path.exists():
                 raise
@@ -144,11 +142,11 @@ A service may collect beside its own writes, and would meet its own new files of
 
 
 def _create_locked(path: Path) -> io.FileIO:
-    mode = _mode_of(path.parent) & 0o666
+    mode = mode_of(path.parent) & 0o666
     with BEGINNING:
         file = io.FileIO(path, "xb", opener=lambda name, flags: os.open(name, flags, mode))
         try:
-            _give(file.fileno(), os.stat(path.parent))
+            give(file.fileno(), os.stat(path.parent))
             # Between its creation and its lock the file looks abandoned, so another process may have collected it.
             if not lock(file) or not _is_at(file, path):
                 raise UnavailableError(f"the upload {path.name} was collected before it began; try again")
@@ -159,7 +157,15 @@ def _create_locked(path: Path) -> io.FileIO:
         return file
 
 
-def _write_all(file: io.FileIO, view: memoryview) -> None:
+def link_blob(path: Path, target: Path, root: Path) -> None:
+    """Links a whole and synced file to `target`, durably: the blob becomes visible."""
+    _make_parents(target.parent, root)
+    _link(path, target)
+    with _already_happened(f"{target} was linked"):
+        _sync_upwards(target.parent, root)
+
+
+def write_all(file: io.FileIO, view: memoryview) -> None:
     while view:
         view = view[os.write(file.fileno(), view) :]
 
@@ -227,6 +233,13 @@ class BlobFile:
                 check_block_crcs(self._crcs, self._footer)
         at = (number - self._crcs_from) * BLOCK_CRC_BYTES
         return self._crcs[at : at + BLOCK_CRC_BYTES]
+
+    def crc(self) -> int | None:
+        """The crc32 of all bytes, joined from those of the blocks, which are not read. None: it has none of blocks."""
+        if self._footer.version == 1:
+            return None
+        sizes = (min(BLOCK_BYTES, self.size - start) for start in range(0, self.size, BLOCK_BYTES))
+        return join_crcs(((int.from_bytes(self._block_crc(number)), size) for number, size in enumerate(sizes)), CRC32)
 
     def _read(self, start: int, size: int) -> bytes:
         chunk = os.pread(self._file.fileno(), size, start)
@@ -403,7 +416,7 @@ def prepare(blobs: Path, uploads: Path, first: ChangeId, second: ChangeId) -> No
     try:
         for directory in reversed(missing):
             _make_directory(directory, made, _PRIVATE if directory == blobs.parent else 0o777)
-        _make_both(blobs, uploads, made)
+        make_both(blobs, uploads, made)
         _try_out(uploads / first, blobs / second)
     except (OSError, ConfigurationError):
         for directory in reversed(made):
@@ -412,18 +425,18 @@ def prepare(blobs: Path, uploads: Path, first: ChangeId, second: ChangeId) -> No
         raise
 
 
-def _make_both(blobs: Path, uploads: Path, made: list[Path]) -> None:
+def make_both(blobs: Path, uploads: Path, made: list[Path]) -> None:
     """Makes what is missing of the two. One that is there says who may use the store, and a new store is private."""
     there = [directory for directory in (blobs, uploads) if directory.is_dir()]
     if len(there) < 2:
-        mode = _mode_of(there[0]) if there else _PRIVATE
+        mode = mode_of(there[0]) if there else _PRIVATE
         for directory in (blobs, uploads):
             if directory not in there:
                 _make_directory(directory, made, mode)
-                _give_directory(directory)
+                give_directory(directory)
 
 
-def _give(made: int, parent: os.stat_result) -> None:
+def give(made: int, parent: os.stat_result) -> None:
     """Gives what root has made to the owner of the directory that it is in, as SQLite does with its files.
 
     Otherwise the user of a private store could neither read what a command of root's stored there, nor list the store.
@@ -433,17 +446,17 @@ def _give(made: int, parent: os.stat_result) -> None:
             os.fchown(made, parent.st_uid, parent.st_gid)
 
 
-def _give_directory(directory: Path) -> None:
+def give_directory(directory: Path) -> None:
     """The same. The owner of the store might put a link in its place meanwhile, so it asks for the real parent."""
     if os.geteuid() == 0:
         made = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            _give(made, os.stat("..", dir_fd=made))
+            give(made, os.stat("..", dir_fd=made))
         finally:
             os.close(made)
 
 
-def _mode_of(directory: Path) -> int:
+def mode_of(directory: Path) -> int:
     """Who may use the directory, and therefore what is made in it. The umask may still take something away."""
     return os.stat(directory).st_mode & 0o777
 
@@ -522,8 +535,8 @@ def _make_parents(directory: Path, root: Path) -> None:
         return
     _make_parents(directory.parent, root)
     with suppress(FileExistsError):
-        directory.mkdir(_mode_of(directory.parent))
-        _give_directory(directory)
+        directory.mkdir(mode_of(directory.parent))
+        give_directory(directory)
     if not stat.S_ISDIR(os.lstat(directory).st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
 

@@ -1,6 +1,7 @@
 """The long-term tier in a directory: each blob is one file, written under another name and then linked into place.
 
     ROOT/uploads/{session}      an upload on its way; its process holds the file's lock (flock) while it lives
+    ROOT/uploads/{id}.parts/    an upload in parts (`tiered/embedded/part_files.py`), which belongs to no process
     ROOT/blobs/{encoded name}   a blob; names and bytes as in `tiered/embedded/file.py`
 
     write the file -> fsync -> link(uploads/…, blobs/…) -> fsync the directories -> unlink(uploads/…)
@@ -57,9 +58,11 @@ from tiered.embedded.blob_files import (
 from tiered.embedded.blob_listing import Listings, generations, list_abandoned
 from tiered.embedded.file import NS_PER_US, microseconds, path_of
 from tiered.embedded.garbage import FOREIGN, CollectionFault, Round
+from tiered.embedded.part_files import PartsDirectory, end_parts
 from tiered.metadata import NS_PER_S, Metadata, is_expired
+from tiered.payload.chunks import Chunk
 from tiered.protocol.backends import BlobHead, ByteRange, DamagedError, HighVolumeBackend
-from tiered.protocol.capabilities import UploadPage
+from tiered.protocol.capabilities import Part, UploadPage, check_parts
 from tiered.protocol.scans import BlobInfo, BlobPage, NotCopied, Removal
 
 T = TypeVar("T")
@@ -71,6 +74,8 @@ GATHERED_BYTES = 1 << 20
 
 COPIED_BYTES_MAX = 64 << 10
 """Chunks up to this size are joined to larger ones, which copies them."""
+
+_IN_PARTS = "parts:"
 
 COLLECT_AT_ONCE = 256
 """How many files one step of a collection looks at.
@@ -111,9 +116,9 @@ _NOT_NOW = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 
 
 class FileBlobs:
-    """`LongTermBackend` in a directory, with five capabilities.
+    """`LongTermBackend` in a directory, with six capabilities.
 
-    `GarbageCollection`, `UploadListing`, `NamePartitioning`, `GenerationLookup` and `SharedListing`.
+    `GarbageCollection`, `UploadListing`, `NamePartitioning`, `GenerationLookup`, `SharedListing` and `PartUploads`.
 
     Open it with `await FileBlobs.open_directory(root, runtime)`. `odd_files`: how many files the last whole collection
     met that are not ours, are damaged or could not be removed; None: none has ended."""
@@ -174,9 +179,37 @@ class FileBlobs:
         return FileCopy(self, source, generation, await self.open_upload(name, metadata, None if head is None else head.size))
 
     async def cancel(self, session: str) -> None:
+        doing = f"cancel the upload {session}"
+        if session.startswith(_IN_PARTS):
+            await self._disk.run(doing, end_parts, self._uploads, _id_of_parts(session))
+            return
         if not ChangeId.matches(session):
             raise CorruptRecordError(f"upload session {session!r} is none of a directory's: expected a change id")
-        await self._disk.run(f"cancel the upload {session}", unlink, self._uploads / session)
+        await self._disk.run(doing, unlink, self._uploads / session)
+
+    async def begin_parts(self, name: str, metadata: Metadata) -> str:
+        self._path(name)
+        session = ChangeId.new(self._runtime)
+        directory = PartsDirectory(self._uploads, session, name)
+        await self._disk.run(f"begin the upload of {name!r}", directory.begin, self._root, metadata)
+        return f"{_IN_PARTS}{session}"
+
+    async def put_part(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part:
+        directory, attempt = self._parts_of(name, session), ChangeId.new(self._runtime)
+        return await self._disk.run(f"write part {number} of blob {name!r}", directory.put, number, payload, attempt)
+
+    async def parts(self, name: str, session: str) -> Sequence[Part]:
+        return await self._disk.look(f"list the parts of blob {name!r}", self._parts_of(name, session).parts)
+
+    async def complete_parts(self, name: str, session: str, parts: Sequence[Part]) -> None:
+        """Writes all bytes once more, so the disk must have room for them twice."""
+        check_parts(name, parts)
+        directory, attempt, written_ns = self._parts_of(name, session), ChangeId.new(self._runtime), self._runtime.wall_ns()
+        doing = f"complete the upload of {name!r}"
+        await self._disk.run(doing, directory.complete, parts, self._path(name), self._root, attempt, written_ns)
+
+    def _parts_of(self, name: str, session: str) -> PartsDirectory:
+        return PartsDirectory(self._uploads, _id_of_parts(session), name)
 
     async def open(self, name: str, range: ByteRange | None = None) -> FileReader | None:
         """Opens the blob, expired or not. Readers judge expiry by the deadline in the row."""
@@ -310,6 +343,13 @@ class FileBlobs:
 
     def _path(self, name: str) -> Path:
         return self._root / path_of(name)
+
+
+def _id_of_parts(session: str) -> ChangeId:
+    found = session.removeprefix(_IN_PARTS)
+    if found == session or not ChangeId.matches(found):
+        raise CorruptRecordError(f"upload session {session!r} is none of an upload in parts of a directory; nothing was done")
+    return ChangeId(found)
 
 
 async def refuse_if_gone(root: Path, rows: HighVolumeBackend, *, empty: bool = False) -> None:

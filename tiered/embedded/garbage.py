@@ -1,6 +1,7 @@
 """Finds garbage among the files of `tiered/embedded/blobs.py`: one round through all of them, in steps.
 
-    uploads/   temporary files whose process is dead, which therefore nobody has locked
+    uploads/   temporary files whose process is dead, which therefore nobody has locked; uploads in parts that have
+               ended, or that nobody completed for a month
     blobs/     blobs that have expired, looked at again once they are locked against a touch; copies in quarantine stay
 
 A round meets every file that is there from its beginning to its end, in no order, and keeps none of their names. A
@@ -21,9 +22,13 @@ from changelog.change import ChangeId
 from tiered.embedded.blob_files import BEGINNING, is_of_this_process, read_footer, unlink_if
 from tiered.embedded.blob_listing import look_at
 from tiered.embedded.file import DIRECTORY_SUFFIX, is_component
-from tiered.metadata import is_expired
+from tiered.embedded.part_files import ENDED, PARTS, end_parts, is_left
+from tiered.metadata import NS_PER_S, is_expired
+from tiered.protocol.capabilities import PARTS_DAYS_MAX
 from tiered.protocol.row_keys import printable
 from tiered.protocol.scans import QUARANTINE, Oddity
+
+PARTS_AGE_MAX_NS = PARTS_DAYS_MAX * 86_400 * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +86,22 @@ class Round:
     def _go_through(self, blobs: Path, uploads: Path) -> Iterator[bool | CollectionFault]:
         """For each file, whether it was removed."""
         for entry in _entries(uploads):
-            yield entry if isinstance(entry, CollectionFault) else _stray(entry)
+            yield entry if isinstance(entry, CollectionFault) else self._upload(entry)
         yield from self._below(blobs, "")
+
+    def _upload(self, entry: os.DirEntry[str]) -> bool | CollectionFault:
+        session, suffix = os.path.splitext(entry.name)
+        if suffix not in (PARTS, ENDED) or not ChangeId.matches(session) or not entry.is_dir(follow_symlinks=False):
+            return _stray(entry)
+        try:
+            if suffix == PARTS and not is_left(Path(entry.path), self._now_ns - PARTS_AGE_MAX_NS):
+                return False
+            end_parts(Path(entry.path).parent, ChangeId(session))
+        except FileNotFoundError:  # its own process ended it
+            return False
+        except OSError as error:
+            return _fault(entry.path, error, "it cannot be removed")
+        return True
 
     def _below(self, directory: Path | str, stem: str) -> Iterator[bool | CollectionFault]:
         for entry in _entries(directory):

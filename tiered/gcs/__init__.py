@@ -4,11 +4,13 @@
     owned.py           `OwnedBlobs`: those of one store, below its prefix
     owners.py          whose blobs a bucket holds: the markers (pure)
     upload.py          uploads under way
+    parts.py           uploads in parts, which any process may go on with
+    upload_lanes.py    one stream that goes up in parts, several at once
     format.py          a blob's metadata as the service's JSON (pure)
     batches.py         several calls in one request (pure)
     http.py            requests, and the errors that the service's answers become
     bucket_files.py    small files that are no blobs, such as those of a change feed
 
-Other modules give some statuses another meaning: upload.py to those of an upload, blobs.py to 404. Knows nothing of
-Bigtable. Credentials are `changelog/google`'s.
+Other modules give some statuses another meaning: upload.py and parts.py to those of an upload, blobs.py to 404. Knows
+nothing of Bigtable. Credentials are `changelog/google`'s.
 """

@@ -1,6 +1,7 @@
 """`GcsBlobs`, the long-term tier in a bucket of Google Cloud Storage, over its JSON API.
 
-    open_upload    1 call for a blob of known size up to 8 MiB, sent as it is written; else 2: a session and one PUT
+    open_upload    1 call for a blob of known size up to 8 MiB, sent as it is written; else 2: a session and one PUT. In
+                   lanes: 4, and 1 for each part
     open           2 at once: what the blob is, and its bytes; they belong together iff their generations agree (I7)
     GcsRanges.open 1, for more bytes of the generation that was opened
     head, delete   1; delete_generations 1 for all
@@ -11,6 +12,8 @@
     kept           1 for each page of up to 1,000, and 1 for the bucket
     now_ns         1
     cancel         1
+    begin_parts, put_part   1; parts: 1 for each page of up to 1,000
+    complete_parts          2
     owners         1
 
 A blob is only ever created, under a name that holds its revision. Expired blobs are removed by a lifecycle rule of the
@@ -30,8 +33,8 @@ import re
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
-from functools import reduce
 from operator import attrgetter
 from typing import Any, Self
 
@@ -46,8 +49,10 @@ from changelog.base.errors import (
     UnavailableError,
     UnconfirmedError,
 )
+from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import end_tasks
+from changelog.change import ChangeId
 from changelog.google.authorize import Authorize
 from tiered.gcs.batches import BATCH_HEADERS, decode_batch, encode_batch
 from tiered.gcs.format import (
@@ -61,6 +66,7 @@ from tiered.gcs.format import (
     SOFT_DELETED_FIELDS,
     ListingPage,
     Resource,
+    are_headers,
     decode_deleted,
     decode_generation,
     decode_kept,
@@ -75,21 +81,29 @@ from tiered.gcs.format import (
 )
 from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsRequest, GcsResponse, Media, NoAnswerError, listing_of, lost_request
 from tiered.gcs.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
-from tiered.gcs.upload import GcsUpload, cancel_session, check_stored, open_upload
+from tiered.gcs.parts import GcsParts, is_of_parts
+from tiered.gcs.upload import GcsUpload, amend_stored, cancel_session, check_stored, open_upload
+from tiered.gcs.upload_lanes import LaneUpload, UploadLanes
 from tiered.metadata import NS_PER_S, Metadata, is_expired
-from tiered.payload.crc32c import combine_crc, encode_crc, extend_crc
+from tiered.payload.chunks import Chunk
+from tiered.payload.crc32c import encode_crc, extend_crc
+from tiered.payload.crcs import CRC32C, join_crcs
 from tiered.protocol.backends import BlobHead, ByteRange, DamagedError
-from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Retention
+from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Part, Retention
 from tiered.protocol.concurrent import run_both
 from tiered.protocol.scans import BlobInfo, BlobPage, NotCopied, Oddity, Removal
 
 CONNECTIONS_MAX = 256
 ANSWER_TIMEOUT_S = 10.0
+LANES = UploadLanes()
 ATTEMPTS_MAX = 5
 PAGE_MAX = 1000
 COPY_S = 300.0
 BATCH_ANSWERS = 6
 """A request with many calls may take as long as so many answers: the service carries them out one by one."""
+
+_NO_LANES = ("200", "400", "403", "404", "405", "501")
+"""What a service says that takes no uploads in parts, or takes none from this identity."""
 
 _REMOVALS = {200: Removal.DELETED, 204: Removal.DELETED, 412: Removal.REPLACED}
 _NAME = attrgetter("name")
@@ -97,49 +111,112 @@ _JSON = {"Content-Type": "application/json; charset=UTF-8"}
 
 
 class GcsBlobs:
-    """`LongTermBackend`, `BlobRestoration`, `BatchDeletion`, `RetentionUsage` and `BatchHeads`, on asyncio only.
+    """`LongTermBackend`, on asyncio only, with five capabilities.
+
+    `BlobRestoration`, `BatchDeletion`, `RetentionUsage`, `BatchHeads` and `PartUploads`.
 
     Open it with `async with GcsBlobs.connect(…)`.
     """
 
-    def __init__(self, http: GcsHttp, tasks: TaskGroup, runtime: Runtime) -> None:
+    def __init__(self, http: GcsHttp, tasks: TaskGroup, runtime: Runtime, lanes: UploadLanes) -> None:
         self._http = http
         self._tasks = tasks
         self._runtime = runtime
+        self._in_parts = GcsParts(http, lambda name: self._told(name, FIELDS))
+        self._lanes = lanes
+        self._lanes_held = 0
 
     @classmethod
     @asynccontextmanager
     async def connect(
         cls, bucket: str, runtime: Runtime, *, endpoint: str | None = None, authorize: Authorize | None = None,
-        connections_max: int = CONNECTIONS_MAX, answer_timeout_s: float = ANSWER_TIMEOUT_S,
+        connections_max: int = CONNECTIONS_MAX, answer_timeout_s: float = ANSWER_TIMEOUT_S, lanes: UploadLanes = LANES,
     ) -> AsyncIterator[Self]:  # fmt: skip
         """Opens the bucket; sends nothing yet. When the block is left, uploads that were not finalised are dropped.
 
         `endpoint` None: the real service. An emulator needs no `authorize`. `answer_timeout_s`: how long an answer may
         take, and how long sending or receiving one chunk of a body may take, in seconds. Each upload and each open
-        reader holds one of `connections_max` connections.
+        reader holds one of `connections_max` connections, and each part of an upload in lanes.
         """
         async with GcsHttp.connect(endpoint or ENDPOINT, bucket, authorize, connections_max, answer_timeout_s) as http:
             tasks = create_task_group()
             await tasks.__aenter__()
             failure: BaseException | None = None
             try:
-                yield cls(http, tasks, runtime)
+                yield cls(http, tasks, runtime, lanes)
             except BaseException as error:
                 failure = error
                 raise
             finally:
                 await end_tasks(tasks, failure)
 
-    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload:
-        return await open_upload(self._http, self._tasks, self._runtime, name, metadata, size)
+    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload | LaneUpload:
+        declared = metadata.size if size is None else size
+        refused: TieredError | None = None
+        if self._goes_in_lanes(name, declared):
+            try:
+                return await self._open_lanes(name, metadata, declared)
+            except TieredError as error:
+                if error.code not in _NO_LANES:
+                    raise
+                refused = error
+        upload = await open_upload(self._http, self._tasks, self._runtime, name, metadata, size)
+        if refused is not None:  # and that was not: so it is about parts
+            self._lanes = replace(self._lanes, count=1)
+            events.warning("lanes_refused", refused, bucket=self._http.bucket)
+        return upload
+
+    def _goes_in_lanes(self, name: str, declared: int | None) -> bool:
+        lanes = self._lanes
+        return (
+            lanes.count > 1 and declared is not None and declared > lanes.from_bytes and ChangeId.matches(name.rpartition("/")[2])
+            and self._lanes_held + lanes.count * lanes.part_of(declared) <= lanes.memory_bytes
+        )
+
+    async def _open_lanes(self, name: str, metadata: Metadata, declared: int | None) -> LaneUpload:
+        held = self._lanes.count * self._lanes.part_of(declared)
+        self._lanes_held += held
+
+        def ended() -> None:
+            self._lanes_held -= held
+
+        async def settle(told: Mapping[str, Any], amended: Metadata | None) -> None:
+            if amended is None:
+                check_stored(self._http.endpoint, name, metadata, told)
+            else:
+                await amend_stored(self._http, name, amended)
+
+        try:
+            session = await self._in_parts.begin(name, metadata, packs=False)
+        except BaseException:
+            ended()
+            raise
+        upload = LaneUpload(self._in_parts, self._tasks, self._runtime, self._lanes, name, declared, session, settle, ended)
+        if not are_headers(metadata):
+            upload.amend(metadata)
+        return upload
 
     async def open_copy(self, source: str, generation: int, name: str, metadata: Metadata) -> GcsCopy:
         return GcsCopy(self._http, self._runtime, source, generation, name, metadata)
 
     async def cancel(self, session: str) -> None:
-        """Ends an upload session. `CorruptRecordError`: it is not a session of this bucket, and nothing was sent."""
-        await cancel_session(self._http, session)
+        """Ends an upload session of either kind. `CorruptRecordError`: it is none of this bucket; nothing was sent."""
+        if is_of_parts(session):
+            await self._in_parts.cancel(session)
+        else:
+            await cancel_session(self._http, session)
+
+    async def begin_parts(self, name: str, metadata: Metadata) -> str:
+        return await self._in_parts.begin(name, metadata)
+
+    async def put_part(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part:
+        return await self._in_parts.put(name, session, number, payload)
+
+    async def parts(self, name: str, session: str) -> Sequence[Part]:
+        return await self._in_parts.listed(name, session)
+
+    async def complete_parts(self, name: str, session: str, parts: Sequence[Part]) -> None:
+        await self._in_parts.complete(name, session, parts)
 
     async def open(self, name: str, range: ByteRange | None = None) -> GcsReader | None:
         for _ in itertools.repeat(None, ATTEMPTS_MAX):
@@ -593,7 +670,7 @@ class GcsRanges:
 
     def check(self, parts: Sequence[tuple[int, int]]) -> None:
         if self._is_verified:
-            _check_crc(self._name, self._resource, reduce(lambda crc, part: combine_crc(crc, *part), parts, 0))
+            _check_crc(self._name, self._resource, join_crcs(parts, CRC32C))
 
 
 def _check_crc(name: str, resource: Resource, crc: int) -> None:

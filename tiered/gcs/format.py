@@ -6,8 +6,10 @@
               x-sn-origin, x-sn-filename, x-snme-{key}
               x-snme-tiered-created   a time of creation that the caller told, nanoseconds since 1970
               x-snme-tiered-unknown   the JSON keys of newer software
+              x-snme-tiered-packed    of an upload in parts, whose metadata are headers: entries that no header carries
+                                      as they are, as JSON, zlib, base64
 
-The last two are our own. They are written only if there is something to keep. Other software fails on any `x-sn-` key
+The last three are our own. They are written only if there is something to keep. Other software fails on any `x-sn-` key
 except `x-sn-expiration`, `x-sn-origin` and `x-sn-filename`, so ours begin with `x-snme-`, which it takes for custom
 entries. The time of creation is `timeCreated`, unless the caller told one.
 
@@ -17,8 +19,11 @@ ignored. *Failure*: a blob that breaks the format is a `CorruptRecordError` that
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -33,6 +38,7 @@ from tiered.metadata import (
     NS_PER_MS,
     NS_PER_S,
     TOLD_CREATED,
+    TOLD_PACKED,
     TOLD_UNKNOWN,
     Expiration,
     Metadata,
@@ -66,6 +72,11 @@ _OURS = ("x-sn-", _CUSTOM)
 _OLD_CREATED, _OLD_UNKNOWN, _OLD_NOT_TOLD = "x-sn-created", "x-sn-unknown", "none"
 _SET_ASIDE = "tiered-quarantined-deadline"
 """Of a copy in quarantine: the custom time of its blob. Keys of callers' entries begin with `x-snme-`."""
+_PACKED = f"{_CUSTOM}{TOLD_PACKED}"
+_AS_HEADER = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+"""Values that reach the other end of a header as they are: ASCII, not empty, no space at either end."""
+_PLAIN_KEY = re.compile(r"[a-z0-9-]+")
+_UNPACKED_BYTES_MAX = 1 << 16
 _POLICIES: dict[str, type[TimeToLive] | type[TimeToIdle]] = {"ttl": TimeToLive, "tti": TimeToIdle}
 _ENCODINGS = {"Zstd": "zstd"}
 _COMPRESSIONS = {encoding: compression for compression, encoding in _ENCODINGS.items()}
@@ -115,6 +126,47 @@ def _keys(metadata: Metadata) -> dict[str, str]:
     return {key: value for key, value in known.items() if value is not None}
 
 
+def encode_headers(name: str, metadata: Metadata, *, packs: bool = True) -> dict[str, str]:
+    """The headers that begin an upload in parts, instead of the resource. Keys of metadata arrive in lower case.
+
+    `packs` False: entries that no header carries are left out.
+    """
+    resource = json.loads(encode_resource(name, metadata))
+    custom: dict[str, str] = resource["metadata"]
+    said = {key: value for key, value in custom.items() if _is_said(key, value)}
+    if packs and len(said) < len(custom):
+        unsaid = {key: value for key, value in custom.items() if key not in said}
+        said[_PACKED] = base64.b64encode(zlib.compress(_dump(unsaid).encode(), 9)).decode()
+    headers = {"Content-Type": resource["contentType"], **{f"x-goog-meta-{key}": value for key, value in said.items()}}
+    if "contentEncoding" in resource:
+        headers["Content-Encoding"] = resource["contentEncoding"]
+    if "customTime" in resource:
+        headers["x-goog-custom-time"] = resource["customTime"]
+    return headers
+
+
+def are_headers(metadata: Metadata) -> bool:
+    """Whether headers carry all of these metadata as they are."""
+    return all(_is_said(key, value) for key, value in _keys(metadata).items())
+
+
+def _is_said(key: str, value: str) -> bool:
+    return _PLAIN_KEY.fullmatch(key) is not None and _AS_HEADER.fullmatch(value) is not None
+
+
+def _unpacked(metadata: Mapping[str, str]) -> Mapping[str, str]:
+    """With the entries that came packed. If they cannot be read, the entry that has our name is somebody else's."""
+    if _PACKED not in metadata:
+        return metadata
+    try:
+        unsaid = json.loads(zlib.decompressobj().decompress(base64.b64decode(metadata[_PACKED], validate=True), _UNPACKED_BYTES_MAX))
+    except (ValueError, RecursionError, binascii.Error, zlib.error):
+        return metadata
+    if not isinstance(unsaid, dict):
+        return metadata
+    return {**{key: value for key, value in metadata.items() if key != _PACKED}, **unsaid}
+
+
 def encode_set_aside(source: Mapping[str, Any]) -> bytes:
     """The resource of a copy that no deadline removes. `source`: the blob's `EDITABLE_FIELDS`. Empty: as the blob."""
     if "customTime" not in source:
@@ -142,7 +194,7 @@ def differing(name: str, metadata: Metadata, told: Mapping[str, Any]) -> list[st
     sent = json.loads(encode_resource(name, metadata))
     different = [key for key in ("contentType", "contentEncoding") if (told.get(key) or "") != sent.get(key, "")]
     different += [] if _ms(told.get("customTime")) == _ms(sent.get("customTime")) else ["customTime"]
-    here, there = (_spelt_alike(each.get("metadata") or {}) for each in (sent, told))
+    here, there = (_spelt_alike(_unpacked(each.get("metadata") or {})) for each in (sent, told))
     return [*different, *sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))]
 
 
@@ -226,7 +278,7 @@ class _Stored:
         value = self.resource.get("metadata") or {}
         if not isinstance(value, Mapping) or not all(isinstance(text, str) for text in value.values()):
             raise self.corrupt("metadata", f"is {value!r}, not text by key")
-        return value
+        return _unpacked(value)
 
     def corrupt(self, key: str, fault: str) -> CorruptRecordError:
         return CorruptRecordError(f"blob {self.name!r} breaks the format: {key} {fault}")

@@ -1,5 +1,7 @@
 """`GcsHttp`: requests to one bucket over Google Cloud Storage's JSON API, and what its refusals mean.
 
+Uploads in parts are in the XML API alone. Their requests are marked (`xml`), because refusals have another form there.
+
     call          one request, one answer; a status that is not accepted is raised
     exchange      the same for a body that streams, without a time limit, and with every status returned
     open_media    an answer whose body is read chunk by chunk
@@ -25,9 +27,10 @@ import math
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Self
 from urllib.parse import quote, urlencode
+from xml.etree import ElementTree
 
 import aiohttp
 from anyio import CancelScope, current_time, fail_after, move_on_after
@@ -53,7 +56,8 @@ class GcsRequest:
     `doing`: what the request does, for messages. `accept`: statuses that are returned. `effect`: the request may change
     something, so without an answer it is `UnconfirmedError`. `signed` False: the address needs no credentials.
     `answers`: it may take as long as so many answers. `looked_into`: accepted statuses that are returned also if
-    something in between may have given them, because the caller looks in another way.
+    something in between may have given them, because the caller looks in another way. `xml`: it is one of the XML API.
+    While a body streams, the time for the answer runs anew with each chunk that is taken.
     """
 
     method: str
@@ -67,6 +71,7 @@ class GcsRequest:
     signed: bool = True
     answers: int = 1
     looked_into: Collection[int] = ()
+    xml: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,7 @@ class GcsResponse:
     status: int
     headers: Mapping[str, str]
     body: bytes
+    is_xml: bool = False
 
     def json(self, doing: str, *, effect: bool = False) -> Mapping[str, Any]:
         """The body as a JSON object. `doing`: what the request does, for messages.
@@ -127,11 +133,24 @@ class GcsResponse:
             return False
 
     def _error(self) -> Mapping[str, Any]:
+        if self.is_xml:
+            error = xml_error(self.body)
+            return {} if error is None else {"message": error[1], "errors": [{"reason": error[0]}]}
         try:
             error = json.loads(self.body)["error"]
         except (ValueError, KeyError, TypeError, RecursionError):
             return {}
         return error if isinstance(error, dict) else {}
+
+
+def xml_error(body: bytes) -> tuple[str, str] | None:
+    """The code and the message of a refusal of the XML API. None: the body is none."""
+    try:
+        root = ElementTree.fromstring(body)
+    except ElementTree.ParseError:
+        return None
+    code = root.findtext("Code") if root.tag == "Error" else None
+    return None if not code else (code, root.findtext("Message") or code)
 
 
 class NoAnswerError(Exception):
@@ -250,6 +269,13 @@ class GcsHttp:
     def bucket_url(self, **query: str) -> str:
         return _url(self._objects.removesuffix("/o"), query)
 
+    def xml_url(self, path: str, **query: str) -> str:
+        """An address of the XML API. `path`: the bucket and a blob's name, as `xml_path` makes it."""
+        return _url(f"{self.endpoint}/{path}", query)
+
+    def xml_path(self, name: str) -> str:
+        return f"{quoted(self.bucket)}/{'/'.join(map(quoted, name.split('/')))}"
+
     @property
     def batch_url(self) -> str:
         return f"{self.endpoint}/batch/storage/v1"
@@ -274,13 +300,16 @@ class GcsHttp:
         place = ConnectionSlot()
         try:
             with place.answered_within(answers * self.answer_timeout_s):
-                answer = await self.exchange(request.method, request.url, request.headers, request.body, signed=request.signed, place=place)
+                body = request.body if isinstance(request.body, bytes) else _advancing(request.body, place)
+                answer = await self.exchange(request.method, request.url, request.headers, body, signed=request.signed, place=place)
         except NoAnswerError as error:
             fault = lost_request(error, doing, effect=effect)
         except TimeoutError:
             fault = self.out_of_time(place, doing, effect=effect, answers=answers)
         if fault is not None:
             raise fault
+        if request.xml:
+            answer = replace(answer, is_xml=True)
         if answer.status not in request.accept:
             raise self.refusal(answer, doing, effect=effect)
         if not answer.is_genuine and answer.status not in request.looked_into:
@@ -391,6 +420,13 @@ class GcsHttp:
         return kind(message).coded(str(answer.status))
 
 
+async def _advancing(chunks: AsyncIterable[Chunk], place: ConnectionSlot) -> AsyncIterator[Chunk]:
+    """A body that streams, and lets the time run anew with each chunk that was taken."""
+    async for chunk in chunks:
+        yield chunk
+        place.go_on()
+
+
 class Media:
     """The body of an answer that is still coming. `status` and `headers` are already known."""
 
@@ -489,7 +525,7 @@ def _shortened(body: bytes) -> str:
 
 
 def _scrubbed(text: str) -> str:
-    return re.sub(r"upload_id=[^&\s'\"<>]*", "upload_id=(withheld)", text)
+    return re.sub(r"(upload_id|uploadId)=[^&\s'\"<>]*", r"\1=(withheld)", text)
 
 
 def listing_of(answer: GcsResponse, doing: str) -> Mapping[str, Any]:

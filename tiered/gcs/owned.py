@@ -23,9 +23,11 @@ from tiered.gcs.blobs import GcsBlobs, GcsCopy, GcsReader
 from tiered.gcs.format import renamed
 from tiered.gcs.owners import AFTER_OWNERS, OWNERS, conflict, own_marker, ownerless
 from tiered.gcs.upload import GcsUpload
+from tiered.gcs.upload_lanes import LaneUpload
 from tiered.metadata import Metadata
+from tiered.payload.chunks import Chunk
 from tiered.protocol.backends import BlobHead, ByteRange
-from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Retention
+from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Part, Retention
 from tiered.protocol.scans import BlobInfo, BlobPage, NotCopied, Oddity, Removal
 
 NAME_BYTES_MAX = 1024
@@ -64,7 +66,7 @@ class OwnedBlobs:
 
     # --- calls that change something
 
-    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload:
+    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload | LaneUpload:
         return await self._blobs.open_upload(await self._full_to_create(name), metadata, size)
 
     async def open_copy(self, source: str, generation: int, name: str, metadata: Metadata) -> GcsCopy:
@@ -97,6 +99,15 @@ class OwnedBlobs:
     async def cancel(self, session: str) -> None:
         await self._blobs.cancel(session)
 
+    async def begin_parts(self, name: str, metadata: Metadata) -> str:
+        return await self._blobs.begin_parts(await self._full_to_create(name), metadata)
+
+    async def put_part(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part:
+        return await self._blobs.put_part(await self._full_to_change(name), session, number, payload)
+
+    async def complete_parts(self, name: str, session: str, parts: Sequence[Part]) -> None:
+        await self._blobs.complete_parts(await self._full_to_change(name), session, parts)
+
     # --- calls that read
 
     async def open(self, name: str, range: ByteRange | None = None) -> GcsReader | None:
@@ -120,6 +131,9 @@ class OwnedBlobs:
             return page
         oddities = [odd for odd in page.oddities if not odd.name.startswith(OWNERS)]
         return BlobPage(_without_markers(page.blobs), oddities, page.next_start)
+
+    async def parts(self, name: str, session: str) -> Sequence[Part]:
+        return await self._blobs.parts(self._prefix + name, session)
 
     async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:
         return await self._blobs.deleted_generations(self._prefix + name)

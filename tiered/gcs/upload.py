@@ -101,6 +101,27 @@ def check_stored(endpoint: str, name: str, metadata: Metadata, told: object) -> 
         ).telling(heard=True)
 
 
+async def amend_stored(http: GcsHttp, name: str, metadata: Metadata) -> None:
+    """Tells the service of a blob that it has stored what was known only at the payload's end.
+
+    The request is sent once more if its answer is lost: it may come twice, and late, because no other write has this
+    blob.
+    """
+    doing, url = f"setting the metadata of blob {name!r}", http.object_url(name, **_SHOWN)
+    body, headers = encode_amended(metadata), {"Content-Type": _JSON}
+    request = GcsRequest("PATCH", url, doing, accept=(200, 404), headers=headers, body=body, effect=True)
+    try:
+        try:
+            answer = await http.call(request)
+        except UnconfirmedError:
+            answer = await http.call(request)
+        if answer.status == 404:
+            raise UnavailableError(f"{doing} failed: it is gone, because somebody took this write for abandoned; try again")
+        check_stored(http.endpoint, name, metadata, answer.json(doing))
+    except UnconfirmedError as error:
+        raise UnavailableError(f"blob {name!r} was stored without its last metadata, and is not used: {error}") from error
+
+
 async def _start_session(http: GcsHttp, name: str, metadata: Metadata, declared: int | None) -> str:
     headers = {"Content-Type": _JSON} | ({} if declared is None else {"X-Upload-Content-Length": str(declared)})
     if metadata.content_type.isascii() and metadata.content_type.isprintable():  # some servers look for it only here
@@ -144,7 +165,7 @@ class GcsUpload(ABC):
     async def write(self, chunk: Chunk) -> None:
         """Takes one chunk. After an error or a cancellation the upload has ended, and nothing of it will be visible."""
         self._refuse_if_ended()
-        chunk = _unchanging(chunk)
+        chunk = unchanging(chunk)
         if not chunk:
             return
         self._size += len(chunk)
@@ -178,7 +199,7 @@ class GcsUpload(ABC):
             self._scope.cancel()
         await self._judge()
         if self._amended is not None:
-            await self._amend(self._amended)
+            await amend_stored(self._http, self._name, self._amended)
         self._stored = True
 
     async def abort(self) -> None:
@@ -306,26 +327,6 @@ class GcsUpload(ABC):
                 f"blob {self._name!r} was damaged on its way: its crc32c is {told}, not {written}; delete it, try again"
             ).telling(heard=True)
         check_stored(self._http.endpoint, self._name, self._metadata, resource)
-
-    async def _amend(self, metadata: Metadata) -> None:
-        """Tells the service of a blob that it has stored what was known only at the payload's end.
-
-        The request is sent once more if its answer is lost: it may come twice, and late, because no other write has
-        this blob.
-        """
-        doing, url = f"setting the metadata of blob {self._name!r}", self._http.object_url(self._name, **_SHOWN)
-        body, headers = encode_amended(metadata), {"Content-Type": _JSON}
-        request = GcsRequest("PATCH", url, doing, accept=(200, 404), headers=headers, body=body, effect=True)
-        try:
-            try:
-                answer = await self._http.call(request)
-            except UnconfirmedError:
-                answer = await self._http.call(request)
-            if answer.status == 404:
-                raise UnavailableError(f"{doing} failed: it is gone, because somebody took this write for abandoned; try again")
-            check_stored(self._http.endpoint, self._name, metadata, answer.json(doing))
-        except UnconfirmedError as error:
-            raise UnavailableError(f"blob {self._name!r} was stored without its last metadata, and is not used: {error}") from error
 
     def _early(self) -> Exception:
         """The error that ended the request before all of it was sent. Nothing is stored."""
@@ -494,7 +495,7 @@ class _Pipe:
                 waited_for.set()
 
 
-def _unchanging(chunk: Chunk) -> Chunk:
+def unchanging(chunk: Chunk) -> Chunk:
     """The chunk, or a copy of it if somebody else can change it."""
     if isinstance(chunk, bytes):
         return chunk

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from changelog.base.errors import TieredError
+from changelog.base.errors import InvalidRequestError, TieredError
 from changelog.log import GarbageCollection
+from tiered.metadata import Metadata
+from tiered.payload.chunks import Chunk
 from tiered.protocol.backends import BlobHead
 from tiered.protocol.scans import BlobInfo, RedirectPage, Removal
 
@@ -75,6 +77,71 @@ class BlobRestoration(Protocol):
 
         Never overwrites a blob. None, and nothing is changed: a blob has the name, or that generation is kept no more.
         May be repeated: then None also follows an attempt whose answer was lost.
+        """
+
+
+PART_NUMBER_MAX = 10_000
+PART_BYTES_MIN = 5 * 1024 * 1024
+"""A service may refuse a blob if one of its parts, but the last, has fewer bytes."""
+
+PARTS_DAYS_MAX = 30
+"""After so many days, whoever keeps the parts of an upload that nobody completed may remove them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part as it was uploaded last. `number`: its place, from 1 on; gaps do no harm. `size`: in bytes.
+
+    `checksum`: such as `crc32c=yZRlqg==`; None: a listing of the service does not tell it. `etag`: what the service
+    tells this upload of the number from an earlier one by.
+    """
+
+    number: int
+    size: int
+    checksum: str | None
+    etag: str
+
+
+def check_parts(name: str, parts: Sequence[Part]) -> None:
+    """Raises `InvalidRequestError` if these cannot be the parts of a blob, in their order."""
+    numbers = [part.number for part in parts]
+    if not numbers or numbers != sorted(set(numbers)) or numbers[0] < 1 or numbers[-1] > PART_NUMBER_MAX:
+        raise InvalidRequestError(
+            f"the parts of blob {name!r} are no ascending numbers from 1 to {PART_NUMBER_MAX}, at least one: {numbers[:10]}"
+        )
+
+
+@runtime_checkable
+class PartUploads(Protocol):
+    """A long-term tier that takes the parts of one blob one by one, in any order, also at once, and from any process.
+
+    A *session* is what recovery ends with `cancel`, for ever, whoever began it. It does not end with its process. A
+    session of another bucket or of another blob is `CorruptRecordError` or `InvalidRequestError`, and nothing was sent.
+    `UnavailableError`, told by the tier itself (`heard`): the session has ended.
+    """
+
+    async def begin_parts(self, name: str, metadata: Metadata) -> str:
+        """Begins a blob named `name`, and returns its session. Nothing is visible before `complete_parts`."""
+
+    async def put_part(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part:
+        """Uploads one part, durably. Safe to repeat: the last upload of a number counts.
+
+        `payload`: the bytes of the part, in chunks; they must not change meanwhile. If they arrive damaged, nothing of
+        them is kept (`UnavailableError`). `UnconfirmedError`: it may take effect now, later or never.
+        """
+
+    async def parts(self, name: str, session: str) -> Sequence[Part]:
+        """The parts that were uploaded, in the order of their numbers."""
+
+    async def complete_parts(self, name: str, session: str, parts: Sequence[Part]) -> None:
+        """Makes the blob of exactly these parts, in order, visible and durable. Other parts are dropped.
+
+        Safe to repeat: if the session has ended, and there is a blob of this name that has the size of the parts and,
+        where known, their checksum, then it is done. It may replace a blob of the same name.
+
+        `InvalidRequestError`: one of them is not there, or was uploaded again since; nothing happened, and the session
+        goes on. `UnavailableError`: the session has ended and there is no blob; or it is there, damaged, to be deleted.
+        `UnconfirmedError`: the blob may appear now, later or never.
         """
 
 
@@ -203,7 +270,7 @@ class Ownership(Protocol):
 ROW_CAPABILITIES: Sequence[type] = (GarbageCollection, ColumnarRedirects)
 BLOB_CAPABILITIES: Sequence[type] = (
     GarbageCollection, BlobRestoration, BatchDeletion, NamePartitioning, BatchHeads, GenerationLookup, SharedListing, RetentionUsage,
-    UploadListing, Ownership,
+    UploadListing, Ownership, PartUploads,
 )  # fmt: skip
 LOG_CAPABILITIES: Sequence[type] = (GarbageCollection,)
 """What a high-volume tier, a long-term tier and a changelog may be able to do. A wrapper passes on each of these."""

@@ -1,6 +1,7 @@
 """Looks at the bucket of the long-term tier, and makes one for `tiered provision`.
 
-    a bucket of ours     uniform access, no public access, expired blobs deleted a day after their deadline
+    a bucket of ours     uniform access, no public access, expired blobs deleted a day after their deadline, uploads in
+                         parts ended after a month
     its owner            a marker that says which store's blobs these are (`tiered.gcs.owners`)
     not touched          soft delete (a week, by default of the service) and versions: what they keep is a safety net,
                          and costs; a finding says how to switch it off
@@ -42,22 +43,29 @@ from tiered.gcs.owners import (
     ownerless,
     place,
 )
+from tiered.protocol.capabilities import PARTS_DAYS_MAX
 from tiered.provision.findings import Mend, MendFailedError, Notice, NoticeKind
 from tiered.provision.schema import (
     DAYS_AFTER_DEADLINE,
     collects_expired,
+    collects_parts,
     concerns_some_names,
     deletes_at_deadline,
     deletes_live_blobs,
+    ends_parts_early,
     lifecycle_rule,
     may_concern,
+    parts_rule,
 )
 from tiered.settings import GcsSettings
 
 ONCE: Mapping[str, Any] = {"retry": None, "timeout": (5.0, 10.0)}
 """No retries; seconds to connect, and seconds without any data."""
 
-PERMISSIONS = ("storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list", "storage.objects.update")
+PERMISSIONS = (
+    "storage.multipartUploads.abort", "storage.multipartUploads.create", "storage.multipartUploads.listParts",
+    "storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list", "storage.objects.update",
+)
 DAY_S = 86_400
 
 NO_ANSWER = (GoogleAPICallError, GoogleAuthError, OSError)
@@ -112,7 +120,7 @@ def _missing_bucket(client: Client, gcs: GcsSettings, owner: str, location: str 
         bucket = client.bucket(gcs.bucket)
         bucket.iam_configuration.uniform_bucket_level_access_enabled = True
         bucket.iam_configuration.public_access_prevention = "enforced"
-        bucket.lifecycle_rules = [lifecycle_rule(gcs.prefix)]
+        bucket.lifecycle_rules = [lifecycle_rule(gcs.prefix), parts_rule(gcs.prefix)]
         try:
             client.create_bucket(bucket, location=location, **ONCE)
         except NO_ANSWER as error:
@@ -122,7 +130,8 @@ def _missing_bucket(client: Client, gcs: GcsSettings, owner: str, location: str 
     where = f" in {location}" if location else ""
     what = (
         f"bucket {gcs.bucket}{where}: uniform access, no public access, expired blobs deleted {DAYS_AFTER_DEADLINE} day after their"
-        f" deadline, everything deleted kept, and billed, for 7 more days by the service's default (soft delete); it belongs to {owner}"
+        f" deadline, uploads in parts ended after {PARTS_DAYS_MAX} days, everything deleted kept, and billed, for 7 more days by the"
+        f" service's default (soft delete); it belongs to {owner}"
     )
     return Notice(
         NoticeKind.PROBLEM, f"{missing}: run 'tiered provision', or correct gcs.bucket", Mend(("create", "created"), what, create)
@@ -171,6 +180,17 @@ def _by_lifecycle(bucket: Bucket, rules: Sequence[Mapping[str, Any]], prefix: st
         yield Notice(
             NoticeKind.NOTE, f"bucket {bucket.name} keeps expired blobs for ever: "
             f"add the lifecycle rule {{action: Delete, condition: {{daysSinceCustomTime: {DAYS_AFTER_DEADLINE}{below}}}}}"
+        )
+    if not collects_parts(rules, prefix):
+        below = f", matchesPrefix: [{prefix}]" if prefix else ""
+        yield Notice(
+            NoticeKind.NOTE, f"bucket {bucket.name} keeps, and bills, for ever what was uploaded in parts and never completed: "
+            f"add the lifecycle rule {{action: AbortIncompleteMultipartUpload, condition: {{age: {PARTS_DAYS_MAX}{below}}}}}"
+        )
+    for rule in filter(ends_parts_early, rules):
+        yield Notice(
+            NoticeKind.NOTE, f"bucket {bucket.name} ends uploads in parts after {rule['condition'].get('age', 0)} days, which may be"
+            f" before they are completed: raise age to {PARTS_DAYS_MAX}"
         )
 
 

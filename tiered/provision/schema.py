@@ -27,6 +27,7 @@ from google.cloud.bigtable_admin_v2.types import GcRule
 from changelog.bigtable.log import FAMILY as ENTRIES
 from tiered.bigtable.cells import EXPIRING, MANUAL, MARKS
 from tiered.protocol.backends import MARK_AGE_MAX_S
+from tiered.protocol.capabilities import PARTS_DAYS_MAX
 from tiered.settings import MARK_MARGIN_S, BigtableSettings, MarkSettings
 
 OBJECT_FAMILIES: Mapping[str, GcRule] = {
@@ -38,6 +39,7 @@ CHANGELOG_FAMILIES: Mapping[str, GcRule] = {ENTRIES: GcRule(max_num_versions=1)}
 FAMILIES: Mapping[str, GcRule] = {**OBJECT_FAMILIES, **CHANGELOG_FAMILIES}
 
 DAYS_AFTER_DEADLINE = 1
+_END_PARTS = "AbortIncompleteMultipartUpload"
 """How many days after a blob's deadline, its Custom-Time, the bucket may delete it.
 
 With 0 the blob could go as soon as the service's clock, or its calendar day, reaches the deadline. A reader whose clock
@@ -126,8 +128,17 @@ def _duration(seconds: float) -> str:
 
 def lifecycle_rule(prefix: str = "") -> Mapping[str, Any]:
     """The rule that deletes expired blobs of a store. `prefix`: how their names begin."""
-    below = {"matchesPrefix": [prefix]} if prefix else {}
-    return {"action": {"type": "Delete"}, "condition": {"daysSinceCustomTime": DAYS_AFTER_DEADLINE, **below}}
+    return {"action": {"type": "Delete"}, "condition": {"daysSinceCustomTime": DAYS_AFTER_DEADLINE, **_below(prefix)}}
+
+
+def parts_rule(prefix: str = "") -> Mapping[str, Any]:
+    """The rule that ends uploads in parts of a store that nobody completed: they are billed, and end by nothing else.
+    """
+    return {"action": {"type": _END_PARTS}, "condition": {"age": PARTS_DAYS_MAX, **_below(prefix)}}
+
+
+def _below(prefix: str) -> Mapping[str, Any]:
+    return {"matchesPrefix": [prefix]} if prefix else {}
 
 
 def may_concern(rule: Mapping[str, Any], prefix: str) -> bool:
@@ -142,6 +153,16 @@ def collects_expired(rules: Sequence[Mapping[str, Any]], prefix: str = "") -> bo
         _deletes(rule) and set(rule["condition"]) - _ONLY_SOME_NAMES == {"daysSinceCustomTime"} and not concerns_some_names(rule, prefix)
         for rule in rules
     )
+
+
+def collects_parts(rules: Sequence[Mapping[str, Any]], prefix: str = "") -> bool:
+    """Whether every upload in parts of a blob whose name begins with `prefix` is ended, if it grows old."""
+    return any(_ends_parts(rule) and not concerns_some_names(rule, prefix) for rule in rules)
+
+
+def ends_parts_early(rule: Mapping[str, Any]) -> bool:
+    """Whether the rule ends uploads in parts that somebody may still go on with."""
+    return _ends_parts(rule) and int(rule.get("condition", {}).get("age", 0)) < PARTS_DAYS_MAX
 
 
 def deletes_live_blobs(rule: Mapping[str, Any]) -> bool:
@@ -163,6 +184,10 @@ def concerns_some_names(rule: Mapping[str, Any], prefix: str = "") -> bool:
     condition = rule.get("condition", {})
     chosen = _ONLY_SOME_NAMES & set(condition)
     return bool(chosen) and not (chosen == {"matchesPrefix"} and any(prefix.startswith(each) for each in condition["matchesPrefix"]))
+
+
+def _ends_parts(rule: Mapping[str, Any]) -> bool:
+    return bool(rule.get("action", {}).get("type") == _END_PARTS)
 
 
 def _deletes(rule: Mapping[str, Any]) -> bool:

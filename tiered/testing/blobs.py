@@ -2,6 +2,7 @@
 
     blobs       name -> blob, visible
     uploads     session -> upload that can still be finalised
+    in_parts    session -> upload in parts that can still be completed
     collected   names of blobs that were removed because they expired
     strays      names of blobs that the network's second copy of a single request made again after they were deleted
     deleted     name -> its deleted generations, which can be restored for `kept_s` (0, the default: none are kept)
@@ -18,16 +19,19 @@ was sent cannot be called back. So it may arrive after its sender gave up.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import AsyncIterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import Runtime
 from tiered.metadata import NS_PER_S, Metadata, is_expired
+from tiered.payload.chunks import Chunk
+from tiered.payload.crcs import CRC32, join_crcs
 from tiered.protocol.backends import BlobHead, ByteRange
-from tiered.protocol.capabilities import DeletedGeneration
+from tiered.protocol.capabilities import PART_NUMBER_MAX, PARTS_DAYS_MAX, DeletedGeneration, Part, check_parts
 from tiered.protocol.scans import QUARANTINE, BlobPage, ListedBlob, NotCopied, Removal
 from tiered.stored import CHUNK_BYTES
 from tiered.testing.service import MemoryService
@@ -38,6 +42,8 @@ REQUEST_LIVES_S = 900.0
 The late-upload grace depends on it (docs/protocol.md, assumption 4).
 """
 SESSION_AGE_MAX_NS = 7 * 86_400 * NS_PER_S
+PARTS_AGE_MAX_NS = PARTS_DAYS_MAX * 86_400 * NS_PER_S
+_CRC = "crc32="
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +57,17 @@ class Blob:
 
 
 class MemoryBlobs(MemoryService):
-    """`LongTermBackend`, `GarbageCollection`, `BlobRestoration` and `BatchDeletion`. `runtime` is the server's."""
+    """`LongTermBackend`, `GarbageCollection`, `BlobRestoration`, `BatchDeletion` and `PartUploads`.
+
+    `runtime` is the server's.
+    """
 
     def __init__(self, runtime: Runtime, *, sessions: bool = True) -> None:
         super().__init__(runtime)
         self.collect_after_s = 3600.0
         self.blobs: dict[str, Blob] = {}
         self.uploads: dict[str, MemoryUpload] = {}
+        self.in_parts: dict[str, MemoryParts] = {}
         self.collected: set[str] = set()
         self.strays: set[str] = set()
         self.deleted: dict[str, list[tuple[int, Blob]]] = {}
@@ -82,6 +92,49 @@ class MemoryBlobs(MemoryService):
     async def cancel(self, session: str) -> None:
         await self._travel()
         self._end(session, "blobs.cancel")
+
+    async def begin_parts(self, name: str, metadata: Metadata) -> str:
+        session = f"parts:{name}#{self._next()}"
+        await self._travel()
+        self.in_parts[session] = MemoryParts(name, metadata, self._runtime.wall_ns())
+        self._took_effect("blobs.begin_parts", session)
+        return session
+
+    async def put_part(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part:
+        _check_session(name, session)
+        if not 1 <= number <= PART_NUMBER_MAX:
+            raise InvalidRequestError(f"a part has a number from 1 to {PART_NUMBER_MAX}, not {number}")
+        await self._travel()
+        whole = b"".join(payload)
+        part = Part(number, len(whole), f"{_CRC}{zlib.crc32(whole):08x}", str(self._next()))
+        self._parts_of(name, session).parts[number] = part, whole
+        self._took_effect("blobs.put_part", session)
+        return part
+
+    async def parts(self, name: str, session: str) -> Sequence[Part]:
+        _check_session(name, session)
+        await self._travel()
+        return [part for _, (part, _) in sorted(self._parts_of(name, session).parts.items())]
+
+    async def complete_parts(self, name: str, session: str, parts: Sequence[Part]) -> None:
+        _check_session(name, session)
+        check_parts(name, parts)
+        await self._travel()
+        found = self.blobs.get(name)
+        if session not in self.in_parts and found is not None and _is_of(found, parts):
+            return
+        upload = self._parts_of(name, session)
+        there = [upload.parts.get(part.number, (None, b"")) for part in parts]
+        if [part for part, _ in there] != list(parts):
+            raise InvalidRequestError(f"a part of blob {name!r} is not there, or was uploaded again; list them")
+        self._create(name, upload.metadata, b"".join(payload for _, payload in there))
+        del self.in_parts[session]
+
+    def _parts_of(self, name: str, session: str) -> MemoryParts:
+        upload = self.in_parts.get(session)
+        if upload is None:
+            raise UnavailableError(f"the upload of blob {name!r} was cancelled or completed before").telling(heard=True)
+        return upload
 
     async def open(self, name: str, range: ByteRange | None = None) -> MemoryReader | None:
         await self._travel()
@@ -188,7 +241,8 @@ class MemoryBlobs(MemoryService):
     async def collect(self, limit: int) -> int:
         """Removes some of what is due.
 
-        That is blobs that expired `collect_after_s` ago, as a bucket's lifecycle does, and sessions older than a week.
+        That is blobs that expired `collect_after_s` ago, as a bucket's lifecycle does, and sessions older than a week,
+        or a month if they are in parts.
 
         `limit`: remove at most this many. Returns how many it removed.
         """
@@ -199,8 +253,9 @@ class MemoryBlobs(MemoryService):
             if is_expired(blob.metadata.time_expires_ns, due_ns) and not name.startswith(QUARANTINE)
         ]  # fmt: skip
         old = [session for session, upload in self.uploads.items() if self._is_old(upload)]
+        old += [session for session, upload in self.in_parts.items() if self._runtime.wall_ns() - upload.begun_ns > PARTS_AGE_MAX_NS]
         for garbage in (chosen := self._some([*expired, *old], limit)):
-            if garbage in self.uploads:
+            if garbage in self.uploads or garbage in self.in_parts:
                 self._end(garbage, "blobs.collect_upload")
             else:
                 del self.blobs[garbage]
@@ -228,12 +283,32 @@ class MemoryBlobs(MemoryService):
         self._took_effect("upload.finalise", name)
 
     def _end(self, session: str, call: str) -> None:
-        if self.uploads.pop(session, None) is not None:
+        if self.uploads.pop(session, None) is not None or self.in_parts.pop(session, None) is not None:
             self._took_effect(call, session)
 
     def _next(self) -> int:
         self._count += 1
         return self._count
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryParts:
+    """An upload in parts: by its number, each part and its bytes. `begun_ns`: nanoseconds since 1970."""
+
+    name: str
+    metadata: Metadata
+    begun_ns: int
+    parts: dict[int, tuple[Part, bytes]] = field(default_factory=dict)
+
+
+def _check_session(name: str, session: str) -> None:
+    if not session.startswith("parts:") or session.rpartition("#")[0] != f"parts:{name}":
+        raise InvalidRequestError(f"the session is none of an upload in parts of blob {name!r}")
+
+
+def _is_of(blob: Blob, parts: Sequence[Part]) -> bool:
+    crcs = [(int((part.checksum or "").removeprefix(_CRC), 16), part.size) for part in parts]
+    return len(blob.payload) == sum(part.size for part in parts) and zlib.crc32(blob.payload) == join_crcs(crcs, CRC32)
 
 
 class MemoryUpload:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -21,6 +22,7 @@ from google.api_core.exceptions import BadRequest, MethodNotImplemented, NotFoun
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage import Bucket
 from google.cloud.storage import Client as GoogleClient
+from google.cloud.storage.transfer_manager import THREAD, upload_chunks_concurrently
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import GCSStore
 
@@ -118,6 +120,27 @@ async def test_googles_client_uploads_resumably_in_chunks_over_a_lost_answer(ser
     await google(work)
     assert server.calls.count("upload.start") == 1
     assert server.calls.count("upload.put") + server.calls.count("upload.status") >= 5
+
+
+async def test_googles_transfer_manager_uploads_parts_and_was_501(server: GcsEmulator, google: Google, tmp_path: Path) -> None:
+    payload = bytes(range(256)) * (MIB // 256) * 17
+    (tmp_path / "file").write_bytes(payload)
+    for fault in (GcsFault(FaultMode.STATUS, "xml.parts.put"), GcsFault(FaultMode.DROP_AFTER, "xml.parts.put")):
+        server.faults.append(fault)
+
+    def upload(bucket: Bucket, **how: Any) -> None:
+        blob = bucket.blob("größe/a#b?c")
+        blob.metadata, blob.content_type = {"k": "v"}, "text/plain"
+        blob.custom_time = datetime(2030, 1, 1, tzinfo=UTC)
+        upload_chunks_concurrently(str(tmp_path / "file"), blob, chunk_size=5 * MIB, worker_type=THREAD, max_workers=2, **how)
+
+    await google(lambda bucket: upload(bucket, checksum="crc32c"))
+    assert server.calls.count("xml.parts.put") >= 6, "four parts, and two of them again"
+    stored = server.buckets["bucket"].objects["größe/a#b?c"]
+    assert (stored.payload, stored.metadata, stored.content) == (payload, {"k": "v"}, {"contentType": "text/plain"})
+    assert (stored.crc32c, stored.md5, server.parts.uploads) == (encode_crc(google_crc32c.value(payload)), None, {})
+    await google(lambda bucket: upload(bucket, checksum="md5"))
+    assert server.buckets["bucket"].objects["größe/a#b?c"].generation > stored.generation, "it replaces"
 
 
 async def test_googles_client_lists_pages_and_deletes_in_a_batch(google: Google) -> None:
@@ -500,9 +523,18 @@ async def test_obstore_lists_in_pages(server: GcsEmulator, store: GCSStore) -> N
     assert (sorted(grouped["common_prefixes"]), [meta["path"] for meta in grouped["objects"]]) == (["b", "d"], ["a", "c"])
 
 
-async def test_what_the_xml_api_of_the_emulator_lacks_is_said(server: GcsEmulator, store: GCSStore) -> None:
-    with pytest.raises(obstore.exceptions.GenericError, match=r"This emulator does not implement .*uploads"):
-        await obstore.put_async(store, "a", b"x" * 6 * MIB, use_multipart=True)
+async def test_obstore_uploads_parts_and_was_501(server: GcsEmulator, store: GCSStore) -> None:
+    payload = bytes(range(256)) * (MIB // 256) * 11
+    await obstore.put_async(store, "d/größe #1", payload, use_multipart=True, chunk_size=5 * MIB, attributes={"Content-Type": "text/plain"})
+    stored = server.buckets["bucket"].objects["d/größe #1"]
+    assert (stored.payload, stored.content, stored.md5) == (payload, {"contentType": "text/plain"}, None)
+    assert server.calls.count("xml.parts.put") == 3 and not server.parts.uploads
+    with pytest.raises(obstore.exceptions.GenericError, match="EntityTooSmall"):
+        await obstore.put_async(store, "small", payload, use_multipart=True, chunk_size=MIB)
+    assert "small" not in server.buckets["bucket"].objects
+
+
+async def test_what_the_xml_api_of_the_emulator_lacks_is_said(server: GcsEmulator) -> None:
     async with aiohttp.ClientSession() as session:
         for method, path in (("GET", "/bucket?acl"), ("PUT", "/bucket"), ("GET", "/"), ("POST", "/bucket/a")):
             async with session.request(method, server.url + path) as answer:

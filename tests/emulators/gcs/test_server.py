@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import gc
+import hashlib
 import io
 import json
 import socket
@@ -13,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from typing import Any, cast
 from urllib.parse import quote, urlencode
+from xml.etree import ElementTree
 
 import aiohttp
 import google_crc32c
@@ -694,6 +696,176 @@ async def test_a_lifecycle_rule_that_is_not_implemented_is_refused(client: RawCl
 
 
 # --- faults --------------------------------------------------------------------------------------
+
+# --- uploads of several parts, by the XML API ----------------------------------------------------
+
+SMALL = 4
+
+
+class PartsClient:
+    """An upload of several parts to `/bucket/a/b`."""
+
+    def __init__(self, client: RawClient, path: str = "/bucket/a/b") -> None:
+        self.client = client
+        self.path = path
+        self.id = ""
+
+    async def start(self, **headers: str) -> PartsClient:
+        answer = await self.client.send("POST", f"{self.path}?uploads", **headers)
+        assert answer.status == 200
+        self.id = xml_texts(answer, "UploadId")[0]
+        return self
+
+    async def put(self, number: int, payload: bytes, **headers: str) -> Answered:
+        return await self.client.send("PUT", f"{self.path}?partNumber={number}&uploadId={self.id}", payload, **headers)
+
+    async def listed(self, query: str = "") -> Answered:
+        return await self.client.send("GET", f"{self.path}?uploadId={self.id}{query}")
+
+    async def complete(self, *parts: tuple[int, str], **headers: str) -> Answered:
+        named = "".join(f"<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>" for number, etag in parts)
+        body = f"<CompleteMultipartUpload>{named}</CompleteMultipartUpload>"
+        return await self.client.send("POST", f"{self.path}?uploadId={self.id}", body, **headers)
+
+    async def cancel(self) -> Answered:
+        return await self.client.send("DELETE", f"{self.path}?uploadId={self.id}")
+
+
+def xml_texts(answer: Answered, tag: str) -> list[str]:
+    return [each.text or "" for each in ElementTree.fromstring(answer.body).iter() if each.tag.rpartition("}")[2] == tag]
+
+
+def refused(answer: Answered) -> tuple[int, str]:
+    """The status and the code of a refusal, in the form of the XML API."""
+    return answer.status, xml_texts(answer, "Code")[0]
+
+
+async def test_parts_become_an_object_when_they_are_completed_and_not_before(client: RawClient, server: GcsEmulator) -> None:
+    server.parts.part_bytes_min = SMALL
+    custom = {"x-goog-meta-K": "v", "x-goog-custom-time": "2030-01-01T00:00:00Z", "Content-Encoding": "zstd"}
+    upload = await PartsClient(client).start(Content_Type="text/plain", **custom)
+    etags = [(number, (await upload.put(number, payload)).headers["ETag"]) for number, payload in ((7, b"last"), (2, b"first"))]
+    assert names(await client.list()) == [] and (await client.read("a/b")).status == 404
+    answer = await upload.complete(*sorted(etags))
+    assert (answer.status, xml_texts(answer, "Key")) == (200, ["a/b"])
+    shown = (await client.send("GET", at("a/b"))).json
+    assert {key: shown.get(key) for key in ("size", "crc32c", "md5Hash", "contentType", "contentEncoding", "metadata", "customTime")} == {
+        "size": "9", "crc32c": crc32c(b"firstlast"), "md5Hash": None, "contentType": "text/plain", "contentEncoding": "zstd",
+        "metadata": {"k": "v"}, "customTime": "2030-01-01T00:00:00.000Z",
+    }  # fmt: skip
+    assert (await client.read("a/b")).body == b"firstlast" and "md5" not in (await client.read("a/b")).headers["X-Goog-Hash"]
+    for again in (upload.complete(*sorted(etags)), upload.put(1, b"x"), upload.listed(), upload.cancel()):
+        assert refused(await again) == (404, "NoSuchUpload")
+
+
+async def test_parts_that_were_cancelled_can_never_be_completed(client: RawClient, server: GcsEmulator) -> None:
+    upload = await PartsClient(client).start()
+    etag = (await upload.put(1, b"x")).headers["ETag"]
+    assert (await upload.cancel()).status == 204
+    for late in (upload.complete((1, etag)), upload.put(1, b"x"), upload.listed(), upload.cancel()):
+        assert refused(await late) == (404, "NoSuchUpload")
+    assert not server.buckets["bucket"].objects
+
+
+async def test_a_completion_replaces_and_knows_no_preconditions(client: RawClient) -> None:
+    await client.put("a/b", b"old")
+    upload = await PartsClient(client).start()
+    part = (1, (await upload.put(1, b"new")).headers["ETag"])
+    assert refused(await upload.complete(part, **{"x-goog-if-generation-match": "0"})) == (501, "NotImplemented")
+    assert (await client.send("POST", "/bucket/a/b?uploads", **{"x-goog-if-generation-match": "0"})).status == 501
+    assert (await upload.complete(part)).status == 200
+    assert (await client.read("a/b")).body == b"new"
+
+
+async def test_a_completion_that_names_wrong_parts_is_refused_and_may_be_repeated(client: RawClient, server: GcsEmulator) -> None:
+    server.parts.part_bytes_min = SMALL
+    upload = await PartsClient(client).start()
+    stale = (1, (await upload.put(1, b"older")).headers["ETag"])
+    one, two, three = [
+        (number, (await upload.put(number, payload)).headers["ETag"]) for number, payload in enumerate((b"first", b"abc", b"third"), 1)
+    ]
+    for named, why in (
+        ((two, one), "InvalidPartOrder"), ((one, one), "InvalidPartOrder"), ((one, (9, two[1])), "InvalidPart"), ((stale,), "InvalidPart"),
+        ((one, two, three), "EntityTooSmall"), ((), "MalformedXML"),
+    ):  # fmt: skip
+        assert refused(await upload.complete(*named)) == (400, why)
+    assert refused(await client.send("POST", f"{upload.path}?uploadId={upload.id}", "<none")) == (400, "MalformedXML")
+    assert (await upload.complete(one, three)).status == 200
+    assert (await client.read("a/b")).body == b"firstthird"
+
+
+async def test_a_part_whose_checksum_is_wrong_is_not_kept(client: RawClient, server: GcsEmulator) -> None:
+    upload = await PartsClient(client).start()
+    md5 = base64.b64encode(hashlib.md5(b"x").digest()).decode()
+    for wrong in ({"x-goog-hash": f"crc32c={crc32c(b'y')}"}, {"Content-MD5": md5[::-1]}, {"x-goog-hash": f"md5={md5[1:]}="}):
+        assert refused(await upload.put(1, b"x", **wrong)) == (400, "BadDigest")
+    assert xml_texts(await upload.listed(), "PartNumber") == []
+    answer = await upload.put(1, b"x", **{"x-goog-hash": f"crc32c={crc32c(b'x')}", "Content-MD5": md5})
+    assert (answer.status, answer.headers["X-Goog-Hash"]) == (200, f"crc32c={crc32c(b'x')},md5={md5}")
+    for number in (0, 10_001, -1):
+        assert refused(await upload.put(number, b"x")) == (400, "InvalidArgument")
+
+
+async def test_parts_and_uploads_are_listed_in_pages(client: RawClient) -> None:
+    uploads = [await PartsClient(client, f"/bucket/{name}").start() for name in ("b/2", "a", "b/1", "b/1")]
+    for number in (3, 10_000, 1):
+        await uploads[0].put(number, b"x" * number)
+    first = await uploads[0].listed("&max-parts=2")
+    assert (xml_texts(first, "PartNumber"), xml_texts(first, "Size"), xml_texts(first, "IsTruncated")) == (["1", "3"], ["1", "3"], ["true"])
+    rest = await uploads[0].listed(f"&part-number-marker={xml_texts(first, 'NextPartNumberMarker')[0]}")
+    assert (xml_texts(rest, "PartNumber"), xml_texts(rest, "IsTruncated")) == (["10000"], ["false"])
+    found, query = [], ""
+    while True:
+        page = await client.send("GET", f"/bucket?uploads&prefix=b/&max-uploads=1{query}")
+        found += [(key, upload) for key, upload in zip(xml_texts(page, "Key"), xml_texts(page, "UploadId"), strict=True)]
+        if xml_texts(page, "IsTruncated") == ["false"]:
+            break
+        query = f"&key-marker={xml_texts(page, 'NextKeyMarker')[0]}&upload-id-marker={xml_texts(page, 'NextUploadIdMarker')[0]}"
+    assert found == [*sorted([("b/1", uploads[2].id), ("b/1", uploads[3].id)]), ("b/2", uploads[0].id)]
+
+
+async def test_an_upload_of_parts_belongs_to_its_name_and_its_bucket(client: RawClient, server: GcsEmulator) -> None:
+    server.create_bucket("other")
+    upload = await PartsClient(client).start()
+    for path in ("/bucket/a", "/other/a/b", "/bucket/a/b/c"):
+        upload.path = path
+        for wrong in (upload.put(1, b"x"), upload.listed(), upload.complete((1, "x")), upload.cancel()):
+            assert refused(await wrong) == (404, "NoSuchUpload")
+    assert refused(await client.send("POST", "/none/a?uploads")) == (404, "NoSuchBucket")
+
+
+async def test_only_a_lifecycle_rule_ends_an_upload_of_parts_by_itself(
+    client: RawClient, server: GcsEmulator, runtime: MovedRuntime
+) -> None:
+    kept, ended = await PartsClient(client).start(), await PartsClient(client, "/bucket/b").start()
+    runtime.ahead_ns += 30 * DAY_NS
+    assert await server.apply_lifecycle() == []
+    rule = {"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 30, "matchesPrefix": ["b"]}}
+    assert (await client.send("PATCH", "/storage/v1/b/bucket", json.dumps({"lifecycle": {"rule": [rule]}}))).status == 200
+    assert await server.apply_lifecycle() == ["b"]
+    assert (await kept.listed()).status == 200 and refused(await ended.listed()) == (404, "NoSuchUpload")
+    wrong = {**rule, "condition": {"customTimeBefore": "2030-01-01"}}
+    assert (await client.send("PATCH", "/storage/v1/b/bucket", json.dumps({"lifecycle": {"rule": [wrong]}}))).status == 400
+
+
+@pytest.mark.parametrize(("mode", "kept"), [(FaultMode.DROP_BEFORE, []), (FaultMode.DROP_AFTER, ["1"]), (FaultMode.STATUS, [])])
+async def test_faults_meet_the_parts_of_an_upload(client: RawClient, server: GcsEmulator, mode: FaultMode, kept: list[str]) -> None:
+    upload = await PartsClient(client).start()
+    server.faults.append(GcsFault(mode, "xml.parts.put", "a/b", times=2))  # the library sends it again
+    try:
+        assert (await upload.put(1, b"x")).status == 503
+    except aiohttp.ClientError:
+        assert mode is not FaultMode.STATUS
+    assert xml_texts(await upload.listed(), "PartNumber") == kept
+
+
+async def test_a_completion_may_be_answered_with_an_error_in_an_answer_of_200(client: RawClient, server: GcsEmulator) -> None:
+    upload = await PartsClient(client).start()
+    part = (1, (await upload.put(1, b"x")).headers["ETag"])
+    server.faults.append(GcsFault(FaultMode.STATUS, "xml.parts.complete", status=200, text="<Error><Code>InternalError</Code></Error>"))
+    assert refused(await upload.complete(part)) == (200, "InternalError")
+    assert (await upload.complete(part)).status == 200
+
 
 
 async def test_a_fault_answers_with_a_status_as_often_as_told_and_has_no_effect(client: RawClient, server: GcsEmulator) -> None:

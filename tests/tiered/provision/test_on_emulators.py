@@ -22,7 +22,7 @@ from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from tiered.provision import bucket
 from tiered.provision.bigtable_and_gcs import inspect, provision, provision_tables
 from tiered.provision.findings import Notice, NoticeKind
-from tiered.provision.schema import FAMILIES, lifecycle_rule
+from tiered.provision.schema import FAMILIES, lifecycle_rule, parts_rule
 from tiered.provision.tables import open_admin, verify_on_open
 from tiered.settings import BigtableSettings, MarkSettings, Settings
 
@@ -106,7 +106,7 @@ async def test_a_new_bucket_deletes_expired_blobs_lets_nobody_in_and_keeps_the_s
     await provision(settings, location="EU")
     [made] = [bucket.settings for bucket in gcs.buckets.values()]
     assert made["location"] == "EU"
-    assert made["lifecycle"] == {"rule": [lifecycle_rule()]}
+    assert made["lifecycle"] == {"rule": [lifecycle_rule(), parts_rule()]}
     assert made["iamConfiguration"]["publicAccessPrevention"] == "enforced"
     assert made["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"] is True
     assert made["softDeletePolicy"]["retentionDurationSeconds"] == str(7 * 86_400)
@@ -189,13 +189,13 @@ async def test_an_embedded_store_needs_nothing_of_this(tmp_path: Any) -> None:
 # --- buckets as others made them -----------------------------------------------------------------
 
 OURS = {
-    "lifecycle": {"rule": [lifecycle_rule()]}, "softDeletePolicy": {"retentionDurationSeconds": "0"},
+    "lifecycle": {"rule": [lifecycle_rule(), parts_rule()]}, "softDeletePolicy": {"retentionDurationSeconds": "0"},
     "iamConfiguration": {"publicAccessPrevention": "enforced", "uniformBucketLevelAccess": {"enabled": True}},
 }
 
 
 def deleting(**condition: Any) -> dict[str, Any]:
-    return {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": condition}, lifecycle_rule()]}}
+    return {"lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": condition}, lifecycle_rule(), parts_rule()]}}
 
 
 async def about_bucket(settings: Settings, gcs: GcsEmulator, made: dict[str, Any]) -> list[Notice]:
@@ -233,15 +233,18 @@ async def test_a_bucket_that_keeps_garbage_or_loses_blobs_is_a_problem(
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        ({"lifecycle": {}}, "keeps expired blobs for ever: add the lifecycle rule"),
-        ({"lifecycle": {"rule": [deleting(daysSinceCustomTime=0)["lifecycle"]["rule"][0]]}}, "at their deadline"),
+        ({"lifecycle": {"rule": [parts_rule()]}}, "keeps expired blobs for ever: add the lifecycle rule"),
+        ({"lifecycle": {"rule": [lifecycle_rule()]}}, "never completed: add the lifecycle rule {action: AbortIncompleteMultipartUpload"),
+        ({"lifecycle": {"rule": [lifecycle_rule(), parts_rule("a/")]}}, "never completed: add"),
+        ({"lifecycle": {"rule": [lifecycle_rule(), {**parts_rule(), "condition": {"age": 7}}]}}, "after 7 days"),
+        ({"lifecycle": {"rule": [deleting(daysSinceCustomTime=0)["lifecycle"]["rule"][0], parts_rule()]}}, "at their deadline"),
         (deleting(age=1, matchesPrefix=["tmp/"]), "remove it if their names may match"),
         ({"softDeletePolicy": {"retentionDurationSeconds": str(10 * 86_400)}}, "bills, what is deleted for 10 days"),
         ({"versioning": {"enabled": True}}, "--no-versioning"),
         ({"iamConfiguration": {"publicAccessPrevention": "enforced"}}, "--uniform-bucket-level-access"),
         ({"iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}}}, "--public-access-prevention"),
     ],
-    ids=["lifecycle", "no-day", "prefix", "soft-delete", "versions", "uniform", "public"],
+    ids=["lifecycle", "parts", "parts-below", "parts-early", "no-day", "prefix", "soft-delete", "versions", "uniform", "public"],
 )
 async def test_a_bucket_that_costs_more_or_is_more_open_is_a_note(
     settings: Settings, gcs: GcsEmulator, made: dict[str, Any], said: str
@@ -347,7 +350,7 @@ async def test_whose_a_bucket_is_that_may_not_be_listed_is_not_known(settings: S
 async def test_a_new_bucket_below_a_prefix_deletes_expired_blobs_of_its_store_only(settings: Settings, gcs: GcsEmulator) -> None:
     await provision(with_prefix(settings, "a/"))
     [made] = [each.settings for each in gcs.buckets.values()]
-    assert made["lifecycle"] == {"rule": [lifecycle_rule("a/")]}
+    assert made["lifecycle"] == {"rule": [lifecycle_rule("a/"), parts_rule("a/")]}
     assert not any("expired blobs" in said for said in sentences(await inspect(with_prefix(settings, "a/"))))
     other = await provision(with_prefix(settings, "b/", "other"))
     assert any("keeps expired blobs for ever" in said and "matchesPrefix: [b/]" in said for said in sentences(other, NoticeKind.NOTE))

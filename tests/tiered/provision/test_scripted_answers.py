@@ -257,7 +257,10 @@ def threads_ended() -> Iterator[None]:
         thread.join()
 
 
-ALL = [f"storage.objects.{each}" for each in ("create", "delete", "get", "list", "update")]
+ALL = [
+    *(f"storage.objects.{each}" for each in ("create", "delete", "get", "list", "update")),
+    *(f"storage.multipartUploads.{each}" for each in ("abort", "create", "listParts")),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -265,7 +268,7 @@ ALL = [f"storage.objects.{each}" for each in ("create", "delete", "get", "list",
     [
         (200, ALL, NoticeKind.OK, "may be read and written"),
         (200, ALL[:1] + ALL[2:], NoticeKind.PROBLEM, "lacks storage.objects.delete on bucket b-1: grant roles/storage.objectUser"),
-        (200, [], NoticeKind.PROBLEM, "lacks storage.objects.create and storage.objects.delete and"),
+        (200, [], NoticeKind.PROBLEM, "lacks storage.multipartUploads.abort and storage.multipartUploads.create and"),
         (403, [], NoticeKind.NOTE, "could not be verified (403"),
     ],
     ids=["all", "no-delete", "none", "not-told"],

@@ -6,6 +6,7 @@
     high_volume.py   for a `HighVolumeBackend`: needs a fixture `high_volume`
     long_term.py     for a `LongTermBackend`: needs a fixture `long_term`. If it has `BlobRestoration`, it must keep
                      what is deleted for a while
+    parts.py         for a long-term tier with `PartUploads` that takes parts of one byte: needs a fixture `parts_tier`
     changelog.py     for a `ChangeLog`: needs a fixture `changelog`, and `plant`: an async function (log, key, bytes)
                      that puts raw bytes under a key into the log
     whole_blobs.py   writes and reads whole blobs
@@ -17,4 +18,4 @@ asynchronous generators, which anyio's plugin runs on asyncio and trio. `tests/c
 
 import pytest
 
-pytest.register_assert_rewrite(f"{__name__}.high_volume", f"{__name__}.long_term", f"{__name__}.changelog")
+pytest.register_assert_rewrite(f"{__name__}.high_volume", f"{__name__}.long_term", f"{__name__}.parts", f"{__name__}.changelog")

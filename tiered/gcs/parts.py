@@ -1,0 +1,236 @@
+"""Uploads in parts: GCS's XML API for multipart uploads, as `PartUploads` describes it.
+
+    begin       1 call; the metadata are its headers
+    put         1; the service compares the crc32c, and keeps nothing if it differs
+    listed      1 for each page of up to 1,000; the service lists no checksums
+    complete    2: the completion, and a look at the blob
+    cancel      1
+
+A session is `parts:BUCKET/NAME?uploadId=ID`: what to cancel, and no secret. It does not say which endpoint it was begun
+at. The service knows no preconditions here: a completion replaces a blob of the same name. A blob's name is unique to
+its change, so that can only be the same blob.
+
+*Failure*: 404 NoSuchUpload means that the upload was completed or has ended. Which of the two, the blob tells. So
+completing may be repeated, also after a crash. A completion may take minutes, and be refused in an answer of 200.
+Without an answer, or after one that proves nothing, the blob is looked for. If it is there, the upload is complete.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeGuard
+from urllib.parse import quote, unquote
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
+
+from changelog.base.errors import CorruptRecordError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
+from tiered.gcs.format import encode_headers
+from tiered.gcs.http import BETWEEN, GcsHttp, GcsRequest, GcsResponse, xml_error
+from tiered.metadata import Metadata
+from tiered.payload.chunks import Chunk
+from tiered.payload.crc32c import decode_crc, encode_crc, extend_crc
+from tiered.payload.crcs import CRC32C, join_crcs
+from tiered.protocol.capabilities import PART_NUMBER_MAX, Part, check_parts
+from tiered.stored import CHUNK_BYTES
+
+COMPLETION_ANSWERS = 30
+"""A completion may take as long as so many answers: the service puts large blobs together for minutes."""
+
+_KIND = "parts:"
+_SESSION = re.compile(r"parts:([^/?#\s]+/[^?#\s]+)\?uploadId=([^?#&\s]+)")
+_CRC = "crc32c="
+_DAMAGED = ("BadDigest", "CrcMismatch", "InvalidDigest")
+
+
+def is_of_parts(session: str) -> bool:
+    return session.startswith(_KIND)
+
+
+class GcsParts:
+    """Uploads in parts to one bucket. `look`: the service's JSON of a blob; None: there is none."""
+
+    def __init__(self, http: GcsHttp, look: Callable[[str], Awaitable[Mapping[str, Any] | None]]) -> None:
+        self._http = http
+        self.look = look
+
+    async def begin(self, name: str, metadata: Metadata, *, packs: bool = True) -> str:
+        """`packs` False: what headers do not carry is left out, and whoever completes the blob sets it then."""
+        doing = f"beginning the upload in parts of blob {name!r}"
+        path = self._http.xml_path(name)
+        url = self._http.xml_url(path, uploads="")
+        answer = await self._http.call(GcsRequest("POST", url, doing, headers=encode_headers(name, metadata, packs=packs), xml=True))
+        upload_id = _text(answer, "InitiateMultipartUploadResult", "UploadId")
+        if not upload_id:
+            raise UnavailableError(f"{doing} was answered without an upload; {BETWEEN}").coded("200")
+        return f"{_KIND}{path}?uploadId={quote(upload_id, safe='')}"
+
+    async def put(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part:
+        body, crc = [memoryview(chunk).cast("B") for chunk in payload], 0
+        for chunk in payload:
+            crc = extend_crc(crc, chunk)
+        return await self.send(name, session, number, body, sum(map(len, body)), crc)
+
+    async def send(self, name: str, session: str, number: int, body: Sequence[memoryview], size: int, crc: int) -> Part:
+        """`put` of bytes whose size and crc32c are known."""
+        path, upload_id = self._of(name, session)
+        if not 1 <= number <= PART_NUMBER_MAX:
+            raise InvalidRequestError(f"a part has a number from 1 to {PART_NUMBER_MAX}, not {number}")
+        doing = f"uploading part {number} of blob {name!r}"
+        url = self._http.xml_url(path, partNumber=str(number), uploadId=upload_id)
+        headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream", "x-goog-hash": f"{_CRC}{encode_crc(crc)}"}
+        answer = await self._http.call(GcsRequest(
+            "PUT", url, doing, accept=(200, 400, 404), headers=headers, body=_pieces(body), effect=True, xml=True
+        ))
+        if answer.status == 400 and answer.reason in _DAMAGED:
+            raise UnavailableError(f"{doing} failed: it was damaged on its way; try again ({answer.message})").coded("400", heard=True)
+        if answer.status != 200:
+            raise self._gone(answer, name, doing) or self._http.refusal(answer, doing, effect=True)
+        etag = answer.headers.get("ETag", "")
+        if not etag:
+            raise UnconfirmedError(f"{doing} was answered without an ETag; {BETWEEN}")
+        return Part(number, size, f"{_CRC}{encode_crc(crc)}", etag)
+
+    async def listed(self, name: str, session: str) -> Sequence[Part]:
+        path, upload_id = self._of(name, session)
+        doing = f"listing the parts of blob {name!r}"
+        found: list[Part] = []
+        after: dict[str, str] = {}
+        while True:
+            url = self._http.xml_url(path, uploadId=upload_id, **after)
+            answer = await self._http.call(GcsRequest("GET", url, doing, accept=(200, 404), xml=True))
+            if answer.status == 404:
+                raise self._gone(answer, name, doing) or self._http.refusal(answer, doing, effect=False)
+            page = _root(answer, "ListPartsResult")
+            if page is None:
+                raise UnavailableError(f"{doing} was answered with what is no listing; {BETWEEN}")
+            found += [_listed(part, doing) for part in page.iter() if _tag(part) == "Part"]
+            marker = _child(page, "NextPartNumberMarker")
+            if _child(page, "IsTruncated") != "true" or not marker:
+                return found
+            after = {"part-number-marker": marker}
+
+    async def complete(self, name: str, session: str, parts: Sequence[Part]) -> Mapping[str, Any]:
+        """Returns the service's JSON of the blob."""
+        path, upload_id = self._of(name, session)
+        check_parts(name, parts)
+        doing = f"completing the upload of blob {name!r}"
+        named = "".join(f"<Part><PartNumber>{part.number}</PartNumber><ETag>{escape(part.etag)}</ETag></Part>" for part in parts)
+        body = f"<CompleteMultipartUpload>{named}</CompleteMultipartUpload>".encode()
+        unclear: TieredError | None = None
+        try:
+            answer = await self._http.call(GcsRequest(
+                "POST", self._http.xml_url(path, uploadId=upload_id), doing, accept=(200, 404), headers={"Content-Type": "application/xml"},
+                body=body, effect=True, answers=COMPLETION_ANSWERS, xml=True,
+            ))
+            if answer.status == 404:
+                unclear = self._gone(answer, name, doing)
+                if unclear is None:
+                    raise self._http.refusal(answer, doing, effect=True)
+            elif _root(answer, "CompleteMultipartUploadResult") is None:
+                unclear = _refused_late(answer, doing)
+        except UnconfirmedError as error:
+            unclear = error
+        try:
+            found = await self.look(name)
+        except UnavailableError as error:
+            raise UnconfirmedError(f"{doing} was never confirmed: {unclear or 'it succeeded'}, and nobody told of the blob") from error
+        if found is not None:
+            _compare(name, found, parts)
+            return found
+        raise unclear or UnavailableError(f"{doing} succeeded, and somebody deleted the blob at once").telling(heard=True)
+
+    async def cancel(self, session: str) -> None:
+        """Ends the upload. It is no error if it has ended. `CorruptRecordError`: it is none of this bucket."""
+        path, upload_id = self._taken_apart(session)
+        doing = f"cancelling an upload in parts of bucket {self._http.bucket!r}"
+        url = self._http.xml_url(path, uploadId=upload_id)
+        answer = await self._http.call(GcsRequest("DELETE", url, doing, accept=(204, 404), effect=True, xml=True))
+        if answer.status == 404 and answer.reason != "NoSuchUpload":
+            raise self._http.refusal(answer, doing, effect=True)
+
+    def _of(self, name: str, session: str) -> tuple[str, str]:
+        path, upload_id = self._taken_apart(session)
+        if path != self._http.xml_path(name):
+            raise InvalidRequestError(f"the upload session is that of another blob than {name!r}; nothing was sent")
+        return path, upload_id
+
+    def _taken_apart(self, session: str) -> tuple[str, str]:
+        """The path of the session's blob, as `xml_path` makes it, and the upload's id."""
+        found = _SESSION.fullmatch(session)
+        if found is None or not found[1].startswith(self._http.xml_path("")):
+            raise CorruptRecordError(f"an upload session is none of bucket {self._http.bucket!r}; nothing was sent")
+        return found[1], unquote(found[2])
+
+    def _gone(self, answer: GcsResponse, name: str, doing: str) -> UnavailableError | None:
+        """None: the answer says something else."""
+        if answer.status != 404 or answer.reason != "NoSuchUpload":
+            return None
+        why = f"the upload of blob {name!r} was cancelled or completed before, or is so old that the bucket ended it"
+        return UnavailableError(f"{doing} failed: {why}").coded("404", heard=True)
+
+
+async def _pieces(body: Sequence[memoryview]) -> AsyncIterator[Chunk]:
+    """A body of views, in pieces of at most 256 KiB."""
+    for chunk in body:
+        for start in range(0, len(chunk), CHUNK_BYTES):
+            yield chunk[start : start + CHUNK_BYTES]
+
+
+def joined_crc(parts: Sequence[Part]) -> str | None:
+    """The crc32c of the parts one behind the other, as base64. None: that of a part is not known."""
+    checksums = [part.checksum for part in parts]
+    if not _are_known(checksums):
+        return None
+    crcs = [decode_crc(each.removeprefix(_CRC)) for each in checksums]
+    return encode_crc(join_crcs(zip(crcs, [part.size for part in parts], strict=True), CRC32C))
+
+
+def _are_known(checksums: Sequence[str | None]) -> TypeGuard[Sequence[str]]:
+    return None not in checksums
+
+
+def _compare(name: str, found: Mapping[str, Any], parts: Sequence[Part]) -> None:
+    size, crc = sum(part.size for part in parts), joined_crc(parts)
+    there = str(found.get("size")), found.get("crc32c")
+    if there[0] != str(size) or (crc is not None and there[1] != crc):
+        raise UnavailableError(
+            f"blob {name!r} is not what its parts are: it has {there[0]} bytes and the crc32c {there[1]}, and they have {size} and"
+            f" {crc or 'one that is not known'}; delete it, try again"
+        ).telling(heard=True)
+
+
+def _refused_late(answer: GcsResponse, doing: str) -> UnconfirmedError:
+    """The error of an answer of 200 that is no success: the service began to answer before it knew."""
+    code, message = xml_error(answer.body) or ("no result", BETWEEN)
+    return UnconfirmedError(f"{doing} was never confirmed: {code} ({message})").coded(code)
+
+
+def _listed(part: ElementTree.Element, doing: str) -> Part:
+    number, size, etag = (_child(part, key) for key in ("PartNumber", "Size", "ETag"))
+    if not number.isdecimal() or not size.isdecimal() or not etag:
+        raise CorruptRecordError(f"{doing} was answered with a part that has no number, size or ETag")
+    return Part(int(number), int(size), None, etag)
+
+
+def _root(answer: GcsResponse, tag: str) -> ElementTree.Element | None:
+    """The XML of an answer. None: it is no XML, or something else than the `tag`."""
+    try:
+        root = ElementTree.fromstring(answer.body)
+    except ElementTree.ParseError:
+        return None
+    return root if _tag(root) == tag else None
+
+
+def _text(answer: GcsResponse, tag: str, key: str) -> str:
+    root = _root(answer, tag)
+    return "" if root is None else _child(root, key)
+
+
+def _child(element: ElementTree.Element, key: str) -> str:
+    return next((each.text or "" for each in element if _tag(each) == key), "")
+
+
+def _tag(element: ElementTree.Element) -> str:
+    """The name of an element, in whichever namespace."""
+    return element.tag.rpartition("}")[2]

@@ -1,0 +1,239 @@
+"""An upload that goes up in lanes: parts of one blob, several at once, from one stream of chunks.
+
+    write -> [the part that is gathered] -> a lane: the part's PUT, in a task of the adapter's own, again if it fails
+                                            …up to `UploadLanes.count` parts, the one that is gathered among them
+    finalise: the last part -> all lanes have ended -> the completion -> the blob is compared with what was written
+
+One stream is as fast as one connection: a window of bytes for each round trip. So large blobs go up in several. A lane
+holds its part until the service has it, so an upload holds `UploadLanes.count` parts at most, and all uploads in lanes
+together `UploadLanes.memory_bytes`; one more goes up as a single stream. Chunks that cannot change are not copied. The
+checksum of a part is made while its chunks come, and that of the whole is joined from those.
+
+Only a name that ends with a revision goes up like this: a completion replaces, and such a name belongs to one change.
+Metadata that no header carries are set by one more request, a PATCH, after the blob and before `finalise` returns.
+Nothing is visible before `finalise` (I1, I4). The session is cancelled by `abort` and by recovery (I3), and by the
+bucket's rule if nobody knows it. *Failure*: `write` or `finalise` raises what a part failed with in the end, and
+nothing is stored then. A completion that was not confirmed is looked into (`tiered/gcs/parts.py`), and else it is
+`UnconfirmedError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from anyio import CancelScope, Event, get_cancelled_exc_class
+from anyio.abc import TaskGroup
+
+from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
+from changelog.base.runtime import Runtime
+from tiered.gcs.parts import GcsParts
+from tiered.gcs.upload import unchanging
+from tiered.metadata import Metadata
+from tiered.payload.chunks import Chunk
+from tiered.payload.crc32c import extend_crc
+from tiered.protocol.capabilities import PART_NUMBER_MAX, Part
+
+MIB = 1024 * 1024
+ATTEMPTS_MAX = 5
+WAIT_FIRST_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class UploadLanes:
+    """When a blob goes up in lanes: if it is larger than `from_bytes`. `count` 1: none does.
+
+    `part_bytes`: of each part, or more if the blob would have too many. `memory_bytes`: what the parts of all uploads
+    that are under way may take together.
+    """
+
+    count: int = 8
+    from_bytes: int = 64 * MIB
+    part_bytes: int = 8 * MIB
+    memory_bytes: int = 512 * MIB
+
+    def part_of(self, size: int | None) -> int:
+        """How many bytes the parts of a blob of `size` bytes have, in whole MiB if they are larger than usual."""
+        least = -(-(size or 0) // PART_NUMBER_MAX)
+        return self.part_bytes if least <= self.part_bytes else -(-least // MIB) * MIB
+
+
+class LaneUpload:
+    """`Upload`. `settle` looks at what is stored, or amends it. `ended` is called once, when it holds no part any more.
+    """
+
+    def __init__(
+        self, parts: GcsParts, tasks: TaskGroup, runtime: Runtime, lanes: UploadLanes, name: str, declared: int | None,
+        session: str, settle: Callable[[Mapping[str, Any], Metadata | None], Awaitable[None]], ended: Callable[[], None],
+    ) -> None:
+        self.session: str | None = session
+        self._open_session = session
+        self._parts = parts
+        self._tasks = tasks
+        self._runtime = runtime
+        self._count = lanes.count
+        self._part_bytes = lanes.part_of(declared)
+        self._name = name
+        self._declared = declared
+        self._settle = settle
+        self._amended: Metadata | None = None
+        self._on_end = ended
+        self._size = 0
+        self._gathered = _Gathered(1)
+        self._done: dict[int, Part] = {}
+        self._under_way: set[CancelScope] = set()
+        self._changed = Event()
+        self._failure: Exception | None = None
+        self._ended = False
+        self._stored = False
+
+    async def write(self, chunk: Chunk) -> None:
+        """Takes one chunk, and waits for a lane. After an error or a cancellation the upload has ended."""
+        self._refuse_if_ended()
+        rest = memoryview(unchanging(chunk))
+        self._size += len(rest)
+        if self._declared is not None and self._size > self._declared:
+            raise self._end(self._wrong_size("more than"))
+        while rest:
+            if self._gathered.size == self._part_bytes:
+                self._send(self._gathered)
+                self._gathered = _Gathered(self._gathered.number + 1)
+            if not self._gathered.chunks:
+                await self._wait_until(lambda: len(self._under_way) < self._count)
+            rest = self._gathered.add(rest, self._part_bytes)
+
+    def amend(self, metadata: Metadata) -> None:
+        self._amended = metadata
+
+    async def finalise(self) -> None:
+        """Sends the last part, and makes the blob visible. It must not be there."""
+        self._refuse_if_ended()
+        if self._declared is not None and self._size != self._declared:
+            raise self._end(self._wrong_size("not"))
+        self._send(self._gathered)
+        self._gathered = _Gathered(0)
+        try:
+            if await self._parts.look(self._name) is not None:
+                raise self._end(UnavailableError(f"blob {self._name!r} exists already, and nothing is overwritten").telling(heard=True))
+            await self._wait_until(lambda: not self._under_way)
+            self._ended = True
+            told = await self._parts.complete(self._name, self._open_session, [self._done[number] for number in sorted(self._done)])
+            await self._settle(told, self._amended)
+            self._stored = True
+        finally:
+            self._end()
+
+    async def abort(self) -> None:
+        """Drops the parts. The session is cancelled in the background."""
+        if self._stored:
+            return
+        self._end()
+        with suppress(RuntimeError):  # the adapter is closed
+            self._tasks.start_soon(self._cancel_session)
+
+    # --- lanes
+
+    def _send(self, part: _Gathered) -> None:
+        scope = CancelScope()
+        self._under_way.add(scope)
+        try:
+            self._tasks.start_soon(self._run, part, scope)
+        except RuntimeError:  # the adapter is closed
+            raise self._end(self._closed()) from None
+
+    async def _run(self, part: _Gathered, scope: CancelScope) -> None:
+        failure: Exception | None = self._closed()
+        try:
+            with scope:
+                self._done[part.number] = await self._put(part)
+                failure = None
+        except Exception as error:  # noqa: BLE001 - raised where the caller waits for it
+            failure = error
+        finally:
+            self._under_way.discard(scope)
+            if failure is not None and not scope.cancel_called:
+                self._failure = self._failure or failure
+            self._changed.set()
+
+    async def _put(self, part: _Gathered) -> Part:
+        """Uploads a part, and again if it may yet succeed."""
+        attempt = 0
+        while True:
+            try:
+                return await self._parts.send(self._name, self._open_session, part.number, part.chunks, part.size, part.crc)
+            except (UnavailableError, UnconfirmedError) as error:
+                attempt += 1
+                has_ended = isinstance(error, UnavailableError) and error.code == "404"
+                if attempt == ATTEMPTS_MAX or has_ended:
+                    raise
+            await self._runtime.sleep(WAIT_FIRST_S * 2 ** (attempt - 1) * self._runtime.random.uniform(0.5, 1.5))
+
+    async def _wait_until(self, condition: Callable[[], bool]) -> None:
+        """Raises if a part has failed, or if the caller is cancelled: then the upload has ended."""
+        try:
+            while self._failure is None and not condition():
+                self._changed = Event()
+                await self._changed.wait()
+        except get_cancelled_exc_class():
+            self._end()
+            raise
+        if self._failure is not None:
+            raise self._end(self._refused(self._failure))
+
+    # --- beside
+
+    def _refuse_if_ended(self) -> None:
+        if self._ended:
+            raise InvalidRequestError(f"the upload of {self._name!r} has ended already; begin another")
+        if self._failure is not None:
+            raise self._end(self._refused(self._failure))
+
+    def _refused(self, failure: Exception) -> Exception:
+        """Whatever became of the part: nothing is stored, because nobody completes the blob."""
+        if isinstance(failure, UnconfirmedError):
+            return UnavailableError(f"the upload of blob {self._name!r} was given up: {failure}").coded(failure.code, heard=failure.heard)
+        return failure
+
+    def _end(self, error: Exception | None = None) -> Exception:
+        """Drops all parts. Returns the error to raise."""
+        self._ended = True
+        for scope in self._under_way:
+            scope.cancel()
+        self._gathered = _Gathered(0)
+        on_end, self._on_end = self._on_end, _nothing
+        on_end()
+        return error or UnavailableError(f"the upload of blob {self._name!r} was given up")
+
+    def _closed(self) -> UnavailableError:
+        return UnavailableError(f"the upload of blob {self._name!r} was given up: the storage was closed")
+
+    def _wrong_size(self, relation: str) -> InvalidRequestError:
+        return InvalidRequestError(f"the payload of {self._name!r} has {self._size} bytes, {relation} the declared {self._declared}")
+
+    async def _cancel_session(self) -> None:
+        with suppress(TieredError):  # recovery cancels it later, or the bucket ends it
+            await self._parts.cancel(self._open_session)
+
+
+class _Gathered:
+    """The chunks of a part, and their checksum."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.chunks: list[memoryview] = []
+        self.size = 0
+        self.crc = 0
+
+    def add(self, chunk: memoryview, bytes_max: int) -> memoryview:
+        """Takes what fits. Returns the rest."""
+        taken = chunk[: bytes_max - self.size]
+        self.chunks.append(taken)
+        self.size += len(taken)
+        self.crc = extend_crc(self.crc, taken)
+        return chunk[len(taken) :]
+
+
+def _nothing() -> None:
+    pass
