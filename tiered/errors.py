@@ -7,6 +7,7 @@
     ServiceAwayError                   nothing happened: a service does not answer; retry when it is tried again
     ConditionFailedError               nothing happened: what is there is not what the caller asked for; read it again
     OutcomeUnknownError                it may have happened: ask `storage.outcome(error)`
+    UploadEndedError                   the upload in parts is over: begin another, unless it was completed
     CorruptRecordError                 stored bytes break the format: an operator must look
     DanglingTombstoneError             the blob is gone: data loss, counted and reported
     InvalidRequestError                fix the call
@@ -36,7 +37,7 @@ __all__ = [
     "AtCapacityError", "CancelledElsewhereError", "ClockBehindError", "ConditionFailedError", "ConfigurationError", "CorruptRecordError",
     "DanglingTombstoneError", "InvalidRequestError", "LeaseLostError", "OutcomeUnknownError", "RangeNotSatisfiableError",
     "ServiceAwayError", "TieredError", "UnavailableError",
-    "UnconfirmedError",
+    "UnconfirmedError", "UploadEndedError",
 ]
 
 
@@ -98,6 +99,27 @@ class ConditionFailedError(TieredError):
         return ConditionFailedError, (self.object_id, self.revision, self._why)
 
 
+class UploadEndedError(TieredError):
+    """An upload in parts has ended: it takes no more parts, and cannot be completed or aborted any more.
+
+    `completed`: True: it became the object, which may have been replaced since. False: nothing of it was stored, and
+    nothing will be. None: one of the two, or there never was such an upload; it is too long ago to tell.
+    """
+
+    def __init__(self, object_id: ObjectId, upload_id: ChangeId, *, completed: bool | None) -> None:
+        how = {
+            True: "it was completed", False: "it was aborted, or is too old, and nothing of it was stored; begin another",
+            None: "it was aborted, or is too old, or was completed and replaced since, or never was",
+        }  # fmt: skip
+        super().__init__(f"the upload {upload_id} of {object_id} has ended: {how[completed]}")
+        self.object_id = object_id
+        self.upload_id = upload_id
+        self.completed = completed
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _upload_ended, (self.object_id, self.upload_id, self.completed)
+
+
 class OutcomeUnknownError(TieredError):
     """The change may or may not have taken effect, and the store could not find out in time.
 
@@ -124,6 +146,10 @@ class OutcomeUnknownError(TieredError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _outcome_unknown, (self.object_id, self.change_id, self.settled, self.logged, self.marked)
+
+
+def _upload_ended(object_id: ObjectId, upload_id: ChangeId, completed: bool | None) -> UploadEndedError:
+    return UploadEndedError(object_id, upload_id, completed=completed)
 
 
 def _outcome_unknown(object_id: ObjectId, change_id: ChangeId, settled: bool, logged: bool, marked: bool) -> OutcomeUnknownError:

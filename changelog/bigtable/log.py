@@ -141,6 +141,12 @@ class BigtableChangeLog:
             raise LeaseLostError(f"change {change.id} of {change.object} was taken over by recovery")
         return entry
 
+    async def open(self, entry: Entry) -> bool:
+        return not await self._table.check_and_mutate(entry.key.encode(), _CURRENT, otherwise=_replacing(entry))
+
+    async def amend(self, entry: Entry, by: Entry) -> bool:
+        return await self._compare_and_mutate(entry, _replacing(by))
+
     async def renew(self, entries: Sequence[Entry]) -> Sequence[Renewal]:
         """As in `ChangeLog`; `RENEWALS_AT_ONCE` at a time. If one fails, only its own entry is FAILED."""
         renewals = [Renewal.FAILED] * len(entries)

@@ -85,6 +85,18 @@ class SqliteChangeLog:
 
         return await self._database.write(run)
 
+    async def open(self, entry: Entry) -> bool:
+        def run(connection: sqlite3.Connection) -> bool:
+            added = connection.execute(
+                "INSERT INTO changes VALUES (?, ?, ?, NULL) ON CONFLICT DO NOTHING", (entry.key, encode(entry), self._now_ms())
+            )
+            return added.rowcount > 0
+
+        return await self._database.write(run, grows=True)
+
+    async def amend(self, entry: Entry, by: Entry) -> bool:
+        return await self._database.write(lambda connection: self._swap(connection, entry, by))
+
     async def renew(self, entries: Sequence[Entry]) -> Sequence[Renewal]:
         def run(connection: sqlite3.Connection) -> Sequence[Renewal]:
             return [Renewal.RENEWED if self._swap(connection, entry, entry) else Renewal.NOT_YOURS for entry in entries]

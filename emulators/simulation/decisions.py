@@ -149,7 +149,7 @@ def _not_due(original: Callable[..., EntryState], count: Count) -> Callable[...,
 
     def counted(*args: Any, **named: Any) -> EntryState:
         where = original(*args, **named)
-        if where in (EntryState.HELD, EntryState.WAITING, EntryState.PARKED, EntryState.KEPT):
+        if where in (EntryState.HELD, EntryState.WAITING, EntryState.ASSEMBLING, EntryState.PARKED, EntryState.KEPT):
             count(f"entry {where.name}")
         return where
 
@@ -267,7 +267,7 @@ def _check(name: str) -> Wrapping:
 
 _WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
     (Breaker, "_refusal", _answer_sync(lambda answer, *_: "refused: its service is away")),
-    (Writer, "_swap", _answer(lambda told: f"swap told {told.name}")),
+    (Writer, "swap", _answer(lambda told: f"swap told {told.name}")),
     (Writer, "_judge", _answer(_judged)),
     (tiered.protocol.writing, "may_tell_ok", _answer_sync(_may_tell_ok)),
     (tiered.protocol.writing, "finish", _answer(lambda ending: f"writer's clean-up {ending.name}")),

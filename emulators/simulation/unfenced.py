@@ -66,8 +66,9 @@ class UnfencedRows(SimulatedRows):
         return self._target(path) == f"{path}/{token}" or (state is not None and state.token == token)
 
     async def swap(
-        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None
-    ) -> bool:
+        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None,
+        since_ms: int | None = None,
+    ) -> bool:  # fmt: skip
         await self._travel()
         present, new = self._target(path), Row(state).target
         if self._published.shown_is_ok and new is not None and present == new:

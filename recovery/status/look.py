@@ -317,7 +317,7 @@ class _Scan:
         else:
             age_s = max(0.0, (self._now_ms - created_ms) / 1000)
             self._ages[where][bisect_right(AGES_S, age_s)] += 1
-            if where not in (EntryState.PARKED, EntryState.KEPT) and (self._oldest is None or created_ms < self._oldest[0]):
+            if where not in (EntryState.PARKED, EntryState.KEPT, EntryState.ASSEMBLING) and (self._oldest is None or created_ms < self._oldest[0]):
                 self._oldest = created_ms, _id(entry)
         if where is EntryState.PARKED and len(self._stuck) < STUCK_LISTED_MAX:
             self._stuck.append(_stuck_entry(entry))
