@@ -31,7 +31,8 @@ from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import decode_crc, encode_crc, extend_crc
 from tiered.payload.crcs import CRC32C, join_crcs
-from tiered.protocol.capabilities import PART_NUMBER_MAX, PARTS_SESSION, Part, SessionEndedError, check_parts
+from tiered.protocol.backends import SessionEndedError
+from tiered.protocol.capabilities import PART_NUMBER_MAX, PARTS_SESSION, Part, check_parts
 from tiered.stored import CHUNK_BYTES
 
 COMPLETION_ANSWERS = 30

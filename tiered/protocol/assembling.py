@@ -8,8 +8,8 @@
 The swaps of all attempts have one token, the revision of the blob. So one of them takes effect, once, and each attempt
 finds out by the marks of the row what came of it. *To claim* is a compare-and-swap of the entry: it names the attempt,
 what the row redirected to, when the first attempt was, and the list of parts. The entry stays assembling, and an
-attempt that dies changes nothing: anybody tries again. *To seal* is the claim of recovery. From then on the entry is like any
-other, and nobody completes the upload; so only who has sealed it may refuse its token.
+attempt that dies changes nothing: anybody tries again. *To seal* is the claim of recovery. From then on the entry is
+like any other, and nobody completes the upload; so only who has sealed it may refuse its token.
 
 A won mark is kept for two days. So claims are made, and swaps sent, within `marks.swap_age_max_s` of the first claim.
 How old the upload was by then does not matter. An attempt that knows that no blob can come of it gives its claim back:
@@ -47,8 +47,8 @@ from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, decode_metadata, enco
 from tiered.object_id import ObjectId, blob_name
 from tiered.payload.chunks import Chunk
 from tiered.protocol.admission import Slot
-from tiered.protocol.backends import MARK_AGE_MAX_S, Row, Tiers, Tombstone
-from tiered.protocol.capabilities import Part, PartUploads, SessionEndedError, check_parts
+from tiered.protocol.backends import MARK_AGE_MAX_S, Row, SessionEndedError, Tiers, Tombstone
+from tiered.protocol.capabilities import Part, PartUploads, check_parts
 from tiered.protocol.conditions import Condition
 from tiered.protocol.finishing import settle_change, took_effect
 from tiered.protocol.guarded import GuardedServices
@@ -257,14 +257,18 @@ class Assembler:
         if end is None:
             end = _End(error=self._unknown(write, None))
         ends.append(end)
+        if write.lease is not None:  # it was given up: who is told so finds nothing of it any more
+            await self._writer.finish(write, end.live)
+            write.answer(end.error)
+            return
         write.answer(end.error)
         if end.entry is not None:
             try:
                 write.lease = await self._heartbeat.claim(end.entry)
             except TieredError as error:
                 events.warning("change_left_to_recovery", error, id=write.id, object=write.object_id.path)
-        if write.lease is not None:
-            await self._writer.finish(write, end.live)
+            if write.lease is not None:
+                await self._writer.finish(write, end.live)
 
     async def _attempt(self, parts: Sequence[Part] | None, write: WriteInProgress) -> _End | None:
         """One attempt to complete it. None: begin anew."""

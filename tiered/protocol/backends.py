@@ -202,6 +202,10 @@ class DamagedError(UnavailableError):
     """The bytes of a blob came damaged, or the disk failed to read them. Reading again may succeed."""
 
 
+class SessionEndedError(UnavailableError):
+    """An upload in parts has ended, for ever: what is not a blob by now never becomes one."""
+
+
 class BlobReader(Protocol):
     """An open blob. Its metadata, size (bytes) and checksum can be read at once, before its first byte.
 

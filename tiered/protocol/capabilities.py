@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError
+from changelog.base.errors import InvalidRequestError, TieredError
 from changelog.log import GarbageCollection
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
@@ -115,10 +115,6 @@ def check_parts(name: str, parts: Sequence[Part]) -> None:
         raise InvalidRequestError(
             f"the parts of blob {name!r} are no ascending numbers from 1 to {PART_NUMBER_MAX}, at least one: {numbers[:10]}"
         )
-
-
-class SessionEndedError(UnavailableError):
-    """An upload in parts has ended, for ever: what is not a blob by now never becomes one."""
 
 
 @runtime_checkable

@@ -17,7 +17,7 @@ from changelog.base.errors import ClockBehindError, LeaseLostError, TieredError,
 from changelog.base.observe import SILENT, Event, Observer
 from changelog.base.runtime import Runtime
 from tiered.errors import ServiceAwayError
-from tiered.protocol.capabilities import SessionEndedError
+from tiered.protocol.backends import SessionEndedError
 
 T = TypeVar("T")
 WAIT_FIRST_S = 0.05

@@ -30,8 +30,8 @@ from changelog.base.runtime import Runtime
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload.chunks import Chunk
 from tiered.payload.crcs import CRC32, join_crcs
-from tiered.protocol.backends import BlobHead, ByteRange
-from tiered.protocol.capabilities import PART_NUMBER_MAX, PARTS_DAYS_MAX, DeletedGeneration, Part, SessionEndedError, check_parts
+from tiered.protocol.backends import BlobHead, ByteRange, SessionEndedError
+from tiered.protocol.capabilities import PART_NUMBER_MAX, PARTS_DAYS_MAX, DeletedGeneration, Part, check_parts
 from tiered.protocol.scans import QUARANTINE, BlobPage, ListedBlob, NotCopied, Removal
 from tiered.stored import CHUNK_BYTES
 from tiered.testing.service import MemoryService
