@@ -12,6 +12,7 @@
     DanglingTombstoneError             the blob is gone: data loss, counted and reported
     InvalidRequestError                fix the call
     RangeNotSatisfiableError           the range is not within the object: an HTTP 416
+    OffsetMismatchError                the bytes are none that follow those of the upload: an HTTP 409
     ConfigurationError                 fix the settings, the schema or the directory
 
 `UnconfirmedError` is between the backends and the store; callers never get it. Absence is `None`, not an error.
@@ -35,7 +36,7 @@ from tiered.object_id import ObjectId
 
 __all__ = [
     "AtCapacityError", "CancelledElsewhereError", "ClockBehindError", "ConditionFailedError", "ConfigurationError", "CorruptRecordError",
-    "DanglingTombstoneError", "InvalidRequestError", "LeaseLostError", "OutcomeUnknownError", "RangeNotSatisfiableError",
+    "DanglingTombstoneError", "InvalidRequestError", "LeaseLostError", "OffsetMismatchError", "OutcomeUnknownError", "RangeNotSatisfiableError",
     "ServiceAwayError", "TieredError", "UnavailableError",
     "UnconfirmedError", "UploadEndedError",
 ]
@@ -76,6 +77,17 @@ class RangeNotSatisfiableError(InvalidRequestError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str(self), self.size), self.__dict__
+
+
+class OffsetMismatchError(InvalidRequestError):
+    """The bytes of an append do not follow those that are there. Nothing was kept of them. `offset`: where to go on."""
+
+    def __init__(self, message: str, offset: int) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.offset), self.__dict__
 
 
 class DanglingTombstoneError(TieredError):

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from changelog.base.errors import InvalidRequestError
 from changelog.change import ChangeId
+from tiered.errors import OffsetMismatchError
 from tiered.object_id import ObjectId
 from tiered.payload.chunks import Chunk
 from tiered.payload.streams import Payload
@@ -28,17 +29,6 @@ from tiered.text import quoted
 
 APPENDED_PART_BYTES = 8 << 20
 """In pieces of so many bytes an append is kept, unless the caller chooses others."""
-
-
-class OffsetMismatchError(InvalidRequestError):
-    """The bytes of an append do not follow those that are there. Nothing was kept of them. `offset`: where to go on."""
-
-    def __init__(self, message: str, offset: int) -> None:
-        super().__init__(message)
-        self.offset = offset
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (str(self), self.offset), self.__dict__
 
 
 Keep = Callable[[Sequence[Chunk]], Awaitable[object]]

@@ -303,7 +303,7 @@ class TieredStorage:
         is counted from that moment. The conditions are those of `put`, and are judged then. Recovery gives up what
         nobody completes. `ConfigurationError`: the store has no changelog that would keep it.
         """
-        with self._observer.operation("begin_upload"):
+        with self._observer.operation("begin_multipart"):
             self._check_may_write()
             metadata = no_metadata() if metadata is None else metadata
             _check(object_id, metadata=metadata)
@@ -697,14 +697,14 @@ class _OpenUploads:
             return await self._storage._assembler.parts(object_id, upload_id)
 
     async def complete(self, object_id: ObjectId, upload_id: ChangeId, parts: Sequence[Part] | None) -> PutResult:
-        with self._storage._observer.operation("complete_upload"):
+        with self._storage._observer.operation("complete_multipart"):
             self._storage._check_may_write()
             listed = None if parts is None else _listed(parts)
             with await self._storage._enter(self._storage._writes) as slot:
                 return await self._storage._assembler.complete(object_id, upload_id, listed, slot)
 
     async def abort(self, object_id: ObjectId, upload_id: ChangeId) -> None:
-        with self._storage._observer.operation("abort_upload"):
+        with self._storage._observer.operation("abort_multipart"):
             self._storage._check_may_write()
             with await self._storage._enter(self._storage._writes) as slot:
                 await self._storage._assembler.abort(object_id, upload_id, slot)
