@@ -128,6 +128,11 @@ class Entry:
             return replace(self, owner=owner, attempt=1, cleanup_after_ms=None, assembling=None)
         return replace(self, owner=owner, attempt=self.attempt + 1)
 
+    def retried(self) -> Entry:
+        """The entry as recovery may try it anew. One that is assembling stays as it is: no value of it may come back.
+        """
+        return self if self.assembling is not None else replace(self, owner="", attempt=0)
+
     def released(self, cleanup_after_ms: int | None) -> Entry:
         """The entry as its owner gives it back. That is no failed attempt."""
         return replace(self, owner="", attempt=0, cleanup_after_ms=cleanup_after_ms)

@@ -36,9 +36,8 @@ from tiered.object_id import ObjectId
 
 __all__ = [
     "AtCapacityError", "CancelledElsewhereError", "ClockBehindError", "ConditionFailedError", "ConfigurationError", "CorruptRecordError",
-    "DanglingTombstoneError", "InvalidRequestError", "LeaseLostError", "OffsetMismatchError", "OutcomeUnknownError", "RangeNotSatisfiableError",
-    "ServiceAwayError", "TieredError", "UnavailableError",
-    "UnconfirmedError", "UploadEndedError",
+    "DanglingTombstoneError", "InvalidRequestError", "LeaseLostError", "OffsetMismatchError", "OutcomeUnknownError",
+    "RangeNotSatisfiableError", "ServiceAwayError", "TieredError", "UnavailableError", "UnconfirmedError", "UploadEndedError",
 ]
 
 

@@ -252,7 +252,7 @@ class BigtableChangeLog:
         stored = None if row is None else _entry(row)
         if stored is None or stored.stuck is None:
             return False
-        raw = entry.raw if isinstance(entry, Unreadable) else encode(replace(entry, owner="", attempt=0))
+        raw = entry.raw if isinstance(entry, Unreadable) else encode(entry.retried())
         # Dated 0, like every entry without an owner. An unreadable value is searched for by its age, too.
         return await self._compare_and_mutate(entry, [*_setting(raw, 0), delete_column(FAMILY, _STATE)])
 

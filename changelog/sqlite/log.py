@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 
@@ -181,7 +180,7 @@ class SqliteChangeLog:
             stored = _stored(connection, entry.key)
             if stored is None or _value(stored) != _value(entry) or stored.stuck is None:
                 return False
-            value = encode(replace(entry, owner="", attempt=0)) if isinstance(entry, Entry) else entry.raw
+            value = encode(entry.retried()) if isinstance(entry, Entry) else entry.raw
             connection.execute("UPDATE changes SET value = ?, state = NULL WHERE key = ?", (value, entry.key))
             return True
 

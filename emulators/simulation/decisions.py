@@ -31,6 +31,7 @@ from emulators.world.services import SimulatedBlobs, SimulatedRows
 from recovery.loop import RecoveryLoop, RecoveryReport
 from tiered.errors import ConditionFailedError, DanglingTombstoneError, OutcomeUnknownError
 from tiered.object_id import revision_of
+from tiered.protocol.assembling import Assembler
 from tiered.protocol.backends import Row
 from tiered.protocol.breaker import Breaker
 from tiered.protocol.reading import Reader
@@ -100,6 +101,10 @@ def _told(call: str) -> Wrapping:
         return counted
 
     return wrapping
+
+
+def _given_up(end: Any) -> str:
+    return "upload lost to others" if end is None else "upload given up" if end.error else "upload given up, and had won"
 
 
 def _answer_sync(name: Callable[..., str]) -> Wrapping:
@@ -289,6 +294,10 @@ _WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
     (TieredStorage, "_put", _told("put")),
     (TieredStorage, "_delete", _told("delete")),
     (TieredStorage, "_get", _told("get")),
+    (Assembler, "_attempt", _answer(lambda end: f"completion {'again' if end is None else 'ended' if end.error else 'ok'}")),
+    (Assembler, "_won", _answer(lambda end: "completion had won")),
+    (Assembler, "_gave_up", _answer(_given_up)),
+    (Assembler, "_give_back", _answer(lambda _: "claim given back")),
     *((TieredStorage, name, _told(name)) for name in ("copy", "rename", "update_metadata", "set_expiry")),
     (Reader, "_follow", _followed),
     (tiered.protocol.reading, "is_expired", _expired),

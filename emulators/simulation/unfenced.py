@@ -110,7 +110,7 @@ def unfenced(published: PublishedVariant) -> Iterator[None]:
 def _commit_of(published: PublishedVariant) -> Callable[[Writer, WriteInProgress, Change, Lease | None, RowState], Awaitable[WriteResult]]:
     async def commit(self: Writer, write: WriteInProgress, change: Change, lease: Lease | None, state: RowState) -> WriteResult:
         """Takes what lost the race for garbage, and looks up in the row what was not answered."""
-        told = await self._swap(write, change, lease, state, None)
+        told = await self.swap(write, change, lease, state, None)
         lost = UnavailableError(f"change {change.id} of {write.object_id} lost the race")
         match told:
             case SwapResult.OK:

@@ -26,8 +26,7 @@ from tiered import (
     TimeToIdle,
     TimeToLive,
 )
-from tiered.errors import UploadEndedError
-from tiered.multipart import OffsetMismatchError
+from tiered.errors import OffsetMismatchError, UploadEndedError
 
 pytestmark = pytest.mark.anyio
 

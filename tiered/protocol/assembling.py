@@ -160,10 +160,12 @@ class Assembler:
         upload_id, blobs = ChangeId.new(self._runtime), self._blobs()
         name = blob_name(object_id.path, upload_id)
         until_ms = await self._services.log_reads.now_ms() + round(age_max_s * 1000)
-        # The deadline is counted from the completion. Until then nobody may take the blob for an expired one.
-        latest_ns = self._runtime.wall_ns() + round(age_max_s * NS_PER_S) + (self._claim_age_max_ms + COMPLETION_MS) * NS_PER_MS
-        beside = metadata.with_facts(time_expires_ns=metadata.stamps(latest_ns)["time_expires_ns"])
-        session = await self._services.breakers.blobs.call(partial(blobs.begin_parts, name, beside))
+        # The deadline is counted from the completion, which extends this one. A later one would outlive the row.
+        beside = metadata.with_facts(time_expires_ns=metadata.stamps(self._runtime.wall_ns())["time_expires_ns"])
+        try:
+            session = await self._services.breakers.blobs.call(partial(blobs.begin_parts, name, beside))
+        except UnconfirmedError as error:
+            raise UnavailableError(f"the upload of {object_id} was not begun: {error}; try again") from error
         change = Change(upload_id, object_id.path, name, None, session, self._observer.traceparent())
         opened = OpenUpload(metadata, condition, until_ms)
         entry = Entry(change, upload_id.row_key(), "", 0, until_ms, assembling=opened.encode())
@@ -326,8 +328,10 @@ class Assembler:
         except TieredError:
             await self._give_back(before, mine)
             raise
-        deadline_ns = OpenUpload.of(mine).metadata.stamps(self._runtime.wall_ns())["time_expires_ns"]
         metadata = OpenUpload.of(mine).metadata
+        deadline_ns = metadata.stamps(self._runtime.wall_ns())["time_expires_ns"]
+        if deadline_ns is not None and not await self._services.settling.long_term.touch(name, deadline_ns):
+            return await self._gave_up(write, mine)  # it had expired, and is collected
         state = Tombstone(name, metadata.expiration, deadline_ns, write.id, write.condition is not None)
         only = None if write.condition is None or write.seen is None else write.condition.only(write.seen.state, write.judged_ns)
         if not await self._writer.reserve(write, only):

@@ -151,7 +151,7 @@ class MemoryChangeLog(MemoryService):
         return await self._replace("log.park", entry, parked)
 
     async def retry(self, entry: Entry | Unreadable) -> bool:
-        value = encode(replace(entry, owner="", attempt=0)) if isinstance(entry, Entry) else entry.raw
+        value = encode(entry.retried()) if isinstance(entry, Entry) else entry.raw
 
         def retried(stored: StoredEntry) -> StoredEntry | None:
             return replace(stored, value=value, state=None) if self._decoded(entry.key).stuck is not None else None

@@ -137,6 +137,18 @@ async def test_an_open_entry_is_stale_when_its_time_is_over_however_often_it_was
     assert entry_state(found, now_ms + LATER_MS + EXPIRY_MS, EXPIRY_MS, attempts_max=1) is EntryState.CLAIMABLE
 
 
+async def test_an_operator_parks_an_open_entry_and_retries_it_as_it_was(log: ChangeLog, runtime: Runtime) -> None:
+    entry = an_open_one(runtime)
+    assert await log.open(entry)
+    tried = replace(entry, owner="me", attempt=3)
+    assert await log.amend(entry, tried)
+    assert await log.park(tried, "look at it")
+    stuck = await log.read(entry.change.id)
+    assert isinstance(stuck, Entry) and stuck.stuck is not None
+    assert await log.retry(stuck)
+    assert await log.read(entry.change.id) == tried, "an earlier value never comes back"
+
+
 async def test_a_change_that_was_never_recorded_is_none(log: ChangeLog, runtime: Runtime) -> None:
     await recorded(log, runtime, 3)
     assert await log.read(ChangeId.new(runtime)) is None
