@@ -427,7 +427,7 @@ class Client:
         try:
             with acts(write):
                 yield write
-        except (UnavailableError, InvalidRequestError, BrokenPayload):
+        except (UnavailableError, InvalidRequestError, UploadEndedError, BrokenPayload):
             answer = WriteAnswer.NO
         except ConditionFailedError:
             answer = WriteAnswer.FAILED
