@@ -252,12 +252,13 @@ class Assembler:
                     await self._runtime.sleep(PAUSE_S * number * self._runtime.random.uniform(0.5, 1.5))
                 if (end := await attempt(write)) is not None:
                     break
-        except UnconfirmedError as error:
-            end = _End(error=self._unknown(write, error))
-        except TieredError as error:
+        except UploadEndedError as error:
             end = _End(error=error)
+        except TieredError as error:
+            end = _End(error=self._unknown(write, error) if write.in_doubt or isinstance(error, UnconfirmedError) else error)
         if end is None:
-            end = _End(error=self._unknown(write, None))
+            others = UnavailableError(f"the upload of {write.object_id} was completed or claimed by others again and again; try again")
+            end = _End(error=self._unknown(write, None) if write.in_doubt else others)
         ends.append(end)
         if write.lease is not None:  # it was given up: who is told so finds nothing of it any more
             await self._writer.finish(write, end.live)
@@ -336,9 +337,9 @@ class Assembler:
         only = None if write.condition is None or write.seen is None else write.condition.only(write.seen.state, write.judged_ns)
         if not await self._writer.reserve(write, only):
             return None
-        told = await self._writer.swap(write, mine.change, None, state, only)
-        if told is SwapResult.OK:
+        if await self._writer.swap(write, mine.change, None, state, only) is SwapResult.OK:
             return _End(result, live=True, entry=mine)
+        write.in_doubt = True
         row = await self._services.settling.high_volume.read(write.object_id.path, marks=write.id)
         return _End(result, entry=mine) if _has_won(write, row) else None
 
