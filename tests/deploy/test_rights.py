@@ -46,7 +46,7 @@ GCS = {
 PARTS = {
     "POST": {"storage.multipartUploads.create", "storage.objects.create"},
     "PUT": {"storage.multipartUploads.create", "storage.objects.create"},
-    "GET": {"storage.multipartUploads.listParts"},
+    "GET": {"storage.multipartUploads.list", "storage.multipartUploads.listParts"},
     "DELETE": {"storage.multipartUploads.abort"},
 }
 """HTTP methods of the XML API, as `tiered/gcs/parts.py` uses them."""

@@ -89,7 +89,7 @@ from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.payload.crcs import CRC32C, join_crcs
 from tiered.protocol.backends import BlobHead, ByteRange, DamagedError
-from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Part, Retention
+from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Part, Retention, SessionPage
 from tiered.protocol.concurrent import run_both
 from tiered.protocol.scans import BlobInfo, BlobPage, NotCopied, Oddity, Removal
 
@@ -217,6 +217,9 @@ class GcsBlobs:
 
     async def complete_parts(self, name: str, session: str, parts: Sequence[Part]) -> None:
         await self._in_parts.complete(name, session, parts)
+
+    async def open_sessions(self, before_ns: int, after: str, limit: int, prefix: str = "") -> SessionPage:
+        return await self._in_parts.open(prefix, before_ns, after, limit)
 
     async def open(self, name: str, range: ByteRange | None = None) -> GcsReader | None:
         for _ in itertools.repeat(None, ATTEMPTS_MAX):

@@ -108,6 +108,22 @@ class Part:
     etag: str
 
 
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """An upload in parts that has not ended: the name of its blob, and its session."""
+
+    name: str
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPage:
+    """Uploads in parts. `next_after`: where the next page begins; None: there are no more."""
+
+    sessions: Sequence[OpenSession]
+    next_after: str | None
+
+
 def check_parts(name: str, parts: Sequence[Part]) -> None:
     """Raises `InvalidRequestError` if these cannot be the parts of a blob, in their order."""
     numbers = [part.number for part in parts]
@@ -148,6 +164,12 @@ class PartUploads(Protocol):
         `InvalidRequestError`: one of them is not there, or was uploaded again since; nothing happened, and the session
         goes on. `SessionEndedError`: there is no blob, or it is not what its parts are, and is there to be deleted.
         `UnconfirmedError`: the blob may appear now, later or never.
+        """
+
+    async def open_sessions(self, before_ns: int, after: str, limit: int) -> SessionPage:
+        """Uploads that have not ended, of those that were begun before then (ns since 1970). Changes nothing.
+
+        `after`: empty for the first page. A page looks at `limit` uploads, so it may have fewer.
         """
 
 
