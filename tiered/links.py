@@ -51,7 +51,7 @@ _NO_FILENAME = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class SignedLink:
     """What a link allows: one method, for one revision of one object, until `expires_s` (seconds since 1970).
 
     `content_type`: what is answered instead of the object's own; None: that. `disposition`: whether a browser shows the
@@ -73,7 +73,7 @@ class Link:
         return json.dumps(claims, ensure_ascii=False, separators=(",", ":")).encode()
 
     @classmethod
-    def decode(cls, claims: bytes) -> Link:
+    def decode(cls, claims: bytes) -> SignedLink:
         """Reads what a key of ours has signed. Other claims are a `ValueError`, `KeyError` or `InvalidRequestError`."""
         told = json.loads(claims)
         object_id, revision = ObjectId.parse(told["object"]), ChangeId(told["revision"])
@@ -88,12 +88,12 @@ class Links:
         self._keys: Sequence[bytes] = [key.get_secret_value().encode() for key in settings.keys]
         self._runtime = runtime
 
-    def sign(self, link: Link) -> str:
+    def sign(self, link: SignedLink) -> str:
         """The address of the link."""
         claims = _base64(link.encode())
         return f"{self._base_url}/{claims}.{_signature(self._keys[0], claims)}"
 
-    def read(self, token: str) -> Link | None:
+    def read(self, token: str) -> SignedLink | None:
         """What a link allows. `token`: the end of its address. None: none of our keys has signed it."""
         claims, _, signature = token.rpartition(".")
         if len(token) > TOKEN_CHARS_MAX or not token.isascii():
@@ -102,11 +102,11 @@ class Links:
         if not any([hmac.compare_digest(_signature(key, claims), signature) for key in self._keys]):  # noqa: C419
             return None
         try:
-            return Link.decode(urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+            return SignedLink.decode(urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
         except (ValueError, KeyError, TypeError, InvalidRequestError):  # another version of this software signed it
             return None
 
-    def refusal(self, link: Link) -> str | None:
+    def refusal(self, link: SignedLink) -> str | None:
         """Why a link is not good now. None: it is."""
         left_s = link.expires_s - self._runtime.wall_ns() / NS_PER_S
         if left_s <= 0:

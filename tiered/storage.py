@@ -34,7 +34,7 @@ from changelog.heartbeat import Heartbeat
 from changelog.log import ChangeLog
 from tiered.bulk import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Requests, bounded_concurrency, check_bytes_max, load
 from tiered.errors import ConditionFailedError, OutcomeUnknownError
-from tiered.links import Link, Links, checked_content_type, checked_disposition, checked_life, content_disposition
+from tiered.links import Links, SignedLink, checked_content_type, checked_disposition, checked_life, content_disposition
 from tiered.metadata import CONTENT_TYPE_DEFAULT, NS_PER_S, Metadata, TimeToIdle, deadline_from, expiring, no_metadata
 from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
 from tiered.object_writer import ObjectWriter
@@ -520,7 +520,7 @@ class TieredStorage:
                     " (only a large object in GCS with its own content type needs none)"
                 )
             return self.links.sign(
-                Link("GET", object_id, found.head.revision, -(-now_ns // NS_PER_S) + seconds, content_type, disposition)
+                SignedLink("GET", object_id, found.head.revision, -(-now_ns // NS_PER_S) + seconds, content_type, disposition)
             )
 
     @overload

@@ -50,6 +50,8 @@ class GoogleSigner:
                     return await called(partial(self._signed, message_of), SIGN_MAX_S)
         except TimeoutError:
             raise UnavailableError(f"nobody signed within {SIGN_MAX_S:g} s; try again").telling(heard=False) from None
+        except TieredError:  # one is a ValueError, too
+            raise
         except (GoogleAuthError, ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             raise _failure(error) from error
 

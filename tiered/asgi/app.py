@@ -37,7 +37,7 @@ from changelog.base.events import events
 from tiered.asgi.body import ClientGoneError, Receive, Send, send_body, send_within
 from tiered.asgi.http_rules import etag_of, http_date, precondition, range_is_for, wanted_range
 from tiered.errors import AtCapacityError, RangeNotSatisfiableError, ServiceAwayError
-from tiered.links import Link, content_disposition, content_type_of
+from tiered.links import SignedLink, content_disposition, content_type_of
 from tiered.metadata import Metadata
 from tiered.open import open_storage
 from tiered.settings import ENV_CONFIG, Settings
@@ -69,7 +69,7 @@ class LinkRequest:
     """A request whose link is good. `headers`: with their names in lower case; several of one name are one."""
 
     storage: TieredStorage
-    link: Link
+    link: SignedLink
     headers: Mapping[str, str]
     etag: str = field(init=False)
 
