@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -37,12 +38,12 @@ class Google:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Any, str]] = []
-        self.answer: Any = HttpAnswer(200, {"signedBlob": base64.b64encode(SIGNED).decode()})
+        self.answer: Callable[[], HttpAnswer] = lambda: HttpAnswer(200, {"signedBlob": base64.b64encode(SIGNED).decode()})
 
     def __call__(self, url: str, method: str = "GET", body: Any = None, headers: Any = None, **_: Any) -> HttpAnswer:
         self.asked.append((url, body, (headers or {}).get("authorization", "")))
         if ":signBlob" in url:
-            return self.answer() if callable(self.answer) else self.answer
+            return self.answer()
         if url.endswith("/token") or "/token?" in url:
             return HttpAnswer(200, {"access_token": f"of {url.partition('scopes=')[2]}", "expires_in": 3600, "token_type": "Bearer"})
         if "/service-accounts/" in url:
@@ -60,10 +61,10 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[Google]:
+def google(monkeypatch: pytest.MonkeyPatch) -> Google:
     google = Google()
     monkeypatch.setattr(requests.Request, "__call__", lambda _, *args, **named: google(*args, **named))
-    yield google
+    return google
 
 
 def signer(found: Any) -> GoogleSigner:
@@ -121,14 +122,15 @@ def test_an_impersonated_account_signs_itself() -> None:
 
 @pytest.mark.parametrize("reason", ["PERMISSION_DENIED", "ACCESS_TOKEN_SCOPE_INSUFFICIENT"])
 async def test_an_account_that_may_not_sign_is_told_the_role(google: Google, reason: str) -> None:
-    google.answer = HttpAnswer(403, {"error": {"code": 403, "status": reason, "message": "Permission 'iam.serviceAccounts.signBlob' denied"}})
+    google.answer = lambda: HttpAnswer(403, {"error": {"code": 403, "status": reason, "message": "Permission 'signBlob' denied"}})
     with pytest.raises(ConfigurationError, match=r"roles/iam\.serviceAccountTokenCreator"):
         await signer(compute_engine.Credentials())(message)  # type: ignore[no-untyped-call]
 
 
 async def test_an_iam_that_fails_is_tried_again_by_the_caller(google: Google) -> None:
-    for answer in (HttpAnswer(400, "odd"), HttpAnswer(200, {"no": "signature"}), HttpAnswer(200, "no json")):
-        google.answer = answer
+    answers: list[tuple[int, Any]] = [(400, "odd"), (200, {"no": "signature"}), (200, "no json")]
+    for answer in answers:
+        google.answer = partial(HttpAnswer, *answer)
         with pytest.raises(UnavailableError, match="no link was signed"):
             await signer(compute_engine.Credentials())(message)  # type: ignore[no-untyped-call]
 
