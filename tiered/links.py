@@ -4,10 +4,10 @@
         CLAIMS       base64url of JSON: the method, the object, its revision, when the link ends, and its limits
         SIGNATURE    base64url of HMAC-SHA256 over `_LABEL` and CLAIMS, by the first key of `links.keys`
 
-Who has a link has what it allows, until it ends. All that it allows is in the claims, in one segment of the path, so
-that nothing on the way can read them in two ways. The signature is compared as text and before the claims are read: no
-other spelling of a signed text passes. The clocks of signers and of readers may differ. So an end that lies further
-away than any signer of `EXPIRES_MAX` puts it is refused, too.
+Who has a link has what it allows, until it ends, and can read the claims. All that it allows is in them, in one segment
+of the path, so that nothing on the way can read them in two ways. The signature is compared as text, before the claims
+are read: no other spelling of a signed text passes. The clocks of signers and of readers may differ. So an end that
+lies further away than any signer of `EXPIRES_MAX` puts it is refused, too.
 
 `storage.sign_get` signs, and `tiered.asgi` reads. The long-term tier may sign links of its own instead
 (`SignedReads`).
@@ -46,6 +46,7 @@ TOKEN_CHARS_MAX = 8192
 
 _LABEL = b"tiered link 1\n"
 """Nothing else that is signed with the same key begins so."""
+_CLAIMS = {"method", "object", "revision", "expires", "type", "disposition"}
 _NO_HEADER = re.compile(r"[^\x20-\x7e]")
 _NO_FILENAME = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")
 
@@ -74,8 +75,13 @@ class SignedLink:
 
     @classmethod
     def decode(cls, claims: bytes) -> SignedLink:
-        """Reads what a key of ours has signed. Other claims are a `ValueError`, `KeyError` or `InvalidRequestError`."""
+        """Reads what a key of ours has signed. A claim that is unknown here limits the link, so it is no link here.
+
+        Other claims than ours are a `ValueError`, `TypeError` or `InvalidRequestError`.
+        """
         told = json.loads(claims)
+        if not isinstance(told, dict) or told.keys() != _CLAIMS:
+            raise ValueError(f"the claims of a link are {sorted(_CLAIMS)}")
         object_id, revision = ObjectId.parse(told["object"]), ChangeId(told["revision"])
         return cls(told["method"], object_id, revision, int(told["expires"]), told["type"], told["disposition"])
 
@@ -103,7 +109,7 @@ class Links:
             return None
         try:
             return SignedLink.decode(urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
-        except (ValueError, KeyError, TypeError, InvalidRequestError):  # another version of this software signed it
+        except (ValueError, TypeError, InvalidRequestError):  # another version of this software signed it
             return None
 
     def refusal(self, link: SignedLink) -> str | None:

@@ -115,7 +115,8 @@ def test_what_is_too_long_is_not_even_compared(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_claims_of_another_version_that_a_key_of_ours_signed_are_no_link() -> None:
-    for claims in ("[]", "{}", "null", '{"object":1}', "no json"):
+    more = json.dumps({**claims_of(token()), "from": "10.0.0.0/8"})
+    for claims in ("[]", "{}", "null", '{"object":1}', "no json", more):
         told = urlsafe_b64encode(claims.encode()).rstrip(b"=").decode()
         mac = hmac.new(KEYS[0].encode(), b"tiered link 1\n" + told.encode(), hashlib.sha256).digest()
         assert links(KEYS[0]).read(f"{told}.{urlsafe_b64encode(mac).rstrip(b'=').decode()}") is None

@@ -101,6 +101,9 @@ class LinkApp:
         self._bodies = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":  # a framework passes them on, too
+            await send({"type": "websocket.close", "code": 1000})
+            return
         if scope["type"] != "http":
             raise ValueError(f"LinkApp answers HTTP, and no {scope['type']}; create_app makes an application that also opens a store")
         answer = await self._answered(scope)

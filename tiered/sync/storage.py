@@ -291,7 +291,8 @@ class SyncTieredStorage:
 
         Whoever has the link may read, for `expires_in` (1 second to 7 days). It shows exactly the revision that is
         there now. When that was overwritten or deleted, it leads nowhere (404 or 410), and never shows other bytes.
-        Nothing revokes it otherwise but the removal of the key that signed it. A link does not extend a time to idle.
+        Nothing revokes it otherwise but the removal of the key that signed it. To sign is no use that extends a time to
+        idle, and neither is a read in GCS.
 
         A large object in GCS gets a V4 signed URL of its blob, which ends with the object's deadline, as it is now, at
         the latest. It shows the blob until the blob is deleted: mostly at once after an overwrite, but later if a

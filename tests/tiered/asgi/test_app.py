@@ -475,9 +475,16 @@ async def test_large_objects_are_sent_to_so_many_at_once(store: MemoryStorage, m
 
 
 async def test_what_is_no_http_is_refused(store: MemoryStorage) -> None:
-    for kind in ("lifespan", "websocket"):
-        with pytest.raises(ValueError, match=f"no {kind}; create_app"):
-            await LinkApp(lambda: store)({"type": kind}, anyio.sleep_forever, anyio.sleep)  # type: ignore[arg-type]
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    app: Any = LinkApp(lambda: store)
+    await app({"type": "websocket"}, anyio.sleep_forever, send)
+    assert [message["type"] for message in sent] == ["websocket.close"]
+    with pytest.raises(ValueError, match="no lifespan; create_app"):
+        await app({"type": "lifespan"}, anyio.sleep_forever, send)
 
 
 def test_every_row_of_the_methods_says_which_link_it_needs() -> None:
