@@ -67,6 +67,15 @@ async def test_a_link_shows_the_object(store: MemoryStorage) -> None:
         }  # fmt: skip
 
 
+async def test_a_link_is_good_for_no_less_than_was_asked(store: MemoryStorage) -> None:
+    await store.put(CAT, SMALL)
+    began_ns = store.clock.wall_ns()
+    url = await store.sign_get(CAT, timedelta(seconds=1))
+    assert store.links is not None and url is not None
+    link = store.links.read(url.rpartition("/")[2])
+    assert link is not None and began_ns + 10**9 <= link.expires_s * 10**9 < store.clock.wall_ns() + 2 * 10**9
+
+
 async def test_a_link_says_how_the_object_is_answered(store: MemoryStorage) -> None:
     url = await link(store, content_type="text/plain; charset=utf-8", disposition="attachment")
     got = await opened(store, url)
@@ -452,7 +461,7 @@ async def test_a_server_that_stops_stops_the_read(store: MemoryStorage, monkeypa
 
 async def test_large_objects_are_sent_to_so_many_at_once(store: MemoryStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     url = await link(store, LARGE)
-    small = await link(store, SMALL, ObjectId.create("photos", "small"))
+    small = await link(store, SMALL, ObjectId.create("photos", "small"))  # it holds nothing of a service, and is never too many
     app, reads, going = LinkApp(lambda: store, bodies_max=2), OpenReads(store, monkeypatch), anyio.Event()
     begun = 0
 
@@ -462,9 +471,9 @@ async def test_large_objects_are_sent_to_so_many_at_once(store: MemoryStorage, m
         await going.wait()
 
     async with anyio.create_task_group() as tasks:
-        for _ in range(2):
-            tasks.start_soon(sent_to, app, url, anyio.sleep_forever, send)
-        while begun < 2:
+        for each in (small, small, url, url):
+            tasks.start_soon(sent_to, app, each, anyio.sleep_forever, send)
+        while begun < 4:
             await anyio.lowlevel.checkpoint()
         refused = await sent_to(app, url)
         assert refused[0]["status"] == 503 and (b"retry-after", b"1") in refused[0]["headers"]
