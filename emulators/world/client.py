@@ -156,7 +156,7 @@ class Client:
                     raise unknown from error
                 raise
             except InvalidRequestError:  # a part arrived once more, late
-                with suppress(UnavailableError, UploadEndedError):
+                with suppress(UnavailableError, UploadEndedError, InvalidRequestError):
                     parts = await upload.parts()
             except (UnavailableError, OutcomeUnknownError):
                 await self.process.runtime.sleep(1.0)
@@ -427,7 +427,7 @@ class Client:
         try:
             with acts(write):
                 yield write
-        except (UnavailableError, InvalidRequestError, BrokenPayload):
+        except (UnavailableError, InvalidRequestError, UploadEndedError, BrokenPayload):
             answer = WriteAnswer.NO
         except ConditionFailedError:
             answer = WriteAnswer.FAILED

@@ -476,6 +476,30 @@ async def test_a_blob_that_is_not_what_its_parts_are_is_removed_and_never_shown(
     assert await is_over(world)
 
 
+async def test_a_completion_that_lands_after_its_upload_was_cancelled_leaves_no_blob(world: TappedWorld) -> None:
+    """Nobody promises of GCS that a completion which is under way fails when the upload is cancelled."""
+    async def under_way(real: Any, name: str, session: str, parts: Any) -> Any:
+        payload = b"".join(whole for _, (_, whole) in sorted(world.blobs.target.in_parts[session].parts.items()))
+        landing.append((name, payload))
+        raise UnconfirmedError("no answer")
+
+    landing: list[tuple[str, bytes]] = []
+    async with world.store() as storage:
+        upload = await uploaded(storage)
+        world.blobs.hooks["complete_parts"] = under_way
+        with pytest.raises(UnavailableError):
+            await upload.complete()
+        del world.blobs.hooks["complete_parts"]
+        await upload.abort()
+        assert not world.blobs.target.in_parts and not await world.blob_names()
+        [(name, payload)] = landing
+        world.blobs.target.plant(name, Metadata(), payload)
+        assert (await the_entry(world)).cleanup_after_ms is not None
+    await world.runtime.sleep(1000)
+    await world.recovery().run_once()
+    assert await world.is_clean()
+
+
 # --- wrong calls, and a log that is away ------------------------------------------------------------
 
 
