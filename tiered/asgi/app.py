@@ -19,7 +19,8 @@ hold a connection to the service that all other reads of this store need, too.
 does the system.
 
 A method is a row of `_METHODS`: the method that the link must allow, and what answers it. An upload through a link is
-one more row, for links that allow PUT and say how much.
+one more row, "PUT": its limits (bytes, content type) are more claims of `SignedLink`, and `LinkRequest` then carries
+`receive`, too.
 """
 
 from __future__ import annotations
