@@ -64,6 +64,9 @@ class OwnedBlobs:
         check_length(name, self._prefix)
         return await self._full_to_change(name)
 
+    async def sign_read(self, name: str, expires_in_s: int, disposition: str) -> str | None:
+        return await self._blobs.sign_read(self._prefix + name, expires_in_s, disposition)
+
     # --- calls that change something
 
     async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload | LaneUpload:

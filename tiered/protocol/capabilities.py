@@ -1,7 +1,8 @@
 """What only some backends can do. Whoever uses a capability asks `isinstance` first, and has a way without it.
 
-The store itself uses one, `BatchHeads`, for listings; the audit uses the others. `GarbageCollection`, which logs have,
-too, is in `changelog/log.py`. What wraps a backend (`tiered/telemetry/observed.py`) takes its methods from here.
+The store itself uses two, `BatchHeads` for listings and `SignedReads` for links; the audit uses the others.
+`GarbageCollection`, which logs have, too, is in `changelog/log.py`. What wraps a backend
+(`tiered/telemetry/observed.py`) takes its methods from here.
 """
 
 from __future__ import annotations
@@ -210,6 +211,19 @@ class BatchHeads(Protocol):
 
 
 @runtime_checkable
+class SignedReads(Protocol):
+    """A long-term tier whose service answers everybody who has a signed address."""
+
+    async def sign_read(self, name: str, expires_in_s: int, disposition: str) -> str | None:
+        """The address of a blob, good for so long. None: this service was opened in a way in which nobody signs.
+
+        `disposition`: what is answered as `Content-Disposition`. When the blob is deleted, the address leads nowhere.
+        `ConfigurationError`: the credentials cannot sign, and it says what they need. `UnavailableError`: nobody signed
+        in time.
+        """
+
+
+@runtime_checkable
 class GenerationLookup(Protocol):
     """A long-term tier that looks again at many blobs of its listing for less than a listing costs."""
 
@@ -298,7 +312,7 @@ class Ownership(Protocol):
 ROW_CAPABILITIES: Sequence[type] = (GarbageCollection, ColumnarRedirects)
 BLOB_CAPABILITIES: Sequence[type] = (
     GarbageCollection, BlobRestoration, BatchDeletion, NamePartitioning, BatchHeads, GenerationLookup, SharedListing, RetentionUsage,
-    UploadListing, Ownership, PartUploads,
+    UploadListing, Ownership, PartUploads, SignedReads,
 )  # fmt: skip
 LOG_CAPABILITIES: Sequence[type] = (GarbageCollection,)
 """What a high-volume tier, a long-term tier and a changelog may be able to do. A wrapper passes on each of these."""
