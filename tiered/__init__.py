@@ -47,7 +47,7 @@ from tiered.errors import (
     UploadEndedError,
 )
 from tiered.metadata import Expiration, Metadata, TimeToIdle, TimeToLive
-from tiered.multipart import MultipartUpload, ResumableUpload
+from tiered.multipart import MultipartUpload, ResumableUpload, SignedPut
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.object_writer import ObjectWriter
 from tiered.open import open_storage
@@ -103,6 +103,7 @@ __all__ = [
     "ResumableUpload",
     "ServiceAwayError",
     "Settings",
+    "SignedPut",
     "StoredObject",
     "Tier",
     "TieredError",

@@ -10,7 +10,7 @@ are read: no other spelling of a signed text passes. The clocks of signers and o
 lies further away than any signer of `EXPIRES_MAX` puts it is refused, too.
 
 `storage.sign_get` signs, and `tiered.asgi` reads. The long-term tier may sign links of its own instead
-(`SignedReads`).
+(`SignedUrls`).
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ TOKEN_CHARS_MAX = 8192
 _LABEL = b"tiered link 1\n"
 """Nothing else that is signed with the same key begins so."""
 _CLAIMS = {"method", "object", "revision", "expires", "type", "disposition"}
+_OF_A_PART = {"part", "bytes"}
 _NO_HEADER = re.compile(r"[^\x20-\x7e]")
 _NO_FILENAME = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")
 
@@ -57,6 +58,9 @@ class SignedLink:
 
     `content_type`: what is answered instead of the object's own; None: that. `disposition`: whether a browser shows the
     object or saves it.
+
+    Of a link to write, `revision` is the id of an open upload, `part` the number of the part that it takes, and
+    `size_max` how many bytes that may have (None: as many as a part may have).
     """
 
     method: str
@@ -65,12 +69,16 @@ class SignedLink:
     expires_s: int
     content_type: str | None = None
     disposition: Disposition = "inline"
+    part: int | None = None
+    size_max: int | None = None
 
     def encode(self) -> bytes:
-        claims = {
+        claims: dict[str, object] = {
             "method": self.method, "object": self.object_id.path, "revision": self.revision, "expires": self.expires_s,
             "type": self.content_type, "disposition": self.disposition,
         }  # fmt: skip
+        if self.part is not None:
+            claims |= {"part": self.part, "bytes": self.size_max}
         return json.dumps(claims, ensure_ascii=False, separators=(",", ":")).encode()
 
     @classmethod
@@ -80,10 +88,11 @@ class SignedLink:
         Other claims than ours are a `ValueError`, `TypeError` or `InvalidRequestError`.
         """
         told = json.loads(claims)
-        if not isinstance(told, dict) or told.keys() != _CLAIMS:
-            raise ValueError(f"the claims of a link are {sorted(_CLAIMS)}")
+        if not isinstance(told, dict) or told.keys() not in (_CLAIMS, _CLAIMS | _OF_A_PART):
+            raise ValueError(f"the claims of a link are {sorted(_CLAIMS)}, and of one to write {sorted(_OF_A_PART)}, too")
         object_id, revision = ObjectId.parse(told["object"]), ChangeId(told["revision"])
-        return cls(told["method"], object_id, revision, int(told["expires"]), told["type"], told["disposition"])
+        ends_s, part, size_max = int(told["expires"]), told.get("part"), told.get("bytes")
+        return cls(told["method"], object_id, revision, ends_s, told["type"], told["disposition"], part, size_max)
 
 
 class Links:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
 
 from changelog.base.errors import InvalidRequestError
@@ -52,6 +53,10 @@ class Uploads(Protocol):
 
     async def abort(self, object_id: ObjectId, upload_id: ChangeId) -> None: ...
 
+    async def sign_part(
+        self, object_id: ObjectId, upload_id: ChangeId, number: int, expires_in: timedelta, size_max: int | None
+    ) -> str: ...
+
 
 @dataclass(frozen=True, slots=True)
 class MultipartUpload:
@@ -74,8 +79,7 @@ class MultipartUpload:
         which are held in memory. In GCS each but the last has at least 5 MiB, or `complete` is refused. `checksums` and
         the payload are those of `put`. If this raises, the part is to be uploaded again.
         """
-        if type(number) is not int or not 1 <= number <= PART_NUMBER_MAX:
-            raise InvalidRequestError(f"a part has a number from 1 to {PART_NUMBER_MAX}, not {quoted(number)}")
+        _check_number(number)
         kept: list[Part] = []
 
         async def keep(piece: Sequence[Chunk]) -> None:
@@ -85,6 +89,20 @@ class MultipartUpload:
 
         await self._uploads.send(self.object_id, payload, checksums, PART_BYTES_MAX + 1, keep)
         return kept[0]
+
+    async def sign_part(self, number: int, expires_in: timedelta, *, size_max: int | None = None) -> str:
+        """A link to which anybody may PUT this part for `expires_in` (1 second to 7 days), as often as he likes.
+
+        GCS gets a V4 signed URL, and the part may have up to 5 GiB. Otherwise it is a link to the app of
+        `tiered.asgi`, which takes at most 128 MiB, and `size_max` bytes. Nothing that came so is an object before
+        `complete`. After the end of the upload it leads nowhere.
+
+        `ConfigurationError`: no app is configured, or the credentials of GCS cannot sign.
+        """
+        _check_number(number)
+        if size_max is not None and (type(size_max) is not int or size_max < 0):
+            raise InvalidRequestError(f"size_max is a number of bytes, not {quoted(size_max)}")
+        return await self._uploads.sign_part(self.object_id, self.id, number, expires_in, size_max)
 
     async def parts(self) -> Sequence[Part]:
         """The parts that were uploaded, by number. Their checksums are told only where the service keeps them."""
@@ -174,6 +192,19 @@ class ResumableUpload:
     async def cancel(self) -> None:
         """Gives the upload up. As `MultipartUpload.abort`."""
         await self._uploads.abort(self.object_id, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class SignedPut:
+    """A link to write an object: who has `url` may PUT its bytes there. Then `upload.complete()` makes the object."""
+
+    url: str
+    upload: MultipartUpload
+
+
+def _check_number(number: object) -> None:
+    if type(number) is not int or not 1 <= number <= PART_NUMBER_MAX:
+        raise InvalidRequestError(f"a part has a number from 1 to {PART_NUMBER_MAX}, not {quoted(number)}")
 
 
 def _extent(parts: Sequence[Part]) -> tuple[int, int]:

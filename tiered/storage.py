@@ -36,7 +36,7 @@ from tiered.bulk import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Reque
 from tiered.errors import ConditionFailedError, OutcomeUnknownError
 from tiered.links import Links, SignedLink, checked_content_type, checked_disposition, checked_life, content_disposition
 from tiered.metadata import CONTENT_TYPE_DEFAULT, NS_PER_S, Metadata, TimeToIdle, deadline_from, expiring, no_metadata
-from tiered.multipart import Keep, MultipartUpload, ResumableUpload
+from tiered.multipart import Keep, MultipartUpload, ResumableUpload, SignedPut
 from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
 from tiered.object_writer import ObjectWriter
 from tiered.payload.checksums import DeclaredChecksums
@@ -46,7 +46,7 @@ from tiered.payload.streams import VIEW_BYTES, Payload, chunks
 from tiered.protocol.admission import Admission, Share, Slot
 from tiered.protocol.assembling import Assembler
 from tiered.protocol.backends import ByteRange, Tiers
-from tiered.protocol.capabilities import Part, SignedReads
+from tiered.protocol.capabilities import Part, SignedUrls
 from tiered.protocol.conditions import ANY_REVISION, Condition, IfRevision, checked_condition
 from tiered.protocol.dangling import DanglingNotes
 from tiered.protocol.feed_off import FeedOffNotifier
@@ -340,6 +340,25 @@ class TieredStorage:
             raise InvalidRequestError(f"a size is a number of bytes, not {quoted(size)}")
         return ResumableUpload(object_id, upload.id, self._uploads, size)
 
+    async def sign_put(
+        self, object_id: ObjectId, expires_in: timedelta, metadata: Metadata | None = None, *, if_absent: bool = False,
+        if_revision: IfRevision = ANY_REVISION, size_max: int | None = None,
+    ) -> SignedPut:  # fmt: skip
+        """A link to write the object, for browsers and other services, good for `expires_in` (1 second to 7 days).
+
+        It is the link to part 1 of an open upload. What is PUT there is no object before somebody calls `complete` of
+        the upload, from any process, with these metadata and on these conditions. Before that, `upload.parts()` tells
+        how much came. If nobody completes it, recovery removes it. For a large object, sign a link for each part
+        (`upload.sign_part`). `size_max`: how many bytes may come; in GCS, which takes any number, look before you
+        complete it. Raises as `begin_multipart`, and `ConfigurationError` if no link can be signed.
+        """
+        upload = await self.begin_multipart(object_id, metadata, if_absent=if_absent, if_revision=if_revision)
+        try:
+            return SignedPut(await upload.sign_part(1, expires_in, size_max=size_max), upload)
+        except TieredError:
+            await upload.abort()
+            raise
+
     async def delete(self, object_id: ObjectId, *, if_revision: IfRevision = ANY_REVISION) -> None:
         """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`).
 
@@ -562,7 +581,7 @@ class TieredStorage:
             if found.head.revision is None:
                 raise InvalidRequestError(f"{object_id} has no revision, because older software wrote it: put it again")
             now_ns, blobs = self._runtime.wall_ns(), self._tiers.long_term
-            if found.blob and content_type is None and isinstance(blobs, SignedReads):
+            if found.blob and content_type is None and isinstance(blobs, SignedUrls):
                 ends_ns = found.head.metadata.time_expires_ns
                 good_s = seconds if ends_ns is None else max(1, min(seconds, (ends_ns - now_ns) // NS_PER_S))
                 if (url := await blobs.sign_read(found.blob, good_s, content_disposition(disposition, found.head))) is not None:
@@ -758,6 +777,24 @@ class _OpenUploads:
             self._storage._check_may_write()
             with await self._storage._enter(self._storage._writes) as slot:
                 await self._storage._assembler.abort(object_id, upload_id, slot)
+
+
+    async def sign_part(
+        self, object_id: ObjectId, upload_id: ChangeId, number: int, expires_in: timedelta, size_max: int | None
+    ) -> str:
+        storage, seconds = self._storage, checked_life(expires_in)
+        with storage._observer.operation("sign_part"):
+            storage._check_may_write()
+            with await storage._enter(storage._reads):
+                url = await storage._assembler.sign_part(object_id, upload_id, number, seconds)
+            if url is not None:
+                return url
+            if storage.links is None:
+                raise ConfigurationError(
+                    f"a link to write {object_id} needs the app of tiered.asgi: mount it, and set links.base_url and links.keys"
+                )
+            ends_s = -(-storage._runtime.wall_ns() // NS_PER_S) + seconds
+            return storage.links.sign(SignedLink("PUT", object_id, upload_id, ends_s, part=number, size_max=size_max))
 
 
 async def _in_pieces(source: Chunks, piece_bytes: int, keep: Keep) -> None:

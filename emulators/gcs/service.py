@@ -16,6 +16,7 @@ from changelog.base.runtime import Runtime
 from emulators.gcs.media import media
 from emulators.gcs.parts import PartsService
 from emulators.gcs.sessions import SESSION_AGE_MAX_NS, ContentRange, Session
+from emulators.gcs.signatures import check_signature
 from emulators.gcs.store import (
     WEEK_S,
     Bucket,
@@ -70,7 +71,7 @@ class GcsService:
             "object.restore": self._restore, "object.list": self._list, "batch": self._batch,
             "bucket.create": self._create_bucket, "bucket.get": self._get_bucket, "bucket.list": self._list_buckets,
             "bucket.patch": self._patch_bucket, "bucket.delete": self._delete_bucket,
-            **xml_steps(self.buckets, runtime, self.accounts), **self.parts.steps(),
+            **xml_steps(self.buckets, runtime, self.accounts), **self._steps_of_parts(),
         }  # fmt: skip
 
     def answer(self, call: WireRequest, body: bytes) -> WireResponse:
@@ -79,6 +80,16 @@ class GcsService:
             return self._steps[call.kind](call, body)
         except GcsError as error:
             return (XmlError(error) if call.kind.startswith("xml.") else error).answer()
+
+    def _steps_of_parts(self) -> dict[str, Callable[[WireRequest, bytes], WireResponse]]:
+        """Those of `PartsService`. Who has a signed address may put a part."""
+        steps = self.parts.steps()
+
+        def put(call: WireRequest, body: bytes) -> WireResponse:
+            check_signature(call, "PUT", self.accounts, self._runtime.wall_ns())
+            return steps["xml.parts.put"](call, body)
+
+        return {**steps, "xml.parts.put": put}
 
     def apply_lifecycle(self) -> list[str]:
         """Does what the service does about once a day. Returns the names of objects and uploads that it deleted."""

@@ -75,7 +75,7 @@ PARAMETERS = {
     # Nobody is refused here, whatever a new bucket says of access. gcsfs always says something.
     "bucket": set(), "bucket.create": {"predefinedAcl", "predefinedDefaultObjectAcl"}, "bucket.list": {"prefix"}, "batch": set(),
     "xml": set(), "xml.get": {"generation", *SIGNED}, "xml.head": {"generation", *SIGNED}, "xml.delete": {"generation"},
-    "xml.parts.start": {"uploads"}, "xml.parts.put": {"partNumber", "uploadId"}, "xml.parts.complete": {"uploadId"},
+    "xml.parts.start": {"uploads"}, "xml.parts.put": {"partNumber", "uploadId", *SIGNED}, "xml.parts.complete": {"uploadId"},
     "xml.parts.cancel": {"uploadId"}, "xml.parts.list": {"uploadId", "max-parts", "part-number-marker"},
     "xml.uploads": {"uploads", "prefix", "key-marker", "upload-id-marker", "max-uploads"},
     "xml.list": {"list-type", "prefix", "delimiter", "start-after", "continuation-token", "max-keys"},

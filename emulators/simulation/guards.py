@@ -141,9 +141,10 @@ def _satisfies_but_for(kind: type[Vacant] | type[Still]) -> Callable[..., bool]:
 
 
 async def _swap_whenever(
-    self: SimulatedRows, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None
-) -> bool:
-    return await _SWAP(self, path, token, expected, state, float("inf"), only)
+    self: SimulatedRows, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None,
+    since_ms: int | None = None,
+) -> bool:  # fmt: skip
+    return await _SWAP(self, path, token, expected, state, float("inf"), only, since_ms)
 
 
 # --- blobs ---------------------------------------------------------------------------------------

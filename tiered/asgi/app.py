@@ -8,6 +8,9 @@
     range           one, within the object                    206
                     one, beyond its end                       416
                     several, or none                          200
+    part            taken                                     200, with its ETag
+                    of an upload that has ended               410
+                    too large                                 413
     store           away or full                              503, with Retry-After
                     damaged, lost, badly configured           500, and a line in the log
 
@@ -18,29 +21,29 @@ hold a connection to the service that all other reads of this store need, too.
 *Failure* after the first byte: the error leaves the application, and the server ends the connection early. *Crash*: so
 does the system.
 
-A method is a row of `_METHODS`: the method that the link must allow, and what answers it. An upload through a link is
-one more row, "PUT": its limits (bytes, content type) are more claims of `SignedLink`, and `LinkRequest` then carries
-`receive`, too.
+A method is a row of `_METHODS`: the method that the link must allow, and what answers it. A link to write takes one
+part of an open upload (`storage.sign_put`). What came is no object before somebody completes the upload.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
+from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError
 from changelog.base.events import events
 from tiered.asgi.body import ClientGoneError, Receive, Send, send_body, send_within
 from tiered.asgi.http_rules import etag_of, http_date, precondition, range_is_for, wanted_range
-from tiered.errors import AtCapacityError, RangeNotSatisfiableError, ServiceAwayError
+from tiered.errors import AtCapacityError, RangeNotSatisfiableError, ServiceAwayError, UploadEndedError
 from tiered.links import SignedLink, content_disposition, content_type_of
 from tiered.metadata import Metadata
 from tiered.open import open_storage
+from tiered.protocol.capabilities import PART_BYTES_MAX
 from tiered.settings import ENV_CONFIG, Settings
 from tiered.storage import TieredStorage
 from tiered.stored import ObjectHead, StoredObject
@@ -72,6 +75,7 @@ class LinkRequest:
     storage: TieredStorage
     link: SignedLink
     headers: Mapping[str, str]
+    receive: Receive
     etag: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -107,8 +111,8 @@ class LinkApp:
             return
         if scope["type"] != "http":
             raise ValueError(f"LinkApp answers HTTP, and no {scope['type']}; create_app makes an application that also opens a store")
-        answer = await self._answered(scope)
         try:
+            answer = await self._answered(scope, receive)
             await self._send(answer, receive, send, has_body=scope["method"] != "HEAD")
         except ClientGoneError:
             return
@@ -129,10 +133,10 @@ class LinkApp:
         finally:
             self._bodies -= held
 
-    async def _answered(self, scope: Scope) -> LinkAnswer:
+    async def _answered(self, scope: Scope, receive: Receive) -> LinkAnswer:
         """The answer to a request. What the store raises before the first byte has a status."""
         try:
-            return await self._answer(scope)
+            return await self._answer(scope, receive)
         except UnavailableError as error:
             told = error.retry_after_s if isinstance(error, AtCapacityError | ServiceAwayError) else None
             return _refused(503, "the store does not answer now; try again", {"Retry-After": str(max(1, ceil(told or 1)))})
@@ -140,13 +144,13 @@ class LinkApp:
             events.error("link_not_answered", error)
             return _refused(500, "the store needs its operator")
 
-    async def _answer(self, scope: Scope) -> LinkAnswer:
+    async def _answer(self, scope: Scope, receive: Receive) -> LinkAnswer:
         storage = self._storage()
         links = storage.links
         if links is None:
             raise ConfigurationError("no link is signed or answered: set links.base_url and links.keys")
         if scope["method"] not in self._METHODS:
-            return _refused(405, "a link is for GET and HEAD", {"Allow": ", ".join(self._METHODS)})
+            return _refused(405, "a link is for GET and HEAD, or for PUT", {"Allow": ", ".join(self._METHODS)})
         allowed, answer = self._METHODS[scope["method"]]
         link = links.read(_token_of(scope))
         if link is None:
@@ -155,7 +159,30 @@ class LinkApp:
             return _refused(403, why)
         if link.method != allowed:
             return _refused(403, "the link is for another method")
-        return await answer(self, LinkRequest(storage, link, _headers_of(scope)))
+        return await answer(self, LinkRequest(storage, link, _headers_of(scope), receive))
+
+    # --- writing
+
+    async def _put(self, request: LinkRequest) -> LinkAnswer:
+        link, size_max = request.link, request.link.size_max or PART_BYTES_MAX
+        if link.part is None:
+            return _refused(403, "the link is for another method")
+        too_large = _refused(413, f"a part of at most {size_max} bytes is taken")
+        declared = request.headers.get("content-length")
+        if declared is not None and declared.isdecimal() and int(declared) > size_max:
+            return too_large
+        try:
+            part = await request.storage.multipart(link.object_id, link.revision).upload_part(link.part, _body(request.receive, size_max))
+        except _TooLargeError:
+            return too_large
+        except UploadEndedError as error:
+            return _refused(410, "the upload has ended: it was completed" if error.completed else "the upload has ended")
+        except ConfigurationError:
+            raise
+        except InvalidRequestError:  # it stalled
+            return _refused(408, "the body did not come in time")
+        told = {"ETag": part.etag if part.etag.startswith('"') else f'"{part.etag}"', "Content-Length": "0", "Cache-Control": "no-store"}
+        return LinkAnswer(200, told)
 
     # --- reading
 
@@ -221,12 +248,15 @@ class LinkApp:
     _METHODS: Mapping[str, tuple[str, Callable[[LinkApp, LinkRequest], Awaitable[LinkAnswer]]]] = {
         "GET": ("GET", _get),
         "HEAD": ("GET", _look),
+        "PUT": ("PUT", _put),
     }
     """For each method of HTTP the one that a link must allow, and what answers."""
 
 
-def create_app(source: str | Path | Settings | None = None) -> Application:
-    """An ASGI 3 application that opens a store, for reading only, as long as its server runs.
+def create_app(source: str | Path | Settings | None = None, *, writes: bool = False) -> Application:
+    """An ASGI 3 application that opens a store as long as its server runs.
+
+    Without `writes`, the store is opened for reading only, and no link to write is answered.
 
     `source`: as for `open_storage`; None: the file that `TIERED_CONFIG` names. If the store cannot be opened, the
     server does not start. What is read keeps its time to idle.
@@ -240,7 +270,7 @@ def create_app(source: str | Path | Settings | None = None) -> Application:
             given = os.environ.get(ENV_CONFIG) if source is None else source
             if given is None:
                 raise ConfigurationError(f"set {ENV_CONFIG} to the path of a settings file")
-            async with open_storage(given, writes=False) as storage:
+            async with open_storage(given, writes=writes) as storage:
                 if storage.links is None:
                     raise ConfigurationError("no link is signed or answered: set links.base_url and links.keys")
                 opened.append(storage)
@@ -255,6 +285,25 @@ def create_app(source: str | Path | Settings | None = None) -> Application:
         await (live(receive, send) if scope["type"] == "lifespan" else links(scope, receive, send))
 
     return application
+
+
+class _TooLargeError(Exception):
+    """More bytes came than the link allows."""
+
+
+async def _body(receive: Receive, size_max: int) -> AsyncGenerator[bytes, None]:
+    """The bytes of the request. Raises `_TooLargeError`, and `ClientGoneError` before the last of them."""
+    size, is_more = 0, True
+    while is_more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        chunk, is_more = message.get("body", b""), message.get("more_body", False)
+        size += len(chunk)
+        if size > size_max:
+            raise _TooLargeError
+        if chunk:
+            yield chunk
 
 
 def _not_there() -> LinkAnswer:

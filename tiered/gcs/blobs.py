@@ -11,7 +11,7 @@
     restore                 1, or 2 for a noncurrent generation
     kept           1 for each page of up to 1,000, and 1 for the bucket
     now_ns         1
-    sign_read      none; the signer may ask IAM
+    sign_read, sign_part     none; the signer may ask IAM
     cancel         1
     begin_parts, put_part   1; parts: 1 for each page of up to 1,000
     complete_parts          2
@@ -83,7 +83,7 @@ from tiered.gcs.format import (
 from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsRequest, GcsResponse, Media, NoAnswerError, listing_of, lost_request
 from tiered.gcs.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
 from tiered.gcs.parts import GcsParts, is_of_parts
-from tiered.gcs.signed_read import SignedRead
+from tiered.gcs.signed_urls import SignedUrl
 from tiered.gcs.upload import GcsUpload, amend_stored, cancel_session, check_stored, open_upload
 from tiered.gcs.upload_lanes import LaneUpload, UploadLanes
 from tiered.metadata import NS_PER_S, Metadata, is_expired
@@ -115,7 +115,7 @@ _JSON = {"Content-Type": "application/json; charset=UTF-8"}
 class GcsBlobs:
     """`LongTermBackend`, on asyncio only, with six capabilities.
 
-    `BlobRestoration`, `BatchDeletion`, `RetentionUsage`, `BatchHeads`, `PartUploads` and `SignedReads`.
+    `BlobRestoration`, `BatchDeletion`, `RetentionUsage`, `BatchHeads`, `PartUploads` and `SignedUrls`.
 
     Open it with `async with GcsBlobs.connect(…)`.
     """
@@ -307,8 +307,16 @@ class GcsBlobs:
     async def sign_read(self, name: str, expires_in_s: int, disposition: str) -> str | None:
         if self._sign is None:
             return None
-        read = SignedRead(self._http.endpoint, self._http.bucket, name, self._runtime.wall_ns(), expires_in_s, disposition)
-        return read.signed(*await self._sign(read.to_sign))
+        query = {"response-content-disposition": disposition}
+        return await self._signed(self._sign, name, expires_in_s, query, "GET")
+
+    async def sign_part(self, name: str, session: str, number: int, expires_in_s: int) -> str | None:
+        query = self._in_parts.query_of(name, session, number)
+        return None if self._sign is None else await self._signed(self._sign, name, expires_in_s, query, "PUT")
+
+    async def _signed(self, sign: Sign, name: str, expires_in_s: int, query: Mapping[str, str], method: str) -> str:
+        url = SignedUrl(self._http.endpoint, self._http.bucket, name, self._runtime.wall_ns(), expires_in_s, query, method)
+        return url.signed(*await sign(url.to_sign))
 
     async def heads(self, names: Sequence[str]) -> Mapping[str, BlobHead]:
         """One page of a listing that begins with the first of the names."""

@@ -67,6 +67,9 @@ class OwnedBlobs:
     async def sign_read(self, name: str, expires_in_s: int, disposition: str) -> str | None:
         return await self._blobs.sign_read(self._prefix + name, expires_in_s, disposition)
 
+    async def sign_part(self, name: str, session: str, number: int, expires_in_s: int) -> str | None:
+        return await self._blobs.sign_part(await self._full_to_change(name), session, number, expires_in_s)
+
     # --- calls that change something
 
     async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload | LaneUpload:

@@ -74,11 +74,11 @@ class GcsParts:
 
     async def send(self, name: str, session: str, number: int, body: Sequence[memoryview], size: int, crc: int) -> Part:
         """`put` of bytes whose size and crc32c are known."""
-        path, upload_id = self._of(name, session)
+        path, _ = self._of(name, session)
         if not 1 <= number <= PART_NUMBER_MAX:
             raise InvalidRequestError(f"a part has a number from 1 to {PART_NUMBER_MAX}, not {number}")
         doing = f"uploading part {number} of blob {name!r}"
-        url = self._http.xml_url(path, partNumber=str(number), uploadId=upload_id)
+        url = self._http.xml_url(path, **self.query_of(name, session, number))
         headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream", "x-goog-hash": f"{_CRC}{encode_crc(crc)}"}
         answer = await self._http.call(GcsRequest(
             "PUT", url, doing, accept=(200, 400, 404), headers=headers, body=_pieces(body), effect=True, xml=True
@@ -91,6 +91,10 @@ class GcsParts:
         if not etag:
             raise UnconfirmedError(f"{doing} was answered without an ETag; {BETWEEN}")
         return Part(number, size, f"{_CRC}{encode_crc(crc)}", etag)
+
+    def query_of(self, name: str, session: str, number: int) -> Mapping[str, str]:
+        """What the address of a part says besides its path."""
+        return {"partNumber": str(number), "uploadId": self._of(name, session)[1]}
 
     async def listed(self, name: str, session: str) -> Sequence[Part]:
         path, upload_id = self._of(name, session)

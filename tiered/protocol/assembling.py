@@ -48,7 +48,7 @@ from tiered.object_id import ObjectId, blob_name
 from tiered.payload.chunks import Chunk
 from tiered.protocol.admission import Slot
 from tiered.protocol.backends import MARK_AGE_MAX_S, Row, SessionEndedError, Tiers, Tombstone
-from tiered.protocol.capabilities import Part, PartUploads, check_parts
+from tiered.protocol.capabilities import Part, PartUploads, SignedUrls, check_parts
 from tiered.protocol.conditions import Condition
 from tiered.protocol.finishing import settle_change, took_effect
 from tiered.protocol.guarded import GuardedServices
@@ -200,6 +200,11 @@ class Assembler:
     async def parts(self, object_id: ObjectId, upload_id: ChangeId) -> Sequence[Part]:
         entry = await self._open(object_id, upload_id)
         return await self._asked(entry, object_id, lambda blobs, name, session: blobs.parts(name, session))
+
+    async def sign_part(self, object_id: ObjectId, upload_id: ChangeId, number: int, expires_in_s: int) -> str | None:
+        """The address to PUT a part to. None: the tier signs none."""
+        entry, blobs = await self._open(object_id, upload_id), self._tiers.long_term
+        return await blobs.sign_part(*_blob_of(entry), number, expires_in_s) if isinstance(blobs, SignedUrls) else None
 
     async def _open(self, object_id: ObjectId, upload_id: ChangeId) -> Entry:
         entry = await self._entry(object_id, upload_id)

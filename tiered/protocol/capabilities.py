@@ -1,6 +1,6 @@
 """What only some backends can do. Whoever uses a capability asks `isinstance` first, and has a way without it.
 
-The store itself uses two, `BatchHeads` for listings and `SignedReads` for links; the audit uses the others.
+The store itself uses two, `BatchHeads` for listings and `SignedUrls` for links; the audit uses the others.
 `GarbageCollection`, which logs have, too, is in `changelog/log.py`. What wraps a backend
 (`tiered/telemetry/observed.py`) takes its methods from here.
 """
@@ -211,7 +211,7 @@ class BatchHeads(Protocol):
 
 
 @runtime_checkable
-class SignedReads(Protocol):
+class SignedUrls(Protocol):
     """A long-term tier whose service answers everybody who has a signed address."""
 
     async def sign_read(self, name: str, expires_in_s: int, disposition: str) -> str | None:
@@ -220,6 +220,10 @@ class SignedReads(Protocol):
         `disposition`: what is answered as `Content-Disposition`. When the blob is deleted, the address leads nowhere.
         `ConfigurationError`: the credentials cannot sign, and it says what they need. `UnavailableError`: nobody signed
         in time.
+        """
+
+    async def sign_part(self, name: str, session: str, number: int, expires_in_s: int) -> str | None:
+        """The address to which anybody may PUT a part of an upload, of any size, for so long. Otherwise as `sign_read`.
         """
 
 
@@ -312,7 +316,7 @@ class Ownership(Protocol):
 ROW_CAPABILITIES: Sequence[type] = (GarbageCollection, ColumnarRedirects)
 BLOB_CAPABILITIES: Sequence[type] = (
     GarbageCollection, BlobRestoration, BatchDeletion, NamePartitioning, BatchHeads, GenerationLookup, SharedListing, RetentionUsage,
-    UploadListing, Ownership, PartUploads, SignedReads,
+    UploadListing, Ownership, PartUploads, SignedUrls,
 )  # fmt: skip
 LOG_CAPABILITIES: Sequence[type] = (GarbageCollection,)
 """What a high-volume tier, a long-term tier and a changelog may be able to do. A wrapper passes on each of these."""

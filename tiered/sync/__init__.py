@@ -15,7 +15,7 @@ Ids, metadata, errors, settings and results are those of `tiered`. Knows nothing
 
 from tiered.sync.bulk import SyncBulk
 from tiered.sync.directory_calls import download_directory, upload_directory
-from tiered.sync.multipart import SyncMultipartUpload, SyncResumableUpload
+from tiered.sync.multipart import SyncMultipartUpload, SyncResumableUpload, SyncSignedPut
 from tiered.sync.object_writer import SyncObjectWriter
 from tiered.sync.storage import Payload, SyncTieredStorage, open_storage
 from tiered.sync.stored import SyncStoredObject
@@ -26,6 +26,7 @@ __all__ = [
     "SyncMultipartUpload",
     "SyncObjectWriter",
     "SyncResumableUpload",
+    "SyncSignedPut",
     "SyncStoredObject",
     "SyncTieredStorage",
     "download_directory",

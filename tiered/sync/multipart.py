@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import tiered.multipart
@@ -55,6 +57,17 @@ class SyncMultipartUpload:
         """
         return self._calls.with_payload(payload, lambda body: self._upload.upload_part(number, body, checksums=checksums))
 
+    def sign_part(self, number: int, expires_in: timedelta, *, size_max: int | None = None) -> str:
+        """A link to which anybody may PUT this part for `expires_in` (1 second to 7 days), as often as he likes.
+
+        GCS gets a V4 signed URL, and the part may have up to 5 GiB. Otherwise it is a link to the app of
+        `tiered.asgi`, which takes at most 128 MiB, and `size_max` bytes. Nothing that came so is an object before
+        `complete`. After the end of the upload it leads nowhere.
+
+        `ConfigurationError`: no app is configured, or the credentials of GCS cannot sign.
+        """
+        return self._calls.call(lambda: self._upload.sign_part(number, expires_in, size_max=size_max))
+
     def parts(self) -> Sequence[Part]:
         """The parts that were uploaded, by number. Their checksums are told only where the service keeps them."""
         return self._calls.call(self._upload.parts)
@@ -78,6 +91,14 @@ class SyncMultipartUpload:
         `UploadEndedError`: it was completed.
         """
         self._calls.call(self._upload.abort)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSignedPut:
+    """A link to write an object: who has `url` may PUT its bytes there. Then `upload.complete()` makes the object."""
+
+    url: str
+    upload: SyncMultipartUpload
 
 
 class SyncResumableUpload:

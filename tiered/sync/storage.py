@@ -36,7 +36,7 @@ from tiered.stored import CustomAtEnd, Folder, ListEntry, ListPage, ObjectHead, 
 from tiered.sync.bulk import SyncBulk
 from tiered.sync.callers_thread import CallersThread
 from tiered.sync.loop import HeldContext, LoopThread, Turn, loop_thread, refuse_in_event_loop
-from tiered.sync.multipart import SyncMultipartUpload, SyncResumableUpload
+from tiered.sync.multipart import SyncMultipartUpload, SyncResumableUpload, SyncSignedPut
 from tiered.sync.object_writer import SyncObjectWriter
 from tiered.sync.stored import SyncStoredObject, refuse_async
 
@@ -189,6 +189,22 @@ class SyncTieredStorage:
     def resumable(self, object_id: ObjectId, upload_id: str, size: int | None = None) -> SyncResumableUpload:
         """An upload that was begun before, maybe by another process. `size`: of the whole, if it is known, in bytes."""
         return SyncResumableUpload(self._storage.resumable(object_id, upload_id, size), _Calls(self))
+
+    def sign_put(
+        self, object_id: ObjectId, expires_in: timedelta, metadata: Metadata | None = None, *, if_absent: bool = False,
+        if_revision: IfRevision = ANY_REVISION, size_max: int | None = None,
+    ) -> SyncSignedPut:  # fmt: skip
+        """A link to write the object, for browsers and other services, good for `expires_in` (1 second to 7 days).
+
+        It is the link to part 1 of an open upload. What is PUT there is no object before somebody calls `complete` of
+        the upload, from any process, with these metadata and on these conditions. Before that, `upload.parts()` tells
+        how much came. If nobody completes it, recovery removes it. For a large object, sign a link for each part
+        (`upload.sign_part`). `size_max`: how many bytes may come; in GCS, which takes any number, look before you
+        complete it. Raises as `begin_multipart`, and `ConfigurationError` if no link can be signed.
+        """
+        sign = partial(self._storage.sign_put, if_absent=if_absent, if_revision=if_revision, size_max=size_max)
+        signed = self._call(lambda: sign(object_id, expires_in, metadata))
+        return SyncSignedPut(signed.url, SyncMultipartUpload(signed.upload, _Calls(self)))
 
     def delete(self, object_id: ObjectId, *, if_revision: IfRevision = ANY_REVISION) -> None:
         """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`).

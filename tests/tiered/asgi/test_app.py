@@ -179,9 +179,11 @@ async def raw(store: MemoryStorage, path: str, method: str = "GET", headers: lis
 
 async def test_a_link_is_for_its_method_alone(store: MemoryStorage) -> None:
     url = await link(store)
-    for method in ("PUT", "POST", "DELETE", "PATCH", "OPTIONS", "TRACE", "X" * 1000):
+    for method in ("POST", "DELETE", "PATCH", "OPTIONS", "TRACE", "X" * 1000):
         got = await opened(store, url, method)
-        assert (got.status_code, got.headers["allow"]) == (405, "GET, HEAD")
+        assert (got.status_code, got.headers["allow"]) == (405, "GET, HEAD, PUT")
+    got = await opened(store, url, "PUT")
+    assert (got.status_code, got.text) == (403, "the link is for another method\n")
     assert (await raw(store, f"/links/{url.rpartition('/')[2]}", "get"))[0] == 405
     assert store.links is not None
     head = await store.head(CAT)
@@ -189,7 +191,7 @@ async def test_a_link_is_for_its_method_alone(store: MemoryStorage) -> None:
     upload = store.links.sign(SignedLink("PUT", CAT, head.revision, store.clock.wall_ns() // 10**9 + 60))
     got = await opened(store, upload)
     assert (got.status_code, got.text) == (403, "the link is for another method\n")
-    assert (await opened(store, upload, "PUT")).status_code == 405
+    assert (await opened(store, upload, "PUT")).status_code == 403, "it names no part"
 
 
 async def test_a_link_ends_and_is_none_of_the_future(store: MemoryStorage) -> None:
@@ -497,5 +499,100 @@ async def test_what_is_no_http_is_refused(store: MemoryStorage) -> None:
 
 
 def test_every_row_of_the_methods_says_which_link_it_needs() -> None:
-    """The place where a PUT is added: its links allow PUT, and GET of them stays refused."""
-    assert {method: allowed for method, (allowed, _) in LinkApp._METHODS.items()} == {"GET": "GET", "HEAD": "GET"}
+    assert {method: allowed for method, (allowed, _) in LinkApp._METHODS.items()} == {"GET": "GET", "HEAD": "GET", "PUT": "PUT"}
+
+
+# --- links to write --------------------------------------------------------------------------------
+
+
+async def put_to(store: MemoryStorage, url: str, body: Any, **headers: str) -> int:
+    async with client_of(store) as client:
+        return (await client.put(url, content=body, headers=headers)).status_code
+
+
+async def test_what_is_put_to_a_link_is_an_object_once_it_is_completed(store: MemoryStorage) -> None:
+    signed = await store.sign_put(CAT, HOUR, Metadata(content_type="image/jpeg"), if_absent=True)
+    assert signed.url.startswith(BASE_URL)
+    assert await put_to(store, signed.url, b"first try") == 200
+    assert await put_to(store, signed.url, LARGE) == 200
+    assert await store.head(CAT) is None
+    [part] = await signed.upload.parts()
+    assert (part.number, part.size) == (1, len(LARGE))
+    await signed.upload.upload_part(2, SMALL)
+    result = await signed.upload.complete()
+    found = await store.get(CAT)
+    assert found is not None and await found.read() == LARGE + SMALL and result.size == len(LARGE + SMALL)
+    assert await put_to(store, signed.url, b"late") == 410
+    found = await store.get(CAT)
+    assert found is not None and await found.read() == LARGE + SMALL
+
+
+async def test_a_link_to_write_is_for_nothing_else_and_for_one_upload(store: MemoryStorage) -> None:
+    signed = await store.sign_put(CAT, HOUR)
+    for method in ("GET", "HEAD", "POST", "DELETE"):
+        assert (await opened(store, signed.url, method)).status_code == (403 if method in ("GET", "HEAD") else 405)
+    assert await put_to(store, await link(store), b"x") == 403
+    assert await put_to(store, f"{signed.url}x", b"x") == 403
+    await signed.upload.abort()
+    assert await put_to(store, signed.url, b"x") == 410
+
+
+async def test_no_more_bytes_are_taken_than_the_link_allows(store: MemoryStorage) -> None:
+    signed = await store.sign_put(CAT, HOUR, size_max=5)
+
+    assert await put_to(store, signed.url, b"123456") == 413
+    async with client_of(store) as client:  # it does not say how many come
+        request = client.build_request("PUT", signed.url, content=b"123456")
+        del request.headers["content-length"]
+        assert (await client.send(request)).status_code == 413
+    assert list(await signed.upload.parts()) == []
+    assert await put_to(store, signed.url, b"12345") == 200
+    assert [part.size for part in await signed.upload.parts()] == [5]
+    assert await put_to(store, await signed.upload.sign_part(2, HOUR), b"") == 200
+
+
+async def test_a_client_that_goes_away_while_it_sends_leaves_no_part(store: MemoryStorage) -> None:
+    signed = await store.sign_put(CAT, HOUR)
+    messages = [{"type": "http.request", "body": b"half", "more_body": True}, {"type": "http.disconnect"}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "PUT", "path": f"/links/{signed.url.rpartition('/')[2]}", "root_path": "/links", "headers": []}
+    await LinkApp(lambda: store)(scope, receive, send)
+    assert sent == [] and list(await signed.upload.parts()) == []
+
+
+async def test_a_link_to_write_is_refused_where_it_cannot_be_signed(store: MemoryStorage) -> None:
+    wrong: list[Any] = [
+        store.sign_put(CAT, timedelta(days=8)), store.sign_put(CAT, 60), store.sign_put(CAT, HOUR, size_max=-1),  # type: ignore[arg-type]
+        store.sign_put(CAT, HOUR, size_max=True), store.sign_put("cat", HOUR),  # type: ignore[arg-type]
+    ]
+    for call in wrong:
+        with pytest.raises(InvalidRequestError):
+            await call
+    upload = await store.begin_multipart(CAT)
+    for number in (0, 10_001, "1"):
+        with pytest.raises(InvalidRequestError):
+            await upload.sign_part(number, HOUR)  # type: ignore[arg-type]
+    async with memory_storage(MEMORY.model_copy(update={"links": None})) as plain:
+        with pytest.raises(ConfigurationError, match=r"tiered\.asgi"):
+            await plain.sign_put(CAT, HOUR)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(UnavailableError("away"), 503), (AtCapacityError("full", 2.5), 503), (CorruptRecordError("damaged"), 500)]
+)
+async def test_a_store_that_fails_refuses_the_part(
+    store: MemoryStorage, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    async def fails(*_: Any) -> Any:
+        raise error
+
+    signed = await store.sign_put(CAT, HOUR)
+    monkeypatch.setattr(store._assembler, "put_part", fails)
+    assert await put_to(store, signed.url, b"x") == status

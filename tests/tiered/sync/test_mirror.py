@@ -77,5 +77,5 @@ def test_returned_types_are_those_of_the_asynchronous_methods() -> None:
         if inspect.isfunction(method):
             expected = re.sub(r"AsyncGenerator\[(.*?), None\]", r"Iterator[\1]", method.__annotations__["return"]).replace("StoredObject",
             "SyncStoredObject").replace("Bulk[", "SyncBulk[").replace("ObjectWriter", "SyncObjectWriter").replace("MultipartUpload",
-            "SyncMultipartUpload").replace("ResumableUpload", "SyncResumableUpload")
+            "SyncMultipartUpload").replace("ResumableUpload", "SyncResumableUpload").replace("SignedPut", "SyncSignedPut")
             assert public(STORAGES[1])[name].__annotations__["return"] == expected, name

@@ -1,16 +1,17 @@
-"""`SignedRead`: the signed address of a blob, as the service's V4 signing process makes it (pure).
+"""`SignedUrl`: the signed address of a blob, as the service's V4 signing process makes it (pure).
 
-    SignedRead(…).to_sign(email)        the bytes that the account signs
-    SignedRead(…).signed(email, sig)    the address, for GET and for HEAD of nobody's but the blob's own bytes
+    SignedUrl(…).to_sign(email)        the bytes that the account signs
+    SignedUrl(…).signed(email, sig)    the address: to read a blob (GET, HEAD), or to upload one part of an upload (PUT)
 
-It names no generation. So it leads nowhere when the blob is deleted, also in a bucket that keeps noncurrent ones. The
-service takes over `response-content-disposition`, because blobs of this store have none of their own. It ignores
-`response-content-type` wherever a blob has a content type, and all have one.
+One to read names no generation. So it leads nowhere when the blob is deleted, also in a bucket that keeps noncurrent
+ones. The service takes over `response-content-disposition`, because blobs of this store have none of their own. It
+ignores `response-content-type` wherever a blob has a content type, and all have one.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote
@@ -21,20 +22,24 @@ ALGORITHM = "GOOG4-RSA-SHA256"
 
 
 @dataclass(frozen=True, slots=True)
-class SignedRead:
-    """`endpoint`: without a slash at its end. `now_ns`: since 1970. `expires_in_s`: from then on."""
+class SignedUrl:
+    """`endpoint`: without a slash at its end. `now_ns`: since 1970. `expires_in_s`: from then on.
+
+    `query`: what else the address says.
+    """
 
     endpoint: str
     bucket: str
     name: str
     now_ns: int
     expires_in_s: int
-    disposition: str
+    query: Mapping[str, str]
+    method: str = "GET"
 
     def to_sign(self, email: str) -> bytes:
         """The string to sign. `email`: of the account that signs."""
         host = self.endpoint.partition("://")[2]
-        request = "\n".join(["GET", self._path, self._query(email), f"host:{host}", "", "host", "UNSIGNED-PAYLOAD"])
+        request = "\n".join([self.method, self._path, self._query(email), f"host:{host}", "", "host", "UNSIGNED-PAYLOAD"])
         return "\n".join([ALGORITHM, self._time, self._scope, hashlib.sha256(request.encode()).hexdigest()]).encode()
 
     def signed(self, email: str, signature: bytes) -> str:
@@ -56,7 +61,6 @@ class SignedRead:
     def _query(self, email: str) -> str:
         said = {
             "X-Goog-Algorithm": ALGORITHM, "X-Goog-Credential": f"{email}/{self._scope}", "X-Goog-Date": self._time,
-            "X-Goog-Expires": str(self.expires_in_s), "X-Goog-SignedHeaders": "host",
-            "response-content-disposition": self.disposition,
-        }  # fmt: skip
+            "X-Goog-Expires": str(self.expires_in_s), "X-Goog-SignedHeaders": "host", **self.query,
+        }
         return "&".join(sorted(f"{key}={quote(value, safe='~')}" for key, value in said.items()))

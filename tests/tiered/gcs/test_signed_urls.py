@@ -17,7 +17,7 @@ from tests.given.owned_bucket import OWNER, give
 from tests.given.signing_account import EMAIL, credentials, private_key, sign
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.owned import OwnedBlobs
-from tiered.gcs.signed_read import SignedRead
+from tiered.gcs.signed_urls import SignedUrl
 from tiered.metadata import Metadata
 
 pytestmark = pytest.mark.anyio
@@ -37,7 +37,7 @@ def anyio_backend() -> str:
 @pytest.mark.parametrize("endpoint", ["https://storage.googleapis.com", "http://127.0.0.1:9199"])
 def test_the_address_is_the_one_that_googles_library_makes(name: str, disposition: str, endpoint: str) -> None:
     name = f"{name}/{REVISION}"
-    read = SignedRead(endpoint, "my.bucket_1", name, NOW_NS, 604_800, disposition)
+    read = SignedUrl(endpoint, "my.bucket_1", name, NOW_NS, 604_800, {"response-content-disposition": disposition})
     key = credentials()
     ours = read.signed(EMAIL, key.sign_bytes(read.to_sign(EMAIL)))
     theirs = generate_signed_url_v4(
@@ -108,3 +108,41 @@ async def test_the_service_refuses_an_address_that_has_ended(server: GcsEmulator
 async def test_an_emulator_that_was_opened_without_a_signer_signs_nothing(server: GcsEmulator) -> None:
     async with GcsBlobs.connect("blobs", SystemRuntime(), endpoint=server.url) as blobs:
         assert await blobs.sign_read("x", 60, "inline") is None
+
+
+async def test_the_service_takes_a_part_at_a_signed_address_and_nothing_else(server: GcsEmulator) -> None:
+    server.accounts[EMAIL] = private_key().public_key()
+    give(server, "a/")
+    async with GcsBlobs.connect("blobs", SystemRuntime(), endpoint=server.url, sign=sign) as bucket:
+        blobs = OwnedBlobs(bucket, "blobs", "a/", OWNER)
+        name = f"photos/objects/a ü/{REVISION}"
+        session = await blobs.begin_parts(name, Metadata(content_type="image/jpeg"))
+        url = await blobs.sign_part(name, session, 3, 60)
+        assert url is not None
+        async with AsyncClient() as client:
+            answer = await client.put(url, content=b"from a browser")
+            assert answer.status_code == 200
+            parts = urlsplit(url)
+            query = dict(parse_qsl(parts.query))
+            for forged in ({"partNumber": "4"}, {"X-Goog-Expires": "604800"}, {"uploadId": "0" * 32}):
+                other = parts._replace(query=urlencode({**query, **forged})).geturl()
+                assert (await client.put(other, content=b"x")).status_code == 403
+            assert (await client.delete(url)).status_code != 204
+        [part] = await blobs.parts(name, session)
+        assert (part.number, part.size, part.etag) == (3, 14, answer.headers["ETag"])
+        await blobs.complete_parts(name, session, [part])
+        found = await blobs.open(name)
+        assert found is not None and b"".join([chunk async for chunk in found.chunks()]) == b"from a browser"
+        await found.aclose()
+        async with AsyncClient() as client:
+            assert (await client.put(url, content=b"late")).status_code == 404
+
+
+def test_the_address_of_a_part_is_the_one_that_googles_library_makes() -> None:
+    query = {"partNumber": "1", "uploadId": "a+b/c="}
+    part = SignedUrl("https://storage.googleapis.com", "b", f"n/{REVISION}", NOW_NS, 60, query, "PUT")
+    key = credentials()
+    theirs = generate_signed_url_v4(
+        key, f"/b/n/{REVISION}", 60, method="PUT", query_parameters=query, _request_timestamp="20260203T040506Z"
+    )
+    assert part.signed(EMAIL, key.sign_bytes(part.to_sign(EMAIL))) == theirs
