@@ -31,7 +31,7 @@ from anyio import current_time
 from anyio.lowlevel import checkpoint
 
 from changelog.base.errors import InvalidRequestError
-from tiered.payload.chunks import END, Chunk, Chunks, close_generator, type_name
+from tiered.payload.chunks import END, Chunk, Chunks, Reread, close_generator, type_name
 from tiered.payload.in_threads import OwnFile, OwnIterable, PlainFile, name_of, unreadable
 from tiered.payload.own_thread import LATE_S, Thread
 from tiered.stored import CHUNK_BYTES, StoredObject
@@ -150,6 +150,7 @@ class _Buffer(Chunks):
         except (TypeError, ValueError) as error:
             raise InvalidRequestError(f"a payload of type memoryview cannot be read ({error}): pass bytes(view)") from None
         self.size = self._rest.nbytes
+        self._all = self._rest
 
     def take_whole(self, bytes_max: int) -> bytes | None:
         whole = self._rest.obj
@@ -157,6 +158,14 @@ class _Buffer(Chunks):
             return None
         self._rest, self._ended = memoryview(b""), True
         return whole
+
+    def reread(self) -> Reread:
+        return self._again
+
+    async def _again(self, start: int, stop: int) -> AsyncIterator[Chunk]:
+        for at in range(start, stop, CHUNK_BYTES):
+            chunk = self._all[at : min(at + CHUNK_BYTES, stop)]
+            yield chunk if isinstance(chunk.obj, bytes) else bytes(chunk)
 
     async def _fill(self) -> bool:
         whole = self._rest.obj
@@ -189,7 +198,7 @@ class _BytesIO(_Buffer):
         if file is not None:
             if file.closed:
                 raise InvalidRequestError("the payload, a BytesIO, is closed")
-            self._rest = memoryview(file.getvalue())[file.tell() :]  # shared, not copied
+            self._rest = self._all = memoryview(file.getvalue())[file.tell() :]  # shared, not copied
             self.size = self._rest.nbytes
             file.seek(0, io.SEEK_END)
         return await super()._fill()
