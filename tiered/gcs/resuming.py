@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from changelog.base.errors import TieredError, UnavailableError, UnconfirmedError
+from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from tiered.errors import AtCapacityError
 from tiered.payload.chunks import Chunk, Reread
@@ -47,11 +48,12 @@ class Resuming:
         return await self.try_on(call, lambda error: error.code not in _PASSING)
 
     async def try_on(
-        self, call: Callable[[], Awaitable[T]], is_over: Callable[[TieredError], bool], progress: Callable[[], int] = lambda: 0
-    ) -> T:
+        self, call: Callable[[], Awaitable[T]], is_over: Callable[[TieredError], bool], progress: Callable[[], int] = lambda: 0,
+        part: int | None = None,
+    ) -> T:  # fmt: skip
         """Makes the call, and again until the budget has passed since it failed first, or since `progress` grew.
 
-        `is_over`: an error after which it is not made again.
+        `is_over`: an error after which it is not made again. `part`: what it uploads, for the log.
         """
         clock, ends_at, failures, most = self.runtime.monotonic, -math.inf, 0, 0
         while True:
@@ -65,6 +67,8 @@ class Resuming:
                 wait_s = backoff_s(self.runtime, failures)
                 if is_ours or is_over(error) or clock() + wait_s >= ends_at:
                     raise
+                if failures == 1:
+                    events.warning("upload_cut_off", error, part=part)
             await self.runtime.sleep(wait_s)
 
 

@@ -52,6 +52,7 @@ from changelog.base.errors import (
     UnavailableError,
     UnconfirmedError,
 )
+from changelog.base.events import events
 from changelog.base.own_waits import own_wait
 from tiered.gcs.format import CHECKED_FIELDS, differing, encode_amended, encode_resource
 from tiered.gcs.http import BETWEEN, ConnectionSlot, GcsHttp, GcsRequest, GcsResponse, NoAnswerError, lost_request
@@ -312,6 +313,9 @@ class GcsUpload(ABC):
                     of = f"{self._size} that were given" if self._total is None else f"{self._total}"
                     self._given_up = f"for {budget_s:g} s, the service has taken no more than {most} bytes of {of}"
                 break
+            if failures == 1:
+                cut = self._refusal if isinstance(outcome, GcsResponse) and not _proves_nothing(outcome) else self._unclear
+                events.warning("upload_cut_off", cut(outcome), reached=most)
             await resuming.runtime.sleep(wait_s)
             if isinstance(told, int):
                 try:

@@ -163,11 +163,14 @@ class LaneUpload:
         return await self._patiently(
             lambda: self._parts.send(self._name, self._open_session, part.number, part.chunks, part.size, part.crc),
             lambda error: error.code == "404" and isinstance(error, UnavailableError),
+            part.number,
         )
 
-    async def _patiently(self, call: Callable[[], Awaitable[T]], is_over: Callable[[TieredError], bool]) -> T:
+    async def _patiently(
+        self, call: Callable[[], Awaitable[T]], is_over: Callable[[TieredError], bool], part: int | None = None
+    ) -> T:
         try:
-            return await self._resuming.try_on(call, is_over, lambda: len(self._done))
+            return await self._resuming.try_on(call, is_over, lambda: len(self._done), part)
         except (UnavailableError, UnconfirmedError) as error:
             done = sum(part.size for part in self._done.values())
             how_far = f"{error}; the service has {done} bytes of {self._declared}"
