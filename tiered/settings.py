@@ -190,6 +190,8 @@ class StoreSettings(_Section):
 
     `read_lanes_max`: how many ranges of one large object `save` reads at once; 1: one stream. `read_part_bytes_max`:
     how long each range is; an object that is not longer than one comes in one stream.
+
+    `upload_age_max_s`: recovery gives up an open upload (`begin_multipart`) that nobody completes for so long.
     """
 
     concurrency_max: Concurrency = 64
@@ -202,6 +204,7 @@ class StoreSettings(_Section):
     away_after_s: Annotated[Seconds, TUNING] = 10.0
     cleanup_budget_s: Annotated[Seconds, TUNING] = 10.0
     drain_budget_s: Annotated[Seconds, TUNING] = 10.0
+    upload_age_max_s: Annotated[float, _Number, Field(ge=1, le=28 * DAY_S), TUNING] = 7 * DAY_S
     read_attempts_max: Annotated[Attempts, TUNING] = 5
     read_lanes_max: Annotated[int, _Number, Field(ge=1, le=64), TUNING] = 8
     read_part_bytes_max: Annotated[int, _Number, Field(ge=1 << 18, le=1 << 40), TUNING] = 8 << 20

@@ -29,13 +29,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from changelog.base.directories import sync_directory
-from changelog.base.errors import CorruptRecordError, InvalidRequestError, UnavailableError
+from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from changelog.change import ChangeId
 from tiered.embedded.blob_files import BlobFile, give, give_directory, link_blob, make_both, mode_of, write_all
 from tiered.embedded.file import Checksums, encode_trailer
 from tiered.metadata import Metadata, decode_metadata, encode_metadata
 from tiered.payload.chunks import Chunk
 from tiered.payload.crcs import CRC32, join_crcs
+from tiered.protocol.backends import SessionEndedError
 from tiered.protocol.capabilities import PART_NUMBER_MAX, Part
 
 PARTS, ENDED = ".parts", ".ended"
@@ -101,7 +102,7 @@ class PartsDirectory:
         """Links a blob of these parts to `target`, durably, and ends the upload."""
         try:
             metadata = self._metadata()
-        except UnavailableError:
+        except SessionEndedError:
             if not _is_of(target, parts):
                 raise
             return
@@ -194,8 +195,8 @@ class PartsDirectory:
                 write_all(file, chunk)
             os.fsync(file.fileno())
 
-    def _ended(self) -> UnavailableError:
-        return UnavailableError(f"the upload of blob {self._name!r} was cancelled or completed before, or was too old").telling(heard=True)
+    def _ended(self) -> SessionEndedError:
+        return SessionEndedError(f"the upload of blob {self._name!r} was cancelled or completed before, or was too old").telling(heard=True)
 
 
 def end_parts(uploads: Path, session: ChangeId) -> None:

@@ -31,20 +31,20 @@ from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import decode_crc, encode_crc, extend_crc
 from tiered.payload.crcs import CRC32C, join_crcs
-from tiered.protocol.capabilities import PART_NUMBER_MAX, Part, check_parts
+from tiered.protocol.backends import SessionEndedError
+from tiered.protocol.capabilities import PART_NUMBER_MAX, PARTS_SESSION, Part, check_parts
 from tiered.stored import CHUNK_BYTES
 
 COMPLETION_ANSWERS = 30
 """A completion may take as long as so many answers: the service puts large blobs together for minutes."""
 
-_KIND = "parts:"
 _SESSION = re.compile(r"parts:([^/?#\s]+/[^?#\s]+)\?uploadId=([^?#&\s]+)")
 _CRC = "crc32c="
 _DAMAGED = ("BadDigest", "CrcMismatch", "InvalidDigest")
 
 
 def is_of_parts(session: str) -> bool:
-    return session.startswith(_KIND)
+    return session.startswith(PARTS_SESSION)
 
 
 class GcsParts:
@@ -63,7 +63,7 @@ class GcsParts:
         upload_id = _text(answer, "InitiateMultipartUploadResult", "UploadId")
         if not upload_id:
             raise UnavailableError(f"{doing} was answered without an upload; {BETWEEN}").coded("200")
-        return f"{_KIND}{path}?uploadId={quote(upload_id, safe='')}"
+        return f"{PARTS_SESSION}{path}?uploadId={quote(upload_id, safe='')}"
 
     async def put(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part:
         body, crc = [memoryview(chunk).cast("B") for chunk in payload], 0
@@ -138,7 +138,7 @@ class GcsParts:
         if found is not None:
             _compare(name, found, parts)
             return found
-        raise unclear or UnavailableError(f"{doing} succeeded, and somebody deleted the blob at once").telling(heard=True)
+        raise unclear or SessionEndedError(f"{doing} succeeded, and somebody deleted the blob at once").telling(heard=True)
 
     async def cancel(self, session: str) -> None:
         """Ends the upload. It is no error if it has ended. `CorruptRecordError`: it is none of this bucket."""
@@ -162,12 +162,12 @@ class GcsParts:
             raise CorruptRecordError(f"an upload session is none of bucket {self._http.bucket!r}; nothing was sent")
         return found[1], unquote(found[2])
 
-    def _gone(self, answer: GcsResponse, name: str, doing: str) -> UnavailableError | None:
+    def _gone(self, answer: GcsResponse, name: str, doing: str) -> SessionEndedError | None:
         """None: the answer says something else."""
         if answer.status != 404 or answer.reason != "NoSuchUpload":
             return None
         why = f"the upload of blob {name!r} was cancelled or completed before, or is so old that the bucket ended it"
-        return UnavailableError(f"{doing} failed: {why}").coded("404", heard=True)
+        return SessionEndedError(f"{doing} failed: {why}").coded("404", heard=True)
 
 
 async def _pieces(body: Sequence[memoryview]) -> AsyncIterator[Chunk]:
@@ -194,7 +194,7 @@ def _compare(name: str, found: Mapping[str, Any], parts: Sequence[Part]) -> None
     size, crc = sum(part.size for part in parts), joined_crc(parts)
     there = str(found.get("size")), found.get("crc32c")
     if there[0] != str(size) or (crc is not None and there[1] != crc):
-        raise UnavailableError(
+        raise SessionEndedError(
             f"blob {name!r} is not what its parts are: it has {there[0]} bytes and the crc32c {there[1]}, and they have {size} and"
             f" {crc or 'one that is not known'}; delete it, try again"
         ).telling(heard=True)

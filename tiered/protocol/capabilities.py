@@ -84,6 +84,12 @@ PART_NUMBER_MAX = 10_000
 PART_BYTES_MIN = 5 * 1024 * 1024
 """A service may refuse a blob if one of its parts, but the last, has fewer bytes."""
 
+PART_BYTES_MAX = 128 * 1024 * 1024
+"""A caller of the store may not upload a larger one: it is held in memory."""
+
+PARTS_SESSION = "parts:"
+"""With this begins the name of every session of an upload in parts."""
+
 PARTS_DAYS_MAX = 30
 """After so many days, whoever keeps the parts of an upload that nobody completed may remove them."""
 
@@ -117,7 +123,7 @@ class PartUploads(Protocol):
 
     A *session* is what recovery ends with `cancel`, for ever, whoever began it. It does not end with its process. A
     session of another bucket or of another blob is `CorruptRecordError` or `InvalidRequestError`, and nothing was sent.
-    `UnavailableError`, told by the tier itself (`heard`): the session has ended.
+    After its end, the calls that name it raise `SessionEndedError`.
     """
 
     async def begin_parts(self, name: str, metadata: Metadata) -> str:
@@ -140,7 +146,7 @@ class PartUploads(Protocol):
         where known, their checksum, then it is done. It may replace a blob of the same name.
 
         `InvalidRequestError`: one of them is not there, or was uploaded again since; nothing happened, and the session
-        goes on. `UnavailableError`: the session has ended and there is no blob; or it is there, damaged, to be deleted.
+        goes on. `SessionEndedError`: there is no blob, or it is not what its parts are, and is there to be deleted.
         `UnconfirmedError`: the blob may appear now, later or never.
         """
 

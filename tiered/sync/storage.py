@@ -36,6 +36,7 @@ from tiered.stored import CustomAtEnd, Folder, ListEntry, ListPage, ObjectHead, 
 from tiered.sync.bulk import SyncBulk
 from tiered.sync.callers_thread import CallersThread
 from tiered.sync.loop import HeldContext, LoopThread, Turn, loop_thread, refuse_in_event_loop
+from tiered.sync.multipart import SyncMultipartUpload, SyncResumableUpload
 from tiered.sync.object_writer import SyncObjectWriter
 from tiered.sync.stored import SyncStoredObject, refuse_async
 
@@ -158,6 +159,36 @@ class SyncTieredStorage:
             custom_at_end=_asked_in(thread, custom_at_end),
         )  # fmt: skip
         return SyncObjectWriter(self._loop, writer, thread)
+
+    def begin_multipart(
+        self, object_id: ObjectId, metadata: Metadata | None = None, *, if_absent: bool = False, if_revision: IfRevision = ANY_REVISION
+    ) -> SyncMultipartUpload:
+        """Begins an upload whose parts come in any order, from any process, for `store.upload_age_max_s` (7 days).
+
+        Until it is completed, readers see nothing of it. Then it is the object, with these metadata, and a time to live
+        is counted from that moment. The conditions are those of `put`, and are judged then. Recovery gives up what
+        nobody completes. `ConfigurationError`: the store has no changelog that would keep it.
+        """
+        begin = partial(self._storage.begin_multipart, if_absent=if_absent, if_revision=if_revision)
+        return SyncMultipartUpload(self._call(lambda: begin(object_id, metadata)), _Calls(self))
+
+    def multipart(self, object_id: ObjectId, upload_id: str) -> SyncMultipartUpload:
+        """An upload that was begun before, maybe by another process. Asks nothing: the first call finds out."""
+        return SyncMultipartUpload(self._storage.multipart(object_id, upload_id), _Calls(self))
+
+    def begin_resumable(
+        self, object_id: ObjectId, metadata: Metadata | None = None, *, if_absent: bool = False, if_revision: IfRevision = ANY_REVISION
+    ) -> SyncResumableUpload:
+        """Begins an upload that is appended to, and goes on after a cut where it was. Otherwise as `begin_multipart`.
+
+        `metadata.size` (bytes), if it is known, tells which append has the end.
+        """
+        begin = partial(self._storage.begin_resumable, if_absent=if_absent, if_revision=if_revision)
+        return SyncResumableUpload(self._call(lambda: begin(object_id, metadata)), _Calls(self))
+
+    def resumable(self, object_id: ObjectId, upload_id: str, size: int | None = None) -> SyncResumableUpload:
+        """An upload that was begun before, maybe by another process. `size`: of the whole, if it is known, in bytes."""
+        return SyncResumableUpload(self._storage.resumable(object_id, upload_id, size), _Calls(self))
 
     def delete(self, object_id: ObjectId, *, if_revision: IfRevision = ANY_REVISION) -> None:
         """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`).
@@ -361,6 +392,19 @@ class SyncTieredStorage:
             raise InvalidRequestError("the storage is not open; use it inside 'with'")
         if not self._in_event_loops:
             refuse_in_event_loop()
+
+
+class _Calls:
+    """Makes the calls of an open upload."""
+
+    def __init__(self, storage: SyncTieredStorage) -> None:
+        self._storage = storage
+
+    def call(self, operate: Callable[[], Awaitable[T]]) -> T:
+        return self._storage._call(operate)
+
+    def with_payload(self, payload: Payload, operate: Callable[[tiered.payload.streams.Payload], Awaitable[T]]) -> T:
+        return self._storage._with_payload(payload, lambda body, _: operate(body))
 
 
 class _Each(Iterator[T]):

@@ -30,7 +30,7 @@ from changelog.base.runtime import Runtime
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload.chunks import Chunk
 from tiered.payload.crcs import CRC32, join_crcs
-from tiered.protocol.backends import BlobHead, ByteRange
+from tiered.protocol.backends import BlobHead, ByteRange, SessionEndedError
 from tiered.protocol.capabilities import PART_NUMBER_MAX, PARTS_DAYS_MAX, DeletedGeneration, Part, check_parts
 from tiered.protocol.scans import QUARANTINE, BlobPage, ListedBlob, NotCopied, Removal
 from tiered.stored import CHUNK_BYTES
@@ -133,7 +133,7 @@ class MemoryBlobs(MemoryService):
     def _parts_of(self, name: str, session: str) -> MemoryParts:
         upload = self.in_parts.get(session)
         if upload is None:
-            raise UnavailableError(f"the upload of blob {name!r} was cancelled or completed before").telling(heard=True)
+            raise SessionEndedError(f"the upload of blob {name!r} was cancelled or completed before").telling(heard=True)
         return upload
 
     async def open(self, name: str, range: ByteRange | None = None) -> MemoryReader | None:

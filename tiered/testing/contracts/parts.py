@@ -16,7 +16,7 @@ from changelog.change import ChangeId
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
 from tiered.payload.chunks import Chunk
-from tiered.protocol.backends import LongTermBackend
+from tiered.protocol.backends import LongTermBackend, SessionEndedError
 from tiered.protocol.capabilities import PART_NUMBER_MAX, Part, PartUploads
 from tiered.testing.contracts.long_term import FULL_METADATA, metadata_of, names, read_back
 from tiered.testing.contracts.whole_blobs import read, store
@@ -41,7 +41,7 @@ async def put_all(tier: PartsTier, name: str, session: str, payloads: Sequence[b
 
 
 async def expect_ended(call: Callable[[], Awaitable[object]]) -> None:
-    with pytest.raises(UnavailableError) as raised:
+    with pytest.raises(SessionEndedError) as raised:
         await call()
     assert raised.value.heard is True
 
@@ -131,7 +131,7 @@ async def test_completing_is_repeatable_and_ends_the_session(parts_tier: PartsTi
     await expect_ended(partial(parts_tier.put_part, name, session, 1, [b"late"]))
     await expect_ended(partial(parts_tier.parts, name, session))
     for others in ([parts[0]], [parts[0], replace(parts[1], checksum=parts[0].checksum)]):
-        with pytest.raises(UnavailableError):  # that is not the blob which is there
+        with pytest.raises(SessionEndedError):  # that is not the blob which is there
             await parts_tier.complete_parts(name, session, others)
     await parts_tier.cancel(session)
     assert await read(parts_tier, name) == b"first, last"
