@@ -288,7 +288,7 @@ class Upload(PendingBlob, Protocol):
 
 
 @runtime_checkable
-class ResumableUpload(Protocol):
+class RereadingUpload(Protocol):
     """What an `Upload` has besides if it goes on by itself after its connection broke."""
 
     def resume_with(self, reread: Callable[[int, int], AsyncIterator[bytes | memoryview]]) -> None:

@@ -52,7 +52,7 @@ from tiered.protocol.backends import (
     Inline,
     Only,
     PendingBlob,
-    ResumableUpload,
+    RereadingUpload,
     Row,
     RowState,
     Still,
@@ -497,7 +497,7 @@ async def _stream(body: Body, metadata: Metadata, write: WriteInProgress, slot: 
     The slot is lent while the payload may have to be waited for, and for what its caller tells at its end.
     """
     total = 0
-    if isinstance(upload, ResumableUpload) and (reread := body.rest.reread()) is not None:
+    if isinstance(upload, RereadingUpload) and (reread := body.rest.reread()) is not None:
         upload.resume_with(reread)
     while body.head:
         chunk = body.head.pop(0)

@@ -15,7 +15,7 @@ from typing import Any, cast
 from changelog.base.errors import UnconfirmedError
 from changelog.base.observe import Event, Observer
 from changelog.log import ChangeLog, LeftGarbageError
-from tiered.protocol.backends import BlobReader, HighVolumeBackend, LongTermBackend, RangedReader, ResumableUpload, Tiers, Upload
+from tiered.protocol.backends import BlobReader, HighVolumeBackend, LongTermBackend, RangedReader, RereadingUpload, Tiers, Upload
 from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
 from tiered.protocol.capabilities import BLOB_CAPABILITIES, LOG_CAPABILITIES, ROW_CAPABILITIES
 from tiered.protocol.scans import Removal
@@ -123,7 +123,7 @@ class _ObservedUpload:
     def __init__(self, upload: Upload, observer: Observer) -> None:
         self._upload = upload
         self._observer = observer
-        if isinstance(upload, ResumableUpload):
+        if isinstance(upload, RereadingUpload):
             # In the object's own dict: see `Observed`.
             self.resume_with = upload.resume_with
 

@@ -613,7 +613,7 @@ from tiered.gcs.blobs import GcsBlobs
 from tiered.metadata import Metadata
 
 async def main(url, size):
-    async with GcsBlobs.connect("blobs", SystemRuntime(), endpoint=url, upload_budget_s=0) as blobs:
+    async with GcsBlobs.connect("blobs", SystemRuntime(), endpoint=url) as blobs:
         upload = await blobs.open_upload("u/objects/k", Metadata(), size)
         for _ in range(size // 262144):
             await upload.write(bytes(262144))
