@@ -195,7 +195,7 @@ class GcsBlobs:
             if amended is None:
                 check_stored(self._http.endpoint, name, metadata, told)
             else:
-                await amend_stored(self._http, name, amended)
+                await amend_stored(self._http, self._resuming, name, amended)
 
         try:
             session = await self._resuming.begin(lambda: self._in_parts.begin(name, metadata, packs=False))

@@ -115,12 +115,18 @@ def check_stored(endpoint: str, name: str, metadata: Metadata, told: object) -> 
         ).telling(heard=True)
 
 
-async def amend_stored(http: GcsHttp, name: str, metadata: Metadata) -> None:
+async def amend_stored(http: GcsHttp, resuming: Resuming | None, name: str, metadata: Metadata) -> None:
     """Tells the service of a blob that it has stored what was known only at the payload's end.
 
-    The request is sent once more if its answer is lost: it may come twice, and late, because no other write has this
-    blob.
+    The request is sent again if it fails: it may come twice, and late, because no other write has this blob.
     """
+    if resuming is None:
+        await _amend(http, name, metadata)
+    else:
+        await resuming.try_on(lambda: _amend(http, name, metadata), lambda error: error.code == "404")
+
+
+async def _amend(http: GcsHttp, name: str, metadata: Metadata) -> None:
     doing, url = f"setting the metadata of blob {name!r}", http.object_url(name, **_SHOWN)
     body, headers = encode_amended(metadata), {"Content-Type": _JSON}
     request = GcsRequest("PATCH", url, doing, accept=(200, 404), headers=headers, body=body, effect=True)
@@ -130,7 +136,9 @@ async def amend_stored(http: GcsHttp, name: str, metadata: Metadata) -> None:
         except UnconfirmedError:
             answer = await http.call(request)
         if answer.status == 404:
-            raise UnavailableError(f"{doing} failed: it is gone, because somebody took this write for abandoned; try again")
+            raise UnavailableError(f"{doing} failed: it is gone, because somebody took this write for abandoned; try again").coded(
+                "404", heard=True
+            )
         check_stored(http.endpoint, name, metadata, answer.json(doing))
     except UnconfirmedError as error:
         raise UnavailableError(f"blob {name!r} was stored without its last metadata, and is not used: {error}") from error
@@ -224,7 +232,7 @@ class GcsUpload(ABC):
             self._scope.cancel()
         self._judge()
         if self._amended is not None:
-            await amend_stored(self._http, self._name, self._amended)
+            await amend_stored(self._http, self._resuming, self._name, self._amended)
         self._stored = True
 
     async def abort(self) -> None:

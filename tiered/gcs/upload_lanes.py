@@ -115,7 +115,7 @@ class LaneUpload:
         self._send(self._gathered)
         self._gathered = _Gathered(0)
         try:
-            if await self._parts.look(self._name) is not None:
+            if await self._patiently(lambda: self._parts.look(self._name), lambda error: False) is not None:
                 raise self._end(UnavailableError(f"blob {self._name!r} exists already, and nothing is overwritten").telling(heard=True))
             await self._wait_until(lambda: not self._under_way)
             self._ended = True

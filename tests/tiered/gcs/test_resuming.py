@@ -158,12 +158,23 @@ async def test_a_service_that_turns_it_away_for_a_while_is_asked_again(
     payload, is_known, lanes = WAYS[way]
     if way == "lanes" and status == 308:
         return
-    for kind in ("upload.start", "upload.put", "upload.status", "xml.parts.start", "xml.parts.put", "xml.parts.complete"):
+    for kind in ("upload.start", "upload.put", "upload.status", "xml.parts.start", "xml.parts.put", "object.get", "xml.parts.complete"):
         if status != 308 or kind == "upload.put":
             server.faults.append(GcsFault(FaultMode.STATUS, kind, status=status, text=text, times=3))
     async with a_store(server.url, lanes=lanes) as storage:
         await storage.put(OBJECT, payload if is_known else in_pieces(payload))
     assert await stored(bucket) == payload
+
+
+@EVERY_WAY
+async def test_what_is_told_at_the_end_is_told_again_for_a_while(server: GcsEmulator, bucket: Bucket, way: str) -> None:
+    server.parts.part_bytes_min = MIB
+    payload, is_known, lanes = WAYS[way]
+    server.faults.append(GcsFault(FaultMode.STATUS, "object.patch", status=503, times=5))
+    async with a_store(server.url, lanes=lanes) as storage:
+        await storage.put(OBJECT, payload if is_known else in_pieces(payload), custom_at_end=lambda: {"sum": "1"})
+    [blob] = bucket.objects.values()
+    assert [value for key, value in blob.metadata.items() if key.endswith("sum")] == ["1"]
 
 
 @pytest.mark.parametrize("told", ["bytes=0-262143", "bytes=0-9", "bytes=0-99999999999", "nonsense"])
@@ -180,7 +191,7 @@ async def test_a_308_with_another_offset_than_was_sent_is_asked_for(server: GcsE
 async def test_each_request_may_be_lost_with_its_answer(server: GcsEmulator, bucket: Bucket, way: str, mode: FaultMode) -> None:
     server.parts.part_bytes_min = MIB
     payload, is_known, lanes = WAYS[way]
-    for kind in ("upload.start", "upload.put", "upload.status", "xml.parts.start", "xml.parts.put", "xml.parts.complete"):
+    for kind in ("upload.start", "upload.put", "upload.status", "xml.parts.start", "xml.parts.put", "object.get", "xml.parts.complete"):
         server.faults.append(GcsFault(mode, kind, times=1))
     async with a_store(server.url, lanes=lanes) as storage:
         await storage.put(OBJECT, payload if is_known else in_pieces(payload))
