@@ -322,8 +322,7 @@ class GcsUpload(ABC):
                     self._given_up = f"for {budget_s:g} s, the service has taken no more than {most} bytes of {of}"
                 break
             if failures == 1:
-                cut = self._refusal if isinstance(outcome, GcsResponse) and not _proves_nothing(outcome) else self._unclear
-                events.warning("upload_cut_off", cut(outcome), reached=most)
+                events.warning("upload_cut_off", self._error_of(outcome), reached=most)
             await resuming.runtime.sleep(wait_s)
             if isinstance(told, int):
                 try:
@@ -418,12 +417,14 @@ class GcsUpload(ABC):
         result = self._result or self._http.unanswered()
         if isinstance(result, Exception) and not isinstance(result, NoAnswerError):
             raise result
-        if not isinstance(result, GcsResponse) or _proves_nothing(result):
-            raise self._reaching(self._unclear(result))
-        if result.status in (200, 201):
-            self._compare(result)
-            return
-        raise self._reaching(self._refusal(result))
+        if not isinstance(result, GcsResponse) or _proves_nothing(result) or result.status not in (200, 201):
+            raise self._reaching(self._error_of(result))
+        self._compare(result)
+
+    def _error_of(self, outcome: Outcome) -> TieredError:
+        if isinstance(outcome, GcsResponse) and not _proves_nothing(outcome):
+            return self._refusal(outcome)
+        return self._unclear(outcome)
 
     def _is_unclear(self, outcome: Outcome) -> bool:
         """Whether what was sent may have made the blob, or may make it yet."""

@@ -1,7 +1,7 @@
 """Payloads as streams: whatever a caller passes becomes chunks of bytes, one at a time.
 
     bytes                              views of it, never copied; other buffers are copied slice by slice
-    list, tuple, set, BytesIO          at once: they cannot block
+    list, tuple, set, BytesIO          at once: they cannot block; a SpooledTemporaryFile is what it holds
     a StoredObject, async iterables    in the caller's own task (docs/decisions/store.md, 8); others get their turn
     a path, an open plain file         in shared threads, the file from its position to its length when reading began
     other files, other iterables       may block for ever: in a thread of their own (tiered/payload/own_thread.py)
@@ -64,6 +64,8 @@ def chunks(payload: Payload, size: int = CHUNK_BYTES, thread: Thread | None = No
     """
     if isinstance(payload, (bytes, bytearray, memoryview)):
         return _Buffer(payload, size, size if views is None else views)
+    if type(payload) is tempfile.SpooledTemporaryFile:
+        return chunks(payload._file, size, thread, views=views)  # what it is now: a BytesIO, or a plain file
     _refuse_what_is_no_payload(payload)
     if isinstance(payload, os.PathLike):
         return PlainFile(_path(payload), size)
