@@ -237,6 +237,19 @@ async def test_what_was_stored_is_not_sent_again(proxy: CuttingProxy, bucket: Bu
     assert await stored(bucket) == LARGE and proxy.taken < len(LARGE) + 2 * MIB
 
 
+@pytest.mark.parametrize(("way", "kind", "told"), [("lanes", "xml.parts.put", "part="), ("session", "upload.put", "reached=")])
+async def test_the_log_tells_once_which_part_is_sent_again(
+    server: GcsEmulator, caplog: pytest.LogCaptureFixture, way: str, kind: str, told: str
+) -> None:
+    payload, _, lanes = WAYS[way]
+    server.parts.part_bytes_min = MIB
+    server.faults.append(GcsFault(FaultMode.DROP_BEFORE, kind))
+    async with a_store(server.url, lanes=lanes) as storage:
+        await storage.put(OBJECT, payload)
+    [line] = [record.getMessage() for record in caplog.records if "upload_cut_off" in record.getMessage()]
+    assert told in line and "broke off" in line and "notes/objects/large" in line
+
+
 # --- when it gives up ----------------------------------------------------------------------------
 
 
