@@ -6,6 +6,7 @@
     multipart.py     uploads that stay open: in parts, or from an offset on
     object_id.py, metadata.py, stored.py, errors.py, settings.py     what a caller passes and gets
     text.py          checks text, and quotes values in messages; places.py: where a feed is delivered
+    links.py         signed links, and what they allow
     own.py           notices another's `changelog` or `recovery`; __main__.py is the door of the command
     protocol/        how two tiers that share no transaction lose nothing
     payload/         turns what a caller passes into chunks of bytes
@@ -14,6 +15,7 @@
     provision/       makes and checks what a store needs before it is opened
     directories/     copies what differs between a local directory and the objects of a prefix
     sync/            the same API for callers without an event loop
+    asgi/            the app that answers signed links
     filesystem/      the store as an fsspec file system, `tiered://`
     testing/         the store in memory, for users' tests
 

@@ -34,7 +34,8 @@ from changelog.heartbeat import Heartbeat
 from changelog.log import ChangeLog
 from tiered.bulk import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Requests, bounded_concurrency, check_bytes_max, load
 from tiered.errors import ConditionFailedError, OutcomeUnknownError
-from tiered.metadata import CONTENT_TYPE_DEFAULT, Metadata, TimeToIdle, deadline_from, expiring, no_metadata
+from tiered.links import Links, SignedLink, checked_content_type, checked_disposition, checked_life, content_disposition
+from tiered.metadata import CONTENT_TYPE_DEFAULT, NS_PER_S, Metadata, TimeToIdle, deadline_from, expiring, no_metadata
 from tiered.multipart import Keep, MultipartUpload, ResumableUpload
 from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
 from tiered.object_writer import ObjectWriter
@@ -45,7 +46,7 @@ from tiered.payload.streams import VIEW_BYTES, Payload, chunks
 from tiered.protocol.admission import Admission, Share, Slot
 from tiered.protocol.assembling import Assembler
 from tiered.protocol.backends import ByteRange, Tiers
-from tiered.protocol.capabilities import Part
+from tiered.protocol.capabilities import Part, SignedReads
 from tiered.protocol.conditions import ANY_REVISION, Condition, IfRevision, checked_condition
 from tiered.protocol.dangling import DanglingNotes
 from tiered.protocol.feed_off import FeedOffNotifier
@@ -103,6 +104,7 @@ class TieredStorage:
         self._notes = Admission(1, 0, 0, runtime.monotonic)
         self._lister = Lister(tiers, runtime, settings, self._reader, self._services, partial(self._enter, self._reads), observer)
         self._touching: set[str] = set()
+        self.links = None if settings.links is None else Links(settings.links, runtime)
         self._may_write = writes
         self._entered = False
         self._open = False
@@ -525,6 +527,54 @@ class TieredStorage:
             _check(object_id)
             with await self._enter(self._reads):
                 return await self._reader.head(object_id, checksum=checksum)
+
+    async def sign_get(
+        self, object_id: ObjectId, expires_in: timedelta, *, content_type: str | None = None,
+        disposition: Literal["inline", "attachment"] = "inline",
+    ) -> str | None:
+        """A link to read the object, for browsers and other services. None: there is no object, or it has expired.
+
+        Whoever has the link may read, for `expires_in` (1 second to 7 days). It shows exactly the revision that is
+        there now. When that was overwritten or deleted, it leads nowhere (404 or 410), and never shows other bytes.
+        Nothing revokes it otherwise but the removal of the key that signed it. To sign is no use that extends a time to
+        idle, and neither is a read in GCS.
+
+        A large object in GCS gets a V4 signed URL of its blob, which ends with the object's deadline, as it is now, at
+        the latest. It shows the blob until the blob is deleted: mostly at once after an overwrite, but later if a
+        service is away or a change feed still needs it. All other objects get a link to the app of `tiered.asgi`
+        (`links` in the settings), and so does each link with a `content_type`, which GCS would ignore.
+
+        `content_type`: what is answered instead of the stored one. `disposition`: "inline" lets a browser show the
+        object, "attachment" lets it save the object; the file's name is the one in the metadata, or the end of the key.
+
+        `ConfigurationError`: no app is configured, or the credentials of GCS cannot sign; it says what to set or which
+        role is missing. `InvalidRequestError` also if older software wrote the object, so that it has no revision.
+        `DanglingTombstoneError`: the object's data are lost.
+        """
+        with self._observer.operation("sign_get"):
+            _check(object_id)
+            seconds, content_type = checked_life(expires_in), checked_content_type(content_type)
+            checked_disposition(disposition)
+            with await self._enter(self._reads):
+                found = await self._reader.source(object_id)
+            if found is None:
+                return None
+            if found.head.revision is None:
+                raise InvalidRequestError(f"{object_id} has no revision, because older software wrote it: put it again")
+            now_ns, blobs = self._runtime.wall_ns(), self._tiers.long_term
+            if found.blob and content_type is None and isinstance(blobs, SignedReads):
+                ends_ns = found.head.metadata.time_expires_ns
+                good_s = seconds if ends_ns is None else max(1, min(seconds, (ends_ns - now_ns) // NS_PER_S))
+                if (url := await blobs.sign_read(found.blob, good_s, content_disposition(disposition, found.head))) is not None:
+                    return url
+            if self.links is None:
+                raise ConfigurationError(
+                    f"a link to {object_id} needs the app of tiered.asgi: mount it, and set links.base_url and links.keys"
+                    " (only a large object in GCS with its own content type needs none)"
+                )
+            return self.links.sign(
+                SignedLink("GET", object_id, found.head.revision, -(-now_ns // NS_PER_S) + seconds, content_type, disposition)
+            )
 
     @overload
     def list(

@@ -31,6 +31,7 @@ from emulators.gcs.server import GcsEmulator
 from emulators.world.runtime import SimulatedRuntime, SimulatedService
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
 from tests.given.owned_bucket import give, owned_blobs
+from tests.given.signed_links import LINKS
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
 from tiered.embedded.blobs import FileBlobs
@@ -167,7 +168,7 @@ class CrawlingBlobs(Crawling, SimulatedBlobs):
 @pytest.fixture
 async def store(request: pytest.FixtureRequest, anyio_backend: object, runtime: Runtime, tmp_path: Path) -> AsyncIterator[TieredStorage]:
     """With a changelog of its kind; what is larger than 100 bytes is large."""
-    settings = Settings(directory=tmp_path, inline_bytes_max=100)
+    settings = Settings(directory=tmp_path, inline_bytes_max=100, links=LINKS)
     async with AsyncExitStack() as stack:
         if request.param == "embedded":
             yield await stack.enter_async_context(open_storage(settings))

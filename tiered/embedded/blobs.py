@@ -58,11 +58,11 @@ from tiered.embedded.blob_files import (
 from tiered.embedded.blob_listing import Listings, generations, list_abandoned
 from tiered.embedded.file import NS_PER_US, microseconds, path_of
 from tiered.embedded.garbage import FOREIGN, CollectionFault, Round
-from tiered.embedded.part_files import PartsDirectory, end_parts
+from tiered.embedded.part_files import PartsDirectory, end_parts, open_parts
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload.chunks import Chunk
 from tiered.protocol.backends import BlobHead, ByteRange, DamagedError, HighVolumeBackend
-from tiered.protocol.capabilities import PARTS_SESSION, Part, UploadPage, check_parts
+from tiered.protocol.capabilities import PARTS_SESSION, OpenSession, Part, SessionPage, UploadPage, check_parts
 from tiered.protocol.scans import BlobInfo, BlobPage, NotCopied, Removal
 
 T = TypeVar("T")
@@ -206,6 +206,14 @@ class FileBlobs:
         directory, attempt, written_ns = self._parts_of(name, session), ChangeId.new(self._runtime), self._runtime.wall_ns()
         doing = f"complete the upload of {name!r}"
         await self._disk.run(doing, directory.complete, parts, self._path(name), self._root, attempt, written_ns)
+
+    async def open_sessions(self, before_ns: int, after: str, limit: int) -> SessionPage:
+        found = await self._disk.look("list the uploads", open_parts, self._uploads, before_ns, after.removeprefix(PARTS_SESSION), limit)
+        sessions, next_after = found
+        return SessionPage(
+            [OpenSession(name, f"{PARTS_SESSION}{session}") for name, session in sessions],
+            None if next_after is None else f"{PARTS_SESSION}{next_after}",
+        )
 
     def _parts_of(self, name: str, session: str) -> PartsDirectory:
         return PartsDirectory(self._uploads, _id_of_parts(session), name)

@@ -285,10 +285,9 @@ class Assembler:
             raise await self._ended(object_id, write.id, None)
         opened = OpenUpload.of(entry)
         now_ms = await self._services.log_reads.now_ms()
-        since_ms = now_ms if opened.since_ms is None else opened.since_ms
-        is_late = now_ms > opened.until_ms if opened.since_ms is None else now_ms - since_ms > self._claim_age_max_ms
-        if write.id in row.refused or is_late:
+        if write.id in row.refused or self._is_late(opened, now_ms):
             return await self._gave_up(write, entry)
+        since_ms = now_ms if opened.since_ms is None else opened.since_ms
         write.condition, write.seen, write.judged_ns, write.since_ms = opened.condition, row, begun_ns, since_ms
         write.begun_s, write.begun_ns = begun_s - (now_ms - since_ms) / 1000, begun_ns - (now_ms - since_ms) * NS_PER_MS
         try:
@@ -302,11 +301,8 @@ class Assembler:
             return await self._gave_up(write, entry)
         digest, size = (_digest(listed), sum(part.size for part in listed)) if listed else (opened.digest, opened.size)
         _check_list(write, opened, digest, size)
-        mine = replace(
-            entry, change=replace(entry.change, old=row.target), owner=self._heartbeat.owner, attempt=entry.attempt + 1,
-            cleanup_after_ms=now_ms + COMPLETION_MS,
-            assembling=replace(opened, since_ms=since_ms, digest=digest, size=size).encode(),
-        )  # fmt: skip
+        claim = replace(opened, since_ms=since_ms, digest=digest, size=size)
+        mine = _claimed(entry, claim, row.target, self._heartbeat.owner, now_ms + COMPLETION_MS)
         try:
             if not await self._services.breakers.changelog.call(partial(self._log.amend, entry, mine)):
                 return None
@@ -314,6 +310,12 @@ class Assembler:
             return None
         write.change = mine.change
         return await self._make_blob(write, entry, mine, listed, PutResult(write.id, Tier.LONG_TERM, size or 0))
+
+    def _is_late(self, opened: OpenUpload, now_ms: int) -> bool:
+        """Whether nobody may claim it any more: a swap of an earlier attempt may have won, and lost its mark."""
+        if opened.since_ms is None:
+            return now_ms > opened.until_ms
+        return now_ms - opened.since_ms > self._claim_age_max_ms
 
     async def _make_blob(self, write: WriteInProgress, before: Entry, mine: Entry, parts: Sequence[Part], result: PutResult) -> _End | None:
         """The part of an attempt after its claim. `parts` empty: the blob was seen."""
@@ -331,8 +333,8 @@ class Assembler:
             raise
         metadata = OpenUpload.of(mine).metadata
         deadline_ns = metadata.stamps(self._runtime.wall_ns())["time_expires_ns"]
-        if deadline_ns is not None and not await self._services.settling.long_term.touch(name, deadline_ns):
-            return await self._gave_up(write, mine)  # it had expired, and is collected
+        if deadline_ns is not None and not await self._extended(name, deadline_ns):
+            return await self._gave_up(write, mine)
         state = Tombstone(name, metadata.expiration, deadline_ns, write.id, write.condition is not None)
         only = None if write.condition is None or write.seen is None else write.condition.only(write.seen.state, write.judged_ns)
         if not await self._writer.reserve(write, only):
@@ -342,6 +344,10 @@ class Assembler:
         write.in_doubt = True
         row = await self._services.settling.high_volume.read(write.object_id.path, marks=write.id)
         return _End(result, entry=mine) if _has_won(write, row) else None
+
+    async def _extended(self, name: str, deadline_ns: int) -> bool:
+        """Lets the blob live as long as the row will. False: it had expired, and was collected."""
+        return await self._services.settling.long_term.touch(name, deadline_ns)
 
     async def _give_back(self, before: Entry, mine: Entry) -> None:
         try:
@@ -454,6 +460,14 @@ def _has_won(write: WriteInProgress, row: Row) -> bool:
 
 def _completed(write: WriteInProgress) -> UploadEndedError:
     return UploadEndedError(write.object_id, write.id, completed=True)
+
+
+def _claimed(entry: Entry, claim: OpenUpload, old: str | None, owner: str, cleanup_after_ms: int) -> Entry:
+    """The entry as an attempt claims it, which replaces `old`. Attempts are counted, so no value ever returns."""
+    change = replace(entry.change, old=old)
+    return replace(
+        entry, change=change, owner=owner, attempt=entry.attempt + 1, cleanup_after_ms=cleanup_after_ms, assembling=claim.encode()
+    )
 
 
 def _blob_of(entry: Entry) -> tuple[str, str]:

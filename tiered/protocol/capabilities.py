@@ -1,7 +1,8 @@
 """What only some backends can do. Whoever uses a capability asks `isinstance` first, and has a way without it.
 
-The store itself uses one, `BatchHeads`, for listings; the audit uses the others. `GarbageCollection`, which logs have,
-too, is in `changelog/log.py`. What wraps a backend (`tiered/telemetry/observed.py`) takes its methods from here.
+The store itself uses two, `BatchHeads` for listings and `SignedReads` for links; the audit uses the others.
+`GarbageCollection`, which logs have, too, is in `changelog/log.py`. What wraps a backend
+(`tiered/telemetry/observed.py`) takes its methods from here.
 """
 
 from __future__ import annotations
@@ -108,6 +109,22 @@ class Part:
     etag: str
 
 
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """An upload in parts that has not ended: the name of its blob, and its session."""
+
+    name: str
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPage:
+    """Uploads in parts. `next_after`: where the next page begins; None: there are no more."""
+
+    sessions: Sequence[OpenSession]
+    next_after: str | None
+
+
 def check_parts(name: str, parts: Sequence[Part]) -> None:
     """Raises `InvalidRequestError` if these cannot be the parts of a blob, in their order."""
     numbers = [part.number for part in parts]
@@ -150,6 +167,12 @@ class PartUploads(Protocol):
         `UnconfirmedError`: the blob may appear now, later or never.
         """
 
+    async def open_sessions(self, before_ns: int, after: str, limit: int) -> SessionPage:
+        """Uploads that have not ended, of those that were begun before then (ns since 1970). Changes nothing.
+
+        `after`: empty for the first page. A page looks at `limit` uploads, so it may have fewer.
+        """
+
 
 DELETIONS_MAX = 100
 """How many deletions one request takes."""
@@ -184,6 +207,19 @@ class BatchHeads(Protocol):
 
         Left out are blobs that do not exist, damaged ones, and those that a request for twice as many blobs, from the
         first of the names on, does not reach. Ask `head` for each of these.
+        """
+
+
+@runtime_checkable
+class SignedReads(Protocol):
+    """A long-term tier whose service answers everybody who has a signed address."""
+
+    async def sign_read(self, name: str, expires_in_s: int, disposition: str) -> str | None:
+        """The address of a blob, good for so long. None: this service was opened in a way in which nobody signs.
+
+        `disposition`: what is answered as `Content-Disposition`. When the blob is deleted, the address leads nowhere.
+        `ConfigurationError`: the credentials cannot sign, and it says what they need. `UnavailableError`: nobody signed
+        in time.
         """
 
 
@@ -276,7 +312,7 @@ class Ownership(Protocol):
 ROW_CAPABILITIES: Sequence[type] = (GarbageCollection, ColumnarRedirects)
 BLOB_CAPABILITIES: Sequence[type] = (
     GarbageCollection, BlobRestoration, BatchDeletion, NamePartitioning, BatchHeads, GenerationLookup, SharedListing, RetentionUsage,
-    UploadListing, Ownership, PartUploads,
+    UploadListing, Ownership, PartUploads, SignedReads,
 )  # fmt: skip
 LOG_CAPABILITIES: Sequence[type] = (GarbageCollection,)
 """What a high-volume tier, a long-term tier and a changelog may be able to do. A wrapper passes on each of these."""

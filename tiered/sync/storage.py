@@ -283,6 +283,31 @@ class SyncTieredStorage:
         """
         return self._call(lambda: self._storage.head(object_id, checksum=checksum))
 
+    def sign_get(
+        self, object_id: ObjectId, expires_in: timedelta, *, content_type: str | None = None,
+        disposition: Literal["inline", "attachment"] = "inline",
+    ) -> str | None:
+        """A link to read the object, for browsers and other services. None: there is no object, or it has expired.
+
+        Whoever has the link may read, for `expires_in` (1 second to 7 days). It shows exactly the revision that is
+        there now. When that was overwritten or deleted, it leads nowhere (404 or 410), and never shows other bytes.
+        Nothing revokes it otherwise but the removal of the key that signed it. To sign is no use that extends a time to
+        idle, and neither is a read in GCS.
+
+        A large object in GCS gets a V4 signed URL of its blob, which ends with the object's deadline, as it is now, at
+        the latest. It shows the blob until the blob is deleted: mostly at once after an overwrite, but later if a
+        service is away or a change feed still needs it. All other objects get a link to the app of `tiered.asgi`
+        (`links` in the settings), and so does each link with a `content_type`, which GCS would ignore.
+
+        `content_type`: what is answered instead of the stored one. `disposition`: "inline" lets a browser show the
+        object, "attachment" lets it save the object; the file's name is the one in the metadata, or the end of the key.
+
+        `ConfigurationError`: no app is configured, or the credentials of GCS cannot sign; it says what to set or which
+        role is missing. `InvalidRequestError` also if older software wrote the object, so that it has no revision.
+        `DanglingTombstoneError`: the object's data are lost.
+        """
+        return self._call(lambda: self._storage.sign_get(object_id, expires_in, content_type=content_type, disposition=disposition))
+
     @overload
     def list(
         self, prefix: ObjectPrefix = ..., *, start_after: ObjectId | ObjectPrefix | None = ..., limit: int | None = ...,

@@ -35,7 +35,7 @@ from tiered.storage import TieredStorage
 from tiered.text import quoted
 
 READ = "read"
-READS = {"get", "head", "list", READ}
+READS = {"get", "head", "list", "sign_get", READ}
 NOT_FAULTY = {
     "aclose", "outcome", "put_many", "get_many", "delete_many", "list_page", "dangling_found", "services_away", "multipart", "resumable",
     "begin_resumable",

@@ -46,6 +46,26 @@ async def expect_ended(call: Callable[[], Awaitable[object]]) -> None:
     assert raised.value.heard is True
 
 
+async def test_uploads_that_have_not_ended_are_listed_page_by_page(parts_tier: PartsTier, runtime: Runtime) -> None:
+    now_ns = await parts_tier.now_ns() + 3_600 * 10**9
+    wanted = [blob_name("a/objects/é ☃", ChangeId.new(runtime)) for _ in range(5)]
+    sessions = {await parts_tier.begin_parts(name, PLAIN): name for name in wanted}
+    ended, completed, *_ = sessions
+    await parts_tier.cancel(ended)
+    part = await parts_tier.put_part(sessions[completed], completed, 1, [b"whole"])
+    await parts_tier.complete_parts(sessions[completed], completed, [part])
+    found: dict[str, str] = {}
+    after: str | None = ""
+    pages = 0
+    while after is not None:
+        page = await parts_tier.open_sessions(now_ns, after, 2)
+        found.update({each.session: each.name for each in page.sessions})
+        after, pages = page.next_after, pages + 1
+    assert found == {session: name for session, name in sessions.items() if session not in (ended, completed)}
+    assert pages in (2, 3), "a last page may be empty"
+    assert (await parts_tier.open_sessions(now_ns - 2 * 3_600 * 10**9, "", 100)).sessions == []
+
+
 async def test_a_blob_is_there_when_its_parts_are_completed_and_not_before(parts_tier: PartsTier, name: str) -> None:
     session = await parts_tier.begin_parts(name, PLAIN)
     parts = await put_all(parts_tier, name, session)
