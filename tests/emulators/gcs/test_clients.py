@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from google.api_core.exceptions import BadRequest, MethodNotImplemented, NotFoun
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage import Bucket
 from google.cloud.storage import Client as GoogleClient
-from google.cloud.storage._media.requests import ResumableUpload
 from google.cloud.storage.exceptions import InvalidResponse
 from google.cloud.storage.transfer_manager import THREAD, upload_chunks_concurrently
 from obstore.exceptions import AlreadyExistsError
@@ -129,7 +129,8 @@ async def test_googles_client_uploads_resumably_in_chunks_over_a_lost_answer(ser
 @contextmanager
 def begun(server: GcsEmulator, payload: bytes) -> Iterator[tuple[Any, requests.Session, io.BytesIO]]:
     """A session of Google's resumable client, the connection to it, and its payload."""
-    upload: Any = ResumableUpload(f"{server.url}/upload/storage/v1/b/bucket/o?uploadType=resumable", GRANULE)  # type: ignore[no-untyped-call]
+    requests_of_google = import_module("google.cloud.storage._media.requests")  # by its name: its types hide those of the package
+    upload = requests_of_google.ResumableUpload(f"{server.url}/upload/storage/v1/b/bucket/o?uploadType=resumable", GRANULE)
     with requests.Session() as transport:
         stream = io.BytesIO(payload)
         upload.initiate(transport, stream, {"name": "a"}, "text/plain")
