@@ -66,7 +66,8 @@ async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, ver
         GcsBlobs.connect(
             gcs.bucket, runtime, endpoint=gcs.endpoint, authorize=authorize, connections_max=gcs.connections_max,
             answer_timeout_s=gcs.timeout_s,
-            lanes=UploadLanes(gcs.upload_lanes, gcs.upload_lanes_from_bytes, gcs.upload_part_bytes, gcs.upload_memory_bytes), sign=sign,
+            lanes=UploadLanes(gcs.upload_lanes, gcs.upload_lanes_from_bytes, gcs.upload_part_bytes, gcs.upload_memory_bytes),
+            upload_budget_s=settings.store.answer_budget_s, sign=sign,
         ) as bucket,
     ):
         blobs = OwnedBlobs(bucket, gcs.bucket, gcs.prefix, bigtable.owner)

@@ -163,8 +163,9 @@ class GcsSettings(_Section):
     `endpoint`: by default the variable `STORAGE_EMULATOR_HOST`; if neither is set, the real service.
 
     `upload_lanes`: a blob of known size above `upload_lanes_from_bytes` goes up in so many streams at once, in parts of
-    `upload_part_bytes`; 1: in one. Parts that go up so take `upload_memory_bytes` at most together. What would take
-    more goes up in one stream (docs/decisions/services.md, 177).
+    `upload_part_bytes`; 1: in one. Parts that go up so take `upload_memory_bytes` at most together, with the ends of
+    streams that are held in case they are cut off. What would take more goes up in one stream, or is not held
+    (docs/decisions/services.md, 177 and 180).
     """
 
     bucket: BucketName

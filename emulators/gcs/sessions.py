@@ -4,6 +4,7 @@ Each is one session, from its start to an object, its cancellation, or its expir
 
     open --last byte, all checks hold--> done (answers with its object from then on)
       |--cancelled, or a week old, or its checksum differed--> gone (410 for ever)
+      |--a chunk below 256 KiB that does not end it--> spoilt (400 for ever, as Google's own tests show)
 
 Bytes are kept from the front without gaps. What a client sends again is ignored. What would leave a gap is refused. If
 a chunk does not end the upload, or breaks off, only whole multiples of 256 KiB are kept, and the answer's `Range` says
@@ -57,7 +58,7 @@ class ContentRange:
 class Session:
     """One upload. `arrived`: the bytes from the front. `stored`: the object's resource, once done.
 
-    `query`: that of the start.
+    `query`: that of the start. `spoilt`: why nothing can be done with it any more but to cancel it.
     """
 
     id: str
@@ -70,10 +71,11 @@ class Session:
     arrived: bytearray = field(default_factory=bytearray)
     stored: dict[str, Any] | None = None
     gone: bool = False
+    spoilt: str = ""
 
     @property
     def open(self) -> bool:
-        return self.stored is None and not self.gone
+        return self.stored is None and not self.gone and not self.spoilt
 
     @property
     def complete(self) -> bool:
@@ -87,6 +89,8 @@ class Session:
 
     def begin(self, sent: ContentRange) -> None:
         """Checks a request against what is known. If it raises `GcsError`, nothing of the request is kept."""
+        if self.spoilt:
+            raise GcsError(400, self.spoilt)
         if sent.total is not None and self.total not in (None, sent.total):
             raise GcsError(400, f"Invalid request. The total size was {self.total} byte(s) before and is {sent.total} now.")
         if sent.total is not None and sent.total < len(self.arrived):
@@ -125,6 +129,13 @@ class Session:
             raise GcsError(400, f"Invalid request. More bytes were sent than the total of {self.total}.")
         if not self.complete:
             self.break_off()
+            if count < GRANULE:
+                self.spoilt = (
+                    f"Invalid request.  The number of bytes uploaded is required to be equal or greater than {GRANULE}, except for the "
+                    f"final request (it's recommended to be the exact multiple of {GRANULE}).  The received request contained {count} "
+                    "bytes, which does not meet this requirement."
+                )
+                raise GcsError(400, self.spoilt)
 
     def break_off(self) -> None:
         """Keeps only whole granules."""

@@ -1,15 +1,17 @@
 """The progress bar of `put` and `get`, with the rate and the time left.
 
 It is on a terminal's stderr and nowhere else: not in a pipe, not with `--json` or `--quiet`, not between the bytes that
-a terminal shows, and not where stderr has JSON lines. It is gone when the command ends, however it ends.
+a terminal shows, and not where stderr has JSON lines. It is gone when the command ends, however it ends. Log lines,
+such as that of a part that is sent again, are shown above it.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from recovery.cli.shared import choice
 from recovery.logs import is_json
@@ -49,8 +51,10 @@ class _ByteBar:
 
     def stop(self) -> None:
         if self._bar is not None:
+            said = sys.stderr
             with suppress(OSError):  # the terminal is gone
                 self._bar.stop()
+            _log_to(said, sys.stderr)
 
 
 def _begun() -> rich.progress.Progress:
@@ -60,5 +64,14 @@ def _begun() -> rich.progress.Progress:
 
     columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
     bar = Progress(*columns, console=console(stderr=True), transient=True)
-    bar.start()
+    said = sys.stderr
+    bar.start()  # and what is written to `sys.stderr` is shown above it
+    _log_to(said, sys.stderr)
     return bar
+
+
+def _log_to(before: TextIO, stream: TextIO) -> None:
+    """Lets the log go to another stream than before."""
+    for handler in logging.root.handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is before:
+            handler.setStream(stream)

@@ -15,6 +15,7 @@ from tests.given.tapped_store import LARGE, OBJECT, TappedWorld
 from tiered import ByteRange, Metadata, ObjectId, ObjectPrefix, Settings, TieredError, TimeToLive
 from tiered.bulk import CONCURRENCY, PAYLOAD_BYTES_MAX
 from tiered.gcs.owned import check_length
+from tiered.gcs.resuming import HELD_BYTES
 from tiered.metadata import _LONGER_BESIDE_A_BLOB, DEADLINE_MAX_NS, METADATA_BYTES_MAX, NESTED_MAX, SIZE_MAX
 from tiered.object_id import _SCOPE_ALPHABET, PATH_BYTES_MAX, ROW_KEY_BYTES_MAX
 from tiered.payload.destinations import WRITE_THREADS_MAX
@@ -92,6 +93,7 @@ NUMBERS: dict[str, list[object]] = {
     "threads that read": [FILE_THREADS_MAX],
     "threads that write": [WRITE_THREADS_MAX],
     "ranges of one object": [STORE.read_lanes_max, STORE.read_part_bytes_max],
+    "bytes of a stream that are held": [HELD_BYTES],
     "parts of one blob that go up": [GCS.upload_lanes, GCS.upload_part_bytes, GCS.upload_memory_bytes],
     "connections to GCS": [GCS.connections_max],
     "hints, rows and updates of one transaction": [FeedSettings().batch_max, 10_000],

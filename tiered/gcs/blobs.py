@@ -83,6 +83,7 @@ from tiered.gcs.format import (
 from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsRequest, GcsResponse, Media, NoAnswerError, listing_of, lost_request
 from tiered.gcs.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
 from tiered.gcs.parts import GcsParts, is_of_parts
+from tiered.gcs.resuming import Resuming
 from tiered.gcs.signed_urls import SignedUrl
 from tiered.gcs.upload import GcsUpload, amend_stored, cancel_session, check_stored, open_upload
 from tiered.gcs.upload_lanes import LaneUpload, UploadLanes
@@ -97,6 +98,7 @@ from tiered.protocol.scans import BlobInfo, BlobPage, NotCopied, Oddity, Removal
 
 CONNECTIONS_MAX = 256
 ANSWER_TIMEOUT_S = 10.0
+UPLOAD_BUDGET_S = 30.0
 LANES = UploadLanes()
 ATTEMPTS_MAX = 5
 PAGE_MAX = 1000
@@ -120,11 +122,14 @@ class GcsBlobs:
     Open it with `async with GcsBlobs.connect(…)`.
     """
 
-    def __init__(self, http: GcsHttp, tasks: TaskGroup, runtime: Runtime, lanes: UploadLanes, sign: Sign | None = None) -> None:
+    def __init__(
+        self, http: GcsHttp, tasks: TaskGroup, runtime: Runtime, lanes: UploadLanes, upload_budget_s: float, sign: Sign | None = None
+    ) -> None:
         self._http = http
         self._sign = sign
         self._tasks = tasks
         self._runtime = runtime
+        self._resuming = Resuming(runtime, upload_budget_s, self._hold)
         self._in_parts = GcsParts(http, lambda name: self._told(name, FIELDS))
         self._lanes = lanes
         self._lanes_held = 0
@@ -134,20 +139,22 @@ class GcsBlobs:
     async def connect(
         cls, bucket: str, runtime: Runtime, *, endpoint: str | None = None, authorize: Authorize | None = None,
         connections_max: int = CONNECTIONS_MAX, answer_timeout_s: float = ANSWER_TIMEOUT_S, lanes: UploadLanes = LANES,
-        sign: Sign | None = None,
+        upload_budget_s: float = UPLOAD_BUDGET_S, sign: Sign | None = None,
     ) -> AsyncIterator[Self]:  # fmt: skip
         """Opens the bucket; sends nothing yet. When the block is left, uploads that were not finalised are dropped.
 
         `endpoint` None: the real service. An emulator needs no `authorize` and no `sign`. `answer_timeout_s`: how long
         an answer may take, and how long sending or receiving one chunk of a body may take, in seconds. Each upload and
         each open reader holds one of `connections_max` connections, and each part of an upload in lanes.
+        `upload_budget_s`: an upload that was cut off goes on until it has made no progress for so long, in seconds. 0:
+        it does not go on.
         """
         async with GcsHttp.connect(endpoint or ENDPOINT, bucket, authorize, connections_max, answer_timeout_s) as http:
             tasks = create_task_group()
             await tasks.__aenter__()
             failure: BaseException | None = None
             try:
-                yield cls(http, tasks, runtime, lanes, sign)
+                yield cls(http, tasks, runtime, lanes, upload_budget_s, sign)
             except BaseException as error:
                 failure = error
                 raise
@@ -164,7 +171,7 @@ class GcsBlobs:
                 if error.code not in _NO_LANES:
                     raise
                 refused = error
-        upload = await open_upload(self._http, self._tasks, self._runtime, name, metadata, size)
+        upload = await open_upload(self._http, self._tasks, self._resuming, name, metadata, size)
         if refused is not None:  # and that was not: so it is about parts
             self._lanes = replace(self._lanes, count=1)
             events.warning("lanes_refused", refused, bucket=self._http.bucket)
@@ -177,6 +184,12 @@ class GcsBlobs:
             and self._lanes_held + lanes.count * lanes.part_of(declared) <= lanes.memory_bytes
         )
 
+    def _hold(self, size: int) -> bool:
+        if size > 0 and self._lanes_held + size > self._lanes.memory_bytes:
+            return False
+        self._lanes_held += size
+        return True
+
     async def _open_lanes(self, name: str, metadata: Metadata, declared: int | None) -> LaneUpload:
         held = self._lanes.count * self._lanes.part_of(declared)
         self._lanes_held += held
@@ -188,14 +201,14 @@ class GcsBlobs:
             if amended is None:
                 check_stored(self._http.endpoint, name, metadata, told)
             else:
-                await amend_stored(self._http, name, amended)
+                await amend_stored(self._http, self._resuming, name, amended)
 
         try:
-            session = await self._in_parts.begin(name, metadata, packs=False)
+            session = await self._resuming.begin(lambda: self._in_parts.begin(name, metadata, packs=False))
         except BaseException:
             ended()
             raise
-        upload = LaneUpload(self._in_parts, self._tasks, self._runtime, self._lanes, name, declared, session, settle, ended)
+        upload = LaneUpload(self._in_parts, self._tasks, self._resuming, self._lanes, name, declared, session, settle, ended)
         if not are_headers(metadata):
             upload.amend(metadata)
         return upload

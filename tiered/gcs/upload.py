@@ -1,5 +1,7 @@
 """Uploads to GCS: each payload streams out in ONE request, whose end is withheld until `finalise`.
 
+What is cut off goes on in another request, from where the service has got to (`tiered/gcs/resuming.py`).
+
     SingleUpload     known and at most 8 MiB: one multipart POST, one round trip; no session, so it may land late
     SessionUpload    else: a resumable session, opened before the entry is recorded, and one PUT of its whole body
 
@@ -19,20 +21,26 @@ one call into a thread.
 
 *Failure*: if the service refuses early, the next `write` raises it. After `finalise`, the crc32c that the service
 reports is compared with that of the bytes that were written. If they differ, the blob exists, and `UnavailableError`
-makes the caller delete it. If the answer is lost and there is a session, the session is asked for its status here,
-once, because the store calls `finalise` only once. An answer of 408 or 5xx counts as lost, unless it gives a limit of
-the service as its reason: then nothing was stored (`UnavailableError`). If there is no session, or if it does not tell,
-it is `UnconfirmedError`. So it is if the request does not take the last chunk in time; then the session is not asked.
+makes the caller delete it.
+
+*Cut off* is a request whose connection breaks or takes nothing for as long as an answer may take, and one that is
+answered with 308, 408, 429, 5xx but 501, or by something in between. A session is asked how far it is, and goes on
+there. A multipart POST is sent anew, unless its end was sent and nothing proves that it was refused: it could arrive
+twice, and late. Each is tried until the service has taken no more bytes for `Resuming.budget_s`. Meanwhile, `write`
+waits. Then it is `UnavailableError`, or `UnconfirmedError` if an end was sent whose answer was lost; unless that gave a
+limit of the service as its reason: then nothing was stored.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 
-from anyio import CancelScope, Event, get_cancelled_exc_class, move_on_after
+from anyio import CancelScope, Event, current_time, get_cancelled_exc_class, move_on_after
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint_if_cancelled
 
@@ -44,13 +52,15 @@ from changelog.base.errors import (
     UnavailableError,
     UnconfirmedError,
 )
+from changelog.base.events import events
 from changelog.base.own_waits import own_wait
-from changelog.base.runtime import Runtime
 from tiered.gcs.format import CHECKED_FIELDS, differing, encode_amended, encode_resource
 from tiered.gcs.http import BETWEEN, ConnectionSlot, GcsHttp, GcsRequest, GcsResponse, NoAnswerError, lost_request
+from tiered.gcs.resuming import HELD_BYTES, Resuming, SentBytes
 from tiered.metadata import Metadata
-from tiered.payload.chunks import Chunk
+from tiered.payload.chunks import Chunk, Reread
 from tiered.payload.crc32c import encode_crc, extend_crc
+from tiered.protocol.retry import backoff_s
 from tiered.stored import CHUNK_BYTES
 
 SINGLE_BYTES_MAX = 8 * 1024 * 1024
@@ -59,6 +69,8 @@ SINGLE_BYTES_MAX = 8 * 1024 * 1024
 PARTS_AHEAD = 2
 """With more parts in the pipe, the two tasks change places less often. With fewer, an upload takes less memory."""
 
+Outcome = GcsResponse | NoAnswerError
+
 _CREATE_ONLY = {"ifGenerationMatch": "0"}
 _SHOWN = {"fields": CHECKED_FIELDS}
 _JSON = "application/json; charset=UTF-8"
@@ -66,12 +78,14 @@ _GONE = (404, 410, 499)
 """The statuses of a session that was cancelled or has expired."""
 
 
-async def open_upload(http: GcsHttp, tasks: TaskGroup, runtime: Runtime, name: str, metadata: Metadata, size: int | None) -> GcsUpload:
+async def open_upload(http: GcsHttp, tasks: TaskGroup, resuming: Resuming, name: str, metadata: Metadata, size: int | None) -> GcsUpload:
     """Begins an upload. Sends nothing yet, except the request that opens a session."""
     declared = metadata.size if size is None else size
     if declared is not None and declared <= SINGLE_BYTES_MAX:
-        return SingleUpload(http, tasks, name, metadata, declared, f"{runtime.random.getrandbits(128):032x}")
-    return SessionUpload(http, tasks, name, metadata, declared, await _start_session(http, name, metadata, declared))
+        boundary = f"{resuming.runtime.random.getrandbits(128):032x}"
+        return SingleUpload(http, tasks, name, metadata, declared, boundary, resuming)
+    session = await resuming.begin(lambda: _start_session(http, name, metadata, declared))
+    return SessionUpload(http, tasks, name, metadata, declared, session, resuming)
 
 
 async def cancel_session(http: GcsHttp, session: str) -> None:
@@ -101,12 +115,18 @@ def check_stored(endpoint: str, name: str, metadata: Metadata, told: object) -> 
         ).telling(heard=True)
 
 
-async def amend_stored(http: GcsHttp, name: str, metadata: Metadata) -> None:
+async def amend_stored(http: GcsHttp, resuming: Resuming | None, name: str, metadata: Metadata) -> None:
     """Tells the service of a blob that it has stored what was known only at the payload's end.
 
-    The request is sent once more if its answer is lost: it may come twice, and late, because no other write has this
-    blob.
+    The request is sent again if it fails: it may come twice, and late, because no other write has this blob.
     """
+    if resuming is None:
+        await _amend(http, name, metadata)
+    else:
+        await resuming.try_on(lambda: _amend(http, name, metadata), lambda error: error.code == "404")
+
+
+async def _amend(http: GcsHttp, name: str, metadata: Metadata) -> None:
     doing, url = f"setting the metadata of blob {name!r}", http.object_url(name, **_SHOWN)
     body, headers = encode_amended(metadata), {"Content-Type": _JSON}
     request = GcsRequest("PATCH", url, doing, accept=(200, 404), headers=headers, body=body, effect=True)
@@ -116,7 +136,9 @@ async def amend_stored(http: GcsHttp, name: str, metadata: Metadata) -> None:
         except UnconfirmedError:
             answer = await http.call(request)
         if answer.status == 404:
-            raise UnavailableError(f"{doing} failed: it is gone, because somebody took this write for abandoned; try again")
+            raise UnavailableError(f"{doing} failed: it is gone, because somebody took this write for abandoned; try again").coded(
+                "404", heard=True
+            )
         check_stored(http.endpoint, name, metadata, answer.json(doing))
     except UnconfirmedError as error:
         raise UnavailableError(f"blob {name!r} was stored without its last metadata, and is not used: {error}") from error
@@ -142,13 +164,21 @@ class GcsUpload(ABC):
 
     session: str | None = None
 
-    def __init__(self, http: GcsHttp, tasks: TaskGroup, name: str, metadata: Metadata, declared: int | None) -> None:
+    def __init__(
+        self, http: GcsHttp, tasks: TaskGroup, name: str, metadata: Metadata, declared: int | None, resuming: Resuming | None
+    ) -> None:
         self._http = http
         self._tasks = tasks
         self._name = name
         self._metadata = metadata
         self._amended: Metadata | None = None
         self._declared = declared
+        self._total = declared
+        self._resuming = resuming
+        self._sent = SentBytes()
+        self._unreadable: Exception | None = None
+        self._given_up = ""
+        self._was_idle = False
         self._size = 0
         self._crc = 0
         self._withheld: list[Chunk] = []
@@ -177,6 +207,9 @@ class GcsUpload(ABC):
             await self._push(parts, last=False)
         self._crc = extend_crc(self._crc, chunk)  # after the sending has begun
 
+    def resume_with(self, reread: Reread) -> None:
+        self._sent.reread = reread
+
     def amend(self, metadata: Metadata) -> None:
         self._amended = metadata
 
@@ -190,16 +223,16 @@ class GcsUpload(ABC):
         self._refuse_if_ended()
         if self._declared is not None and self._size != self._declared:
             raise self._end(self._wrong_size("not"))
+        self._total = self._size
         await self._push(self._withheld or [b""], last=True)
         self._ended = True
         try:
-            with move_on_after(self._http.answer_timeout_s):
-                await self._done.wait()
+            await self._done.wait()
         finally:
             self._scope.cancel()
-        await self._judge()
+        self._judge()
         if self._amended is not None:
-            await amend_stored(self._http, self._name, self._amended)
+            await amend_stored(self._http, self._resuming, self._name, self._amended)
         self._stored = True
 
     async def abort(self) -> None:
@@ -212,12 +245,12 @@ class GcsUpload(ABC):
                 self._tasks.start_soon(self._cancel_session, self.session)
 
     @abstractmethod
-    def _request(self, total: int | None) -> tuple[str, str, Mapping[str, str]]:
-        """Method, address and headers of the request. `total`: the number of bytes of the payload, if it is known."""
+    def _request(self, offset: int) -> tuple[str, str, Mapping[str, str]]:
+        """Method, address and headers of the request that brings the bytes of the payload from `offset` on."""
 
     @abstractmethod
-    async def _asked_again(self, doing: str) -> GcsResponse | None:
-        """Asks for the answer that was lost. None: this kind of upload cannot ask."""
+    async def _reached(self, cut: Outcome) -> Outcome | int | None:
+        """From which byte on to send after a request that was cut off. An outcome: it has ended. None: nobody told."""
 
     def _frame(self) -> tuple[bytes, bytes]:
         """The bytes of the body before and after the payload."""
@@ -225,106 +258,198 @@ class GcsUpload(ABC):
 
     # --- the request
 
-    def _begin(self, total: int | None) -> None:
+    def _begin(self) -> None:
         self._begun = True
         try:
-            self._tasks.start_soon(self._run, *self._request(total))
+            self._tasks.start_soon(self._run)
         except RuntimeError:  # the adapter is closed
             raise self._end(self._early()) from None
 
-    async def _run(self, method: str, url: str, headers: Mapping[str, str]) -> None:
+    async def _run(self) -> None:
+        held = 0
         try:
             with self._scope:
-                signed, body = self.session is None, _Once(self._body())
-                self._result = await self._http.exchange(method, url, headers, body, signed=signed, place=self._place)
+                held = self._hold()
+                self._result = await self._send()
         except Exception as error:  # noqa: BLE001 - raised where the caller waits for it
             self._result = error
         finally:
             self._pipe.close()
+            self._sent.hold(0)
+            if self._resuming is not None and held:
+                self._resuming.hold(-held)
             self._done.set()
 
-    async def _body(self) -> AsyncIterator[Chunk]:
+    def _hold(self) -> int:
+        """Lets what is sent be held, if it may be needed again and there is room for it. Returns how many bytes."""
+        if self._resuming is None or not self._resuming.budget_s or self._sent.reread is not None:
+            return 0
+        size = HELD_BYTES if self._total is None else min(HELD_BYTES, self._total)
+        if not self._resuming.hold(size):
+            return 0
+        self._sent.hold(size)
+        return size
+
+    async def _send(self) -> Outcome:
+        outcome = await self._attempt(0, self._place)
+        if self._resuming is None or not _is_cut(outcome) or not (self._resuming.budget_s or self._released):
+            return outcome
+        return await self._go_on(outcome, self._resuming)
+
+    async def _go_on(self, outcome: Outcome, resuming: Resuming) -> Outcome:
+        """Sends what the service lacks after a request that was cut off, and so on while that makes progress."""
+        clock, budget_s = resuming.runtime.monotonic, resuming.budget_s
+        ends_at, failures, most = clock() + budget_s, 0, 0
+        unclear: Outcome | None = None
+        while True:
+            if unclear is None and self._is_unclear(outcome):
+                unclear = outcome
+            told = await self._reached(outcome)
+            if isinstance(told, int):
+                if told > most or self._was_idle:
+                    ends_at, failures, most = clock() + budget_s, 0, max(told, most)
+                if not self._sent.can_go_on_from(told):
+                    self._given_up = f"the service has {told} bytes, and the payload cannot be read again from there"
+                    break
+            elif told is not None:
+                outcome = told
+                break
+            failures += 1
+            wait_s = backoff_s(resuming.runtime, failures)
+            if clock() + wait_s >= ends_at:
+                if budget_s:
+                    of = f"{self._size} that were given" if self._total is None else f"{self._total}"
+                    self._given_up = f"for {budget_s:g} s, the service has taken no more than {most} bytes of {of}"
+                break
+            if failures == 1:
+                events.warning("upload_cut_off", self._error_of(outcome), reached=most)
+            await resuming.runtime.sleep(wait_s)
+            if isinstance(told, int):
+                try:
+                    outcome = await self._attempt(told, ConnectionSlot())
+                except TieredError as error:
+                    if unclear is None:
+                        raise
+                    self._given_up = str(error)
+                    break
+                if not _is_cut(outcome, again=True):
+                    break
+        return outcome if unclear is None or _is_certain(outcome) else unclear
+
+    async def _attempt(self, offset: int, place: ConnectionSlot) -> Outcome:
+        """One request. It ends also if it takes no part, or has no answer, for as long as an answer may take."""
+        method, url, headers = self._request(offset)
+        self._pipe.turn += 1
+        self._was_idle = False
+        outcome: Outcome = self._http.unanswered()
+        with CancelScope(deadline=current_time() + self._http.answer_timeout_s if place is not self._place else math.inf) as watch:
+            body = _Once(self._body(offset, watch, self._pipe.turn))
+            try:
+                outcome = await self._http.exchange(method, url, headers, body, signed=self.session is None, place=place)
+            except NoAnswerError as error:
+                outcome = error
+        self._was_idle = self._pipe.is_awaited
+        if self._unreadable is not None:
+            raise self._unreadable
+        return outcome
+
+    async def _body(self, offset: int, watch: CancelScope, turn: int) -> AsyncIterator[Chunk]:
         """The body. It ends properly only after a part was marked as the last one. In every other case it breaks off.
+
+        The time of `watch` runs while a part is being sent, and after the end; not while the writer is waited for.
         """
         head, tail = self._frame()
         if head:
             yield head
-        last = False
-        while not last:
-            part, last = await self._pipe.take()
+        async for part in self._parts(offset, turn):
+            watch.deadline = current_time() + self._http.answer_timeout_s
+            yield part
+            watch.deadline = math.inf
+        watch.deadline = current_time() + self._http.answer_timeout_s
+        if tail:
+            yield tail
+
+    async def _parts(self, offset: int, turn: int) -> AsyncIterator[Chunk]:
+        try:
+            async for chunk in self._sent.again(offset):
+                for part in _cut(chunk):
+                    yield part
+        except TieredError as error:  # the HTTP library would take it for its own
+            self._unreadable = error
+            raise
+        while not self._released:
+            part, last = await self._pipe.take(turn)
+            self._sent.add(part)
             self._released = last
             if part:
                 yield part
-        if tail:
-            yield tail
 
     async def _push(self, parts: Sequence[Chunk], *, last: bool) -> None:
         """Gives parts to the request. Returns when it has taken most of them; if the last one is among them, all.
 
-        Raises if the request has ended, or if it takes no part for as long as an answer may take. `AtCapacityError`: it
-        has no connection yet, so nothing was sent.
+        Raises if the request has ended: one that takes nothing ends by itself. `AtCapacityError`: it has no connection
+        for as long as an answer may take, so nothing was sent.
         """
         ahead = 0 if last else PARTS_AHEAD
         try:
             await checkpoint_if_cancelled()  # so that nothing of a cancelled upload is taken any more
             if not self._begun:
-                self._begin(self._size if last else self._declared)
+                self._begin()
             self._pipe.add(parts, last=last)
             while self._pipe.waiting > ahead:
                 if self._pipe.closed:
                     raise self._end(None if self._ended else self._early())
-                before = self._pipe.waiting
-                is_ours = not self._place.had_one  # for a connection, or for a token
-                with own_wait() if is_ours else nullcontext(), move_on_after(self._http.answer_timeout_s):
+                if self._place.had_one:
                     await self._pipe.wait_taken(ahead)
-                if self._pipe.waiting == before and not self._pipe.closed:
-                    raise self._end(self._untaken(last=last))
+                    continue
+                with own_wait(), move_on_after(self._http.answer_timeout_s) as waiting:  # for a connection, or for a token
+                    await self._pipe.wait_taken(ahead)
+                if waiting.cancelled_caught and not self._place.had_one and not self._pipe.closed:
+                    raise self._end(self._http.out_of_time(self._place, self._doing, effect=last))
         except get_cancelled_exc_class():
             self._end()
             raise
 
-    def _untaken(self, *, last: bool) -> TieredError:
-        """The error of a request that takes no part. `last`: the last one is among those that wait."""
-        return self._http.out_of_time(self._place, self._doing, effect=last)
-
     # --- the answer
 
-    async def _judge(self) -> None:
+    def _judge(self) -> None:
         """Returns only if the blob is stored as it was written; raises otherwise."""
-        result = self._result
+        result = self._result or self._http.unanswered()
         if isinstance(result, Exception) and not isinstance(result, NoAnswerError):
             raise result
-        if not isinstance(result, GcsResponse) or _proves_nothing(result):
-            result = await self._found_out(result or self._http.unanswered())
-        if result.status in (200, 201):
-            self._compare(result)
-            return
-        raise self._refusal(result)
+        if not isinstance(result, GcsResponse) or _proves_nothing(result) or result.status not in (200, 201):
+            raise self._reaching(self._error_of(result))
+        self._compare(result)
 
-    async def _found_out(self, lost: GcsResponse | NoAnswerError) -> GcsResponse:
-        unclear = (
-            self._unclear(lost) if isinstance(lost, GcsResponse)
-            else lost_request(lost, self._doing, effect=self._released)
-        )
-        if not isinstance(unclear, UnconfirmedError):
-            raise unclear
-        again: GcsResponse | None = None
-        with suppress(TieredError):
-            again = await self._asked_again(self._doing)
-        if again is None or again.status == 308 or _proves_nothing(again):  # 308: what was sent may still be on its way
-            raise unclear
-        return again
+    def _error_of(self, outcome: Outcome) -> TieredError:
+        if isinstance(outcome, GcsResponse) and not _proves_nothing(outcome):
+            return self._refusal(outcome)
+        return self._unclear(outcome)
 
-    def _unclear(self, answer: GcsResponse) -> TieredError:
-        failed = answer.status == 408 or answer.status >= 500
-        return (self._http.refusal if failed else self._http.odd)(answer, self._doing, effect=True)
+    def _is_unclear(self, outcome: Outcome) -> bool:
+        """Whether what was sent may have made the blob, or may make it yet."""
+        is_lost = not isinstance(outcome, GcsResponse) or _proves_nothing(outcome)
+        return self._released and is_lost and isinstance(self._unclear(outcome), UnconfirmedError)
+
+    def _unclear(self, outcome: Outcome) -> TieredError:
+        if not isinstance(outcome, GcsResponse):
+            return lost_request(outcome, self._doing, effect=self._released)
+        failed = outcome.status == 408 or outcome.status >= 500
+        return (self._http.refusal if failed else self._http.odd)(outcome, self._doing, effect=True)
+
+    def _reaching(self, error: TieredError) -> TieredError:
+        """The error, with how far the upload got if it was gone on with."""
+        if not self._given_up:
+            return error
+        return type(error)(f"{error}; {self._given_up}").coded(error.code, heard=error.heard)
 
     def _compare(self, answer: GcsResponse) -> None:
         resource = answer.json(self._doing, effect=True)
         told, written = resource.get("crc32c"), encode_crc(self._crc)
         if told != written:
+            why = "was damaged on its way" + ", or its payload was changed before it was read again" * self._sent.was_read_again
             raise UnavailableError(
-                f"blob {self._name!r} was damaged on its way: its crc32c is {told}, not {written}; delete it, try again"
+                f"blob {self._name!r} {why}: its crc32c is {told}, not {written}; delete it, try again"
             ).telling(heard=True)
         check_stored(self._http.endpoint, self._name, self._metadata, resource)
 
@@ -334,9 +459,9 @@ class GcsUpload(ABC):
             case GcsResponse(status=200 | 201):
                 return UnavailableError(f"{self._doing} was answered before all of it was sent; try again")
             case GcsResponse() as answer:
-                return self._refusal(answer)
+                return self._reaching(self._refusal(answer))
             case NoAnswerError() as lost:
-                return lost_request(lost, self._doing, effect=False)
+                return self._reaching(lost_request(lost, self._doing, effect=False))
             case Exception() as error:
                 return error
         return UnavailableError(f"{self._doing} was given up: the storage was closed")
@@ -384,8 +509,10 @@ class GcsUpload(ABC):
 class SingleUpload(GcsUpload):
     """One POST with two parts: the resource and the payload. `boundary` is random, so that neither part contains it."""
 
-    def __init__(self, http: GcsHttp, tasks: TaskGroup, name: str, metadata: Metadata, declared: int, boundary: str) -> None:
-        super().__init__(http, tasks, name, metadata, declared)
+    def __init__(
+        self, http: GcsHttp, tasks: TaskGroup, name: str, metadata: Metadata, declared: int, boundary: str, resuming: Resuming | None = None
+    ) -> None:
+        super().__init__(http, tasks, name, metadata, declared, resuming)
         self._boundary = boundary
         self._before = (
             f"--{boundary}\r\nContent-Type: {_JSON}\r\n\r\n".encode() + encode_resource(name, metadata)
@@ -396,43 +523,55 @@ class SingleUpload(GcsUpload):
     def _frame(self) -> tuple[bytes, bytes]:
         return self._before, self._after
 
-    def _request(self, total: int | None) -> tuple[str, str, Mapping[str, str]]:
+    def _request(self, offset: int) -> tuple[str, str, Mapping[str, str]]:
         assert self._declared is not None, "known, or it would be a session"
         size = len(self._before) + self._declared + len(self._after)
         headers = {"Content-Type": f"multipart/related; boundary={self._boundary}", "Content-Length": str(size)}
         return "POST", self._http.uploads_url(uploadType="multipart", **_CREATE_ONLY, **_SHOWN), headers
 
-    async def _asked_again(self, doing: str) -> GcsResponse | None:
-        return None
+    async def _reached(self, cut: Outcome) -> Outcome | int | None:
+        return cut if self._is_unclear(cut) else 0
 
 
 class SessionUpload(GcsUpload):
-    """One PUT to a session. `session` is its address. Whoever knows it may write, so it is never shown.
+    """One PUT to a session, and one more after each cut. `session` is its address, which is never shown: whoever knows
+    it may write.
 
     The PUT tells the content type, as the start does: some servers of GCS's API take it from the PUT alone.
     """
 
-    def __init__(self, http: GcsHttp, tasks: TaskGroup, name: str, metadata: Metadata, declared: int | None, session: str) -> None:
-        super().__init__(http, tasks, name, metadata, declared)
+    def __init__(
+        self, http: GcsHttp, tasks: TaskGroup, name: str, metadata: Metadata, declared: int | None, session: str,
+        resuming: Resuming | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(http, tasks, name, metadata, declared, resuming)
         self.session: str | None = session
         self._url = session
 
-    def _request(self, total: int | None) -> tuple[str, str, Mapping[str, str]]:
+    def _request(self, offset: int) -> tuple[str, str, Mapping[str, str]]:
         """If the total is unknown, the body is sent in chunks, and its end tells the total."""
         headers = {"Content-Type": self._metadata.content_type}
-        match total:
-            case None:
-                headers |= {"Content-Range": "bytes 0-*/*"}
-            case 0:
-                headers |= {"Content-Range": "bytes */0", "Content-Length": "0"}
-            case _:
-                headers |= {"Content-Range": f"bytes 0-{total - 1}/{total}", "Content-Length": str(total)}
+        if self._total is None:
+            headers |= {"Content-Range": f"bytes {offset}-*/*"}
+        elif offset == self._total:
+            headers |= {"Content-Range": f"bytes */{offset}", "Content-Length": "0"}
+        else:
+            headers |= {"Content-Range": f"bytes {offset}-{self._total - 1}/{self._total}", "Content-Length": str(self._total - offset)}
         return "PUT", self._url, headers
 
-    async def _asked_again(self, doing: str) -> GcsResponse | None:
-        headers = {"Content-Type": self._metadata.content_type, "Content-Range": f"bytes */{self._size}"}
+    async def _reached(self, cut: Outcome) -> Outcome | int | None:
+        """What the session says of itself. Its end is told only when it was sent: the service may take it for one."""
+        total = self._declared if self._declared is not None else self._size if self._released else "*"
+        headers = {"Content-Type": self._metadata.content_type, "Content-Range": f"bytes */{total}"}
         accept = (200, 201, 308, 412, *_GONE)
-        return await self._http.call(GcsRequest("PUT", self._url, doing, accept=accept, headers=headers, signed=False))
+        try:
+            answer = await self._http.call(GcsRequest("PUT", self._url, self._doing, accept=accept, headers=headers, signed=False))
+        except TieredError:
+            return None
+        if answer.status == 308:
+            reached = _reached_in(answer)
+            return reached if reached <= self._sent.size else None
+        return None if _proves_nothing(answer) else answer
 
 
 class _Once:
@@ -449,11 +588,16 @@ class _Once:
 
 
 class _Pipe:
-    """Parts on their way from the writer's task to the request's. Each is taken at most once, and in order."""
+    """Parts on their way from the writer's task to the request's. Each is taken at most once, and in order.
+
+    `turn`: the number of the request that takes them. `is_awaited`: it has taken all, and waits for more.
+    """
 
     def __init__(self) -> None:
         self._parts: deque[tuple[Chunk, bool]] = deque()
         self.closed = False
+        self.turn = 0
+        self.is_awaited = False
         self._ahead = 0
         self._added: Event | None = None
         self._taken: Event | None = None
@@ -469,13 +613,17 @@ class _Pipe:
         if self._added is not None:
             self._added.set()
 
-    async def take(self) -> tuple[Chunk, bool]:
-        """Returns the next part, and whether it is the last one. Raises `BrokenPipeError` if the pipe is closed."""
-        while not self._parts and not self.closed:
-            self._added = Event()
+    async def take(self, turn: int) -> tuple[Chunk, bool]:
+        """Returns the next part, and whether it is the last one.
+
+        `BrokenPipeError`: the pipe is closed, or it is another request's turn.
+        """
+        while not self._parts and not self.closed and turn == self.turn:
+            self._added, self.is_awaited = Event(), True
             await self._added.wait()
-        if self.closed:
-            raise BrokenPipeError("the upload has ended")
+        if self.closed or turn != self.turn:
+            raise BrokenPipeError("the upload has ended, or goes on in another request")
+        self.is_awaited = False
         taken = self._parts.popleft()
         if self._taken is not None and len(self._parts) <= self._ahead:
             self._taken.set()
@@ -511,6 +659,24 @@ def _cut(chunk: Chunk) -> Iterator[Chunk]:
     view = memoryview(chunk)
     for start in range(0, len(view), CHUNK_BYTES):
         yield view[start : start + CHUNK_BYTES]
+
+
+def _is_cut(outcome: Outcome, *, again: bool = False) -> bool:
+    """Whether the upload may go on in another request. `again`: it has gone on, so its offset may not fit any more."""
+    if not isinstance(outcome, GcsResponse):
+        return True
+    return outcome.status in (308, 429) or (_proves_nothing(outcome) and outcome.status != 501) or (again and outcome.status == 400)
+
+
+def _is_certain(outcome: Outcome) -> bool:
+    """Whether it tells what became of the upload, whatever was sent before."""
+    return isinstance(outcome, GcsResponse) and outcome.is_genuine and outcome.status in (200, 201, 412, *_GONE)
+
+
+def _reached_in(answer: GcsResponse) -> int:
+    """How many bytes the service has, as it says in a 308."""
+    found = re.fullmatch(r"bytes=0-(\d+)", answer.headers.get("Range", ""))
+    return int(found[1]) + 1 if found else 0
 
 
 def _proves_nothing(answer: GcsResponse) -> bool:

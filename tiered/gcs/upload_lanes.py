@@ -13,32 +13,32 @@ Only a name that ends with a revision goes up like this: a completion replaces, 
 Metadata that no header carries are set by one more request, a PATCH, after the blob and before `finalise` returns.
 Nothing is visible before `finalise` (I1, I4). The session is cancelled by `abort` and by recovery (I3), and by the
 bucket's rule if nobody knows it. *Failure*: `write` or `finalise` raises what a part failed with in the end, and
-nothing is stored then. A completion that was not confirmed is looked into (`tiered/gcs/parts.py`), and else it is
-`UnconfirmedError`.
+nothing is stored then: that is when no part was done for `Resuming.budget_s`. A completion that was not confirmed is
+looked into (`tiered/gcs/parts.py`), and asked for again as long; else it is `UnconfirmedError`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from anyio import CancelScope, Event, get_cancelled_exc_class
 from anyio.abc import TaskGroup
 
 from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
-from changelog.base.runtime import Runtime
 from tiered.gcs.parts import GcsParts
+from tiered.gcs.resuming import Resuming
 from tiered.gcs.upload import unchanging
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import extend_crc
 from tiered.protocol.capabilities import PART_NUMBER_MAX, Part
 
+T = TypeVar("T")
+
 MIB = 1024 * 1024
-ATTEMPTS_MAX = 5
-WAIT_FIRST_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +65,14 @@ class LaneUpload:
     """
 
     def __init__(
-        self, parts: GcsParts, tasks: TaskGroup, runtime: Runtime, lanes: UploadLanes, name: str, declared: int | None,
+        self, parts: GcsParts, tasks: TaskGroup, resuming: Resuming, lanes: UploadLanes, name: str, declared: int | None,
         session: str, settle: Callable[[Mapping[str, Any], Metadata | None], Awaitable[None]], ended: Callable[[], None],
     ) -> None:
         self.session: str | None = session
         self._open_session = session
         self._parts = parts
         self._tasks = tasks
-        self._runtime = runtime
+        self._resuming = resuming
         self._count = lanes.count
         self._part_bytes = lanes.part_of(declared)
         self._name = name
@@ -115,11 +115,12 @@ class LaneUpload:
         self._send(self._gathered)
         self._gathered = _Gathered(0)
         try:
-            if await self._parts.look(self._name) is not None:
+            if await self._patiently(lambda: self._parts.look(self._name), lambda error: False) is not None:
                 raise self._end(UnavailableError(f"blob {self._name!r} exists already, and nothing is overwritten").telling(heard=True))
             await self._wait_until(lambda: not self._under_way)
             self._ended = True
-            told = await self._parts.complete(self._name, self._open_session, [self._done[number] for number in sorted(self._done)])
+            parts = [self._done[number] for number in sorted(self._done)]
+            told = await self._complete(parts)
             await self._settle(told, self._amended)
             self._stored = True
         finally:
@@ -158,17 +159,40 @@ class LaneUpload:
             self._changed.set()
 
     async def _put(self, part: _Gathered) -> Part:
-        """Uploads a part, and again if it may yet succeed."""
-        attempt = 0
-        while True:
+        """Uploads a part, and again as long as any part of the upload makes progress."""
+        return await self._patiently(
+            lambda: self._parts.send(self._name, self._open_session, part.number, part.chunks, part.size, part.crc),
+            lambda error: error.code == "404" and isinstance(error, UnavailableError),
+            part.number,
+        )
+
+    async def _patiently(
+        self, call: Callable[[], Awaitable[T]], is_over: Callable[[TieredError], bool], part: int | None = None
+    ) -> T:
+        try:
+            return await self._resuming.try_on(call, is_over, lambda: len(self._done), part)
+        except (UnavailableError, UnconfirmedError) as error:
+            done = sum(part.size for part in self._done.values())
+            how_far = f"{error}; the service has {done} bytes of {self._declared}"
+            raise type(error)(how_far).coded(error.code, heard=error.heard) from None
+
+    async def _complete(self, parts: Sequence[Part]) -> Mapping[str, Any]:
+        """Makes the blob, and asks again if nobody confirms it. What was not confirmed may have been done."""
+        unclear: UnconfirmedError | None = None
+
+        async def once() -> Mapping[str, Any]:
+            nonlocal unclear
             try:
-                return await self._parts.send(self._name, self._open_session, part.number, part.chunks, part.size, part.crc)
-            except (UnavailableError, UnconfirmedError) as error:
-                attempt += 1
-                has_ended = isinstance(error, UnavailableError) and error.code == "404"
-                if attempt == ATTEMPTS_MAX or has_ended:
+                return await self._parts.complete(self._name, self._open_session, parts)
+            except UnconfirmedError as error:
+                unclear = error
+                raise
+            except TieredError as error:
+                if unclear is None or _is_over(error):
                     raise
-            await self._runtime.sleep(WAIT_FIRST_S * 2 ** (attempt - 1) * self._runtime.random.uniform(0.5, 1.5))
+                raise unclear from None
+
+        return await self._patiently(once, _is_over)
 
     async def _wait_until(self, condition: Callable[[], bool]) -> None:
         """Raises if a part has failed, or if the caller is cancelled: then the upload has ended."""
@@ -233,6 +257,11 @@ class _Gathered:
         self.size += len(taken)
         self.crc = extend_crc(self.crc, taken)
         return chunk[len(taken) :]
+
+
+def _is_over(error: TieredError) -> bool:
+    """Whether a completion that failed has told what became of the blob."""
+    return bool(error.heard) and error.code in ("", "404")
 
 
 def _nothing() -> None:

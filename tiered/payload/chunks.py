@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Self, TypeVar
 
 from changelog.base.errors import InvalidRequestError
@@ -18,6 +18,10 @@ from tiered.stored import ProgressCount
 T = TypeVar("T")
 
 Chunk = bytes | memoryview
+
+Reread = Callable[[int, int], AsyncIterator[Chunk]]
+"""Yields the bytes of a payload from the first position up to the second, once more. `InvalidRequestError`: it cannot
+any more."""
 
 END = object()
 """Stands for the end of the payload."""
@@ -102,6 +106,13 @@ class Chunks(ABC):
         """Returns the whole payload, so that nothing is left, if it is in memory and none of it was read yet.
 
         None: it is not, or it has more than `bytes_max` bytes, or each chunk of it must be looked at. Read it then.
+        """
+        return None
+
+    def reread(self) -> Reread | None:
+        """How to have its bytes again, until it is closed. Ask after the first chunk. None: it can be read only once.
+
+        What is read again is not compared with what came first: that is the receiver's to do.
         """
         return None
 

@@ -14,7 +14,7 @@ import io
 import os
 import stat
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from functools import partial
 from typing import BinaryIO, TypeVar
 
@@ -23,7 +23,7 @@ from anyio.lowlevel import RunVar
 
 from changelog.base.errors import InvalidRequestError
 from changelog.base.threads import in_thread
-from tiered.payload.chunks import END, Chunks
+from tiered.payload.chunks import END, Chunks, Reread
 from tiered.payload.own_thread import OwnThread, Thread
 
 T = TypeVar("T")
@@ -56,7 +56,8 @@ class PlainFile(Chunks):
         self.path = file if isinstance(file, str) else None
         self._file: BinaryIO | io.FileIO | None = None if isinstance(file, str) else file
         self._left: int | None = None
-        self._observed = self._is_pipe = False
+        self._position = 0
+        self._observed = self._is_pipe = self._is_kept = False
 
     async def _fill(self) -> bool:
         if not self._observed:
@@ -73,13 +74,43 @@ class PlainFile(Chunks):
             return bool(chunk)
         self._left -= len(chunk)
         if self._left and not chunk:
-            raise InvalidRequestError(
-                f"the payload {name_of(self._named)} became shorter while it was read: {self._left} of its {self.size} bytes are missing"
-            )
+            raise self._shorter(self._left)
         return self._left > 0
 
+    def reread(self) -> Reread | None:
+        if self._left is None:
+            return None
+        self._is_kept = True
+        return self._again
+
+    async def _again(self, start: int, stop: int) -> AsyncIterator[bytes]:
+        try:
+            assert self._file is not None, "it was read before"
+            descriptor = os.dup(self._file.fileno())  # so that nobody closes it, nor moves it, meanwhile
+        except (OSError, ValueError) as error:
+            raise unreadable(self._named, error) from error
+        try:
+            while start < stop:
+                at, size = self._position + start, min(stop - start, self._chunk_bytes)
+                chunk = await self._in_thread(partial(os.pread, descriptor, size, at))
+                if not chunk:
+                    raise self._shorter(stop - start)
+                start += len(chunk)
+                yield chunk
+        finally:
+            os.close(descriptor)
+
+    def _shorter(self, missing: int) -> InvalidRequestError:
+        return InvalidRequestError(
+            f"the payload {name_of(self._named)} became shorter while it was read: {missing} of its {self.size} bytes are missing"
+        )
+
+    async def aclose(self) -> None:
+        self._is_kept = False
+        await super().aclose()
+
     async def _close(self) -> None:
-        if isinstance(self._named, str) and self._file is not None:
+        if isinstance(self._named, str) and self._file is not None and not self._is_kept:
             self._file.close()
 
     async def _wait_readable(self) -> None:
@@ -105,8 +136,8 @@ class PlainFile(Chunks):
         found = os.fstat(self._file.fileno())
         self._is_pipe = stat.S_ISFIFO(found.st_mode)
         if stat.S_ISREG(found.st_mode) and found.st_blocks:
-            position = 0 if isinstance(self._named, str) else self._file.tell()
-            self.size = self._left = max(0, found.st_size - position)
+            self._position = 0 if isinstance(self._named, str) else self._file.tell()
+            self.size = self._left = max(0, found.st_size - self._position)
         self._observed = True
 
     def _read(self) -> bytes | None:

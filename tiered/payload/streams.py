@@ -1,7 +1,7 @@
 """Payloads as streams: whatever a caller passes becomes chunks of bytes, one at a time.
 
     bytes                              views of it, never copied; other buffers are copied slice by slice
-    list, tuple, set, BytesIO          at once: they cannot block
+    list, tuple, set, BytesIO          at once: they cannot block; a SpooledTemporaryFile is what it holds
     a StoredObject, async iterables    in the caller's own task (docs/decisions/store.md, 8); others get their turn
     a path, an open plain file         in shared threads, the file from its position to its length when reading began
     other files, other iterables       may block for ever: in a thread of their own (tiered/payload/own_thread.py)
@@ -31,7 +31,7 @@ from anyio import current_time
 from anyio.lowlevel import checkpoint
 
 from changelog.base.errors import InvalidRequestError
-from tiered.payload.chunks import END, Chunk, Chunks, close_generator, type_name
+from tiered.payload.chunks import END, Chunk, Chunks, Reread, close_generator, type_name
 from tiered.payload.in_threads import OwnFile, OwnIterable, PlainFile, name_of, unreadable
 from tiered.payload.own_thread import LATE_S, Thread
 from tiered.stored import CHUNK_BYTES, StoredObject
@@ -64,6 +64,8 @@ def chunks(payload: Payload, size: int = CHUNK_BYTES, thread: Thread | None = No
     """
     if isinstance(payload, (bytes, bytearray, memoryview)):
         return _Buffer(payload, size, size if views is None else views)
+    if type(payload) is tempfile.SpooledTemporaryFile:
+        return chunks(payload._file, size, thread, views=views)  # what it is now: a BytesIO, or a plain file
     _refuse_what_is_no_payload(payload)
     if isinstance(payload, os.PathLike):
         return PlainFile(_path(payload), size)
@@ -150,6 +152,7 @@ class _Buffer(Chunks):
         except (TypeError, ValueError) as error:
             raise InvalidRequestError(f"a payload of type memoryview cannot be read ({error}): pass bytes(view)") from None
         self.size = self._rest.nbytes
+        self._all = self._rest
 
     def take_whole(self, bytes_max: int) -> bytes | None:
         whole = self._rest.obj
@@ -157,6 +160,14 @@ class _Buffer(Chunks):
             return None
         self._rest, self._ended = memoryview(b""), True
         return whole
+
+    def reread(self) -> Reread:
+        return self._again
+
+    async def _again(self, start: int, stop: int) -> AsyncIterator[Chunk]:
+        for at in range(start, stop, CHUNK_BYTES):
+            chunk = self._all[at : min(at + CHUNK_BYTES, stop)]
+            yield chunk if isinstance(chunk.obj, bytes) else bytes(chunk)
 
     async def _fill(self) -> bool:
         whole = self._rest.obj
@@ -189,7 +200,7 @@ class _BytesIO(_Buffer):
         if file is not None:
             if file.closed:
                 raise InvalidRequestError("the payload, a BytesIO, is closed")
-            self._rest = memoryview(file.getvalue())[file.tell() :]  # shared, not copied
+            self._rest = self._all = memoryview(file.getvalue())[file.tell() :]  # shared, not copied
             self.size = self._rest.nbytes
             file.seek(0, io.SEEK_END)
         return await super()._fill()

@@ -12,7 +12,7 @@ effect), `UnconfirmedError` (it was sent and never answered, and may take effect
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -284,6 +284,17 @@ class Upload(PendingBlob, Protocol):
 
         A service may take them in a request of its own, after the blob. If that fails, `finalise` raises a refusal, and
         the blob is there to be deleted.
+        """
+
+
+@runtime_checkable
+class RereadingUpload(Protocol):
+    """What an `Upload` has besides if it goes on by itself after its connection broke."""
+
+    def resume_with(self, reread: Callable[[int, int], AsyncIterator[bytes | memoryview]]) -> None:
+        """Lets it have again what was written to it: the bytes from the first position up to the second.
+
+        Call it before the first `write`. Sends nothing.
         """
 
 

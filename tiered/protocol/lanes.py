@@ -32,6 +32,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from changelog.base.errors import UnavailableError, UnconfirmedError
+from changelog.base.events import events
 from changelog.base.observe import Event, Observer
 from changelog.base.runtime import Runtime
 from tiered.protocol.backends import BlobRanges, BlobReader
@@ -257,6 +258,8 @@ class _Fetch:
             failure = await self._copy(stream, part)
             if failure is not None:
                 await lane.aclose()
+                if attempt == 0:
+                    events.warning("range_cut_off", failure, start=part.at, end=part.stop)
         if part.at == part.stop:
             return None
         return UnavailableError(GONE) if self._is_gone or failure is None else failure

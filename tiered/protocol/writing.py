@@ -47,7 +47,19 @@ from tiered.metadata import NS_PER_S, Metadata
 from tiered.object_id import ObjectId, blob_name
 from tiered.payload.chunks import Chunk, Chunks
 from tiered.protocol.admission import Slot
-from tiered.protocol.backends import MARK_AGE_MAX_S, Inline, Only, PendingBlob, Row, RowState, Still, Tiers, Tombstone, Upload
+from tiered.protocol.backends import (
+    MARK_AGE_MAX_S,
+    Inline,
+    Only,
+    PendingBlob,
+    RereadingUpload,
+    Row,
+    RowState,
+    Still,
+    Tiers,
+    Tombstone,
+    Upload,
+)
 from tiered.protocol.concurrent import run_both
 from tiered.protocol.feed_off import FeedOffNotifier
 from tiered.protocol.finishing import finish, may_tell_ok, settle_change, took_effect
@@ -485,6 +497,8 @@ async def _stream(body: Body, metadata: Metadata, write: WriteInProgress, slot: 
     The slot is lent while the payload may have to be waited for, and for what its caller tells at its end.
     """
     total = 0
+    if isinstance(upload, RereadingUpload) and (reread := body.rest.reread()) is not None:
+        upload.resume_with(reread)
     while body.head:
         chunk = body.head.pop(0)
         await upload.write(chunk)

@@ -15,7 +15,7 @@ from typing import Any, cast
 from changelog.base.errors import UnconfirmedError
 from changelog.base.observe import Event, Observer
 from changelog.log import ChangeLog, LeftGarbageError
-from tiered.protocol.backends import BlobReader, HighVolumeBackend, LongTermBackend, RangedReader, Tiers, Upload
+from tiered.protocol.backends import BlobReader, HighVolumeBackend, LongTermBackend, RangedReader, RereadingUpload, Tiers, Upload
 from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
 from tiered.protocol.capabilities import BLOB_CAPABILITIES, LOG_CAPABILITIES, ROW_CAPABILITIES
 from tiered.protocol.scans import Removal
@@ -123,6 +123,9 @@ class _ObservedUpload:
     def __init__(self, upload: Upload, observer: Observer) -> None:
         self._upload = upload
         self._observer = observer
+        if isinstance(upload, RereadingUpload):
+            # In the object's own dict: see `Observed`.
+            self.resume_with = upload.resume_with
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._upload, name)

@@ -7,8 +7,10 @@ import io
 import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,13 @@ import google_crc32c
 import obstore
 import pytest
 import pytest_asyncio
+import requests
 from gcsfs.core import GCSFileSystem
 from google.api_core.exceptions import BadRequest, MethodNotImplemented, NotFound, PreconditionFailed
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage import Bucket
 from google.cloud.storage import Client as GoogleClient
+from google.cloud.storage.exceptions import InvalidResponse
 from google.cloud.storage.transfer_manager import THREAD, upload_chunks_concurrently
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import GCSStore
@@ -120,6 +124,56 @@ async def test_googles_client_uploads_resumably_in_chunks_over_a_lost_answer(ser
     await google(work)
     assert server.calls.count("upload.start") == 1
     assert server.calls.count("upload.put") + server.calls.count("upload.status") >= 5
+
+
+@contextmanager
+def begun(server: GcsEmulator, payload: bytes) -> Iterator[tuple[Any, requests.Session, io.BytesIO]]:
+    """A session of Google's resumable client, the connection to it, and its payload."""
+    requests_of_google = import_module("google.cloud.storage._media.requests")  # by its name: its types hide those of the package
+    upload = requests_of_google.ResumableUpload(f"{server.url}/upload/storage/v1/b/bucket/o?uploadType=resumable", GRANULE)
+    with requests.Session() as transport:
+        stream = io.BytesIO(payload)
+        upload.initiate(transport, stream, {"name": "a"}, "text/plain")
+        yield upload, transport, stream
+
+
+@pytest.mark.parametrize("faults", [
+    [], [GcsFault(FaultMode.DROP_BEFORE, "upload.put")], [GcsFault(FaultMode.DROP_AFTER, "upload.put")],
+    [GcsFault(FaultMode.STATUS, "upload.put", status=503), GcsFault(FaultMode.STATUS, "upload.status", status=503)],
+])  # fmt: skip
+async def test_googles_resumable_upload_recovers_wherever_it_was_cut_off(server: GcsEmulator, faults: list[GcsFault]) -> None:
+    payload = bytes(range(256)) * (3 * KIB) + b"end"
+
+    def work() -> None:
+        with begun(server, payload) as (upload, transport, stream):
+            upload.transmit_next_chunk(transport)
+            server.faults += [replace(fault) for fault in faults]
+            with suppress(requests.ConnectionError, InvalidResponse):
+                upload.transmit_next_chunk(transport)
+            stream.seek(0)
+            upload._bytes_uploaded, upload._invalid = 0, True  # as a process that knows nothing but the address
+            assert upload.recover(transport).status_code == 308
+            assert upload.bytes_uploaded == stream.tell() >= GRANULE
+            while not upload.finished:
+                answer = upload.transmit_next_chunk(transport)
+            assert answer.json()["crc32c"] == encode_crc(google_crc32c.value(payload))
+
+    await asyncio.to_thread(work)
+    assert server.buckets["bucket"].objects["a"].payload == payload
+
+
+async def test_googles_chunk_below_256_kib_makes_its_session_unusable_and_was_taken(server: GcsEmulator) -> None:
+    def work() -> None:
+        with begun(server, bytes(3 * GRANULE)) as (upload, transport, stream):
+            upload._chunk_size = 1024
+            for chunk_size in (1024, GRANULE):
+                upload._chunk_size, upload._invalid = chunk_size, False
+                stream.seek(0)
+                with pytest.raises(InvalidResponse, match="400"):
+                    upload.transmit_next_chunk(transport)
+
+    await asyncio.to_thread(work)
+    assert not server.buckets["bucket"].objects
 
 
 async def test_googles_transfer_manager_uploads_parts_and_was_501(server: GcsEmulator, google: Google, tmp_path: Path) -> None:

@@ -356,6 +356,19 @@ async def test_a_chunk_that_is_no_multiple_of_256_kib_is_kept_in_part(client: Ra
     assert (answer.status, answer.headers["Range"]) == (308, f"bytes=0-{GRANULE - 1}")
 
 
+@pytest.mark.parametrize("size", [1, 1024, GRANULE - 1])
+async def test_a_chunk_below_256_kib_that_is_not_the_last_spoils_its_session_and_was_ignored(client: RawClient, size: int) -> None:
+    """Google's tests of its own client show this answer, and that it stays."""
+    session = await client.start("a")
+    await client.put_range(session, f"bytes 0-{GRANULE - 1}/*", b"x" * GRANULE)
+    for count in (size, GRANULE):
+        refused = await client.put_range(session, f"bytes {GRANULE}-{GRANULE + count - 1}/*", b"y" * count)
+        assert refused.status == 400 and f"contained {size} bytes" in refused.json["error"]["message"]
+    assert (await client.put_range(session, "bytes */*")).status == 400
+    assert (await client.send("DELETE", session)).status == 499
+    assert names(await client.list()) == []
+
+
 async def test_bytes_sent_again_are_ignored(client: RawClient) -> None:
     session = await client.start("a")
     await client.put_range(session, f"bytes 0-{GRANULE - 1}/*", b"x" * GRANULE)

@@ -25,10 +25,12 @@ SHOW_CURSOR, HIDE_CURSOR = b"\x1b[?25h", b"\x1b[?25l"
 class ShownOnTerminal:
     """A command whose stderr is a terminal. `shown`: what was written to it."""
 
-    def __init__(self, store: Command, *arguments: str, both: bool = False, stdin: int = subprocess.DEVNULL) -> None:
+    def __init__(
+        self, store: Command, *arguments: str, both: bool = False, stdin: int = subprocess.DEVNULL, command: list[str] | None = None
+    ) -> None:
         self._leader, follower = pty.openpty()
         termios.tcsetwinsize(follower, (24, 100))
-        command = [sys.executable, *OWN_PROCESS, "--directory", str(store.store), *arguments]
+        command = command or [sys.executable, *OWN_PROCESS, "--directory", str(store.store), *arguments]
         environment = {**store.environment, "TERM": "xterm"}
         self.running = subprocess.Popen(
             command, stdin=stdin, stdout=follower if both else subprocess.PIPE, stderr=follower, cwd=store.directory, env=environment
@@ -105,6 +107,32 @@ def test_a_small_object_and_a_payload_on_the_terminal_itself_have_no_bar(tiered:
     tiered("put", OBJECT, "-", stdin=b"small")
     small = ShownOnTerminal(tiered, "get", OBJECT, "-o", "saved")
     assert small.end() == (0, b"") and small.shown == b""
+
+
+CUT_OFF = """
+import time
+from changelog.base.events import events
+from recovery.cli.progress import showing_bytes
+from recovery.logs import write_to_stderr
+
+write_to_stderr()
+with showing_bytes(quiet=False) as progress:
+    for count in range(1, 40):
+        progress(count * 1_000_000, 40_000_000)
+        time.sleep(0.02)
+        if count == 20:
+            events.warning("upload_cut_off", "the connection broke off", part=7)
+events.warning("upload_cut_off", "afterwards", part=8)
+"""
+
+
+def test_a_part_that_is_sent_again_is_told_above_the_bar_and_was_written_into_it(tiered: Command) -> None:
+    shown = ShownOnTerminal(tiered, command=[sys.executable, "-c", CUT_OFF])
+    assert shown.end() == (0, b"") and is_bar(shown.shown) and ends_cleanly(shown.shown)
+    before, line, after = shown.shown.partition(b"WARNING upload_cut_off part=7: the connection broke off")
+    assert line and after.startswith(b"\r\n") and b"/40.0 MB" in after, "the bar is drawn anew below the line"
+    assert before.rpartition(b"\n")[2].rpartition(b"\x1b[2K")[2].startswith(b"20"), "a line of its own, from its date on"
+    assert b"WARNING upload_cut_off part=8: afterwards" in after[after.rindex(SHOW_CURSOR) :]
 
 
 def test_a_bar_ends_before_an_error_is_told(tiered: Command, file: Path) -> None:

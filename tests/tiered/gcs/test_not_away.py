@@ -50,7 +50,7 @@ def breaker() -> Breaker:
 
 @pytest.fixture
 async def blobs(server: GcsEmulator) -> AsyncIterator[GcsBlobs]:
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, connections_max=2, answer_timeout_s=5) as blobs:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, connections_max=2, answer_timeout_s=5) as blobs:
         yield blobs
 
 
@@ -96,7 +96,7 @@ async def test_what_was_waited_for_a_connection_is_not_the_silence_of_the_servic
     blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker
 ) -> None:
     await store(blobs, NAME, bytes(8 * MIB))
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, connections_max=1, answer_timeout_s=5) as blobs:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, connections_max=1, answer_timeout_s=5) as blobs:
         server.faults.append(GcsFault(FaultMode.DROP_BEFORE, "object.list", times=None))
 
         async def ask() -> None:
@@ -114,7 +114,7 @@ async def test_what_was_waited_for_a_connection_is_not_the_silence_of_the_servic
 
 async def test_an_answer_has_its_whole_time_after_the_wait_for_a_connection(blobs: GcsBlobs, server: GcsEmulator) -> None:
     await store(blobs, NAME, bytes(8 * MIB))
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, connections_max=1, answer_timeout_s=1) as blobs:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, connections_max=1, answer_timeout_s=1) as blobs:
         server.faults.append(GcsFault(FaultMode.DELAY, "object.get", seconds=0.7))
         media = await blobs._http.open_media(blobs._http.object_url(NAME, alt="media"), {}, "reading", (200,))
         async with anyio.create_task_group() as tasks:
@@ -173,7 +173,7 @@ async def test_a_reader_that_takes_its_time_is_no_silence(blobs: GcsBlobs, break
 
 async def test_a_full_pool_is_no_failure_either(blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker) -> None:
     await store(blobs, NAME, bytes(8 * MIB))
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, connections_max=1, answer_timeout_s=0.1) as blobs:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, connections_max=1, answer_timeout_s=0.1) as blobs:
         media = await blobs._http.open_media(blobs._http.object_url(NAME, alt="media"), {}, "reading", (200,))
         for _ in range(4):
             with pytest.raises(AtCapacityError):
@@ -183,11 +183,11 @@ async def test_a_full_pool_is_no_failure_either(blobs: GcsBlobs, server: GcsEmul
 
 
 async def test_a_session_that_lacks_bytes_is_an_answer(blobs: GcsBlobs, server: GcsEmulator, breaker: Breaker) -> None:
-    server.faults += [GcsFault(FaultMode.STATUS, "object.get", status=503), GcsFault(FaultMode.STATUS, "upload.put", status=308)]
+    upload = await blobs.open_upload(NAME, Metadata(), None)
+    server.faults += [GcsFault(FaultMode.STATUS, "object.get", status=503), GcsFault(FaultMode.STATUS, "upload.*", status=308, times=None)]
     with pytest.raises(UnavailableError, match="503"):
         await breaker.note(lambda: blobs.head(NAME))
     assert breaker._failures
-    upload = await blobs.open_upload(NAME, Metadata(), None)
     await upload.write(b"x")
     with pytest.raises(UnavailableError, match="bytes are missing"):
         await breaker.note(upload.finalise)

@@ -44,7 +44,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 async def blobs(server: GcsEmulator) -> AsyncIterator[GcsBlobs]:
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, answer_timeout_s=5) as blobs:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, upload_budget_s=0, answer_timeout_s=5) as blobs:
         yield blobs
 
 

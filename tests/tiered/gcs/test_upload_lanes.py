@@ -10,7 +10,6 @@ from typing import Any
 import anyio
 import pytest
 
-import tiered.gcs.upload_lanes
 from changelog.base.errors import ConfigurationError, InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
@@ -47,18 +46,13 @@ def anyio_backend() -> str:
 @pytest.fixture
 async def blobs(server: GcsEmulator) -> AsyncIterator[GcsBlobs]:
     server.parts.part_bytes_min = PART
-    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, answer_timeout_s=2, lanes=LANES) as blobs:
+    async with GcsBlobs.connect("blobs", RUNTIME, endpoint=server.url, answer_timeout_s=2, lanes=LANES, upload_budget_s=0.5) as blobs:
         yield blobs
 
 
 @pytest.fixture
 def bucket(server: GcsEmulator) -> Bucket:
     return server.buckets["blobs"]
-
-
-@pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiered.gcs.upload_lanes, "WAIT_FIRST_S", 0.001)
 
 
 async def begin(blobs: GcsBlobs, name: str = NAME, metadata: Metadata | None = None) -> LaneUpload:
@@ -139,7 +133,6 @@ async def test_no_more_parts_are_held_than_there_are_lanes_and_none_is_copied(
     assert max(held) == LANES.count and len(held) == PARTS
 
 
-@pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("mode", [FaultMode.STATUS, FaultMode.DROP_BEFORE, FaultMode.DROP_AFTER])
 async def test_a_part_that_fails_is_sent_again_alone(blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket, mode: FaultMode) -> None:
     server.faults.append(GcsFault(mode, "xml.parts.put", times=2))
@@ -149,7 +142,6 @@ async def test_a_part_that_fails_is_sent_again_alone(blobs: GcsBlobs, server: Gc
     assert bucket.objects[NAME].payload == PAYLOAD and server.calls.count("xml.parts.put") == PARTS + 2
 
 
-@pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("status", [503, 429, 403])
 async def test_parts_that_fail_for_long_end_the_upload_and_nothing_is_stored(
     blobs: GcsBlobs, server: GcsEmulator, bucket: Bucket, status: int
@@ -233,7 +225,7 @@ async def test_a_blob_whose_deadline_was_lost_is_not_used(blobs: GcsBlobs, serve
 async def test_a_completion_that_nobody_confirmed_is_unknown(blobs: GcsBlobs, server: GcsEmulator) -> None:
     upload = await begin(blobs)
     await write(upload)
-    server.faults.append(GcsFault(FaultMode.STATUS, "xml.parts.complete"))
+    server.faults.append(GcsFault(FaultMode.STATUS, "xml.parts.complete", times=None))
     with pytest.raises(UnconfirmedError):
         await upload.finalise()
     await upload.abort()
@@ -256,10 +248,11 @@ async def test_a_service_that_takes_no_parts_gets_one_stream(
 
 
 async def test_a_service_that_is_away_is_asked_again(blobs: GcsBlobs, server: GcsEmulator) -> None:
-    server.faults.append(GcsFault(FaultMode.STATUS, "xml.parts.start", status=503))
+    server.faults.append(GcsFault(FaultMode.STATUS, "xml.parts.start", status=503, times=None))
     with pytest.raises(UnavailableError):
         await begin(blobs)
     assert blobs._lanes_held == 0
+    server.faults.clear()
     await begin(blobs)
 
 
