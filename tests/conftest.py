@@ -50,6 +50,20 @@ LONG_FIRST = (
 """These files and folders run before all others. Files run beside each other, so a long one must not come last."""
 
 
+MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 4 << 30
+
+
+def pytest_configure() -> None:
+    """Temporary directories are in memory where there is much of it. A disk takes milliseconds for each fsync.
+
+    What a loss of power leaves is in no directory: `tests/crash/test_power_cuts.py` derives it from the calls.
+    """
+    if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
+        system = os.statvfs(MEMORY)
+        if system.f_bavail * system.f_frsize >= MEMORY_BYTES_MIN and not system.f_flag & os.ST_NOEXEC:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if "TIERED_SIM_SEEDS" not in os.environ:  # `make sim` has time for the rest
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("sim")])
