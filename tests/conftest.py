@@ -6,6 +6,7 @@ import atexit
 import fcntl
 import gc
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -38,6 +39,8 @@ settings.load_profile("repeatable")
 T = TypeVar("T")
 NOBODY = 65534
 SAID_AT_THE_END = "said at the end"
+TEMPORARY = pytest.StashKey[tuple[Path, int]]()
+"""The directory of a test, and how many tests had failed before it."""
 
 LONG_FIRST = (
     "spark/", "simulation/test_fresh_seeds.py", "callers/test_fresh_callers.py", "recovery/http/test_daemon.py", "test_benchmarks.py",
@@ -167,6 +170,23 @@ def _ctrl_c_interrupts() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As pytest's own. That one is removed while `os` may still be patched."""
+    path = tmp_path_factory.mktemp(re.sub(r"\W", "_", request.node.name)[:30])
+    request.node.stash[TEMPORARY] = path, request.session.testsfailed
+    return path
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Removes the directory of a test that passed."""
+    yield
+    path, failed = item.stash.get(TEMPORARY, (None, 0))
+    if path is not None and item.session.testsfailed == failed:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture
