@@ -38,6 +38,8 @@ settings.load_profile("repeatable")
 
 T = TypeVar("T")
 NOBODY = 65534
+MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 6 << 30
+"""Where files are in memory, and how many bytes must be free. At most 3 GiB were used at once."""
 SAID_AT_THE_END = "said at the end"
 TEMPORARY = pytest.StashKey[tuple[Path, int]]()
 """The directory of a test, and how many tests had failed before it."""
@@ -53,17 +55,16 @@ LONG_FIRST = (
 """These files and folders run before all others. Files run beside each other, so a long one must not come last."""
 
 
-MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 4 << 30
-
-
 def pytest_configure() -> None:
     """Temporary directories are in memory where there is much of it. A disk takes milliseconds for each fsync.
 
-    What a loss of power leaves is in no directory: `tests/crash/test_power_cuts.py` derives it from the calls.
+    No test looks at a disk that lost its power: `tests/crash/test_power_cuts.py` derives what is left from the calls.
     """
     if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
         system = os.statvfs(MEMORY)
-        if system.f_bavail * system.f_frsize >= MEMORY_BYTES_MIN and not system.f_flag & os.ST_NOEXEC:
+        unused = re.search(r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        room_bytes = min(system.f_bavail * system.f_frsize, int(unused[1]) << 10 if unused else 0)
+        if room_bytes >= MEMORY_BYTES_MIN and not system.f_flag & os.ST_NOEXEC:
             os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
