@@ -54,7 +54,7 @@ LONG_FIRST = (
     "recovery/test_outages.py", "recovery/statistics/test_recovery_source.py", "recovery/feed/sinks/test_registry.py", "production/",
     "test_site.py", "recovery/", "tiered/filesystem/test_fsspec_suite.py", "tiered/embedded/", "changelog/sqlite/", "emulators/",
 )  # fmt: skip
-"""These files and folders run before all others, about as long as they take: the one that comes last should be short."""
+"""These files and folders run before all others, the longest first, because what comes last should be short."""
 
 
 def pytest_configure() -> None:
