@@ -10,6 +10,10 @@ stored as the value of column `fc:c` (version 1). Its last heartbeat is the time
     value     {"v":1,"id":…,"new":…,"old":…,"upload":…,"owner":…,"attempt":0,"cleanup_after":…,"trace":…}
     state     beside the value. None: open; {"state":"stuck","error":…,"at":…}; {"state":"done"}: kept for the feed
 
+An entry of an *open upload* has no owner for days, and one more key, `"assembling"`: text of the tier above. It may be
+completed any number of times until somebody claims it: a claim takes that text away, and nothing brings it back. Older
+software does not know the key, so its claims of such an entry are lost.
+
 The form of older software is read, too: the key `~changelog/{change id}`, with only `id`, `new` and `old`. Every
 compare-and-swap compares the whole value. An instance that releases an entry and claims it again writes the same value
 as before. A late renewal of its first claim then renews the second one. That is harmless: safety rests on no lease.
@@ -104,6 +108,9 @@ class Entry:
     the server. Only an entry that was read has it; in what `record` and `claim` return it is 0. `kept_ms`: since when
     it is kept for the change feed alone (Unix ms, server's clock); None: it is not. Two entries that differ in these
     two times alone are equal.
+
+    `assembling`: what it takes to complete the upload of this entry, which is open. Then `attempt` counts those who
+    tried, so no value of the entry ever comes back. None: nobody may complete it from outside.
     """
 
     change: Change
@@ -114,9 +121,17 @@ class Entry:
     heartbeat_ms: int = field(default=0, compare=False)
     stuck: Stuck | None = None
     kept_ms: int | None = field(default=None, compare=False)
+    assembling: str | None = None
 
     def claimed_by(self, owner: str) -> Entry:
+        if self.assembling is not None:  # from now on it is like any other, and its upload is not waited for any more
+            return replace(self, owner=owner, attempt=1, cleanup_after_ms=None, assembling=None)
         return replace(self, owner=owner, attempt=self.attempt + 1)
+
+    def retried(self) -> Entry:
+        """The entry as recovery may try it anew. One that is assembling stays as it is: no value of it may come back.
+        """
+        return self if self.assembling is not None else replace(self, owner="", attempt=0)
 
     def released(self, cleanup_after_ms: int | None) -> Entry:
         """The entry as its owner gives it back. That is no failed attempt."""
@@ -144,6 +159,8 @@ def encode(entry: Entry) -> bytes:
         "v": 1, "id": change.object, "new": change.new, "old": change.old, "upload": change.upload,
         "owner": entry.owner, "attempt": entry.attempt, "cleanup_after": entry.cleanup_after_ms, "trace": change.trace,
     }
+    if entry.assembling is not None:
+        value["assembling"] = entry.assembling
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -203,7 +220,7 @@ def _entry(key: str, raw: bytes, heartbeat_ms: int, stuck: Stuck | None, kept_ms
     owner = _optional(value, "owner") if "owner" in value else LEGACY_OWNER
     return Entry(
         change, key, owner or "", _count(value, "attempt") or 0, _count(value, "cleanup_after"), heartbeat_ms, stuck,
-        kept_ms,
+        kept_ms, _optional(value, "assembling"),
     )
 
 

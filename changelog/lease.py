@@ -20,6 +20,7 @@ class EntryState(Enum):
 
     HELD = "its owner renewed it lately"
     WAITING = "an upload may still arrive"
+    ASSEMBLING = "its upload is open, and may be completed"
     CLAIMABLE = "nobody works on it"
     EXHAUSTED = "it failed too often, and recovery will park it"
     UNREADABLE = "recovery will park it"
@@ -37,11 +38,13 @@ def entry_state(entry: Entry | Unreadable, now_ms: int, expiry_ms: int, attempts
             return EntryState.KEPT
         case Unreadable():
             return EntryState.UNREADABLE
+        case Entry(cleanup_after_ms=after) if entry.assembling is not None and after is not None and after > now_ms:
+            return EntryState.ASSEMBLING
         case Entry() if not stale:
             return EntryState.HELD
         case Entry(cleanup_after_ms=after) if after is not None and after > now_ms:
             return EntryState.WAITING
-        case Entry() if entry.attempt >= attempts_max:
+        case Entry() if entry.attempt >= attempts_max and entry.assembling is None:
             return EntryState.EXHAUSTED
         case _:
             return EntryState.CLAIMABLE

@@ -5,6 +5,7 @@
                                             -> release       ... or later, or someone else
                                             -> park          ... or never without an operator
               settled -> keep -> kept -> forget              where a change feed must see the change first
+    open -> amend ... amend -> claim -> forget               an upload that is completed from anywhere, in its own time
 
 The contract, which one suite checks on every implementation: once `record` has returned, the entry survives any
 crash. Renew, claim, release and park are compare-and-swaps on the exact value that was read (so on owner and attempt),
@@ -75,6 +76,15 @@ class ChangeLog(KeyValueStore, Protocol):
 
     async def record(self, change: Change, owner: str) -> Entry:
         """Writes the entry, durably before it returns. Safe to repeat with the same arguments."""
+
+    async def open(self, entry: Entry) -> bool:
+        """Writes an entry that is assembling. False: there is one under its key, and nothing was written.
+
+        *Once*: after `UnconfirmedError` the entry must not be used. It is cleaned up when its time has come.
+        """
+
+    async def amend(self, entry: Entry, by: Entry) -> bool:
+        """Writes `by`, which is assembling, too, in place of `entry`. False: its value is another by now."""
 
     async def renew(self, entries: Sequence[Entry]) -> Sequence[Renewal]:
         """Renews each entry, in order: it gets a new server timestamp if its value is still this one.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from changelog.base.errors import ConfigurationError
 from changelog.change import Change, ChangeId, Entry, Unreadable
 from changelog.key_values import ValuePage, check_note, check_values
 from changelog.lease import Renewal
@@ -24,6 +25,14 @@ class NoopChangeLog:
 
     async def record(self, change: Change, owner: str) -> Entry:
         return Entry(change, change.id.row_key(), owner)
+
+    async def open(self, entry: Entry) -> bool:
+        raise ConfigurationError(
+            "an upload that stays open needs a changelog that keeps its entry: set changelog = \"bigtable\", or put the object in one call"
+        )
+
+    async def amend(self, entry: Entry, by: Entry) -> bool:
+        return False
 
     async def renew(self, entries: Sequence[Entry]) -> Sequence[Renewal]:
         return [Renewal.RENEWED] * len(entries)

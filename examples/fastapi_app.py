@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from math import ceil
 
 from fastapi import FastAPI, Request, Response
@@ -36,6 +37,7 @@ from tiered import (
     UnavailableError,
     open_storage,
 )
+from tiered.asgi import LinkApp
 
 
 # --8<-- [start:life]
@@ -53,6 +55,10 @@ def create_app(source: str | Settings | None = None) -> FastAPI:
     app.add_api_route("/photos/{org}/{key:path}", download, methods=["GET"])
     app.add_api_route("/photos/{org}/{key:path}", look, methods=["HEAD"])
     app.add_api_route("/photos/{org}/{key:path}", remove, methods=["DELETE"])
+    app.add_api_route("/photos/{org}/{key:path}", share, methods=["POST"])
+    # --8<-- [start:mount]
+    app.mount("/links", LinkApp(lambda: app.state.storage))
+    # --8<-- [end:mount]
     app.add_exception_handler(TieredError, answer_error)
     return app
 
@@ -160,6 +166,14 @@ async def look(org: str, key: str, request: Request) -> Response:
 async def remove(org: str, key: str, request: Request) -> Response:
     await storage_of(request).delete(photo(org, key))
     return Response(status_code=204)
+
+
+# --8<-- [start:links]
+async def share(org: str, key: str, request: Request) -> Response:
+    """Answers with a link that shows the object for an hour."""
+    url = await storage_of(request).sign_get(photo(org, key), timedelta(hours=1))
+    return Response(status_code=404) if url is None else JSONResponse({"url": url})
+# --8<-- [end:links]
 
 
 # --8<-- [start:errors]

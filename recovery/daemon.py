@@ -35,6 +35,7 @@ from recovery.feed.writer.overdue import Covered, release_overdue
 from recovery.loop import RELEASE_BUDGET_S, RecoveryLoop, RecoveryReport
 from recovery.spot_check import SpotCheck
 from recovery.statistics.recovery_source import RecoverySource
+from recovery.stray_uploads import StrayUploads
 from recovery.typed_commands import TIERED, with_typed
 from tiered.open import Backends
 from tiered.settings import Settings
@@ -236,8 +237,10 @@ class Recovery:
         """Looks whether some blobs are still there, and takes out of the note of what is lost what is not any more."""
         every_s = self._settings.recovery.full_pass_every_s
         check = SpotCheck(self._backends.tiers, self._backends.log, self._runtime, self._backends.observer)
+        strays = StrayUploads(self._backends.tiers, self._backends.log)
         while True:
             await check.look()
+            await strays.end()
             await self._runtime.sleep(every_s * self._runtime.random.uniform(0.5, 1.0))
             await forget_mended(self._backends.tiers, self._backends.log, self._runtime)
 

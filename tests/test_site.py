@@ -15,6 +15,7 @@ from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
 
 import tiered
+import tiered.asgi
 import tiered.sync
 import tiered.testing
 from docs import site
@@ -94,7 +95,7 @@ def test_the_reference_has_every_setting_and_every_public_name() -> None:
     assert [key for key in Settings(directory="store").model_dump() if f"`{key}" not in tables] == []
     pages = "".join((ROOT / f"docs/reference/{name}.md").read_text() for name in ("library", "settings"))
     shown = re.findall(r"^::: tiered\.(?:[a-z.]+\.)?(\w+)$", pages, re.MULTILINE)
-    assert sorted(shown) == sorted([*tiered.__all__, *tiered.directories.__all__, "Telemetry"])
+    assert sorted(shown) == sorted([*tiered.__all__, *tiered.directories.__all__, *tiered.asgi.__all__, "Telemetry"])
     blocking = re.findall(r"^::: tiered\.sync\.(\w+)$", (ROOT / "docs/reference/sync.md").read_text(), re.MULTILINE)
     assert sorted(blocking) == sorted(tiered.sync.__all__)
     for_tests = re.findall(r"^::: tiered\.testing\.(\w+)$", (ROOT / "docs/reference/testing.md").read_text(), re.MULTILINE)

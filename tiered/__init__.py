@@ -3,8 +3,10 @@
     storage.py       begin here: `TieredStorage`, with put, get, head, delete, list
     open.py          `open_storage`: opens the backends that the settings name; production.py opens Bigtable and GCS
     object_writer.py what `open` returns, for code that writes; bulk.py: many operations in one call
+    multipart.py     uploads that stay open: in parts, or from an offset on
     object_id.py, metadata.py, stored.py, errors.py, settings.py     what a caller passes and gets
     text.py          checks text, and quotes values in messages; places.py: where a feed is delivered
+    links.py         signed links, and what they allow
     own.py           notices another's `changelog` or `recovery`; __main__.py is the door of the command
     protocol/        how two tiers that share no transaction lose nothing
     payload/         turns what a caller passes into chunks of bytes
@@ -13,6 +15,7 @@
     provision/       makes and checks what a store needs before it is opened
     directories/     copies what differs between a local directory and the objects of a prefix
     sync/            the same API for callers without an event loop
+    asgi/            the app that answers signed links
     filesystem/      the store as an fsspec file system, `tiered://`
     testing/         the store in memory, for users' tests
 
@@ -35,19 +38,23 @@ from tiered.errors import (
     DanglingTombstoneError,
     InvalidRequestError,
     LeaseLostError,
+    OffsetMismatchError,
     OutcomeUnknownError,
     RangeNotSatisfiableError,
     ServiceAwayError,
     TieredError,
     UnavailableError,
+    UploadEndedError,
 )
 from tiered.metadata import Expiration, Metadata, TimeToIdle, TimeToLive
+from tiered.multipart import MultipartUpload, ResumableUpload
 from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.object_writer import ObjectWriter
 from tiered.open import open_storage
 from tiered.payload.destinations import Destination
 from tiered.payload.streams import Payload
 from tiered.protocol.backends import ByteRange
+from tiered.protocol.capabilities import Part
 from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.protocol.writing import Outcome
 from tiered.settings import Settings, load_settings
@@ -78,18 +85,22 @@ __all__ = [
     "ListPage",
     "LoadedObject",
     "Metadata",
+    "MultipartUpload",
     "ObjectHead",
     "ObjectId",
     "ObjectPrefix",
     "ObjectWriter",
+    "OffsetMismatchError",
     "Outcome",
     "OutcomeUnknownError",
+    "Part",
     "Payload",
     "Progress",
     "PutRequest",
     "PutResult",
     "RangeNotSatisfiableError",
     "Requests",
+    "ResumableUpload",
     "ServiceAwayError",
     "Settings",
     "StoredObject",
@@ -99,6 +110,7 @@ __all__ = [
     "TimeToIdle",
     "TimeToLive",
     "UnavailableError",
+    "UploadEndedError",
     "load_settings",
     "open_storage",
 ]
@@ -118,7 +130,7 @@ def __getattr__(name: str) -> object:
 
 for _error in (
     AtCapacityError, CancelledElsewhereError, ClockBehindError, ConditionFailedError, ConfigurationError, CorruptRecordError,
-    DanglingTombstoneError, InvalidRequestError, LeaseLostError, OutcomeUnknownError, RangeNotSatisfiableError, ServiceAwayError,
-    TieredError, UnavailableError,
+    DanglingTombstoneError, InvalidRequestError, LeaseLostError, OffsetMismatchError, OutcomeUnknownError, RangeNotSatisfiableError,
+    ServiceAwayError, TieredError, UnavailableError, UploadEndedError,
 ):
     _error.__module__ = __name__  # tracebacks show them under the names that callers import

@@ -7,10 +7,12 @@
     ServiceAwayError                   nothing happened: a service does not answer; retry when it is tried again
     ConditionFailedError               nothing happened: what is there is not what the caller asked for; read it again
     OutcomeUnknownError                it may have happened: ask `storage.outcome(error)`
+    UploadEndedError                   the upload in parts is over: begin another, unless it was completed
     CorruptRecordError                 stored bytes break the format: an operator must look
     DanglingTombstoneError             the blob is gone: data loss, counted and reported
     InvalidRequestError                fix the call
     RangeNotSatisfiableError           the range is not within the object: an HTTP 416
+    OffsetMismatchError                the bytes are none that follow those of the upload: an HTTP 409
     ConfigurationError                 fix the settings, the schema or the directory
 
 `UnconfirmedError` is between the backends and the store; callers never get it. Absence is `None`, not an error.
@@ -34,9 +36,8 @@ from tiered.object_id import ObjectId
 
 __all__ = [
     "AtCapacityError", "CancelledElsewhereError", "ClockBehindError", "ConditionFailedError", "ConfigurationError", "CorruptRecordError",
-    "DanglingTombstoneError", "InvalidRequestError", "LeaseLostError", "OutcomeUnknownError", "RangeNotSatisfiableError",
-    "ServiceAwayError", "TieredError", "UnavailableError",
-    "UnconfirmedError",
+    "DanglingTombstoneError", "InvalidRequestError", "LeaseLostError", "OffsetMismatchError", "OutcomeUnknownError",
+    "RangeNotSatisfiableError", "ServiceAwayError", "TieredError", "UnavailableError", "UnconfirmedError", "UploadEndedError",
 ]
 
 
@@ -77,6 +78,17 @@ class RangeNotSatisfiableError(InvalidRequestError):
         return type(self), (str(self), self.size), self.__dict__
 
 
+class OffsetMismatchError(InvalidRequestError):
+    """The bytes of an append do not follow those that are there. Nothing was kept of them. `offset`: where to go on."""
+
+    def __init__(self, message: str, offset: int) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.offset), self.__dict__
+
+
 class DanglingTombstoneError(TieredError):
     """The row names a blob that does not exist: the object's data is lost."""
 
@@ -96,6 +108,27 @@ class ConditionFailedError(TieredError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return ConditionFailedError, (self.object_id, self.revision, self._why)
+
+
+class UploadEndedError(TieredError):
+    """An upload in parts has ended: it takes no more parts, and cannot be completed or aborted any more.
+
+    `completed`: True: it became the object, which may have been replaced since. False: nothing of it was stored, and
+    nothing will be. None: one of the two, or there never was such an upload; it is too long ago to tell.
+    """
+
+    def __init__(self, object_id: ObjectId, upload_id: ChangeId, *, completed: bool | None) -> None:
+        how = {
+            True: "it was completed", False: "it was aborted, or is too old, and nothing of it was stored; begin another",
+            None: "it was aborted, or is too old, or was completed and replaced since, or never was",
+        }  # fmt: skip
+        super().__init__(f"the upload {upload_id} of {object_id} has ended: {how[completed]}")
+        self.object_id = object_id
+        self.upload_id = upload_id
+        self.completed = completed
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _upload_ended, (self.object_id, self.upload_id, self.completed)
 
 
 class OutcomeUnknownError(TieredError):
@@ -124,6 +157,10 @@ class OutcomeUnknownError(TieredError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _outcome_unknown, (self.object_id, self.change_id, self.settled, self.logged, self.marked)
+
+
+def _upload_ended(object_id: ObjectId, upload_id: ChangeId, completed: bool | None) -> UploadEndedError:
+    return UploadEndedError(object_id, upload_id, completed=completed)
 
 
 def _outcome_unknown(object_id: ObjectId, change_id: ChangeId, settled: bool, logged: bool, marked: bool) -> OutcomeUnknownError:

@@ -46,11 +46,13 @@ async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, ver
     assert bigtable is not None and gcs is not None, "settings allow one only with the other"
     if (bigtable.emulator_host is None) != (gcs.endpoint is None):
         raise ConfigurationError(_half_emulated(bigtable, gcs))
-    authorize = None
+    authorize = sign = None
     if gcs.endpoint is None:  # first, because it ends in time also where a metadata server hangs
+        from changelog.google.signing import GoogleSigner
         from changelog.google.tokens import GoogleAuthorization
 
         authorize = await GoogleAuthorization.default(runtime, SCOPE)
+        sign = GoogleSigner(authorize)
     families: frozenset[str] | None = None
     if verify:
         from tiered.provision.tables import verify_on_open
@@ -64,7 +66,7 @@ async def open_google(settings: Settings, runtime: Runtime, *, writes: bool, ver
         GcsBlobs.connect(
             gcs.bucket, runtime, endpoint=gcs.endpoint, authorize=authorize, connections_max=gcs.connections_max,
             answer_timeout_s=gcs.timeout_s,
-            lanes=UploadLanes(gcs.upload_lanes, gcs.upload_lanes_from_bytes, gcs.upload_part_bytes, gcs.upload_memory_bytes),
+            lanes=UploadLanes(gcs.upload_lanes, gcs.upload_lanes_from_bytes, gcs.upload_part_bytes, gcs.upload_memory_bytes), sign=sign,
         ) as bucket,
     ):
         blobs = OwnedBlobs(bucket, gcs.bucket, gcs.prefix, bigtable.owner)

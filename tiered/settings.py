@@ -32,6 +32,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PrivateAttr,
+    SecretStr,
     ValidationError,
     field_validator,
     model_validator,
@@ -190,6 +191,8 @@ class StoreSettings(_Section):
 
     `read_lanes_max`: how many ranges of one large object `save` reads at once; 1: one stream. `read_part_bytes_max`:
     how long each range is; an object that is not longer than one comes in one stream.
+
+    `upload_age_max_s`: recovery gives up an open upload (`begin_multipart`) that nobody completes for so long.
     """
 
     concurrency_max: Concurrency = 64
@@ -202,6 +205,7 @@ class StoreSettings(_Section):
     away_after_s: Annotated[Seconds, TUNING] = 10.0
     cleanup_budget_s: Annotated[Seconds, TUNING] = 10.0
     drain_budget_s: Annotated[Seconds, TUNING] = 10.0
+    upload_age_max_s: Annotated[float, _Number, Field(ge=1, le=28 * DAY_S), TUNING] = 7 * DAY_S
     read_attempts_max: Annotated[Attempts, TUNING] = 5
     read_lanes_max: Annotated[int, _Number, Field(ge=1, le=64), TUNING] = 8
     read_part_bytes_max: Annotated[int, _Number, Field(ge=1 << 18, le=1 << 40), TUNING] = 8 << 20
@@ -277,16 +281,20 @@ def _path(value: object) -> object:
         raise ValueError("there is no such user, or no home directory is known: write the path out") from None
 
 
-def _places(value: object) -> object:
-    """Places of the feed. One of them may be text; in the environment, a JSON list of them is text, too."""
-    if not isinstance(value, str):
-        return value
-    if not value.lstrip().startswith("["):
-        return (value,)
-    try:
-        return json.loads(value)
-    except ValueError:
-        raise ValueError('give one place, or a JSON list such as ["/var/feed", "gs://bucket/feed"]') from None
+def _one_or_more(wanted: str) -> BeforeValidator:
+    """Texts. One of them may be given alone; in the environment, a JSON list of them is text, too."""
+
+    def read(value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        if not value.lstrip().startswith("["):
+            return (value,)
+        try:
+            return json.loads(value)
+        except ValueError:
+            raise ValueError(f"give {wanted}") from None
+
+    return BeforeValidator(read)
 
 
 def _place(text: str) -> str:
@@ -313,7 +321,7 @@ class FeedSettings(_Section):
     enabled: bool = False
     to: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_place)], ...],
-        NoDecode, BeforeValidator(_places), Field(repr=False),
+        NoDecode, _one_or_more('one place, or a JSON list such as ["/var/feed", "gs://bucket/feed"]'), Field(repr=False),
     ] = ()  # fmt: skip
     format: Literal["json", "avro"] = "json"
     poll_s: Annotated[Period, TUNING] = 2.0
@@ -344,6 +352,35 @@ class DaemonSettings(_Section):
     alive_every_s: Annotated[Period, TUNING] = 300.0
 
 
+LINK_KEY_MIN, LINK_KEYS_MAX = 32, 8
+"""A key of links has so many characters at least, and there are so many keys at most."""
+
+
+def _long_enough(key: SecretStr) -> SecretStr:
+    if len(key.get_secret_value()) < LINK_KEY_MIN:
+        raise ValueError(f"give {LINK_KEY_MIN} characters or more by chance, such as what 'openssl rand -base64 32' prints")
+    return key
+
+
+class LinkSettings(_Section):
+    """Links to read an object, which the app of `tiered.asgi` answers (docs/guides/fastapi.md).
+
+    `base_url`: where that app is mounted, as its users see it. `keys`: the secrets that links are signed with. The
+    first one signs, and each is accepted: to rotate them, add the new one at the end everywhere, then move it to the
+    front, and remove the old one when its last link has ended. One of them, or a list (in the environment: a JSON
+    list).
+    """
+
+    base_url: Annotated[str, _matching(
+        r"https?://[^/\s?#@]+(/[^\s?#]*)?",
+        "the URL where the app is mounted, without a query or a user, such as https://files.example.com/links",
+    ), AfterValidator(lambda url: url.rstrip("/"))]  # fmt: skip
+    keys: Annotated[
+        tuple[Annotated[SecretStr, AfterValidator(_long_enough)], ...], Field(min_length=1, max_length=LINK_KEYS_MAX),
+        NoDecode, _one_or_more("one key, or a JSON list of keys"),
+    ]  # fmt: skip
+
+
 class Settings(BaseSettings):
     """All settings of a store and of a recovery daemon. Frozen. The constructor raises `ConfigurationError`.
 
@@ -371,6 +408,7 @@ class Settings(BaseSettings):
     recovery: RecoverySettings = RecoverySettings()
     feed: FeedSettings = FeedSettings()
     daemon: DaemonSettings = DaemonSettings()
+    links: LinkSettings | None = None
 
     _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
@@ -622,6 +660,9 @@ def _sentences(model: type[BaseModel], error: ValidationError, origins: Mapping[
                 continue  # the value it would be computed from is wrong, and another sentence says so
             case _ if key == "feed.to" or key.startswith("feed.to."):
                 yield f"{name}{where} is wrong, and not shown, because a place may hold a password: {message[0].lower()}{message[1:]}"
+            case _ if key == "links.keys" or key.startswith("links.keys."):
+                is_wrong = "not set" if problem["type"] == "missing" else "wrong, and not shown"
+                yield f"{name}{where} is {is_wrong}: {message[0].lower()}{message[1:]}"
             case "value_error" if not key:
                 yield str(problem["ctx"]["error"])
             case "value_error":
@@ -631,7 +672,8 @@ def _sentences(model: type[BaseModel], error: ValidationError, origins: Mapping[
             case "extra_forbidden":
                 yield f"{name}{where} is no setting; the nearest is {_nearest(key, [*_keys(model), *model.model_fields])}"
             case "model_type":
-                is_shown = "not" if key == "feed" else f"{value}, not"  # somebody may have put a place there, with its password
+                # Somebody may have put a place there, with its password, or a key.
+                is_shown = "not" if key in ("feed", "links") else f"{value}, not"
                 yield f"{name}{where} is {is_shown} a section of settings"
             case _:
                 yield f"{name}{where} is {value}: {problem['msg'][0].lower()}{problem['msg'][1:]}"

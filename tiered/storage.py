@@ -11,7 +11,7 @@ ever. Such payloads have places of their own (`store.payloads_max`), from the fi
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from copy import deepcopy
 from dataclasses import replace
@@ -34,7 +34,9 @@ from changelog.heartbeat import Heartbeat
 from changelog.log import ChangeLog
 from tiered.bulk import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Requests, bounded_concurrency, check_bytes_max, load
 from tiered.errors import ConditionFailedError, OutcomeUnknownError
-from tiered.metadata import CONTENT_TYPE_DEFAULT, Metadata, TimeToIdle, deadline_from, expiring, no_metadata
+from tiered.links import Links, SignedLink, checked_content_type, checked_disposition, checked_life, content_disposition
+from tiered.metadata import CONTENT_TYPE_DEFAULT, NS_PER_S, Metadata, TimeToIdle, deadline_from, expiring, no_metadata
+from tiered.multipart import Keep, MultipartUpload, ResumableUpload
 from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
 from tiered.object_writer import ObjectWriter
 from tiered.payload.checksums import DeclaredChecksums
@@ -42,7 +44,9 @@ from tiered.payload.chunks import Chunk, Chunks, split_head
 from tiered.payload.content_type import content_type_of
 from tiered.payload.streams import VIEW_BYTES, Payload, chunks
 from tiered.protocol.admission import Admission, Share, Slot
+from tiered.protocol.assembling import Assembler
 from tiered.protocol.backends import ByteRange, Tiers
+from tiered.protocol.capabilities import Part, SignedReads
 from tiered.protocol.conditions import ANY_REVISION, Condition, IfRevision, checked_condition
 from tiered.protocol.dangling import DanglingNotes
 from tiered.protocol.feed_off import FeedOffNotifier
@@ -91,11 +95,16 @@ class TieredStorage:
         self._feed_off = None if settings.feed.enabled else FeedOffNotifier(log, runtime, self.instance)
         self._under_way = WritesUnderWay(heartbeat, recovered=log.durable)
         self._writer = Writer(tiers, log, runtime, settings, heartbeat, self._under_way, self._services, self._feed_off, observer)
+        self._assembler = Assembler(
+            tiers, log, runtime, settings, heartbeat, self._under_way, self._services, self._writer, observer
+        )
+        self._uploads = _OpenUploads(self)
         self._reader = Reader(tiers, runtime, settings, self._services, observer, self._note_dangling)
         self._dangling = DanglingNotes(log, runtime)
         self._notes = Admission(1, 0, 0, runtime.monotonic)
         self._lister = Lister(tiers, runtime, settings, self._reader, self._services, partial(self._enter, self._reads), observer)
         self._touching: set[str] = set()
+        self.links = None if settings.links is None else Links(settings.links, runtime)
         self._may_write = writes
         self._entered = False
         self._open = False
@@ -204,7 +213,7 @@ class TieredStorage:
         elsewhere = elsewhere_is_an_error("nothing was stored: what the payload awaited was cancelled elsewhere")
         with self._observer.operation("put"), elsewhere:
             source = chunks(request.payload, views=VIEW_BYTES)
-            with self._patience(request, source):
+            with self._patience(request.object_id, source, asks=request.custom_at_end is not None):
                 async with aclosing(source):
                     self._check_may_write()
                     object_id = request.object_id
@@ -225,12 +234,12 @@ class TieredStorage:
                         source.ask_at_end(_asking(request.custom_at_end, metadata))
                     return await self._put_chunks(admission, places, object_id, source, metadata, condition)
 
-    def _patience(self, request: PutRequest, source: Chunks) -> AbstractContextManager[object]:
+    def _patience(self, object_id: ObjectId, source: Chunks, *, asks: bool) -> AbstractContextManager[object]:
         """Bounds each wait for the payload's next byte, if it can wait, and for what is told at its end."""
         idle_s = self._settings.store.payload_idle_s
-        if idle_s is None or not (source.waits or request.custom_at_end is not None):
+        if idle_s is None or not (source.waits or asks):
             return nullcontext()
-        late = partial(_stalled, request.object_id, idle_s)
+        late = partial(_stalled, object_id, idle_s)
         source.patience = patience = Patience(idle_s, late, scoped=not source.may_hold_scopes)
         return patience
 
@@ -284,6 +293,52 @@ class TieredStorage:
             return await self._put(self._writes, self._payloads, request)
 
         return ObjectWriter(object_id, put)
+
+    # --- uploads that stay open ------------------------------------------------------------------
+
+    async def begin_multipart(
+        self, object_id: ObjectId, metadata: Metadata | None = None, *, if_absent: bool = False, if_revision: IfRevision = ANY_REVISION
+    ) -> MultipartUpload:
+        """Begins an upload whose parts come in any order, from any process, for `store.upload_age_max_s` (7 days).
+
+        Until it is completed, readers see nothing of it. Then it is the object, with these metadata, and a time to live
+        is counted from that moment. The conditions are those of `put`, and are judged then. Recovery gives up what
+        nobody completes. `ConfigurationError`: the store has no changelog that would keep it.
+        """
+        with self._observer.operation("begin_multipart"):
+            self._check_may_write()
+            metadata = no_metadata() if metadata is None else metadata
+            _check(object_id, metadata=metadata)
+            object_id.validate()
+            condition = checked_condition(if_absent, if_revision)
+            metadata = replace(metadata)  # built and checked anew: a mapping in it may have been changed since it was made
+            with await self._enter(self._writes) as slot:
+                age_max_s = self._settings.store.upload_age_max_s
+                upload_id = await self._assembler.begin(object_id, metadata, condition, age_max_s, slot)
+            return self.multipart(object_id, upload_id)
+
+    def multipart(self, object_id: ObjectId, upload_id: str) -> MultipartUpload:
+        """An upload that was begun before, maybe by another process. Asks nothing: the first call finds out."""
+        _check(object_id)
+        object_id.validate()
+        return MultipartUpload(object_id, ChangeId(upload_id), self._uploads)
+
+    async def begin_resumable(
+        self, object_id: ObjectId, metadata: Metadata | None = None, *, if_absent: bool = False, if_revision: IfRevision = ANY_REVISION
+    ) -> ResumableUpload:
+        """Begins an upload that is appended to, and goes on after a cut where it was. Otherwise as `begin_multipart`.
+
+        `metadata.size` (bytes), if it is known, tells which append has the end.
+        """
+        upload = await self.begin_multipart(object_id, metadata, if_absent=if_absent, if_revision=if_revision)
+        return self.resumable(object_id, upload.id, None if metadata is None else metadata.size)
+
+    def resumable(self, object_id: ObjectId, upload_id: str, size: int | None = None) -> ResumableUpload:
+        """An upload that was begun before, maybe by another process. `size`: of the whole, if it is known, in bytes."""
+        upload = self.multipart(object_id, upload_id)
+        if size is not None and (type(size) is not int or size < 0):
+            raise InvalidRequestError(f"a size is a number of bytes, not {quoted(size)}")
+        return ResumableUpload(object_id, upload.id, self._uploads, size)
 
     async def delete(self, object_id: ObjectId, *, if_revision: IfRevision = ANY_REVISION) -> None:
         """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`).
@@ -473,6 +528,54 @@ class TieredStorage:
             with await self._enter(self._reads):
                 return await self._reader.head(object_id, checksum=checksum)
 
+    async def sign_get(
+        self, object_id: ObjectId, expires_in: timedelta, *, content_type: str | None = None,
+        disposition: Literal["inline", "attachment"] = "inline",
+    ) -> str | None:
+        """A link to read the object, for browsers and other services. None: there is no object, or it has expired.
+
+        Whoever has the link may read, for `expires_in` (1 second to 7 days). It shows exactly the revision that is
+        there now. When that was overwritten or deleted, it leads nowhere (404 or 410), and never shows other bytes.
+        Nothing revokes it otherwise but the removal of the key that signed it. To sign is no use that extends a time to
+        idle, and neither is a read in GCS.
+
+        A large object in GCS gets a V4 signed URL of its blob, which ends with the object's deadline, as it is now, at
+        the latest. It shows the blob until the blob is deleted: mostly at once after an overwrite, but later if a
+        service is away or a change feed still needs it. All other objects get a link to the app of `tiered.asgi`
+        (`links` in the settings), and so does each link with a `content_type`, which GCS would ignore.
+
+        `content_type`: what is answered instead of the stored one. `disposition`: "inline" lets a browser show the
+        object, "attachment" lets it save the object; the file's name is the one in the metadata, or the end of the key.
+
+        `ConfigurationError`: no app is configured, or the credentials of GCS cannot sign; it says what to set or which
+        role is missing. `InvalidRequestError` also if older software wrote the object, so that it has no revision.
+        `DanglingTombstoneError`: the object's data are lost.
+        """
+        with self._observer.operation("sign_get"):
+            _check(object_id)
+            seconds, content_type = checked_life(expires_in), checked_content_type(content_type)
+            checked_disposition(disposition)
+            with await self._enter(self._reads):
+                found = await self._reader.source(object_id)
+            if found is None:
+                return None
+            if found.head.revision is None:
+                raise InvalidRequestError(f"{object_id} has no revision, because older software wrote it: put it again")
+            now_ns, blobs = self._runtime.wall_ns(), self._tiers.long_term
+            if found.blob and content_type is None and isinstance(blobs, SignedReads):
+                ends_ns = found.head.metadata.time_expires_ns
+                good_s = seconds if ends_ns is None else max(1, min(seconds, (ends_ns - now_ns) // NS_PER_S))
+                if (url := await blobs.sign_read(found.blob, good_s, content_disposition(disposition, found.head))) is not None:
+                    return url
+            if self.links is None:
+                raise ConfigurationError(
+                    f"a link to {object_id} needs the app of tiered.asgi: mount it, and set links.base_url and links.keys"
+                    " (only a large object in GCS with its own content type needs none)"
+                )
+            return self.links.sign(
+                SignedLink("GET", object_id, found.head.revision, -(-now_ns // NS_PER_S) + seconds, content_type, disposition)
+            )
+
     @overload
     def list(
         self, prefix: ObjectPrefix = ..., *, start_after: ObjectId | ObjectPrefix | None = ..., limit: int | None = ...,
@@ -610,6 +713,74 @@ class TieredStorage:
             events.warning("touch_failed", error, object=str(object_id))
         finally:
             self._touching.discard(object_id.path)
+
+
+class _OpenUploads:
+    """What the store does for its open uploads."""
+
+    def __init__(self, storage: TieredStorage) -> None:
+        self._storage = storage
+
+    async def send(self, object_id: ObjectId, payload: Payload, checksums: Mapping[str, str] | None, piece_bytes: int, keep: Keep) -> None:
+        storage = self._storage
+        elsewhere = elsewhere_is_an_error("what the payload awaited was cancelled elsewhere, and nothing from there on was kept")
+        with storage._observer.operation("upload_part"), elsewhere:
+            source = chunks(payload, views=VIEW_BYTES)
+            with storage._patience(object_id, source, asks=False):
+                async with aclosing(source):
+                    storage._check_may_write()
+                    if checksums is not None:
+                        source.compare_with(DeclaredChecksums(checksums))
+                    if not source.waits:
+                        await _in_pieces(source, piece_bytes, keep)
+                        return
+                    storage._writes.refuse_if_full()
+                    with await storage._enter(storage._payloads):
+                        await _in_pieces(source, piece_bytes, keep)
+
+    async def put_part(self, object_id: ObjectId, upload_id: ChangeId, number: int, piece: Sequence[Chunk]) -> Part:
+        with await self._storage._enter(self._storage._writes):
+            return await self._storage._assembler.put_part(object_id, upload_id, number, piece)
+
+    async def parts(self, object_id: ObjectId, upload_id: ChangeId) -> Sequence[Part]:
+        with self._storage._observer.operation("list_parts"), await self._storage._enter(self._storage._reads):
+            return await self._storage._assembler.parts(object_id, upload_id)
+
+    async def complete(self, object_id: ObjectId, upload_id: ChangeId, parts: Sequence[Part] | None) -> PutResult:
+        with self._storage._observer.operation("complete_multipart"):
+            self._storage._check_may_write()
+            listed = None if parts is None else _listed(parts)
+            with await self._storage._enter(self._storage._writes) as slot:
+                return await self._storage._assembler.complete(object_id, upload_id, listed, slot)
+
+    async def abort(self, object_id: ObjectId, upload_id: ChangeId) -> None:
+        with self._storage._observer.operation("abort_multipart"):
+            self._storage._check_may_write()
+            with await self._storage._enter(self._storage._writes) as slot:
+                await self._storage._assembler.abort(object_id, upload_id, slot)
+
+
+async def _in_pieces(source: Chunks, piece_bytes: int, keep: Keep) -> None:
+    piece: list[Chunk] = []
+    size, is_first = 0, True
+    async for chunk in source:
+        view = memoryview(chunk)
+        while size + len(view) >= piece_bytes:
+            cut = piece_bytes - size
+            await keep([*piece, view[:cut]])
+            piece, size, is_first, view = [], 0, False, view[cut:]
+        if view:
+            piece.append(view)
+            size += len(view)
+    if piece or is_first:
+        await keep(piece)
+
+
+def _listed(parts: object) -> list[Part]:
+    listed = list(parts) if isinstance(parts, Iterable) and not isinstance(parts, str | bytes | Mapping) else None
+    if listed is None or not all(isinstance(part, Part) for part in listed):
+        raise InvalidRequestError(f"parts is a list of what upload_part returned, or None for all, not {quoted(parts)}")
+    return listed
 
 
 def _updated(before: Metadata, after: object, now_ns: int) -> Metadata:

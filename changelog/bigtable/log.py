@@ -141,6 +141,12 @@ class BigtableChangeLog:
             raise LeaseLostError(f"change {change.id} of {change.object} was taken over by recovery")
         return entry
 
+    async def open(self, entry: Entry) -> bool:
+        return not await self._table.check_and_mutate(entry.key.encode(), _CURRENT, otherwise=_replacing(entry))
+
+    async def amend(self, entry: Entry, by: Entry) -> bool:
+        return await self._compare_and_mutate(entry, _replacing(by))
+
     async def renew(self, entries: Sequence[Entry]) -> Sequence[Renewal]:
         """As in `ChangeLog`; `RENEWALS_AT_ONCE` at a time. If one fails, only its own entry is FAILED."""
         renewals = [Renewal.FAILED] * len(entries)
@@ -246,7 +252,7 @@ class BigtableChangeLog:
         stored = None if row is None else _entry(row)
         if stored is None or stored.stuck is None:
             return False
-        raw = entry.raw if isinstance(entry, Unreadable) else encode(replace(entry, owner="", attempt=0))
+        raw = entry.raw if isinstance(entry, Unreadable) else encode(entry.retried())
         # Dated 0, like every entry without an owner. An unreadable value is searched for by its age, too.
         return await self._compare_and_mutate(entry, [*_setting(raw, 0), delete_column(FAMILY, _STATE)])
 

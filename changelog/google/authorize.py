@@ -1,8 +1,11 @@
-"""`Authorize`: what a client needs to prove to a service who calls. `tokens.py` implements it."""
+"""`Authorize`: what a client needs to prove to a service who calls. `tokens.py` implements it.
+
+`Sign`: what it needs to prove to others that it lets them. `signing.py` implements it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 
@@ -17,3 +20,13 @@ class Authorize(Protocol):
 
     def refused(self, headers: Mapping[str, str]) -> None:
         """The service did not accept these headers. The next request must get other ones."""
+
+
+class Sign(Protocol):
+    """Signs as an account of the service."""
+
+    async def __call__(self, message_of: Callable[[str], bytes]) -> tuple[str, bytes]:
+        """The email of the account, and the signature of what `message_of` makes of that.
+
+        `message_of` is called in a thread. Raises `UnavailableError` or `ConfigurationError`: nothing was signed.
+        """

@@ -73,10 +73,13 @@ class _Renewal:
 
 
 class GoogleAuthorization:
-    """An `Authorize`, for one event loop. `runtime` gives the clock by which a token expires."""
+    """An `Authorize`, for one event loop. `runtime` gives the clock by which a token expires.
+
+    `credentials`: those that it was made with, or found.
+    """
 
     def __init__(self, credentials: Credentials, runtime: Runtime) -> None:
-        self._credentials = credentials
+        self.credentials = credentials
         self._runtime = runtime
         self._token: str | None = None
         self._expires_s = math.inf
@@ -90,7 +93,7 @@ class GoogleAuthorization:
         `ConfigurationError`: there are none, or they cannot be used. `UnavailableError`: that was not told in time.
         """
         try:
-            credentials, _ = await _called(partial(google.auth.default, scopes=[scope]), FIND_MAX_S)
+            credentials, _ = await called(partial(google.auth.default, scopes=[scope]), FIND_MAX_S)
         except DefaultCredentialsError as error:
             raise no_credentials(error) from error
         except TimeoutError:
@@ -116,7 +119,7 @@ class GoogleAuthorization:
                     await renewal.ended.wait()
                 self._check_renewed(renewal, waits_s)
         headers = {"Authorization": f"Bearer {self._token}"}
-        project = self._credentials.quota_project_id
+        project = self.credentials.quota_project_id
         return headers | {"x-goog-user-project": str(project)} if project else headers
 
     def refused(self, headers: Mapping[str, str]) -> None:
@@ -141,7 +144,7 @@ class GoogleAuthorization:
             return None
         renewal = _Renewal(now)
         try:
-            detached(partial(_renewed, self._credentials), partial(self._end, renewal))
+            detached(partial(_renewed, self.credentials), partial(self._end, renewal))
         except UnavailableError as error:
             self._in_vain_at = now
             if must:
@@ -194,7 +197,7 @@ def _said(error: BaseException) -> str:
     return f"what was answered is no token ({type(error).__name__}: {error})"
 
 
-async def _called(function: Callable[[], T], within_s: float) -> T:
+async def called(function: Callable[[], T], within_s: float) -> T:
     """Calls it in a thread that nothing waits for. `TimeoutError`: it has not returned in time."""
     ended = anyio.Event()
     outcome: list[tuple[T | None, BaseException | None]] = []

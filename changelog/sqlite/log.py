@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 
@@ -84,6 +83,18 @@ class SqliteChangeLog:
             return entry
 
         return await self._database.write(run)
+
+    async def open(self, entry: Entry) -> bool:
+        def run(connection: sqlite3.Connection) -> bool:
+            added = connection.execute(
+                "INSERT INTO changes VALUES (?, ?, ?, NULL) ON CONFLICT DO NOTHING", (entry.key, encode(entry), self._now_ms())
+            )
+            return added.rowcount > 0
+
+        return await self._database.write(run, grows=True)
+
+    async def amend(self, entry: Entry, by: Entry) -> bool:
+        return await self._database.write(lambda connection: self._swap(connection, entry, by))
 
     async def renew(self, entries: Sequence[Entry]) -> Sequence[Renewal]:
         def run(connection: sqlite3.Connection) -> Sequence[Renewal]:
@@ -169,7 +180,7 @@ class SqliteChangeLog:
             stored = _stored(connection, entry.key)
             if stored is None or _value(stored) != _value(entry) or stored.stuck is None:
                 return False
-            value = encode(replace(entry, owner="", attempt=0)) if isinstance(entry, Entry) else entry.raw
+            value = encode(entry.retried()) if isinstance(entry, Entry) else entry.raw
             connection.execute("UPDATE changes SET value = ?, state = NULL WHERE key = ?", (value, entry.key))
             return True
 

@@ -223,12 +223,15 @@ def _log_write(row: Message) -> str:
     set_columns = {each.set_cell.column_qualifier: each.set_cell.value for each in mutations if each.HasField("set_cell")}
     if not set_columns:
         return "collect" if row.row_key.startswith(DAEMON_PREFIX.encode()) else "forget"
+    is_assembling = b"c" in set_columns and "assembling" in json.loads(set_columns[b"c"])
     if not hasattr(row, "predicate_filter") or row.false_mutations:
-        return "record"
+        return "open" if is_assembling else "record"
     if b"s" in set_columns:
         return "keep" if set_columns[b"s"] == DONE.encode() else "park"
     if any(each.delete_from_column.column_qualifier == b"s" for each in mutations if each.HasField("delete_from_column")):
         return "retry"
+    if is_assembling:
+        return "amend"
     if not json.loads(set_columns[b"c"])["owner"]:
         return "release"
     seen = row.predicate_filter.chain.filters[-1].value_range_filter.start_value_closed

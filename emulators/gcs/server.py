@@ -23,6 +23,7 @@ import aiohttp
 import anyio
 import anyio.lowlevel
 from aiohttp import web
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from changelog.base.runtime import Runtime, SystemRuntime
 from emulators.gcs.parts import PartsService
@@ -75,6 +76,11 @@ class GcsEmulator:
     def sessions(self) -> dict[str, Session]:
         """The sessions by upload id. Those that ended stay here for a fortnight."""
         return self._service.sessions
+
+    @property
+    def accounts(self) -> dict[str, RSAPublicKey]:
+        """The public keys of accounts whose V4 signatures are good, by email: a test adds its own."""
+        return self._service.accounts
 
     @property
     def parts(self) -> PartsService:

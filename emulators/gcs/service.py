@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
 from changelog.base.runtime import Runtime
 from emulators.gcs.media import media
 from emulators.gcs.parts import PartsService
@@ -57,6 +59,7 @@ class GcsService:
         self._fault_of = fault_of
         self.buckets: dict[str, Bucket] = {}
         self.sessions: dict[str, Session] = {}
+        self.accounts: dict[str, RSAPublicKey] = {}
         self.parts = PartsService(self.buckets, runtime)
         self._runtime = runtime
         self._steps: dict[str, Callable[[WireRequest, bytes], WireResponse]] = {
@@ -67,7 +70,7 @@ class GcsService:
             "object.restore": self._restore, "object.list": self._list, "batch": self._batch,
             "bucket.create": self._create_bucket, "bucket.get": self._get_bucket, "bucket.list": self._list_buckets,
             "bucket.patch": self._patch_bucket, "bucket.delete": self._delete_bucket,
-            **xml_steps(self.buckets, runtime), **self.parts.steps(),
+            **xml_steps(self.buckets, runtime, self.accounts), **self.parts.steps(),
         }  # fmt: skip
 
     def answer(self, call: WireRequest, body: bytes) -> WireResponse:

@@ -62,6 +62,10 @@ OF_JSON = r"/(storage|upload|resumable|download|batch)(/.*)?"
 
 MATCHES = frozenset(f"if{fact}{match}" for fact in ("Generation", "Metageneration") for match in ("Match", "NotMatch"))
 OF_SOURCE = frozenset({"sourceGeneration", *(f"ifSource{match[2:]}" for match in MATCHES)})
+SIGNED = frozenset({
+    *(f"X-Goog-{name}" for name in ("Algorithm", "Credential", "Date", "Expires", "SignedHeaders", "Signature")),
+    "response-content-type", "response-content-disposition",
+})  # fmt: skip
 PARAMETERS = {
     "upload": {*MATCHES, "contentEncoding", "name", "uploadType", "upload_id"}, "object": {*MATCHES, "generation"},
     "object.get": {*MATCHES, "generation", "softDeleted"},
@@ -70,7 +74,7 @@ PARAMETERS = {
                     "includeTrailingDelimiter"},
     # Nobody is refused here, whatever a new bucket says of access. gcsfs always says something.
     "bucket": set(), "bucket.create": {"predefinedAcl", "predefinedDefaultObjectAcl"}, "bucket.list": {"prefix"}, "batch": set(),
-    "xml": set(), "xml.get": {"generation"}, "xml.head": {"generation"}, "xml.delete": {"generation"},
+    "xml": set(), "xml.get": {"generation", *SIGNED}, "xml.head": {"generation", *SIGNED}, "xml.delete": {"generation"},
     "xml.parts.start": {"uploads"}, "xml.parts.put": {"partNumber", "uploadId"}, "xml.parts.complete": {"uploadId"},
     "xml.parts.cancel": {"uploadId"}, "xml.parts.list": {"uploadId", "max-parts", "part-number-marker"},
     "xml.uploads": {"uploads", "prefix", "key-marker", "upload-id-marker", "max-uploads"},

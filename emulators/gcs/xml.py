@@ -1,7 +1,7 @@
 """As much of GCS's XML API as clients of the `object_store` family use, over the same buckets as the JSON API.
 
     PUT /BUCKET/NAME     an object, or with x-goog-copy-source a copy; x-goog-if-generation-match is heeded
-    GET, HEAD, DELETE    an object; GET with Range
+    GET, HEAD, DELETE    an object; GET with Range, and both of an address with a V4 signature, which is verified
     GET /BUCKET          a listing: prefix, delimiter, start-after, continuation-token, max-keys
 
 Uploads of several parts are in `emulators.gcs.parts`. Access control and buckets are answered with 501.
@@ -11,22 +11,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from xml.sax.saxutils import escape
 
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
 from changelog.base.runtime import Runtime
 from emulators.gcs.media import media
+from emulators.gcs.signatures import check_signature
 from emulators.gcs.store import CONTENT_KEYS, Bucket, ObjectGeneration, bucket_of, rfc3339
 from emulators.gcs.wire import WireRequest, WireResponse
 
 CUSTOM, CUSTOM_TIME, MATCH = "x-goog-meta-", "x-goog-custom-time", "x-goog-if-"
+OVERRIDES = {"response-content-type": "Content-Type", "response-content-disposition": "Content-Disposition"}
 OF_QUERY = {"max-keys": "maxResults", "continuation-token": "pageToken", "start-after": "startOffset"}
 
 
-def xml_steps(buckets: Mapping[str, Bucket], runtime: Runtime) -> dict[str, Callable[[WireRequest, bytes], WireResponse]]:
-    steps = {"get": _get, "head": _head, "put": _put, "copy": _copy, "delete": _delete, "list": _list}
-    return {f"xml.{kind}": partial(step, buckets, runtime) for kind, step in steps.items()}
+Step = Callable[[WireRequest, bytes], WireResponse]
+
+
+def xml_steps(buckets: Mapping[str, Bucket], runtime: Runtime, accounts: Mapping[str, RSAPublicKey]) -> dict[str, Step]:
+    """`accounts`: the public key of each account that signs, by its email."""
+    steps = {"put": _put, "copy": _copy, "delete": _delete, "list": _list}
+    found: dict[str, Step] = {f"xml.{kind}": partial(step, buckets, runtime) for kind, step in steps.items()}
+
+    def get(call: WireRequest, body: bytes) -> WireResponse:
+        check_signature(call, "GET", accounts, runtime.wall_ns())
+        answer = _get(buckets, runtime, call, body)
+        asked = {name: call.query[key] for key, name in OVERRIDES.items() if key in call.query}
+        return replace(answer, headers={**asked, **answer.headers})  # what is stored wins
+
+    return {**found, "xml.get": get, "xml.head": get}  # the server leaves the body out; who may GET may HEAD
 
 
 def _get(buckets: Mapping[str, Bucket], runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
@@ -34,10 +51,6 @@ def _get(buckets: Mapping[str, Bucket], runtime: Runtime, call: WireRequest, bod
     found = media(stored, call.headers.get("Range"))
     custom = {f"{CUSTOM}{key}": value for key, value in stored.metadata.items()}
     return WireResponse(found.status, found.body, {**found.headers, **custom, "ETag": _etag(stored)})
-
-
-def _head(buckets: Mapping[str, Bucket], runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:
-    return _get(buckets, runtime, call, body)  # the server leaves the body out
 
 
 def _put(buckets: Mapping[str, Bucket], runtime: Runtime, call: WireRequest, body: bytes) -> WireResponse:

@@ -49,7 +49,7 @@ from emulators.simulation.recipe import (
     suspension_part,
 )
 from emulators.world.checker import WANTED_BY_OPERATOR
-from emulators.world.client import NOTHING, BrokenPayload, Client, content
+from emulators.world.client import NOTHING, BrokenPayload, Client, OpenCall, content
 from emulators.world.deployment import INLINE_BYTES_MAX, World
 from emulators.world.faults import CallFault, Process
 from emulators.world.runtime import SimulatedRuntime, elapse
@@ -86,7 +86,8 @@ class Stage:
 
     `calm`: no fault happens any more. `played`: the parts of the recipe that mattered so far. `faults`: how many of
     each kind. `checked`: how often each check was made. `clocks`: for each actor, the clock of the process that it
-    runs, or ran last. `older`: the object of older software. `over`: the callers have finished. `leave`: actors that
+    runs, or ran last. `older`: the object of older software. `uploads`: those
+    that were begun, latest last. `over`: the callers have finished. `leave`: actors that
     stay may leave now; `clients` and `recoveries` are those that stay.
     """
 
@@ -97,6 +98,7 @@ class Stage:
         self.over = anyio.Event()
         self.leave = anyio.Event()
         self.older: ObjectId | None = None
+        self.uploads: list[OpenCall] = []
         self.clients: list[tuple[Process, Client]] = []
         self.recoveries: list[tuple[Process, RecoveryLoop]] = []
         self._through = {actor.name: anyio.Event() for actor in recipe.actors}
@@ -247,12 +249,11 @@ async def _do_steps(stage: Stage, actor: Actor, client: Client, process: Process
             process.suspend(stage.recipe.weather.suspend_s)
             continue
         with anyio.move_on_after(step.cancel_after_s):
-            await _do(client, process, stage.object(step), step, f"{actor.name}-{number}", stage.older)
+            await _do(client, process, stage.object(step), step, f"{actor.name}-{number}", stage)
     await client.ask()
 
 
-async def _do(client: Client, process: Process, object_id: ObjectId, step: Step, label: str, older: ObjectId | None) -> None:
-    """Does one step. `older`: the object of older software, as soon as there is one."""
+async def _do(client: Client, process: Process, object_id: ObjectId, step: Step, label: str, stage: Stage) -> None:
     expiration = LIVES[step.life]
     over = NOTHING if step.when is When.ABSENT else None
     if step.when is When.SEEN and (over := await client.seen(object_id)) is None:
@@ -273,8 +274,14 @@ async def _do(client: Client, process: Process, object_id: ObjectId, step: Step,
         case StepKind.COPY:
             await client.copy(f"copy {label}", other_than(object_id), object_id, over)
         case StepKind.COPY_OLDER:
-            if older is not None:
-                await client.copy(f"copy {label}", older, object_id, over)
+            if stage.older is not None:
+                await client.copy(f"copy {label}", stage.older, object_id, over)
+        case StepKind.UPLOAD | StepKind.UPLOAD_LEFT:
+            leaves = step.kind is StepKind.UPLOAD_LEFT
+            await client.upload(object_id, label, LARGE_BYTES, stage.uploads, expiration=expiration, over=over, leaves=leaves)
+        case StepKind.COMPLETE | StepKind.ABORT:
+            for call in stage.uploads[-1:]:
+                await client.end_upload(call, completes=step.kind is StepKind.COMPLETE, lists=step.life is Life.SOON)
         case StepKind.RENAME:
             await client.rename(f"rename {label}", other_than(object_id), object_id, over)
         case StepKind.UPDATE:

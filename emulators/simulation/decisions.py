@@ -31,6 +31,7 @@ from emulators.world.services import SimulatedBlobs, SimulatedRows
 from recovery.loop import RecoveryLoop, RecoveryReport
 from tiered.errors import ConditionFailedError, DanglingTombstoneError, OutcomeUnknownError
 from tiered.object_id import revision_of
+from tiered.protocol.assembling import Assembler
 from tiered.protocol.backends import Row
 from tiered.protocol.breaker import Breaker
 from tiered.protocol.reading import Reader
@@ -102,6 +103,10 @@ def _told(call: str) -> Wrapping:
     return wrapping
 
 
+def _given_up(end: Any) -> str:
+    return "upload lost to others" if end is None else "upload given up" if end.error else "upload given up, and had won"
+
+
 def _answer_sync(name: Callable[..., str]) -> Wrapping:
     """Wraps a function. `name` gets what it returned, and then its arguments."""
 
@@ -149,7 +154,7 @@ def _not_due(original: Callable[..., EntryState], count: Count) -> Callable[...,
 
     def counted(*args: Any, **named: Any) -> EntryState:
         where = original(*args, **named)
-        if where in (EntryState.HELD, EntryState.WAITING, EntryState.PARKED, EntryState.KEPT):
+        if where in (EntryState.HELD, EntryState.WAITING, EntryState.ASSEMBLING, EntryState.PARKED, EntryState.KEPT):
             count(f"entry {where.name}")
         return where
 
@@ -267,7 +272,7 @@ def _check(name: str) -> Wrapping:
 
 _WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
     (Breaker, "_refusal", _answer_sync(lambda answer, *_: "refused: its service is away")),
-    (Writer, "_swap", _answer(lambda told: f"swap told {told.name}")),
+    (Writer, "swap", _answer(lambda told: f"swap told {told.name}")),
     (Writer, "_judge", _answer(_judged)),
     (tiered.protocol.writing, "may_tell_ok", _answer_sync(_may_tell_ok)),
     (tiered.protocol.writing, "finish", _answer(lambda ending: f"writer's clean-up {ending.name}")),
@@ -289,6 +294,10 @@ _WRAPPINGS: tuple[tuple[Any, str, Wrapping], ...] = (
     (TieredStorage, "_put", _told("put")),
     (TieredStorage, "_delete", _told("delete")),
     (TieredStorage, "_get", _told("get")),
+    (Assembler, "_attempt", _answer(lambda end: f"completion {'again' if end is None else 'ended' if end.error else 'ok'}")),
+    (Assembler, "_won", _answer(lambda end: "completion had won")),
+    (Assembler, "_gave_up", _answer(_given_up)),
+    (Assembler, "_give_back", _answer(lambda _: "claim given back")),
     *((TieredStorage, name, _told(name)) for name in ("copy", "rename", "update_metadata", "set_expiry")),
     (Reader, "_follow", _followed),
     (tiered.protocol.reading, "is_expired", _expired),

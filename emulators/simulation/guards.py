@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import recovery.loop
+import tiered.protocol.assembling
 import tiered.protocol.finishing
 import tiered.protocol.guarded
 import tiered.protocol.writing
@@ -41,6 +42,7 @@ from tiered.errors import OutcomeUnknownError
 from tiered.metadata import Metadata, is_expired, touch_deadline
 from tiered.object_id import ObjectId
 from tiered.protocol.admission import Slot
+from tiered.protocol.assembling import Assembler
 from tiered.protocol.backends import Inline, Only, Row, RowState, Still, Tiers, Tombstone, Upload, Vacant
 from tiered.protocol.concurrent import run_both
 from tiered.protocol.conditions import ANY_REVISION, Condition, IfRevision, checked_condition, revision_shown
@@ -339,6 +341,27 @@ _BYTES = MemoryCopy._bytes
 _OPEN_COPY, _PUT_COPY, _SOURCE, _HOLDS = SimulatedBlobs.open_copy, Writer.put_copy, Reader.source, Condition.holds
 
 
+# --- open uploads --------------------------------------------------------------------------------
+
+_CLAIMED, _CLAIMED_BY = tiered.protocol.assembling._claimed, Entry.claimed_by
+
+
+def _claimed_over_nothing(entry: Entry, claim: Any, old: str | None, owner: str, cleanup_after_ms: int) -> Entry:
+    return _CLAIMED(entry, claim, None, owner, cleanup_after_ms)
+
+
+def _claimed_uncounted(entry: Entry, claim: Any, old: str | None, owner: str, cleanup_after_ms: int) -> Entry:
+    return replace(_CLAIMED(entry, claim, old, owner, cleanup_after_ms), attempt=0)
+
+
+def _claimed_unsealed(self: Entry, owner: str) -> Entry:
+    return replace(_CLAIMED_BY(self, owner), assembling=self.assembling)
+
+
+async def _extended_by_nobody(self: Assembler, name: str, deadline_ns: int) -> bool:
+    return True
+
+
 # --- the deletion of orphans ---------------------------------------------------------------------
 
 
@@ -485,6 +508,26 @@ GUARDS: dict[str, Guard] = {
     ),
     "create-only upload": Guard(
         "A blob that readers are reading is written again.", ((SimulatedBlobs, "_create", _create_over),),
+    ),
+    "old target in the claim of an upload": Guard(
+        "Who completes an upload and dies leaves the blob that it replaced to nobody.",
+        ((tiered.protocol.assembling, "_claimed", _claimed_over_nothing),),
+    ),
+    "attempts are counted in the claim of an upload": Guard(
+        "A claim that is given back late undoes a later one, and what that one replaced is forgotten.",
+        ((tiered.protocol.assembling, "_claimed", _claimed_uncounted),), INVARIANTS | LEASE,
+    ),
+    "seal before an upload is refused": Guard(
+        "An upload that was given up is completed once its refused mark is gone.",
+        ((Entry, "claimed_by", _claimed_unsealed),), INVARIANTS | LEASE,
+    ),
+    "first claim of an upload is young": Guard(
+        "An upload that won, was replaced and has lost its marks is completed again.",
+        ((Assembler, "_is_late", lambda self, opened, now_ms: False), (WriteInProgress, "age_s", lambda self, runtime: 0.0)),
+    ),
+    "blob of an upload extended before its row": Guard(
+        "A row whose life is counted from the completion outlives its blob, which was begun before.",
+        ((Assembler, "_extended", _extended_by_nobody),),
     ),
     "finalise only after the record": Guard(
         "A blob is visible before the log knows of it, and stays when its writer dies.",

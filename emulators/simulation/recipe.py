@@ -51,6 +51,10 @@ class StepKind(Enum):
     UPDATE = "change the metadata"
     EXPIRE = "set when it expires"
     PROLONG = "let it live longer"
+    UPLOAD = "upload in parts"
+    UPLOAD_LEFT = "upload in parts, and leave it to others"
+    COMPLETE = "complete somebody's upload"
+    ABORT = "abort somebody's upload"
     REOPEN = "close the store and open it again"
     SLEEP = "its machine sleeps for days"
 
@@ -223,7 +227,7 @@ class Recipe:
     def of(seed: int) -> Recipe:
         return (
             _RecipeChooser(random.Random(f"recipe {seed}"), seed).recipe()
-            .with_older_software().with_conditions().with_copies().with_changes().with_copies_of_older()
+            .with_older_software().with_conditions().with_copies().with_changes().with_copies_of_older().with_uploads()
         )  # fmt: skip
 
     def with_older_software(self) -> Recipe:
@@ -286,6 +290,22 @@ class Recipe:
             return replace(step, kind=StepKind.COPY_OLDER) if step.kind in PUTS and chance.random() < 0.5 else step
 
         return replace(self, actors=tuple(replace(actor, steps=tuple(map(copied, actor.steps))) for actor in self.actors))
+
+    def with_uploads(self) -> Recipe:
+        """Makes uploads in parts of some puts and reads, in a quarter of the worlds with a log, by its own chance."""
+        chance = random.Random(f"uploads 1 {self.seed}")
+        if chance.random() >= 0.25 or not self.durable:
+            return self
+        share = chance.choice((0.3, 0.6))
+
+        def uploaded(step: Step) -> Step:
+            if step.kind in PUTS and chance.random() < share:
+                return replace(step, kind=chance.choice((StepKind.UPLOAD, StepKind.UPLOAD, StepKind.UPLOAD_LEFT)))
+            if step.kind in READINGS and chance.random() < share:
+                return replace(step, kind=chance.choice((StepKind.COMPLETE, StepKind.COMPLETE, StepKind.ABORT)))
+            return step
+
+        return replace(self, actors=tuple(replace(actor, steps=tuple(map(uploaded, actor.steps))) for actor in self.actors))
 
     def without(self, parts: Collection[RecipePart]) -> Recipe:
         return replace(self, left_out=self.left_out | frozenset(parts))

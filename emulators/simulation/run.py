@@ -172,11 +172,16 @@ async def _recover(stage: Stage) -> None:
     await _until(lambda: fresh not in world.log.stored, RECOVERED_SOON_S)
     if fresh in world.log.stored:
         world.watch.report("I6 drained", f"when all is calm, recoveries have left what is new for {RECOVERED_SOON_S:g} s: {fresh}")
-    await _until(lambda: all(stored.state for stored in world.log.stored.values()), RECOVERED_WITHIN_S)
-    for line in [key for key, stored in world.log.stored.items() if not stored.state]:
+    await _until(lambda: not _due(world), RECOVERED_WITHIN_S)
+    for line in _due(world):
         world.watch.report("I6 drained", f"when all is calm, recoveries have left what is there for {RECOVERED_WITHIN_S:g} s: {line}")
     for process, recovery in stage.recoveries:
         await _holds_nothing(stage, process, partial(held_by_recovery, recovery), "recovery")
+
+
+def _due(world: World) -> list[str]:
+    """The keys of the entries that nobody parked, and that are no open uploads: these wait longer for somebody."""
+    return [key for key, stored in world.log.stored.items() if not stored.state and b'"assembling":' not in stored.value]
 
 
 async def _leave_behind(world: World, when: str, skew_s: float) -> str:

@@ -66,8 +66,9 @@ class UnfencedRows(SimulatedRows):
         return self._target(path) == f"{path}/{token}" or (state is not None and state.token == token)
 
     async def swap(
-        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None
-    ) -> bool:
+        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None,
+        since_ms: int | None = None,
+    ) -> bool:  # fmt: skip
         await self._travel()
         present, new = self._target(path), Row(state).target
         if self._published.shown_is_ok and new is not None and present == new:
@@ -109,7 +110,7 @@ def unfenced(published: PublishedVariant) -> Iterator[None]:
 def _commit_of(published: PublishedVariant) -> Callable[[Writer, WriteInProgress, Change, Lease | None, RowState], Awaitable[WriteResult]]:
     async def commit(self: Writer, write: WriteInProgress, change: Change, lease: Lease | None, state: RowState) -> WriteResult:
         """Takes what lost the race for garbage, and looks up in the row what was not answered."""
-        told = await self._swap(write, change, lease, state, None)
+        told = await self.swap(write, change, lease, state, None)
         lost = UnavailableError(f"change {change.id} of {write.object_id} lost the race")
         match told:
             case SwapResult.OK:

@@ -112,8 +112,9 @@ class Watch:
         self._trace = trace
         self._marked: dict[str, set[tuple[str, ChangeId]]] = defaultdict(set)  # includes marks that were collected since
         self._visible: set[str] = set()
-        self._holders: dict[str, tuple[str, int]] = {}
+        self._holders: dict[str, tuple[str, int, bool]] = {}
         self._claims: Counter[str] = Counter()
+        self._amended: dict[str, list[Entry]] = defaultdict(list)
         self._checked: Counter[str] = Counter()
         self._violations: list[InvariantViolation] = []
         for service in (rows, blobs, log):
@@ -185,22 +186,30 @@ class Watch:
     def _look_at_entry(self, call: str, key: str) -> None:
         """Checks who holds the entry now, and whether that changed only as it may.
 
-        A renewal keeps the holder. A claim adds one to the attempts of the claim before.
+        A renewal keeps the holder. A claim adds one to the attempts of the claim before, and is the first one of an
+        entry that was assembling. Such an entry counts those who amend it, and nothing makes another one of it.
         """
         before, after = self._holders.pop(key, None), self._entry(key)
         self._count_claims(call, key)
         if after is None:
             return
-        self._holders[key] = holder = after.owner, after.attempt
-        if call == "log.record":
+        self._holders[key] = holder = after.owner, after.attempt, after.assembling is not None
+        if call in ("log.record", "log.open", "log.amend"):
             self.recorded[key] = after.change
+        if call in ("log.open", "log.amend"):
+            self._checked["an upload stays open, and no value of its entry returns"] += 1
+            if not holder[2] or (before is None) != (call == "log.open") or (before is not None and not before[2]):
+                self.report("lease", f"{key} is {holder} after {call}, and was {before}")
+            if after in self._amended[key]:
+                self.report("lease", f"{key} is again what it was: {after}")
+            self._amended[key].append(after)
         if call == "log.renew":
             self._checked["lease renewed by its holder"] += 1
             if holder != before:
                 self.report("lease", f"{key} was renewed by {holder}, and held by {before}")
         if call == "log.claim":
             self._checked["lease claimed once"] += 1
-            if before is None or after.attempt != before[1] + 1:
+            if before is None or after.attempt != (0 if before[2] else before[1]) + 1:
                 self.report("lease", f"{key} was claimed by {holder}, and held by {before}")
 
     def _count_claims(self, call: str, key: str) -> None:

@@ -8,7 +8,7 @@ answer are passed on.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
@@ -18,15 +18,18 @@ from typing import Any
 import anyio
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError, UnavailableError
+from changelog.change import ChangeId
 from emulators.world.faults import Process
 from emulators.world.ghost import Ghost, acting, acts
 from emulators.world.history import Need, Read, RegisterHistory, RegisterWrite, WriteAnswer
 from emulators.world.rewrite import EDIT, LABEL, Lives, Rewrite, kept, rewriting, shown, watch
 from tiered.bulk import Bulk, PutRequest
-from tiered.errors import ConditionFailedError, OutcomeUnknownError
+from tiered.errors import ConditionFailedError, OutcomeUnknownError, UploadEndedError
 from tiered.metadata import Expiration, Metadata, TimeToIdle, TimeToLive
+from tiered.multipart import MultipartUpload
 from tiered.object_id import ObjectId
 from tiered.payload.streams import Payload
+from tiered.protocol.capabilities import Part
 from tiered.protocol.writing import Outcome
 from tiered.storage import TieredStorage
 from tiered.stored import ObjectHead, PutResult
@@ -52,6 +55,17 @@ class Over:
 
 
 NOTHING = Over(None, {"if_absent": True})
+UPLOAD_PARTS, COMPLETIONS_MAX = 3, 3
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """An upload that is open, or was."""
+
+    write: RegisterWrite
+    object_id: ObjectId
+    id: ChangeId
+    parts: Sequence[Part]
 
 
 class BrokenPayload(Exception):
@@ -97,6 +111,76 @@ class Client:
             self._ghost.sized(write, result.size, size)
             write.dead_at_s = anyio.current_time() + lives_s + 4 * self._skew_max_s if isinstance(expiration, TimeToLive) else inf
         return write.answer
+
+    async def upload(
+        self, object_id: ObjectId, label: str, size: int, uploads: list[OpenCall], *, expiration: Expiration = None,
+        over: Over | None = None, leaves: bool = False,
+    ) -> WriteAnswer:  # fmt: skip
+        """Puts `content(label, size)` in parts. From `uploads`, others complete or abort it, too.
+
+        `leaves`: it completes nothing itself. Until it is told that the upload has ended, it knows nothing.
+        """
+        lives_s = inf if expiration is None else expiration.ns / 1e9 - 2 * self._skew_max_s
+        async with self._write(object_id, label, anyio.current_time() + lives_s, over) as write:
+            upload = await self.storage.begin_multipart(object_id, Metadata(expiration, custom={LABEL: label}), **_arguments(over))
+            self._history.revisions[upload.id] = write
+            whole, piece = content(label, size), -(-size // UPLOAD_PARTS)
+            parts = [await upload.upload_part(1 + start // piece, whole[start : start + piece]) for start in range(0, size, piece)]
+            uploads.append(OpenCall(write, object_id, upload.id, parts))
+            unknown = OutcomeUnknownError(object_id, upload.id, logged=True)
+            if leaves:
+                raise unknown
+            result = await self._completed(upload, parts, unknown)
+            if result is not None:
+                self._ghost.sized(write, result.size, size)
+            write.dead_at_s = anyio.current_time() + lives_s + 4 * self._skew_max_s if isinstance(expiration, TimeToLive) else inf
+        return write.answer
+
+    async def _completed(self, upload: MultipartUpload, parts: Sequence[Part], unknown: OutcomeUnknownError) -> PutResult | None:
+        """Completes it, and tries again. None: it was completed. Raises what becomes an answer that stays true."""
+        for _ in range(COMPLETIONS_MAX):
+            try:
+                return await upload.complete(parts)
+            except UploadEndedError as error:
+                if error.completed is None:
+                    raise OutcomeUnknownError(upload.object_id, upload.id, settled=True) from error
+                if error.completed:
+                    return None
+                raise UnavailableError("it has ended") from error
+            except ConditionFailedError:
+                try:
+                    await upload.abort()  # somebody else might complete it later
+                except UploadEndedError:
+                    return None
+                except (UnavailableError, OutcomeUnknownError) as error:
+                    raise unknown from error
+                raise
+            except InvalidRequestError:  # a part arrived once more, late
+                with suppress(UnavailableError, UploadEndedError, InvalidRequestError):
+                    parts = await upload.parts()
+            except (UnavailableError, OutcomeUnknownError):
+                await self.process.runtime.sleep(1.0)
+        raise unknown
+
+    async def end_upload(self, call: OpenCall, *, completes: bool, lists: bool) -> None:
+        """Completes or aborts somebody's upload. `lists`: completes it with the list of its parts."""
+        upload = self.storage.multipart(call.object_id, call.id)
+        told: tuple[str, bool] | None = None
+        with acts(call.write):
+            try:
+                if completes:
+                    await upload.complete(call.parts if lists else None)
+                else:
+                    await upload.abort()
+                told = "ok" if completes else "aborted", completes
+            except UploadEndedError as error:
+                told = None if error.completed is None else (str(error), error.completed)
+            except ConditionFailedError as error:
+                told = str(error), False
+            except (UnavailableError, InvalidRequestError, OutcomeUnknownError):
+                pass
+        if told is not None and self.process.alive:
+            self._ghost.ended(call.write, told[0], completed=told[1])
 
     async def delete(self, object_id: ObjectId, over: Over | None = None) -> WriteAnswer:
         async with self._write(object_id, None, over=over) as write:
@@ -343,7 +427,7 @@ class Client:
         try:
             with acts(write):
                 yield write
-        except (UnavailableError, InvalidRequestError, BrokenPayload):
+        except (UnavailableError, InvalidRequestError, UploadEndedError, BrokenPayload):
             answer = WriteAnswer.NO
         except ConditionFailedError:
             answer = WriteAnswer.FAILED

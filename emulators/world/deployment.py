@@ -41,14 +41,19 @@ from tiered.testing.blobs import Blob
 INLINE_BYTES_MAX = 100
 DRAIN_PASSES_MAX = 10
 
-SETTINGS = Settings(directory=Path("simulated"), changelog="noop", inline_bytes_max=INLINE_BYTES_MAX)
-"""The settings as shipped, but with a smaller inline limit, so that payloads are easy to read.
+UPLOAD_AGE_MAX_S = 900.0
+SETTINGS = Settings(
+    directory=Path("simulated"), changelog="noop", inline_bytes_max=INLINE_BYTES_MAX, store=StoreSettings(upload_age_max_s=UPLOAD_AGE_MAX_S)
+)
+"""The settings as shipped, but with a smaller inline limit, so that payloads are easy to read. Open uploads are
+given up soon.
 
 The components are simulated, whatever the settings say.
 """
 
 TIGHT = SETTINGS.model_copy(update={
-    "store": StoreSettings(concurrency_max=2, queue_max=1), "recovery": RecoverySettings(concurrency_max=1, page_max=1)
+    "store": StoreSettings(concurrency_max=2, queue_max=1, upload_age_max_s=UPLOAD_AGE_MAX_S),
+    "recovery": RecoverySettings(concurrency_max=1, page_max=1)
 })  # fmt: skip
 """Settings with few places and small pages.
 
@@ -200,7 +205,7 @@ class World:
     def verify(self) -> None:
         """Raises the first `InvariantViolation`. Call it when the processes have ended and the log is drained."""
         self.watch.verify()
-        uploads = [session for session in self.blobs.uploads if session in self.watch.uploads]
+        uploads = [session for session in (*self.blobs.uploads, *self.blobs.in_parts) if session in self.watch.uploads]
         kept = [("I3 no leak", self._orphans()), ("I6 drained", left_over(self.log, uploads, self._of_feed()))] if self._durable else []
         for invariant, findings in (("I4 honest", self.history.unexplained()), *kept):
             for finding in findings:

@@ -79,12 +79,16 @@ SCANS = frozenset({
     "rows.scan", "rows.redirects", "rows.redirects_at", "blobs.list", "log.stale", "log.entries", "log.kept", "log.scan_values",
 })  # fmt: skip
 READS = SCANS | {
-    "rows.read", "rows.boundaries", "blobs.open", "blobs.head", "blobs.now_ns", "log.read", "log.read_note", "log.read_values",
+    "rows.read", "rows.boundaries", "blobs.open", "blobs.head", "blobs.now_ns", "blobs.parts", "log.read", "log.read_note",
+    "log.read_values",
 }  # fmt: skip
 STREAMS = frozenset({"upload.write", "reader.chunks", "reader.aclose"})
 """Parts of a stream. Each comes after the one before, or not at all. If the sender gives up, a part under way is lost.
 """
-ONCE = frozenset({"rows.put_inline", "rows.delete_inline", "blobs.open_upload", "blobs.open_copy", "upload.finalise", "upload.abort"})
+ONCE = frozenset({
+    "rows.put_inline", "rows.delete_inline", "blobs.open_upload", "blobs.open_copy", "blobs.begin_parts", "upload.finalise", "upload.abort",
+    "log.open",
+})  # fmt: skip
 """Calls that no client sends twice, so no network has two of them to deliver."""
 
 _STOPS = (Mode.STALL_BEFORE, Mode.SUSPEND_BEFORE)

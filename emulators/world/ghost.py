@@ -157,6 +157,12 @@ class Ghost:
         if not is_true:
             self._report("I4 honest", f"FALSE ANSWER: {said}")
 
+    def ended(self, upload: RegisterWrite, said: str, *, completed: bool) -> None:
+        """Judges what somebody was told of an upload that is not his own: it became the object, or it never will."""
+        self.checked["I4 what is told of another's upload is true"] += 1
+        if self._took_effect(upload) is not completed:
+            self._report("I4 honest", f"FALSE ANSWER: of the {upload} somebody was told: {said}")
+
     def lasted(self, what: str, seconds: float, at_most_s: float) -> None:
         """Judges how long an operation took, in a process that never stood still."""
         self.checked["I6 answered in time"] += 1

@@ -258,6 +258,8 @@ class Manifest(_Frozen):
     """How many entries of the changelog were stuck at the end. None: not known."""
     stuck_entries: tuple[ManifestStuckEntry, ...] = ()
     """The first of them."""
+    open_uploads: Number | None = None
+    """How many uploads were open at the end: their parts are no blobs yet. None: not known."""
     prefixes: tuple[Prefix, ...] = ()
     """The prefixes that hold the most bytes of orphans."""
 

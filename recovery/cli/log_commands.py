@@ -1,4 +1,4 @@
-"""`tiered log list`, `show` and `retry`: the changelog for an operator.
+"""`tiered log list`, `show`, `retry` and `abort`: the changelog for an operator.
 
 `list` judges by this machine's clock whether an entry is stale. Recovery judges by the clock of the log, which it
 learns by a write. If this machine's clock is wrong, `list` may call an entry held that recovery would claim, or the
@@ -20,7 +20,8 @@ from recovery.cli.output import show, show_fields
 from recovery.cli.shared import AbsentError, choice, run_async, shared
 from recovery.entries import all_entries, count_open
 from tiered.metadata import NS_PER_MS
-from tiered.open import Backends
+from tiered.object_id import ObjectId
+from tiered.open import Backends, open_storage
 
 log_app = typer.Typer(help="The changelog: changes under way, and those that are stuck.", no_args_is_help=True)
 
@@ -99,6 +100,23 @@ def log_retry(
                 entries = [entry async for entry in all_entries(backends.log, stuck_only=True)]
             retried = [entry.key for entry in entries if await backends.log.retry(entry)]
         show({"retried": retried}, f"{len(retried)} given back to recovery", choice.json)
+
+    run_async(command)
+
+
+@log_app.command("abort")
+@shared
+def log_abort(change_id: EntryArgument) -> None:
+    """Gives an open upload up, and removes its parts. The object stays as it is."""
+
+    async def command() -> None:
+        async with open_logged(choice.existing(), writes=False) as (backends, _):
+            entry = await _entry(backends, change_id)
+        if not isinstance(entry, Entry) or entry.assembling is None:
+            raise AbsentError(f"the entry {change_id} is no open upload")
+        async with open_storage(choice.existing()) as storage:
+            await storage.multipart(ObjectId.parse(entry.change.object), entry.change.id).abort()
+        show({"aborted": entry.change.id}, f"the upload {entry.change.id} of {entry.change.object} is given up", choice.json)
 
     run_async(command)
 

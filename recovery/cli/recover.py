@@ -70,6 +70,7 @@ def recover(
         from recovery.dangling import forget_mended
         from recovery.loop import RecoveryLoop
         from recovery.spot_check import SpotCheck
+        from recovery.stray_uploads import StrayUploads
         from tiered.telemetry.telemetry import Telemetry
 
         use_format(chosen.daemon.log_format)
@@ -87,6 +88,7 @@ def recover(
                 report = await recover_once(loop, source, limit)
                 overdue, failures = await _release_overdue(backends, settings, None if limit is None else limit - report.seen)
                 await SpotCheck(backends.tiers, backends.log, SystemRuntime(), backends.observer).look()
+                await StrayUploads(backends.tiers, backends.log).end()
                 await forget_mended(backends.tiers, backends.log, SystemRuntime())
                 stuck = await count_stuck(backends.log)
                 cut = {"more": "maybe"} if report.seen + overdue.looked_at == limit else {}

@@ -59,6 +59,9 @@ ANSWER_S = 10.0
 """Seconds within which a service must answer one question."""
 
 A_ROW, THE_CLOCK = "a row", "the service's clock"
+_NOT_DUE = (EntryState.PARKED, EntryState.KEPT, EntryState.ASSEMBLING)
+"""Nobody waits for recovery to finish these."""
+
 SERVICE_OF = {A_ROW: HIGH_VOLUME, "a blob": LONG_TERM, THE_CLOCK: LONG_TERM}
 """Which service is asked for what. All else is asked of the changelog."""
 
@@ -317,7 +320,7 @@ class _Scan:
         else:
             age_s = max(0.0, (self._now_ms - created_ms) / 1000)
             self._ages[where][bisect_right(AGES_S, age_s)] += 1
-            if where not in (EntryState.PARKED, EntryState.KEPT) and (self._oldest is None or created_ms < self._oldest[0]):
+            if where not in _NOT_DUE and (self._oldest is None or created_ms < self._oldest[0]):
                 self._oldest = created_ms, _id(entry)
         if where is EntryState.PARKED and len(self._stuck) < STUCK_LISTED_MAX:
             self._stuck.append(_stuck_entry(entry))

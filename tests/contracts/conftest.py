@@ -31,6 +31,7 @@ from emulators.gcs.server import GcsEmulator
 from emulators.world.runtime import SimulatedRuntime, SimulatedService
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
 from tests.given.owned_bucket import give, owned_blobs
+from tests.given.signed_links import LINKS
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
 from tiered.embedded.blobs import FileBlobs
@@ -63,11 +64,12 @@ IMPLEMENTATIONS = {
     "store": ["embedded", "simulated", "observed", "google", "fake-gcs"],
 }
 ON_EMULATORS = {"bigtable", "gcs", "gcs-lanes", "gcs-prefix", "fake-gcs", "google"}
-CANCELS, DELETES, REWRITES, KEEPS = (
+CANCELS, DELETES, REWRITES, KEEPS, NO_PARTS = (
     "takes the bytes of a session after it has cancelled it",
     "ignores ifGenerationMatch where it deletes",
     "ignores ifGenerationMatch and ifSourceGenerationMatch where it rewrites, and loses the custom time",
     "has no soft-deleted objects",
+    "takes no parts by the XML API",
 )
 FAKE_GCS_IS_WRONG = {
     "test_a_session_that_was_cancelled_can_never_be_finalised": CANCELS,
@@ -82,6 +84,8 @@ FAKE_GCS_IS_WRONG = {
     "test_a_new_blob_gets_its_bytes_from_another_and_other_metadata": REWRITES,
     "test_a_new_blob_gets_no_bytes_from_what_is_gone_and_overwrites_nothing": REWRITES,
     "test_only_the_generation_that_is_named_is_copied_and_no_blob_is_overwritten": REWRITES,
+    "test_parts_become_one_object_when_they_are_completed": NO_PARTS,
+    "test_an_upload_goes_on_from_the_offset_where_it_was_cut": NO_PARTS,
 }
 """What GCS does and fake-gcs-server does not: test, and why it fails there. A test that passes there is an error."""
 IN_THREADS = {"sqlite", "filesystem"}
@@ -163,25 +167,27 @@ class CrawlingBlobs(Crawling, SimulatedBlobs):
 
 @pytest.fixture
 async def store(request: pytest.FixtureRequest, anyio_backend: object, runtime: Runtime, tmp_path: Path) -> AsyncIterator[TieredStorage]:
-    """Without a changelog; what is larger than 100 bytes is large."""
-    settings = Settings(directory=tmp_path, changelog="noop", inline_bytes_max=100)
+    """With a changelog of its kind; what is larger than 100 bytes is large."""
+    settings = Settings(directory=tmp_path, inline_bytes_max=100, links=LINKS)
     async with AsyncExitStack() as stack:
         if request.param == "embedded":
             yield await stack.enter_async_context(open_storage(settings))
             return
-        tiers = Tiers(SimulatedRows(runtime), SimulatedBlobs(runtime))
+        tiers, log = Tiers(SimulatedRows(runtime), SimulatedBlobs(runtime)), SimulatedChangeLog(runtime)
         if request.param == "observed":
-            tiers, _, observer = TELEMETRY.observe(tiers, NoopChangeLog(), runtime)
-            yield await stack.enter_async_context(TieredStorage(tiers, NoopChangeLog(), runtime, settings, observer=observer))
+            tiers, observed, observer = TELEMETRY.observe(tiers, log, runtime)
+            yield await stack.enter_async_context(TieredStorage(tiers, observed, runtime, settings, observer=observer))
             return
-        if request.param == "google":
-            table = await stack.enter_async_context(request.getfixturevalue("fresh_table")())
-            server = await stack.enter_async_context(GcsEmulator())
-            connected = GcsBlobs.connect(server.create_bucket("blobs").name, runtime, endpoint=server.url)
-            tiers = Tiers(BigtableRows(table, runtime), await stack.enter_async_context(connected))
         if request.param == "fake-gcs":
             tiers = Tiers(tiers.high_volume, await stack.enter_async_context(on_fake_gcs(request.getfixturevalue("fake_gcs_url"), runtime)))
-        yield await stack.enter_async_context(TieredStorage(tiers, NoopChangeLog(), runtime, settings))
+        if request.param != "google":
+            yield await stack.enter_async_context(TieredStorage(tiers, log, runtime, settings))
+            return
+        table = await stack.enter_async_context(request.getfixturevalue("fresh_table")())
+        server = await stack.enter_async_context(GcsEmulator())
+        connected = GcsBlobs.connect(server.create_bucket("blobs").name, runtime, endpoint=server.url)
+        tiers = Tiers(BigtableRows(table, runtime), await stack.enter_async_context(connected))
+        yield await stack.enter_async_context(TieredStorage(tiers, BigtableChangeLog(table, runtime), runtime, settings))
 
 
 @pytest.fixture

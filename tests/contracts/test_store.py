@@ -5,7 +5,7 @@ It refuses it with the documented error, or keeps it and gives it back as it was
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from tiered import (
     TimeToIdle,
     TimeToLive,
 )
+from tiered.errors import OffsetMismatchError, UploadEndedError
 
 pytestmark = pytest.mark.anyio
 
@@ -213,3 +214,48 @@ async def test_metadata_that_were_read_are_checked_before_they_are_written_again
         with pytest.raises(InvalidRequestError, match=r"filename|time_created_ns"):
             await store.put(OBJECT, SMALL, value)
     assert await store.get(OBJECT) is None
+
+
+# --- uploads that stay open ------------------------------------------------------------------------
+
+
+async def test_parts_become_one_object_when_they_are_completed(store: TieredStorage) -> None:
+    upload = await store.begin_multipart(OBJECT, Metadata(content_type="a/b", custom={"k": "v"}), if_absent=True)
+    first = bytes(range(256)) * 20_480
+    await upload.upload_part(2, b"end")
+    part = await upload.upload_part(1, first)
+    again = store.multipart(OBJECT, str(upload.id))
+    found = (await again.parts())[0]
+    assert (found.number, found.size, found.etag) == (1, len(first), part.etag)
+    assert await store.head(OBJECT) is None
+    result = await again.complete()
+    assert result == await upload.complete(None)
+    assert await read(await store.get(OBJECT)) == first + b"end"
+    head = await store.head(OBJECT)
+    assert head is not None and (head.revision, head.size, head.metadata.content_type) == (upload.id, len(first) + 3, "a/b")
+    other = await store.begin_multipart(OBJECT)
+    await other.upload_part(1, b"never")
+    await other.abort()
+    with pytest.raises(UploadEndedError):
+        await other.complete()
+    assert await read(await store.get(OBJECT)) == first + b"end"
+
+
+async def test_an_upload_goes_on_from_the_offset_where_it_was_cut(store: TieredStorage) -> None:
+    whole = bytes(range(256)) * 50_000
+    upload = await store.begin_resumable(OBJECT, Metadata(size=len(whole)))
+
+    async def cut() -> AsyncIterator[bytes]:
+        yield whole[: 6 << 20]
+        raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        await upload.append(0, cut(), part_bytes=5 << 20)
+    offset = await store.resumable(OBJECT, upload.id).status()
+    assert offset == 5 << 20
+    with pytest.raises(OffsetMismatchError) as caught:
+        await upload.append(0, whole, part_bytes=5 << 20)
+    assert caught.value.offset == offset
+    assert await upload.append(offset, whole[offset:], part_bytes=5 << 20) == len(whole)
+    assert (await upload.finish()).size == len(whole)
+    assert await read(await store.get(OBJECT)) == whole

@@ -21,7 +21,7 @@ from deploy.backup import BLOBS, DATABASE, BackupError, back_up, copy_database, 
 from recovery.loop import RecoveryLoop
 from tests.given.busy_writer import payload, settings
 from tests.given.repository import ROOT
-from tiered import ObjectId, Settings, open_storage
+from tiered import ObjectId, Settings, UploadEndedError, open_storage
 from tiered.embedded.file import path_of
 from tiered.open import open_backends
 
@@ -160,6 +160,22 @@ async def test_a_backup_holds_what_was_there_and_nothing_of_later(tmp_path: Path
     async with open_storage(settings(tmp_path / "backup")) as restored:
         stored = await restored.get(OBJECT)
         assert stored is not None and await stored.read() == b"first" * 1000
+
+
+@pytest.mark.anyio
+async def test_an_upload_that_was_open_has_ended_where_the_backup_is_restored(tmp_path: Path) -> None:
+    async with open_storage(settings(tmp_path / "store")) as storage:
+        upload = await storage.begin_multipart(OBJECT)
+        await upload.upload_part(1, b"part" * 1000)
+        back_up(tmp_path / "store", tmp_path / "backup")
+        await upload.complete()
+    async with open_storage(settings(tmp_path / "backup")) as restored:
+        copy = restored.multipart(OBJECT, upload.id)
+        with pytest.raises(UploadEndedError):
+            await copy.upload_part(2, b"more")
+        with pytest.raises(UploadEndedError) as caught:
+            await copy.complete()
+        assert caught.value.completed is False and await restored.head(OBJECT) is None
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o770])

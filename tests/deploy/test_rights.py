@@ -46,7 +46,7 @@ GCS = {
 PARTS = {
     "POST": {"storage.multipartUploads.create", "storage.objects.create"},
     "PUT": {"storage.multipartUploads.create", "storage.objects.create"},
-    "GET": {"storage.multipartUploads.listParts"},
+    "GET": {"storage.multipartUploads.list", "storage.multipartUploads.listParts"},
     "DELETE": {"storage.multipartUploads.abort"},
 }
 """HTTP methods of the XML API, as `tiered/gcs/parts.py` uses them."""
@@ -63,7 +63,7 @@ WANTED = {
     "blobs-writer": set[str]().union(*GCS.values(), *PARTS.values()),
     "blobs-reader": GCS["GET"],
     # Opening a store lists, and so does a 404 that is not clear. /readyz looks at a blob that is not there.
-    "blobs-sweeper": GCS["DELETE"] | GCS["GET"] | PARTS["DELETE"],
+    "blobs-sweeper": GCS["DELETE"] | GCS["GET"] | PARTS["DELETE"] | {"storage.multipartUploads.list"},
     # It adds files, and compares one that is there already with what it delivers. It never changes or deletes one.
     "feed-writer": GCS["POST"] | GCS["GET"],
     "blobs-restorer": GCS["POST"] | GCS["DELETE"] | GCS["GET"] | RESTORING,

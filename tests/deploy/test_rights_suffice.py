@@ -49,6 +49,7 @@ RIGHT_OF = {
     "xml.parts.complete": "storage.multipartUploads.create",
     "xml.parts.list": "storage.multipartUploads.listParts",
     "xml.parts.cancel": "storage.multipartUploads.abort",
+    "xml.uploads": "storage.multipartUploads.list",
 }
 """The right that each call of the emulator needs. Calls to a session need none: its address is the right."""
 

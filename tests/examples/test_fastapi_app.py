@@ -145,6 +145,20 @@ async def test_an_upload_that_must_be_new_replaces_nothing(client: AsyncClient, 
     assert (await client.put("/photos/17/dog", content=b"a dog", headers=only_new)).status_code == 201
 
 
+async def test_a_link_shows_the_object_without_its_route(tmp_path: Path) -> None:
+    links = {"base_url": "http://store/links", "keys": ["a key for tests, of 32 characters"]}
+    app = create_app(Settings(directory=tmp_path, links=links))
+    transport = ASGITransport(app, raise_app_exceptions=False)
+    async with app.router.lifespan_context(app), AsyncClient(transport=transport, base_url="http://store") as client:
+        assert (await client.post(CAT)).status_code == 404
+        await client.put(CAT, content=LARGE)
+        url = (await client.post(CAT)).json()["url"]
+        got = await client.get(url, headers={"Range": "bytes=5-"})
+        assert (url.startswith("http://store/links/"), got.status_code, got.content) == (True, 206, LARGE[5:])
+        await client.put(CAT, content=b"a dog")
+        assert (await client.get(url)).status_code == 410
+
+
 # --- clients that go away ------------------------------------------------------------------------
 
 

@@ -82,7 +82,7 @@ def test_two_delays_break_no_invariant_where_both_writers_do_most() -> None:
 
 # --- the check can fail --------------------------------------------------------------------------
 
-Swap = Callable[[SimulatedRows, str, ChangeId, str | None, RowState, float, Only | None], Awaitable[bool]]
+Swap = Callable[[SimulatedRows, str, ChangeId, str | None, RowState, float, Only | None, int | None], Awaitable[bool]]
 
 
 def heedless_of(*kinds: str) -> Swap:
@@ -90,12 +90,13 @@ def heedless_of(*kinds: str) -> Swap:
     heedful = SimulatedRows.swap
 
     async def swap(
-        rows: SimulatedRows, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None
-    ) -> bool:
+        rows: SimulatedRows, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None,
+        since_ms: int | None = None,
+    ) -> bool:  # fmt: skip
         marks = [getattr(rows, kind)[path] for kind in kinds]
         hidden = [(tokens, tokens.pop(token)) for tokens in marks if token in tokens]
         try:
-            return await heedful(rows, path, token, expected, state, deadline_s, only)
+            return await heedful(rows, path, token, expected, state, deadline_s, only, since_ms)
         finally:
             for tokens, at_ms in hidden:
                 tokens.setdefault(token, at_ms)

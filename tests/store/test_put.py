@@ -198,7 +198,7 @@ async def test_swap_that_lands_between_the_two_questions_what_became_of_it_is_no
     async def lands_after(real: Any, *args: Any, **named: Any) -> Any:
         answer = await real(*args, **named)
         if sent and not won:
-            swap, (path, token, expected, state, deadline_s, _) = sent[0]
+            swap, (path, token, expected, state, deadline_s, *_) = sent[0]
             won.append(await swap(path, token, expected, state, deadline_s))
             if won[0]:
                 assert await swap(path, ChangeId("018bcfe5-6800-7000-8000-000000000001"), state.target, None, deadline_s)
@@ -214,13 +214,13 @@ async def test_swap_that_lands_between_the_two_questions_what_became_of_it_is_no
 async def test_put_superseded_by_another_is_told_ok_and_leaves_no_blob(world: TappedWorld) -> None:
     other = OBJECT.path + "/018bcfe5-6800-7000-8000-000000000001"
 
-    async def overtake(real: Any, path: str, token: Any, expected: Any, state: Any, deadline_s: float, only: Any) -> Any:
+    async def overtake(real: Any, path: str, token: Any, expected: Any, state: Any, deadline_s: float, *more: Any) -> Any:
         world.rows.hooks.clear()
         upload = await world.blobs.target.open_upload(other, Metadata(), None)
         await upload.write(b"other")
         await upload.finalise()
         assert await world.rows.target.swap(path, ChangeId(other[-36:]), expected, Tombstone(other), deadline_s)
-        return await real(path, token, expected, state, deadline_s, only)
+        return await real(path, token, expected, state, deadline_s, *more)
 
     world.rows.hooks["swap"] = overtake
     async with world.store() as storage:

@@ -487,3 +487,43 @@ def test_secrets_of_a_place_of_the_feed_are_shown_nowhere(place: str, tmp_path: 
     with pytest.raises(ConfigurationError) as caught:
         Settings(directory=tmp_path, feed={"to": [place + "x" * 2000]})
     assert "hush" not in str(caught.value)
+
+
+KEY, OTHER = "hush" * 8, "mute" * 8
+
+
+@pytest.mark.parametrize(("said", "read"), [(KEY, [KEY]), (f'["{KEY}", "{OTHER}"]', [KEY, OTHER])])
+def test_one_key_of_links_may_be_text(said: str, read: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("DIRECTORY", str(tmp_path)), ("LINKS__BASE_URL", "https://host/links/"), ("LINKS__KEYS", said)):
+        monkeypatch.setenv(f"TIERED_{name}", value)
+    settings = load_settings(None)
+    assert settings.links is not None and settings.links.base_url == "https://host/links"
+    assert [key.get_secret_value() for key in settings.links.keys] == read
+
+
+def test_a_key_of_links_is_shown_nowhere(tmp_path: Path) -> None:
+    links = {"base_url": "https://host/links", "keys": [KEY, OTHER]}
+    settings = Settings(directory=tmp_path, links=links)
+    assert settings.shown()["links.base_url"]["value"] == "https://host/links"
+    for told in (settings, settings.shown(), settings.model_dump_json(), settings.links):
+        assert not any(secret in f"{told!r} {told}" for secret in (KEY, OTHER))
+
+
+@pytest.mark.parametrize(
+    ("links", "told"),
+    [
+        ({"base_url": "https://host/links"}, "links.keys is not set"), ({"keys": [KEY]}, "links.base_url is not set"),
+        ({"base_url": "https://host", "keys": []}, "links.keys is wrong"), ({"base_url": "https://host", "keys": ["hush"]}, "openssl rand"),
+        ({"base_url": "https://host", "keys": [KEY] * 9}, "links.keys is wrong"),
+        ({"base_url": "https://host", "keys": {KEY: 1}}, "links.keys is wrong"),
+        ({"base_url": "https://host", "keys": [[KEY]]}, "links.keys.0 is wrong, and not shown"),
+        ({"base_url": "https://host", "key": KEY}, "links.key is no setting"), (KEY, "links is not a section"),
+        *(({"base_url": url, "keys": [KEY]}, "give the URL where the app is mounted")
+          for url in ("host/links", "https://host/links?a=b", "https://host/#a", "ftp://host", "https://", "https://user:hush@host/links")),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_about_links_is_told_without_a_key(links: Any, told: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Settings(directory=tmp_path, links=links)
+    assert told in str(caught.value)
+    assert "hush" not in str(caught.value)

@@ -88,6 +88,7 @@ from tiered.bigtable.cells import (
     TOKEN,
 )
 from tiered.metadata import (
+    NS_PER_S,
     Expiration,
     Metadata,
     decode_metadata,
@@ -102,6 +103,8 @@ from tiered.protocol.backends import Inline, Only, Row, RowState, Still, Tombsto
 from tiered.protocol.capabilities import RedirectColumns
 from tiered.protocol.row_keys import corrupt_row, is_text
 from tiered.protocol.scans import CorruptRow, RedirectPage, RowPage, ScannedRow
+
+CLOCKS_APART_MAX_NS = 600 * NS_PER_S
 
 _WON, _REFUSED, _RESERVED = "w:", "r:", b"x"
 _TOMBSTONES = [*TARGETS, *LEGACY_TOMBSTONES]
@@ -151,8 +154,9 @@ class BigtableRows:
         return await self._table.check_and_mutate(path.encode(), same, then=[set_cell(MARKS, _RESERVED, token.encode())])
 
     async def swap(
-        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None
-    ) -> bool:
+        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None,
+        since_ms: int | None = None,
+    ) -> bool:  # fmt: skip
         left_s = deadline_s - self._runtime.boot_time()
         if left_s <= 0:
             raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent").telling(heard=False)
@@ -334,7 +338,10 @@ class _RowImage:
 
 
 def _decode(path: str, row: CellRow, now_ns: int) -> RowState:
-    """The row's state. Half of an expired object is left while Bigtable collects it, and counts as absent."""
+    """The row's state. Half of an expired object is left while Bigtable collects it, and counts as absent.
+
+    Bigtable goes by its own clock. So the half is that of an expired object if it expires by a clock that is ahead.
+    """
     shown = _state_of(path, row)
     target, metadata, payload = shown.value(TARGET), shown.value(METADATA), shown.value(PAYLOAD)
     if target is not None and metadata is None and payload is None:
@@ -346,7 +353,7 @@ def _decode(path: str, row: CellRow, now_ns: int) -> RowState:
         raise shown.corrupt("it is an object and a tombstone")
     if metadata is not None and payload is not None:
         return Inline(_metadata(shown, metadata, len(payload)), payload, _token(shown))
-    if (metadata is None and payload is None) or is_expired(shown.deadline_ns, now_ns):
+    if (metadata is None and payload is None) or is_expired(shown.deadline_ns, now_ns + CLOCKS_APART_MAX_NS):
         return None
     return _decode_half(shown, metadata, payload)
 

@@ -58,11 +58,11 @@ from tiered.embedded.blob_files import (
 from tiered.embedded.blob_listing import Listings, generations, list_abandoned
 from tiered.embedded.file import NS_PER_US, microseconds, path_of
 from tiered.embedded.garbage import FOREIGN, CollectionFault, Round
-from tiered.embedded.part_files import PartsDirectory, end_parts
+from tiered.embedded.part_files import PartsDirectory, end_parts, open_parts
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload.chunks import Chunk
 from tiered.protocol.backends import BlobHead, ByteRange, DamagedError, HighVolumeBackend
-from tiered.protocol.capabilities import Part, UploadPage, check_parts
+from tiered.protocol.capabilities import PARTS_SESSION, OpenSession, Part, SessionPage, UploadPage, check_parts
 from tiered.protocol.scans import BlobInfo, BlobPage, NotCopied, Removal
 
 T = TypeVar("T")
@@ -75,7 +75,6 @@ GATHERED_BYTES = 1 << 20
 COPIED_BYTES_MAX = 64 << 10
 """Chunks up to this size are joined to larger ones, which copies them."""
 
-_IN_PARTS = "parts:"
 
 COLLECT_AT_ONCE = 256
 """How many files one step of a collection looks at.
@@ -180,7 +179,7 @@ class FileBlobs:
 
     async def cancel(self, session: str) -> None:
         doing = f"cancel the upload {session}"
-        if session.startswith(_IN_PARTS):
+        if session.startswith(PARTS_SESSION):
             await self._disk.run(doing, end_parts, self._uploads, _id_of_parts(session))
             return
         if not ChangeId.matches(session):
@@ -192,7 +191,7 @@ class FileBlobs:
         session = ChangeId.new(self._runtime)
         directory = PartsDirectory(self._uploads, session, name)
         await self._disk.run(f"begin the upload of {name!r}", directory.begin, self._root, metadata)
-        return f"{_IN_PARTS}{session}"
+        return f"{PARTS_SESSION}{session}"
 
     async def put_part(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part:
         directory, attempt = self._parts_of(name, session), ChangeId.new(self._runtime)
@@ -207,6 +206,14 @@ class FileBlobs:
         directory, attempt, written_ns = self._parts_of(name, session), ChangeId.new(self._runtime), self._runtime.wall_ns()
         doing = f"complete the upload of {name!r}"
         await self._disk.run(doing, directory.complete, parts, self._path(name), self._root, attempt, written_ns)
+
+    async def open_sessions(self, before_ns: int, after: str, limit: int) -> SessionPage:
+        found = await self._disk.look("list the uploads", open_parts, self._uploads, before_ns, after.removeprefix(PARTS_SESSION), limit)
+        sessions, next_after = found
+        return SessionPage(
+            [OpenSession(name, f"{PARTS_SESSION}{session}") for name, session in sessions],
+            None if next_after is None else f"{PARTS_SESSION}{next_after}",
+        )
 
     def _parts_of(self, name: str, session: str) -> PartsDirectory:
         return PartsDirectory(self._uploads, _id_of_parts(session), name)
@@ -346,7 +353,7 @@ class FileBlobs:
 
 
 def _id_of_parts(session: str) -> ChangeId:
-    found = session.removeprefix(_IN_PARTS)
+    found = session.removeprefix(PARTS_SESSION)
     if found == session or not ChangeId.matches(found):
         raise CorruptRecordError(f"upload session {session!r} is none of an upload in parts of a directory; nothing was done")
     return ChangeId(found)

@@ -29,13 +29,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from changelog.base.directories import sync_directory
-from changelog.base.errors import CorruptRecordError, InvalidRequestError, UnavailableError
+from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from changelog.change import ChangeId
 from tiered.embedded.blob_files import BlobFile, give, give_directory, link_blob, make_both, mode_of, write_all
 from tiered.embedded.file import Checksums, encode_trailer
-from tiered.metadata import Metadata, decode_metadata, encode_metadata
+from tiered.metadata import NS_PER_MS, Metadata, decode_metadata, encode_metadata
 from tiered.payload.chunks import Chunk
 from tiered.payload.crcs import CRC32, join_crcs
+from tiered.protocol.backends import SessionEndedError
 from tiered.protocol.capabilities import PART_NUMBER_MAX, Part
 
 PARTS, ENDED = ".parts", ".ended"
@@ -101,7 +102,7 @@ class PartsDirectory:
         """Links a blob of these parts to `target`, durably, and ends the upload."""
         try:
             metadata = self._metadata()
-        except UnavailableError:
+        except SessionEndedError:
             if not _is_of(target, parts):
                 raise
             return
@@ -174,16 +175,14 @@ class PartsDirectory:
     def _metadata(self) -> Metadata:
         """Of the blob. `InvalidRequestError`: the session is that of another one."""
         try:
-            raw = (self._path / _ABOUT).read_bytes()
+            name, metadata = _decoded((self._path / _ABOUT).read_bytes())
         except FileNotFoundError:
             raise self._ended() from None
-        about, crc = raw[: -_CRC.size], raw[-_CRC.size :]
-        if len(about) < _LENGTH.size or crc != _CRC.pack(zlib.crc32(about)):
-            raise CorruptRecordError(f"{self._path / _ABOUT} does not match its checksum")
-        end = _LENGTH.size + _LENGTH.unpack_from(about)[0]
-        if about[_LENGTH.size : end] != self._name.encode():
+        except CorruptRecordError as error:
+            raise CorruptRecordError(f"{self._path / _ABOUT} {error}") from None
+        if name != self._name:
             raise InvalidRequestError(f"the upload session is that of another blob than {self._name!r}")
-        return decode_metadata(about[end:])
+        return decode_metadata(metadata)
 
     def _write(self, path: Path, chunks: Iterable[memoryview]) -> None:
         """Makes a new file of these bytes, and syncs it."""
@@ -194,8 +193,8 @@ class PartsDirectory:
                 write_all(file, chunk)
             os.fsync(file.fileno())
 
-    def _ended(self) -> UnavailableError:
-        return UnavailableError(f"the upload of blob {self._name!r} was cancelled or completed before, or was too old").telling(heard=True)
+    def _ended(self) -> SessionEndedError:
+        return SessionEndedError(f"the upload of blob {self._name!r} was cancelled or completed before, or was too old").telling(heard=True)
 
 
 def end_parts(uploads: Path, session: ChangeId) -> None:
@@ -208,6 +207,24 @@ def end_parts(uploads: Path, session: ChangeId) -> None:
             return
     sync_directory(uploads)
     remove_ended(ended)
+
+
+def open_parts(uploads: Path, before_ns: int, after: str, limit: int) -> tuple[list[tuple[str, str]], str | None]:
+    """The blob's name and the session of up to `limit` uploads, in the order of the sessions, and where to go on.
+
+    An upload whose `about` is not there or is damaged is left out: a collection ends it some day.
+    """
+    try:
+        names = sorted(name.removesuffix(PARTS) for name in os.listdir(uploads) if name.endswith(PARTS))
+    except FileNotFoundError:
+        return [], None
+    following = [session for session in names if ChangeId.matches(session) and session > after]
+    found: list[tuple[str, str]] = []
+    for session in following[:limit]:
+        if ChangeId(session).created_ms * NS_PER_MS < before_ns:
+            with suppress(OSError, CorruptRecordError):
+                found.append((_decoded((uploads / f"{session}{PARTS}" / _ABOUT).read_bytes())[0], session))
+    return found, following[limit - 1] if len(following) > limit else None
 
 
 def remove_ended(ended: Path) -> None:
@@ -246,6 +263,15 @@ def _is_of(target: Path, parts: Sequence[Part]) -> bool:
         return blob.crc() == join_crcs(crcs, CRC32)
     finally:
         blob.close()
+
+
+def _decoded(raw: bytes) -> tuple[str, bytes]:
+    """What `about` holds: the blob's name, and its metadata as they are stored."""
+    about, crc = raw[: -_CRC.size], raw[-_CRC.size :]
+    if len(about) < _LENGTH.size or crc != _CRC.pack(zlib.crc32(about)):
+        raise CorruptRecordError("does not match its checksum")
+    end = _LENGTH.size + _LENGTH.unpack_from(about)[0]
+    return about[_LENGTH.size : end].decode(), about[end:]
 
 
 def _part(number: int, size: int, crc: int) -> Part:

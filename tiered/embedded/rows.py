@@ -4,7 +4,7 @@
               crc: of all these but the deadline, CRC-32 (null: written by version 0.1, and not verified);
               conditional: 1 for a tombstone that was made by a write with a condition
     marks     path, token, verdict ('won' or 'refused'), at_ms
-    horizon   created_ms: when the youngest change was made whose marks were collected. Never goes back
+    horizon   created_ms: of the collected marks, when the last was written, or its change made. Never goes back
 
 The row operations are the same as on Bigtable. Each is one transaction of `changelog.sqlite.database`. `reserve` writes
 nothing: a transaction can see for itself what is there when a swap takes effect. Predicates go by
@@ -102,8 +102,9 @@ class SqliteRows:
         return await self._database.read(lambda connection: _holds(connection, path, seen))
 
     async def swap(
-        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None
-    ) -> bool:
+        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None,
+        since_ms: int | None = None,
+    ) -> bool:  # fmt: skip
         def run(connection: sqlite3.Connection) -> bool:
             # In a transaction that holds the file's write lock: nobody collects a mark before it commits, even if this
             # process is stopped here for long.
@@ -114,7 +115,7 @@ class SqliteRows:
                 return False
             if only is not None and not _satisfies(connection, path, only):
                 return False
-            if self._is_forgotten(token, horizon_ms):
+            if self._is_forgotten(token.created_ms if since_ms is None else since_ms, horizon_ms):
                 return False
             _write(connection, path, token, state)
             _mark(connection, path, token, "won", self._now_ms())
@@ -280,25 +281,26 @@ class SqliteRows:
         def run(connection: sqlite3.Connection) -> int:
             oldest_ms = self._now_ms() - MARK_AGE_MAX_S * 1000
             marks = connection.execute(
-                "SELECT path, token, verdict FROM marks WHERE at_ms < ? AND token < ? ORDER BY at_ms LIMIT ?",
+                "SELECT path, token, verdict, at_ms FROM marks WHERE at_ms < ? AND token < ? ORDER BY at_ms LIMIT ?",
                 (oldest_ms, ChangeId.first(oldest_ms), limit),
             ).fetchall()
-            connection.executemany("DELETE FROM marks WHERE path = ? AND token = ? AND verdict = ?", marks)
-            if made := [ChangeId(token).created_ms for _, token, _ in marks if ChangeId.matches(token)]:
+            connection.executemany("DELETE FROM marks WHERE path = ? AND token = ? AND verdict = ?", [mark[:3] for mark in marks])
+            # The marks of an upload that was open for days are much younger than its token.
+            if passed := [max(ChangeId(token).created_ms, at_ms) for _, token, _, at_ms in marks if ChangeId.matches(token)]:
                 connection.execute(
                     "INSERT INTO horizon VALUES (1, ?) ON CONFLICT (only) DO UPDATE SET created_ms = max(created_ms, excluded.created_ms)",
-                    (max(made),),
+                    (max(passed),),
                 )
             return len(marks)
 
         return await self._database.write(run)
 
-    def _is_forgotten(self, token: ChangeId, horizon_ms: int) -> bool:
-        """Whether a mark of the token may have been collected.
+    def _is_forgotten(self, since_ms: int, horizon_ms: int) -> bool:
+        """Whether a mark of a token may have been collected that has had marks since then at the earliest (Unix ms).
 
         `ClockBehindError`: the clock is so far behind that this would be true of every new change.
         """
-        if token.created_ms > horizon_ms:
+        if since_ms > horizon_ms:
             return False
         if (now_ms := self._now_ms()) <= horizon_ms:
             raise ClockBehindError(
@@ -310,7 +312,7 @@ class SqliteRows:
     async def _replace_inline(self, path: str, token: ChangeId, state: Inline | None) -> bool:
         def run(connection: sqlite3.Connection) -> bool:
             target, is_marked, horizon_ms = _before(connection, path, token)
-            if target is not None or is_marked or self._is_forgotten(token, horizon_ms):
+            if target is not None or is_marked or self._is_forgotten(token.created_ms, horizon_ms):
                 return False
             _write(connection, path, token, state)
             return True
@@ -533,7 +535,7 @@ def _marks_of(connection: sqlite3.Connection, path: str, token: ChangeId) -> tup
 
 
 def _horizon_ms(connection: sqlite3.Connection) -> int:
-    """When the youngest change was made whose marks were collected, in ms since 1970; -1: none was collected."""
+    """As the table's `created_ms`, in ms since 1970; -1: none was collected."""
     found = connection.execute("SELECT created_ms FROM horizon").fetchone()
     return found[0] if found else -1
 

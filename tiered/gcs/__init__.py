@@ -6,6 +6,7 @@
     upload.py          uploads under way
     parts.py           uploads in parts, which any process may go on with
     upload_lanes.py    one stream that goes up in parts, several at once
+    signed_read.py     the signed address of a blob (pure)
     format.py          a blob's metadata as the service's JSON (pure)
     batches.py         several calls in one request (pure)
     http.py            requests, and the errors that the service's answers become

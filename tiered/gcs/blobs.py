@@ -11,6 +11,7 @@
     restore                 1, or 2 for a noncurrent generation
     kept           1 for each page of up to 1,000, and 1 for the bucket
     now_ns         1
+    sign_read      none; the signer may ask IAM
     cancel         1
     begin_parts, put_part   1; parts: 1 for each page of up to 1,000
     complete_parts          2
@@ -53,7 +54,7 @@ from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.tasks import end_tasks
 from changelog.change import ChangeId
-from changelog.google.authorize import Authorize
+from changelog.google.authorize import Authorize, Sign
 from tiered.gcs.batches import BATCH_HEADERS, decode_batch, encode_batch
 from tiered.gcs.format import (
     CHECKED_FIELDS,
@@ -82,6 +83,7 @@ from tiered.gcs.format import (
 from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsRequest, GcsResponse, Media, NoAnswerError, listing_of, lost_request
 from tiered.gcs.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
 from tiered.gcs.parts import GcsParts, is_of_parts
+from tiered.gcs.signed_read import SignedRead
 from tiered.gcs.upload import GcsUpload, amend_stored, cancel_session, check_stored, open_upload
 from tiered.gcs.upload_lanes import LaneUpload, UploadLanes
 from tiered.metadata import NS_PER_S, Metadata, is_expired
@@ -89,7 +91,7 @@ from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.payload.crcs import CRC32C, join_crcs
 from tiered.protocol.backends import BlobHead, ByteRange, DamagedError
-from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Part, Retention
+from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Part, Retention, SessionPage
 from tiered.protocol.concurrent import run_both
 from tiered.protocol.scans import BlobInfo, BlobPage, NotCopied, Oddity, Removal
 
@@ -111,15 +113,16 @@ _JSON = {"Content-Type": "application/json; charset=UTF-8"}
 
 
 class GcsBlobs:
-    """`LongTermBackend`, on asyncio only, with five capabilities.
+    """`LongTermBackend`, on asyncio only, with six capabilities.
 
-    `BlobRestoration`, `BatchDeletion`, `RetentionUsage`, `BatchHeads` and `PartUploads`.
+    `BlobRestoration`, `BatchDeletion`, `RetentionUsage`, `BatchHeads`, `PartUploads` and `SignedReads`.
 
     Open it with `async with GcsBlobs.connect(…)`.
     """
 
-    def __init__(self, http: GcsHttp, tasks: TaskGroup, runtime: Runtime, lanes: UploadLanes) -> None:
+    def __init__(self, http: GcsHttp, tasks: TaskGroup, runtime: Runtime, lanes: UploadLanes, sign: Sign | None = None) -> None:
         self._http = http
+        self._sign = sign
         self._tasks = tasks
         self._runtime = runtime
         self._in_parts = GcsParts(http, lambda name: self._told(name, FIELDS))
@@ -131,19 +134,20 @@ class GcsBlobs:
     async def connect(
         cls, bucket: str, runtime: Runtime, *, endpoint: str | None = None, authorize: Authorize | None = None,
         connections_max: int = CONNECTIONS_MAX, answer_timeout_s: float = ANSWER_TIMEOUT_S, lanes: UploadLanes = LANES,
+        sign: Sign | None = None,
     ) -> AsyncIterator[Self]:  # fmt: skip
         """Opens the bucket; sends nothing yet. When the block is left, uploads that were not finalised are dropped.
 
-        `endpoint` None: the real service. An emulator needs no `authorize`. `answer_timeout_s`: how long an answer may
-        take, and how long sending or receiving one chunk of a body may take, in seconds. Each upload and each open
-        reader holds one of `connections_max` connections, and each part of an upload in lanes.
+        `endpoint` None: the real service. An emulator needs no `authorize` and no `sign`. `answer_timeout_s`: how long
+        an answer may take, and how long sending or receiving one chunk of a body may take, in seconds. Each upload and
+        each open reader holds one of `connections_max` connections, and each part of an upload in lanes.
         """
         async with GcsHttp.connect(endpoint or ENDPOINT, bucket, authorize, connections_max, answer_timeout_s) as http:
             tasks = create_task_group()
             await tasks.__aenter__()
             failure: BaseException | None = None
             try:
-                yield cls(http, tasks, runtime, lanes)
+                yield cls(http, tasks, runtime, lanes, sign)
             except BaseException as error:
                 failure = error
                 raise
@@ -217,6 +221,9 @@ class GcsBlobs:
 
     async def complete_parts(self, name: str, session: str, parts: Sequence[Part]) -> None:
         await self._in_parts.complete(name, session, parts)
+
+    async def open_sessions(self, before_ns: int, after: str, limit: int, prefix: str = "") -> SessionPage:
+        return await self._in_parts.open(prefix, before_ns, after, limit)
 
     async def open(self, name: str, range: ByteRange | None = None) -> GcsReader | None:
         for _ in itertools.repeat(None, ATTEMPTS_MAX):
@@ -296,6 +303,12 @@ class GcsBlobs:
     async def head(self, name: str) -> BlobHead | None:
         found = await self._resource(name)
         return None if found is None else _head_of(found)
+
+    async def sign_read(self, name: str, expires_in_s: int, disposition: str) -> str | None:
+        if self._sign is None:
+            return None
+        read = SignedRead(self._http.endpoint, self._http.bucket, name, self._runtime.wall_ns(), expires_in_s, disposition)
+        return read.signed(*await self._sign(read.to_sign))
 
     async def heads(self, names: Sequence[str]) -> Mapping[str, BlobHead]:
         """One page of a listing that begins with the first of the names."""

@@ -27,7 +27,7 @@ from tiered.gcs.upload_lanes import LaneUpload
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
 from tiered.protocol.backends import BlobHead, ByteRange
-from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Part, Retention
+from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Part, Retention, SessionPage
 from tiered.protocol.scans import BlobInfo, BlobPage, NotCopied, Oddity, Removal
 
 NAME_BYTES_MAX = 1024
@@ -63,6 +63,9 @@ class OwnedBlobs:
     async def _full_to_create(self, name: str) -> str:
         check_length(name, self._prefix)
         return await self._full_to_change(name)
+
+    async def sign_read(self, name: str, expires_in_s: int, disposition: str) -> str | None:
+        return await self._blobs.sign_read(self._prefix + name, expires_in_s, disposition)
 
     # --- calls that change something
 
@@ -107,6 +110,12 @@ class OwnedBlobs:
 
     async def complete_parts(self, name: str, session: str, parts: Sequence[Part]) -> None:
         await self._blobs.complete_parts(await self._full_to_change(name), session, parts)
+
+    async def open_sessions(self, before_ns: int, after: str, limit: int) -> SessionPage:
+        if not self._is_ours and (wrong := await self.check_owner()) is not None:
+            raise ConfigurationError(wrong)
+        page = await self._blobs.open_sessions(before_ns, after, limit, self._prefix)
+        return replace(page, sessions=[replace(each, name=each.name.removeprefix(self._prefix)) for each in page.sessions])
 
     # --- calls that read
 

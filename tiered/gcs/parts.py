@@ -5,6 +5,7 @@
     listed      1 for each page of up to 1,000; the service lists no checksums
     complete    2: the completion, and a look at the blob
     cancel      1
+    open        1 for each page: the uploads that have not ended
 
 A session is `parts:BUCKET/NAME?uploadId=ID`: what to cancel, and no secret. It does not say which endpoint it was begun
 at. The service knows no preconditions here: a completion replaces a blob of the same name. A blob's name is unique to
@@ -25,26 +26,26 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
-from tiered.gcs.format import encode_headers
+from tiered.gcs.format import decode_time, encode_headers
 from tiered.gcs.http import BETWEEN, GcsHttp, GcsRequest, GcsResponse, xml_error
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import decode_crc, encode_crc, extend_crc
 from tiered.payload.crcs import CRC32C, join_crcs
-from tiered.protocol.capabilities import PART_NUMBER_MAX, Part, check_parts
+from tiered.protocol.backends import SessionEndedError
+from tiered.protocol.capabilities import PART_NUMBER_MAX, PARTS_SESSION, OpenSession, Part, SessionPage, check_parts
 from tiered.stored import CHUNK_BYTES
 
 COMPLETION_ANSWERS = 30
 """A completion may take as long as so many answers: the service puts large blobs together for minutes."""
 
-_KIND = "parts:"
 _SESSION = re.compile(r"parts:([^/?#\s]+/[^?#\s]+)\?uploadId=([^?#&\s]+)")
 _CRC = "crc32c="
 _DAMAGED = ("BadDigest", "CrcMismatch", "InvalidDigest")
 
 
 def is_of_parts(session: str) -> bool:
-    return session.startswith(_KIND)
+    return session.startswith(PARTS_SESSION)
 
 
 class GcsParts:
@@ -63,7 +64,7 @@ class GcsParts:
         upload_id = _text(answer, "InitiateMultipartUploadResult", "UploadId")
         if not upload_id:
             raise UnavailableError(f"{doing} was answered without an upload; {BETWEEN}").coded("200")
-        return f"{_KIND}{path}?uploadId={quote(upload_id, safe='')}"
+        return self._session(name, upload_id)
 
     async def put(self, name: str, session: str, number: int, payload: Sequence[Chunk]) -> Part:
         body, crc = [memoryview(chunk).cast("B") for chunk in payload], 0
@@ -138,7 +139,28 @@ class GcsParts:
         if found is not None:
             _compare(name, found, parts)
             return found
-        raise unclear or UnavailableError(f"{doing} succeeded, and somebody deleted the blob at once").telling(heard=True)
+        raise unclear or SessionEndedError(f"{doing} succeeded, and somebody deleted the blob at once").telling(heard=True)
+
+    async def open(self, prefix: str, before_ns: int, after: str, limit: int) -> SessionPage:
+        """`prefix`: of the names. What comes after the session `after`."""
+        doing = f"listing the uploads in parts of bucket {self._http.bucket!r}"
+        query = {"uploads": "", "prefix": prefix, "max-uploads": str(limit)}
+        if after:
+            path, upload_id = self._taken_apart(after)
+            query |= {"key-marker": unquote(path.partition("/")[2]), "upload-id-marker": upload_id}
+        url = self._http.xml_url(self._http.xml_path("").rstrip("/"), **query)
+        page = _root(await self._http.call(GcsRequest("GET", url, doing, xml=True)), "ListMultipartUploadsResult")
+        if page is None:
+            raise UnavailableError(f"{doing} was answered with what is no listing; {BETWEEN}")
+        told = [[_child(each, key) for key in ("Key", "UploadId", "Initiated")] for each in page.iter() if _tag(each) == "Upload"]
+        if not all(map(all, told)):
+            raise CorruptRecordError(f"{doing} was answered with an upload that has no key, id or time")
+        sessions = [OpenSession(key, self._session(key, upload_id)) for key, upload_id, begun in told if decode_time(begun) < before_ns]
+        is_more = _child(page, "IsTruncated") == "true" and bool(told)
+        return SessionPage(sessions, self._session(told[-1][0], told[-1][1]) if is_more else None)
+
+    def _session(self, name: str, upload_id: str) -> str:
+        return f"{PARTS_SESSION}{self._http.xml_path(name)}?uploadId={quote(upload_id, safe='')}"
 
     async def cancel(self, session: str) -> None:
         """Ends the upload. It is no error if it has ended. `CorruptRecordError`: it is none of this bucket."""
@@ -162,12 +184,12 @@ class GcsParts:
             raise CorruptRecordError(f"an upload session is none of bucket {self._http.bucket!r}; nothing was sent")
         return found[1], unquote(found[2])
 
-    def _gone(self, answer: GcsResponse, name: str, doing: str) -> UnavailableError | None:
+    def _gone(self, answer: GcsResponse, name: str, doing: str) -> SessionEndedError | None:
         """None: the answer says something else."""
         if answer.status != 404 or answer.reason != "NoSuchUpload":
             return None
         why = f"the upload of blob {name!r} was cancelled or completed before, or is so old that the bucket ended it"
-        return UnavailableError(f"{doing} failed: {why}").coded("404", heard=True)
+        return SessionEndedError(f"{doing} failed: {why}").coded("404", heard=True)
 
 
 async def _pieces(body: Sequence[memoryview]) -> AsyncIterator[Chunk]:
@@ -194,7 +216,7 @@ def _compare(name: str, found: Mapping[str, Any], parts: Sequence[Part]) -> None
     size, crc = sum(part.size for part in parts), joined_crc(parts)
     there = str(found.get("size")), found.get("crc32c")
     if there[0] != str(size) or (crc is not None and there[1] != crc):
-        raise UnavailableError(
+        raise SessionEndedError(
             f"blob {name!r} is not what its parts are: it has {there[0]} bytes and the crc32c {there[1]}, and they have {size} and"
             f" {crc or 'one that is not known'}; delete it, try again"
         ).telling(heard=True)

@@ -116,8 +116,9 @@ class HighVolumeBackend(RowScans, Protocol):
         """
 
     async def swap(
-        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None
-    ) -> bool:
+        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None,
+        since_ms: int | None = None,
+    ) -> bool:  # fmt: skip
         """The commit point. Takes effect at most once, ever, and leaves the mark *won*; or it conflicts.
 
         False, and nothing is written, if and only if the row has a mark of `token`, or a tombstone is present whose
@@ -128,9 +129,10 @@ class HighVolumeBackend(RowScans, Protocol):
         `deadline_s`: by `Runtime.boot_time()`. A request that has not left by then is never sent (`UnavailableError`),
         so that none can arrive after the marks of its token were collected.
 
-        A tier that collects marks itself keeps a *horizon*: the youngest token whose mark it has collected. A token
-        that is not younger conflicts, here and in the inline writes. `ClockBehindError` (nothing was written): the
-        clock of this machine is behind the horizon.
+        A tier that collects marks itself keeps a *horizon*: the latest time at which a collected mark was written, or
+        its token made. A token that is not younger conflicts, here and in the inline writes. `since_ms` (Unix ms)
+        counts instead of when the token was made: nobody has sent anything with it before. `ClockBehindError` (nothing
+        was written): the clock of this machine is behind the horizon.
         """
 
     async def settle(self, path: str, token: ChangeId) -> bool:
@@ -198,6 +200,10 @@ class BlobHead:
 
 class DamagedError(UnavailableError):
     """The bytes of a blob came damaged, or the disk failed to read them. Reading again may succeed."""
+
+
+class SessionEndedError(UnavailableError):
+    """An upload in parts has ended, for ever: what is not a blob by now never becomes one."""
 
 
 class BlobReader(Protocol):

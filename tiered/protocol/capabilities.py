@@ -1,7 +1,8 @@
 """What only some backends can do. Whoever uses a capability asks `isinstance` first, and has a way without it.
 
-The store itself uses one, `BatchHeads`, for listings; the audit uses the others. `GarbageCollection`, which logs have,
-too, is in `changelog/log.py`. What wraps a backend (`tiered/telemetry/observed.py`) takes its methods from here.
+The store itself uses two, `BatchHeads` for listings and `SignedReads` for links; the audit uses the others.
+`GarbageCollection`, which logs have, too, is in `changelog/log.py`. What wraps a backend
+(`tiered/telemetry/observed.py`) takes its methods from here.
 """
 
 from __future__ import annotations
@@ -84,6 +85,12 @@ PART_NUMBER_MAX = 10_000
 PART_BYTES_MIN = 5 * 1024 * 1024
 """A service may refuse a blob if one of its parts, but the last, has fewer bytes."""
 
+PART_BYTES_MAX = 128 * 1024 * 1024
+"""A caller of the store may not upload a larger one: it is held in memory."""
+
+PARTS_SESSION = "parts:"
+"""With this begins the name of every session of an upload in parts."""
+
 PARTS_DAYS_MAX = 30
 """After so many days, whoever keeps the parts of an upload that nobody completed may remove them."""
 
@@ -102,6 +109,22 @@ class Part:
     etag: str
 
 
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """An upload in parts that has not ended: the name of its blob, and its session."""
+
+    name: str
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPage:
+    """Uploads in parts. `next_after`: where the next page begins; None: there are no more."""
+
+    sessions: Sequence[OpenSession]
+    next_after: str | None
+
+
 def check_parts(name: str, parts: Sequence[Part]) -> None:
     """Raises `InvalidRequestError` if these cannot be the parts of a blob, in their order."""
     numbers = [part.number for part in parts]
@@ -117,7 +140,7 @@ class PartUploads(Protocol):
 
     A *session* is what recovery ends with `cancel`, for ever, whoever began it. It does not end with its process. A
     session of another bucket or of another blob is `CorruptRecordError` or `InvalidRequestError`, and nothing was sent.
-    `UnavailableError`, told by the tier itself (`heard`): the session has ended.
+    After its end, the calls that name it raise `SessionEndedError`.
     """
 
     async def begin_parts(self, name: str, metadata: Metadata) -> str:
@@ -140,8 +163,14 @@ class PartUploads(Protocol):
         where known, their checksum, then it is done. It may replace a blob of the same name.
 
         `InvalidRequestError`: one of them is not there, or was uploaded again since; nothing happened, and the session
-        goes on. `UnavailableError`: the session has ended and there is no blob; or it is there, damaged, to be deleted.
+        goes on. `SessionEndedError`: there is no blob, or it is not what its parts are, and is there to be deleted.
         `UnconfirmedError`: the blob may appear now, later or never.
+        """
+
+    async def open_sessions(self, before_ns: int, after: str, limit: int) -> SessionPage:
+        """Uploads that have not ended, of those that were begun before then (ns since 1970). Changes nothing.
+
+        `after`: empty for the first page. A page looks at `limit` uploads, so it may have fewer.
         """
 
 
@@ -178,6 +207,19 @@ class BatchHeads(Protocol):
 
         Left out are blobs that do not exist, damaged ones, and those that a request for twice as many blobs, from the
         first of the names on, does not reach. Ask `head` for each of these.
+        """
+
+
+@runtime_checkable
+class SignedReads(Protocol):
+    """A long-term tier whose service answers everybody who has a signed address."""
+
+    async def sign_read(self, name: str, expires_in_s: int, disposition: str) -> str | None:
+        """The address of a blob, good for so long. None: this service was opened in a way in which nobody signs.
+
+        `disposition`: what is answered as `Content-Disposition`. When the blob is deleted, the address leads nowhere.
+        `ConfigurationError`: the credentials cannot sign, and it says what they need. `UnavailableError`: nobody signed
+        in time.
         """
 
 
@@ -270,7 +312,7 @@ class Ownership(Protocol):
 ROW_CAPABILITIES: Sequence[type] = (GarbageCollection, ColumnarRedirects)
 BLOB_CAPABILITIES: Sequence[type] = (
     GarbageCollection, BlobRestoration, BatchDeletion, NamePartitioning, BatchHeads, GenerationLookup, SharedListing, RetentionUsage,
-    UploadListing, Ownership, PartUploads,
+    UploadListing, Ownership, PartUploads, SignedReads,
 )  # fmt: skip
 LOG_CAPABILITIES: Sequence[type] = (GarbageCollection,)
 """What a high-volume tier, a long-term tier and a changelog may be able to do. A wrapper passes on each of these."""

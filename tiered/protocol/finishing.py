@@ -30,6 +30,7 @@ from changelog.lease import Lease
 from changelog.log import ChangeLog
 from tiered.object_id import revision_of
 from tiered.protocol.backends import Row, Tiers, Tombstone
+from tiered.protocol.capabilities import PARTS_SESSION
 from tiered.protocol.feed_off import FeedOffNotifier
 
 
@@ -150,8 +151,10 @@ async def finish(
 
 
 def waits_for_late_upload(change: Change, live: bool) -> bool:
-    """A single-request upload has no session that could be cancelled, so it may land after its blob was deleted."""
-    return not live and change.new is not None and change.upload is None
+    """Whether its blob may land after it was deleted. A single request has no session that could be cancelled. And of
+    an upload in parts nobody promises that a completion which is under way fails when the upload is cancelled.
+    """
+    return not live and change.new is not None and (change.upload is None or change.upload.startswith(PARTS_SESSION))
 
 
 async def _is_garbage(tiers: Tiers, change: Change, old: str) -> bool:

@@ -17,6 +17,7 @@ from changelog.base.errors import ClockBehindError, LeaseLostError, TieredError,
 from changelog.base.observe import SILENT, Event, Observer
 from changelog.base.runtime import Runtime
 from tiered.errors import ServiceAwayError
+from tiered.protocol.backends import SessionEndedError
 
 T = TypeVar("T")
 WAIT_FIRST_S = 0.05
@@ -27,7 +28,7 @@ DOUBLINGS_MAX = 16
 Repeat = type[TieredError] | tuple[type[TieredError], ...]
 
 _NO_SCOPE: AbstractContextManager[object] = nullcontext()
-_NEVER_REPEATED = (LeaseLostError, ClockBehindError, ServiceAwayError)
+_NEVER_REPEATED = (LeaseLostError, ClockBehindError, ServiceAwayError, SessionEndedError)
 
 
 async def retry(
@@ -38,8 +39,8 @@ async def retry(
 
     Then it raises the last error. `UnconfirmedError`: the budget ended while a call was still waiting for its answer;
     it quotes the error before, which says more.
-    `LeaseLostError`, `ClockBehindError` and `ServiceAwayError` are never repeated. `ServiceAwayError` tells of the last
-    call only that it was not sent. So if an earlier one was not confirmed, its error is raised instead. `observer` is
+    What `_NEVER_REPEATED` names is never repeated. `ServiceAwayError` tells of the last call only that it was not sent.
+    So if an earlier one was not confirmed, its error is raised instead. `observer` is
     told of each repeated call. `call_s_max`: a call ends by itself within so many seconds. If that is within the
     budget, the first call needs no scope, which would take a third of what the store adds to a small write.
     """

@@ -42,7 +42,8 @@ class WriteInProgress:
     seconds): when it began, by the two clocks that its age is judged by. `condition`: what must be there; None:
     anything may. `seen`: the row on which the condition was judged, at `judged_ns` (Unix nanoseconds). `change` is set
     as soon as its entry may be in the log, `lease` once it is. `may_land_late`: the end of its upload was sent, and
-    nobody knows what became of it.
+    nobody knows what became of it. `since_ms`: as `HighVolumeBackend.swap` wants it.
+    `in_doubt`: a swap of an open upload was sent, and not told ok.
     """
 
     object_id: ObjectId
@@ -56,6 +57,8 @@ class WriteInProgress:
     may_land_late: bool = False
     change: Change | None = None
     lease: Lease | None = None
+    since_ms: int | None = None
+    in_doubt: bool = False
     error: BaseException | None = None
     # Made by `add`: most writes are one row operation, and never need them.
     recorded: anyio.Event = field(init=False)

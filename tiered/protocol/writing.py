@@ -289,11 +289,11 @@ class Writer:
         """The row that satisfies the write's condition, read once. Raises `ConditionFailedError`."""
         if write.seen is None:
             row, now_ns = await self._row(write.object_id), self._runtime.wall_ns()
-            self._check_condition(write, row, now_ns)
+            self.check_condition(write, row, now_ns)
             write.seen, write.judged_ns = row, now_ns
         return write.seen
 
-    def _check_condition(self, write: WriteInProgress, row: Row, now_ns: int) -> None:
+    def check_condition(self, write: WriteInProgress, row: Row, now_ns: int) -> None:
         """Raises `ConditionFailedError`. Call it only while the write cannot take effect: unsent, or refused (I4)."""
         if write.condition is not None and not write.condition.holds(write.object_id.path, row.state, now_ns):
             raise write.condition.failure(write.object_id, row.state, now_ns)
@@ -312,7 +312,7 @@ class Writer:
         verdict = await self._commit(write, lease.entry.change, lease, state)
         write.answer(verdict.error)
         if verdict.ours:
-            await self._finish(write, verdict.live)
+            await self.finish(write, verdict.live)
 
     async def _commit(self, write: WriteInProgress, change: Change, lease: Lease | None, state: RowState) -> WriteResult:
         """Steps 3 and 4: swaps, and finds out what became of it. Raises no error of a backend.
@@ -321,11 +321,11 @@ class Writer:
         """
         only = write.condition.only(write.seen.state, write.judged_ns) if write.condition is not None and write.seen is not None else None
         try:
-            is_there = await self._reserve(write, only)
+            is_there = await self.reserve(write, only)
         except TieredError as error:
             return WriteResult(error, None)
         try:
-            result = await self._swap(write, change, lease, state, only) if is_there else SwapResult.CONFLICT
+            result = await self.swap(write, change, lease, state, only) if is_there else SwapResult.CONFLICT
         except ClockBehindError as error:
             return WriteResult(error, None)
         match result:
@@ -340,7 +340,7 @@ class Writer:
             case SwapResult.CONFLICT | SwapResult.NOTHING:
                 return await self._judge(write, change, lease, result)
 
-    async def _reserve(self, write: WriteInProgress, only: Only | None) -> bool:
+    async def reserve(self, write: WriteInProgress, only: Only | None) -> bool:
         """Reserves what the swap's condition is about. False: it is not there any more. Raises only if nothing was sent
         that could take effect.
         """
@@ -351,7 +351,7 @@ class Writer:
         except UnconfirmedError as error:
             raise UnavailableError(f"{write.object_id} was not changed: {error}") from error
 
-    async def _swap(self, write: WriteInProgress, change: Change, lease: Lease | None, state: RowState, only: Only | None) -> SwapResult:
+    async def swap(self, write: WriteInProgress, change: Change, lease: Lease | None, state: RowState, only: Only | None) -> SwapResult:
         """Raises `ClockBehindError` if nothing was sent before it that could have taken effect."""
         sent, unanswered = False, False
 
@@ -365,7 +365,7 @@ class Writer:
                 return SwapResult.TOO_OLD
             sent = True
             try:
-                swap = partial(self._tiers.high_volume.swap, change.object, change.id, change.old, state, deadline_s, only)
+                swap = partial(self._tiers.high_volume.swap, change.object, change.id, change.old, state, deadline_s, only, write.since_ms)
                 effective = await self._services.breakers.rows.note(swap)
             except UnconfirmedError:
                 unanswered = True
@@ -395,7 +395,7 @@ class Writer:
             # It may have won and been replaced, and its mark collected: this process stood still, or a clock jumped.
             return WriteResult(OutcomeUnknownError(write.object_id, change.id, settled=True), live)
         try:
-            self._check_condition(write, row, self._runtime.wall_ns())
+            self.check_condition(write, row, self._runtime.wall_ns())
         except ConditionFailedError as error:
             return WriteResult(error, live)
         why = (
@@ -408,7 +408,7 @@ class Writer:
         """Whether it is older than its marks may be relied on: a mark that is missing proves nothing then."""
         return write.age_s(self._runtime) > self._settings.marks.swap_age_max_s
 
-    async def _finish(self, write: WriteInProgress, live: bool | None) -> None:
+    async def finish(self, write: WriteInProgress, live: bool | None) -> None:
         """Steps 5 and 6, within their budget. What fails is left to recovery, and logged."""
         lease = _lease_of(write)
         grace_ms = round(self._settings.recovery.late_upload_grace_s * 1000) if write.may_land_late else None
@@ -428,7 +428,7 @@ class Writer:
         if write.change is not None:
             await write.recorded.wait()
         if write.lease is not None:
-            await self._finish(write, live=None)
+            await self.finish(write, live=None)
 
     async def _abort_upload(self, write: WriteInProgress) -> None:
         if write.upload is not None:

@@ -63,7 +63,8 @@ ONCE: Mapping[str, Any] = {"retry": None, "timeout": (5.0, 10.0)}
 """No retries; seconds to connect, and seconds without any data."""
 
 PERMISSIONS = (
-    "storage.multipartUploads.abort", "storage.multipartUploads.create", "storage.multipartUploads.listParts",
+    "storage.multipartUploads.abort", "storage.multipartUploads.create", "storage.multipartUploads.list",
+    "storage.multipartUploads.listParts",
     "storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list", "storage.objects.update",
 )
 DAY_S = 86_400

@@ -5,7 +5,7 @@
 
     storage.py          begin here: `open_storage`, and `SyncTieredStorage` with the methods of the asynchronous one
     stored.py           `SyncStoredObject`, an open object as a binary file; object_writer.py: one that is written
-    bulk.py             many operations in one call
+    bulk.py             many operations in one call; multipart.py: uploads that stay open
     directory_calls.py  copies what differs between a local directory and a prefix
     loop.py             the event loop of this process that blocking callers share, in a thread of its own
     callers_thread.py   runs the caller's iterators in the caller's own thread
@@ -15,6 +15,7 @@ Ids, metadata, errors, settings and results are those of `tiered`. Knows nothing
 
 from tiered.sync.bulk import SyncBulk
 from tiered.sync.directory_calls import download_directory, upload_directory
+from tiered.sync.multipart import SyncMultipartUpload, SyncResumableUpload
 from tiered.sync.object_writer import SyncObjectWriter
 from tiered.sync.storage import Payload, SyncTieredStorage, open_storage
 from tiered.sync.stored import SyncStoredObject
@@ -22,7 +23,9 @@ from tiered.sync.stored import SyncStoredObject
 __all__ = [
     "Payload",
     "SyncBulk",
+    "SyncMultipartUpload",
     "SyncObjectWriter",
+    "SyncResumableUpload",
     "SyncStoredObject",
     "SyncTieredStorage",
     "download_directory",

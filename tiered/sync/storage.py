@@ -36,6 +36,7 @@ from tiered.stored import CustomAtEnd, Folder, ListEntry, ListPage, ObjectHead, 
 from tiered.sync.bulk import SyncBulk
 from tiered.sync.callers_thread import CallersThread
 from tiered.sync.loop import HeldContext, LoopThread, Turn, loop_thread, refuse_in_event_loop
+from tiered.sync.multipart import SyncMultipartUpload, SyncResumableUpload
 from tiered.sync.object_writer import SyncObjectWriter
 from tiered.sync.stored import SyncStoredObject, refuse_async
 
@@ -159,6 +160,36 @@ class SyncTieredStorage:
         )  # fmt: skip
         return SyncObjectWriter(self._loop, writer, thread)
 
+    def begin_multipart(
+        self, object_id: ObjectId, metadata: Metadata | None = None, *, if_absent: bool = False, if_revision: IfRevision = ANY_REVISION
+    ) -> SyncMultipartUpload:
+        """Begins an upload whose parts come in any order, from any process, for `store.upload_age_max_s` (7 days).
+
+        Until it is completed, readers see nothing of it. Then it is the object, with these metadata, and a time to live
+        is counted from that moment. The conditions are those of `put`, and are judged then. Recovery gives up what
+        nobody completes. `ConfigurationError`: the store has no changelog that would keep it.
+        """
+        begin = partial(self._storage.begin_multipart, if_absent=if_absent, if_revision=if_revision)
+        return SyncMultipartUpload(self._call(lambda: begin(object_id, metadata)), _Calls(self))
+
+    def multipart(self, object_id: ObjectId, upload_id: str) -> SyncMultipartUpload:
+        """An upload that was begun before, maybe by another process. Asks nothing: the first call finds out."""
+        return SyncMultipartUpload(self._storage.multipart(object_id, upload_id), _Calls(self))
+
+    def begin_resumable(
+        self, object_id: ObjectId, metadata: Metadata | None = None, *, if_absent: bool = False, if_revision: IfRevision = ANY_REVISION
+    ) -> SyncResumableUpload:
+        """Begins an upload that is appended to, and goes on after a cut where it was. Otherwise as `begin_multipart`.
+
+        `metadata.size` (bytes), if it is known, tells which append has the end.
+        """
+        begin = partial(self._storage.begin_resumable, if_absent=if_absent, if_revision=if_revision)
+        return SyncResumableUpload(self._call(lambda: begin(object_id, metadata)), _Calls(self))
+
+    def resumable(self, object_id: ObjectId, upload_id: str, size: int | None = None) -> SyncResumableUpload:
+        """An upload that was begun before, maybe by another process. `size`: of the whole, if it is known, in bytes."""
+        return SyncResumableUpload(self._storage.resumable(object_id, upload_id, size), _Calls(self))
+
     def delete(self, object_id: ObjectId, *, if_revision: IfRevision = ANY_REVISION) -> None:
         """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`).
 
@@ -251,6 +282,31 @@ class SyncTieredStorage:
         was put. Of a large object, the one that the long-term tier keeps is told in any case.
         """
         return self._call(lambda: self._storage.head(object_id, checksum=checksum))
+
+    def sign_get(
+        self, object_id: ObjectId, expires_in: timedelta, *, content_type: str | None = None,
+        disposition: Literal["inline", "attachment"] = "inline",
+    ) -> str | None:
+        """A link to read the object, for browsers and other services. None: there is no object, or it has expired.
+
+        Whoever has the link may read, for `expires_in` (1 second to 7 days). It shows exactly the revision that is
+        there now. When that was overwritten or deleted, it leads nowhere (404 or 410), and never shows other bytes.
+        Nothing revokes it otherwise but the removal of the key that signed it. To sign is no use that extends a time to
+        idle, and neither is a read in GCS.
+
+        A large object in GCS gets a V4 signed URL of its blob, which ends with the object's deadline, as it is now, at
+        the latest. It shows the blob until the blob is deleted: mostly at once after an overwrite, but later if a
+        service is away or a change feed still needs it. All other objects get a link to the app of `tiered.asgi`
+        (`links` in the settings), and so does each link with a `content_type`, which GCS would ignore.
+
+        `content_type`: what is answered instead of the stored one. `disposition`: "inline" lets a browser show the
+        object, "attachment" lets it save the object; the file's name is the one in the metadata, or the end of the key.
+
+        `ConfigurationError`: no app is configured, or the credentials of GCS cannot sign; it says what to set or which
+        role is missing. `InvalidRequestError` also if older software wrote the object, so that it has no revision.
+        `DanglingTombstoneError`: the object's data are lost.
+        """
+        return self._call(lambda: self._storage.sign_get(object_id, expires_in, content_type=content_type, disposition=disposition))
 
     @overload
     def list(
@@ -361,6 +417,19 @@ class SyncTieredStorage:
             raise InvalidRequestError("the storage is not open; use it inside 'with'")
         if not self._in_event_loops:
             refuse_in_event_loop()
+
+
+class _Calls:
+    """Makes the calls of an open upload."""
+
+    def __init__(self, storage: SyncTieredStorage) -> None:
+        self._storage = storage
+
+    def call(self, operate: Callable[[], Awaitable[T]]) -> T:
+        return self._storage._call(operate)
+
+    def with_payload(self, payload: Payload, operate: Callable[[tiered.payload.streams.Payload], Awaitable[T]]) -> T:
+        return self._storage._with_payload(payload, lambda body, _: operate(body))
 
 
 class _Each(Iterator[T]):

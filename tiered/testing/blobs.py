@@ -30,8 +30,8 @@ from changelog.base.runtime import Runtime
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload.chunks import Chunk
 from tiered.payload.crcs import CRC32, join_crcs
-from tiered.protocol.backends import BlobHead, ByteRange
-from tiered.protocol.capabilities import PART_NUMBER_MAX, PARTS_DAYS_MAX, DeletedGeneration, Part, check_parts
+from tiered.protocol.backends import BlobHead, ByteRange, SessionEndedError
+from tiered.protocol.capabilities import PART_NUMBER_MAX, PARTS_DAYS_MAX, DeletedGeneration, OpenSession, Part, SessionPage, check_parts
 from tiered.protocol.scans import QUARANTINE, BlobPage, ListedBlob, NotCopied, Removal
 from tiered.stored import CHUNK_BYTES
 from tiered.testing.service import MemoryService
@@ -130,10 +130,16 @@ class MemoryBlobs(MemoryService):
         self._create(name, upload.metadata, b"".join(payload for _, payload in there))
         del self.in_parts[session]
 
+    async def open_sessions(self, before_ns: int, after: str, limit: int) -> SessionPage:
+        await self._travel()
+        following = sorted(session for session in self.in_parts if session > after)
+        found = [OpenSession(self.in_parts[each].name, each) for each in following[:limit] if self.in_parts[each].begun_ns < before_ns]
+        return SessionPage(found, following[limit - 1] if len(following) > limit else None)
+
     def _parts_of(self, name: str, session: str) -> MemoryParts:
         upload = self.in_parts.get(session)
         if upload is None:
-            raise UnavailableError(f"the upload of blob {name!r} was cancelled or completed before").telling(heard=True)
+            raise SessionEndedError(f"the upload of blob {name!r} was cancelled or completed before").telling(heard=True)
         return upload
 
     async def open(self, name: str, range: ByteRange | None = None) -> MemoryReader | None:

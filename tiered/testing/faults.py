@@ -35,8 +35,11 @@ from tiered.storage import TieredStorage
 from tiered.text import quoted
 
 READ = "read"
-READS = {"get", "head", "list", READ}
-NOT_FAULTY = {"aclose", "outcome", "put_many", "get_many", "delete_many", "list_page", "dangling_found", "services_away"}
+READS = {"get", "head", "list", "sign_get", READ}
+NOT_FAULTY = {
+    "aclose", "outcome", "put_many", "get_many", "delete_many", "list_page", "dangling_found", "services_away", "multipart", "resumable",
+    "begin_resumable",
+}
 OPERATIONS = {name for name in vars(TieredStorage) if not name.startswith("_")} - NOT_FAULTY | {READ}
 """What `fail` takes. The items of a bulk call are operations of its single name."""
 

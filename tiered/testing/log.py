@@ -71,6 +71,17 @@ class MemoryChangeLog(MemoryService):
             raise LeaseLostError(f"change {change.id} of {change.object} was taken over by recovery")
         return entry
 
+    async def open(self, entry: Entry) -> bool:
+        await self._travel()
+        if entry.key in self.stored:
+            return False
+        self.stored[entry.key] = StoredEntry(encode(entry), 0)
+        return self._swap("log.open", entry, entry)
+
+    async def amend(self, entry: Entry, by: Entry) -> bool:
+        await self._travel()
+        return self._swap("log.amend", entry, by)
+
     async def renew(self, entries: Sequence[Entry]) -> Sequence[Renewal]:
         """Renews entries, as in `ChangeLog`.
 
@@ -140,7 +151,7 @@ class MemoryChangeLog(MemoryService):
         return await self._replace("log.park", entry, parked)
 
     async def retry(self, entry: Entry | Unreadable) -> bool:
-        value = encode(replace(entry, owner="", attempt=0)) if isinstance(entry, Entry) else entry.raw
+        value = encode(entry.retried()) if isinstance(entry, Entry) else entry.raw
 
         def retried(stored: StoredEntry) -> StoredEntry | None:
             return replace(stored, value=value, state=None) if self._decoded(entry.key).stuck is not None else None

@@ -3,7 +3,7 @@
     states    path -> inline object or tombstone, expired or not
     won       path -> token -> when (Unix ms, server's clock); `refused` likewise
     reserved  path -> the tokens for which the state is reserved, as in Bigtable
-    horizon   when the youngest token whose mark was collected was made (Unix ms, its maker's clock)
+    horizon   of the collected marks, when the last was written, or its token made (Unix ms)
 
 Each operation is atomic: after its request has travelled, nothing is awaited, except in a slow scan. The deadline is
 kept in whole milliseconds and overrides the one in the metadata. In the same way, `size` is the size of the payload
@@ -66,12 +66,15 @@ class MemoryRows(MemoryService):
         return is_there
 
     async def swap(
-        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None
-    ) -> bool:
+        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None,
+        since_ms: int | None = None,
+    ) -> bool:  # fmt: skip
         if self._runtime.boot_time() > deadline_s:
             raise UnavailableError(f"the swap of {token} at {path} waited too long for its turn; it was not sent")
         await self._travel()
-        if self._conflicts(path, token, expected) or not self._satisfies(path, token, only) or self._is_forgotten(token):
+        if self._conflicts(path, token, expected) or not self._satisfies(path, token, only):
+            return False
+        if self._is_forgotten(token.created_ms if since_ms is None else since_ms):
             return False
         self._write(path, token, state)
         self.won[path][token] = self._now_ms()
@@ -146,15 +149,15 @@ class MemoryRows(MemoryService):
                     if at_ms < oldest_ms and (token.created_ms < oldest_ms or not self._keeps_horizon):
                         garbage.append((path, tokens, token))
         for path, cells, key in (chosen := self._some(garbage, limit)):
-            del cells[key]
-            if isinstance(key, ChangeId) and self._keeps_horizon:
-                self.horizon_ms = max(self.horizon_ms, key.created_ms)
+            written = cells.pop(key)
+            if isinstance(key, ChangeId) and isinstance(written, int) and self._keeps_horizon:
+                self.horizon_ms = max(self.horizon_ms, key.created_ms, written)
             self._took_effect("rows.collect", path)
         return len(chosen)
 
     async def _replace_inline(self, call: str, path: str, token: ChangeId, state: Inline | None) -> bool:
         await self._travel()
-        if self._target(path) is not None or self._is_marked(path, token) or self._is_forgotten(token):
+        if self._target(path) is not None or self._is_marked(path, token) or self._is_forgotten(token.created_ms):
             return False
         self._write(path, token, state)
         self._took_effect(call, path)
@@ -169,11 +172,11 @@ class MemoryRows(MemoryService):
             return state is None or is_expired(state.deadline_ns, only.at_ns)
         return only is None or token in self.reserved[path]
 
-    def _is_forgotten(self, token: ChangeId) -> bool:
-        if self.horizon_ms < 0 or token.created_ms > self.horizon_ms:
+    def _is_forgotten(self, since_ms: int) -> bool:
+        if self.horizon_ms < 0 or since_ms > self.horizon_ms:
             return False
         if self._now_ms() <= self.horizon_ms:
-            raise ClockBehindError(f"the change {token} is older than what was forgotten, and so would any be that is made now")
+            raise ClockBehindError("the change is older than what was forgotten, and so would any be that is made now")
         return True
 
     def _write(self, path: str, token: ChangeId, state: RowState) -> None:

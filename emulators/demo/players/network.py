@@ -76,9 +76,10 @@ class _Witness:
         return getattr(self._rows, name)
 
     async def swap(
-        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None
-    ) -> bool:
-        effective = await self._watch(token, self._rows.swap(path, token, expected, state, deadline_s, only))
+        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None,
+        since_ms: int | None = None,
+    ) -> bool:  # fmt: skip
+        effective = await self._watch(token, self._rows.swap(path, token, expected, state, deadline_s, only, since_ms))
         if effective and token in self._timed_out:
             self._journal.write(token=token, became="answered")
         return effective

@@ -63,6 +63,7 @@ class _Unfenced:
         return row.target == blob_name(path, token) or (row.state is not None and row.state.token == token)
 
     async def swap(
-        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None
-    ) -> bool:
-        return await self._rows.swap(path, ChangeId.new(self._runtime), expected, state, deadline_s, only)
+        self, path: str, token: ChangeId, expected: str | None, state: RowState, deadline_s: float, only: Only | None = None,
+        since_ms: int | None = None,
+    ) -> bool:  # fmt: skip
+        return await self._rows.swap(path, ChangeId.new(self._runtime), expected, state, deadline_s, only, since_ms)

@@ -161,7 +161,9 @@ def _losses_named(manifest: Manifest) -> str:
 def as_of(manifest: Manifest) -> str:
     """Returns the time that the result is true of. That of a run that went on later is the time when it was begun."""
     begun, grace = moment(manifest.cutoff.as_of_ns), span(manifest.cutoff.grace_s)
-    return f"As of {begun}; blobs younger than {grace} then were not judged."
+    number = manifest.open_uploads or 0
+    held = f" {count(number, 'upload')} {_were(number)} open: the parts are in no figure." if number else ""
+    return f"As of {begun}; blobs younger than {grace} then were not judged.{held}"
 
 
 def sourced(manifest: Manifest) -> str:

@@ -44,7 +44,7 @@ from recovery.audit.files.ledger import RunDirectory, misfit
 from recovery.audit.files.partitions import Header, Partition, Tiling, tiled
 from recovery.audit.finding import Summary
 from recovery.audit.finding_classes import FINDINGS, FindingClass
-from recovery.audit.manifest import Failure, FeedAtEnd, Manifest, ManifestStuckEntry, Prefix, contradictions
+from recovery.audit.manifest import Failure, FeedAtEnd, Manifest, Prefix, contradictions
 from recovery.audit.reporting import run_verdict
 from recovery.audit.reporting.report import names_max, render
 from recovery.audit.reporting.run_verdict import PRICE_DEFAULT
@@ -65,7 +65,7 @@ from recovery.audit.running.plan import (
     inputs_of,
     plan_audit,
 )
-from recovery.audit.running.stuck import read_stuck
+from recovery.audit.running.stuck import StuckAndOpen, read_stuck
 from recovery.audit.running.work import CANARY, AuditOptions, AuditProgress, Engine, Job, PartResult, check_there, job_of, portable
 from recovery.audit.sweeping.references import at_end
 from recovery.last_audit import FEED, ROWS, LastAudit, note_audit
@@ -273,7 +273,7 @@ class _AuditRun:
         stuck = await read_stuck(settings, self._runtime)
         if self._manifest.references is not None and (self._worked or self._manifest.ended_ns is None):
             self._manifest = self._manifest.model_copy(update={"feed_at_end": await self._feed_now(settings)})
-        return await to_thread.run_sync(lambda: self._describe(self._conclude(*stuck)))
+        return await to_thread.run_sync(lambda: self._describe(self._conclude(stuck)))
 
     async def _feed_now(self, settings: Settings) -> FeedAtEnd | None:
         """Returns what the feed's writer counts now. None: it cannot be read, or it is another feed by now."""
@@ -481,7 +481,7 @@ class _AuditRun:
         if self._there().ended_ns is None:
             self._directory.write_manifest(self._manifest.model_copy(update={"work_s": self._work_s()}))
 
-    def _conclude(self, stuck: int | None, stuck_entries: tuple[ManifestStuckEntry, ...]) -> Manifest:
+    def _conclude(self, stuck: StuckAndOpen) -> Manifest:
         """Returns the manifest of the run as it is now, and writes it if that is news."""
         self._look_anew()
         missing = self._missing()
@@ -509,8 +509,9 @@ class _AuditRun:
             "ended_ns": self._runtime.wall_ns(),
             "work_s": self._work_s(),
             "prefixes": self._prefixes(),
-            "stuck": stuck,
-            "stuck_entries": stuck_entries,
+            "stuck": stuck.stuck,
+            "stuck_entries": stuck.shown,
+            "open_uploads": stuck.open_uploads,
         })  # fmt: skip
         self._there()
         self._directory.write_manifest(found)

@@ -204,9 +204,12 @@ def job_of(manifest: Manifest, directory: str, settings: Settings, slots: int = 
 
 
 def portable(settings: Settings) -> Settings:
-    """Returns the same settings for a process with another current directory. An unset changelog becomes `noop`."""
+    """Returns the same settings for a process with another current directory. An unset changelog becomes `noop`.
+
+    The keys of links are left out: an audit signs none, and its jobs are written down.
+    """
     directory = None if settings.directory is None else settings.directory.absolute()
-    return settings.model_copy(update={"directory": directory, "changelog": settings.changelog or "noop"})
+    return settings.model_copy(update={"directory": directory, "changelog": settings.changelog or "noop", "links": None})
 
 
 def check_there(settings: Settings) -> None:

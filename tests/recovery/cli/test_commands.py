@@ -21,6 +21,9 @@ from changelog.change import ChangeId
 from tests.given.command_line import OBJECT, OWN_PROCESS, Command, plant, shell, unwritable
 from tiered.embedded.blobs import FileBlobs
 from tiered.metadata import Metadata, TimeToLive
+from tiered.object_id import ObjectId
+from tiered.open import open_storage
+from tiered.settings import Settings
 
 
 @pytest.fixture
@@ -282,6 +285,27 @@ def test_operator_sees_a_dead_change_recovers_it_and_retries_a_stuck_one(tiered:
     tiered("log", "retry", bad)
     tiered("log", "retry", bad, code=1)
     assert "not stuck" in tiered.errors
+
+
+def test_operator_sees_an_open_upload_and_gives_it_up(tiered: Command) -> None:
+    async def begin() -> str:
+        async with open_storage(Settings(directory=tiered.store)) as storage:
+            upload = await storage.begin_multipart(ObjectId.create("videos", "a.mp4"))
+            await upload.upload_part(1, b"part")
+            return upload.id
+
+    upload_id = anyio.run(begin)
+    [listed] = json.loads(tiered("log", "list", "--json"))
+    assert (listed["id"], listed["state"]) == (upload_id, "assembling") and listed["cleanup_after"]
+    assert "assembling 1 (its upload is open" in tiered("status")
+    assert "seen 0" in tiered("recover", "--once")
+    assert "is given up" in tiered("log", "abort", upload_id)
+    assert "the changelog is empty" in tiered("log", "list")
+    assert not list((tiered.store / "uploads").iterdir())
+    tiered("log", "abort", upload_id, code=1)
+    dead = plant(tiered.store, None)
+    tiered("log", "abort", dead, code=1)
+    assert "no open upload" in tiered.errors
 
 
 def expired(tiered: Command, count: int) -> Path:

@@ -116,6 +116,19 @@ async def test_an_object_that_expires_is_in_fg_and_its_cells_are_dated_with_the_
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("column", [b"m", b"p"])
+async def test_half_an_object_is_an_expired_one_also_where_bigtables_clock_is_ahead(
+    table: BigtableTable, rows: BigtableRows, column: bytes
+) -> None:
+    cells: Cells = {("fg", column): b"{}", ("fg", b"v"): TOKEN.encode()}
+    now_us = RUNTIME.wall_ns() // 1_000_000 * 1000
+    await plant(table, cells, now_us + 60_000_000)
+    assert (await rows.read(PATH)).state is None
+    await plant(table, cells, now_us + 3_600_000_000, "n/objects/damaged")
+    with pytest.raises(CorruptRecordError, match=r"metadata|payload"):
+        await rows.read("n/objects/damaged")
+
+
 async def test_a_tombstone_is_its_target_its_policy_its_token_and_the_mark_of_its_swap(table: BigtableTable, rows: BigtableRows) -> None:
     assert await swap(rows, TOKEN, None, Tombstone(BLOB, HOUR, DEADLINE_NS))
     policy = b'{"expiration_policy":{"TimeToLive":{"secs":3600,"nanos":0}}}'

@@ -259,7 +259,7 @@ def threads_ended() -> Iterator[None]:
 
 ALL = [
     *(f"storage.objects.{each}" for each in ("create", "delete", "get", "list", "update")),
-    *(f"storage.multipartUploads.{each}" for each in ("abort", "create", "listParts")),
+    *(f"storage.multipartUploads.{each}" for each in ("abort", "create", "list", "listParts")),
 ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from types import MemberDescriptorType
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from tiered.directories import download_directory, upload_directory
 STORAGES = tiered.TieredStorage, tiered.sync.SyncTieredStorage
 OBJECTS = tiered.StoredObject, tiered.sync.SyncStoredObject
 WRITERS = tiered.ObjectWriter, tiered.sync.SyncObjectWriter
+MULTIPARTS = tiered.MultipartUpload, tiered.sync.SyncMultipartUpload
+RESUMABLES = tiered.ResumableUpload, tiered.sync.SyncResumableUpload
 RENAMED = {"aclose": "close"}
 FILE = {"name", "read1", "peek", "readable", "release"}
 """What `tiered.sync.SyncStoredObject` has besides, because it is a file, and because `put` takes it over."""
@@ -42,7 +45,7 @@ def errors(method: object) -> set[str]:
 
 def pairs() -> list[Any]:
     made = []
-    for asynchronous, blocking in (STORAGES, OBJECTS, WRITERS):
+    for asynchronous, blocking in (STORAGES, OBJECTS, WRITERS, MULTIPARTS, RESUMABLES):
         theirs = public(blocking)
         made += [pytest.param(f"{blocking.__name__}.{name}", value, theirs.get(name), id=f"{blocking.__name__}.{name}")
                  for name, value in public(asynchronous).items()]
@@ -53,7 +56,7 @@ def pairs() -> list[Any]:
 @pytest.mark.parametrize(("name", "asynchronous", "blocking"), pairs())
 def test_a_method_is_there_with_the_same_parameters_and_documented_errors(name: str, asynchronous: Any, blocking: Any) -> None:
     assert blocking is not None, f"tiered.sync.{name} is missing"
-    if isinstance(asynchronous, property):
+    if isinstance(asynchronous, property | MemberDescriptorType):
         assert isinstance(blocking, property)
         return
     ours, theirs = parameters(asynchronous), parameters(blocking)
@@ -73,5 +76,6 @@ def test_returned_types_are_those_of_the_asynchronous_methods() -> None:
     for name, method in public(STORAGES[0]).items():
         if inspect.isfunction(method):
             expected = re.sub(r"AsyncGenerator\[(.*?), None\]", r"Iterator[\1]", method.__annotations__["return"]).replace("StoredObject",
-            "SyncStoredObject").replace("Bulk[", "SyncBulk[").replace("ObjectWriter", "SyncObjectWriter")
+            "SyncStoredObject").replace("Bulk[", "SyncBulk[").replace("ObjectWriter", "SyncObjectWriter").replace("MultipartUpload",
+            "SyncMultipartUpload").replace("ResumableUpload", "SyncResumableUpload")
             assert public(STORAGES[1])[name].__annotations__["return"] == expected, name

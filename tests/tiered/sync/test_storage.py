@@ -18,6 +18,7 @@ import zipfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import replace
+from datetime import timedelta
 from itertools import count
 from pathlib import Path
 
@@ -783,3 +784,12 @@ def test_a_payload_that_gives_nothing_is_ended_in_the_callers_thread_too(impatie
     with pytest.raises(InvalidRequestError, match=r"gave no byte for 0\.2 s"):
         impatient.put(OBJECT, stalled())
     assert impatient.get(OBJECT) is None
+
+
+def test_a_blocking_caller_signs_a_link(tmp_path: Path) -> None:
+    links = {"base_url": "https://host/links", "keys": ["a key for tests, of 32 characters"]}
+    with tiered.sync.open_storage(Settings(directory=tmp_path, links=links)) as storage:
+        storage.put(OBJECT, b"a cat")
+        url = storage.sign_get(OBJECT, timedelta(hours=1), content_type="image/png", disposition="attachment")
+        assert url is not None and url.startswith("https://host/links/")
+        assert storage.sign_get(named(9), timedelta(hours=1)) is None

@@ -152,7 +152,7 @@ async def test_a_reading_can_be_cut_off(memory_store: MemoryStorage, payload: by
 @pytest.mark.parametrize(
     ("arguments", "named", "sentence"),
     [
-        (["write"], {}, "there is no operation 'write': pass one of copy, delete, get"),
+        (["write"], {}, "there is no operation 'write': pass one of begin_multipart, copy, delete, get"),
         (["put", ValueError], {}, "no call ends with"),
         (["get", OutcomeUnknownError], {}, "get never raises OutcomeUnknownError"),
         (["put", DanglingTombstoneError], {}, "put never raises DanglingTombstoneError"),

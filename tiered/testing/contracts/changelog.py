@@ -14,7 +14,7 @@ from changelog.base.errors import UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.change import LEGACY_OWNER, LOG_PREFIX, Change, ChangeId, Entry, Unreadable, encode
 from changelog.key_values import NOTE_BYTES_MAX, REMOVED_AGE_MAX_MS, VALUE_BYTES_MAX, VALUE_KEY_BYTES_MAX, VERSION_MAX, ValuePage
-from changelog.lease import SET_BACK_MS, Renewal
+from changelog.lease import SET_BACK_MS, EntryState, Renewal, entry_state
 from changelog.log import ChangeLog, GarbageCollection, KeyRange
 
 pytestmark = pytest.mark.anyio
@@ -71,6 +71,82 @@ async def test_a_recorded_entry_is_read_as_it_was_recorded(log: ChangeLog, runti
     assert entry.key == change.id.row_key()
     assert await log.read(change.id) == entry
     assert (await log.entries("", 10)).entries == (entry,)
+
+
+# --- an entry that is assembling ---------------------------------------------------------------------
+
+
+def an_open_one(runtime: Runtime, cleanup_after_ms: int | None = LATER_MS) -> Entry:
+    change = some_change(runtime)
+    return Entry(change, change.id.row_key(), "", 0, cleanup_after_ms, assembling='{"text":"of the tier ☃"}')
+
+
+async def test_an_entry_is_opened_once_and_read_as_it_was(log: ChangeLog, runtime: Runtime) -> None:
+    entry = an_open_one(runtime)
+    assert await log.open(entry)
+    assert await log.read(entry.change.id) == entry
+    assert not await log.open(replace(entry, owner="another"))
+    assert await log.read(entry.change.id) == entry
+    recorded_before = await log.record(some_change(runtime), "me")
+    assert not await log.open(replace(recorded_before, assembling="x"))
+    assert await log.read(recorded_before.change.id) == recorded_before
+
+
+async def test_an_open_entry_is_amended_only_as_it_was_read(log: ChangeLog, runtime: Runtime) -> None:
+    entry = an_open_one(runtime)
+    assert await log.open(entry)
+    mine = replace(entry, owner="me", attempt=1, assembling="mine", change=replace(entry.change, old="another"))
+    theirs = replace(entry, owner="they", attempt=1)
+    assert await log.amend(entry, mine)
+    assert not await log.amend(entry, theirs)
+    assert not await log.amend(entry, entry)
+    assert await log.read(entry.change.id) == mine
+    assert await log.amend(mine, replace(entry, attempt=1))
+    await log.forget(entry)
+    assert not await log.amend(replace(entry, attempt=1), mine)
+    assert await log.read(entry.change.id) is None
+
+
+async def test_a_claim_of_an_open_entry_ends_that_for_ever(log: ChangeLog, runtime: Runtime) -> None:
+    entry = an_open_one(runtime)
+    assert await log.open(entry)
+    tried = replace(entry, owner="me", attempt=7)
+    assert await log.amend(entry, tried)
+    assert await log.claim(entry, "recovery") is None
+    claimed = await log.claim(tried, "recovery")
+    assert claimed is not None
+    assert (claimed.owner, claimed.attempt, claimed.cleanup_after_ms, claimed.assembling) == ("recovery", 1, None, None)
+    assert await log.read(entry.change.id) == claimed
+    assert not await log.amend(tried, entry)
+    assert await log.release(claimed)
+    again = await log.claim(claimed.released(None), "another")
+    assert again is not None and again.attempt == 1
+
+
+async def test_an_open_entry_is_stale_when_its_time_is_over_however_often_it_was_tried(log: ChangeLog, runtime: Runtime) -> None:
+    now_ms = await log.now_ms()
+    entry = an_open_one(runtime, now_ms + LATER_MS)
+    assert await log.open(entry)
+    assert await stale(log, now_ms) == [] == await stale(log, now_ms + LATER_MS - 1)
+    assert await stale(log, now_ms + LATER_MS + 1) == [entry]
+    tried = replace(entry, owner="me", attempt=1000)
+    assert await log.amend(entry, tried)
+    assert await stale(log, now_ms + LATER_MS - 1) == []
+    assert await stale(log, now_ms + LATER_MS + EXPIRY_MS) == [tried]
+    found = only(await stale(log, now_ms + LATER_MS + EXPIRY_MS))
+    assert entry_state(found, now_ms + LATER_MS + EXPIRY_MS, EXPIRY_MS, attempts_max=1) is EntryState.CLAIMABLE
+
+
+async def test_an_operator_parks_an_open_entry_and_retries_it_as_it_was(log: ChangeLog, runtime: Runtime) -> None:
+    entry = an_open_one(runtime)
+    assert await log.open(entry)
+    tried = replace(entry, owner="me", attempt=3)
+    assert await log.amend(entry, tried)
+    assert await log.park(tried, "look at it")
+    stuck = await log.read(entry.change.id)
+    assert isinstance(stuck, Entry) and stuck.stuck is not None
+    assert await log.retry(stuck)
+    assert await log.read(entry.change.id) == tried, "an earlier value never comes back"
 
 
 async def test_a_change_that_was_never_recorded_is_none(log: ChangeLog, runtime: Runtime) -> None:

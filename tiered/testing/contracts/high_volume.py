@@ -474,6 +474,29 @@ async def test_the_horizon_never_goes_back(forgetful: Rows) -> None:
     assert not await rows.swap(PATH, second, None, tombstone(PATH, second))
 
 
+async def test_a_token_that_is_older_than_the_horizon_takes_effect_if_nobody_sent_it_before(forgetful: Rows) -> None:
+    rows, open_upload, other = forgetful, forgetful.token(), forgetful.token()
+    assert not await rows.backend.settle(PATH, other)
+    await forget(rows)
+    assert not await rows.swap(PATH, open_upload, None, tombstone(PATH, open_upload))
+    now_ms = rows.runtime.wall_ns() // NS_PER_MS
+    soon_s = rows.runtime.boot_time() + 60
+    assert await rows.backend.swap(PATH, open_upload, None, tombstone(PATH, open_upload), soon_s, None, now_ms)
+
+
+async def test_the_horizon_passes_the_time_at_which_a_collected_mark_was_written(forgetful: Rows) -> None:
+    rows, open_upload = forgetful, forgetful.token()
+    assert isinstance(rows.runtime, Clock)
+    rows.runtime.ahead_ns = LATER_NS
+    refused_ms = rows.runtime.wall_ns() // NS_PER_MS
+    assert not await rows.backend.settle(PATH, open_upload)
+    rows.runtime.ahead_ns = 2 * LATER_NS
+    assert isinstance(rows.backend, GarbageCollection)
+    assert await rows.backend.collect(100) == 1
+    soon_s = rows.runtime.boot_time() + 60
+    assert not await rows.backend.swap(PATH, open_upload, None, tombstone(PATH, open_upload), soon_s, None, refused_ms - 1000)
+
+
 async def test_a_mark_whose_token_was_made_by_a_clock_that_was_ahead_stays_and_stops_nobody(forgetful: Rows) -> None:
     rows = forgetful
     assert isinstance(rows.runtime, Clock) and isinstance(rows.backend, GarbageCollection)

@@ -16,7 +16,7 @@ from changelog.change import ChangeId
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
 from tiered.payload.chunks import Chunk
-from tiered.protocol.backends import LongTermBackend
+from tiered.protocol.backends import LongTermBackend, SessionEndedError
 from tiered.protocol.capabilities import PART_NUMBER_MAX, Part, PartUploads
 from tiered.testing.contracts.long_term import FULL_METADATA, metadata_of, names, read_back
 from tiered.testing.contracts.whole_blobs import read, store
@@ -41,9 +41,29 @@ async def put_all(tier: PartsTier, name: str, session: str, payloads: Sequence[b
 
 
 async def expect_ended(call: Callable[[], Awaitable[object]]) -> None:
-    with pytest.raises(UnavailableError) as raised:
+    with pytest.raises(SessionEndedError) as raised:
         await call()
     assert raised.value.heard is True
+
+
+async def test_uploads_that_have_not_ended_are_listed_page_by_page(parts_tier: PartsTier, runtime: Runtime) -> None:
+    now_ns = await parts_tier.now_ns() + 3_600 * 10**9
+    wanted = [blob_name("a/objects/é ☃", ChangeId.new(runtime)) for _ in range(5)]
+    sessions = {await parts_tier.begin_parts(name, PLAIN): name for name in wanted}
+    ended, completed, *_ = sessions
+    await parts_tier.cancel(ended)
+    part = await parts_tier.put_part(sessions[completed], completed, 1, [b"whole"])
+    await parts_tier.complete_parts(sessions[completed], completed, [part])
+    found: dict[str, str] = {}
+    after: str | None = ""
+    pages = 0
+    while after is not None:
+        page = await parts_tier.open_sessions(now_ns, after, 2)
+        found.update({each.session: each.name for each in page.sessions})
+        after, pages = page.next_after, pages + 1
+    assert found == {session: name for session, name in sessions.items() if session not in (ended, completed)}
+    assert pages in (2, 3), "a last page may be empty"
+    assert (await parts_tier.open_sessions(now_ns - 2 * 3_600 * 10**9, "", 100)).sessions == []
 
 
 async def test_a_blob_is_there_when_its_parts_are_completed_and_not_before(parts_tier: PartsTier, name: str) -> None:
@@ -131,7 +151,7 @@ async def test_completing_is_repeatable_and_ends_the_session(parts_tier: PartsTi
     await expect_ended(partial(parts_tier.put_part, name, session, 1, [b"late"]))
     await expect_ended(partial(parts_tier.parts, name, session))
     for others in ([parts[0]], [parts[0], replace(parts[1], checksum=parts[0].checksum)]):
-        with pytest.raises(UnavailableError):  # that is not the blob which is there
+        with pytest.raises(SessionEndedError):  # that is not the blob which is there
             await parts_tier.complete_parts(name, session, others)
     await parts_tier.cancel(session)
     assert await read(parts_tier, name) == b"first, last"

@@ -12,6 +12,7 @@ from changelog.change import Change, ChangeId
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Manifest
+from recovery.audit.reporting import run_verdict
 from recovery.audit.reporting.since import earlier
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
@@ -103,3 +104,15 @@ async def test_stuck_entries_are_in_the_manifest_of_a_run(store: Settings, tmp_p
     [stuck] = manifest.stuck_entries
     assert (stuck.object, stuck.error) == (object_id.path, "nobody could clean it up") and stuck.since_ms
     assert "nobody could clean it up" in report(tmp_path / "run").lower()
+
+
+async def test_open_uploads_are_told_by_a_run_which_sees_none_of_their_parts(store: Settings, tmp_path: Path) -> None:
+    async with open_storage(store) as storage:
+        upload = await storage.begin_multipart(ObjectId("media", (), "video"))
+        await upload.upload_part(1, b"part")
+        manifest = await run(store, tmp_path / "run")
+        await upload.abort()
+    assert manifest.open_uploads == 1
+    assert "1 upload was open: the parts are in no figure" in report(tmp_path / "run")
+    after = await run(store, tmp_path / "after")
+    assert after.open_uploads == 0 and "open:" not in run_verdict.as_of(after)

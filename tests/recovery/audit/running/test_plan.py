@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from changelog.base.runtime import SystemRuntime
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.manifest import Inventory
 from recovery.audit.running.plan import PROBE_NAMES, RANGES_PER_SLOT, check_apart, check_grace, inputs_of, plan_audit, split
-from recovery.audit.running.work import AuditOptions
+from recovery.audit.running.work import AuditOptions, portable
 from tests.given.audited_store import OBJECTS, plant
 from tiered.embedded.blobs import FileBlobs
 from tiered.embedded.rows import SqliteRows
@@ -239,3 +240,11 @@ async def test_an_audit_by_report_says_how_old_the_report_is_and_cuts_off_there(
     young = report.model_copy(update={"snapshot_ns": SystemRuntime().wall_ns() - 3600 * 10**9})
     plan = await plan_audit(settings, AuditOptions(str(tmp_path / "run"), inventory=young), 2, SystemRuntime())
     assert old not in plan.notes
+
+
+def test_the_keys_of_links_are_in_no_job_of_an_audit(tmp_path: Path) -> None:
+    """A dump of them is no key, so a worker could not read its settings."""
+    settings = Settings(directory=tmp_path, links={"base_url": "https://host/links", "keys": ["secret" * 6]})
+    told = portable(settings).model_dump_json()
+    assert Settings(**json.loads(told)).links is None
+    assert "secret" not in told

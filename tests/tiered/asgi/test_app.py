@@ -1,0 +1,501 @@
+"""LinkApp: what each request gets, over a store in memory. The same bytes of every backend are in tests/contracts/."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.given.signed_links import BASE_URL, LINKS, client_of, opened
+from tiered import (
+    AtCapacityError,
+    ConfigurationError,
+    CorruptRecordError,
+    DanglingTombstoneError,
+    InvalidRequestError,
+    Metadata,
+    ObjectId,
+    ServiceAwayError,
+    Settings,
+    TimeToLive,
+    UnavailableError,
+)
+from tiered.asgi import LinkApp
+from tiered.links import SignedLink
+from tiered.metadata import as_stored
+from tiered.testing import memory_storage
+from tiered.testing.in_memory import NOWHERE, MemoryStorage
+
+pytestmark = pytest.mark.anyio
+CAT = ObjectId.create("photos", "2026/a cat ü.jpg", {"org": "17"})
+SMALL, LARGE = b"0123456789", bytes(range(256)) * 3_000
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+NEVER = "Fri, 31 Dec 9999 23:59:59 GMT"
+MEMORY = Settings(directory=NOWHERE, inline_bytes_max=100, links=LINKS)
+
+
+@pytest.fixture
+async def store(anyio_backend: object) -> AsyncIterator[MemoryStorage]:
+    async with memory_storage(MEMORY) as storage:
+        yield storage
+
+
+async def link(store: MemoryStorage, payload: bytes = SMALL, object_id: ObjectId = CAT, **how: Any) -> str:
+    await store.put(object_id, payload, Metadata(content_type="image/jpeg"))
+    url = await store.sign_get(object_id, HOUR, **how)
+    assert url is not None
+    return url
+
+
+async def test_a_link_shows_the_object(store: MemoryStorage) -> None:
+    for payload in (SMALL, LARGE, b""):
+        url = await link(store, payload)
+        got = await opened(store, url)
+        head = await store.head(CAT)
+        assert head is not None and head.metadata.time_created is not None
+        assert (got.status_code, got.content) == (200, payload)
+        assert dict(got.headers) == {
+            "content-type": "image/jpeg", "content-length": str(len(payload)), "etag": f'"{head.revision}"', "accept-ranges": "bytes",
+            "content-disposition": "inline; filename=\"a cat _.jpg\"; filename*=UTF-8''a%20cat%20%C3%BC.jpg",
+            "cache-control": "private", "x-content-type-options": "nosniff",
+            "last-modified": head.metadata.time_created.strftime("%a, %d %b %Y %H:%M:%S GMT"),
+        }  # fmt: skip
+
+
+async def test_a_link_is_good_for_no_less_than_was_asked(store: MemoryStorage) -> None:
+    await store.put(CAT, SMALL)
+    began_ns = store.clock.wall_ns()
+    url = await store.sign_get(CAT, timedelta(seconds=1))
+    assert store.links is not None and url is not None
+    link = store.links.read(url.rpartition("/")[2])
+    assert link is not None and began_ns + 10**9 <= link.expires_s * 10**9 < store.clock.wall_ns() + 2 * 10**9
+
+
+async def test_a_link_says_how_the_object_is_answered(store: MemoryStorage) -> None:
+    url = await link(store, content_type="text/plain; charset=utf-8", disposition="attachment")
+    got = await opened(store, url)
+    assert got.headers["content-type"] == "text/plain; charset=utf-8"
+    assert got.headers["content-disposition"].startswith("attachment; ")
+
+
+async def test_bytes_are_sent_as_they_are_stored(store: MemoryStorage) -> None:
+    await store.put(CAT, b"no zstd", Metadata(compression="Zstd"))
+    url = await store.sign_get(CAT, HOUR)
+    async with client_of(store) as client, client.stream("GET", str(url)) as got:
+        assert (got.headers["content-encoding"], b"".join([chunk async for chunk in got.aiter_raw()])) == ("zstd", b"no zstd")
+
+
+async def test_head_equals_get_without_its_body(store: MemoryStorage) -> None:
+    gone = await link(store, b"gone")
+    missing = await link(store, b"gone", ObjectId.create("photos", "k"))
+    await store.delete(ObjectId.create("photos", "k"))
+    for payload in (SMALL, LARGE, b""):
+        url = await link(store, payload)
+        etag = (await opened(store, url)).headers["etag"]
+        for address in (url, gone, missing, f"{url}x", BASE_URL):
+            for conditions in ({}, {"If_None_Match": etag}, {"If_Match": '"other"'}, {"If_Modified_Since": NEVER}):
+                got, head = await opened(store, address, **conditions), await opened(store, address, "HEAD", **conditions)
+                assert (head.status_code, dict(head.headers)) == (got.status_code, dict(got.headers))
+                assert head.content == b""
+        assert (await opened(store, url, "HEAD", Range="bytes=1-2")).status_code == 200
+
+
+# --- one revision ----------------------------------------------------------------------------------
+
+
+async def test_a_link_never_shows_another_revision(store: MemoryStorage) -> None:
+    for payload in (SMALL, LARGE):
+        url = await link(store, payload)
+        for after in (SMALL, LARGE, payload):
+            await store.put(CAT, after)
+            for headers in ({}, {"Range": "bytes=0-1"}, {"Range": "bytes=99999999-"}, {"If_None_Match": "*"}, {"If_Match": "*"}):
+                got = await opened(store, url, **headers)
+                assert (got.status_code, got.content) == (410, b"the object was replaced, and the link was for what was there before\n")
+        await store.delete(CAT)
+        assert (await opened(store, url)).status_code == 404
+
+
+async def test_changed_metadata_are_another_revision(store: MemoryStorage) -> None:
+    url = await link(store)
+    await store.update_metadata(CAT, lambda now: replace(now, content_type="text/html"))
+    assert (await opened(store, url)).status_code == 410
+
+
+async def test_what_has_expired_is_not_there(store: MemoryStorage) -> None:
+    await store.put(CAT, SMALL, Metadata(expiration=TimeToLive(timedelta(minutes=1))))
+    url = await store.sign_get(CAT, HOUR)
+    assert (await opened(store, url)).status_code == 200
+    store.clock.advance(2 * MINUTE)
+    assert (await opened(store, url)).status_code == 404
+    assert await store.sign_get(CAT, HOUR) is None
+
+
+async def test_an_object_that_is_replaced_between_two_looks_is_not_mixed(store: MemoryStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, get = await link(store, LARGE), store.get
+
+    async def replaced_first(*args: Any) -> Any:
+        await store.put(CAT, SMALL)
+        return await get(*args)
+
+    monkeypatch.setattr(store, "get", replaced_first)
+    for headers in ({}, {"Range": "bytes=500-"}, {"If_None_Match": '"other"'}):
+        assert (await opened(store, url, **headers)).status_code == 410
+
+
+# --- what is refused -------------------------------------------------------------------------------
+
+
+async def test_what_is_no_link_is_refused(store: MemoryStorage) -> None:
+    url = await link(store)
+    token = url.rpartition("/")[2]
+    claims, _, signature = token.partition(".")
+    for path in (
+        "", "/", f"/{token[:-1]}", f"/{token}x", f"/{claims}.", f"/.{signature}", f"/{claims}", f"//{token}", f"/x/{token}", f"/{token}/",
+        f"/{token}/x", f"/../{token}", f"/%2e%2e/{token}", f"/{token}%00", f"/é{token}", f"/{'a' * 50_000}", "/photos/org.17/objects/x",
+    ):  # fmt: skip
+        assert await raw(store, f"/links{path}") == (403, b"this is no link of this server, or not all of it\n"), path
+    assert (await raw(store, f"/links/{token}"))[0] == 200
+    assert (await raw(store, f"/{token}"))[0] == 200  # a framework that takes the place of the mount away
+    assert (await opened(store, f"{url}?utm_source=x")).content == SMALL  # what follows a ? is nobody's
+
+
+async def raw(store: MemoryStorage, path: str, method: str = "GET", headers: list[tuple[bytes, bytes]] | None = None) -> tuple[int, bytes]:
+    """An answer to a path that no client would send as it is."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": path, "root_path": "/links", "headers": headers or [], "query_string": b""}
+    app: Any = LinkApp(lambda: store)
+    await app(scope, anyio.sleep_forever, send)
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
+async def test_a_link_is_for_its_method_alone(store: MemoryStorage) -> None:
+    url = await link(store)
+    for method in ("PUT", "POST", "DELETE", "PATCH", "OPTIONS", "TRACE", "X" * 1000):
+        got = await opened(store, url, method)
+        assert (got.status_code, got.headers["allow"]) == (405, "GET, HEAD")
+    assert (await raw(store, f"/links/{url.rpartition('/')[2]}", "get"))[0] == 405
+    assert store.links is not None
+    head = await store.head(CAT)
+    assert head is not None and head.revision is not None
+    upload = store.links.sign(SignedLink("PUT", CAT, head.revision, store.clock.wall_ns() // 10**9 + 60))
+    got = await opened(store, upload)
+    assert (got.status_code, got.text) == (403, "the link is for another method\n")
+    assert (await opened(store, upload, "PUT")).status_code == 405
+
+
+async def test_a_link_ends_and_is_none_of_the_future(store: MemoryStorage) -> None:
+    url = await link(store)
+    store.clock.advance(59 * MINUTE)
+    assert (await opened(store, url)).status_code == 200
+    store.clock.advance(2 * MINUTE)
+    for headers in ({}, {"If_None_Match": "*"}, {"Range": "bytes=0-"}):
+        assert (await opened(store, url, **headers)).status_code == 403
+    assert (await opened(store, url)).text == "the link has expired\n"
+    head = await store.head(CAT)
+    assert store.links is not None and head is not None and head.revision is not None
+    far = SignedLink("GET", CAT, head.revision, store.clock.wall_ns() // 10**9 + 8 * 86_400)  # its signer's clock is a day ahead
+    got = await opened(store, store.links.sign(far))
+    assert (got.status_code, "clock" in got.text) == (403, True)
+
+
+async def test_an_object_of_another_path_is_out_of_reach(store: MemoryStorage) -> None:
+    other = ObjectId.create("photos", "secret", {"org": "18"})
+    one, two = await link(store), await link(store, b"secret", other)
+    mixed = f"{BASE_URL}/{two.rpartition('/')[2].partition('.')[0]}.{one.rpartition('.')[2]}"
+    assert (await opened(store, mixed)).status_code == 403
+
+
+async def test_names_that_confuse_others_are_served(store: MemoryStorage) -> None:
+    for key in ("a//b", "a?b#c", "100%2F", "ü/é/😀", " x ", "a.b.c", "~", "x" * 900, "a\\b", '"><script>'):
+        object_id = ObjectId.create("photos", key)
+        got = await opened(store, await link(store, key.encode(), object_id))
+        assert (got.status_code, got.content) == (200, key.encode())
+
+
+async def test_huge_headers_are_read_in_no_time(store: MemoryStorage) -> None:
+    path = f"/links/{(await link(store)).rpartition('/')[2]}"
+    for name, value in (
+        (b"range", b"bytes=" + b"0-0," * 200_000), (b"range", b"bytes=" + b"9" * 1_000_000 + b"-"), (b"if-none-match", b'"' * 1_000_000),
+        (b"if-none-match", b'W/"' * 500_000), (b"if-match", b'"x",' * 300_000), (b"if-modified-since", b"Tue, " * 200_000),
+        (b"if-range", b'"' + b"x" * 1_000_000), (b"if-unmodified-since", b"(" * 100_000), (b"x", b"y" * 5_000_000),
+    ):  # fmt: skip
+        with anyio.fail_after(5):
+            status, _ = await raw(store, path, headers=[(name, value), (name, value)])
+        assert status in (200, 412, 416)
+
+
+# --- ranges and conditions -------------------------------------------------------------------------
+
+
+async def test_a_range_is_answered(store: MemoryStorage) -> None:
+    for payload in (SMALL, LARGE):
+        url, size = await link(store, payload), len(payload)
+        ends = [(f"{size - 2}-", size - 2, size), ("-4", size - 4, size), ("-999999999", 0, size)]
+        for asked, start, stop in (("0-0", 0, 1), ("5-9", 5, 10), *ends):
+            got = await opened(store, url, Range=f"bytes={asked}")
+            assert (got.status_code, got.content) == (206, payload[start:stop]), asked
+            assert got.headers["content-range"] == f"bytes {start}-{stop - 1}/{size}"
+            assert got.headers["content-length"] == str(stop - start)
+            assert "etag" in got.headers
+        for asked in (f"{size}-", "-0", "9" * 100 + "-"):
+            got = await opened(store, url, Range=f"bytes={asked}")
+            assert (got.status_code, got.headers["content-range"]) == (416, f"bytes */{size}"), asked
+        for asked in ("0-1,4-5", "-", "5-2", "x", ",".join(["0-"] * 1000)):
+            got = await opened(store, url, Range=f"bytes={asked}")
+            assert (got.status_code, got.content) == (200, payload), asked
+
+
+async def test_a_range_of_an_empty_object_is_all_of_it(store: MemoryStorage) -> None:
+    got = await opened(store, await link(store, b""), Range="bytes=-5")
+    assert (got.status_code, got.content) == (200, b"")
+
+
+async def test_the_rest_is_sent_to_whoever_has_the_first_part(store: MemoryStorage) -> None:
+    url = await link(store, LARGE)
+    first = await opened(store, url)
+    for has in (first.headers["etag"], first.headers["last-modified"]):
+        got = await opened(store, url, Range="bytes=100-", If_Range=has)
+        assert (got.status_code, got.content) == (206, LARGE[100:])
+    for has in ('"other"', f"W/{first.headers['etag']}", "Tue, 03 Feb 2026 04:05:06 GMT", ""):
+        got = await opened(store, url, Range="bytes=99999999-", If_Range=has)
+        assert (got.status_code, got.content) == (200, LARGE)
+
+
+async def test_what_a_client_has_is_not_sent_again(store: MemoryStorage) -> None:
+    url = await link(store, LARGE)
+    etag = (await opened(store, url)).headers["etag"]
+    got = await opened(store, url, If_None_Match=f'"x", {etag}', Range="bytes=0-1")
+    assert (got.status_code, got.content, got.headers["etag"], got.headers["cache-control"]) == (304, b"", etag, "private")
+    assert "content-length" not in got.headers
+    assert (await opened(store, url, If_None_Match='"x"')).status_code == 200
+    assert (await opened(store, url, If_Match='"x"')).status_code == 412
+    assert (await opened(store, url, If_Match=etag)).content == LARGE
+
+
+async def test_metadata_of_other_software_break_no_header(store: MemoryStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = await link(store)
+    damaged = as_stored(None, 10**30, None, "a\r\nb: c", "odd\r\nd: e", None, "f\r\ng: h", len(SMALL), {}, {})
+    get = store.get
+
+    async def odd(*args: Any) -> Any:
+        stored = await get(*args)
+        assert stored is not None
+        stored.head = replace(stored.head, metadata=damaged)
+        return stored
+
+    monkeypatch.setattr(store, "get", odd)
+    got = await opened(store, url)
+    assert (got.status_code, got.headers["content-type"]) == (200, "application/octet-stream")
+    assert not {"b", "d", "g", "content-encoding", "last-modified"} & set(got.headers)
+
+
+# --- errors of the store ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "wait"),
+    [
+        (UnavailableError("secret"), 503, "1"), (AtCapacityError("secret", 2.3), 503, "3"),
+        (ServiceAwayError("secret", "rows", 0.1), 503, "1"),
+        (DanglingTombstoneError("secret"), 500, None), (CorruptRecordError("secret"), 500, None), (ConfigurationError("secret"), 500, None),
+        (InvalidRequestError("secret"), 500, None),
+    ],
+)  # fmt: skip
+async def test_an_error_has_a_status_and_tells_no_secret(
+    store: MemoryStorage, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, wait: str | None
+) -> None:
+    url = await link(store)
+
+    async def fail(*_: object) -> None:
+        raise error
+
+    for name in ("get", "head"):
+        monkeypatch.setattr(store, name, fail)
+    for method in ("GET", "HEAD"):
+        got = await opened(store, url, method)
+        assert (got.status_code, got.headers.get("retry-after"), got.headers["cache-control"]) == (status, wait, "no-store")
+        assert "secret" not in got.text
+
+
+async def test_a_store_without_links_signs_and_answers_none() -> None:
+    async with memory_storage() as storage:
+        await storage.put(CAT, SMALL)
+        with pytest.raises(ConfigurationError, match=r"mount it, and set links\.base_url and links\.keys"):
+            await storage.sign_get(CAT, HOUR)
+        assert (await opened(storage, f"{BASE_URL}/x.y")).status_code == 500
+
+
+async def test_what_is_signed_wrongly_is_refused(store: MemoryStorage) -> None:
+    await store.put(CAT, SMALL)
+    assert await store.sign_get(ObjectId.create("photos", "none"), HOUR) is None
+    wrong: list[dict[str, Any]] = [
+        {"expires_in": timedelta(days=8)}, {"expires_in": 60}, {"content_type": "é"}, {"disposition": "save"},
+        {"object_id": "photos/objects/x"},
+    ]  # fmt: skip
+    for arguments in wrong:
+        with pytest.raises(InvalidRequestError):
+            await store.sign_get(**{"object_id": CAT, "expires_in": HOUR, **arguments})
+
+
+async def test_an_object_that_has_no_revision_cannot_be_signed(store: MemoryStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    await store.put(CAT, SMALL)
+    source = store._reader.source
+
+    async def older(object_id: ObjectId) -> Any:
+        found = await source(object_id)
+        assert found is not None
+        return replace(found, head=replace(found.head, revision=None))
+
+    monkeypatch.setattr(store._reader, "source", older)
+    with pytest.raises(InvalidRequestError, match="older software wrote it: put it again"):
+        await store.sign_get(CAT, HOUR)
+
+
+async def test_half_of_a_body_does_not_look_whole(store: MemoryStorage) -> None:
+    url = await link(store, LARGE)
+    store.faults.fail("read", UnavailableError)
+    sent = await sent_to(LinkApp(lambda: store), url, error=UnavailableError)
+    assert sent[0]["status"] == 200 and dict(sent[0]["headers"])[b"content-length"] == str(len(LARGE)).encode()
+    assert all(message["more_body"] for message in sent[1:])
+    assert sum(len(message["body"]) for message in sent[1:]) < len(LARGE)
+
+
+# --- clients that go away, and slow ones -----------------------------------------------------------
+
+
+def scope_of(url: str, version: str = "2.3") -> dict[str, Any]:
+    asgi = {"version": "3.0", "spec_version": version}
+    path = f"/links/{url.rpartition('/')[2]}"
+    return {"type": "http", "asgi": asgi, "method": "GET", "path": path, "root_path": "/links", "query_string": b"", "headers": []}
+
+
+async def sent_to(app: LinkApp, url: str, receive: Any = anyio.sleep_forever, send: Any = None, error: Any = None) -> list[Any]:
+    sent: list[Any] = []
+
+    async def sending(message: Any) -> None:
+        if send is not None:
+            await send(message)
+        sent.append(message)
+
+    with anyio.fail_after(20):
+        with nullcontext() if error is None else pytest.raises(error):
+            await app(scope_of(url), receive, sending)
+    return sent
+
+
+class OpenReads:
+    """Watches which objects are open."""
+
+    def __init__(self, store: MemoryStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened: list[Any] = []
+        get = store.get
+
+        async def noted(*args: Any) -> Any:
+            stored = await get(*args)
+            self.opened.append(stored)
+            return stored
+
+        monkeypatch.setattr(store, "get", noted)
+
+    @property
+    def all_closed(self) -> bool:
+        return bool(self.opened) and all(each._closed for each in self.opened)
+
+
+@pytest.mark.parametrize("version", ["2.3", "2.4"])
+async def test_a_client_that_goes_away_stops_the_read(store: MemoryStorage, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """Servers of ASGI 2.3 say that the client has gone; later ones let the sending fail."""
+    url, reads, gone = await link(store, LARGE), OpenReads(store, monkeypatch), anyio.Event()
+    messages: list[Any] = [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def receive() -> Any:
+        if messages:
+            return messages.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            gone.set()
+            if version == "2.4":
+                raise OSError("the client has gone")
+            await anyio.sleep_forever()
+
+    sent = await sent_to(LinkApp(lambda: store), url, receive if version == "2.3" else anyio.sleep_forever, send)
+    assert [message["type"] for message in sent] == ["http.response.start"]
+    assert reads.all_closed
+
+
+async def test_a_client_that_takes_no_bytes_is_given_up(store: MemoryStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, reads = await link(store, LARGE), OpenReads(store, monkeypatch)
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await anyio.sleep_forever()
+
+    await sent_to(LinkApp(lambda: store, send_idle_s=0.05), url, send=send)
+    assert reads.all_closed
+
+
+async def test_a_server_that_stops_stops_the_read(store: MemoryStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, reads = await link(store, LARGE), OpenReads(store, monkeypatch)
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            tasks.cancel_scope.cancel()
+            await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as tasks:
+        await sent_to(LinkApp(lambda: store), url, send=send)
+    assert reads.all_closed
+
+
+async def test_large_objects_are_sent_to_so_many_at_once(store: MemoryStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = await link(store, LARGE)
+    small = await link(store, SMALL, ObjectId.create("photos", "small"))  # it holds nothing of a service, and is never too many
+    app, reads, going = LinkApp(lambda: store, bodies_max=2), OpenReads(store, monkeypatch), anyio.Event()
+    begun = 0
+
+    async def send(message: Any) -> None:
+        nonlocal begun
+        begun += message["type"] == "http.response.start" and message["status"] == 200
+        await going.wait()
+
+    async with anyio.create_task_group() as tasks:
+        for each in (small, small, url, url):
+            tasks.start_soon(sent_to, app, each, anyio.sleep_forever, send)
+        while begun < 4:
+            await anyio.lowlevel.checkpoint()
+        refused = await sent_to(app, url)
+        assert refused[0]["status"] == 503 and (b"retry-after", b"1") in refused[0]["headers"]
+        assert (await sent_to(app, small))[0]["status"] == 200
+        going.set()
+    assert (await sent_to(app, url))[0]["status"] == 200
+    assert reads.all_closed
+
+
+async def test_what_is_no_http_is_refused(store: MemoryStorage) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    app: Any = LinkApp(lambda: store)
+    await app({"type": "websocket"}, anyio.sleep_forever, send)
+    assert [message["type"] for message in sent] == ["websocket.close"]
+    with pytest.raises(ValueError, match="no lifespan; create_app"):
+        await app({"type": "lifespan"}, anyio.sleep_forever, send)
+
+
+def test_every_row_of_the_methods_says_which_link_it_needs() -> None:
+    """The place where a PUT is added: its links allow PUT, and GET of them stays refused."""
+    assert {method: allowed for method, (allowed, _) in LinkApp._METHODS.items()} == {"GET": "GET", "HEAD": "GET"}

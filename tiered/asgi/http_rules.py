@@ -1,0 +1,89 @@
+"""What RFC 9110 says of ranges and conditions, for something that has one strong ETag (pure).
+
+A link shows one revision, whose ETag it says itself. So all of this can be judged before the store is asked. What is
+not well-formed is ignored, as the RFC wants it, however long it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import format_datetime, parsedate_to_datetime
+
+from changelog.change import ChangeId
+from tiered.metadata import NS_PER_S
+from tiered.protocol.backends import ByteRange
+
+BEYOND = 1 << 62
+"""Beyond the end of every object."""
+
+_RANGE = re.compile(r"bytes=[ \t]*([0-9]*)-([0-9]*)[ \t]*", re.IGNORECASE)
+_TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
+
+
+def etag_of(revision: ChangeId) -> str:
+    return f'"{revision}"'
+
+
+def http_date(ns: int | None) -> str | None:
+    """A time (nanoseconds since 1970) as a header says it, to the second. None: there is none, or it cannot be said."""
+    if ns is None:
+        return None
+    try:
+        return format_datetime(datetime.fromtimestamp(ns // NS_PER_S, UTC), usegmt=True)
+    except (ValueError, OverflowError, OSError):  # other software may have stored any number
+        return None
+
+
+def wanted_range(header: str | None) -> ByteRange | None:
+    """The one range that is wanted. None: all, also if several are wanted, or something that is no range."""
+    found = _RANGE.fullmatch(header or "")
+    if found is None or found[1] == found[2] == "":
+        return None
+    first, last = (None if not digits else _number(digits) for digits in found.groups())
+    if first is None:
+        return ByteRange(-last) if last else ByteRange(BEYOND)
+    if last is None:
+        return ByteRange(first)
+    return None if last < first else ByteRange(first, last + 1)
+
+
+def _number(digits: str) -> int:
+    digits = digits.lstrip("0")
+    return int(digits or "0") if len(digits) <= 18 else BEYOND
+
+
+def range_is_for(if_range: str | None, etag: str, modified: str | None) -> bool:
+    """Whether the range is wanted of what is there (`If-Range`). None: of whatever is there."""
+    return if_range is None or if_range.strip() in (etag, modified)
+
+
+def precondition(headers: Mapping[str, str], etag: str, modified: str | None) -> int | None:
+    """412 or 304, if a condition of the request asks for that; None: go on. In the order of RFC 9110, 13.2.2."""
+    if (match := headers.get("if-match")) is not None:
+        if not _names(match, etag, weakly=False):
+            return 412
+    elif (since := _compared(headers.get("if-unmodified-since"), modified)) is not None and since > 0:
+        return 412
+    if (none_match := headers.get("if-none-match")) is not None:
+        return 304 if _names(none_match, etag, weakly=True) else None
+    since = _compared(headers.get("if-modified-since"), modified)
+    return 304 if since is not None and since <= 0 else None
+
+
+def _names(header: str, etag: str, *, weakly: bool) -> bool:
+    if header.strip() == "*":
+        return True
+    return any(f'"{tag}"' == etag and (weakly or not weak) for weak, tag in _TAG.findall(header))
+
+
+def _compared(header: str | None, modified: str | None) -> float | None:
+    """How many seconds later than the date in the header the object was modified. None: nobody can say."""
+    if header is None or modified is None:
+        return None
+    try:
+        told = parsedate_to_datetime(header.strip())
+        return (parsedate_to_datetime(modified) - told.replace(tzinfo=told.tzinfo or UTC)).total_seconds()
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None

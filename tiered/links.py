@@ -1,0 +1,171 @@
+"""Links: what a signed address says, how it is signed, and how one that came back is checked.
+
+    https://files.example.com/links/CLAIMS.SIGNATURE
+        CLAIMS       base64url of JSON: the method, the object, its revision, when the link ends, and its limits
+        SIGNATURE    base64url of HMAC-SHA256 over `_LABEL` and CLAIMS, by the first key of `links.keys`
+
+Who has a link has what it allows, until it ends, and can read the claims. All that it allows is in them, in one segment
+of the path, so that nothing on the way can read them in two ways. The signature is compared as text, before the claims
+are read: no other spelling of a signed text passes. The clocks of signers and of readers may differ. So an end that
+lies further away than any signer of `EXPIRES_MAX` puts it is refused, too.
+
+`storage.sign_get` signs, and `tiered.asgi` reads. The long-term tier may sign links of its own instead
+(`SignedReads`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+from urllib.parse import quote
+
+from changelog.base.errors import InvalidRequestError
+from changelog.base.runtime import Runtime
+from changelog.change import ChangeId
+from tiered.metadata import CONTENT_TYPE_DEFAULT, NS_PER_S
+from tiered.object_id import ObjectId
+from tiered.settings import LinkSettings
+from tiered.stored import ObjectHead
+from tiered.text import header_value, quoted
+
+Disposition = Literal["inline", "attachment"]
+
+EXPIRES_MIN, EXPIRES_MAX = timedelta(seconds=1), timedelta(days=7)
+"""For how long a link may be good. GCS signs for no longer."""
+CLOCKS_DIFFER_S = 900
+"""By how much the clocks of two machines may differ, in seconds. GCS allows as much."""
+TOKEN_CHARS_MAX = 8192
+"""No link of ours is longer, and nothing longer is read."""
+
+_LABEL = b"tiered link 1\n"
+"""Nothing else that is signed with the same key begins so."""
+_CLAIMS = {"method", "object", "revision", "expires", "type", "disposition"}
+_NO_HEADER = re.compile(r"[^\x20-\x7e]")
+_NO_FILENAME = re.compile(r"[\x00-\x1f\x7f-\x9f/\\]")
+
+
+@dataclass(frozen=True, slots=True)
+class SignedLink:
+    """What a link allows: one method, for one revision of one object, until `expires_s` (seconds since 1970).
+
+    `content_type`: what is answered instead of the object's own; None: that. `disposition`: whether a browser shows the
+    object or saves it.
+    """
+
+    method: str
+    object_id: ObjectId
+    revision: ChangeId
+    expires_s: int
+    content_type: str | None = None
+    disposition: Disposition = "inline"
+
+    def encode(self) -> bytes:
+        claims = {
+            "method": self.method, "object": self.object_id.path, "revision": self.revision, "expires": self.expires_s,
+            "type": self.content_type, "disposition": self.disposition,
+        }  # fmt: skip
+        return json.dumps(claims, ensure_ascii=False, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, claims: bytes) -> SignedLink:
+        """Reads what a key of ours has signed. A claim that is unknown here limits the link, so it is no link here.
+
+        Other claims than ours are a `ValueError`, `TypeError` or `InvalidRequestError`.
+        """
+        told = json.loads(claims)
+        if not isinstance(told, dict) or told.keys() != _CLAIMS:
+            raise ValueError(f"the claims of a link are {sorted(_CLAIMS)}")
+        object_id, revision = ObjectId.parse(told["object"]), ChangeId(told["revision"])
+        return cls(told["method"], object_id, revision, int(told["expires"]), told["type"], told["disposition"])
+
+
+class Links:
+    """Signs and reads links. `runtime`: its clock says when they end."""
+
+    def __init__(self, settings: LinkSettings, runtime: Runtime) -> None:
+        self._base_url = settings.base_url
+        self._keys: Sequence[bytes] = [key.get_secret_value().encode() for key in settings.keys]
+        self._runtime = runtime
+
+    def sign(self, link: SignedLink) -> str:
+        """The address of the link."""
+        claims = _base64(link.encode())
+        return f"{self._base_url}/{claims}.{_signature(self._keys[0], claims)}"
+
+    def read(self, token: str) -> SignedLink | None:
+        """What a link allows. `token`: the end of its address. None: none of our keys has signed it."""
+        claims, _, signature = token.rpartition(".")
+        if len(token) > TOKEN_CHARS_MAX or not token.isascii():
+            return None
+        # All keys are tried, so that the time does not tell which one it was.
+        if not any([hmac.compare_digest(_signature(key, claims), signature) for key in self._keys]):  # noqa: C419
+            return None
+        try:
+            return SignedLink.decode(urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+        except (ValueError, TypeError, InvalidRequestError):  # another version of this software signed it
+            return None
+
+    def refusal(self, link: SignedLink) -> str | None:
+        """Why a link is not good now. None: it is."""
+        left_s = link.expires_s - self._runtime.wall_ns() / NS_PER_S
+        if left_s <= 0:
+            return "the link has expired"
+        if left_s > EXPIRES_MAX.total_seconds() + CLOCKS_DIFFER_S:
+            return "the link ends later than any link may: the clock of its signer, or of this server, is wrong"
+        return None
+
+
+def checked_life(expires_in: object) -> int:
+    """For how many whole seconds a link is good. Raises `InvalidRequestError`."""
+    if not isinstance(expires_in, timedelta):
+        raise InvalidRequestError(f"expires_in is a timedelta such as timedelta(hours=1), not {quoted(expires_in)}")
+    if not EXPIRES_MIN <= expires_in <= EXPIRES_MAX:
+        raise InvalidRequestError(f"expires_in is {expires_in}: a link is good for 1 second to 7 days; sign another one later")
+    return int(expires_in.total_seconds())
+
+
+def checked_disposition(disposition: object) -> None:
+    if disposition not in ("inline", "attachment"):
+        raise InvalidRequestError(f"disposition is 'inline' (a browser shows it) or 'attachment' (it saves it), not {quoted(disposition)}")
+
+
+def checked_content_type(content_type: object) -> str | None:
+    """The content type to answer with instead of the stored one. Raises `InvalidRequestError`."""
+    if content_type is None:
+        return None
+    text = header_value("content_type", content_type)
+    if not text or _NO_HEADER.search(text):
+        raise InvalidRequestError(f"content_type {quoted(text)} is empty or not ASCII: leave it out for the stored one")
+    return text
+
+
+def content_type_of(head: ObjectHead) -> str:
+    """The stored content type as a header. Other software may have stored what none can carry."""
+    stored = head.metadata.content_type
+    return CONTENT_TYPE_DEFAULT if _NO_HEADER.search(stored) or not stored.strip() else stored.strip()
+
+
+def content_disposition(disposition: Disposition, head: ObjectHead) -> str:
+    """The header (RFC 6266), with the name of the file in the metadata, or the end of the key.
+
+    Whatever was stored there, nothing of it leaves the quotes.
+    """
+    name = _NO_FILENAME.sub("_", head.metadata.filename or head.object_id.key.rpartition("/")[2] or head.object_id.key)
+    plain = re.sub(r'[^\x20-\x7e]|["%]', "_", name)  # browsers disagree about a % and about an escaped quote
+    header = f'{disposition}; filename="{plain}"'
+    return header if plain == name else f"{header}; filename*=UTF-8''{quote(name, safe='!#$&+^`|')}"
+
+
+def _signature(key: bytes, claims: str) -> str:
+    return _base64(hmac.new(key, _LABEL + claims.encode(), hashlib.sha256).digest())
+
+
+def _base64(raw: bytes) -> str:
+    return urlsafe_b64encode(raw).rstrip(b"=").decode()

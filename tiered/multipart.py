@@ -1,0 +1,186 @@
+"""Uploads that stay open for days: `MultipartUpload`, in parts by number, and `ResumableUpload`, from an offset on.
+
+    upload = await storage.begin_multipart(id)        upload = await storage.begin_resumable(id)
+    await upload.upload_part(1, …), (2, …), …         offset = await upload.append(offset, …)
+    await upload.complete()                           await upload.finish()
+
+Any process goes on with `storage.multipart(id, upload.id)`: neither object here knows more than these two. Readers see
+nothing of it before its end. Whoever gives an upload's id to somebody else gives away no other object: it counts only
+together with the id of the object.
+
+The second is the first, with parts that the offset tells. How either ends is `protocol/assembling.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from changelog.base.errors import InvalidRequestError
+from changelog.change import ChangeId
+from tiered.errors import OffsetMismatchError
+from tiered.object_id import ObjectId
+from tiered.payload.chunks import Chunk
+from tiered.payload.streams import Payload
+from tiered.protocol.capabilities import PART_BYTES_MAX, PART_BYTES_MIN, PART_NUMBER_MAX, Part
+from tiered.stored import PutResult
+from tiered.text import quoted
+
+APPENDED_PART_BYTES = 8 << 20
+"""In pieces of so many bytes an append is kept, unless the caller chooses others."""
+
+
+Keep = Callable[[Sequence[Chunk]], Awaitable[object]]
+"""Takes one piece of a payload, in chunks."""
+
+
+class Uploads(Protocol):
+    """What the store does for an open upload."""
+
+    async def send(self, object_id: ObjectId, payload: Payload, checksums: Mapping[str, str] | None, piece_bytes: int, keep: Keep) -> None:
+        """Reads the payload in pieces of so many bytes, of which the last may be shorter, and gives each to `keep`.
+
+        An empty payload is one empty piece. `checksums` are compared before the last piece is given.
+        """
+
+    async def put_part(self, object_id: ObjectId, upload_id: ChangeId, number: int, piece: Sequence[Chunk]) -> Part: ...
+
+    async def parts(self, object_id: ObjectId, upload_id: ChangeId) -> Sequence[Part]: ...
+
+    async def complete(self, object_id: ObjectId, upload_id: ChangeId, parts: Sequence[Part] | None) -> PutResult: ...
+
+    async def abort(self, object_id: ObjectId, upload_id: ChangeId) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MultipartUpload:
+    """An upload of one object in parts. `id` is all that another process needs besides the id of the object.
+
+    Each method raises `UploadEndedError` after the upload has ended, and what the methods of the store raise.
+    """
+
+    object_id: ObjectId
+    id: ChangeId
+    _uploads: Uploads
+
+    def __repr__(self) -> str:
+        return f"<MultipartUpload {self.id} of {self.object_id}>"
+
+    async def upload_part(self, number: int, payload: Payload, *, checksums: Mapping[str, str] | None = None) -> Part:
+        """Uploads the part with this number, 1 to 10,000, durably. In any order, many at once, again if it is in doubt.
+
+        The last upload of a number counts; two at once of the same number leave either. A part has at most 128 MiB,
+        which are held in memory. In GCS each but the last has at least 5 MiB, or `complete` is refused. `checksums` and
+        the payload are those of `put`. If this raises, the part is to be uploaded again.
+        """
+        if type(number) is not int or not 1 <= number <= PART_NUMBER_MAX:
+            raise InvalidRequestError(f"a part has a number from 1 to {PART_NUMBER_MAX}, not {quoted(number)}")
+        kept: list[Part] = []
+
+        async def keep(piece: Sequence[Chunk]) -> None:
+            if kept or sum(map(len, piece)) > PART_BYTES_MAX:
+                raise InvalidRequestError(f"part {number} has more than {PART_BYTES_MAX} bytes; nothing of it was kept")
+            kept.append(await self._uploads.put_part(self.object_id, self.id, number, piece))
+
+        await self._uploads.send(self.object_id, payload, checksums, PART_BYTES_MAX + 1, keep)
+        return kept[0]
+
+    async def parts(self) -> Sequence[Part]:
+        """The parts that were uploaded, by number. Their checksums are told only where the service keeps them."""
+        return await self._uploads.parts(self.object_id, self.id)
+
+    async def complete(self, parts: Sequence[Part] | None = None) -> PutResult:
+        """Makes the object of these parts, in the order of their numbers; None: of all. Goes on if its caller is
+        cancelled.
+
+        Safe to repeat, by anybody: an upload that was completed is told so again, with the same result, for two days.
+        The first call with parts that are there decides of which; another list is an `InvalidRequestError` from then
+        on. The conditions of the upload are judged now: `ConditionFailedError`. Unless an earlier call has failed
+        midway, the upload stays open then, as it does after `InvalidRequestError` and `UnavailableError`.
+
+        A day after the first call that failed midway, the upload cannot be completed any more. `OutcomeUnknownError`:
+        call it again, or ask `outcome`.
+        """
+        return await self._uploads.complete(self.object_id, self.id, parts)
+
+    async def abort(self) -> None:
+        """Gives the upload up, and removes its parts. No error if it was given up before.
+
+        `UploadEndedError`: it was completed.
+        """
+        await self._uploads.abort(self.object_id, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class ResumableUpload:
+    """An upload of one object from its first byte to its last, as tus has it: after a cut, ask `status` and go on.
+
+    One append at a time. Each method raises `UploadEndedError` after the upload has ended, and what the methods of the
+    store raise. `size`: of the whole object in bytes; None: whoever appends the end says so.
+    """
+
+    object_id: ObjectId
+    id: ChangeId
+    _uploads: Uploads
+    size: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<ResumableUpload {self.id} of {self.object_id}>"
+
+    async def status(self) -> int:
+        """How many bytes are kept, from the first on: the offset of the next append."""
+        return _extent(await self._uploads.parts(self.object_id, self.id))[1]
+
+    async def append(self, offset: int, payload: Payload, *, final: bool = False, part_bytes: int = APPENDED_PART_BYTES) -> int:
+        """Appends the bytes from `offset` on, and returns how many bytes are kept now.
+
+        They are kept in pieces of `part_bytes` (5 MiB to 128 MiB). What is left at the end of the payload and is no
+        whole piece is kept only with the last byte of the object: with `final`, or where `size` is reached. So send on
+        from the offset that this returns, or that `status` tells if it raises. A payload that breaks off keeps the
+        pieces before that.
+
+        `OffsetMismatchError`: other bytes are missing first; nothing was kept.
+        """
+        if type(part_bytes) is not int or not PART_BYTES_MIN <= part_bytes <= PART_BYTES_MAX:
+            raise InvalidRequestError(f"part_bytes is a number from {PART_BYTES_MIN} to {PART_BYTES_MAX}, not {quoted(part_bytes)}")
+        if type(offset) is not int or offset < 0:
+            raise InvalidRequestError(f"an offset is a number of bytes, not {quoted(offset)}")
+        number, there = _extent(await self._uploads.parts(self.object_id, self.id))
+        if offset != there:
+            raise OffsetMismatchError(f"the upload of {self.object_id} has {there} bytes, so none from {offset} on can be appended", there)
+
+        async def keep(piece: Sequence[Chunk]) -> None:
+            nonlocal number, there
+            size = sum(map(len, piece))
+            if self.size is not None and there + size > self.size:
+                raise InvalidRequestError(
+                    f"the upload of {self.object_id} is to have {self.size} bytes, and more came; what was too much was not kept"
+                )
+            if (size < part_bytes and not (final or there + size == self.size)) or (not size and number):
+                return  # more must follow it, or it is the end of a payload that was kept
+            if number >= PART_NUMBER_MAX:
+                raise InvalidRequestError(f"an upload has at most {PART_NUMBER_MAX} pieces; append with a larger part_bytes")
+            await self._uploads.put_part(self.object_id, self.id, number + 1, piece)
+            number, there = number + 1, there + size
+
+        await self._uploads.send(self.object_id, payload, None, part_bytes, keep)
+        return there
+
+    async def finish(self) -> PutResult:
+        """Makes the object of what was appended. As `MultipartUpload.complete`, without a list of parts."""
+        return await self._uploads.complete(self.object_id, self.id, None)
+
+    async def cancel(self) -> None:
+        """Gives the upload up. As `MultipartUpload.abort`."""
+        await self._uploads.abort(self.object_id, self.id)
+
+
+def _extent(parts: Sequence[Part]) -> tuple[int, int]:
+    """How many parts follow one another from the first on, and how many bytes they have."""
+    number = size = 0
+    for part in parts:
+        if part.number != number + 1:
+            break
+        number, size = part.number, size + part.size
+    return number, size

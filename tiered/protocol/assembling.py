@@ -1,0 +1,492 @@
+"""Uploads that stay open: their parts come in any order and from anywhere, and somebody completes them some day.
+
+    begin      the tier opens a session -> the log's entry: no owner, *assembling*, cleaned up after some days
+    part       to the session; the row and the log know nothing of it
+    complete   the log -> the row -> claim -> the tier makes the blob -> swap -> answer -> seal -> clean up
+    abort      seal -> settle -> clean up; recovery does the same when the time is over
+
+The swaps of all attempts have one token, the revision of the blob. So one of them takes effect, once, and each attempt
+finds out by the marks of the row what came of it. *To claim* is a compare-and-swap of the entry: it names the attempt,
+what the row redirected to, when the first attempt was, and the list of parts. The entry stays assembling, and an
+attempt that dies changes nothing: anybody tries again. *To seal* is the claim of recovery. From then on the entry is
+like any other, and nobody completes the upload; so only who has sealed it may refuse its token.
+
+A won mark is kept for two days. So claims are made, and swaps sent, within `marks.swap_age_max_s` of the first claim.
+How old the upload was by then does not matter. An attempt that knows that no blob can come of it gives its claim back:
+it writes the entry as it was, but for the number of the attempt, so that no value ever returns.
+
+*Crash*: of an attempt, the entry is claimable by recovery an hour later. *Failure*: "nothing happened" is only said if
+no swap of any attempt can land. docs/protocol/assembling.py is the model of this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+from changelog.base.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    InvalidRequestError,
+    TieredError,
+    UnavailableError,
+    UnconfirmedError,
+)
+from changelog.base.events import events
+from changelog.base.observe import SILENT, Observer
+from changelog.base.runtime import Runtime
+from changelog.change import Change, ChangeId, Entry
+from changelog.heartbeat import Heartbeat
+from changelog.log import ChangeLog
+from tiered.errors import ConditionFailedError, OutcomeUnknownError, UploadEndedError
+from tiered.metadata import NS_PER_MS, NS_PER_S, Metadata, decode_metadata, encode_metadata
+from tiered.object_id import ObjectId, blob_name
+from tiered.payload.chunks import Chunk
+from tiered.protocol.admission import Slot
+from tiered.protocol.backends import MARK_AGE_MAX_S, Row, SessionEndedError, Tiers, Tombstone
+from tiered.protocol.capabilities import Part, PartUploads, check_parts
+from tiered.protocol.conditions import Condition
+from tiered.protocol.finishing import settle_change, took_effect
+from tiered.protocol.guarded import GuardedServices
+from tiered.protocol.retry import retry
+from tiered.protocol.under_way import WriteInProgress, WritesUnderWay
+from tiered.protocol.writing import SwapResult, Writer
+from tiered.settings import Settings
+from tiered.stored import PutResult, Tier
+
+T = TypeVar("T")
+
+COMPLETION_MS = 3_600_000
+"""How long an attempt keeps recovery away: a service puts large blobs together for minutes."""
+
+ATTEMPTS_MAX = 8
+"""How often one call begins anew, because another attempt or another writer was faster."""
+
+PAUSE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class OpenUpload:
+    """What it takes to complete an upload, besides its entry: the text that the entry keeps while it is assembling.
+
+    `metadata`: of the object, without its deadline, which is counted from the completion. `until_ms`: when it is too
+    old for a first claim. `since_ms`: when the first claim was that was not given back. Both by the log's clock, Unix
+    ms. `digest` and `size` (bytes): of the list of parts that was claimed first. None: there was no claim.
+    """
+
+    metadata: Metadata
+    condition: Condition | None
+    until_ms: int
+    since_ms: int | None = None
+    digest: str | None = None
+    size: int | None = None
+
+    def encode(self) -> str:
+        condition = None if self.condition is None else {"revision": self.condition.revision}
+        value = {
+            "metadata": encode_metadata(self.metadata).decode(), "condition": condition, "until": self.until_ms, "since": self.since_ms,
+            "parts": self.digest, "size": self.size,
+        }
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def of(cls, entry: Entry) -> OpenUpload:
+        """Of an entry that is assembling. `CorruptRecordError`: its text breaks the format."""
+        try:
+            value = json.loads(entry.assembling or "")
+            told = value["condition"]
+            revision = None if told is None else told["revision"]
+            condition = None if told is None else Condition(None if revision is None else ChangeId(revision))
+            numbers = [value["until"], value["since"], value["size"]]
+            if type(numbers[0]) is not int or any(number is not None and type(number) is not int for number in numbers):
+                raise ValueError(f"its times and its size are {numbers}")
+            digest = value["parts"]
+            if not isinstance(digest, str | None) or (digest is None) != (numbers[1] is None) or (digest is None) != (numbers[2] is None):
+                raise ValueError("its claim is not whole")
+            return cls(decode_metadata(value["metadata"].encode()), condition, numbers[0], numbers[1], digest, numbers[2])
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, CorruptRecordError) as error:
+            raise CorruptRecordError(f"the open upload {entry.change.id} of {entry.change.object} cannot be read: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a call ended. `result` or `error` is what its caller is told. `live`: as in `finish`.
+
+    `entry`: what is left to be sealed, by whoever has the time.
+    """
+
+    result: PutResult | None = None
+    error: TieredError | None = None
+    live: bool | None = None
+    entry: Entry | None = None
+
+
+class Assembler:
+    """Begins, completes and aborts open uploads. `writes` must be entered: it runs what goes on without its caller."""
+
+    def __init__(
+        self, tiers: Tiers, log: ChangeLog, runtime: Runtime, settings: Settings, heartbeat: Heartbeat, writes: WritesUnderWay,
+        services: GuardedServices, writer: Writer, observer: Observer = SILENT,
+    ) -> None:  # fmt: skip
+        self._tiers = tiers
+        self._log = log
+        self._runtime = runtime
+        self._settings = settings
+        self._heartbeat = heartbeat
+        self._writes = writes
+        self._services = services
+        self._writer = writer
+        self._observer = observer
+        self._claim_age_max_ms = round(settings.marks.swap_age_max_s * 1000)
+
+    # --- while it is open ------------------------------------------------------------------------
+
+    async def begin(
+        self, object_id: ObjectId, metadata: Metadata, condition: Condition | None, age_max_s: float, slot: Slot
+    ) -> ChangeId:
+        """Opens an upload, and returns its id. It can be completed for `age_max_s` seconds.
+
+        `ConfigurationError`: no changelog keeps its entry, or the tier takes no parts. `UnavailableError`: it was not
+        begun; parts of it that nobody knows are removed by the service some day.
+        """
+        if not self._log.durable:
+            raise ConfigurationError(
+                "an upload that stays open needs a changelog: set changelog to bigtable (or sqlite in a directory), or use put"
+            )
+        upload_id, blobs = ChangeId.new(self._runtime), self._blobs()
+        name = blob_name(object_id.path, upload_id)
+        until_ms = await self._services.log_reads.now_ms() + round(age_max_s * 1000)
+        # The deadline is counted from the completion, which extends this one. A later one would outlive the row.
+        beside = metadata.with_facts(time_expires_ns=metadata.stamps(self._runtime.wall_ns())["time_expires_ns"])
+        try:
+            session = await self._services.breakers.blobs.call(partial(blobs.begin_parts, name, beside))
+        except UnconfirmedError as error:
+            raise UnavailableError(f"the upload of {object_id} was not begun: {error}; try again") from error
+        change = Change(upload_id, object_id.path, name, None, session, self._observer.traceparent())
+        opened = OpenUpload(metadata, condition, until_ms)
+        entry = Entry(change, upload_id.row_key(), "", 0, until_ms, assembling=opened.encode())
+        try:
+            # Once: an entry that arrives late must be one that nobody knows.
+            if await self._services.breakers.changelog.call(partial(self._log.open, entry)):
+                return upload_id
+            why = "an upload with its id is there already"
+        except UnconfirmedError as error:
+            why = str(error)
+        except BaseException:
+            self._leave(session, slot)
+            raise
+        self._leave(session, slot)
+        raise UnavailableError(f"the upload of {object_id} was not begun: {why}; try again")
+
+    def _leave(self, session: str, slot: Slot) -> None:
+        """Cancels a session that no entry names, beside what its caller does next."""
+
+        async def cancel() -> None:
+            try:
+                await self._services.settling.long_term.cancel(session)
+            except TieredError as error:
+                events.warning("upload_not_aborted", error)
+
+        self._writes.run_beside(cancel, slot.hand_over())
+
+    async def put_part(self, object_id: ObjectId, upload_id: ChangeId, number: int, payload: Sequence[Chunk]) -> Part:
+        entry = await self._open(object_id, upload_id)
+        return await self._asked(entry, object_id, lambda blobs, name, session: blobs.put_part(name, session, number, payload))
+
+    async def parts(self, object_id: ObjectId, upload_id: ChangeId) -> Sequence[Part]:
+        entry = await self._open(object_id, upload_id)
+        return await self._asked(entry, object_id, lambda blobs, name, session: blobs.parts(name, session))
+
+    async def _open(self, object_id: ObjectId, upload_id: ChangeId) -> Entry:
+        entry = await self._entry(object_id, upload_id)
+        if entry is None or entry.assembling is None:
+            raise await self._ended(object_id, upload_id, None)
+        return entry
+
+    async def _asked(self, entry: Entry, object_id: ObjectId, call: Callable[[PartUploads, str, str], Awaitable[T]]) -> T:
+        """Calls the tier for the session of an open upload, again if it fails: each of these calls may be repeated."""
+        name, session = _blob_of(entry)
+        try:
+            return await retry(
+                partial(self._services.breakers.blobs.call, partial(call, self._blobs(), name, session)), self._runtime,
+                self._settings.store.answer_budget_s, observer=self._observer,
+            )
+        except UnconfirmedError as error:
+            raise UnavailableError(f"the upload of {object_id} goes on, and what was asked of it was never confirmed: {error}") from error
+        except SessionEndedError as error:
+            raise await self._ended(object_id, entry.change.id, OpenUpload.of(entry)) from error
+
+    # --- its end ---------------------------------------------------------------------------------
+
+    async def complete(self, object_id: ObjectId, upload_id: ChangeId, parts: Sequence[Part] | None, slot: Slot) -> PutResult:
+        """Goes on to its end, whatever becomes of its caller. `parts` None: all that were uploaded."""
+        if parts is not None:
+            check_parts(str(object_id), parts)
+        return await self._carried(object_id, upload_id, partial(self._attempt, parts), slot)
+
+    async def abort(self, object_id: ObjectId, upload_id: ChangeId, slot: Slot) -> None:
+        """Goes on to its end, whatever becomes of its caller."""
+        await self._carried(object_id, upload_id, self._give_up, slot)
+
+    async def _carried(
+        self, object_id: ObjectId, upload_id: ChangeId, attempt: Callable[[WriteInProgress], Awaitable[_End | None]], slot: Slot
+    ) -> PutResult:
+        write = WriteInProgress(object_id, upload_id, self._runtime.wall_ns(), self._runtime.boot_time())
+        ends: list[_End] = []
+        self._writes.add(write)
+        self._writes.hand_over(write, partial(self._carry, write, attempt, ends), slot)
+        await write.answered.wait()
+        if write.error is not None:
+            raise write.error
+        return ends[0].result or PutResult(upload_id, Tier.LONG_TERM, 0)
+
+    async def _carry(self, write: WriteInProgress, attempt: Callable[[WriteInProgress], Awaitable[_End | None]], ends: list[_End]) -> None:
+        end = None
+        try:
+            for number in range(ATTEMPTS_MAX):
+                if number:
+                    await self._runtime.sleep(PAUSE_S * number * self._runtime.random.uniform(0.5, 1.5))
+                if (end := await attempt(write)) is not None:
+                    break
+        except UploadEndedError as error:
+            end = _End(error=error)
+        except TieredError as error:
+            end = _End(error=self._unknown(write, error) if write.in_doubt or isinstance(error, UnconfirmedError) else error)
+        if end is None:
+            others = UnavailableError(f"the upload of {write.object_id} was completed or claimed by others again and again; try again")
+            end = _End(error=self._unknown(write, None) if write.in_doubt else others)
+        ends.append(end)
+        if write.lease is not None:  # it was given up: who is told so finds nothing of it any more
+            await self._writer.finish(write, end.live)
+            write.answer(end.error)
+            return
+        write.answer(end.error)
+        if end.entry is not None:
+            try:
+                write.lease = await self._heartbeat.claim(end.entry)
+            except TieredError as error:
+                events.warning("change_left_to_recovery", error, id=write.id, object=write.object_id.path)
+            if write.lease is not None:
+                await self._writer.finish(write, end.live)
+
+    async def _attempt(self, parts: Sequence[Part] | None, write: WriteInProgress) -> _End | None:
+        """One attempt to complete it. None: begin anew."""
+        object_id, begun_s, begun_ns = write.object_id, self._runtime.boot_time(), self._runtime.wall_ns()
+        entry = await self._entry(object_id, write.id)
+        row = await self._services.reads.high_volume.read(object_id.path, marks=write.id)
+        is_open = entry is not None and entry.assembling is not None
+        if _has_won(write, row):
+            return await self._won(write, entry if is_open else None, parts)
+        if entry is None or entry.assembling is None:
+            raise await self._ended(object_id, write.id, None)
+        opened = OpenUpload.of(entry)
+        now_ms = await self._services.log_reads.now_ms()
+        if write.id in row.refused or self._is_late(opened, now_ms):
+            return await self._gave_up(write, entry)
+        since_ms = now_ms if opened.since_ms is None else opened.since_ms
+        write.condition, write.seen, write.judged_ns, write.since_ms = opened.condition, row, begun_ns, since_ms
+        write.begun_s, write.begun_ns = begun_s - (now_ms - since_ms) / 1000, begun_ns - (now_ms - since_ms) * NS_PER_MS
+        try:
+            self._writer.check_condition(write, row, begun_ns)
+        except ConditionFailedError as error:
+            if opened.since_ms is None:
+                raise
+            return await self._gave_up(write, entry, error)  # a swap of an earlier attempt may be on its way
+        listed = await self._listed(write, entry, opened, parts)
+        if listed is None:
+            return await self._gave_up(write, entry)
+        digest, size = (_digest(listed), sum(part.size for part in listed)) if listed else (opened.digest, opened.size)
+        _check_list(write, opened, digest, size)
+        claim = replace(opened, since_ms=since_ms, digest=digest, size=size)
+        mine = _claimed(entry, claim, row.target, self._heartbeat.owner, now_ms + COMPLETION_MS)
+        try:
+            if not await self._services.breakers.changelog.call(partial(self._log.amend, entry, mine)):
+                return None
+        except UnconfirmedError:
+            return None
+        write.change = mine.change
+        return await self._make_blob(write, entry, mine, listed, PutResult(write.id, Tier.LONG_TERM, size or 0))
+
+    def _is_late(self, opened: OpenUpload, now_ms: int) -> bool:
+        """Whether nobody may claim it any more: a swap of an earlier attempt may have won, and lost its mark."""
+        if opened.since_ms is None:
+            return now_ms > opened.until_ms
+        return now_ms - opened.since_ms > self._claim_age_max_ms
+
+    async def _make_blob(self, write: WriteInProgress, before: Entry, mine: Entry, parts: Sequence[Part], result: PutResult) -> _End | None:
+        """The part of an attempt after its claim. `parts` empty: the blob was seen."""
+        name, session = _blob_of(mine)
+        try:
+            if parts:
+                await self._services.breakers.blobs.call(partial(self._blobs().complete_parts, name, session, parts))
+        except SessionEndedError:
+            return await self._gave_up(write, mine)
+        except UnconfirmedError as error:
+            why = "whether its parts were put together was never confirmed"
+            raise UnavailableError(f"the upload of {write.object_id} is not complete: {why}; complete it again ({error})") from error
+        except TieredError:
+            await self._give_back(before, mine)
+            raise
+        metadata = OpenUpload.of(mine).metadata
+        deadline_ns = metadata.stamps(self._runtime.wall_ns())["time_expires_ns"]
+        if deadline_ns is not None and not await self._extended(name, deadline_ns):
+            return await self._gave_up(write, mine)
+        state = Tombstone(name, metadata.expiration, deadline_ns, write.id, write.condition is not None)
+        only = None if write.condition is None or write.seen is None else write.condition.only(write.seen.state, write.judged_ns)
+        if not await self._writer.reserve(write, only):
+            return None
+        if await self._writer.swap(write, mine.change, None, state, only) is SwapResult.OK:
+            return _End(result, live=True, entry=mine)
+        write.in_doubt = True
+        row = await self._services.settling.high_volume.read(write.object_id.path, marks=write.id)
+        return _End(result, entry=mine) if _has_won(write, row) else None
+
+    async def _extended(self, name: str, deadline_ns: int) -> bool:
+        """Lets the blob live as long as the row will. False: it had expired, and was collected."""
+        return await self._services.settling.long_term.touch(name, deadline_ns)
+
+    async def _give_back(self, before: Entry, mine: Entry) -> None:
+        try:
+            await self._log.amend(mine, replace(before, attempt=mine.attempt))
+        except TieredError as error:
+            events.warning("claim_not_given_back", error, id=mine.change.id, object=mine.change.object)
+
+    async def _won(self, write: WriteInProgress, entry: Entry | None, parts: Sequence[Part] | None) -> _End:
+        """It took effect, by whichever attempt. What is told of its size is what somebody knows."""
+        size = None
+        if entry is not None and (opened := OpenUpload.of(entry)).digest is not None:
+            size = opened.size
+            if parts is not None:
+                _check_list(write, opened, _digest(parts), size)
+        if size is None and (head := await self._services.reads.long_term.head(blob_name(write.object_id.path, write.id))) is not None:
+            size = head.size
+        if size is None and parts is not None:
+            size = sum(part.size for part in parts)
+        if size is None:
+            raise UploadEndedError(write.object_id, write.id, completed=True)
+        if parts is not None and size != sum(part.size for part in parts):
+            raise InvalidRequestError(f"the upload of {write.object_id} was completed with other parts: it has {size} bytes")
+        return _End(PutResult(write.id, Tier.LONG_TERM, size), entry=entry)
+
+    async def _give_up(self, write: WriteInProgress) -> _End | None:
+        entry = await self._entry(write.object_id, write.id)
+        if entry is not None and entry.assembling is not None:
+            end = await self._gave_up(write, entry)
+            if end is not None and isinstance(end.error, UploadEndedError) and not end.error.completed:
+                return replace(end, error=None)
+            return end if end is None or end.error is not None else replace(end, error=_completed(write))
+        row = await self._services.reads.high_volume.read(write.object_id.path, marks=write.id)
+        if _has_won(write, row):
+            raise _completed(write)
+        return _End()
+
+    async def _gave_up(self, write: WriteInProgress, entry: Entry, why: TieredError | None = None) -> _End | None:
+        """Seals the entry, settles the upload, and says what came of it. None: somebody else has the entry."""
+        opened = OpenUpload.of(entry)
+        write.lease = await self._heartbeat.claim(entry)
+        if write.lease is None:
+            return None
+        write.change, change = entry.change, entry.change
+        write.may_land_late = opened.digest is not None
+        live = await settle_change(self._services.settling, change)
+        row = await self._services.settling.high_volume.read(change.object, marks=change.id)
+        if took_effect(change, live, row):
+            return _End(PutResult(write.id, Tier.LONG_TERM, opened.size or 0), live=live)
+        never = opened.since_ms is None or self._is_whole(opened.since_ms, row)
+        return _End(error=why or UploadEndedError(write.object_id, write.id, completed=False if never else None), live=live)
+
+    async def _listed(
+        self, write: WriteInProgress, entry: Entry, opened: OpenUpload, parts: Sequence[Part] | None
+    ) -> Sequence[Part] | None:
+        """The parts to complete it with. None: its session has ended without a blob. Empty: its blob is there."""
+        if parts is not None:
+            return parts
+        name, session = _blob_of(entry)
+        try:
+            listed = await self._services.reads.long_term.parts(name, session)  # type: ignore[attr-defined]
+        except SessionEndedError:
+            if opened.size is None:
+                return None
+            head = await self._services.reads.long_term.head(name)
+            return () if head is not None and head.size == opened.size else None
+        check_parts(str(write.object_id), listed)
+        return list(listed)
+
+    # --- beside ----------------------------------------------------------------------------------
+
+    async def _entry(self, object_id: ObjectId, upload_id: ChangeId) -> Entry | None:
+        entry = await self._services.log_reads.read(upload_id)
+        if entry is None:
+            return None
+        if not isinstance(entry, Entry):
+            raise CorruptRecordError(entry.error)
+        if entry.change.object != object_id.path:
+            raise InvalidRequestError(f"upload {upload_id} is none of {object_id}")
+        return entry
+
+    async def _ended(self, object_id: ObjectId, upload_id: ChangeId, opened: OpenUpload | None) -> UploadEndedError:
+        """Why an upload cannot go on, as far as the row knows."""
+        row = await self._services.reads.high_volume.read(object_id.path, marks=upload_id)
+        if upload_id in row.won or row.target == blob_name(object_id.path, upload_id):
+            return UploadEndedError(object_id, upload_id, completed=True)
+        since_ms = upload_id.created_ms if opened is None else opened.since_ms
+        is_refused = upload_id in row.refused and (since_ms is None or self._is_whole(since_ms, row))
+        return UploadEndedError(object_id, upload_id, completed=False if is_refused else None)
+
+    def _is_whole(self, since_ms: int, row: Row) -> bool:
+        """Whether a won mark of it, made after that time (Unix ms), would still be there."""
+        age_s = self._runtime.wall_ns() / NS_PER_S - since_ms / 1000
+        return not row.forgotten and -3600 < age_s < MARK_AGE_MAX_S - 3600
+
+    def _unknown(self, write: WriteInProgress, cause: TieredError | None) -> OutcomeUnknownError:
+        unknown = OutcomeUnknownError(write.object_id, write.id, logged=True)
+        unknown.__cause__ = cause
+        return unknown
+
+    def _blobs(self) -> PartUploads:
+        blobs = self._tiers.long_term
+        if not isinstance(blobs, PartUploads):
+            raise ConfigurationError("the long-term tier of this store takes no uploads in parts")
+        return blobs
+
+
+def _has_won(write: WriteInProgress, row: Row) -> bool:
+    return write.id in row.won or row.target == blob_name(write.object_id.path, write.id)
+
+
+def _completed(write: WriteInProgress) -> UploadEndedError:
+    return UploadEndedError(write.object_id, write.id, completed=True)
+
+
+def _claimed(entry: Entry, claim: OpenUpload, old: str | None, owner: str, cleanup_after_ms: int) -> Entry:
+    """The entry as an attempt claims it, which replaces `old`. Attempts are counted, so no value ever returns."""
+    change = replace(entry.change, old=old)
+    return replace(
+        entry, change=change, owner=owner, attempt=entry.attempt + 1, cleanup_after_ms=cleanup_after_ms, assembling=claim.encode()
+    )
+
+
+def _blob_of(entry: Entry) -> tuple[str, str]:
+    """The name of the blob, and the session of its upload."""
+    change = entry.change
+    if change.new is None or change.upload is None:
+        raise CorruptRecordError(f"the open upload {change.id} of {change.object} names no blob, or no session")
+    return change.new, change.upload
+
+
+def _digest(parts: Sequence[Part]) -> str:
+    """Tells lists of parts from one another. A listing of the service tells no checksums, so they do not count."""
+    return hashlib.sha256("".join(f"{part.number} {part.size} {part.etag}\n" for part in parts).encode()).hexdigest()
+
+
+def _check_list(write: WriteInProgress, opened: OpenUpload, digest: str | None, size: int | None) -> None:
+    if opened.digest not in (None, digest):
+        raise InvalidRequestError(
+            f"the upload of {write.object_id} is being completed with other parts: complete it with the same list, or without one"
+        )
+    if opened.metadata.size not in (None, size):
+        raise InvalidRequestError(f"metadata declares {opened.metadata.size} bytes, but the parts have {size}")

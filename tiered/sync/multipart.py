@@ -1,0 +1,133 @@
+"""`SyncMultipartUpload` and `SyncResumableUpload`: uploads that stay open, for callers that block."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import tiered.multipart
+from changelog.change import ChangeId
+from tiered.object_id import ObjectId
+from tiered.protocol.capabilities import Part
+from tiered.stored import PutResult
+
+if TYPE_CHECKING:
+    from tiered.sync.storage import Payload
+
+T = TypeVar("T")
+
+
+class Calls(Protocol):
+    """How a blocking call is made: the store does it."""
+
+    def call(self, operate: Callable[[], Awaitable[T]]) -> T: ...
+
+    def with_payload(self, payload: Payload, operate: Callable[[Any], Awaitable[T]]) -> T: ...
+
+
+class SyncMultipartUpload:
+    """An upload of one object in parts. `id` is all that another process needs besides the id of the object.
+
+    Each method raises `UploadEndedError` after the upload has ended, and what the methods of the store raise.
+    """
+
+    def __init__(self, upload: tiered.multipart.MultipartUpload, calls: Calls) -> None:
+        self._upload = upload
+        self._calls = calls
+
+    def __repr__(self) -> str:
+        return f"<SyncMultipartUpload {self.id} of {self.object_id}>"
+
+    @property
+    def object_id(self) -> ObjectId:
+        return self._upload.object_id
+
+    @property
+    def id(self) -> ChangeId:
+        return self._upload.id
+
+    def upload_part(self, number: int, payload: Payload, *, checksums: Mapping[str, str] | None = None) -> Part:
+        """Uploads the part with this number, 1 to 10,000, durably. In any order, many at once, again if it is in doubt.
+
+        The last upload of a number counts; two at once of the same number leave either. A part has at most 128 MiB,
+        which are held in memory. In GCS each but the last has at least 5 MiB, or `complete` is refused. `checksums` and
+        the payload are those of `put`. If this raises, the part is to be uploaded again.
+        """
+        return self._calls.with_payload(payload, lambda body: self._upload.upload_part(number, body, checksums=checksums))
+
+    def parts(self) -> Sequence[Part]:
+        """The parts that were uploaded, by number. Their checksums are told only where the service keeps them."""
+        return self._calls.call(self._upload.parts)
+
+    def complete(self, parts: Sequence[Part] | None = None) -> PutResult:
+        """Makes the object of these parts, in the order of their numbers; None: of all. Goes on if it is interrupted.
+
+        Safe to repeat, by anybody: an upload that was completed is told so again, with the same result, for two days.
+        The first call with parts that are there decides of which; another list is an `InvalidRequestError` from then
+        on. The conditions of the upload are judged now: `ConditionFailedError`. Unless an earlier call has failed
+        midway, the upload stays open then, as it does after `InvalidRequestError` and `UnavailableError`.
+
+        A day after the first call that failed midway, the upload cannot be completed any more. `OutcomeUnknownError`:
+        call it again, or ask `outcome`.
+        """
+        return self._calls.call(lambda: self._upload.complete(parts))
+
+    def abort(self) -> None:
+        """Gives the upload up, and removes its parts. No error if it was given up before.
+
+        `UploadEndedError`: it was completed.
+        """
+        self._calls.call(self._upload.abort)
+
+
+class SyncResumableUpload:
+    """An upload of one object from its first byte to its last, as tus has it: after a cut, ask `status` and go on.
+
+    One append at a time. Each method raises `UploadEndedError` after the upload has ended, and what the methods of the
+    store raise. `size`: of the whole object in bytes; None: whoever appends the end says so.
+    """
+
+    def __init__(self, upload: tiered.multipart.ResumableUpload, calls: Calls) -> None:
+        self._upload = upload
+        self._calls = calls
+
+    def __repr__(self) -> str:
+        return f"<SyncResumableUpload {self.id} of {self.object_id}>"
+
+    @property
+    def object_id(self) -> ObjectId:
+        return self._upload.object_id
+
+    @property
+    def id(self) -> ChangeId:
+        return self._upload.id
+
+    @property
+    def size(self) -> int | None:
+        return self._upload.size
+
+    def status(self) -> int:
+        """How many bytes are kept, from the first on: the offset of the next append."""
+        return self._calls.call(self._upload.status)
+
+    def append(
+        self, offset: int, payload: Payload, *, final: bool = False, part_bytes: int = tiered.multipart.APPENDED_PART_BYTES
+    ) -> int:
+        """Appends the bytes from `offset` on, and returns how many bytes are kept now.
+
+        They are kept in pieces of `part_bytes` (5 MiB to 128 MiB). What is left at the end of the payload and is no
+        whole piece is kept only with the last byte of the object: with `final`, or where `size` is reached. So send on
+        from the offset that this returns, or that `status` tells if it raises. A payload that breaks off keeps the
+        pieces before that.
+
+        `OffsetMismatchError`: other bytes are missing first; nothing was kept.
+        """
+        return self._calls.with_payload(payload, lambda body: self._upload.append(offset, body, final=final, part_bytes=part_bytes))
+
+    def finish(self) -> PutResult:
+        """Makes the object of what was appended. As `SyncMultipartUpload.complete`, without a list of parts."""
+        return self._calls.call(self._upload.finish)
+
+    def cancel(self) -> None:
+        """Gives the upload up. As `SyncMultipartUpload.abort`."""
+        self._calls.call(self._upload.cancel)
