@@ -98,7 +98,7 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def install(programs: Path, what: str) -> None:
     into = ("--python", programs / "python")
-    run(sys.executable, "-m", "pip", *into, "install", what, "-c", ROOT / "constraints.txt", cwd=programs)
+    run(sys.executable, "-m", "pip", *into, "install", "--no-compile", what, "-c", ROOT / "constraints.txt", cwd=programs)
 
 
 @pytest.fixture

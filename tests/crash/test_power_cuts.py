@@ -45,7 +45,6 @@ AUDIT_STATES = max(6, STATES // 5)
 KNOCKED_OUT_STATES = 150
 """At most so many states are looked at until a sync that is missing is noticed."""
 BACKUP = "backups/1"
-MEMORY, ROOM_BYTES = Path("/dev/shm"), 1 << 30
 NAMES = (RecordKind.LINK, RecordKind.RENAME, RecordKind.MAKE_DIRECTORY)
 
 pytestmark = pytest.mark.slow
@@ -280,7 +279,7 @@ class DeletionPromise:
 
 @pytest.fixture(scope="module")
 def begin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Recording]]:
-    """Begins a recording in a new directory: in memory if there is room, because who judges a state syncs it often."""
+    """Begins a recording in a new directory."""
     try:
         library = build(tmp_path_factory.mktemp("recorder"))
     except RecorderMissingError as missing:
@@ -288,7 +287,7 @@ def begin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Rec
             pytest.fail(str(missing))
         pytest.skip(str(missing))
 
-    with TemporaryDirectory(dir=MEMORY if _has_room(MEMORY) else tmp_path_factory.getbasetemp()) as directory:
+    with TemporaryDirectory(dir=tmp_path_factory.getbasetemp()) as directory:
         def recording() -> Recording:
             beside = Path(mkdtemp(dir=directory))
             (beside / "root" / "feeds").mkdir(parents=True)
@@ -296,10 +295,6 @@ def begin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Rec
             return Recording(library, beside / "root", beside)
 
         yield recording
-
-
-def _has_room(directory: Path) -> bool:
-    return directory.is_dir() and shutil.disk_usage(directory).free > ROOM_BYTES
 
 
 def writing(recording: Recording, name: str, seed: int = 1) -> list[str]:

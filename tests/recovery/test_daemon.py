@@ -8,7 +8,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from tests.given.command_line import OBJECT, Command, plant
+from tests.given.daemon_process import hurried
 from tiered import Settings
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
@@ -60,7 +60,7 @@ def plant_blob(store: Path, *, stuck: bool = False) -> str:
 
 @contextmanager
 def daemon(tiered: Command, *options: str, before: tuple[str, ...] = (), **how: Any) -> Iterator[subprocess.Popen[str]]:
-    command = [*before, sys.executable, "-m", "recovery.cli.main", "--directory", str(tiered.store), "recover", *options]
+    command = [*before, *hurried({"recovery.loop.EVIDENCE_S": 0.5}), "--directory", str(tiered.store), "recover", *options]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=tiered.environment, **how
     ) as running:

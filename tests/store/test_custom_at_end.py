@@ -47,7 +47,7 @@ class Hashing:
         return {"sha256": self._hash.hexdigest(), "both": "at the end"}
 
     async def told_later(self) -> Mapping[str, str]:
-        await anyio.sleep(1)
+        await anyio.sleep(0.1)
         return self.told()
 
 

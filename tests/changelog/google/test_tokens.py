@@ -352,7 +352,7 @@ def default(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[Any], thread
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), TokenHandler)
     server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
     monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
     yield answers, over
     over.set()

@@ -214,7 +214,8 @@ async def test_a_service_that_goes_away_is_told_with_its_name_and_told_again_whe
             "TIERED_GCS__BUCKET": "tiered-blobs", "BIGTABLE_EMULATOR_HOST": bigtable.host, "STORAGE_EMULATOR_HOST": gcs.url,
             "TIERED_BIGTABLE__TIMEOUT_S": "1", "TIERED_GCS__TIMEOUT_S": "1",
         }  # fmt: skip
-        daemon = await to_thread.run_sync(stack.enter_context, running_daemon(tmp_path, environment=environment))
+        hurried = running_daemon(tmp_path, environment=environment, constants={"recovery.status.look.ANSWER_S": 2.0})
+        daemon = await to_thread.run_sync(stack.enter_context, hurried)
         until = partial(to_thread.run_sync, abandon_on_cancel=True)
         await until(lambda: wait_for(lambda: daemon.get("readyz").status_code == 200))
         await gcs.__aexit__(None, None, None)

@@ -94,6 +94,11 @@ class WatchedPage:
         """Lets the page ask now, as after it was hidden, and not only 3 s after the last answer."""
         self.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
+    def ask_soon(self) -> None:
+        """Lets the page ask when `served` has looked again. If that takes long, the page asks by itself."""
+        self.page.wait_for_timeout(300)
+        self.ask()
+
     def keep(self, name: str) -> None:
         if where := os.environ.get("SCREENSHOTS"):
             self.page.wait_for_timeout(500)
@@ -224,6 +229,7 @@ def test_a_feed_is_shown_with_its_sinks_and_hidden_where_there_is_none(browser: 
         watched.until("#headline", "Recovery keeps up.")
         assert not watched.page.locator("#feed").is_visible()
         made.status = fed()
+        watched.ask_soon()
         watched.until("#feed", "behind: A sink fails: gs://my-bucket/feed: it answered <b>503</b>")
         watched.until("#feed", "9,120 updates committed · 7,433 live references")
         watched.until("#feed", "3 entries wait for it, the oldest for 1 s; at most 24 h.")
@@ -290,8 +296,7 @@ def test_each_level_has_a_sign_a_word_and_a_colour_of_its_own_and_only_ok_is_gre
         watched = WatchedPage(browser, url)
         for level, found in looks.items():
             made.status = found
-            watched.page.wait_for_timeout(300)  # the server looks meanwhile
-            watched.ask()
+            watched.ask_soon()
             expect(watched.page.locator("#answer")).to_have_attribute("data-level", level.value, timeout=PATIENCE_S * 1000)
             sign = watched.page.evaluate("getComputedStyle(document.querySelector('.mark'), '::before').content")
             assert sign == {"ok": '"✓"', "behind": '"↓"', "unknown": '"?"'}.get(level, '"!"')
@@ -350,7 +355,9 @@ def test_every_command_is_reached_by_tab_and_copied_by_a_key_and_keeps_the_focus
                 watched.until("#spoken", f"Copied: tiered log retry {STUCK_ID}")
                 assert watched.page.evaluate("navigator.clipboard.readText()") == focused
                 assert watched.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-                watched.page.wait_for_timeout(4000)  # it asked again meanwhile
+                with watched.page.expect_response("**/status.json"), watched.page.expect_response("**/recent.json"):
+                    watched.ask()
+                watched.page.evaluate("new Promise((wake) => setTimeout(wake, 100))")  # what was answered is drawn
                 assert watched.page.evaluate("document.activeElement.dataset.copies") == focused
         of_entries = (f"tiered log show {STUCK_ID}", f"tiered log retry {STUCK_ID}", f"tiered log retry '{BROKEN_KEY}'")
         commands = ["tiered log list --stuck", *of_entries]
@@ -392,6 +399,7 @@ def test_when_the_changelog_goes_away_old_figures_are_marked_as_old(browser: Bro
         made.status = unanswered()
         assert isinstance(made.runtime, RunningClock)
         made.runtime.ahead_s = 600
+        watched.ask_soon()
         watched.until("#headline", "It is not known whether recovery keeps up. These figures are 10 min old.")
         watched.until("#services", "changelog does not answer")
         watched.until("#problems", "no answer within 10 s")
@@ -417,6 +425,7 @@ def test_a_live_daemon_is_killed_and_restarted_under_an_open_page(browser: Brows
     planting.start()
     planting.join()
     with running_daemon(tmp_path) as daemon:
+        daemon.until(lambda said: any(each["event"] == "recovered" for each in said["decisions"]), "recent.json")
         watched = WatchedPage(browser, daemon.url)
         watched.until("#headline", re.compile("Recovery keeps up|Nothing waits"))
         watched.until("#decisions", "recovered")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from recovery.statistics.persisted import Document, read_statistics
+from tests.given.daemon_process import hurried
 from tests.given.repository import ROOT
 from tiered.open import open_backends
 from tiered.settings import Settings
@@ -36,8 +36,9 @@ class Daemons:
     def start(self) -> subprocess.Popen[bytes]:
         directory = str(self.settings.directory)
         daemon = subprocess.Popen(
-            [sys.executable, "-m", "recovery.cli.main", "--directory", directory, "recover"], cwd=ROOT, stderr=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, env=os.environ | {"TIERED_INSTANCE": "daemon-1", "TIERED_RECOVERY__RATE_PER_S": "40"},
+            [*hurried({"recovery.statistics.reporting.REPORT_EVERY_S": 1.0}), "--directory", directory, "recover"], cwd=ROOT,
+            stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            env=os.environ | {"TIERED_INSTANCE": "daemon-1", "TIERED_RECOVERY__RATE_PER_S": "40"},
         )  # fmt: skip
         self.running.append(daemon)
         return daemon

@@ -115,18 +115,18 @@ async def test_a_daemon_reports_its_first_pass_and_catches_up(world: TappedWorld
 async def test_a_daemon_that_is_too_slow_falls_behind_and_one_whose_store_is_down_stalls(world: TappedWorld) -> None:
     async def arrive() -> None:
         while True:
-            await plant(world, 40)
+            await plant(world, 16)
             await world.runtime.sleep(2)
 
     async def down(*arguments: Any) -> Any:
         raise UnavailableError("down")
 
-    async with daemon(world, recovery={"rate_per_s": 5}), anyio.create_task_group() as tasks:
+    async with daemon(world, recovery={"rate_per_s": 2}), anyio.create_task_group() as tasks:
         tasks.start_soon(arrive)
         await world.runtime.sleep(150)
         found = (await stored(world)).verdict()
         assert found.kind is SourceState.FALLING_BEHIND
-        assert found.inflow_per_s == pytest.approx(20, rel=0.2) and found.drain_per_s == pytest.approx(5, rel=0.2)
+        assert found.inflow_per_s == pytest.approx(8, rel=0.2) and found.drain_per_s == pytest.approx(2, rel=0.2)
         tasks.cancel_scope.cancel()
     world.rows.hooks["settle"] = down
     world.blobs.hooks["delete"] = down

@@ -17,7 +17,7 @@ from changelog.base.errors import UnavailableError
 from recovery.status.as_json import as_json
 from recovery.status.known import DiskStatus, StatusLevel
 from recovery.status.look import disk_of
-from tests.given.daemon_process import running_daemon
+from tests.given.daemon_process import running_daemon, wait_for
 from tests.given.shown_status import healthy
 from tests.given.small_disk import Mount, disk, fill, mount
 from tiered import ObjectId, open_storage
@@ -54,7 +54,7 @@ def test_a_disk_that_fills_under_a_living_daemon_is_told_by_every_surface(disk: 
         assert not [order for order in said["orders"] if "Start one" in order["why"]], "beside a living daemon"
         assert (daemon.get("readyz").status_code, "the disk of the store is full" in daemon.get("readyz").text) == (503, True)
         assert 'tiered_status_level{level="ok"} 0.0' in daemon.get("metrics").text
-        assert f"tiered_disk_free_bytes {said['disk']['free_bytes']:.1f}" in daemon.get("metrics").text
+        wait_for(lambda: f"tiered_disk_free_bytes {daemon.status()['disk']['free_bytes']:.1f}" in daemon.get("metrics").text)
         code, told = command(disk / "store", "status")
         assert (code, told["level"]) == (6, "stuck")
         with pytest.raises(UnavailableError, match="disk is full"):

@@ -490,13 +490,17 @@ async def test_a_cancelled_call_leaves_no_descriptor_open_and_the_next_one_does_
 
 async def test_only_so_many_files_are_worked_on_at_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tree(directory, {f"{number}": SMALL for number in range(30)})
-    running, most = 0, 0
+    running, most, three = 0, 0, anyio.Event()
     put = MemoryStorage._put
 
     async def counted(*arguments: Any) -> Any:
         nonlocal running, most
         running += 1
         most = max(most, running)
+        if running == 3:
+            three.set()
+        with anyio.fail_after(60):
+            await three.wait()
         await anyio.sleep(0.001)
         running -= 1
         return await put(*arguments)

@@ -237,7 +237,7 @@ def answering(status: int, body: dict[str, Any]) -> Iterator[str]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), ScriptedHandler) as server:
-        serving = threading.Thread(target=server.serve_forever)
+        serving = threading.Thread(target=server.serve_forever, args=[0.01])
         serving.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"
