@@ -500,6 +500,7 @@ CLAIMS = (
                 "Whether a tombstone",
                 "was read and",
                 "were read and",
+                "{} {} open",
             ),
             DOUBTS: ("{} is not known", "how much the service", "there is no changelog", "{} blobs are dated", "{} blobs are named"),
         },
@@ -507,6 +508,7 @@ CLAIMS = (
         (
             f"{OF_AUDIT}sweeping/test_destroyed.py::test_flipped_byte_is_found_only_where_bytes_are_read",
             f"{OF_AUDIT}running/test_scope.py::test_run_of_a_subtree_says_so_everywhere",
+            f"{OF_AUDIT}reporting/test_since.py::test_open_uploads_are_told_by_a_run_which_sees_none_of_their_parts",
         ),
     ),
     Claim(

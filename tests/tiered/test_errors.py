@@ -12,10 +12,10 @@ from tiered import TieredError
 
 ERRORS = [each for name in tiered.__all__ if isinstance(each := getattr(tiered, name), type) and issubclass(each, TieredError)]
 
-MORE: dict[type[TieredError], tuple[object, ...]] = {tiered.RangeNotSatisfiableError: (5,)}
+MORE: dict[type[TieredError], tuple[object, ...]] = {tiered.RangeNotSatisfiableError: (5,), tiered.OffsetMismatchError: (5,)}
 """What an error is made of beside its sentence."""
 
-MADE_OF_PARTS = (tiered.ConditionFailedError, tiered.OutcomeUnknownError)
+MADE_OF_PARTS = (tiered.ConditionFailedError, tiered.OutcomeUnknownError, tiered.UploadEndedError)
 """They make their sentence themselves. `tests/store` pickles them."""
 
 
