@@ -500,7 +500,7 @@ CLAIMS = (
                 "Whether a tombstone",
                 "was read and",
                 "were read and",
-                "{} {} open",
+                " {} {} open",
             ),
             DOUBTS: ("{} is not known", "how much the service", "there is no changelog", "{} blobs are dated", "{} blobs are named"),
         },
