@@ -2,6 +2,7 @@
 
     complete  the log -> the row -> claim -> upload -> swap -> wait -> (no answer, or a conflict: the row again)
               -> seal -> clean-up
+                                          -> (the service refuses: give the claim back)
     recover   seal -> settle -> ... -> forget (others.py): it gives the upload up, or finishes it if it is live
 
 The entry is *assembling* until it is *sealed*. Both are compare-and-swaps on its whole value. Anybody may complete an
@@ -11,7 +12,12 @@ replaces the upload after it won. Its marks tell all of that to whoever claims t
 there for two days. So a claim is made, and a swap sent, only within a day of the first claim: before that, nothing can
 have won. Afterwards the upload can only be given up. How old the upload was at its first claim does not matter.
 
-It is not built yet.
+An attempt whose upload was refused has sent no swap. It gives its claim back: the entry becomes what it was, but for
+the number of attempts. Without that number two claims may be one value, and the first, given back late, would undo the
+second.
+
+Built as `tiered/protocol/assembling.py`. Left out here: the list of parts, and the first record, which is sent once:
+nobody learns of an upload whose record was not answered. From the seal on, all is as with any change, for a feed, too.
 """
 
 from __future__ import annotations
@@ -32,10 +38,13 @@ def complete(s: State, k: int, p: Proc, g: Guards) -> Iterator[Step]:
         case "row":
             yield from _read(s, k, p, g)
         case "claim":
-            yield _claim(s, k, p)
+            yield _claim(s, k, p, g)
         case "upload":
             sent = send(s, Request("upload", UPLOAD, writes="session"))
             yield f"{me}: completes the upload", move(sent, k, p._replace(pc="uploading"))
+            yield f"{me}: is refused; caller told to try again", _tell(s, k, p, "again", p._replace(pc="give back"))
+        case "give back":
+            yield f"{me}: gives its claim back", move(_given_back(s, p), k, p.ended())
         case "uploading":
             if exists(s, UPLOAD):
                 yield f"{me}: finds its upload done", move(s, k, p._replace(pc="swap"))
@@ -74,7 +83,7 @@ def sealed(s: State, g: Guards, entry: Entry) -> tuple[State, Entry]:
     """The entry as whoever gives the upload up, or finishes it, holds it: nobody completes it from now on."""
     if not entry.assembling or not g.seal_before_refusal:
         return s, entry
-    plain = entry._replace(assembling=False)
+    plain = entry._replace(assembling=False, tries=0)
     return s._replace(entries=s.entries - {entry} | {plain}), plain
 
 
@@ -93,13 +102,19 @@ def _read(s: State, k: int, p: Proc, g: Guards) -> Iterator[Step]:
         yield f"{p.name}: reads {read.old or 'no tombstone'}", move(s, k, read)
 
 
-def _claim(s: State, k: int, p: Proc) -> Step:
+def _claim(s: State, k: int, p: Proc, g: Guards) -> Step:
     if p.entry not in s.entries:
         return f"{p.name}: claims it in vain; caller told to try again", _tell(s, k, p, "again", p.ended())
-    mine = p.entry._replace(old=p.old, claimed=True)
+    mine = p.entry._replace(old=p.old, claimed=True, tries=p.entry.tries + g.count_in_claim)
     claimed = s._replace(entries=s.entries - {p.entry} | {mine})
     pc = "swap" if exists(s, UPLOAD) else "upload"
-    return f"{p.name}: claims it over {p.old or 'nothing'}", move(claimed, k, p._replace(pc=pc, entry=mine))
+    return f"{p.name}: claims it over {p.old or 'nothing'}", move(claimed, k, p._replace(pc=pc, entry=mine, before=p.entry))
+
+
+def _given_back(s: State, p: Proc) -> State:
+    if p.entry is None or p.before is None or p.entry not in s.entries:
+        return s
+    return s._replace(entries=s.entries - {p.entry} | {p.before._replace(tries=p.entry.tries)})
 
 
 def _reread(s: State, k: int, p: Proc, g: Guards) -> Step:
@@ -119,7 +134,7 @@ def _seal(s: State, k: int, p: Proc) -> Step:
     assert p.entry is not None
     if p.entry not in s.entries:
         return f"{p.name}: leaves the rest to others", move(s, k, p.ended())
-    plain = p.entry._replace(assembling=False)
+    plain = p.entry._replace(assembling=False, tries=0)
     t = s._replace(entries=s.entries - {p.entry} | {plain})
     return f"{p.name}: seals it", move(t, k, p._replace(pc="settle", entry=plain))
 

@@ -130,6 +130,7 @@ KNOCK_OUTS = {
     "false_after_refusal": KnockOut("if absent", "LATE", "I4: a put that lands after its caller was told that it may not"),
     "reread": KnockOut("reader", "FALSE-LOSS", "I4: a read during an overwrite"),
     "seal_before_refusal": KnockOut("multipart, two days", "DANGLING", "I1: an upload that is completed when its refused mark is gone"),
+    "count_in_claim": KnockOut("multipart over blob", "LEAK", "I3: a claim given back late, which undoes another one"),
     "first_claim_young": KnockOut("multipart, replaced long ago", "LATE", "I1, I4: an upload that won, was replaced, and lost its marks"),
     "heartbeat_if_same": KnockOut("claims", "SHARED", "no invariant: work is done twice, and forgotten entries come back"),
     "attempt_in_claim": KnockOut("claims", "SHARED", "no invariant: work is done twice"),

@@ -51,6 +51,7 @@ class Guards:
     reread: bool = True                 # a reader whose blob disappeared reads the row again
     seal_before_refusal: bool = True    # the token of an upload is refused only when nobody can claim its entry any more
     first_claim_young: bool = True      # an upload is claimed only while its first claim is young enough for its marks to be there
+    count_in_claim: bool = True         # an attempt to complete an upload has a number, so no value of its entry returns
     heartbeat_if_same: bool = True      # a renewal is a compare-and-swap            (docs/protocol/leases.py)
     attempt_in_claim: bool = True       # a claim or renewal compares the attempt, too (docs/protocol/leases.py)
 
@@ -74,6 +75,7 @@ class Entry(NamedTuple):
     assembling: bool = False    # a multipart upload that may be completed
     claimed: bool = False       # somebody has claimed it to complete it
     over: bool = False          # ... two days ago
+    tries: int = 0              # how many have
 
 
 class Request(NamedTuple):
@@ -102,6 +104,7 @@ class Proc(NamedTuple):
     aged: bool = False          # its change is too old: marks of its age may be gone
     lapsed: bool = False        # its lease has certainly ended
     entry: Entry | None = None  # recovery: what it works on
+    before: Entry | None = None  # completer: what its entry was before its claim
     only: str = ""              # writer: its condition: revision | absent; empty: none
     wants: Token = NOBODY       # writer with `revision`: what must be there
     bare: bool = False          # writer with a condition: it needs no entry, because no tombstone is in the way

@@ -134,9 +134,9 @@ GUARDS: dict[str, FeedGuard] = {
         ((SimulatedChangeLog, "write_values", _last_arrival_wins),)
     ),
     "redo after opening": FeedGuard(
-        "What was committed and not applied is published once more.", ((FeedWriter, "_updates_of", _redo_nothing),), seed=34
+        "What was committed and not applied is published once more.", ((FeedWriter, "_updates_of", _redo_nothing),), seed=329
     ),
-    "deletion after the -1": FeedGuard("A blob is gone while the feed still shows it.", _in_both(_finish_before_the_feed), seed=18),
+    "deletion after the -1": FeedGuard("A blob is gone while the feed still shows it.", _in_both(_finish_before_the_feed), seed=1),
     "settled before it is kept": FeedGuard("A change takes effect after the feed has looked at its row.", _in_both(_keep_unsettled),
     seed=1),
     "withheld progress of the first pass": FeedGuard(

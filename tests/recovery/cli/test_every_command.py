@@ -25,7 +25,8 @@ COMMANDS: dict[str, list[str]] = {
     "put": [OBJECT, "payload"], "get": [OBJECT, "-o", "out"], "head": [OBJECT], "rm": [OBJECT], "ls": [], "status": [],
     "sync": ["photos/objects/none", "made"], "cp": [OBJECT, "photos/objects/copy"], "mv": [OBJECT, "photos/objects/moved"],
     "update-metadata": [OBJECT, "--content-type", "text/plain"], "set-expiry": [OBJECT, "--from-creation", "36h"],
-    "recover": ["--once"], "provision": [], "check": [], "log list": [], "log show": ["x"], "log retry": ["--all"], "audit plan": [],
+    "recover": ["--once"], "provision": [], "check": [], "log abort": ["x"], "log list": [], "log show": ["x"], "log retry": ["--all"],
+    "audit plan": [],
     "audit run": ["--engine", "local", "--to", "", "--parallel", "1"], "audit show": [OBJECT], "config show": [],
     "audit delete": ["audit-0", "--class", "orphan"], "audit restore": ["audit-0"], "feed view": ["feed/0.txt"],
     "feed check": ["feed/0.txt"], "feed convert": ["feed/0.txt", "converted", "--to", "json"], "feed follow": ["feed", "--until-idle", "0"],
@@ -33,7 +34,10 @@ COMMANDS: dict[str, list[str]] = {
 }
 """Each with arguments of its own; those in `REFUSED` with such as they refuse at once."""
 
-REFUSED = {"audit run": 2, "audit delete": 2, "audit restore": 2, "feed run": 3, "feed receive": 3, "log show": 3, "export objects": 3}
+REFUSED = {
+    "audit run": 2, "audit delete": 2, "audit restore": 2, "feed run": 3, "feed receive": 3, "log abort": 3, "log show": 3,
+    "export objects": 3,
+}
 GROUPS = ("", "log", "audit", "feed", "export", "config")
 WITHOUT_A_STORE = {"provision", "put", "config show", "feed view", "feed check", "feed convert", "feed follow", "feed receive"}
 """They make it, or do without."""
@@ -108,7 +112,7 @@ def test_what_is_wrong_with_an_option_and_where_to_look_are_two_sentences(call: 
 
 @pytest.mark.parametrize(
     "command",
-    ["put", "get", "head", "rm", "sync", "cp", "mv", "update-metadata", "set-expiry", "log show", "audit show", "feed view", "feed follow"],
+    ["put", "get", "head", "rm", "sync", "cp", "mv", "update-metadata", "set-expiry", "log abort", "log show", "audit show", "feed view", "feed follow"],
 )
 def test_missing_arguments(call: Call, command: str) -> None:
     code, out, errors = call(*command.split())
