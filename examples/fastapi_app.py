@@ -27,6 +27,7 @@ from tiered import (
     Metadata,
     ObjectHead,
     ObjectId,
+    OffsetMismatchError,
     OutcomeUnknownError,
     RangeNotSatisfiableError,
     ServiceAwayError,
@@ -35,6 +36,7 @@ from tiered import (
     TieredError,
     TieredStorage,
     UnavailableError,
+    UploadEndedError,
     open_storage,
 )
 from tiered.asgi import LinkApp
@@ -56,6 +58,9 @@ def create_app(source: str | Settings | None = None) -> FastAPI:
     app.add_api_route("/photos/{org}/{key:path}", look, methods=["HEAD"])
     app.add_api_route("/photos/{org}/{key:path}", remove, methods=["DELETE"])
     app.add_api_route("/photos/{org}/{key:path}", share, methods=["POST"])
+    app.add_api_route("/uploads/{org}/{key:path}", begin, methods=["POST"])
+    app.add_api_route("/uploads/{org}/{key:path}", offset, methods=["HEAD"])
+    app.add_api_route("/uploads/{org}/{key:path}", append, methods=["PATCH"])
     # --8<-- [start:mount]
     app.mount("/links", LinkApp(lambda: app.state.storage))
     # --8<-- [end:mount]
@@ -84,6 +89,35 @@ async def upload(org: str, key: str, request: Request) -> Response:
         return Response(status_code=400)  # nobody reads it
     return JSONResponse({"size": done.size}, status_code=201, headers={"ETag": f'"{done.revision}"'})
 # --8<-- [end:upload]
+
+
+# --8<-- [start:resume]
+async def begin(org: str, key: str, request: Request) -> Response:
+    """Begins an upload that a phone may go on with after any cut, with other workers of the server, too, for days."""
+    metadata = Metadata(content_type=request.headers.get("content-type", "application/octet-stream"))
+    upload = await storage_of(request).begin_resumable(photo(org, key), metadata)
+    return JSONResponse({"upload": upload.id}, status_code=201)
+
+
+async def offset(org: str, key: str, upload: str, request: Request) -> Response:
+    there = await storage_of(request).resumable(photo(org, key), upload).status()
+    return Response(headers={"Upload-Offset": str(there), "Cache-Control": "no-store"})
+
+
+async def append(org: str, key: str, upload: str, request: Request, final: bool = False) -> Response:
+    """Takes bytes from an offset on. With the final ones, the upload becomes the object, in one step."""
+    resumed, begins = storage_of(request).resumable(photo(org, key), upload), int(request.headers["upload-offset"])
+    try:
+        there = await resumed.append(begins, request.stream(), final=final)
+    except OffsetMismatchError as error:
+        return Response(status_code=409, headers={"Upload-Offset": str(error.offset)})
+    except ClientDisconnect:
+        return Response(status_code=400)  # nobody reads it; what came is kept
+    if final:
+        done = await resumed.finish()
+        return JSONResponse({"size": done.size}, headers={"ETag": f'"{done.revision}"', "Upload-Offset": str(there)})
+    return Response(status_code=204, headers={"Upload-Offset": str(there)})
+# --8<-- [end:resume]
 
 
 # --8<-- [start:download]
@@ -186,6 +220,8 @@ async def answer_error(_: Request, error: Exception) -> Response:
             return JSONResponse({"error": str(error)}, 412)
         case OutcomeUnknownError():
             return JSONResponse({"error": "it may have happened"}, 504)
+        case UploadEndedError():
+            return JSONResponse({"error": str(error)}, 410)
         case InvalidRequestError() if not isinstance(error, ConfigurationError):
             return JSONResponse({"error": str(error)}, 400)
         case _:

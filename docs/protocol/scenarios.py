@@ -73,7 +73,7 @@ SCENARIOS: dict[str, Scenario | ClaimScenario] = {
     "large if revision and delete": Scenario("blob", _procs("large-if-old:A delete:D recover:R"), small=False),
     # a multipart upload
     "multipart": Scenario("nothing", _procs("complete:C complete:D recover:R"), begun=BEGUN),
-    "multipart over blob": Scenario("blob", _procs("complete:C complete:D recover:R"), LATE, begun=BEGUN, small=False),
+    "multipart over blob": Scenario("blob", _procs("complete:C complete:D recover:R"), LATE, begun=BEGUN),
     "multipart and put": Scenario("blob", _procs("complete:C large:A recover:R"), begun=BEGUN, small=False),
     "multipart and delete": Scenario("blob", _procs("complete:C delete:E recover:R"), begun=BEGUN, small=False),
     "multipart, two days": Scenario("nothing", _procs("complete:C recover:R"), begun=BEGUN, ages=True),

@@ -300,3 +300,32 @@ async def test_a_client_is_told_when_to_come_again(app: FastAPI, client: AsyncCl
 
 async def test_an_id_that_cannot_be_is_a_bad_request(client: AsyncClient) -> None:
     assert (await client.put("/photos/no%20org/k", content=b"x")).status_code == 400
+
+
+async def test_a_phone_goes_on_with_an_upload_where_it_was_cut(client: AsyncClient) -> None:
+    film = bytes(range(256)) * 80_000
+    place = CAT.replace("/photos/", "/uploads/")
+    begun = (await client.post(place, headers={"content-type": "video/mp4"})).json()
+    query = {"upload": begun["upload"]}
+
+    async def cut() -> AsyncIterator[bytes]:
+        yield film[: 9 << 20]
+        raise ClientDisconnect
+
+    assert (await client.patch(place, params=query, content=cut(), headers={"upload-offset": "0"})).status_code in (400, 500)
+    there = int((await client.head(place, params=query)).headers["upload-offset"])
+    assert there == 8 << 20
+    wrong = await client.patch(place, params=query, content=b"x", headers={"upload-offset": "7"})
+    assert (wrong.status_code, wrong.headers["upload-offset"]) == (409, str(there))
+    assert (await client.get(CAT)).status_code == 404
+    piece = film[there : there + (8 << 20)]
+    went_on = await client.patch(place, params=query, content=piece, headers={"upload-offset": str(there)})
+    assert (went_on.status_code, went_on.headers["upload-offset"]) == (204, str(16 << 20))
+    done = await client.patch(place, params=query | {"final": "true"}, content=film[16 << 20 :], headers={"upload-offset": str(16 << 20)})
+    assert (done.status_code, done.json()) == (200, {"size": len(film)})
+    found = await client.get(CAT)
+    assert (found.content, found.headers["content-type"], found.headers["etag"]) == (film, "video/mp4", done.headers["etag"])
+    again = await client.patch(place, params=query | {"final": "true"}, content=b"x", headers={"upload-offset": str(len(film))})
+    assert again.status_code == 410
+    assert (await client.head(place, params={"upload": "x"})).status_code == 400
+

@@ -112,7 +112,8 @@ def test_what_is_wrong_with_an_option_and_where_to_look_are_two_sentences(call: 
 
 @pytest.mark.parametrize(
     "command",
-    ["put", "get", "head", "rm", "sync", "cp", "mv", "update-metadata", "set-expiry", "log abort", "log show", "audit show", "feed view", "feed follow"],
+    ["put", "get", "head", "rm", "sync", "cp", "mv", "update-metadata", "set-expiry", "log abort", "log show", "audit show", "feed view",
+     "feed follow"],
 )
 def test_missing_arguments(call: Call, command: str) -> None:
     code, out, errors = call(*command.split())
