@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from changelog.base.errors import CorruptRecordError, UnconfirmedError
-from changelog.change import ChangeId, Entry
+from changelog.change import ChangeId, Entry, encode
 from changelog.lease import EntryState, entry_state
 from changelog.noop import NoopChangeLog
 from tests.given.tapped_store import LARGE, OBJECT, RARE_BEATS, SMALL, TappedWorld
@@ -172,6 +172,18 @@ async def test_a_time_to_live_is_counted_from_the_completion(world: TappedWorld)
         assert head.metadata.time_expires_ns - world.runtime.wall_ns() == pytest.approx(3600e9, abs=1e9)
         blob = await world.blobs.target.head(blob_name(OBJECT.path, upload.id))
         assert blob is not None and blob.metadata.time_expires_ns >= head.metadata.time_expires_ns
+
+
+async def test_an_entry_is_short_whatever_the_metadata_say(world: TappedWorld) -> None:
+    """Bigtable refuses a filter of more than 20 kB, and a claim compares the whole value."""
+    custom = {f"key{number}": '"' * 500 for number in range(7)}
+    async with world.store() as storage:
+        upload = await storage.begin_multipart(OBJECT, Metadata(custom=custom, filename='"' * 200))
+        await upload.upload_part(1, b"one")
+        assert len(encode(await the_entry(world))) < 1000
+        await upload.complete()
+        head = await storage.head(OBJECT)
+        assert head is not None and head.metadata.custom == custom
 
 
 # --- conditions -------------------------------------------------------------------------------------

@@ -73,9 +73,10 @@ PAUSE_S = 0.2
 class OpenUpload:
     """What it takes to complete an upload, besides its entry: the text that the entry keeps while it is assembling.
 
-    `metadata`: of the object, without its deadline, which is counted from the completion. `until_ms`: when it is too
-    old for a first claim. `since_ms`: when the first claim was that was not given back. Both by the log's clock, Unix
-    ms. `digest` and `size` (bytes): of the list of parts that was claimed first. None: there was no claim.
+    `metadata`: of those of the object, what a completion needs: how it expires, and its size if that was declared. The
+    blob has them all, and a compare-and-swap of an entry must be short. `until_ms`: when it is too old for a first
+    claim. `since_ms`: when the first claim was that was not given back. Both by the log's clock, Unix ms. `digest` and
+    `size` (bytes): of the list of parts that was claimed first. None: there was no claim.
     """
 
     metadata: Metadata
@@ -167,7 +168,7 @@ class Assembler:
         except UnconfirmedError as error:
             raise UnavailableError(f"the upload of {object_id} was not begun: {error}; try again") from error
         change = Change(upload_id, object_id.path, name, None, session, self._observer.traceparent())
-        opened = OpenUpload(metadata, condition, until_ms)
+        opened = OpenUpload(Metadata(metadata.expiration, size=metadata.size), condition, until_ms)
         entry = Entry(change, upload_id.row_key(), "", 0, until_ms, assembling=opened.encode())
         try:
             # Once: an entry that arrives late must be one that nobody knows.
