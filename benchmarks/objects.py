@@ -101,12 +101,12 @@ async def in_directory(size: float) -> Figures:
     ], named_by=columns[:3])  # fmt: skip
 
 
-def obstore_on_gcs(url: str) -> Any:
+def obstore_on_gcs(url: str, bucket: str = BUCKET) -> Any:
     """Opens obstore's client of GCS. Only a service account without OAuth keeps it from asking Google for a token."""
     from obstore.store import GCSStore
 
     account = {"gcs_base_url": url, "disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
-    return GCSStore(BUCKET, config={"service_account_key": json.dumps(account)}, client_options={"allow_http": True})
+    return GCSStore(bucket, config={"service_account_key": json.dumps(account)}, client_options={"allow_http": True})
 
 
 Round = tuple[float, float]
