@@ -39,7 +39,7 @@ settings.load_profile("repeatable")
 T = TypeVar("T")
 NOBODY = 65534
 MEMORY, MEMORY_BYTES_MIN = Path("/dev/shm"), 6 << 30
-"""Where files are in memory, and how many bytes must be free. At most 3 GiB were used at once."""
+"""Where files are in memory, and how many bytes must be free. One test stores a gibibyte."""
 SAID_AT_THE_END = "said at the end"
 TEMPORARY = pytest.StashKey[tuple[Path, int]]()
 """The directory of a test, and how many tests had failed before it."""
