@@ -125,7 +125,7 @@ class MultipartUpload:
     async def abort(self) -> None:
         """Gives the upload up, and removes its parts. No error if it was given up before.
 
-        `UploadEndedError`: it was completed.
+        `UploadEndedError`: it was completed. `OutcomeUnknownError`: it takes no more parts, but it may be complete.
         """
         await self._uploads.abort(self.object_id, self.id)
 

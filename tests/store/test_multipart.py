@@ -319,6 +319,42 @@ async def test_a_completion_goes_on_when_its_caller_is_cancelled(world: TappedWo
     assert await world.is_clean()
 
 
+async def test_a_store_that_closes_stops_all_completions_of_one_upload(world: TappedWorld) -> None:
+    told: list[Exception] = []
+
+    async def complete(upload: MultipartUpload) -> None:
+        try:
+            await upload.complete()
+        except (UnavailableError, OutcomeUnknownError) as error:
+            told.append(error)
+
+    async with anyio.create_task_group() as group, world.store(store={"drain_budget_s": 5}) as storage:
+        upload = await uploaded(storage)
+        world.blobs.hooks["complete_parts"] = world.slow_row(100_000)
+        for _ in range(3):
+            group.start_soon(complete, upload)
+        await world.runtime.sleep(1)
+        began_s = anyio.current_time()
+        await storage.aclose()
+        assert anyio.current_time() - began_s < 10
+    assert anyio.current_time() - began_s < 20 and len(told) == 3
+
+
+async def test_an_upload_that_was_sealed_and_not_settled_is_not_said_to_be_open(world: TappedWorld) -> None:
+    async def away(real: Any, *args: Any) -> Any:
+        raise UnavailableError("away")
+
+    async with world.store() as storage:
+        upload = await uploaded(storage)
+        world.blobs.target.in_parts.clear()
+        world.rows.hooks["settle"] = away
+        with pytest.raises(OutcomeUnknownError):
+            await upload.complete([Part(number, 5, None, str(number)) for number in PARTS])
+        assert (await the_entry(world)).assembling is None
+    world.rows.hooks.clear()
+    assert await is_over(world)
+
+
 async def test_an_attempt_that_was_refused_leaves_the_upload_as_it_was(world: TappedWorld) -> None:
     async def refused(real: Any, *args: Any) -> Any:
         raise UnavailableError("503")

@@ -164,7 +164,8 @@ class LinkApp:
     # --- writing
 
     async def _put(self, request: LinkRequest) -> LinkAnswer:
-        link, size_max = request.link, request.link.size_max or PART_BYTES_MAX
+        link = request.link
+        size_max = PART_BYTES_MAX if link.size_max is None else link.size_max
         if link.part is None:
             return _refused(403, "the link is for another method")
         too_large = _refused(413, f"a part of at most {size_max} bytes is taken")
@@ -179,8 +180,8 @@ class LinkApp:
             return _refused(410, "the upload has ended: it was completed" if error.completed else "the upload has ended")
         except ConfigurationError:
             raise
-        except InvalidRequestError:  # it stalled
-            return _refused(408, "the body did not come in time")
+        except InvalidRequestError:
+            return _refused(408, "the part was not taken: most likely it did not come in time")
         told = {"ETag": part.etag if part.etag.startswith('"') else f'"{part.etag}"', "Content-Length": "0", "Cache-Control": "no-store"}
         return LinkAnswer(200, told)
 

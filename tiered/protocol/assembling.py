@@ -397,6 +397,7 @@ class Assembler:
         if write.lease is None:
             return None
         write.change, change = entry.change, entry.change
+        write.in_doubt = True  # it is open no more, and what became of it is not known yet
         write.may_land_late = opened.digest is not None
         live = await settle_change(self._services.settling, change)
         row = await self._services.settling.high_volume.read(change.object, marks=change.id)

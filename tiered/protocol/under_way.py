@@ -42,8 +42,8 @@ class WriteInProgress:
     seconds): when it began, by the two clocks that its age is judged by. `condition`: what must be there; None:
     anything may. `seen`: the row on which the condition was judged, at `judged_ns` (Unix nanoseconds). `change` is set
     as soon as its entry may be in the log, `lease` once it is. `may_land_late`: the end of its upload was sent, and
-    nobody knows what became of it. `since_ms`: as `HighVolumeBackend.swap` wants it.
-    `in_doubt`: a swap of an open upload was sent, and not told ok.
+    nobody knows what became of it. `since_ms`: as `HighVolumeBackend.swap` wants it. `in_doubt`: an open upload may be
+    complete, or is open no more, so an error of a service proves nothing about it.
     """
 
     object_id: ObjectId
@@ -104,7 +104,7 @@ class WritesUnderWay:
     def __init__(self, heartbeat: Heartbeat, *, recovered: bool) -> None:
         self._heartbeat = heartbeat
         self._recovered = recovered
-        self._writes: dict[ChangeId, WriteInProgress] = {}
+        self._writes: dict[WriteInProgress, None] = {}  # in their order; several may complete one upload, and have its id
         self._tasks: TaskGroup | None = None
         self._draining: anyio.Event | None = None
         self._left: list[ChangeId] = []
@@ -126,7 +126,7 @@ class WritesUnderWay:
         write.recorded, write.answered, write._shields = anyio.Event(), anyio.Event(), []
         if self._draining is not None and self._draining.is_set():
             _stop(write)
-        self._writes[write.id] = write
+        self._writes[write] = None
 
     def record(self, write: WriteInProgress, change: Change, record: Callable[[Change], Awaitable[Lease]]) -> None:
         """Starts to record the change beside what the caller does next. `wait_recorded` of the write waits for it."""
@@ -205,9 +205,9 @@ class WritesUnderWay:
             with anyio.move_on_after(budget_s, shield=True):
                 await idle()
         finally:
-            for write in self._writes.values():
+            for write in self._writes:
                 _stop(write)
-            self._left = sorted(write.id for write in self._writes.values() if write.change is not None)
+            self._left = sorted({write.id for write in self._writes if write.change is not None})
             if self._left:
                 events.warning("closed_with_changes_left_to_recovery", count=len(self._left), ids=",".join(self._left))
             drained.set()
@@ -217,7 +217,7 @@ class WritesUnderWay:
         if write.lease is not None:
             self._heartbeat.drop(write.lease)
         write.answer(self._unknown(write, None))
-        self._writes.pop(write.id, None)
+        self._writes.pop(write, None)
 
     def _unknown(self, write: WriteInProgress, cause: Exception | None) -> OutcomeUnknownError:
         unknown = OutcomeUnknownError(write.object_id, write.id, logged=self._recovered)

@@ -88,7 +88,7 @@ class SyncMultipartUpload:
     def abort(self) -> None:
         """Gives the upload up, and removes its parts. No error if it was given up before.
 
-        `UploadEndedError`: it was completed.
+        `UploadEndedError`: it was completed. `OutcomeUnknownError`: it takes no more parts, but it may be complete.
         """
         self._calls.call(self._upload.abort)
 

@@ -563,6 +563,8 @@ async def test_no_more_bytes_are_taken_than_the_link_allows(store: MemoryStorage
     assert await put_to(store, signed.url, b"12345") == 200
     assert [part.size for part in await signed.upload.parts()] == [5]
     assert await put_to(store, await signed.upload.sign_part(2, HOUR), b"") == 200
+    nothing = await signed.upload.sign_part(3, HOUR, size_max=0)
+    assert (await put_to(store, nothing, b"x"), await put_to(store, nothing, b"")) == (413, 200)
 
 
 async def test_a_client_that_goes_away_while_it_sends_leaves_no_part(store: MemoryStorage) -> None:
