@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from changelog.base.errors import ConfigurationError
 from changelog.change import Change, ChangeId, Entry, Unreadable
 from changelog.key_values import ValuePage, check_note, check_values
 from changelog.lease import Renewal
@@ -27,9 +26,8 @@ class NoopChangeLog:
         return Entry(change, change.id.row_key(), owner)
 
     async def open(self, entry: Entry) -> bool:
-        raise ConfigurationError(
-            "an upload that stays open needs a changelog that keeps its entry: set changelog = \"bigtable\", or put the object in one call"
-        )
+        """Keeps none, so nobody could complete it: who opens an upload asks `durable` first."""
+        return False
 
     async def amend(self, entry: Entry, by: Entry) -> bool:
         return False

@@ -102,13 +102,10 @@ class OpenUpload:
             told = value["condition"]
             revision = None if told is None else told["revision"]
             condition = None if told is None else Condition(None if revision is None else ChangeId(revision))
-            numbers = [value["until"], value["since"], value["size"]]
-            if type(numbers[0]) is not int or any(number is not None and type(number) is not int for number in numbers):
-                raise ValueError(f"its times and its size are {numbers}")
-            digest = value["parts"]
-            if not isinstance(digest, str | None) or (digest is None) != (numbers[1] is None) or (digest is None) != (numbers[2] is None):
-                raise ValueError("its claim is not whole")
-            return cls(decode_metadata(value["metadata"].encode()), condition, numbers[0], numbers[1], digest, numbers[2])
+            until_ms, claim = value["until"], (value["since"], value["parts"], value["size"])
+            if type(until_ms) is not int or (claim != (None, None, None) and tuple(map(type, claim)) != (int, str, int)):
+                raise ValueError(f"its time is {until_ms!r}, and its claim {claim}")
+            return cls(decode_metadata(value["metadata"].encode()), condition, until_ms, *claim)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, CorruptRecordError) as error:
             raise CorruptRecordError(f"the open upload {entry.change.id} of {entry.change.object} cannot be read: {error}") from None
 
@@ -209,7 +206,7 @@ class Assembler:
 
     async def _open(self, object_id: ObjectId, upload_id: ChangeId) -> Entry:
         entry = await self._entry(object_id, upload_id)
-        if entry is None or entry.assembling is None:
+        if entry is None:
             raise await self._ended(object_id, upload_id, None)
         return entry
 
@@ -232,7 +229,9 @@ class Assembler:
         """Goes on to its end, whatever becomes of its caller. `parts` None: all that were uploaded."""
         if parts is not None:
             check_parts(str(object_id), parts)
-        return await self._carried(object_id, upload_id, partial(self._attempt, parts), slot)
+        end = await self._carried(object_id, upload_id, partial(self._attempt, parts), slot)
+        assert end.result is not None, "it ended without an error"
+        return end.result
 
     async def abort(self, object_id: ObjectId, upload_id: ChangeId, slot: Slot) -> None:
         """Goes on to its end, whatever becomes of its caller."""
@@ -240,7 +239,7 @@ class Assembler:
 
     async def _carried(
         self, object_id: ObjectId, upload_id: ChangeId, attempt: Callable[[WriteInProgress], Awaitable[_End | None]], slot: Slot
-    ) -> PutResult:
+    ) -> _End:
         write = WriteInProgress(object_id, upload_id, self._runtime.wall_ns(), self._runtime.boot_time())
         ends: list[_End] = []
         self._writes.add(write)
@@ -248,7 +247,7 @@ class Assembler:
         await write.answered.wait()
         if write.error is not None:
             raise write.error
-        return ends[0].result or PutResult(upload_id, Tier.LONG_TERM, 0)
+        return ends[0]
 
     async def _carry(self, write: WriteInProgress, attempt: Callable[[WriteInProgress], Awaitable[_End | None]], ends: list[_End]) -> None:
         end = None
@@ -284,10 +283,9 @@ class Assembler:
         object_id, begun_s, begun_ns = write.object_id, self._runtime.boot_time(), self._runtime.wall_ns()
         entry = await self._entry(object_id, write.id)
         row = await self._services.reads.high_volume.read(object_id.path, marks=write.id)
-        is_open = entry is not None and entry.assembling is not None
-        if _has_won(write, row):
-            return await self._won(write, entry if is_open else None, parts)
-        if entry is None or entry.assembling is None:
+        if _has_won(object_id, write.id, row):
+            return await self._won(write, entry, parts)
+        if entry is None:
             raise await self._ended(object_id, write.id, None)
         opened = OpenUpload.of(entry)
         now_ms = await self._services.log_reads.now_ms()
@@ -315,7 +313,7 @@ class Assembler:
         except UnconfirmedError:
             return None
         write.change = mine.change
-        return await self._make_blob(write, entry, mine, listed, PutResult(write.id, Tier.LONG_TERM, size or 0))
+        return await self._make_blob(write, entry, mine, claim, listed)
 
     def _is_late(self, opened: OpenUpload, now_ms: int) -> bool:
         """Whether nobody may claim it any more: a swap of an earlier attempt may have won, and lost its mark."""
@@ -323,7 +321,9 @@ class Assembler:
             return now_ms > opened.until_ms
         return now_ms - opened.since_ms > self._claim_age_max_ms
 
-    async def _make_blob(self, write: WriteInProgress, before: Entry, mine: Entry, parts: Sequence[Part], result: PutResult) -> _End | None:
+    async def _make_blob(
+        self, write: WriteInProgress, before: Entry, mine: Entry, claim: OpenUpload, parts: Sequence[Part]
+    ) -> _End | None:
         """The part of an attempt after its claim. `parts` empty: the blob was seen."""
         name, session = _blob_of(mine)
         try:
@@ -337,19 +337,19 @@ class Assembler:
         except TieredError:
             await self._give_back(before, mine)
             raise
-        metadata = OpenUpload.of(mine).metadata
-        deadline_ns = metadata.stamps(self._runtime.wall_ns())["time_expires_ns"]
+        deadline_ns = claim.metadata.stamps(self._runtime.wall_ns())["time_expires_ns"]
         if deadline_ns is not None and not await self._extended(name, deadline_ns):
             return await self._gave_up(write, mine)
-        state = Tombstone(name, metadata.expiration, deadline_ns, write.id, write.condition is not None)
+        state = Tombstone(name, claim.metadata.expiration, deadline_ns, write.id, write.condition is not None)
         only = None if write.condition is None or write.seen is None else write.condition.only(write.seen.state, write.judged_ns)
         if not await self._writer.reserve(write, only):
             return None
+        result = _result(write, claim.size)
         if await self._writer.swap(write, mine.change, None, state, only) is SwapResult.OK:
             return _End(result, live=True, entry=mine)
         write.in_doubt = True
         row = await self._services.settling.high_volume.read(write.object_id.path, marks=write.id)
-        return _End(result, entry=mine) if _has_won(write, row) else None
+        return _End(result, entry=mine) if _has_won(write.object_id, write.id, row) else None
 
     async def _extended(self, name: str, deadline_ns: int) -> bool:
         """Lets the blob live as long as the row will. False: it had expired, and was collected."""
@@ -376,17 +376,17 @@ class Assembler:
             raise UploadEndedError(write.object_id, write.id, completed=True)
         if parts is not None and size != sum(part.size for part in parts):
             raise InvalidRequestError(f"the upload of {write.object_id} was completed with other parts: it has {size} bytes")
-        return _End(PutResult(write.id, Tier.LONG_TERM, size), entry=entry)
+        return _End(_result(write, size), entry=entry)
 
     async def _give_up(self, write: WriteInProgress) -> _End | None:
         entry = await self._entry(write.object_id, write.id)
-        if entry is not None and entry.assembling is not None:
+        if entry is not None:
             end = await self._gave_up(write, entry)
             if end is not None and isinstance(end.error, UploadEndedError) and not end.error.completed:
                 return replace(end, error=None)
             return end if end is None or end.error is not None else replace(end, error=_completed(write))
         row = await self._services.reads.high_volume.read(write.object_id.path, marks=write.id)
-        if _has_won(write, row):
+        if _has_won(write.object_id, write.id, row):
             raise _completed(write)
         return _End()
 
@@ -402,7 +402,7 @@ class Assembler:
         live = await settle_change(self._services.settling, change)
         row = await self._services.settling.high_volume.read(change.object, marks=change.id)
         if took_effect(change, live, row):
-            return _End(PutResult(write.id, Tier.LONG_TERM, opened.size or 0), live=live)
+            return _End(_result(write, opened.size), live=live)
         never = opened.since_ms is None or self._is_whole(opened.since_ms, row)
         return _End(error=why or UploadEndedError(write.object_id, write.id, completed=False if never else None), live=live)
 
@@ -426,6 +426,7 @@ class Assembler:
     # --- beside ----------------------------------------------------------------------------------
 
     async def _entry(self, object_id: ObjectId, upload_id: ChangeId) -> Entry | None:
+        """None: the upload is not open, or not any more."""
         entry = await self._services.log_reads.read(upload_id)
         if entry is None:
             return None
@@ -433,12 +434,12 @@ class Assembler:
             raise CorruptRecordError(entry.error)
         if entry.change.object != object_id.path:
             raise InvalidRequestError(f"upload {upload_id} is none of {object_id}")
-        return entry
+        return None if entry.assembling is None else entry
 
     async def _ended(self, object_id: ObjectId, upload_id: ChangeId, opened: OpenUpload | None) -> UploadEndedError:
         """Why an upload cannot go on, as far as the row knows."""
         row = await self._services.reads.high_volume.read(object_id.path, marks=upload_id)
-        if upload_id in row.won or row.target == blob_name(object_id.path, upload_id):
+        if _has_won(object_id, upload_id, row):
             return UploadEndedError(object_id, upload_id, completed=True)
         since_ms = upload_id.created_ms if opened is None else opened.since_ms
         is_refused = upload_id in row.refused and (since_ms is None or self._is_whole(since_ms, row))
@@ -461,8 +462,14 @@ class Assembler:
         return blobs
 
 
-def _has_won(write: WriteInProgress, row: Row) -> bool:
-    return write.id in row.won or row.target == blob_name(write.object_id.path, write.id)
+def _has_won(object_id: ObjectId, upload_id: ChangeId, row: Row) -> bool:
+    return upload_id in row.won or row.target == blob_name(object_id.path, upload_id)
+
+
+def _result(write: WriteInProgress, size: int | None) -> PutResult:
+    """`size`: of the list that was claimed; only a claimed upload has a result."""
+    assert size is not None, "it was claimed"
+    return PutResult(write.id, Tier.LONG_TERM, size)
 
 
 def _completed(write: WriteInProgress) -> UploadEndedError:

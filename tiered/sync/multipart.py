@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import tiered.multipart
 from changelog.change import ChangeId
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tiered.sync.storage import Payload
 
 T = TypeVar("T")
+U = TypeVar("U", bound=tiered.multipart.MultipartUpload | tiered.multipart.ResumableUpload)
 
 
 class Calls(Protocol):
@@ -27,18 +28,15 @@ class Calls(Protocol):
     def with_payload(self, payload: Payload, operate: Callable[[Any], Awaitable[T]]) -> T: ...
 
 
-class SyncMultipartUpload:
-    """An upload of one object in parts. `id` is all that another process needs besides the id of the object.
+class _SyncUpload(Generic[U]):
+    """What both kinds of uploads are: a view of the asynchronous one."""
 
-    Each method raises `UploadEndedError` after the upload has ended, and what the methods of the store raise.
-    """
-
-    def __init__(self, upload: tiered.multipart.MultipartUpload, calls: Calls) -> None:
-        self._upload = upload
+    def __init__(self, upload: U, calls: Calls) -> None:
+        self._upload: U = upload
         self._calls = calls
 
     def __repr__(self) -> str:
-        return f"<SyncMultipartUpload {self.id} of {self.object_id}>"
+        return f"<{type(self).__name__} {self.id} of {self.object_id}>"
 
     @property
     def object_id(self) -> ObjectId:
@@ -47,6 +45,13 @@ class SyncMultipartUpload:
     @property
     def id(self) -> ChangeId:
         return self._upload.id
+
+
+class SyncMultipartUpload(_SyncUpload[tiered.multipart.MultipartUpload]):
+    """An upload of one object in parts. `id` is all that another process needs besides the id of the object.
+
+    Each method raises `UploadEndedError` after the upload has ended, and what the methods of the store raise.
+    """
 
     def upload_part(self, number: int, payload: Payload, *, checksums: Mapping[str, str] | None = None) -> Part:
         """Uploads the part with this number, 1 to 10,000, durably. In any order, many at once, again if it is in doubt.
@@ -101,27 +106,12 @@ class SyncSignedPut:
     upload: SyncMultipartUpload
 
 
-class SyncResumableUpload:
+class SyncResumableUpload(_SyncUpload[tiered.multipart.ResumableUpload]):
     """An upload of one object from its first byte to its last, as tus has it: after a cut, ask `status` and go on.
 
     One append at a time. Each method raises `UploadEndedError` after the upload has ended, and what the methods of the
     store raise. `size`: of the whole object in bytes; None: whoever appends the end says so.
     """
-
-    def __init__(self, upload: tiered.multipart.ResumableUpload, calls: Calls) -> None:
-        self._upload = upload
-        self._calls = calls
-
-    def __repr__(self) -> str:
-        return f"<SyncResumableUpload {self.id} of {self.object_id}>"
-
-    @property
-    def object_id(self) -> ObjectId:
-        return self._upload.object_id
-
-    @property
-    def id(self) -> ChangeId:
-        return self._upload.id
 
     @property
     def size(self) -> int | None:
