@@ -29,6 +29,7 @@ from tiered.asgi import LinkApp
 from tiered.links import SignedLink
 from tiered.metadata import as_stored
 from tiered.testing import memory_storage
+from tiered.testing.blobs import MemoryBlobs
 from tiered.testing.in_memory import NOWHERE, MemoryStorage
 
 pytestmark = pytest.mark.anyio
@@ -573,21 +574,25 @@ async def test_a_client_that_goes_away_while_it_sends_leaves_no_part(store: Memo
     assert list(await signed.upload.parts()) == []
 
 
-async def test_a_link_to_write_is_refused_where_it_cannot_be_signed(store: MemoryStorage) -> None:
+async def test_a_link_to_write_is_refused_where_it_cannot_be_signed(store: MemoryStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryBlobs, "begin_parts", lambda *_: pytest.fail("an upload was begun, only to be given up"))
     wrong: list[Any] = [
-        store.sign_put(CAT, timedelta(days=8)), store.sign_put(CAT, 60), store.sign_put(CAT, HOUR, size_max=-1),  # type: ignore[arg-type]
+        store.sign_put(CAT, timedelta(days=8)), store.sign_put(CAT, timedelta(0)), store.sign_put(CAT, -HOUR), store.sign_put(CAT, 60),  # type: ignore[arg-type]
+        store.sign_put(CAT, timedelta.max), store.sign_put(CAT, float("nan")),  # type: ignore[arg-type]
+        store.sign_put(CAT, HOUR, size_max=-1),  # type: ignore[arg-type]
         store.sign_put(CAT, HOUR, size_max=True), store.sign_put("cat", HOUR),  # type: ignore[arg-type]
     ]
     for call in wrong:
         with pytest.raises(InvalidRequestError):
             await call
+    async with memory_storage(MEMORY.model_copy(update={"links": None})) as plain:
+        with pytest.raises(ConfigurationError, match=r"tiered\.asgi"):
+            await plain.sign_put(CAT, HOUR)
+    monkeypatch.undo()
     upload = await store.begin_multipart(CAT)
     for number in (0, 10_001, "1"):
         with pytest.raises(InvalidRequestError):
             await upload.sign_part(number, HOUR)  # type: ignore[arg-type]
-    async with memory_storage(MEMORY.model_copy(update={"links": None})) as plain:
-        with pytest.raises(ConfigurationError, match=r"tiered\.asgi"):
-            await plain.sign_put(CAT, HOUR)
 
 
 @pytest.mark.parametrize(
