@@ -511,9 +511,8 @@ async def put_to(store: MemoryStorage, url: str, body: Any, **headers: str) -> i
         return (await client.put(url, content=body, headers=headers)).status_code
 
 
-async def streamed_to(store: MemoryStorage, url: str, chunks: list[bytes]) -> list[int]:
-    """The status of the answer, if there is one, to a client that says no length, and that goes away after its chunks.
-    """
+async def streamed_to(store: MemoryStorage, url: str, chunks: list[bytes], length: bytes | None = None) -> list[int]:
+    """The status of the answer, if there is one, to a client that says this length, and goes away after its chunks."""
     messages: list[Any] = [{"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks]
     sent: list[Any] = []
 
@@ -524,6 +523,8 @@ async def streamed_to(store: MemoryStorage, url: str, chunks: list[bytes]) -> li
         sent.append(message)
 
     scope = {"type": "http", "method": "PUT", "path": f"/links/{url.rpartition('/')[2]}", "root_path": "/links", "headers": []}
+    if length is not None:
+        scope["headers"] = [(b"content-length", length)]
     await LinkApp(lambda: store)(scope, receive, send)
     return [message["status"] for message in sent if "status" in message]
 
@@ -560,6 +561,7 @@ async def test_no_more_bytes_are_taken_than_the_link_allows(store: MemoryStorage
 
     assert await put_to(store, signed.url, b"123456") == 413
     assert await streamed_to(store, signed.url, [b"123", b"456"]) == [413], "it did not say how many would come"
+    assert await streamed_to(store, signed.url, [b"1"], b"9" * 5000) == [413], "and no number of it is read"
     assert list(await signed.upload.parts()) == []
     assert await put_to(store, signed.url, b"12345") == 200
     assert [part.size for part in await signed.upload.parts()] == [5]
