@@ -408,6 +408,8 @@ class GcsHttp:
             missing = f"there is no bucket {self.bucket!r} at {self.endpoint}"
             return ConfigurationError(f"{doing} failed: {missing}; name another, or run `tiered provision` ({message})").coded("404")
         kind, advice = _LIMITED if answer.reason in _LIMIT_REASONS else _ADVICE.get(status, _NO_SERVICE if status < 400 else _UNCLEAR)
+        if advice is _NO_SERVICE[1] and answer.is_xml:
+            advice = "what answers there has no XML API of Google Cloud Storage, which uploads in parts need; check the endpoint"
         heard = kind is not UnconfirmedError
         if kind is UnconfirmedError and not effect:
             kind = UnavailableError
