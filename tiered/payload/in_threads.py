@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 FILE_THREADS_MAX = 16
 
-WIDE_FROM_BYTES, WIDE_BYTES = 64 * 1024 * 1024, 1024 * 1024
+WIDE_FROM_BYTES, WIDE_BYTES = 64 * 1024 * 1024, 4 * 1024 * 1024
 """A file of more bytes than the first number is read in chunks of the second. Each chunk is a call into a thread. With
 small chunks, these calls took two fifths of the CPU of a put in lanes.
 """
