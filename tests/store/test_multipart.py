@@ -578,6 +578,16 @@ async def test_wrong_arguments_name_themselves_and_change_nothing(world: TappedW
         assert await the_entry(world) == before and await upload.parts() == parts
 
 
+async def test_an_upload_without_a_part_is_said_so_and_one_of_no_bytes_is_an_object(world: TappedWorld) -> None:
+    async with world.store() as storage:
+        upload = await storage.begin_resumable(OBJECT)
+        with pytest.raises(InvalidRequestError, match="has no part yet"):
+            await upload.finish()
+        assert await upload.append(0, b"", final=True) == 0
+        await upload.finish()
+        assert await read(storage) == b""
+
+
 async def test_a_part_that_is_too_large_is_refused_before_it_is_sent(world: TappedWorld) -> None:
     async def endless() -> AsyncIterator[bytes]:
         while True:

@@ -134,9 +134,11 @@ def check_parts(name: str, parts: Sequence[Part]) -> None:
         if part.checksum is not None:
             plain("the checksum of a part", part.checksum)
     numbers = [part.number for part in parts]
-    if not numbers or numbers != sorted(set(numbers)) or numbers[0] < 1 or numbers[-1] > PART_NUMBER_MAX:
+    if not numbers:
+        raise InvalidRequestError(f"{name!r} has no part yet: upload one (of no bytes, for an object of none), or abort the upload")
+    if numbers != sorted(set(numbers)) or numbers[0] < 1 or numbers[-1] > PART_NUMBER_MAX:
         raise InvalidRequestError(
-            f"the parts of blob {name!r} are no ascending numbers from 1 to {PART_NUMBER_MAX}, at least one: {numbers[:10]}"
+            f"the parts of blob {name!r} are no ascending numbers from 1 to {PART_NUMBER_MAX}: {numbers[:10]}"
         )
 
 
