@@ -123,7 +123,7 @@ async def _by_google(client: Any, asked: Sequence[Named]) -> None:
         for first in range(0, len(asked), DELETIONS_MAX):
             with client.batch():  # it raises if one of them was not deleted
                 for name, generation in asked[first : first + DELETIONS_MAX]:
-                    bucket.blob(name).delete(if_generation_match=generation)
+                    bucket.blob(name).delete(if_generation_match=int(generation))
 
     await to_thread.run_sync(delete)
 

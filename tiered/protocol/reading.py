@@ -30,6 +30,7 @@ from tiered.protocol.backends import BlobHead, BlobReader, ByteRange, Inline, Ro
 from tiered.protocol.conditions import revision_shown
 from tiered.protocol.guarded import GuardedServices
 from tiered.protocol.lanes import Lanes
+from tiered.protocol.scans import Generation
 from tiered.settings import Settings
 from tiered.stored import ObjectHead, ProgressCount, StoredObject, Tier
 
@@ -38,12 +39,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CopySource:
-    """An object that is to be copied: its head, and its payload or the generation of its blob."""
+    """An object that is to be copied: its head, and its payload, or the name and generation of its blob (else empty)."""
 
     head: ObjectHead
     payload: bytes | None = None
     blob: str = ""
-    generation: int = 0
+    generation: Generation = ""
 
 
 @dataclass(frozen=True, slots=True)
