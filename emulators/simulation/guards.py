@@ -155,7 +155,9 @@ def _create_over(self: SimulatedBlobs, name: str, metadata: Metadata, payload: b
     self._took_effect("upload.finalise", name)
 
 
-async def _open_copy_as_the_source(self: SimulatedBlobs, source: str, generation: Generation, name: str, metadata: Metadata) -> MemoryUpload:
+async def _open_copy_as_the_source(
+    self: SimulatedBlobs, source: str, generation: Generation, name: str, metadata: Metadata
+) -> MemoryUpload:
     blob = self.blobs.get(source)
     deadline_ns = metadata.time_expires_ns if blob is None else blob.metadata.time_expires_ns
     return await _OPEN_COPY(self, source, generation, name, metadata.with_facts(time_expires_ns=deadline_ns))

@@ -192,7 +192,7 @@ def generations(root: Path, blobs: Sequence[BlobInfo]) -> dict[str, Generation]:
     A file that was replaced, written to, cut off or linked since it was listed shows another inode or another time of
     change. Only then its trailer is read again.
     """
-    found: dict[str, int] = {}
+    found: dict[str, Generation] = {}
     for blob in blobs:
         seen = blob.seen if isinstance(blob, ListedBlob) else None
         try:

@@ -279,7 +279,7 @@ class FileBlobs:
         return True
 
     async def _write_anew(self, copy: str, source: BlobFile, name: str) -> Generation:
-        """Writes the blob again. Its time, which is its generation, is after that of the copy, whatever the clock says."""
+        """Writes the blob again. Its time, so its generation, is after that of the copy, whatever the clock says."""
         written_ns = max(self._runtime.wall_ns(), source.written_ns + NS_PER_US)
         upload = await self._begin(name, source.metadata, source.size, ChangeId.new(self._runtime))
         try:

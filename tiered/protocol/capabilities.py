@@ -71,7 +71,9 @@ class BlobRestoration(Protocol):
     """A long-term tier whose service may keep deleted blobs for a while. The store itself restores none of them."""
 
     async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:
-        """The deleted generations that can still be restored, soft-deleted or noncurrent, in the order of their writing.
+        """The deleted generations that can still be restored, soft-deleted or noncurrent.
+
+        They are in the order in which they were written, which the times of deletion do not always tell.
         """
 
     async def restore(self, name: str, generation: Generation) -> Generation | None:

@@ -39,7 +39,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CopySource:
-    """An object that is to be copied: its head, and its payload, or the name and generation of its blob (else empty)."""
+    """An object that is to be copied: its head, and its payload or its blob.
+
+    `blob`, `generation`: the blob's name and generation; empty if the payload is here.
+    """
 
     head: ObjectHead
     payload: bytes | None = None
