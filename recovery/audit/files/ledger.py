@@ -249,7 +249,7 @@ class RunDirectory:
         footer = parquet.metadata or {}
         schema, of_run, of_key = (_footer_field(footer, each) for each in ("schema", "run", "range"))
         if schema not in READ_VERSIONS:
-            return f"{name} has schema version {schema or 'none'}, not {SCHEMA_VERSION}"
+            return f"{name} has schema version {schema or 'none'}, and this software reads {' and '.join(READ_VERSIONS)}"
         if (of_run, of_key) != (run, key):
             return f"{name} is of another run or range"
         try:

@@ -56,7 +56,7 @@ async def test_a_part_that_fails_fails_alone(blobs: GcsBlobs, server: GcsEmulato
     server.faults += [
         GcsFault(FaultMode.STATUS, "object.delete", name, status=status) for name, status in (("c", 503), ("d", 429), ("e", 403))
     ]
-    results = await blobs.delete_generations([*asked, ("nothing", 1)])
+    results = await blobs.delete_generations([*asked, ("nothing", "1")])
     assert [each if isinstance(each, Removal) else type(each) for each in results] == [
         Removal.DELETED, Removal.REPLACED, UnconfirmedError, UnavailableError, ConfigurationError, Removal.DELETED, Removal.ABSENT,
     ]  # fmt: skip
@@ -93,7 +93,7 @@ async def test_an_answer_that_is_cut_off_never_says_that_a_part_is_done(blobs: G
 
 async def test_a_missing_bucket_is_no_absence(server: GcsEmulator) -> None:
     async with GcsBlobs.connect("none", RUNTIME, endpoint=server.url) as blobs:
-        [result] = await blobs.delete_generations([("a", 1)])
+        [result] = await blobs.delete_generations([("a", "1")])
     assert isinstance(result, ConfigurationError) and "there is no bucket 'none'" in str(result)
 
 

@@ -340,7 +340,7 @@ async def test_what_was_deleted_without_a_copy_cannot_be_restored(ground: AuditG
     await ground.blob(name, 10, OLD_NS, None)
     [candidate] = await candidates_of(ground, name)
     assert await restore(JournalEntry(candidate, Fate.DELETED), ground.tiers, SystemRuntime(), pay_nothing) is Return.NO_COPY
-    gone = JournalEntry(candidate, Fate.DELETED, Copy("~quarantine/test/nothing", 1))
+    gone = JournalEntry(candidate, Fate.DELETED, Copy("~quarantine/test/nothing", "1"))
     assert await restore(gone, ground.tiers, SystemRuntime(), pay_nothing) is Return.BACK
     await ground.tiers.long_term.delete(name)
     assert await restore(gone, ground.tiers, SystemRuntime(), pay_nothing) is Return.LOST
