@@ -313,7 +313,8 @@ def test_notes_are_read_back_as_they_were_written_and_checked(tmp_path: Path) ->
     files = DirectoryFiles.at(str(tmp_path), SystemRuntime())
     notes = RestoredFiles(files, "run")
     losses = [
-        Loss("a", End.RESTORABLE, "5", 10, 1_000_000, 2_000_000), Loss("b", End.RESTORED, "1", 2, 3_000, 4_000, "6"), Loss("c", End.NOT_KEPT),
+        Loss("a", End.RESTORABLE, "5", 10, 1_000_000, 2_000_000),
+        Loss("b", End.RESTORED, "1", 2, 3_000, 4_000, "6"), Loss("c", End.NOT_KEPT),
     ]  # fmt: skip
     assert notes.read(0, ["a"]) == {}
     notes.write(0, losses)
