@@ -34,7 +34,7 @@ from tiered.object_id import blob_name
 from tiered.open import open_backends
 from tiered.protocol.backends import LongTermBackend, Tiers
 from tiered.protocol.capabilities import DELETIONS_MAX
-from tiered.protocol.scans import Removal
+from tiered.protocol.scans import Generation, Removal
 
 RUNTIME = SystemRuntime()
 ROUNDS = 5
@@ -42,7 +42,7 @@ BLOBS = 2000
 PUTS_AT_ONCE = 64
 PREFIX = "bench/objects/"
 
-Named = tuple[str, int]
+Named = tuple[str, Generation]
 Side = Callable[[Sequence[Named]], Awaitable[object]]
 
 

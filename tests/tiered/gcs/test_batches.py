@@ -14,7 +14,7 @@ from tiered.gcs.batches import decode_batch, encode_batch
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.http import GcsResponse
 from tiered.protocol.capabilities import DELETIONS_MAX
-from tiered.protocol.scans import Removal
+from tiered.protocol.scans import Generation, Removal
 from tiered.testing.contracts.whole_blobs import store
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +32,7 @@ async def blobs(server: GcsEmulator) -> AsyncIterator[GcsBlobs]:
         yield blobs
 
 
-async def stored(blobs: GcsBlobs, *names: str) -> list[tuple[str, int]]:
+async def stored(blobs: GcsBlobs, *names: str) -> list[tuple[str, Generation]]:
     for name in names:
         await store(blobs, name, b"x")
     return [(each.name, each.generation) for each in (await blobs.list("", None, 1000)).blobs]

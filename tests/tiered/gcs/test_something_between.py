@@ -254,7 +254,7 @@ async def test_an_odd_answer_to_a_touch_or_a_copy_is_no_evidence(blobs: GcsBlobs
         await copy.finalise()
     between(server, "object.restore", status, text)
     with pytest.raises(TieredError, match="something in between"):
-        await blobs.restore(NAME, 1)
+        await blobs.restore(NAME, "1")
 
 
 @EMPTY_OR_HTML

@@ -680,7 +680,7 @@ async def test_a_new_blob_gets_no_bytes_from_what_is_gone_and_overwrites_nothing
 
 
 async def test_only_the_generation_that_is_named_is_copied_and_no_blob_is_overwritten(long_term: LongTermBackend, name: str) -> None:
-    assert await long_term.set_aside(name, 1, "~quarantine/a") is NotCopied.ABSENT
+    assert await long_term.set_aside(name, "1", "~quarantine/a") is NotCopied.ABSENT
     await store(long_term, name, b"payload")
     head = await long_term.head(name)
     assert head is not None

@@ -24,6 +24,7 @@ from tests.given.findings import as_older_software_wrote
 from tiered.gcs.blobs import GcsBlobs
 from tiered.protocol.backends import Tiers, Tombstone
 from tiered.protocol.capabilities import DeletedGeneration
+from tiered.protocol.scans import Generation
 
 pytestmark = pytest.mark.anyio
 PATH = "media/objects/key"
@@ -250,7 +251,7 @@ async def test_a_restoration_whose_answer_was_lost_is_found(monkeypatch: pytest.
     ground, blobs = keeping()
     name = await lost(ground)
     call = blobs.restore
-    answers: list[int | None] = []
+    answers: list[Generation | None] = []
 
     async def unanswered(*args: Any) -> Any:
         answers.append(await call(*args))
