@@ -47,7 +47,8 @@ def changes(blobs: OwnedBlobs) -> list[Callable[[], Awaitable[object]]]:
     return [
         partial(store, blobs, "p/objects/k/new"), partial(blobs.delete, "p/objects/k/1"),
         partial(blobs.delete_generation, "p/objects/k/1", "1"), partial(blobs.delete_generations, [("p/objects/k/1", "1")]),
-        partial(blobs.set_aside, "p/objects/k/1", "1", "~quarantine/x"), partial(blobs.bring_back, "~quarantine/x", "1", "p/objects/k/1", 0),
+        partial(blobs.set_aside, "p/objects/k/1", "1", "~quarantine/x"),
+        partial(blobs.bring_back, "~quarantine/x", "1", "p/objects/k/1", 0),
         partial(blobs.open_copy, "p/objects/k/1", "1", "p/objects/k/2", Metadata()), partial(blobs.touch, "p/objects/k/1", 5),
         partial(blobs.restore, "p/objects/k/1", "1"),
     ]  # fmt: skip
