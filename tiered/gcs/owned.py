@@ -6,7 +6,7 @@
 
 Two stores must not share names: the audit of the one would call the blobs of the other orphans. So before the first
 call that changes something, the owners of the bucket are asked (`tiered.gcs.owners`), once. Opening a store asks at
-once (`tiered.production`), unless the bucket does not answer then. A bucket that is replaced later by another one of
+once (`tiered.kinds.gcs`), unless the bucket does not answer then. A bucket that is replaced later by another one of
 the same name is noticed when the store is opened again.
 
 *Failure*: if another store owns the names, or nobody does, each call that changes something is a `ConfigurationError`,
