@@ -140,7 +140,7 @@ async def test_plan_of_a_large_store_has_several_ranges_for_each_slot(tmp_path: 
     store = await plant(tmp_path / "store")
 
     async def list_for_ever(self: FileBlobs, start: str, end: str | None, limit: int) -> BlobPage:
-        return BlobPage([ListedBlob("name", 1, 0, None, 1)] * min(limit, 1000), [], "next")
+        return BlobPage([ListedBlob("name", 1, 0, None, "1")] * min(limit, 1000), [], "next")
 
     wanted: list[int] = []
 
