@@ -167,7 +167,7 @@ async def test_a_kind_that_cannot_be_used_is_named(
 ) -> None:
     changelog = sections.get("rows", {}).get("kind", "acme")
     with pytest.raises(ConfigurationError) as raised:
-        async with open_storage(Settings(**values(tmp_path, changelog=changelog) | sections)):
+        async with open_storage(Settings(**values(tmp_path, changelog=changelog, **sections))):
             pass
     assert sentence in str(raised.value)
 
@@ -179,13 +179,13 @@ def test_a_foreign_kind_goes_with_one_of_ours_and_never_takes_its_name(installed
     assert type(rows_kind(ours)).__module__ == "acme_tiers" and type(blobs_kind(ours)).__module__ == "tiered.kinds.gcs"
     for section, kind in (("rows", "bigtable"), ("blobs", "gcs"), ("rows", "directory")):
         with pytest.raises(ConfigurationError, match=f"{section}.kind is '?{kind}"):
-            Settings(**values(tmp_path) | {section: {"kind": kind}})
+            Settings(**values(tmp_path, **{section: {"kind": kind}}))
 
 
 def test_options_are_never_shown(tmp_path: Path) -> None:
-    settings = Settings(**values(tmp_path) | {"rows": {"kind": "acme", "options": {"file": "x", "password": "hunter2"}}})
+    settings = Settings(**values(tmp_path, rows={"kind": "acme", "options": {"file": "x", "password": "hunter2"}}))
     assert settings.shown()["rows.options"]["value"] == ["file", "password"]
     assert "hunter2" not in repr(settings) and "hunter2" not in json.dumps(settings.shown())
     with pytest.raises(ConfigurationError) as raised:
-        Settings(**values(tmp_path) | {"rows": {"kind": "acme", "options": "hunter2"}})
+        Settings(**values(tmp_path, rows={"kind": "acme", "options": "hunter2"}))
     assert "hunter2" not in str(raised.value) and "rows.options" in str(raised.value)
