@@ -522,9 +522,8 @@ async def streamed_to(store: MemoryStorage, url: str, chunks: list[bytes], lengt
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "PUT", "path": f"/links/{url.rpartition('/')[2]}", "root_path": "/links", "headers": []}
-    if length is not None:
-        scope["headers"] = [(b"content-length", length)]
+    headers = [] if length is None else [(b"content-length", length)]
+    scope = {"type": "http", "method": "PUT", "path": f"/links/{url.rpartition('/')[2]}", "root_path": "/links", "headers": headers}
     await LinkApp(lambda: store)(scope, receive, send)
     return [message["status"] for message in sent if "status" in message]
 
@@ -581,8 +580,7 @@ async def test_a_link_to_write_is_refused_where_it_cannot_be_signed(store: Memor
     wrong: list[Any] = [
         store.sign_put(CAT, timedelta(days=8)), store.sign_put(CAT, timedelta(0)), store.sign_put(CAT, -HOUR), store.sign_put(CAT, 60),  # type: ignore[arg-type]
         store.sign_put(CAT, timedelta.max), store.sign_put(CAT, float("nan")),  # type: ignore[arg-type]
-        store.sign_put(CAT, HOUR, size_max=-1),  # type: ignore[arg-type]
-        store.sign_put(CAT, HOUR, size_max=True), store.sign_put("cat", HOUR),  # type: ignore[arg-type]
+        store.sign_put(CAT, HOUR, size_max=-1), store.sign_put(CAT, HOUR, size_max=True), store.sign_put("cat", HOUR),  # type: ignore[arg-type]
     ]
     for call in wrong:
         with pytest.raises(InvalidRequestError):

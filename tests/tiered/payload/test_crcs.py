@@ -35,6 +35,11 @@ def test_a_view_of_a_whole_buffer_is_not_copied_and_any_other_has_its_own_checks
     for part in (view, view[1:], view[:-1], view[::-1], view.cast("i"), memoryview(bytearray(whole))):
         assert extend_crc(7, part) == google_crc32c.extend(7, part.tobytes())
     taken: list[object] = []
-    monkeypatch.setattr(google_crc32c, "extend", lambda crc, chunk: taken.append(chunk) or 0)
+
+    def extend(crc: int, chunk: bytes) -> int:
+        taken.append(chunk)
+        return 0
+
+    monkeypatch.setattr(google_crc32c, "extend", extend)
     extend_crc(0, view)
     assert len(taken) == 1 and taken[0] is whole
