@@ -54,7 +54,7 @@ _STATEMENTS = {
     "open": "INSERT INTO {schema}.entries VALUES ($1, $2, {schema}.clock_ms(), NULL) ON CONFLICT DO NOTHING RETURNING 1",
     "renew": f"""WITH held AS MATERIALIZED {_LOCKED} UPDATE {{schema}}.entries AS e SET heartbeat_ms = {{schema}}.clock_ms()
         FROM unnest($1::bytea[], $2::bytea[]) AS w (key, value), held
-        WHERE held.key = w.key AND e.key = w.key AND e.value = w.value RETURNING e.key""",
+        WHERE held.key = w.key AND e.key = w.key AND e.value = w.value RETURNING w.key, w.value""",
     "swap": "UPDATE {schema}.entries SET value = $3, heartbeat_ms = {schema}.clock_ms() WHERE key = $1 AND value = $2 RETURNING 1",
     "keep": f"""UPDATE {{schema}}.entries SET state = CASE WHEN {_IS_DONE} THEN state ELSE {_DONE} END
         WHERE key = $1 AND value = $2 RETURNING 1""",
@@ -132,8 +132,8 @@ class PostgresChangeLog:
             return []
         keys, values = [entry.key.encode() for entry in entries], [encode(entry) for entry in entries]
         doing = f"renewing {len(entries)} entries"
-        renewed = _keys(await self._pool.write_many(doing, self._sql["renew"], keys, values))
-        return [Renewal.RENEWED if key in renewed else Renewal.NOT_YOURS for key in keys]
+        renewed = {(row[0], row[1]) for row in await self._pool.write_many(doing, self._sql["renew"], keys, values)}
+        return [Renewal.RENEWED if each in renewed else Renewal.NOT_YOURS for each in zip(keys, values, strict=True)]
 
     async def forget(self, entry: Entry) -> None:
         await self._forgets.call(entry.key.encode())

@@ -94,7 +94,7 @@ class PostgresRows:
             found = await self._pool.read(doing, self._sql["read_with_marks"], key)
             won, refused = _marks(path, [row[-3:] for row in found if row[-3] is not None])
             return Row(state(key, found[0][:-3]), won, refused)
-        found = await self._pool.read(doing, self._sql["read_with_mark"], key, marks)
+        found = await self._pool.read(doing, self._sql["read_with_mark"], key, str(marks))
         *columns, is_won, is_refused, horizon_ms = found[0]
         mine: frozenset[ChangeId] = frozenset({marks})
         none: frozenset[ChangeId] = frozenset()
@@ -128,7 +128,7 @@ class PostgresRows:
 
     async def settle(self, path: str, token: ChangeId) -> bool:
         doing, blob = f"settling {token} at the row {path}", f"{path}/{token}"
-        return bool((await self._answered(doing, "settle", path.encode(), token, blob.encode()))[0])
+        return bool((await self._answered(doing, "settle", path.encode(), str(token), blob.encode()))[0])
 
     async def put_inline(self, path: str, token: ChangeId, state: Inline) -> bool:
         return await self._change("writing", path, token, None, state, token.created_ms, None, marks=False)
@@ -139,7 +139,7 @@ class PostgresRows:
     async def touch(self, path: str, seen: Inline | Tombstone, deadline_ns: int) -> bool:
         target = seen.target.encode() if isinstance(seen, Tombstone) else None
         payload = seen.payload if isinstance(seen, Inline) and seen.token is None else None
-        values = path.encode(), target, seen.token, payload, deadline_ns // NS_PER_MS
+        values = path.encode(), target, _uuid(seen.token), payload, deadline_ns // NS_PER_MS
         return bool((await self._answered(f"touching the row {path}", "touch", *values))[0])
 
     async def scan(self, prefix: str, start: bytes, limit: int, end: bytes | None = None) -> RowPage:
@@ -206,8 +206,8 @@ class PostgresRows:
         expected_key = None if expected is None else expected.encode()
         callers_ms = self._runtime.wall_ns() // NS_PER_MS
         answer = await self._pool.write(
-            doing, self._sql["change"], key, token, expected_key, since_ms, callers_ms, marks, *_condition(only), *stored(key, token, state),
-            may_send=may_send,
+            doing, self._sql["change"], key, str(token), expected_key, since_ms, callers_ms, marks, *_condition(only),
+            *stored(key, token, state), may_send=may_send,
         )
         outcome = 0 if answer is None else int(answer[0])
         if outcome < 0:
@@ -228,7 +228,7 @@ def _can_be_held(path: str, seen: Inline | Tombstone) -> bool:
     return seen.target != path if isinstance(seen, Tombstone) else seen.token is not None
 
 
-def _condition(only: Only | None) -> tuple[int, int | None, bytes | None, ChangeId | None]:
+def _condition(only: Only | None) -> tuple[int, int | None, bytes | None, str | None]:
     """`p_only`, `p_only_ms`, `p_seen_target`, `p_seen_token`."""
     match only:
         case None:
@@ -238,7 +238,12 @@ def _condition(only: Only | None) -> tuple[int, int | None, bytes | None, Change
         case Still(Tombstone(target)):
             return _STILL_TOMBSTONE, None, target.encode(), None
         case Still(seen):
-            return _STILL_INLINE, None, None, seen.token
+            return _STILL_INLINE, None, None, _uuid(seen.token)
+
+
+def _uuid(token: ChangeId | None) -> str | None:
+    """The token as the driver takes it: text of a subclass is refused."""
+    return None if token is None else str(token)
 
 
 def _after(prefix: bytes) -> bytes:
