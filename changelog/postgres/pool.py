@@ -129,6 +129,11 @@ class PostgresPool:
         connection = await self._borrow(doing)
         return await self._call(connection, connection.fetch, True, doing, statement, values)  # type: ignore[no-any-return]
 
+    async def run(self, doing: str, script: str) -> None:
+        """Runs a script of statements, in one transaction: all of it happens, or nothing."""
+        connection = await self._borrow(doing)
+        await self._call(connection, connection.execute, True, doing, script, ())
+
     async def _call(
         self, connection: _Connection, method: Any, sent: bool, doing: str, statement: str, values: tuple[object, ...]
     ) -> Any:
