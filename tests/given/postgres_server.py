@@ -40,18 +40,13 @@ def find_postgres() -> Path:
     named = os.environ.get("POSTGRES_BIN")
     on_path = shutil.which("initdb") and shutil.which("postgres")
     installed = sorted(
-        [*Path("/usr/lib/postgresql").glob("*/bin"), *Path("/usr").glob("pgsql-*/bin"), *_unpacked().glob("usr/lib/postgresql/*/bin")],
+        [*Path("/usr/lib/postgresql").glob("*/bin"), *Path("/usr").glob("pgsql-*/bin")],
         key=lambda place: int("".join(filter(str.isdigit, place.parent.name)) or 0), reverse=True,
     )
     for place in [Path(named)] if named else [*([Path(on_path).resolve().parent] if on_path else []), *installed]:
         if all((place / program).exists() for program in ("postgres", "initdb", "pg_ctl")):
             return place
     raise PostgresNotFoundError("no PostgreSQL: install Debian's package postgresql, or set POSTGRES_BIN to the folder of its programs")
-
-
-def _unpacked() -> Path:
-    """Where `.ci/run` unpacks Debian's package."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tiered" / "postgresql"
 
 
 def _other_user() -> tuple[list[str], int, int]:

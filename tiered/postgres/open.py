@@ -37,8 +37,18 @@ async def open_postgres(
         raise ConfigurationError("PostgreSQL needs asyncio, because its driver does: run this with anyio.run(main) or asyncio.run(main())")
     async with connect(settings, writes=writes) as pool:
         store = await checked_version(pool, settings)
-        rows = PostgresRows(pool, settings.schema_name, runtime, f"postgresql/{store}")
+        rows = PostgresRows(pool, settings.schema_name, runtime, owner(store))
         yield rows, PostgresChangeLog(pool, quoted_schema(settings.schema_name))
+
+
+async def owner_of(settings: PostgresSettings) -> str:
+    """How a bucket names the store whose blobs it holds. It stays when the server is replaced, or gets another name."""
+    async with connect(settings, writes=False) as pool:
+        return owner(await checked_version(pool, settings))
+
+
+def owner(store: str) -> str:
+    return f"postgresql/{store}"
 
 
 def connect(settings: PostgresSettings, *, writes: bool) -> PostgresPool:
