@@ -27,7 +27,7 @@ from changelog.bigtable.channel import BigtableTable, insecure_channel
 from changelog.change import ChangeId
 from emulators.bigtable.emulator import EmulatorNotFoundError, start_bigtable
 from emulators.gcs.fake_gcs_server import FakeGcsNotFoundError, start_fake_gcs
-from tests.given.postgres_server import PostgresNotFoundError, PostgresServer, postgres_server
+from emulators.postgres.server import PostgresNotFoundError, PostgresServer, postgres_server
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.provision.schema import FAMILIES
 from tiered.settings import ENV_OTHERS, ENV_PREFIX

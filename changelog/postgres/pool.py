@@ -1,4 +1,4 @@
-"""`PostgresPool`: at most so many connections to PostgreSQL. A call borrows one, sends one statement, and gives it back.
+"""`PostgresPool`: at most so many connections to PostgreSQL. A call borrows one, sends a statement, and gives it back.
 
     read     a statement without effect                     any failure is `UnavailableError`, or worse of its kind
     write    one statement, which is one transaction        `UnconfirmedError` if nobody knows (`sqlstates.py`)
@@ -18,7 +18,7 @@ that opened the pool, and its connections do not survive a fork. Statements and 
 
 from __future__ import annotations
 
-import asyncio
+import asyncio  # noqa: TID251 - the driver runs on nothing else
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

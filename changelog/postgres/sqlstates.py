@@ -18,7 +18,14 @@ from typing import Any
 
 import asyncpg
 
-from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
+from changelog.base.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    InvalidRequestError,
+    TieredError,
+    UnavailableError,
+    UnconfirmedError,
+)
 
 PROVISION = "run 'tiered provision' with a role that may create tables there"
 _READ_ONLY = (
@@ -32,7 +39,7 @@ _POOLER = (
 ADVICE: Mapping[str, tuple[type[TieredError], str]] = {
     # codes first, then classes
     "25006": (UnavailableError, _READ_ONLY),
-    "25001": (ConfigurationError, "the transaction was not READ COMMITTED: let the role's default_transaction_isolation be 'read committed'"),
+    "25001": (ConfigurationError, "it was not READ COMMITTED: let the role's default_transaction_isolation be 'read committed'"),
     "26000": (ConfigurationError, _POOLER),
     "42P05": (ConfigurationError, _POOLER),
     "40001": (UnavailableError, "another transaction was in its way, and it was rolled back"),

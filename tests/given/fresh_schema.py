@@ -11,7 +11,7 @@ from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.change import ChangeId
 from changelog.postgres.log import PostgresChangeLog
 from changelog.postgres.pool import PostgresPool, Record
-from tests.given.postgres_server import PostgresServer
+from emulators.postgres.server import PostgresServer
 from tiered.postgres.open import connect
 from tiered.postgres.rows import PostgresRows
 from tiered.postgres.schema import MIGRATIONS, SET_VERSION, VERSION, in_schema, quoted_schema

@@ -50,7 +50,8 @@ _BEGIN = f"""
 _CHANGE = f"""CREATE FUNCTION {{schema}}.change_row(
     p_path bytea, p_token uuid, p_expected bytea, p_since_ms bigint, p_callers_ms bigint, p_marks boolean,
     p_only smallint, p_only_ms bigint, p_seen_target bytea, p_seen_token uuid,
-    p_holds boolean, p_target bytea, p_policy text, p_metadata bytea, p_payload bytea, p_deadline_ms bigint, p_crc bigint, p_conditional boolean
+    p_holds boolean, p_target bytea, p_policy text, p_metadata bytea, p_payload bytea, p_deadline_ms bigint, p_crc bigint,
+    p_conditional boolean
 ) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     seen record;

@@ -67,8 +67,7 @@ def verify(
 def checksum(
     path: bytes, token: str | None, target: bytes | None, policy: str | None, metadata: bytes | None, payload: bytes | None
 ) -> int:
-    """CRC-32 of the path and the columns. Each is preceded by its length, so that no part of one is taken for another's.
-    """
+    """CRC-32 of the path and the columns. Each is preceded by its length, so no part of one is taken for another's."""
     crc = zlib.crc32(b"%d %b" % (len(path), path))
     for value in (
         None if token is None else token.encode(), target, None if policy is None else policy.encode(errors="surrogateescape"), metadata

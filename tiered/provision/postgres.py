@@ -71,8 +71,8 @@ async def provision_postgres(
             found = [*await _look_at_server(pool, settings, runtime), *await _look_at_schema(pool, settings)]
             found = await _carried_out(found, dry_run)
             if not (dry_run and any(finding.kind is NoticeKind.PLANNED for finding in found)):
-                granted = [*await _look_at_role(pool, settings, writer, writes=True), *await _look_at_role(pool, settings, reader, writes=False)]
-                found += await _carried_out(granted, dry_run)
+                for role, writes in ((writer, True), (reader, False)):
+                    found += await _carried_out(await _look_at_role(pool, settings, role, writes=writes), dry_run)
     except TieredError as error:
         return [Notice(NoticeKind.PROBLEM, str(error))]
     return found
@@ -98,7 +98,8 @@ def _of_server(found: Record, settings: PostgresSettings, now_s: float) -> Itera
     if is_standby:
         yield Notice(problem, f"{settings.address} is a standby, which takes no writes: name the primary in postgres.dsn")
     if fsync != "on" or full_pages != "on":
-        yield Notice(problem, f"fsync is {fsync} and full_page_writes is {full_pages}: a crash of the server loses or damages data; set both to on")
+        sentence = f"fsync is {fsync} and full_page_writes is {full_pages}: a crash of the server loses or damages data; set both to on"
+        yield Notice(problem, sentence)
     else:
         yield Notice(ok, "what is committed survives a crash of the server: fsync and full_page_writes are on")
     if synchronous.strip():
@@ -109,11 +110,12 @@ def _of_server(found: Record, settings: PostgresSettings, now_s: float) -> Itera
             "then rows name blobs that are deleted; set synchronous_standby_names, or run the audit after each failover"
         ))  # fmt: skip
     if checksums != "on":
-        yield Notice(note, "data_checksums is off: rows have checksums of ours, but indexes and the changelog have none; see pg_checksums --enable")
+        yield Notice(note, "data_checksums is off: rows have checksums of ours, but indexes and entries have none; run pg_checksums --enable")
     if autovacuum != "on":
         yield Notice(problem, "autovacuum is off: the changelog and the marks grow without end; set it to on")
     if settings.connections_max > places:
-        yield Notice(note, f"postgres.connections_max is {settings.connections_max}, and the server takes {places} connections of all processes")
+        sentence = f"postgres.connections_max is {settings.connections_max}, and the server takes {places} connections of all processes"
+        yield Notice(note, sentence)
     if abs(server_s - now_s) > CLOCK_APART_S:
         yield Notice(note, (
             f"the clock of the server and that of this machine are {abs(server_s - now_s):.0f} s apart: set both right, because objects "
@@ -134,13 +136,14 @@ async def _look_at_schema(pool: PostgresPool, settings: PostgresSettings) -> lis
     if version == VERSION:
         return [Notice(NoticeKind.OK, f"schema {name} has version {VERSION}")]
     if version > VERSION:
-        return [Notice(NoticeKind.PROBLEM, f"schema {name} has version {version}, which newer software made; this knows {VERSION}: upgrade it")]
+        newer = f"schema {name} has version {version}, which newer software made; this software knows {VERSION}: upgrade it"
+        return [Notice(NoticeKind.PROBLEM, newer)]
     sentence = f"schema {name} has version {version} of {VERSION}" if has_version else f"there is no store in schema {name}"
     if not there and not may_create:
         return [Notice(NoticeKind.PROBLEM, f"{sentence}, and this role may not create schemas: run 'tiered provision' as one that may")]
-    what = f"schema {name} in version {VERSION}"
     verb = ("migrate to", "migrated to") if has_version else ("create", "created")
-    return [Notice(NoticeKind.PROBLEM, f"{sentence}: run 'tiered provision'", Mend(verb, what, partial(_mend, settings, partial(_migrate, version))))]
+    mend = Mend(verb, f"schema {name} in version {VERSION}", partial(_mend, settings, partial(_migrate, version)))
+    return [Notice(NoticeKind.PROBLEM, f"{sentence}: run 'tiered provision'", mend)]
 
 
 def _mend(settings: PostgresSettings, work: Callable[[PostgresPool, PostgresSettings], object]) -> None:
@@ -160,7 +163,9 @@ async def _migrate(version: int, pool: PostgresPool, settings: PostgresSettings)
     """Leads the schema from this version to ours, each step in one transaction. Another run waits meanwhile."""
     for step, statements in enumerate(MIGRATIONS[version:], version):
         script = [
-            "SELECT pg_catalog.pg_advisory_xact_lock({seed})", *(["CREATE SCHEMA IF NOT EXISTS {schema}"] if step == 0 else []), *statements,
+            "SELECT pg_catalog.pg_advisory_xact_lock({seed})",
+            *(["CREATE SCHEMA IF NOT EXISTS {schema}"] if step == 0 else []),
+            *statements,
             f"UPDATE {{schema}}.schema_version SET version = {step + 1} WHERE version = {step}",
         ]
         await pool.run(f"making version {step + 1} of the schema", ";\n".join(in_schema(each, settings.schema_name) for each in script))
@@ -179,7 +184,7 @@ async def _look_at_own_rights(pool: PostgresPool, settings: PostgresSettings) ->
     return [Notice(NoticeKind.NOTE, f"role {role} may only read; to write, too: {_grants(WRITER_RIGHTS, settings, role)}")]
 
 
-async def _look_at_role(pool: PostgresPool, settings: PostgresSettings, role: str | None, *, writes: bool) -> list[Notice]:
+async def _look_at_role(pool: PostgresPool, settings: PostgresSettings, role: str | None, *, writes: bool) -> Sequence[Notice]:
     if role is None:
         return []
     [[there]] = await pool.read("looking for a role", _ROLE, role)

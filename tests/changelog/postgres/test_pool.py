@@ -19,7 +19,8 @@ from changelog.postgres.pool import PostgresPool
 from changelog.postgres.sqlstates import ADVICE, UNKNOWN_CODES
 from tests.given.cutting_proxy import CutKind, cutting_proxy
 from tests.given.fresh_schema import ask, settings_of
-from tests.given.postgres_server import PostgresServer, free_port
+from emulators.postgres.server import PostgresServer, free_port
+from tests.given.waiting import becomes
 from tiered.postgres.open import connect
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
@@ -28,24 +29,24 @@ INSERT = f"INSERT INTO {TABLE} VALUES ($1) RETURNING n"
 
 
 def pool_of(server: PostgresServer, port: int | None = None, **others: object) -> PostgresPool:
-    dsn = {"dsn": server.dsn(host_port=f"127.0.0.1:{port}")} if port else {}
-    return connect(settings_of(server, **({"connections_max": 1} | dsn | others)), writes=True)
+    dsn: dict[str, object] = {"dsn": server.dsn(host_port=f"127.0.0.1:{port}")} if port else {}
+    return connect(settings_of(server, "tiered", **({"connections_max": 1} | dsn | others)), writes=True)
 
 
 @pytest.fixture
-async def table(postgres: PostgresServer, anyio_backend: str) -> AsyncIterator[PostgresServer]:
+async def table(postgres: PostgresServer, anyio_backend: str) -> PostgresServer:
     await ask(postgres, f"DROP TABLE IF EXISTS {TABLE}")
     await ask(postgres, f"CREATE TABLE {TABLE} (n int PRIMARY KEY)")
-    yield postgres
+    return postgres
 
 
 async def stored(server: PostgresServer) -> list[int]:
     return [row[0] for row in await ask(server, f"SELECT n FROM {TABLE} ORDER BY n")]
 
 
-async def working_backends(server: PostgresServer) -> int:
-    [[count]] = await ask(server, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tiered' AND state = 'active'")
-    return int(count)
+async def idle(server: PostgresServer) -> bool:
+    """Whether no statement of ours is under way."""
+    return not await ask(server, "SELECT 1 FROM pg_stat_activity WHERE application_name = 'tiered' AND state = 'active'")
 
 
 # --- what the server says ------------------------------------------------------------------------
@@ -71,8 +72,8 @@ async def test_an_error_that_the_server_says_proves_that_nothing_happened(table:
 @pytest.mark.parametrize("code", sorted(UNKNOWN_CODES))
 async def test_an_error_that_may_come_after_the_commit_proves_nothing(table: PostgresServer, code: str) -> None:
     async with pool_of(table) as pool:
-        script = f"CREATE OR REPLACE FUNCTION fails() RETURNS int LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{code}'; END $$"
-        await pool.run("making a function", script)
+        await pool.run("making a function", f"""CREATE OR REPLACE FUNCTION fails() RETURNS int LANGUAGE plpgsql AS $$
+            BEGIN RAISE EXCEPTION USING ERRCODE = '{code}'; END $$""")  # fmt: skip
         with pytest.raises(UnconfirmedError) as failed:
             await pool.write("writing it", "SELECT fails()")
         assert failed.value.heard is True
@@ -102,7 +103,7 @@ async def test_a_value_that_cannot_be_sent_is_an_invalid_request(table: Postgres
 # --- deadlines and cancellation ------------------------------------------------------------------
 
 
-async def test_a_call_past_its_deadline_is_unknown_its_connection_is_cut_and_nobody_asks_the_server_to_cancel(table: PostgresServer) -> None:
+async def test_a_call_past_its_deadline_is_unknown_and_nobody_asks_the_server_to_cancel_it(table: PostgresServer) -> None:
     before = len(table.said())
     async with pool_of(table, timeout_s=0.4) as pool:
         # The server's own limit is put off, so that only this side's ends the call.
@@ -113,8 +114,7 @@ async def test_a_call_past_its_deadline_is_unknown_its_connection_is_cut_and_nob
         with anyio.move_on_after(0.2):
             await pool.write("writing it", slowly.replace("SELECT 1 FROM", "SELECT 3 FROM"))
         assert await pool.write("writing it", INSERT, 4) is not None
-    while await working_backends(table):
-        await anyio.sleep(0.05)
+    await becomes(lambda: idle(table))
     assert "user request" not in table.said()[before:]
     assert {2, 4} <= set(await stored(table))
 
@@ -122,9 +122,7 @@ async def test_a_call_past_its_deadline_is_unknown_its_connection_is_cut_and_nob
 async def test_a_call_that_waits_for_a_lock_too_long_had_no_effect(table: PostgresServer) -> None:
     async with pool_of(table, timeout_s=0.5) as pool, pool_of(table) as other, anyio.create_task_group() as tasks:
         tasks.start_soon(other.write, "holding it", "SELECT pg_advisory_xact_lock(7), pg_sleep(1.2)")
-        while not await working_backends(table):
-            await anyio.sleep(0.02)
-        await anyio.sleep(0.1)
+        await becomes(lambda: ask(table, "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted"))
         with pytest.raises(UnavailableError, match="held the row") as failed:
             await pool.write("locking it", "SELECT pg_advisory_xact_lock(7)")
         assert failed.value.code == "55P03"
@@ -186,12 +184,11 @@ async def test_a_statement_whose_answer_was_lost_is_unknown_and_happened_and_one
         proxy.cuts.append((proxy.taken + length // 2, CutKind.RESET))
         with pytest.raises(UnconfirmedError):
             await pool.write("writing it", INSERT, 5)
+        proxy.cuts.append((proxy.taken + 10, CutKind.RESET))
         with pytest.raises(UnavailableError):  # a read has no effect
-            proxy.cuts.append((proxy.taken + 10, CutKind.RESET))
             await pool.read("reading it", "SELECT 1")
         await pool.write("writing it", INSERT, 6)
-    while await working_backends(table):
-        await anyio.sleep(0.02)
+    await becomes(lambda: idle(table))
     assert await stored(table) == [1, 2, 3, 4, 6]
 
 
@@ -201,9 +198,11 @@ async def test_idle_connections_that_the_server_ended_are_replaced(table: Postgr
             for _ in range(4):
                 tasks.start_soon(pool.read, "sleeping", "SELECT pg_sleep(0.05)")
         assert len(pool._idle) == 4
+        async def all_closed() -> bool:
+            return all(connection.is_closed() for connection in pool._idle)
+
         await ask(table, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tiered'")
-        while not all(connection.is_closed() for connection in pool._idle):
-            await anyio.sleep(0.01)
+        await becomes(all_closed)
         for number in range(4):
             assert await pool.write("writing it", INSERT, number) is not None
 

@@ -1,4 +1,4 @@
-"""PostgreSQL that crashes, freezes, is cut off, and fails over: real servers, with fsync, killed in the middle of writes.
+"""PostgreSQL that crashes, freezes, is cut off, and fails over: real servers, with fsync, killed amid writes.
 
 No write that was acknowledged is lost, except to an asynchronous standby; and what was not answered is settled.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
@@ -20,7 +20,8 @@ from changelog.lease import Renewal
 from changelog.postgres.log import PostgresChangeLog
 from tests.given.cutting_proxy import CutKind, cutting_proxy
 from tests.given.fresh_schema import ask, made_schema, settings_of
-from tests.given.postgres_server import SAFE, PostgresNotFoundError, PostgresServer, postgres_server, server_directory
+from emulators.postgres.server import SAFE, PostgresNotFoundError, PostgresServer, postgres_server, server_directory
+from tests.given.waiting import becomes
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
 from tiered.postgres.open import open_postgres
@@ -117,8 +118,11 @@ class Acknowledged:
 
 async def until(told: Acknowledged, more: int) -> None:
     wanted = told.count() + more
-    while told.count() < wanted:
-        await anyio.sleep(0.01)
+
+    async def enough() -> bool:
+        return told.count() >= wanted
+
+    await becomes(enough)
 
 
 async def test_a_server_that_is_killed_again_and_again_loses_nothing_that_was_acknowledged(durable: PostgresServer) -> None:
@@ -145,6 +149,10 @@ async def backends(server: PostgresServer) -> list[int]:
     return [row[0] for row in await ask(server, "SELECT pid FROM pg_stat_activity WHERE application_name = 'tiered'")]
 
 
+async def gone(server: PostgresServer, pids: Sequence[int]) -> bool:
+    return not set(pids) & set(await backends(server))
+
+
 async def prepare(rows: PostgresRows) -> None:
     """From now on the statement is sent whole: the one call that is not answered is the one that may land."""
     assert await swap(rows, new(), f"{PATH}/prepared")
@@ -169,8 +177,7 @@ async def test_a_write_that_stood_in_a_frozen_backend_lands_after_it_was_settled
         finally:
             for pid in frozen:
                 os.kill(pid, signal.SIGCONT)
-        while set(frozen) & set(await backends(postgres)):  # it reads the statement, then finds that nobody is there
-            await anyio.sleep(0.02)
+        await becomes(lambda: gone(postgres, frozen))  # it reads the statement, then finds that nobody is there
         assert await rows.read(PATH, marks=token) == Row(None, refused=frozenset({token}))
 
 
@@ -186,8 +193,7 @@ async def test_a_write_that_landed_late_and_before_it_was_settled_is_found(postg
                 await swap(rows, token)
         finally:
             os.kill(pid, signal.SIGCONT)
-        while pid in await backends(postgres):
-            await anyio.sleep(0.02)
+        await becomes(lambda: gone(postgres, [pid]))
         assert await rows.settle(PATH, token) is True
         assert (await rows.read(PATH, marks=token)).won == {token}
         assert not await swap(rows, token), "to send it again has no effect"
@@ -229,9 +235,12 @@ async def with_standby(primary: PostgresServer) -> AsyncIterator[PostgresServer]
         standby = await anyio.to_thread.run_sync(primary.standby_in, stack.enter_context(server_directory()))
         stack.callback(standby.stop)
         await anyio.to_thread.run_sync(standby.start)
-        while not await ask(primary, "SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'"):
-            await anyio.sleep(0.05)
+        await becomes(lambda: ask(primary, "SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'"))
         yield standby
+
+
+async def holds(rows: PostgresRows, path: str) -> bool:
+    return (await rows.read(path)).state is not None
 
 
 async def receiver(standby: PostgresServer) -> int:
@@ -251,15 +260,15 @@ async def test_a_failover_to_an_asynchronous_standby_goes_on_there_and_check_say
         async with opened(durable, schema, dsn=dsn, connections_max=2, timeout_s=5) as (rows, log):
             assert await swap(rows, early, f"{PATH}/early")
             async with open_postgres(settings_of(standby, schema), RUNTIME, writes=False) as (readers, _):
-                while (await readers.read(f"{PATH}/early")).state is None:
-                    await anyio.sleep(0.02)
+                await becomes(lambda: holds(readers, f"{PATH}/early"))
                 with pytest.raises(UnavailableError, match="standby") as refused:
                     await readers.settle(f"{PATH}/early", new())
                 assert refused.value.code == "25006"
             with pytest.raises(UnavailableError, match="standby"):
                 async with opened(standby, schema):
                     pass
-            notes = [each.sentence for each in await inspect_postgres(settings_of(durable, schema), RUNTIME) if each.kind is NoticeKind.NOTE]
+            found = await inspect_postgres(settings_of(durable, schema), RUNTIME)
+            notes = [each.sentence for each in found if each.kind is NoticeKind.NOTE]
             assert any("(1 are connected): a standby that is promoted may lack writes that were acknowledged" in note for note in notes)
             os.kill(await receiver(standby), signal.SIGSTOP)  # the network between the two is slow
             assert await swap(rows, late, f"{PATH}/late"), "an asynchronous standby is not waited for"
@@ -267,12 +276,14 @@ async def test_a_failover_to_an_asynchronous_standby_goes_on_there_and_check_say
             await anyio.to_thread.run_sync(lambda: standby.stop(signal.SIGQUIT))
             await anyio.to_thread.run_sync(standby.start)
             await anyio.to_thread.run_sync(standby.promote)
-            while True:  # the same store finds the new primary
+
+            async def goes_on() -> bool:
                 try:
-                    assert await swap(rows, new(), f"{PATH}/after")
-                    break
+                    return await swap(rows, new(), f"{PATH}/after")
                 except FAILURES:
-                    await anyio.sleep(0.05)
+                    return False
+
+            await becomes(goes_on)  # the same store finds the new primary
             assert early in (await rows.read(f"{PATH}/early", marks=early)).won
             assert await rows.read(f"{PATH}/late", marks=late) == Row(None), "this is what the note is about"
             assert await log.now_ms() > 0
@@ -285,8 +296,11 @@ async def test_with_a_synchronous_standby_nothing_is_told_or_shown_that_it_does_
         await ask(durable, "ALTER SYSTEM SET synchronous_standby_names = '*'")
         await ask(durable, "SELECT pg_reload_conf()")
         settings = settings_of(durable, schema)
-        while not any("commits wait for synchronous" in each.sentence for each in await inspect_postgres(settings, RUNTIME)):
-            await anyio.sleep(0.05)
+
+        async def is_synchronous() -> bool:
+            return any("commits wait for synchronous" in each.sentence for each in await inspect_postgres(settings, RUNTIME))
+
+        await becomes(is_synchronous)
         async with opened(durable, schema, timeout_s=1) as (rows, _), opened(durable, schema, timeout_s=1) as (others, _):
             assert await swap(rows, token, f"{PATH}/first")
             pid = await receiver(standby)
@@ -300,8 +314,7 @@ async def test_with_a_synchronous_standby_nothing_is_told_or_shown_that_it_does_
                     await others.settle(PATH, cut)
             finally:
                 os.kill(pid, signal.SIGCONT)
-            while (await others.read(PATH)).state is None:
-                await anyio.sleep(0.02)
+            await becomes(lambda: holds(others, PATH))
             assert await others.settle(PATH, cut) is True
         assert "canceling wait" not in durable.said() and "canceling the wait" not in durable.said()
 

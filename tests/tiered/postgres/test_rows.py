@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from itertools import pairwise
 
 import anyio
 import pytest
@@ -11,7 +12,8 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Unavai
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId, Entry
 from tests.given.fresh_schema import ask, fresh_store, made_schema, settings_of
-from tests.given.postgres_server import PostgresServer
+from emulators.postgres.server import PostgresServer
+from tests.given.waiting import becomes
 from tiered.metadata import NS_PER_MS, Metadata
 from tiered.object_id import blob_name
 from tiered.postgres import rows as rows_module
@@ -73,8 +75,7 @@ async def settle_beside_a_swap(opened: Opened) -> tuple[bool, bool, Row]:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(swaps)
-        while not await ask(server, "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"):
-            await anyio.sleep(0.01)
+        await becomes(lambda: ask(server, "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"))
         told["live"] = await rows.settle(PATH, token)
     return told["won"], told["live"], await rows.read(PATH, marks=True)
 
@@ -139,7 +140,8 @@ async def test_of_many_processes_that_swap_one_row_one_wins_each_time_and_what_i
 async def test_of_32_that_write_an_empty_row_on_a_condition_exactly_one_wins(opened: Opened) -> None:
     _, _, rows = opened
     for number in range(10):
-        path, won = f"{PATH}/{number}", []
+        path = f"{PATH}/{number}"
+        won: list[ChangeId] = []
 
         async def puts(path: str = path, won: list[ChangeId] = won) -> None:
             token = new()
@@ -187,8 +189,7 @@ async def test_collection_leaves_a_row_that_is_being_changed_to_the_next_round(o
     lock = in_schema(schema_module._LOCK.replace("{path}", "$1"), schema)
     async with open_postgres(settings_of(server, schema), RUNTIME) as (other, _), anyio.create_task_group() as tasks:
         tasks.start_soon(other._pool.write, "holding it", f"SELECT {lock}, pg_sleep(0.5)", paths[1].encode())
-        while not await ask(server, "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted"):
-            await anyio.sleep(0.01)
+        await becomes(lambda: ask(server, "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted"))
         assert await rows.collect(100) == 2
         assert (await rows.read(paths[1])).state is not None
     assert await rows.collect(100) == 1
@@ -256,7 +257,9 @@ async def test_a_value_that_breaks_a_rule_of_the_table_is_refused_by_it(opened: 
 
 
 @pytest.mark.parametrize("analysed", [True, False])
-async def test_a_large_table_is_cut_by_its_statistics_or_by_a_sample(opened: Opened, monkeypatch: pytest.MonkeyPatch, analysed: bool) -> None:
+async def test_a_large_table_is_cut_by_its_statistics_or_by_a_sample(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, analysed: bool
+) -> None:
     server, schema, rows = opened
     monkeypatch.setattr(rows_module, "SMALL_TABLE_BYTES", 40_000)
     await ask(server, f"""INSERT INTO {schema}.rows (path, metadata, payload)
@@ -266,12 +269,12 @@ async def test_a_large_table_is_cut_by_its_statistics_or_by_a_sample(opened: Ope
     cuts = await rows.boundaries(8)
     assert list(cuts) == sorted(set(cuts)) and 4 <= len(cuts) <= 8
     numbers = [0, *(int(cut[-6:]) for cut in cuts), 20_000]
-    assert max(end - start for start, end in zip(numbers, numbers[1:], strict=False)) < 20_000 / 2
+    assert max(end - start for start, end in pairwise(numbers)) < 20_000 / 2
 
 
 async def test_scans_use_an_index_from_the_first_row_on(opened: Opened) -> None:
     """A plan that is made once, for an empty table, must not read a whole one later."""
-    server, schema, rows = opened
+    _, _, rows = opened
     assert (await rows.scan("", b"", 10)).rows == []
     pool = rows._pool
     for statement, values in (

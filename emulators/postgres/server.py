@@ -1,10 +1,10 @@
-"""A real PostgreSQL server of this test's own: found on the machine, started on a free loopback port, and stopped again.
+"""A PostgreSQL server of one's own: found on this machine, started on a free loopback port, and stopped again.
 
     find_postgres     the folder of its programs: of `postgres` on PATH, or the newest that Debian or Red Hat installed
     PostgresServer    a data directory and its server: stop, kill, start again, a standby, promote
 
 It refuses to run as root. So where this process is root, it runs as the user `postgres`, or as `nobody`. *Crash* of
-this process, even by kill -9, leaves no server behind: a warden kills it, as it does the servers of `emulators/`.
+this process, even by kill -9, leaves no server behind: a warden process kills it.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class PostgresServer:
         return (self.directory / "log").read_text(errors="replace")[-4000:]
 
     def stop(self, sending: signal.Signals = signal.SIGQUIT) -> None:
-        """SIGQUIT: at once (`pg_ctl stop -m immediate`), and the next start replays the log. SIGINT: in order (fast)."""
+        """SIGQUIT: at once (`pg_ctl stop -m immediate`); the next start replays the log. SIGINT: in order (fast)."""
         if self._process is None:
             return
         if self._process.poll() is None:
