@@ -5,7 +5,7 @@
     ours    `PostgresRows` and `PostgresChangeLog`: through the pool, with deadlines; each write calls a function that locks
             the key, looks at the row and the token's marks, and writes
     bare    asyncpg, one connection for each call in flight, one prepared statement that changes or reads the same columns of
-            the same tables: no fence, no lock, no pool, nothing is verified or translated
+            the same tables: no fence, no lock, no pool, no deadline; nothing is verified or translated but the metadata
 
 The server has fsync on, in a directory in memory, where a sync costs nothing; so the time is nearly that of the CPU.
 The server's CPU is that of all its processes. It is told, and has no goal: the fence is work that bare calls do not do.
@@ -33,7 +33,7 @@ from changelog.change import Change, ChangeId, Entry, encode
 from changelog.postgres.log import PostgresChangeLog
 from emulators.postgres.server import PostgresServer, postgres_server
 from tiered import Metadata
-from tiered.metadata import encode_metadata
+from tiered.metadata import decode_metadata, encode_metadata
 from tiered.object_id import blob_name
 from tiered.postgres.open import open_postgres
 from tiered.postgres.rows import PostgresRows
@@ -109,7 +109,8 @@ class Bare:
             case "put":
                 await connection.execute(statement, key, str(token), encode_metadata(Metadata(size=len(PAYLOAD))), PAYLOAD)
             case "get":
-                assert (await connection.fetchrow(statement, key))["payload"] == PAYLOAD
+                row = await connection.fetchrow(statement, key)
+                assert row["payload"] == PAYLOAD and decode_metadata(row["metadata"]) is not None
             case "swap":
                 await connection.execute(statement, key, str(token), blob_name(path, token).encode())
             case "settle":

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-from changelog.base.errors import CorruptRecordError
+from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from changelog.change import ChangeId
 from tiered.metadata import NS_PER_MS, Expiration, Metadata, decode_metadata, decode_policy, encode_metadata, encode_policy
 from tiered.protocol.backends import Inline, RowState, Tombstone
@@ -21,6 +21,7 @@ from tiered.text import quoted
 COLUMNS = "r.token, r.target, r.policy, r.metadata, r.payload, r.deadline_ms, r.crc, r.conditional"
 """What `state` reads, in this order."""
 
+_STAYS = json.dumps(encode_policy(None))
 CHANGED = "does not match its checksum: bytes on the disk have changed; write or delete the object"
 
 Stored = tuple[bool, bytes | None, str | None, bytes | None, bytes | None, int | None, int | None, bool]
@@ -33,7 +34,8 @@ def stored(path: bytes, token: ChangeId, state: RowState) -> Stored:
         case None:
             return False, None, None, None, None, None, None, False
         case Tombstone():
-            target, policy = state.target.encode(), json.dumps(encode_policy(state.expiration))
+            target = state.target.encode()
+            policy = _STAYS if state.expiration is None else json.dumps(encode_policy(state.expiration))
             crc = checksum(path, token, target, policy, None, None)
             return True, target, policy, None, None, _ms(state.deadline_ns), crc, state.conditional
         case Inline(metadata, payload):
@@ -79,10 +81,10 @@ def checksum(
 def token_of(path: bytes, token: Any) -> ChangeId | None:
     if token is None:
         return None
-    text = str(token)
-    if not ChangeId.matches(text):
-        raise CorruptRecordError(f"the row {printable(path)} has {text} for its token, which is no change id")
-    return ChangeId(text)
+    try:
+        return ChangeId(str(token))
+    except InvalidRequestError:
+        raise CorruptRecordError(f"the row {printable(path)} has {token} for its token, which is no change id") from None
 
 
 def text_of(path: bytes, target: bytes) -> str:
