@@ -111,7 +111,7 @@ class PostgresPool:
 
     async def read(self, doing: str, statement: str, *values: object) -> Sequence[Record]:
         """The rows of a statement without effect. `doing`: a phrase for errors, such as "reading the row x"."""
-        connection = await self._borrow(doing)
+        connection = self._at_hand() or await self._borrow(doing)
         return await self._call(connection, connection.fetch, False, doing, statement, values)  # type: ignore[no-any-return]
 
     async def write(self, doing: str, statement: str, *values: object, may_send: Callable[[], object] | None = None) -> Record | None:
@@ -119,7 +119,7 @@ class PostgresPool:
 
         `may_send`: is called when nothing stands between the statement and its sending, and may raise.
         """
-        connection = await self._borrow(doing)
+        connection = self._at_hand() or await self._borrow(doing)
         if may_send is not None:
             try:
                 may_send()
@@ -130,12 +130,12 @@ class PostgresPool:
 
     async def write_many(self, doing: str, statement: str, *values: object) -> Sequence[Record]:
         """All rows of a statement that is a transaction of its own."""
-        connection = await self._borrow(doing)
+        connection = self._at_hand() or await self._borrow(doing)
         return await self._call(connection, connection.fetch, True, doing, statement, values)  # type: ignore[no-any-return]
 
     async def run(self, doing: str, script: str) -> None:
         """Runs a script of statements, in one transaction: all of it happens, or nothing."""
-        connection = await self._borrow(doing)
+        connection = self._at_hand() or await self._borrow(doing)
         await self._call(connection, connection.execute, True, doing, script, ())
 
     async def _call(
@@ -177,15 +177,21 @@ class PostgresPool:
         following = next(iter(self._deadlines.values()), None)
         self._timer = None if following is None else loop.call_at(following, self._cut_overdue)
 
+    def _at_hand(self) -> _Connection | None:
+        """A connection that is free now, as there is nearly always."""
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+            self._open -= 1
+        return None
+
     async def _borrow(self, doing: str) -> _Connection:
         while True:
             if self._closed:
                 raise UnavailableError(f"{doing} was not sent: the store was closed; open it again").telling(heard=False)
-            while self._idle:
-                connection = self._idle.pop()
-                if not connection.is_closed():
-                    return connection
-                self._open -= 1
+            if (connection := self._at_hand()) is not None:
+                return connection
             if self._open < self._max:
                 return await self._connected(doing)
             waiter = _Waiter()

@@ -70,6 +70,7 @@ _STATEMENTS = {
 }
 _ANYTHING, _VACANT, _STILL_TOMBSTONE, _STILL_INLINE = range(4)
 """The values of `p_only`."""
+_UNCONDITIONAL = (_ANYTHING, None, None, None)
 
 
 class PostgresRows:
@@ -230,9 +231,9 @@ def _can_be_held(path: str, seen: Inline | Tombstone) -> bool:
 
 def _condition(only: Only | None) -> tuple[int, int | None, bytes | None, str | None]:
     """`p_only`, `p_only_ms`, `p_seen_target`, `p_seen_token`."""
+    if only is None:
+        return _UNCONDITIONAL
     match only:
-        case None:
-            return _ANYTHING, None, None, None
         case Vacant(at_ns):
             return _VACANT, at_ns // NS_PER_MS, None, None
         case Still(Tombstone(target)):

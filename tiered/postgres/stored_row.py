@@ -98,7 +98,10 @@ def metadata_of(path: bytes, metadata: bytes | None, deadline_ns: int | None, si
     if metadata is None:
         raise CorruptRecordError(f"the row {printable(path)} has a payload and no metadata")
     try:
-        return decode_metadata(metadata).with_facts(time_expires_ns=deadline_ns, size=size)
+        decoded = decode_metadata(metadata)
+        if decoded.size == size and decoded.time_expires_ns == deadline_ns:  # as nearly always; to copy them costs more
+            return decoded
+        return decoded.with_facts(time_expires_ns=deadline_ns, size=size)
     except CorruptRecordError as error:
         raise CorruptRecordError(f"the row {printable(path)} breaks the format: {error}") from error
 
