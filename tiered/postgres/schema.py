@@ -45,7 +45,10 @@ _BEGIN = f"""
     IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'a row is written at READ COMMITTED only' USING ERRCODE = '25001';
     END IF;
-    PERFORM {_LOCK.replace("{path}", "p_path")};"""
+    -- It returns nothing, which is not null. As an expression it costs half of what PERFORM costs.
+    IF {_LOCK.replace("{path}", "p_path")} IS NULL THEN
+        RETURN NULL;
+    END IF;"""
 
 _CHANGE = f"""CREATE FUNCTION {{schema}}.change_row(
     p_path bytea, p_token uuid, p_expected bytea, p_since_ms bigint, p_callers_ms bigint, p_marks boolean,
