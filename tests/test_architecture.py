@@ -149,7 +149,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "uuid": ("changelog/base/runtime.py", "changelog/change.py"),
     "secrets": (),
     # core code is anyio only
-    "asyncio": ("changelog/base/tasks.py", "changelog/postgres/pool.py", "recovery/http/server.py", "emulators/callers/*.py"), "trio": ("emulators/*.py",),
+    "asyncio": ("changelog/base/tasks.py", "changelog/postgres/pool.py", "recovery/http/server.py", "emulators/callers/*.py"),
+    "trio": ("emulators/*.py",),
 }
 
 Check = Callable[[Path], list[str]]

@@ -1,4 +1,4 @@
-"""`GroupCommit`: calls that come at the same time share one statement.
+"""`SharedStatements`: calls that come at the same time share one statement.
 
     in flight     [a]  [b]           found a free place and went at once (here two places)
     waiting       c d e f            what comes while all places are taken is collected
@@ -48,7 +48,7 @@ class _Call:
     failure: TieredError | None = None
 
 
-class GroupCommit:
+class SharedStatements:
     """A group has at most `ROWS_MAX` items and `BYTES_MAX` bytes, or one item that is larger."""
 
     def __init__(self, send: Send, groups_in_flight: int = GROUPS_IN_FLIGHT) -> None:

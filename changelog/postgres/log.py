@@ -30,7 +30,7 @@ from changelog.change import LOG_PREFIX, READABLE, Change, ChangeId, Entry, Stuc
 from changelog.key_values import REMOVED_AGE_MAX_MS, ValuePage, check_note, check_values, portions
 from changelog.lease import SET_BACK_MS, EntryState, Renewal, entry_state
 from changelog.log import PRESENCE_AGE_MAX_MS, EntryPage, KeyRange, shard_ranges
-from changelog.postgres.group_commit import GroupCommit, Item
+from changelog.postgres.group_commit import Item, SharedStatements
 from changelog.postgres.pool import PostgresPool, Record
 from changelog.postgres.schema import HEAD_BYTES
 
@@ -105,8 +105,8 @@ class PostgresChangeLog:
         self._pool = pool
         self._sql = {name: statement.format(schema=schema) for name, statement in _STATEMENTS.items()}
         self._told = Once()
-        self._records = GroupCommit(self._record_all)
-        self._forgets = GroupCommit(self._forget_all, groups_in_flight=1)  # nobody waits for them, so they go in larger groups
+        self._records = SharedStatements(self._record_all)
+        self._forgets = SharedStatements(self._forget_all, groups_in_flight=1)  # nobody waits for them, so they go in larger groups
 
     async def record(self, change: Change, owner: str) -> Entry:
         """As in `ChangeLog`. `LeaseLostError`: it was recorded before and has been claimed since, so recovery has it.

@@ -144,7 +144,7 @@ class PostgresPool:
         self._watch(connection)
         try:
             answer = await method(statement, *values)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
             if self._deadlines.pop(connection, None) is None:
                 error = TimeoutError(f"no answer for {self._timeout_s:g} s")
             if code_of(error) in ("", STANDBY) and not isinstance(error, ValueError):
@@ -161,7 +161,7 @@ class PostgresPool:
         return answer
 
     def _watch(self, connection: _Connection) -> None:
-        """Has the connection cut when its call has lasted too long. One timer is for all calls: one each costs 20 µs."""
+        """Has the connection cut when its call has lasted too long. One timer serves all: one each costs 20 µs."""
         loop = asyncio.get_running_loop()
         deadline = self._deadlines[connection] = loop.time() + self._timeout_s
         if self._timer is None:

@@ -110,7 +110,7 @@ def _of_server(found: Record, settings: PostgresSettings, now_s: float) -> Itera
             "then rows name blobs that are deleted; set synchronous_standby_names, or run the audit after each failover"
         ))  # fmt: skip
     if checksums != "on":
-        yield Notice(note, "data_checksums is off: rows have checksums of ours, but indexes and entries have none; run pg_checksums --enable")
+        yield Notice(note, "data_checksums is off: rows have checksums of ours, but indexes and entries have none; see pg_checksums")
     if autovacuum != "on":
         yield Notice(problem, "autovacuum is off: the changelog and the marks grow without end; set it to on")
     if settings.connections_max > places:

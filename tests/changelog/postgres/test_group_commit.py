@@ -8,12 +8,12 @@ import anyio
 import pytest
 
 from changelog.base.errors import UnavailableError, UnconfirmedError
-from changelog.postgres.group_commit import ROWS_MAX, GroupCommit, Item
+from changelog.postgres.group_commit import ROWS_MAX, Item, SharedStatements
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])]
 
 
-class Server:
+class AskedServer:
     """Answers when it is told to. `refuses`: keys for which a statement has no effect."""
 
     def __init__(self) -> None:
@@ -31,8 +31,8 @@ class Server:
 
 
 async def test_what_waits_goes_together_sorted_and_no_key_twice(anyio_backend: str) -> None:
-    server = Server()
-    commits = GroupCommit(server.send, groups_in_flight=1)
+    server = AskedServer()
+    commits = SharedStatements(server.send, groups_in_flight=1)
     server.refuses = {b"c"}
     told: dict[bytes, list[bool]] = {}
 
@@ -49,8 +49,8 @@ async def test_what_waits_goes_together_sorted_and_no_key_twice(anyio_backend: s
 
 
 async def test_each_caller_gets_an_error_of_its_own(anyio_backend: str) -> None:
-    server = Server()
-    commits = GroupCommit(server.send, groups_in_flight=1)
+    server = AskedServer()
+    commits = SharedStatements(server.send, groups_in_flight=1)
     server.failure = UnavailableError("the disk is full")
     errors: list[UnavailableError] = []
 
@@ -70,8 +70,8 @@ async def test_each_caller_gets_an_error_of_its_own(anyio_backend: str) -> None:
 
 
 async def test_who_is_cancelled_while_it_waits_is_not_sent_and_who_leads_still_sends_for_the_others(anyio_backend: str) -> None:
-    server = Server()
-    commits = GroupCommit(server.send, groups_in_flight=1)
+    server = AskedServer()
+    commits = SharedStatements(server.send, groups_in_flight=1)
     done: list[bytes] = []
 
     async def call(key: bytes, scope: anyio.CancelScope) -> None:
@@ -100,7 +100,7 @@ async def test_a_sender_that_is_stopped_leaves_the_others_with_an_unknown_outcom
             raise KeyboardInterrupt
         return {key for key, _ in items}
 
-    commits = GroupCommit(send, groups_in_flight=1)
+    commits = SharedStatements(send, groups_in_flight=1)
     stopped = True
     told: list[object] = []
 
@@ -118,8 +118,8 @@ async def test_a_sender_that_is_stopped_leaves_the_others_with_an_unknown_outcom
 
 
 async def test_a_group_is_bounded(anyio_backend: str) -> None:
-    server = Server()
-    commits = GroupCommit(server.send, groups_in_flight=1)
+    server = AskedServer()
+    commits = SharedStatements(server.send, groups_in_flight=1)
     async with anyio.create_task_group() as tasks:
         for number in range(2 * ROWS_MAX + 10):
             tasks.start_soon(commits.call, b"%d" % number)

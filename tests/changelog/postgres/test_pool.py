@@ -17,9 +17,9 @@ from changelog.base.errors import (
 )
 from changelog.postgres.pool import PostgresPool
 from changelog.postgres.sqlstates import ADVICE, UNKNOWN_CODES
+from emulators.postgres.server import PostgresServer, free_port
 from tests.given.cutting_proxy import CutKind, cutting_proxy
 from tests.given.fresh_schema import ask, settings_of
-from emulators.postgres.server import PostgresServer, free_port
 from tests.given.waiting import becomes
 from tiered.postgres.open import connect
 

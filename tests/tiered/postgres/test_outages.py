@@ -18,9 +18,9 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from changelog.lease import Renewal
 from changelog.postgres.log import PostgresChangeLog
+from emulators.postgres.server import SAFE, PostgresNotFoundError, PostgresServer, postgres_server, server_directory
 from tests.given.cutting_proxy import CutKind, cutting_proxy
 from tests.given.fresh_schema import ask, made_schema, settings_of
-from emulators.postgres.server import SAFE, PostgresNotFoundError, PostgresServer, postgres_server, server_directory
 from tests.given.waiting import becomes
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name

@@ -11,8 +11,8 @@ import pytest
 from changelog.base.errors import ConfigurationError, CorruptRecordError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId, Entry
-from tests.given.fresh_schema import ask, fresh_store, made_schema, settings_of
 from emulators.postgres.server import PostgresServer
+from tests.given.fresh_schema import ask, fresh_store, made_schema, settings_of
 from tests.given.waiting import becomes
 from tiered.metadata import NS_PER_MS, Metadata
 from tiered.object_id import blob_name

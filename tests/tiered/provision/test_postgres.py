@@ -7,8 +7,8 @@ import pytest
 from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from tests.given.fresh_schema import ask, made_schema, settings_of
 from emulators.postgres.server import PostgresServer, free_port
+from tests.given.fresh_schema import ask, made_schema, settings_of
 from tiered.metadata import Metadata
 from tiered.postgres.open import open_postgres
 from tiered.postgres.schema import TABLES, VERSION
