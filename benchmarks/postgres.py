@@ -220,7 +220,8 @@ async def figures(server: PostgresServer, size: float) -> list[Figures]:
     rows: list[list[Cell]] = []
     async with AsyncExitStack() as opened:
         rows_and_log = await opened.enter_async_context(open_postgres(settings, RUNTIME))
-        free = [await asyncpg.connect(server.dsn(), max_cached_statement_lifetime=0) for _ in range(max(IN_FLIGHT))]
+        session = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off"}  # as ours
+        free = [await asyncpg.connect(server.dsn(), max_cached_statement_lifetime=0, server_settings=session) for _ in range(max(IN_FLIGHT))]
         for connection in free:
             opened.push_async_callback(connection.close)
         for in_flight in IN_FLIGHT:

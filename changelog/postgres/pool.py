@@ -29,7 +29,7 @@ import asyncpg
 
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
 from changelog.base.own_waits import own_wait
-from changelog.postgres.sqlstates import code_of, sentence, translated
+from changelog.postgres.sqlstates import CAUGHT, code_of, sentence, translated
 
 CONNECT_S = 5.0
 CLOSE_S = 2.0
@@ -102,7 +102,7 @@ class PostgresPool:
             for connection in self._idle:
                 try:
                     await connection.close(timeout=CLOSE_S)
-                except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                except CAUGHT:
                     connection.terminate()
         self._open -= len(self._idle)
         self._idle.clear()
@@ -250,11 +250,11 @@ class PostgresPool:
             raise UnavailableError(f"{doing} was not sent: no server of {self.shown} takes writes, all are standbys").coded(
                 STANDBY, heard=True
             ) from error
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except CAUGHT as error:
             raise translated(error, f"connecting to {self.shown}", sent=False) from error
         try:
             await self._prepare(connection, timeout_s)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except CAUGHT as error:
             connection.terminate()
             raise translated(error, f"connecting to {self.shown}", sent=False) from error
         except BaseException:

@@ -8,7 +8,7 @@
     it was never sent            no connection could be had, or an argument could not be encoded. Nothing happened.
 
 A read has no effect, so there "unknown" is `UnavailableError`, too. The driver gives the error of a server that says
-FATAL as a lost connection, so a `PostgresError` other than that is an ERROR.
+FATAL as a lost connection, mostly.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ ADVICE: Mapping[str, tuple[type[TieredError], str]] = {
 """
 
 UNKNOWN_CODES = frozenset({"57014", "40003"})
+CAUGHT = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
+"""All that the driver raises of a call, but cancellation."""
 LOST = "08003"
 """The driver's own code for a connection that ended in the middle of a call."""
 
@@ -75,7 +77,8 @@ LOST = "08003"
 def translated(error: BaseException, doing: str, *, sent: bool) -> TieredError:
     """The error in this project's terms. `sent`: the statement may have had an effect. `doing`: a phrase for people."""
     code = code_of(error)
-    if code and code not in UNKNOWN_CODES and not isinstance(error, asyncpg.PostgresConnectionError):
+    has_ended = isinstance(error, asyncpg.PostgresConnectionError) or (sent and getattr(error, "severity_en", "ERROR") in ("FATAL", "PANIC"))
+    if code and code not in UNKNOWN_CODES and not has_ended:
         kind, advice = ADVICE.get(code) or ADVICE.get(code[:2]) or (UnavailableError, "nothing was changed")
         return kind(f"{doing} failed with {code}: {advice} ({sentence(error)})").coded(code, heard=True)
     if isinstance(error, asyncpg.InterfaceError):  # the driver refused before it sent anything

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import anyio
+import asyncpg
 import pytest
 
 from changelog.base.errors import (
@@ -16,7 +17,7 @@ from changelog.base.errors import (
     UnconfirmedError,
 )
 from changelog.postgres.pool import PostgresPool
-from changelog.postgres.sqlstates import ADVICE, UNKNOWN_CODES
+from changelog.postgres.sqlstates import ADVICE, UNKNOWN_CODES, translated
 from emulators.postgres.server import PostgresServer, free_port
 from tests.given.cutting_proxy import CutKind, cutting_proxy
 from tests.given.fresh_schema import ask, settings_of
@@ -79,6 +80,15 @@ async def test_an_error_that_may_come_after_the_commit_proves_nothing(table: Pos
         assert failed.value.heard is True
         with pytest.raises(UnavailableError):
             await pool.read("reading it", "SELECT fails()")
+
+
+@pytest.mark.parametrize(("severity", "kind"), [("ERROR", UnavailableError), ("FATAL", UnconfirmedError), ("PANIC", UnconfirmedError)])
+async def test_what_ends_the_connection_proves_nothing_whatever_its_code(severity: str, kind: type[TieredError], anyio_backend: str) -> None:
+    said = asyncpg.exceptions.DiskFullError("no space")
+    said.severity_en = severity
+    assert type(translated(said, "writing it", sent=True)) is kind
+    assert type(translated(said, "connecting", sent=False)) is UnavailableError
+    assert type(translated(asyncpg.InternalClientError("a bug"), "writing it", sent=True)) is UnconfirmedError
 
 
 async def test_a_backend_that_is_told_to_end_leaves_a_write_unknown_and_a_read_undone(table: PostgresServer) -> None:
