@@ -144,14 +144,14 @@ class PostgresPool:
         self._watch(connection)
         try:
             answer = await method(statement, *values)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
-            if self._deadlines.pop(connection, None) is None:
-                error = TimeoutError(f"no answer for {self._timeout_s:g} s")
+        except CAUGHT as raised:
+            in_time = self._deadlines.pop(connection, None) is not None
+            error = raised if in_time else TimeoutError(f"no answer for {self._timeout_s:g} s")
             if code_of(error) in ("", STANDBY) and not isinstance(error, ValueError):
                 self._cut(connection)
             else:
                 self._give_back(connection)
-            raise translated(error, f"{doing} in {self.shown}", sent=sent) from error
+            raise translated(error, f"{doing} in {self.shown}", sent=sent) from raised
         except BaseException:  # cancelled: what it sent may still take effect
             self._deadlines.pop(connection, None)
             self._cut(connection)

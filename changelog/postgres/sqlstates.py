@@ -77,7 +77,8 @@ LOST = "08003"
 def translated(error: BaseException, doing: str, *, sent: bool) -> TieredError:
     """The error in this project's terms. `sent`: the statement may have had an effect. `doing`: a phrase for people."""
     code = code_of(error)
-    has_ended = isinstance(error, asyncpg.PostgresConnectionError) or (sent and getattr(error, "severity_en", "ERROR") in ("FATAL", "PANIC"))
+    severity = getattr(error, "severity_en", "ERROR")
+    has_ended = isinstance(error, asyncpg.PostgresConnectionError) or (sent and severity in ("FATAL", "PANIC"))
     if code and code not in UNKNOWN_CODES and not has_ended:
         kind, advice = ADVICE.get(code) or ADVICE.get(code[:2]) or (UnavailableError, "nothing was changed")
         return kind(f"{doing} failed with {code}: {advice} ({sentence(error)})").coded(code, heard=True)

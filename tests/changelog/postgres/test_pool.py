@@ -83,7 +83,9 @@ async def test_an_error_that_may_come_after_the_commit_proves_nothing(table: Pos
 
 
 @pytest.mark.parametrize(("severity", "kind"), [("ERROR", UnavailableError), ("FATAL", UnconfirmedError), ("PANIC", UnconfirmedError)])
-async def test_what_ends_the_connection_proves_nothing_whatever_its_code(severity: str, kind: type[TieredError], anyio_backend: str) -> None:
+async def test_what_ends_a_connection_proves_nothing_whatever_its_code(
+    severity: str, kind: type[TieredError], anyio_backend: str
+) -> None:
     said = asyncpg.exceptions.DiskFullError("no space")
     said.severity_en = severity
     assert type(translated(said, "writing it", sent=True)) is kind
