@@ -221,7 +221,8 @@ async def figures(server: PostgresServer, size: float) -> list[Figures]:
     async with AsyncExitStack() as opened:
         rows_and_log = await opened.enter_async_context(open_postgres(settings, RUNTIME))
         session = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off"}  # as ours
-        free = [await asyncpg.connect(server.dsn(), max_cached_statement_lifetime=0, server_settings=session) for _ in range(max(IN_FLIGHT))]
+        connect = partial(asyncpg.connect, server.dsn(), max_cached_statement_lifetime=0, server_settings=session)
+        free = [await connect() for _ in range(max(IN_FLIGHT))]
         for connection in free:
             opened.push_async_callback(connection.close)
         for in_flight in IN_FLIGHT:

@@ -261,7 +261,7 @@ async def test_a_large_table_is_cut_by_its_statistics_or_by_a_sample(
     opened: Opened, monkeypatch: pytest.MonkeyPatch, analysed: bool
 ) -> None:
     server, schema, rows = opened
-    monkeypatch.setattr(rows_module, "SMALL_TABLE_BYTES", 40_000)
+    monkeypatch.setattr(rows_module, "SMALL_TABLE_BYTES", 400_000)
     await ask(server, f"""INSERT INTO {schema}.rows (path, metadata, payload)
         SELECT convert_to('k/objects/' || lpad(n::text, 6, '0'), 'UTF8'), '{{}}', 'x' FROM generate_series(1, 20000) AS n""")  # fmt: skip
     if analysed:
