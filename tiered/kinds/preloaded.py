@@ -8,4 +8,6 @@ from contextlib import suppress
 with suppress(ImportError):
     import tiered.bigtable.rows
 with suppress(ImportError):
+    import tiered.postgres.rows
+with suppress(ImportError):
     import tiered.gcs.owned  # noqa: F401
