@@ -27,8 +27,8 @@ from tiered.bigtable.rows import BigtableRows
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.http import SCOPE
 from tiered.gcs.owned import OwnedBlobs
-from tiered.gcs.upload_lanes import UploadLanes
 from tiered.protocol.backends import Tiers
+from tiered.protocol.upload_lanes import UploadLanes
 from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR, BigtableSettings, GcsSettings, Settings
 
 PROBED_ROW = b"~families"

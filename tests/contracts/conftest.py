@@ -7,11 +7,11 @@ answers that are cut into small chunks.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import product
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -31,6 +31,7 @@ from emulators.gcs.server import GcsEmulator
 from emulators.world.runtime import SimulatedRuntime, SimulatedService
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
 from tests.given.owned_bucket import give, owned_blobs
+from tests.given.s3_buckets import new_bucket
 from tests.given.signed_links import LINKS
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
@@ -38,11 +39,11 @@ from tiered.embedded.blobs import FileBlobs
 from tiered.embedded.rows import SqliteRows
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.upload import GcsUpload
-from tiered.gcs.upload_lanes import LaneUpload, UploadLanes
 from tiered.metadata import Metadata
 from tiered.open import open_storage
 from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Tiers
 from tiered.protocol.capabilities import PartUploads
+from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
 from tiered.provision.schema import FAMILIES
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
@@ -59,11 +60,13 @@ TELEMETRY = Telemetry(registry=CollectorRegistry(), tracer_provider=TracerProvid
 IMPLEMENTATIONS = {
     "high_volume": ["sqlite", "simulated", "observed", "crawling", "bigtable", "bigtable-memory"],
     "changelog": ["sqlite", "simulated", "observed", "crawling", "bigtable", "bigtable-memory"],
-    "parts_tier": ["filesystem", "simulated", "observed", "gcs", "gcs-prefix"],
-    "long_term": ["filesystem", "simulated", "observed", "crawling", "gcs", "gcs-lanes", "gcs-prefix", "fake-gcs"],
+    "parts_tier": ["filesystem", "simulated", "observed", "gcs", "gcs-prefix", "s3-moto", "s3-versitygw"],
+    "long_term": [
+        "filesystem", "simulated", "observed", "crawling", "gcs", "gcs-lanes", "gcs-prefix", "fake-gcs", "s3-moto", "s3-versitygw",
+    ],
     "store": ["embedded", "simulated", "observed", "google", "fake-gcs"],
 }
-ON_EMULATORS = {"bigtable", "gcs", "gcs-lanes", "gcs-prefix", "fake-gcs", "google"}
+ON_EMULATORS = {"bigtable", "gcs", "gcs-lanes", "gcs-prefix", "fake-gcs", "google", "s3-moto", "s3-versitygw"}
 CANCELS, DELETES, REWRITES, KEEPS, NO_PARTS = (
     "takes the bytes of a session after it has cancelled it",
     "ignores ifGenerationMatch where it deletes",
@@ -88,6 +91,12 @@ FAKE_GCS_IS_WRONG = {
     "test_an_upload_goes_on_from_the_offset_where_it_was_cut": NO_PARTS,
 }
 """What GCS does and fake-gcs-server does not: test, and why it fails there. A test that passes there is an error."""
+MOTO_IS_WRONG: dict[str, str] = {}
+VERSITYGW_IS_WRONG: dict[str, str] = {}
+WRONG = {
+    "fake-gcs": ("fake-gcs-server", FAKE_GCS_IS_WRONG), "s3-moto": ("moto", MOTO_IS_WRONG),
+    "s3-versitygw": ("versitygw", VERSITYGW_IS_WRONG),
+}  # fmt: skip
 IN_THREADS = {"sqlite", "filesystem"}
 """They await only `Database` and `in_thread`, whose own tests run in both loops. In trio, `make sim` runs these."""
 AROUND = {"observed", "crawling"}
@@ -106,8 +115,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _marks(loop: str, name: str, test: str) -> list[pytest.MarkDecorator]:
     if name in ON_EMULATORS:
-        wrong = FAKE_GCS_IS_WRONG.get(test) if name == "fake-gcs" else None
-        return [pytest.mark.slow, *([pytest.mark.xfail(reason=f"fake-gcs-server {wrong}", strict=True)] if wrong else [])]
+        server, table = WRONG.get(name, ("", {}))
+        wrong = table.get(test)
+        return [pytest.mark.slow, *([pytest.mark.xfail(reason=f"{server} {wrong}", strict=True)] if wrong else [])]
     return [pytest.mark.sim] if loop == "trio" and name in IN_THREADS | AROUND else []
 
 
@@ -139,7 +149,7 @@ async def on_fake_gcs(url: str, runtime: Runtime) -> AsyncIterator[GcsBlobs]:
 class LanedBlobs(GcsBlobs):
     """Blobs that go up in lanes whenever they may, and not only if they are large."""
 
-    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload | LaneUpload:
+    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload | LaneUpload[Mapping[str, Any]]:
         if ChangeId.matches(name.rpartition("/")[2]):
             return await self._open_lanes(name, metadata, metadata.size if size is None else size)
         return await super().open_upload(name, metadata, size)
@@ -285,6 +295,10 @@ async def open_long_term(request: pytest.FixtureRequest, runtime: Runtime, tmp_p
         return
     if request.param == "fake-gcs":
         async with on_fake_gcs(request.getfixturevalue("fake_gcs_url"), runtime) as blobs:
+            yield blobs
+        return
+    if request.param in ("s3-moto", "s3-versitygw"):
+        async with new_bucket(request.getfixturevalue(f"{request.param.removeprefix('s3-')}_url"), runtime) as blobs:
             yield blobs
         return
     yield await FileBlobs.open_directory(tmp_path / "store", runtime)
