@@ -57,7 +57,8 @@ def refuse_without_attributes(directory: Path) -> None:
         os.setxattr(directory, _ATTRIBUTE, b"1")
         os.removexattr(directory, _ATTRIBUTE)
     except OSError as error:
-        raise S3ServerNotFoundError(f"no versitygw: {directory} is on a file system without extended attributes ({error.strerror})") from error
+        why = f"{directory} is on a file system without extended attributes ({error.strerror})"
+        raise S3ServerNotFoundError(f"no versitygw: {why}") from error
 
 
 @asynccontextmanager

@@ -93,14 +93,15 @@ class S3Blobs:
     """
 
     def __init__(
-        self, client: S3Client, tasks: TaskGroup, runtime: Runtime, prefix: str, lanes: UploadLanes, upload_budget_s: float
-    ) -> None:
+        self, client: S3Client, tasks: TaskGroup, runtime: Runtime, prefix: str, lanes: UploadLanes, upload_budget_s: float,
+        *, whole_checksums: bool,
+    ) -> None:  # fmt: skip
         self.client = client
         self._tasks = tasks
         self._runtime = runtime
         self._beside = Beside(prefix)
         self._resuming = Resuming(runtime, upload_budget_s, self._hold)
-        self._in_parts = S3Parts(client, self._found)
+        self._in_parts = S3Parts(client, self._found, keeps_checksums=whole_checksums)
         self._lanes = lanes
         self._lanes_held = 0
         self._round: Round | None = None
@@ -110,13 +111,14 @@ class S3Blobs:
     async def connect(
         cls, bucket: str, runtime: Runtime, *, prefix: str = "", endpoint: str | None = None, region: str | None = None,
         addressing_style: str = "auto", connections_max: int = CONNECTIONS_MAX, answer_timeout_s: float = ANSWER_TIMEOUT_S,
-        lanes: UploadLanes = LANES, upload_budget_s: float = UPLOAD_BUDGET_S,
+        lanes: UploadLanes = LANES, upload_budget_s: float = UPLOAD_BUDGET_S, whole_checksums: bool = True,
     ) -> AsyncIterator[Self]:  # fmt: skip
         """Opens the bucket; sends nothing yet. When the block is left, uploads that were not finalised are dropped.
 
         `prefix`: how the names of this store's blobs begin; what lies beside them lies below it, too.
         `answer_timeout_s`: how long an answer may take, in seconds. `upload_budget_s`: what failed of an upload is sent
-        again until nothing has succeeded for so long, in seconds.
+        again until nothing has succeeded for so long, in seconds. `whole_checksums` False: the service keeps none of a
+        blob made of parts, or a wrong one.
         """
         async with S3Client.connect(
             bucket, endpoint=endpoint, region=region, addressing_style=addressing_style, connections_max=connections_max,
@@ -126,7 +128,7 @@ class S3Blobs:
             await tasks.__aenter__()
             failure: BaseException | None = None
             try:
-                yield cls(client, tasks, runtime, prefix, lanes, upload_budget_s)
+                yield cls(client, tasks, runtime, prefix, lanes, upload_budget_s, whole_checksums=whole_checksums)
             except BaseException as error:
                 failure = error
                 raise
@@ -301,7 +303,8 @@ class S3Blobs:
         if stored.crc32c is None and "ContentRange" in answer:
             whole = await self._look(name)
             if whole is not None and (tag_of(whole), ns_of(whole["LastModified"])) == (stored.etag, stored.created_ns):
-                return decode_object(name, {**answer, **{key: whole.get(key) for key in ("ChecksumCRC32C", "ChecksumType")}}, size=size, amended=amended)
+                checksum = {key: whole.get(key) for key in ("ChecksumCRC32C", "ChecksumType")}
+                return decode_object(name, {**answer, **checksum}, size=size, amended=amended)
         return stored
 
     async def _amended(self, name: str, nonce: str | None) -> Mapping[str, str] | None:

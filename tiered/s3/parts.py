@@ -56,10 +56,10 @@ def is_of_parts(session: str) -> bool:
 class S3Parts:
     """Uploads in parts to one bucket. `looked`: what the service tells of a blob; None: there is none."""
 
-    def __init__(self, client: S3Client, looked: Callable[[str], Awaitable[Stored | None]]) -> None:
+    def __init__(self, client: S3Client, looked: Callable[[str], Awaitable[Stored | None]], *, keeps_checksums: bool = True) -> None:
         self._client = client
         self._looked = looked
-        self._keeps_checksums = True
+        self._keeps_checksums = keeps_checksums
 
     async def look(self, name: str) -> Stored | None:
         return await self._looked(name)
