@@ -36,7 +36,7 @@ def find(asked: SideRequest, ready: Ready) -> Found:
     cuts = ["", *anyio.run(boundaries, asked)]
     parts = session.range(0, len(cuts), 1, len(cuts))
     ready()
-    blobs = parts.mapInArrow(partial(in_turn, read_blobs, asked, cuts), "name string, size long, created long, generation long")
+    blobs = parts.mapInArrow(partial(in_turn, read_blobs, asked, cuts), "name string, size long, created long, generation string")
     rows = parts.mapInArrow(partial(in_turn, read_targets, asked, cuts), "target string")
     joined = blobs.join(rows, col("name") == col("target"), "full_outer")
     [counted] = joined.agg(count_if(col("target").isNull()), count_if(col("name").isNull())).collect()

@@ -34,7 +34,7 @@ from tiered.object_id import blob_name
 from tiered.open import open_backends
 from tiered.protocol.backends import LongTermBackend, Tiers
 from tiered.protocol.capabilities import DELETIONS_MAX
-from tiered.protocol.scans import Removal
+from tiered.protocol.scans import Generation, Removal
 
 RUNTIME = SystemRuntime()
 ROUNDS = 5
@@ -42,7 +42,7 @@ BLOBS = 2000
 PUTS_AT_ONCE = 64
 PREFIX = "bench/objects/"
 
-Named = tuple[str, int]
+Named = tuple[str, Generation]
 Side = Callable[[Sequence[Named]], Awaitable[object]]
 
 
@@ -123,7 +123,7 @@ async def _by_google(client: Any, asked: Sequence[Named]) -> None:
         for first in range(0, len(asked), DELETIONS_MAX):
             with client.batch():  # it raises if one of them was not deleted
                 for name, generation in asked[first : first + DELETIONS_MAX]:
-                    bucket.blob(name).delete(if_generation_match=generation)
+                    bucket.blob(name).delete(if_generation_match=int(generation))
 
     await to_thread.run_sync(delete)
 

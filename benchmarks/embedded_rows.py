@@ -27,9 +27,9 @@ from changelog.sqlite.database import Database
 from changelog.sqlite.schema import Run
 from tiered import Metadata, ObjectId, ObjectPrefix, Settings, TieredStorage, open_storage
 from tiered.embedded.rows import SqliteRows
-from tiered.open import DATABASE_NAME
 from tiered.protocol.backends import Inline
 from tiered.protocol.listing import LIST_PAGE_MAX
+from tiered.settings import DATABASE_NAME
 
 T = TypeVar("T")
 RUNTIME = SystemRuntime()

@@ -47,7 +47,6 @@ from recovery.feed.reader import CdcReader
 from recovery.feed.sinks.directory import DirectorySink
 from recovery.feed.sinks.sink import Owner, Segment
 from recovery.feed.view import FeedView
-from recovery.feed.writer.checkpoint import store_of
 from recovery.feed.writer.cleaning import Cleaning
 from recovery.feed.writer.source import FeedWriterCounts
 from recovery.feed.writer.supervisor import FeedRun
@@ -55,6 +54,7 @@ from recovery.feed.writer.writer import FeedWriter, StepResult
 from tiered import ObjectId, Settings
 from tiered.bigtable.rows import BigtableRows
 from tiered.gcs.blobs import GcsBlobs
+from tiered.kinds.chosen import address_of
 from tiered.object_id import blob_name
 from tiered.open import Backends, open_backends
 from tiered.protocol.backends import Tiers, Tombstone
@@ -203,7 +203,7 @@ async def counted_backends(settings: Settings) -> AsyncIterator[tuple[Backends, 
 async def count_transaction(settings: Settings, hints: int) -> tuple[Counter[str], Counter[str]]:
     """Returns the calls of one transaction of so many overwritten objects, and those of the clean-up after it."""
     async with counted_backends(settings) as (backends, counting):
-        writer = FeedWriter(backends, RUNTIME, settings, store_of(settings), FeedWriterCounts())
+        writer = FeedWriter(backends, RUNTIME, settings, address_of(settings), FeedWriterCounts())
         cleaning = Cleaning(writer, backends, RUNTIME, settings)
         await writer.open()
         await put_all(settings, hints)

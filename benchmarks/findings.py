@@ -42,8 +42,8 @@ from tiered import ObjectId, open_storage
 from tiered.embedded.file import Checksums, encode_trailer, path_of
 from tiered.embedded.rows import _write
 from tiered.metadata import NS_PER_MS, Metadata
-from tiered.open import DATABASE_NAME
 from tiered.protocol.backends import Tombstone
+from tiered.settings import DATABASE_NAME
 
 NAMES = 50_000
 PAYLOAD_BYTES = 1000

@@ -25,7 +25,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.bigtable.emulator import start_bigtable
 from tiered import Settings
-from tiered.provision.bigtable_and_gcs import provision
+from tiered.kinds.chosen import provision
 from tiered.provision.findings import problems
 from tiered.settings import BigtableSettings, GcsSettings
 

@@ -34,7 +34,7 @@ from tiered.metadata import NS_PER_S
 from tiered.object_id import revision_of
 from tiered.protocol.backends import LongTermBackend, Row, Tiers
 from tiered.protocol.capabilities import BatchDeletion
-from tiered.protocol.scans import BlobInfo, Removal
+from tiered.protocol.scans import BlobInfo, Generation, Removal
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 
@@ -221,12 +221,12 @@ class _Watched:
             self._unsettled.append(f"I2 settle first: the blob {name} was deleted, and no row had refused its revision")
         return await self._blobs.delete(name)
 
-    async def delete_generation(self, name: str, generation: int) -> Removal:
+    async def delete_generation(self, name: str, generation: Generation) -> Removal:
         if not await self._is_settled(name):
             self._unsettled.append(f"I2 settle first: the blob {name} was deleted, and no row had refused its revision")
         return await self._blobs.delete_generation(name, generation)
 
-    async def delete_generations(self, blobs: Sequence[tuple[str, int]]) -> Sequence[Removal | TieredError]:
+    async def delete_generations(self, blobs: Sequence[tuple[str, Generation]]) -> Sequence[Removal | TieredError]:
         for name, _ in blobs:
             if not await self._is_settled(name):
                 self._unsettled.append(f"I2 settle first: the blob {name} was deleted, and no row had refused its revision")

@@ -22,7 +22,7 @@ import anyio
 from changelog.base.errors import ConfigurationError
 from emulators.bigtable.emulator import EmulatorFailedError, start_bigtable
 from emulators.gcs.server import GcsEmulator
-from tiered.provision.bigtable_and_gcs import provision
+from tiered.kinds.chosen import provision
 from tiered.provision.findings import problems
 from tiered.settings import BIGTABLE_EMULATOR, GCS_EMULATOR, BigtableSettings, GcsSettings, Settings
 

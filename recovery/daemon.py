@@ -37,8 +37,9 @@ from recovery.spot_check import SpotCheck
 from recovery.statistics.recovery_source import RecoverySource
 from recovery.stray_uploads import StrayUploads
 from recovery.typed_commands import TIERED, with_typed
+from tiered.kinds.chosen import address_of
 from tiered.open import Backends
-from tiered.settings import Settings
+from tiered.settings import NO_CHANGELOG, Settings
 
 COLLECT_PAGE = 1000
 EXIT_AT_ONCE = 130
@@ -156,7 +157,7 @@ class Recovery:
             "recovery_started",
             f"it takes over changes that nobody renewed for {lease.expiry_s:g} s, looks at recent changes every"
             f" {recovery.idle_s:g} s and at all of them every {recovery.full_pass_every_s:g} s",
-            instance=self.loop.instance, store=_store_of(self._settings), changelog=self._settings.changelog or "noop",
+            instance=self.loop.instance, store=_store_of(self._settings), changelog=self._settings.changelog or NO_CHANGELOG,
             version=_version(), python=platform.python_version(), expiry_s=lease.expiry_s, attempts_max=recovery.attempts_max,
             concurrency_max=recovery.concurrency_max, rate_per_s=recovery.rate_per_s,
             late_upload_grace_s=recovery.late_upload_grace_s, collect_every_s=recovery.collect_every_s,
@@ -353,11 +354,7 @@ async def _heed_signals(loop: RecoveryLoop, *, task_status: TaskStatus[None]) ->
 
 
 def _store_of(settings: Settings) -> str:
-    if settings.directory is not None:
-        return str(settings.directory)
-    assert settings.bigtable is not None and settings.gcs is not None, "settings allow one only with the other"
-    at = settings.bigtable
-    return f"bigtable:{at.project}/{at.instance}/{at.table}+gcs:{settings.gcs.bucket}"
+    return str(settings.directory) if settings.embedded else address_of(settings)
 
 
 def _version() -> str:

@@ -23,7 +23,7 @@ from tests.given.repository import ROOT
 LOG = {"changelog", "changelog/base"}
 VALUES = {f"tiered/{name}" for name in ("errors", "metadata", "object_id", "settings", "stored", "text")}
 """What a caller of the library sees, and every folder of `tiered` speaks in."""
-STORE = {"tiered", "tiered/payload", "tiered/protocol"}
+STORE = {"tiered", "tiered/kinds", "tiered/payload", "tiered/protocol"}
 AUDIT = {f"recovery/audit{room}" for room in ("", "/files", "/reporting", "/running", "/sweeping")}
 """What deletes, reads a report of the bucket or is typed is built on all of the audit."""
 
@@ -43,10 +43,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tiered/provision": {
         "changelog/bigtable", "changelog/sqlite", "tiered/bigtable", "tiered/embedded", "tiered/gcs", "tiered/protocol",
     } | LOG | VALUES,
-    "tiered": {
+    # What chooses among them, and the only folder that knows them all.
+    "tiered/kinds": {
         "changelog/bigtable", "changelog/google", "changelog/sqlite", "tiered/bigtable", "tiered/embedded", "tiered/gcs",
-        "tiered/provision", "tiered/telemetry",
-    } | LOG | STORE,
+        "tiered/protocol", "tiered/provision",
+    } | LOG | VALUES,
+    "tiered": {"tiered/telemetry"} | LOG | STORE,
     # What callers use besides: built on the store, and nothing below imports it.
     "tiered/directories": LOG | STORE,
     "tiered/asgi": LOG | STORE,

@@ -1,7 +1,7 @@
 """A blob store over two tiers. Every write survives a kill of the process. All that a caller needs is imported here.
 
     storage.py       begin here: `TieredStorage`, with put, get, head, delete, list
-    open.py          `open_storage`: opens the backends that the settings name; production.py opens Bigtable and GCS
+    open.py          `open_storage`: opens the backends that the settings name
     object_writer.py what `open` returns, for code that writes; bulk.py: many operations in one call
     multipart.py     uploads that stay open: in parts, or from an offset on
     object_id.py, metadata.py, stored.py, errors.py, settings.py     what a caller passes and gets
@@ -11,6 +11,7 @@
     protocol/        how two tiers that share no transaction lose nothing
     payload/         turns what a caller passes into chunks of bytes
     embedded/, bigtable/, gcs/       the tiers
+    kinds/           what opens each of them, and how somebody else's is found
     telemetry/       metrics and traces of calls, for those who ask for them
     provision/       makes and checks what a store needs before it is opened
     directories/     copies what differs between a local directory and the objects of a prefix

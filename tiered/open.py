@@ -9,17 +9,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-import anyio
-
 from changelog.base.errors import ConfigurationError
 from changelog.base.events import events
 from changelog.base.observe import SILENT, Observer
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.log import ChangeLog
-from changelog.noop import NoopChangeLog
-from changelog.sqlite.log import Database, SqliteChangeLog
-from tiered.embedded.blobs import FileBlobs, refuse_if_gone
-from tiered.embedded.rows import SqliteRows
+from tiered.kinds.chosen import open_tiers
 from tiered.own import own
 from tiered.protocol.backends import Tiers
 from tiered.settings import Settings, load_settings
@@ -27,8 +22,6 @@ from tiered.storage import TieredStorage
 
 if TYPE_CHECKING:
     from tiered.telemetry.telemetry import Telemetry
-
-DATABASE_NAME = "tiered.db"
 
 INSIDE = "recovery.inside"
 """The module that runs recovery beside a store."""
@@ -85,8 +78,10 @@ async def open_storage(
 def _check_may_recover(settings: Settings, writes: bool) -> None:
     if not writes:
         raise ConfigurationError("recover=True deletes and writes, and writes=False forbids both: leave one of them out")
-    if settings.changelog in (None, "noop") and settings.directory is None:
-        raise ConfigurationError("recover=True has nothing to recover without a changelog: set changelog: bigtable, or leave it out")
+    if not settings.logged and not settings.embedded:
+        raise ConfigurationError(
+            f"recover=True has nothing to recover without a changelog: set changelog: {settings.changelog_kept}, or leave it out"
+        )
 
 
 class _BesideStore(Protocol):
@@ -123,39 +118,7 @@ async def open_backends(
     if settings.changelog is None and writes:
         events.warning(
             "no_changelog", "no changelog is set, so what a killed process leaves behind stays there for good; "
-            "set changelog: bigtable (or changelog: noop to accept it)"
+            f"set changelog: {settings.changelog_kept} (or changelog: noop to accept it)"
         )
-    opening = _open_embedded(settings, runtime, writes) if settings.directory else _open_google(settings, runtime, writes, verify)
-    async with opening as (tiers, log):
-        log = NoopChangeLog() if settings.changelog in (None, "noop") else log
+    async with open_tiers(settings, runtime, writes=writes, verify=verify) as (tiers, log):
         yield Backends(tiers, log) if telemetry is None else Backends(*telemetry.observe(tiers, log, runtime))
-
-
-@asynccontextmanager
-async def _open_embedded(settings: Settings, runtime: Runtime, writes: bool) -> AsyncIterator[tuple[Tiers, ChangeLog]]:
-    assert settings.directory is not None
-    try:
-        found = (settings.directory / DATABASE_NAME).exists()
-    except OSError as error:
-        raise ConfigurationError(f"{settings.directory} cannot be looked into: {error.strerror}") from error
-    if not writes and not found:
-        raise ConfigurationError(f"there is no store in {settings.directory}, and whoever only reads makes none: check the directory")
-    async with Database.open(settings.directory / DATABASE_NAME, runtime, beside=settings.directory / "blobs") as database:
-        rows = SqliteRows(database, runtime)
-        if writes:
-            await refuse_if_gone(settings.directory, rows)
-        # A reader creates no directory and does not need to test whether blobs can be written.
-        blobs = await FileBlobs.open_directory(settings.directory, runtime) if writes else FileBlobs(settings.directory, runtime)
-        yield Tiers(rows, blobs, local=True), SqliteChangeLog(database, runtime)
-
-
-@asynccontextmanager
-async def _open_google(settings: Settings, runtime: Runtime, writes: bool, verify: bool) -> AsyncIterator[tuple[Tiers, ChangeLog]]:
-    if anyio.get_cancelled_exc_class().__module__.startswith("trio"):
-        raise ConfigurationError("Bigtable and GCS need asyncio, because gRPC does: run this with anyio.run(main) or asyncio.run(main())")
-    try:
-        from tiered.production import open_google  # imported here: embedded mode works without Google's packages
-    except ModuleNotFoundError as missing:
-        raise ConfigurationError(f"Bigtable and GCS need {missing.name}, which is missing: pip install '.[gcp]' in the checkout") from None
-    async with open_google(settings, runtime, writes=writes, verify=verify) as opened:
-        yield opened

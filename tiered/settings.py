@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -59,6 +59,9 @@ BIGTABLE_EMULATOR, GCS_EMULATOR = "BIGTABLE_EMULATOR_HOST", "STORAGE_EMULATOR_HO
 """Google's own variables. If one is set, Google's client libraries connect to an emulator, and so does this store."""
 
 _GOOGLES = {"bigtable.emulator_host": BIGTABLE_EMULATOR, "gcs.endpoint": GCS_EMULATOR}
+
+DATABASE_NAME = "tiered.db"
+"""The file of an embedded store's rows and changelog, in its directory."""
 
 NAME_PREFIX_MAX = 200
 CONNECTIONS_MAX = 256
@@ -177,6 +180,16 @@ class GcsSettings(_Section):
     upload_part_bytes: Annotated[int, _Number, Field(ge=PART_BYTES_MIN, le=1024 * MIB), TUNING] = 8 * MIB
     upload_memory_bytes: Annotated[int, _Number, Field(ge=0, le=BLOB_BYTES_MAX), TUNING] = 512 * MIB
     endpoint: Endpoint | None = Field(default_factory=lambda: os.environ.get(GCS_EMULATOR) or None, validate_default=True)
+
+
+class OtherSettings(_Section):
+    """A tier of somebody else's package. `kind`: its name among the entry points of the group `tiered.kinds`.
+
+    `options`: what that package wants to know. They are not shown, because they may hold a password.
+    """
+
+    kind: Annotated[str, _matching(r"[a-z][a-z0-9_-]{0,49}", "the name of a kind: lower-case letters, digits, - and _")]
+    options: Annotated[Mapping[str, Any], Field(repr=False, default_factory=dict)]
 
 
 class StoreSettings(_Section):
@@ -385,10 +398,11 @@ class LinkSettings(_Section):
 class Settings(BaseSettings):
     """All settings of a store and of a recovery daemon. Frozen. The constructor raises `ConfigurationError`.
 
-    Give either `directory` (embedded mode; it holds `tiered.db`, `blobs/` and `uploads/`) or both `bigtable` and `gcs`.
-    `changelog`: by default sqlite in a directory. In Bigtable and GCS there is no changelog by default (noop), and the
-    store warns about it when it opens. `instance`: the name of this process in the changelog, which no other process
-    may have; by default the store makes one up.
+    Give either `directory` (embedded mode; it holds `tiered.db`, `blobs/` and `uploads/`), or what holds the rows
+    (`bigtable`) and what holds the blobs (`gcs`). `rows` and `blobs` are for kinds of somebody else's package.
+    `changelog`: where the rows are, or `noop`. In Bigtable there is none by default, and the store warns about it when
+    it opens. `instance`: the name of this process in the changelog, which no other process may have; by default the
+    store makes one up.
     """
 
     model_config = SettingsConfigDict(
@@ -398,9 +412,9 @@ class Settings(BaseSettings):
     directory: Path | None = None
     bigtable: BigtableSettings | None = None
     gcs: GcsSettings | None = None
-    changelog: Literal["noop", "sqlite", "bigtable"] | None = Field(
-        default_factory=lambda known: "sqlite" if known.get("directory") else None
-    )
+    rows: OtherSettings | None = None
+    blobs: OtherSettings | None = None
+    changelog: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,49}$")] | None = Field(default_factory=lambda known: _changelog_of(known))
     instance: Annotated[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,100}$")] | None, TUNING] = None
     inline_bytes_max: Annotated[int, _Number, Field(gt=0, le=INLINE_BYTES_LIMIT)] = 1_048_576
     store: StoreSettings = StoreSettings()
@@ -438,9 +452,34 @@ class Settings(BaseSettings):
         return self
 
     @property
+    def rows_kind(self) -> str:
+        """What holds the rows: the name of a section, that of somebody else's kind, or `directory`."""
+        return _holder(self, ROW_SECTIONS)
+
+    @property
+    def blobs_kind(self) -> str:
+        """What holds the blobs, as `rows_kind`."""
+        return _holder(self, BLOB_SECTIONS)
+
+    @property
+    def embedded(self) -> bool:
+        """Whether rows and blobs are in the directory."""
+        return self.rows_kind == self.blobs_kind == "directory"
+
+    @property
+    def logged(self) -> bool:
+        """Whether a changelog is kept."""
+        return self.changelog not in (None, NO_CHANGELOG)
+
+    @property
+    def changelog_kept(self) -> str:
+        """The value of `changelog` that keeps one."""
+        return "sqlite" if self.rows_kind == "directory" else self.rows_kind
+
+    @property
     def lanes_at_once(self) -> int:
-        """How many ranges all reads together may have open besides their first: a quarter of the connections to GCS."""
-        return (CONNECTIONS_MAX if self.gcs is None else self.gcs.connections_max) // 4
+        """How many ranges all reads together may have open besides their first: a quarter of the connections."""
+        return getattr(getattr(self, self.blobs_kind, None), "connections_max", CONNECTIONS_MAX) // 4
 
     def shown(self) -> dict[str, dict[str, Any]]:
         """Every setting by its key, such as `lease.expiry_s`: {"value": plain JSON, "from": where it was set}.
@@ -490,28 +529,67 @@ def load_settings(
 # --- relations -----------------------------------------------------------------------------------
 
 
-def _relations(settings: Settings) -> Iterator[str]:
-    """One sentence for each relation between settings that does not hold."""
-    lease, marks, store = settings.lease, settings.marks, settings.store
-    in_google = [name for name in ("bigtable", "gcs") if getattr(settings, name) is not None]
-    if settings.directory is None and not in_google:
+ROW_SECTIONS, BLOB_SECTIONS = ("bigtable", "rows"), ("gcs", "blobs")
+"""The sections of `Settings` that hold rows, and those that hold blobs. What none of them holds is in the directory."""
+
+NO_CHANGELOG = "noop"
+_WHERE = {"directory": "a directory", "bigtable": "Bigtable", "gcs": "GCS"}
+
+
+def _said(settings: Settings, sections: Sequence[str]) -> list[str]:
+    return [name for name in sections if getattr(settings, name) is not None]
+
+
+def _holder(settings: Settings, sections: Sequence[str]) -> str:
+    name = next(iter(_said(settings, sections)), "directory")
+    section = getattr(settings, name)
+    return section.kind if isinstance(section, OtherSettings) else name
+
+
+def _changelog_of(known: Mapping[str, Any]) -> str | None:
+    """The default of `changelog`. `known`: the settings before it."""
+    return "sqlite" if known.get("directory") and not any(known.get(name) for name in ROW_SECTIONS) else None
+
+
+def _places(settings: Settings) -> Iterator[str]:
+    """What is wrong about where rows and blobs are."""
+    rows, blobs = _said(settings, ROW_SECTIONS), _said(settings, BLOB_SECTIONS)
+    for found, what in ((rows, "rows"), (blobs, "blobs")):
+        if len(found) > 1:
+            yield f"{' and '.join(found)} are set, and each of them holds the {what}: remove all but one"
+    for name, known in (("rows", ROW_SECTIONS), ("blobs", BLOB_SECTIONS)):
+        other = getattr(settings, name)
+        if other is not None and other.kind in (*known, "directory"):
+            yield f"{name}.kind is {other.kind}, which is a setting of its own: give {other.kind} instead of {name}"
+    if settings.directory is None and not rows and not blobs:
         yield (
             "directory is not set: give the directory that holds (or shall hold) tiered.db, blobs/ and uploads/,"
             " or the sections bigtable and gcs"
         )
-    elif settings.directory is not None and in_google:
-        yield f"directory and {' and '.join(in_google)} are set: a store is either in a directory or in Bigtable and GCS; remove one"
-    elif len(in_google) == 1:
-        [missing] = {"bigtable", "gcs"} - set(in_google)
-        yield f"{in_google[0]} is set and {missing} is not: rows go to Bigtable and blobs to GCS, so give the section {missing} too"
-    if settings.changelog == "bigtable" and settings.directory is not None:
-        yield "changelog is bigtable, but the store is in a directory: use sqlite or noop"
-    if settings.changelog == "sqlite" and settings.directory is None and in_google:
-        yield "changelog is sqlite, but the store is in Bigtable and GCS, where others must see it: use bigtable or noop"
-    if settings.feed.enabled and settings.changelog in (None, "noop"):
+    elif settings.directory is not None and (blobs or "bigtable" in rows):
+        yield (
+            f"directory and {' and '.join((*rows, *blobs))} are set: a store is either in a directory, or in services that all of its"
+            " machines reach; remove one"
+        )
+    elif settings.directory is None and not blobs:
+        yield f"{rows[0]} is set, and nothing that holds blobs: give the section {BLOB_SECTIONS[0]} too"
+    elif settings.directory is None and not rows:
+        yield f"{blobs[0]} is set, and nothing that holds rows: give the section {ROW_SECTIONS[0]} too"
+
+
+def _relations(settings: Settings) -> Iterator[str]:
+    """One sentence for each relation between settings that does not hold."""
+    lease, marks, store = settings.lease, settings.marks, settings.store
+    yield from _places(settings)
+    if settings.changelog not in (None, NO_CHANGELOG, settings.changelog_kept):
+        yield (
+            f"changelog is {settings.changelog}, but the rows are in {_WHERE.get(settings.rows_kind, settings.rows_kind)}, and it is kept"
+            f" beside them: use {settings.changelog_kept} or {NO_CHANGELOG}"
+        )
+    if settings.feed.enabled and not settings.logged:
         yield (
             "feed.enabled is set, but the changelog keeps nothing, and the feed learns from it what was changed:"
-            " set changelog: bigtable (or sqlite in a directory), or leave the feed out"
+            f" set changelog: {settings.changelog_kept}, or leave the feed out"
         )
     if settings.feed.takeover_s < 3 * settings.feed.progress_every_s:
         yield (
@@ -661,6 +739,8 @@ def _sentences(model: type[BaseModel], error: ValidationError, origins: Mapping[
                 continue  # the value it would be computed from is wrong, and another sentence says so
             case _ if key == "feed.to" or key.startswith("feed.to."):
                 yield f"{name}{where} is wrong, and not shown, because a place may hold a password: {message[0].lower()}{message[1:]}"
+            case _ if key.startswith(("rows.options", "blobs.options")):
+                yield f"{name}{where} is wrong, and not shown: {message[0].lower()}{message[1:]}"
             case _ if key == "links.keys" or key.startswith("links.keys."):
                 is_wrong = "not set" if problem["type"] == "missing" else "wrong, and not shown"
                 yield f"{name}{where} is {is_wrong}: {message[0].lower()}{message[1:]}"
@@ -674,7 +754,7 @@ def _sentences(model: type[BaseModel], error: ValidationError, origins: Mapping[
                 yield f"{name}{where} is no setting; the nearest is {_nearest(key, [*_keys(model), *model.model_fields])}"
             case "model_type":
                 # Somebody may have put a place there, with its password, or a key.
-                is_shown = "not" if key in ("feed", "links") else f"{value}, not"
+                is_shown = "not" if key in ("feed", "links", "rows", "blobs") else f"{value}, not"
                 yield f"{name}{where} is {is_shown} a section of settings"
             case _:
                 yield f"{name}{where} is {value}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
@@ -735,5 +815,7 @@ def _named(values: Mapping[str, Any]) -> Iterator[str]:
 def _value(values: Mapping[str, Any], key: str) -> Any:
     if key == "feed.to":
         return [Place.parse(to).shown for to in values["feed"]["to"]]
+    if key in ("rows.options", "blobs.options"):
+        return sorted(values[key.partition(".")[0]]["options"])
     section, dot, name = key.partition(".")
     return _value(values[section], name) if dot else values[section]

@@ -13,7 +13,7 @@ The emulator keeps everything in memory. So to stop it means to kill it, and its
 even by kill -9, leaves no emulator behind: a warden process notices and kills it.
 
 The emulator differs from the service in two ways. Failed mutations are not atomic. It collects no garbage until a
-ModifyColumnFamilies, so `tiered.provision.bigtable_and_gcs` always sends one to an emulator. The schema is the
+ModifyColumnFamilies, so `tiered.provision.tables` always sends one to an emulator. The schema is the
 product's (`tiered.provision.schema`).
 """
 
@@ -35,9 +35,8 @@ from google.api_core.exceptions import NotFound
 
 from changelog.base.errors import TieredError, UnavailableError
 from emulators.go import GoServer, NotBuiltError, running, which
-from tiered.provision.bigtable_and_gcs import provision_tables
 from tiered.provision.findings import NoticeKind
-from tiered.provision.tables import open_admin
+from tiered.provision.tables import open_admin, provision_tables
 from tiered.settings import BIGTABLE_EMULATOR, BigtableSettings, MarkSettings
 
 HOST_VARIABLE = BIGTABLE_EMULATOR

@@ -50,7 +50,7 @@ from tiered.protocol.feed_off import FeedOffNotifier
 from tiered.protocol.finishing import Ending, took_effect
 from tiered.protocol.reading import CopySource, Lifetime, Reader
 from tiered.protocol.retry import retry
-from tiered.protocol.scans import Removal
+from tiered.protocol.scans import Generation, Removal
 from tiered.protocol.under_way import WriteInProgress
 from tiered.protocol.writing import SwapResult, Writer, WriteResult
 from tiered.storage import TieredStorage
@@ -151,11 +151,13 @@ async def _swap_whenever(
 
 
 def _create_over(self: SimulatedBlobs, name: str, metadata: Metadata, payload: bytes, **_: Any) -> None:
-    self.blobs[name] = Blob(metadata.with_facts(size=len(payload)), payload, self._runtime.wall_ns(), self._next())
+    self.blobs[name] = Blob(metadata.with_facts(size=len(payload)), payload, self._runtime.wall_ns(), self._next_generation())
     self._took_effect("upload.finalise", name)
 
 
-async def _open_copy_as_the_source(self: SimulatedBlobs, source: str, generation: int, name: str, metadata: Metadata) -> MemoryUpload:
+async def _open_copy_as_the_source(
+    self: SimulatedBlobs, source: str, generation: Generation, name: str, metadata: Metadata
+) -> MemoryUpload:
     blob = self.blobs.get(source)
     deadline_ns = metadata.time_expires_ns if blob is None else blob.metadata.time_expires_ns
     return await _OPEN_COPY(self, source, generation, name, metadata.with_facts(time_expires_ns=deadline_ns))

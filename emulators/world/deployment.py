@@ -109,7 +109,7 @@ class World:
     def plant_legacy(self, object_id: ObjectId, label: str, size: int) -> None:
         """Stores an object as older software did: a tombstone without a token; the blob's name is the storage path."""
         metadata = Metadata(custom={"label": label}, size=size)
-        self.blobs.blobs[object_id.path] = Blob(metadata, content(label, size), self.runtime.wall_ns(), 0)
+        self.blobs.blobs[object_id.path] = Blob(metadata, content(label, size), self.runtime.wall_ns(), "0")
         self.rows.states[object_id.path] = Tombstone(object_id.path)
         self.legacy.add(object_id.path)
         write = self.history.begin_write(object_id.path, label)

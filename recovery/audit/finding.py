@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from recovery.audit.finding_classes import FindingClass
+from tiered.protocol.scans import Generation
 
 HOUR_S, DAY_S = 3600, 86_400
 AGES: tuple[tuple[str, float], ...] = (
@@ -44,7 +45,7 @@ class Finding(NamedTuple):
     size: int | None
     created_ns: int | None
     deadline_ns: int | None
-    generation: int | None
+    generation: Generation | None
     detail: str
     listed_ns: int
     logged_ns: int
@@ -63,7 +64,7 @@ class FindingDraft:
     size: int | None = None
     created_ns: int | None = None
     deadline_ns: int | None = None
-    generation: int | None = None
+    generation: Generation | None = None
     detail: str = ""
     confirmed_ns: int | None = None
 

@@ -15,7 +15,7 @@ from recovery.display import escape_controls
 from recovery.entries import count_stuck, stuck_sentence
 from recovery.last_audit import read_audits
 from recovery.typed_commands import with_typed
-from tiered.open import DATABASE_NAME, open_backends
+from tiered.open import open_backends
 from tiered.settings import Settings
 
 if TYPE_CHECKING:
@@ -34,20 +34,14 @@ def provision(
     )] = None,
 ) -> None:
     """
-    Creates what is missing in Bigtable and GCS: tables, families, GC rules, app profile, bucket. Nothing is removed.
+    Creates what is missing in the services: tables, families, GC rules, app profile, bucket. Nothing is removed.
     """
 
     async def command() -> None:
-        from tiered.provision.findings import Notice, NoticeKind
+        from tiered.kinds import chosen
 
-        settings = choice.settings()
-        if settings.directory is not None:
-            _show_findings([Notice(NoticeKind.OK, f"nothing is needed: the first put makes the directory {settings.directory}")])
-            return
-        from tiered.provision.bigtable_and_gcs import provision as provision_all
-
-        _show_findings(await provision_all(
-            settings, dry_run=dry_run, location=location, adopt=adopt_bucket, adopt_from=adopt_bucket_from
+        _show_findings(await chosen.provision(
+            choice.settings(), dry_run=dry_run, location=location, adopt=adopt_bucket, adopt_from=adopt_bucket_from
         ))  # fmt: skip
 
     run_async(command)
@@ -60,15 +54,10 @@ def check() -> None:
     """
 
     async def command() -> None:
+        from tiered.kinds import chosen
+
         settings = choice.existing()
-        if settings.directory is not None:
-            from tiered.provision.embedded_store import inspect_directory
-
-            found = await inspect_directory(settings.directory, DATABASE_NAME, settings.changelog, SystemRuntime())
-        else:
-            from tiered.provision.bigtable_and_gcs import inspect
-
-            found = await inspect(settings)
+        found = await chosen.inspect(settings)
         known = await _add_known(settings, found)
         _show_findings(found, known)
 
@@ -82,7 +71,7 @@ async def _add_known(settings: Settings, found: list[Notice]) -> list[str]:
     """
     from tiered.provision.findings import Notice, NoticeKind, problems
 
-    if problems(found) and settings.directory is None:
+    if problems(found) and not settings.embedded:
         return []
     try:
         # Opened to read, and not verified: the findings have reported what writers need already.

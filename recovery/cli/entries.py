@@ -33,9 +33,10 @@ async def open_logged(
     `collecting`: an embedded store without a changelog is opened, too, because it also has garbage to collect.
     """
     async with open_backends(settings, SystemRuntime(), writes=writes, telemetry=telemetry) as backends:
-        if not backends.log.durable and not (collecting and settings.directory is not None):
-            kind = "sqlite" if settings.directory is not None else "bigtable"
-            raise InvalidRequestError(f"no changelog is kept here, so there is nothing to recover or to show; set changelog: {kind}")
+        if not backends.log.durable and not (collecting and settings.embedded):
+            raise InvalidRequestError(
+                f"no changelog is kept here, so there is nothing to recover or to show; set changelog: {settings.changelog_kept}"
+            )
         yield backends, settings
 
 

@@ -39,8 +39,7 @@ from recovery.display import escape_controls
 from recovery.logs import is_json
 from recovery.typed_commands import with_typed
 from tiered.errors import ConditionFailedError, DanglingTombstoneError, OutcomeUnknownError
-from tiered.open import DATABASE_NAME
-from tiered.settings import ENV_CONFIG, ENV_PREFIX, Settings, load_settings
+from tiered.settings import DATABASE_NAME, ENV_CONFIG, ENV_PREFIX, Settings, load_settings
 
 EXIT_CODES: tuple[tuple[type[TieredError], int], ...] = (
     (UnavailableError, 4), (InvalidRequestError, 3), (OutcomeUnknownError, 5), (UnconfirmedError, 5),
@@ -91,7 +90,7 @@ class Choice:
         Without this, a command that reads would make a store in a directory whose name was mistyped.
         """
         settings = self.settings()
-        if settings.directory is None:
+        if settings.directory is None or not settings.embedded:
             return settings
         where = settings.directory
         with suppress(OSError):  # the current directory may be gone

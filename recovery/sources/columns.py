@@ -62,7 +62,7 @@ BLOBS: Mapping[str, str] = {
     "size": LONG,          # bytes
     "created": TIME,       # by the service's clock
     "deadline": TIME,      # when it expires; null: never
-    "generation": LONG,    # tells two blobs apart that had this name one after the other
+    "generation": TEXT,    # tells two blobs apart that had this name one after the other
     "error": TEXT,
 }  # fmt: skip
 """`tiered.blobs`: every blob of the bucket or the directory. Something that is no blob is a row with an `error`."""
@@ -98,7 +98,7 @@ CHANGES: Mapping[str, str] = {
 
 FINDINGS: Mapping[str, str] = {
     "class": TEXT, "name": TEXT, "object": TEXT, "revision": TEXT, "usecase": TEXT, "size": LONG, "created": TIME, "deadline": TIME,
-    "listed": TIME, "logged": TIME, "scanned": TIME, "confirmed": TIME, "generation": LONG, "detail": TEXT, "range": INT, "run": TEXT,
+    "listed": TIME, "logged": TIME, "scanned": TIME, "confirmed": TIME, "generation": TEXT, "detail": TEXT, "range": INT, "run": TEXT,
     "complete": FLAG,      # of the run, which is checked: false if nothing may be deleted because of it
     "error": TEXT,
 }  # fmt: skip

@@ -160,7 +160,7 @@ def _orders(status: Status) -> Iterator[OperatorAction]:
     if status.stuck.count:
         yield OperatorAction("Entries are stuck. Mend the cause of each, then give it back to recovery.", "tiered log list --stuck")
     if status.answers and not status.durable:
-        to = "sqlite" if status.store.kind == "embedded" else "bigtable"
+        to = "sqlite" if status.store.kind == "embedded" else status.store.kind.partition("+")[0]
         yield OperatorAction(f"No changelog is kept. Set 'changelog: {to}' if what a killed process leaves behind should be removed.")
     elif status.alive == 0 and (disk is None or not disk.refuses_puts):  # there none can say that it lives
         yield OperatorAction("No daemon lives. Start one.", "tiered recover")

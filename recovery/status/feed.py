@@ -16,10 +16,11 @@ from changelog.base.runtime import Runtime
 from changelog.key_values import KeyValueStore
 from changelog.log import ChangeLog
 from recovery.display import count
-from recovery.feed.writer.checkpoint import NOTE, NOTHING_YET, Checkpoint, store_of
+from recovery.feed.writer.checkpoint import NOTE, NOTHING_YET, Checkpoint
 from recovery.feed.writer.positions import Position, read, sink_name
 from recovery.feed.writer.source import RetainedEntries, count_kept
 from recovery.statistics.verdict import SourceState, SourceVerdict
+from tiered.kinds.chosen import address_of
 from tiered.protocol.feed_off import FeedOffNotice, read_notices
 from tiered.settings import FeedSettings, Settings
 from tiered.text import quoted
@@ -165,7 +166,7 @@ async def look_at_feed(ask: Ask, log: ChangeLog, settings: Settings, runtime: Ru
         ages_s = [None if since is None else max(0.0, (now_ms - since) / 1000) for since in (frontier_ms, kept_ms)]
         feed = FeedStatus(
             FeedState.UNKNOWN, "", enabled, checkpoint, frontier_ms, ages_s[0], kept, ages_s[1], settings.feed.hold_max_s, sinks,
-            store_of(settings), 0.0 if frontier_ms is None else max(0.0, (frontier_ms - now_ms) / 1000),
+            address_of(settings), 0.0 if frontier_ms is None else max(0.0, (frontier_ms - now_ms) / 1000),
             off_reason(notices or (), now_ms),
         )  # fmt: skip
         state, why = judge(feed, settings.feed, source, unread=unread)

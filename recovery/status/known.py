@@ -54,7 +54,7 @@ class StatusLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StoreIdentity:
-    """Which store it is. `kind`: `embedded` or `google`."""
+    """Which store it is. `kind`: `embedded`, or what holds the rows and what the blobs, such as `bigtable+gcs`."""
 
     kind: str
     name: str

@@ -46,6 +46,7 @@ from recovery.status.known import (
     StuckEntries,
     StuckEntry,
 )
+from tiered.kinds.chosen import address_of
 from tiered.metadata import NS_PER_MS, NS_PER_S
 from tiered.open import Backends
 from tiered.protocol.breaker import CHANGELOG, HIGH_VOLUME, LONG_TERM
@@ -271,13 +272,11 @@ def disk_of(directory: Path | None) -> DiskStatus | None:
 
 def store_of(settings: Settings) -> StoreIdentity:
     """Returns which store the settings name."""
-    if (directory := settings.directory) is not None:
+    if settings.embedded and (directory := settings.directory) is not None:
         with suppress(OSError):  # the current directory may be gone
             directory = directory.absolute()
         return StoreIdentity("embedded", str(directory))
-    bigtable, gcs = settings.bigtable, settings.gcs
-    assert bigtable is not None and gcs is not None, "settings allow one only with the other"
-    return StoreIdentity("google", f"{bigtable.project}/{bigtable.instance}/{bigtable.table} and gs://{gcs.bucket}")
+    return StoreIdentity(f"{settings.rows_kind}+{settings.blobs_kind}", address_of(settings))
 
 
 class _Scan:

@@ -23,7 +23,7 @@ SPEAKERS = (
 )  # fmt: skip
 """Every sentence of them is a saying."""
 
-LOOKS = ("tiered/provision/*.py", "recovery/cli/deployment.py")
+LOOKS = ("tiered/provision/*.py", "tiered/kinds/*.py", "recovery/cli/deployment.py")
 """Of them, the sentences of findings that all is well, or that something was done."""
 
 ENUMS = {

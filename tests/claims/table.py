@@ -646,7 +646,7 @@ CLAIMS = (
     Claim(
         "provision: done, planned, nothing is needed",
         "the look of check, and the answer to each change",
-        {FINDINGS: ("NoticeKind done", "NoticeKind planned"), "recovery/cli/deployment.py": ("nothing is needed",)},
+        {FINDINGS: ("NoticeKind done", "NoticeKind planned"), "tiered/kinds/directory.py": ("nothing is needed",)},
         tests=(
             f"{PROVISION}on_emulators.py::test_a_dry_run_says_what_provisioning_then_does_and_changes_nothing",
             f"{PROVISION}scripted_answers.py::test_a_mend_that_is_refused_is_a_problem_and_the_next_one_is_still_made",

@@ -179,7 +179,7 @@ async def test_a_restorer_brings_back_what_was_deleted_and_a_writer_may_not(serv
         assert found is not None
         grant(server, granted("blobs-restorer"))
         copied = await blobs.set_aside("cat", found.generation, "~quarantine/cat")
-        assert isinstance(copied, int)
+        assert isinstance(copied, str)
         assert await blobs.delete_generation("cat", found.generation) is Removal.DELETED
         [kept] = await blobs.deleted_generations("cat")
         grant(server, granted("blobs-writer"))

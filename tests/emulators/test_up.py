@@ -23,9 +23,9 @@ from emulators.bigtable.emulator import HOST_VARIABLE, EmulatorFailedError
 from emulators.up import BUILT_IN, start_emulators
 from tests.given.repository import ROOT
 from tiered.bigtable.rows import BigtableRows
+from tiered.kinds.chosen import inspect
 from tiered.metadata import Metadata
 from tiered.protocol.backends import Inline
-from tiered.provision.bigtable_and_gcs import inspect
 from tiered.provision.findings import problems
 from tiered.settings import Settings, load_settings
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-import uvicorn
 from anyio.abc import SocketStream
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient, Response
@@ -20,6 +18,7 @@ from starlette.types import Message
 
 from changelog.change import ChangeId
 from examples.fastapi_app import create_app, etag, parse_range
+from tests.given.served_app import served
 from tiered import (
     AtCapacityError,
     ByteRange,
@@ -216,19 +215,6 @@ def open_blobs(directory: Path) -> list[str]:
 # --- slow clients, of a real server ----------------------------------------------------------------
 
 
-@asynccontextmanager
-async def served(settings: Settings) -> AsyncIterator[int]:
-    """The port of the application under uvicorn."""
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        server = uvicorn.Server(uvicorn.Config(create_app(settings), log_config=None, timeout_graceful_shutdown=1))
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.serve, [bound])
-            try:
-                yield bound.getsockname()[1]
-            finally:
-                server.should_exit = True
-
-
 async def stalled(port: int, key: str, body: bytes) -> SocketStream:
     """A client that sends the head of an upload and a part of its body, and then nothing."""
     client = await anyio.connect_tcp("127.0.0.1", port)
@@ -239,7 +225,8 @@ async def stalled(port: int, key: str, body: bytes) -> SocketStream:
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [b"", b"x", LARGE])
 async def test_64_slow_uploaders_stopped_all_writes_of_the_worker(tmp_path: Path, sent: bytes) -> None:
-    async with served(Settings(directory=tmp_path)) as port, AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as healthy:
+    app = create_app(Settings(directory=tmp_path))
+    async with served(app) as port, AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as healthy:
         slow = [await stalled(port, f"slow{number}", sent) for number in range(100)]
         for number in range(20):
             path = f"/photos/17/healthy{number}"
@@ -257,7 +244,7 @@ async def test_64_slow_uploaders_stopped_all_writes_of_the_worker(tmp_path: Path
 @pytest.mark.slow
 async def test_an_uploader_that_stalls_is_answered_and_leaves_its_place_to_others(tmp_path: Path) -> None:
     settings = Settings(directory=tmp_path, store=StoreSettings(payloads_max=2, payload_idle_s=0.5, queue_wait_s=60))
-    async with served(settings) as port, AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as healthy:
+    async with served(create_app(settings)) as port, AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as healthy:
         slow = [await stalled(port, f"slow{number}", sent) for number, sent in enumerate((b"x", LARGE) * 3)]
         assert (await healthy.put(CAT, content=LARGE)).status_code == 201
         for client in slow:

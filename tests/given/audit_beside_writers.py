@@ -175,7 +175,7 @@ class BusyScene:
         world, runtime = self.world, SetRuntime()
         now_ns = world.runtime.wall_ns()
         orphan, gone = f"a/objects/foo/{runtime.at(now_ns - DAY_NS)}", f"a/objects/foo!/{runtime.at(now_ns - DAY_NS)}"
-        world.blobs.blobs[orphan] = Blob(Metadata(size=1), b"x", now_ns - DAY_NS, 1_000_000)
+        world.blobs.blobs[orphan] = Blob(Metadata(size=1), b"x", now_ns - DAY_NS, "1000000")
         world.rows.states["a/objects/foo!"] = Tombstone(gone)
         self.planted = {(FindingClass.ORPHAN, orphan), (FindingClass.DANGLING, gone)}
         if self.chance.random() < 0.2:

@@ -62,7 +62,7 @@ def write_a_finding(job: Job, number: int) -> PartResult:
     directory = RunDirectory.open(job.directory)
     directory.files.make(FINDINGS)
     with directory.writer(job.run, job.partitions[number]) as file:
-        file.add([Finding(FindingClass.ORPHAN, "a/objects/b", None, None, 1, 2, None, 3, "", 4, 5, 6, None)])
+        file.add([Finding(FindingClass.ORPHAN, "a/objects/b", None, None, 1, 2, None, "3", "", 4, 5, 6, None)])
         file.commit(Summary())
     return PartResult(number, names=file.written, findings=len([name for name in sys.modules if name.partition(".")[0] == "pandas"]))
 

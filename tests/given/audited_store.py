@@ -18,8 +18,8 @@ from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions, AuditProgress, Engine, Job, PartResult, carry_out
 from tests.given.command_line import Command
 from tiered.object_id import ObjectId
-from tiered.open import DATABASE_NAME, open_backends, open_storage
-from tiered.settings import Settings
+from tiered.open import open_backends, open_storage
+from tiered.settings import DATABASE_NAME, Settings
 
 OBJECTS, SIZE = 12, 20
 

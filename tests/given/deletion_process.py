@@ -29,6 +29,7 @@ from recovery.audit.files.directory import DirectoryFiles
 from tests.given.repository import ROOT
 from tiered.embedded.blobs import FileBlobs
 from tiered.gcs.blobs import GcsBlobs
+from tiered.protocol.scans import Generation
 from tiered.settings import Settings
 
 POINTS = ("planned", "ordered", "copied", "deleted", "unnoted", "noted")
@@ -58,7 +59,7 @@ def kill_in_the_middle_of_a_request() -> None:
     call = GcsBlobs.delete_generations
 
     @wraps(call)
-    async def halved(self: GcsBlobs, blobs: Sequence[tuple[str, int]]) -> Any:
+    async def halved(self: GcsBlobs, blobs: Sequence[tuple[str, Generation]]) -> Any:
         await call(self, blobs[: len(blobs) // 2])
         die()
 

@@ -6,6 +6,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.files.partitions import Partition
 from recovery.audit.finding import Finding, Summary, Tally
@@ -25,7 +28,7 @@ SUMMARY = Summary(
 )  # fmt: skip
 FINDING = Finding(
     FindingClass.ORPHAN, "media/objects/a/r", object="media/objects/a", revision="r", size=10, created_ns=NOW_NS, deadline_ns=None,
-    generation=1 << 60, detail="why", listed_ns=NOW_NS, logged_ns=NOW_NS + 1000, scanned_ns=NOW_NS + 2000, confirmed_ns=None,
+    generation=str(1 << 60), detail="why", listed_ns=NOW_NS, logged_ns=NOW_NS + 1000, scanned_ns=NOW_NS + 2000, confirmed_ns=None,
 )  # fmt: skip
 MANIFEST = Manifest(
     run=RUN, inputs={"directory": "/store"}, log_is_durable=True, cutoff=Cutoff(as_of_ns=NOW_NS, grace_s=3600),
@@ -54,3 +57,15 @@ def write(directory: RunDirectory, number: int, *findings: Finding, run: str = R
         file.add(findings)
         file.commit(summary)
     return Path(directory.uri) / "findings" / f"range-{number:06d}.parquet"
+
+
+def as_older_software_wrote(path: Path, version: int, *columns: str) -> None:
+    """Writes a file of this version, whose generations are numbers, in place of one that has them in these columns."""
+    table = pq.read_table(path)
+    for column in columns:
+        place = table.schema.get_field_index(column)
+        table = table.set_column(place, pa.field(column, pa.int64()), table[column].cast(pa.int64()))
+    told = {key: value for key, value in (pq.read_metadata(path).metadata or {}).items() if key.startswith(b"tiered.")}
+    if b"tiered.schema" in told:
+        told[b"tiered.schema"] = str(version).encode()
+    pq.write_table(table.replace_schema_metadata(told), path, compression="zstd")

@@ -19,12 +19,14 @@ CELL = pa.struct([("family", pa.string()), ("qualifier", pa.binary()), ("timesta
 TYPES = {"size": pa.int64(), "generation": pa.int64(), "timeCreated": TIME, "timeDeleted": TIME}
 
 
-def line(name: str | None, size: int | None = 20, generation: int | None = 7, bucket: str = "b", deleted: bool = False) -> dict[str, Any]:
+def line(
+    name: str | None, size: int | None = 20, generation: int | str | None = 7, bucket: str = "b", deleted: bool = False
+) -> dict[str, Any]:
     """One row. All blobs were created at the same time."""
     at = datetime(2026, 11, 1, tzinfo=UTC)
     return {
         "project": "p", "bucket": bucket, "name": name, "size": size, "timeCreated": at, "timeDeleted": at if deleted else None,
-        "generation": generation, "storageClass": "STANDARD",
+        "generation": None if generation is None else int(generation), "storageClass": "STANDARD",
     }  # fmt: skip
 
 

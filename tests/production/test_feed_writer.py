@@ -20,11 +20,12 @@ from emulators.gcs.server import GcsEmulator
 from recovery.feed.messages import Update
 from recovery.feed.sinks.open import open_sink
 from recovery.feed.sinks.sink import Sink
-from recovery.feed.writer.checkpoint import Checkpoint, store_of
+from recovery.feed.writer.checkpoint import Checkpoint
 from recovery.feed.writer.source import FeedWriterCounts
 from recovery.feed.writer.supervisor import FeedRun
 from recovery.feed.writer.writer import FeedWriter, FencedError, StepResult
 from tiered import ObjectId, Settings
+from tiered.kinds.chosen import address_of
 from tiered.open import Backends, open_backends
 from tiered.protocol.owners import OWNERS
 from tiered.settings import FeedSettings, RecoverySettings
@@ -116,7 +117,7 @@ async def step_all(writer: FeedWriter) -> None:
 
 async def test_the_view_is_what_the_rows_hold_after_a_kill_between_commit_and_index_and_with_two_writers(place: FedPlace) -> None:
     async with open_backends(place.settings, RUNTIME) as backends:
-        zombie = FeedWriter(backends, RUNTIME, place.settings, store_of(place.settings), FeedWriterCounts())
+        zombie = FeedWriter(backends, RUNTIME, place.settings, address_of(place.settings), FeedWriterCounts())
         await zombie.open()
         await place.mutate(backends, 50, seed=1)
         await step_all(zombie)

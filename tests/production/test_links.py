@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from httpx import AsyncClient, Response
 
-import tiered.production
 from changelog.base.runtime import SystemRuntime
 from changelog.google.signing import GoogleSigner
 from changelog.google.tokens import GoogleAuthorization
@@ -25,6 +24,8 @@ from tiered import ConfigurationError, Metadata, ObjectId, Settings, TieredStora
 from tiered.bigtable.rows import BigtableRows
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.owned import OwnedBlobs
+from tiered.kinds.gcs import BLOBS
+from tiered.kinds.kind import OpenRows
 from tiered.protocol.backends import Tiers
 from tiered.settings import LinkSettings
 
@@ -125,15 +126,10 @@ async def test_a_store_in_gcs_signs_with_the_credentials_that_it_reads_with(monk
     async def default(runtime: object, scope: str) -> GoogleAuthorization:
         return GoogleAuthorization(credentials(), SystemRuntime())
 
-    @asynccontextmanager
-    async def no_channel(*_: object, **__: object) -> AsyncIterator[None]:
-        yield
-
     monkeypatch.setattr(GoogleAuthorization, "default", default)
     monkeypatch.setattr(GcsBlobs, "connect", connect)
-    monkeypatch.setattr(tiered.production, "connect", no_channel)
     settings = Settings(bigtable={"project": "project", "instance": "instance"}, gcs={"bucket": "blobs"})
     assert settings.gcs is not None and settings.gcs.endpoint is None
     with pytest.raises(InterruptedError):
-        async with tiered.production.open_google(settings, SystemRuntime(), writes=True, verify=False):
+        async with BLOBS.open(settings, SystemRuntime(), cast(OpenRows, None), writes=True, verify=False):
             pass

@@ -40,12 +40,12 @@ from tiered import (
 )
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.gcs.blobs import GcsBlobs
+from tiered.kinds.bigtable import told_by_deletions
+from tiered.kinds.chosen import inspect, provision
 from tiered.metadata import NS_PER_S, TimeToIdle, TimeToLive, whole_ms
 from tiered.object_id import blob_name
 from tiered.open import open_backends
-from tiered.production import told_by_deletions
 from tiered.protocol.backends import Tombstone
-from tiered.provision.bigtable_and_gcs import inspect, provision
 from tiered.provision.bucket import open_client
 from tiered.provision.findings import NoticeKind
 from tiered.provision.schema import OBJECT_FAMILIES

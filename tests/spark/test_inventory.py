@@ -146,7 +146,7 @@ def test_a_report_is_read_with_odd_names_and_without_those_that_are_null(spark: 
     assert (seen.rows, seen.nameless, seen.deleted, seen.least, seen.greatest) == (10, 1, 1, "b", "b")
     found = join.candidates(join.read_report(spark, report, BOUNDS), rows_of(spark), InventoryFiles(report), BOUNDS).collect()
     named = {row["name"]: (row["generation"], row["size"]) for row in found if row["told"] is None}
-    assert named == {name: (7, number) for number, name in enumerate(odd)}
+    assert named == {name: ("7", number) for number, name in enumerate(odd)}
 
 
 # --- exports -------------------------------------------------------------------------------------

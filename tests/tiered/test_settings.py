@@ -127,7 +127,7 @@ def test_an_unknown_key_is_refused_and_the_nearest_known_one_named(values: dict[
 
 
 def test_each_problem_has_a_sentence_of_its_own() -> None:
-    found = problems(changelog="big", inline_bytes_max=0, store={"queue_max": -1, "concurrency_max": 0}, recovery={"idle_s": "soon"})
+    found = problems(changelog=3, inline_bytes_max=0, store={"queue_max": -1, "concurrency_max": 0}, recovery={"idle_s": "soon"})
     assert [sentence.split(" is ")[0] for sentence in found] == [
         "changelog", "inline_bytes_max", "store.concurrency_max", "store.queue_max", "recovery.idle_s",
     ]
@@ -174,9 +174,12 @@ def in_google(**values: Any) -> list[str]:
 def test_a_store_is_in_a_directory_or_in_bigtable_and_gcs() -> None:
     assert in_google() == [] and in_google(changelog="bigtable") == [] and in_google(changelog="noop") == []
     [sentence] = in_google(directory="data")
-    assert sentence == "directory and bigtable and gcs are set: a store is either in a directory or in Bigtable and GCS; remove one"
-    assert [sentence.partition(":")[0] for sentence in in_google(gcs=None)] == ["bigtable is set and gcs is not"]
-    assert [sentence.partition(":")[0] for sentence in in_google(bigtable=None)] == ["gcs is set and bigtable is not"]
+    assert sentence == (
+        "directory and bigtable and gcs are set: a store is either in a directory, or in services that all of its machines reach;"
+        " remove one"
+    )
+    assert in_google(gcs=None) == ["bigtable is set, and nothing that holds blobs: give the section gcs too"]
+    assert in_google(bigtable=None) == ["gcs is set, and nothing that holds rows: give the section bigtable too"]
 
 
 def test_a_changelog_is_kept_wherever_there_is_a_directory_unless_it_is_refused_by_name() -> None:
@@ -187,9 +190,11 @@ def test_a_changelog_is_kept_wherever_there_is_a_directory_unless_it_is_refused_
 
 
 def test_a_changelog_that_does_not_go_with_the_store_is_refused_with_what_to_use_instead() -> None:
-    assert problems(changelog="bigtable") == ["changelog is bigtable, but the store is in a directory: use sqlite or noop"]
+    assert problems(changelog="bigtable") == [
+        "changelog is bigtable, but the rows are in a directory, and it is kept beside them: use sqlite or noop"
+    ]
     assert in_google(changelog="sqlite") == [
-        "changelog is sqlite, but the store is in Bigtable and GCS, where others must see it: use bigtable or noop"
+        "changelog is sqlite, but the rows are in Bigtable, and it is kept beside them: use bigtable or noop"
     ]
 
 

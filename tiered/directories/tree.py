@@ -28,7 +28,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError
-from tiered.open import DATABASE_NAME
+from tiered.settings import DATABASE_NAME
 from tiered.text import quoted
 
 READ_BYTES = 1024 * 1024

@@ -42,7 +42,7 @@ from tiered.embedded.file import (
 from tiered.metadata import Metadata
 from tiered.payload.crcs import CRC32, join_crcs
 from tiered.protocol.backends import BlobHead, ByteRange
-from tiered.protocol.scans import NotCopied, Removal
+from tiered.protocol.scans import Generation, NotCopied, Removal
 
 _TO_LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _PRIVATE = 0o700
@@ -186,7 +186,7 @@ class BlobFile:
         self._lock = Lock()
         self._footer = footer = read_footer(file)
         self.size = footer.size
-        self.written_ns, self.generation = footer.written_ns, footer.written_us
+        self.written_ns, self.generation = footer.written_ns, footer.generation
         self.changed_ns = os.fstat(file.fileno()).st_mtime_ns
         self.metadata = decode_stored_metadata(os.pread(file.fileno(), footer.metadata_bytes, footer.size), footer)
         self.start, self.stop = (0, self.size) if range is None else range.within(self.size)
@@ -303,7 +303,7 @@ def delete(path: Path) -> int:
     return size
 
 
-def delete_generation(path: Path, generation: int) -> Removal | None:
+def delete_generation(path: Path, generation: Generation) -> Removal | None:
     """Removes the blob, durably, if it has this generation. None: another process has locked it.
 
     The lock and the second look at the name make sure that the file that was read is the file that is unlinked, as far
@@ -320,7 +320,7 @@ def delete_generation(path: Path, generation: int) -> Removal | None:
             return None
         if not _is_at(file, path):
             return None  # it was replaced or deleted since it was opened: look again
-        if read_footer(file).written_us != generation:
+        if read_footer(file).generation != generation:
             return Removal.REPLACED
         os.unlink(path)
     _sync_deletion(path)
@@ -335,7 +335,7 @@ def _sync_deletion(path: Path) -> None:
         sync_directory(path.parent)
 
 
-def set_aside(path: Path, generation: int, target: Path, root: Path) -> int | NotCopied | None:
+def set_aside(path: Path, generation: Generation, target: Path, root: Path) -> Generation | NotCopied | None:
     """Gives the blob a second name, if it has this generation: both are one file. None: another process has locked it.
 
     The file has its checksums and its deadline in it, and they are the same under both names.
@@ -347,7 +347,7 @@ def set_aside(path: Path, generation: int, target: Path, root: Path) -> int | No
     with file:
         if not lock(file) or not _is_at(file, path):
             return None
-        if read_footer(file).written_us != generation:
+        if read_footer(file).generation != generation:
             return NotCopied.REPLACED
         _make_parents(target.parent, root)
         try:

@@ -37,7 +37,7 @@ from tiered.embedded.file import DIRECTORY_SUFFIX, components_of, decode_name, e
 from tiered.metadata import NS_PER_S
 from tiered.protocol.capabilities import AbandonedUpload, UploadPage
 from tiered.protocol.row_keys import printable
-from tiered.protocol.scans import BlobInfo, BlobPage, ListedBlob, Oddity
+from tiered.protocol.scans import BlobInfo, BlobPage, Generation, ListedBlob, Oddity
 
 _ENTRIES_MIN = 100
 NAMES_HELD = 250_000
@@ -183,16 +183,16 @@ def look_at(text: str | None, path: str, settled_ns: int = 0) -> ListedBlob | Od
         return _broken(name, path, f"it cannot be read: {error.strerror}")
     changed_ns = file.st_ctime_ns
     seen = _Seen(path, file.st_ino, changed_ns, file.st_size) if changed_ns < settled_ns else None
-    return ListedBlob(name, footer.size, footer.written_ns, footer.deadline_ns, footer.written_us, seen)
+    return ListedBlob(name, footer.size, footer.written_ns, footer.deadline_ns, footer.generation, seen)
 
 
-def generations(root: Path, blobs: Sequence[BlobInfo]) -> dict[str, int]:
+def generations(root: Path, blobs: Sequence[BlobInfo]) -> dict[str, Generation]:
     """The generation of each of these blobs that is there and can be read. It reads no directory.
 
     A file that was replaced, written to, cut off or linked since it was listed shows another inode or another time of
     change. Only then its trailer is read again.
     """
-    found: dict[str, int] = {}
+    found: dict[str, Generation] = {}
     for blob in blobs:
         seen = blob.seen if isinstance(blob, ListedBlob) else None
         try:
@@ -201,7 +201,7 @@ def generations(root: Path, blobs: Sequence[BlobInfo]) -> dict[str, int]:
                 if (file.st_ino, file.st_ctime_ns, file.st_size) == seen[1:]:
                     found[blob.name] = blob.generation
                     continue
-            found[blob.name] = read_footer_at("/".join((str(root), *components_of(blob.name))))[0].written_us
+            found[blob.name] = read_footer_at("/".join((str(root), *components_of(blob.name))))[0].generation
         except (FileNotFoundError, CorruptRecordError):
             continue
         except OSError as error:
@@ -221,7 +221,7 @@ def _broken(name: str, path: str, fault: str) -> Oddity | None:
         return None
     except OSError:
         return Oddity(name, fault, is_blob=True)
-    return Oddity(name, fault, True, seen.st_size, seen.st_mtime_ns, seen.st_mtime_ns // 1000)
+    return Oddity(name, fault, True, seen.st_size, seen.st_mtime_ns, str(seen.st_mtime_ns // 1000))
 
 
 def _walk(

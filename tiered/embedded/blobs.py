@@ -63,7 +63,7 @@ from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload.chunks import Chunk
 from tiered.protocol.backends import BlobHead, ByteRange, DamagedError, HighVolumeBackend
 from tiered.protocol.capabilities import PARTS_SESSION, OpenSession, Part, SessionPage, UploadPage, check_parts
-from tiered.protocol.scans import BlobInfo, BlobPage, NotCopied, Removal
+from tiered.protocol.scans import BlobInfo, BlobPage, Generation, NotCopied, Removal
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -173,7 +173,7 @@ class FileBlobs:
         self._is_settled = True
         return FileUpload(name, metadata, size, session, file, self._disk, self._runtime)
 
-    async def open_copy(self, source: str, generation: int, name: str, metadata: Metadata) -> FileCopy:
+    async def open_copy(self, source: str, generation: Generation, name: str, metadata: Metadata) -> FileCopy:
         head = await self.head(source)
         return FileCopy(self, source, generation, await self.open_upload(name, metadata, None if head is None else head.size))
 
@@ -241,15 +241,15 @@ class FileBlobs:
     async def delete(self, name: str) -> int:
         return await self._disk.run(f"delete blob {name!r}", delete, self._path(name))
 
-    async def delete_generation(self, name: str, generation: int) -> Removal:
+    async def delete_generation(self, name: str, generation: Generation) -> Removal:
         return await self._unlocked(f"delete blob {name!r}", delete_generation, self._path(name), generation)
 
-    async def set_aside(self, name: str, generation: int, copy: str) -> int | NotCopied:
+    async def set_aside(self, name: str, generation: Generation, copy: str) -> Generation | NotCopied:
         """A second link to the same file. `collect` leaves it alone."""
         doing = f"copy blob {name!r} to {copy!r}"
         return await self._unlocked(doing, set_aside, self._path(name), generation, self._path(copy), self._root)
 
-    async def bring_back(self, copy: str, generation: int, name: str, now_ns: int) -> int | NotCopied:
+    async def bring_back(self, copy: str, generation: Generation, name: str, now_ns: int) -> Generation | NotCopied:
         """A file of its own: a link would have the generation of the blob that was deleted."""
         async with AsyncExitStack() as opened:
             source = await self._opened(copy, opened)
@@ -278,8 +278,8 @@ class FileBlobs:
                 return False
         return True
 
-    async def _write_anew(self, copy: str, source: BlobFile, name: str) -> int:
-        """Writes the blob again. Its generation is above that of the copy, whatever the clock says."""
+    async def _write_anew(self, copy: str, source: BlobFile, name: str) -> Generation:
+        """Writes the blob again. Its time, so its generation, is after that of the copy, whatever the clock says."""
         written_ns = max(self._runtime.wall_ns(), source.written_ns + NS_PER_US)
         upload = await self._begin(name, source.metadata, source.size, ChangeId.new(self._runtime))
         try:
@@ -288,7 +288,7 @@ class FileBlobs:
             await upload.finalise(written_ns)
         finally:
             await upload.abort()
-        return microseconds(written_ns)
+        return str(microseconds(written_ns))
 
     async def touch(self, name: str, deadline_ns: int) -> bool:
         return await self._unlocked(f"touch blob {name!r}", extend, self._path(name), microseconds(deadline_ns))
@@ -312,7 +312,7 @@ class FileBlobs:
     async def cuts(self, start: str, end: str | None, count: int) -> Sequence[str]:
         return await self._disk.look(f"look where to cut the blobs from {start!r} on", self._listings.cuts, start, end, count)
 
-    async def generations(self, blobs: Sequence[BlobInfo]) -> Mapping[str, int]:
+    async def generations(self, blobs: Sequence[BlobInfo]) -> Mapping[str, Generation]:
         return await self._disk.look("look at blobs again", generations, self._root, blobs)
 
     async def abandoned_uploads(self, start: str, before_ns: int, limit: int) -> UploadPage:
@@ -484,7 +484,7 @@ class FileUpload:
 class FileCopy:
     """`PendingBlob` whose bytes come from another blob. They are copied: a link would share the deadline, too."""
 
-    def __init__(self, blobs: FileBlobs, source: str, generation: int, upload: FileUpload) -> None:
+    def __init__(self, blobs: FileBlobs, source: str, generation: Generation, upload: FileUpload) -> None:
         self.session = upload.session
         self._blobs = blobs
         self._source = source

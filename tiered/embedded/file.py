@@ -40,6 +40,7 @@ from typing import NamedTuple
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from tiered.metadata import Metadata, decode_metadata, encode_metadata
+from tiered.protocol.scans import Generation
 
 COMPONENT_BYTES = 199
 DIRECTORY_SUFFIX = "+"
@@ -160,6 +161,10 @@ class Footer(NamedTuple):
     @property
     def written_ns(self) -> int:
         return self.written_us * NS_PER_US
+
+    @property
+    def generation(self) -> Generation:
+        return str(self.written_us)
 
     @property
     def deadline_at(self) -> int:

@@ -93,7 +93,7 @@ from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Part, Rete
 from tiered.protocol.concurrent import run_both
 from tiered.protocol.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
 from tiered.protocol.resuming import Resuming
-from tiered.protocol.scans import BlobInfo, BlobPage, NotCopied, Oddity, Removal
+from tiered.protocol.scans import BlobInfo, BlobPage, Generation, NotCopied, Oddity, Removal
 from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
 
 CONNECTIONS_MAX = 256
@@ -213,7 +213,7 @@ class GcsBlobs:
             upload.amend(metadata)
         return upload
 
-    async def open_copy(self, source: str, generation: int, name: str, metadata: Metadata) -> GcsCopy:
+    async def open_copy(self, source: str, generation: Generation, name: str, metadata: Metadata) -> GcsCopy:
         return GcsCopy(self._http, self._runtime, source, generation, name, metadata)
 
     async def cancel(self, session: str) -> None:
@@ -282,7 +282,7 @@ class GcsBlobs:
     async def _open_range(self, name: str, resource: Resource, start: int, stop: int) -> GcsReader | None:
         """Opens more bytes of a generation, also of a noncurrent one. None: it is gone. `start` is before `stop`."""
         doing = f"reading blob {name!r}"
-        url = self._http.object_url(name, alt="media", generation=str(resource.generation))
+        url = self._http.object_url(name, alt="media", generation=resource.generation)
         media = await self._http.open_media(url, {"Range": _header(start, stop)}, doing, (200, 206, 404))
         reader: GcsReader | None = None
         try:
@@ -306,7 +306,7 @@ class GcsBlobs:
                 media.close()
             return GcsReader(self, name, resource, None, (start, stop))
         [media] = opened
-        if media.status not in (200, 206) or media.headers.get("X-Goog-Generation") != str(resource.generation):
+        if media.status not in (200, 206) or media.headers.get("X-Goog-Generation") != resource.generation:
             return None
         if _first_byte(media) != start or media.headers.get("Content-Length", str(stop - start)) != str(stop - start):
             others = f"bytes {start} to {stop} were asked for, and others came ({media.status} {media.headers.get('Content-Range', '')})"
@@ -352,12 +352,12 @@ class GcsBlobs:
         if answer.status != 204:
             await self._check_gone(name, answer, doing)
 
-    async def delete_generation(self, name: str, generation: int) -> Removal:
+    async def delete_generation(self, name: str, generation: Generation) -> Removal:
         doing, url = self._deletion(name, generation)
         answer = await self._http.call(GcsRequest("DELETE", url, doing, accept=(*_REMOVALS, 404), effect=True, looked_into=(404,)))
         return await self._removal(name, answer, doing)
 
-    async def delete_generations(self, blobs: Sequence[tuple[str, int]]) -> Sequence[Removal | TieredError]:
+    async def delete_generations(self, blobs: Sequence[tuple[str, Generation]]) -> Sequence[Removal | TieredError]:
         """A JSON batch. If the endpoint takes none, it is a `ConfigurationError`, and nothing was deleted."""
         doing = f"deleting {len(blobs)} blobs in one request"
         body = encode_batch([("DELETE", self._deletion(*blob)[1].removeprefix(self._http.endpoint)) for blob in blobs])
@@ -369,7 +369,7 @@ class GcsBlobs:
         answers = decode_batch(answer)
         return [await self._removal_of_part(*blob, answers.get(part)) for part, blob in enumerate(blobs)]
 
-    async def _removal_of_part(self, name: str, generation: int, answer: GcsResponse | None) -> Removal | TieredError:
+    async def _removal_of_part(self, name: str, generation: Generation, answer: GcsResponse | None) -> Removal | TieredError:
         doing = self._deletion(name, generation)[0]
         if answer is None:
             return UnconfirmedError(f"{doing} was never confirmed: the answer to its batch leaves it out")
@@ -382,8 +382,8 @@ class GcsBlobs:
         except TieredError as error:
             return error
 
-    def _deletion(self, name: str, generation: int) -> tuple[str, str]:
-        url = self._http.object_url(name, ifGenerationMatch=str(generation))
+    def _deletion(self, name: str, generation: Generation) -> tuple[str, str]:
+        url = self._http.object_url(name, ifGenerationMatch=generation)
         return f"deleting generation {generation} of blob {name!r}", url
 
     async def _removal(self, name: str, answer: GcsResponse, doing: str) -> Removal:
@@ -391,7 +391,7 @@ class GcsBlobs:
             await self._check_gone(name, answer, doing)
         return Removal.ABSENT if answer.status == 404 else _REMOVALS[answer.status]
 
-    async def set_aside(self, name: str, generation: int, copy: str) -> int | NotCopied:
+    async def set_aside(self, name: str, generation: Generation, copy: str) -> Generation | NotCopied:
         """The copy has no custom time, so no lifecycle rule removes it. It keeps the deadline among its metadata."""
         found = await self._editable(name)
         if found is None:
@@ -401,7 +401,7 @@ class GcsBlobs:
             return copied
         return copied.generation if copied.metadata.time_expires_ns is None else NotCopied.EXPIRING
 
-    async def bring_back(self, copy: str, generation: int, name: str, now_ns: int) -> int | NotCopied:
+    async def bring_back(self, copy: str, generation: Generation, name: str, now_ns: int) -> Generation | NotCopied:
         found = await self._editable(copy)
         if found is None:
             return NotCopied.ABSENT
@@ -415,13 +415,13 @@ class GcsBlobs:
         """What whoever copies a blob may set anew. None: there is no such blob."""
         return await self._told(name, EDITABLE_FIELDS)
 
-    async def _rewrite(self, name: str, generation: int, target: str, body: bytes) -> Resource | NotCopied:
+    async def _rewrite(self, name: str, generation: Generation, target: str, body: bytes) -> Resource | NotCopied:
         """The service copies the bytes itself, in one request or several. Then both checksums are compared.
 
         `body`: all metadata of the copy. Empty: those of the blob.
         """
         doing = f"copying generation {generation} of blob {name!r} to {target!r}"
-        query = {"ifSourceGenerationMatch": str(generation), "ifGenerationMatch": "0", "fields": "done,rewriteToken"}
+        query = {"ifSourceGenerationMatch": generation, "ifGenerationMatch": "0", "fields": "done,rewriteToken"}
         headers = _JSON if body else {}
         while True:
             url = self._http.copy_url(name, target, **query)
@@ -453,7 +453,7 @@ class GcsBlobs:
             if found.metadata.time_expires_ns is None or found.metadata.time_expires_ns >= deadline_ns // 1000 * 1000:
                 return True
             url = self._http.object_url(
-                name, ifGenerationMatch=str(found.generation), ifMetagenerationMatch=str(found.metageneration), fields="customTime"
+                name, ifGenerationMatch=found.generation, ifMetagenerationMatch=str(found.metageneration), fields="customTime"
             )
             answer = await self._http.call(GcsRequest(
                 "PATCH", url, doing, accept=(200, 404, 412), headers=_JSON, body=body, effect=True, looked_into=(404,)
@@ -501,12 +501,13 @@ class GcsBlobs:
     async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:
         """The deleted generations that can be restored. In a bucket without soft delete: noncurrent ones, or an error.
 
-        Two requests, and one more for each page that the service ends early.
+        Two requests, and one more for each page that the service ends early. The service's generations are numbers that
+        grow with each write, so they tell the order of writing. The times of deletion do not.
         """
         soft_deleted = await self._generations(name, "soft-deleted", SOFT_DELETED_FIELDS, {"softDeleted": "true"})
         noncurrent = await self._generations(name, "noncurrent", NONCURRENT_FIELDS, {"versions": "true"})
         found = [*soft_deleted, *(item for item in noncurrent if "timeDeleted" in item)]  # the others are live
-        return sorted((decode_deleted(self._http.bucket, name, item) for item in found), key=attrgetter("generation"))
+        return sorted((decode_deleted(self._http.bucket, name, item) for item in found), key=lambda deleted: int(deleted.generation))
 
     async def _generations(self, name: str, which: str, fields: str, asked: Mapping[str, str]) -> Sequence[Mapping[str, Any]]:
         doing = f"listing the {which} generations of blob {name!r}"
@@ -521,22 +522,22 @@ class GcsBlobs:
                 return own
             query["pageToken"] = page["nextPageToken"]
 
-    async def restore(self, name: str, generation: int) -> int | None:
+    async def restore(self, name: str, generation: Generation) -> Generation | None:
         """The service copies the bytes and the metadata itself. The deleted generation stays until its time is over.
 
         What is not soft-deleted may be noncurrent: then a second request copies it.
         """
         doing = f"restoring generation {generation} of blob {name!r}"
-        url = self._http.restore_url(name, generation=str(generation), ifGenerationMatch="0", fields="generation")
+        url = self._http.restore_url(name, generation=generation, ifGenerationMatch="0", fields="generation")
         answer = await self._http.call(GcsRequest("POST", url, doing, accept=(200, 404, 412), effect=True))
         if answer.status == 404:
             await self._check_bucket(name)
             return await self._copy_noncurrent(name, generation, doing)
         return decode_generation(name, answer.json(doing, effect=True)) if answer.status == 200 else None
 
-    async def _copy_noncurrent(self, name: str, generation: int, doing: str) -> int | None:
+    async def _copy_noncurrent(self, name: str, generation: Generation, doing: str) -> Generation | None:
         """Copies a noncurrent generation, with its metadata, to its own name, if no blob has that."""
-        query = {"sourceGeneration": str(generation), "ifGenerationMatch": "0", "fields": "done,rewriteToken,resource(generation)"}
+        query = {"sourceGeneration": generation, "ifGenerationMatch": "0", "fields": "done,rewriteToken,resource(generation)"}
         while True:
             url = self._http.copy_url(name, name, **query)
             answer = await self._http.call(GcsRequest("POST", url, doing, accept=(200, 404, 412), effect=True))
@@ -745,7 +746,7 @@ class GcsCopy:
 
     session: str | None = None
 
-    def __init__(self, http: GcsHttp, runtime: Runtime, source: str, generation: int, name: str, metadata: Metadata) -> None:
+    def __init__(self, http: GcsHttp, runtime: Runtime, source: str, generation: Generation, name: str, metadata: Metadata) -> None:
         self._http = http
         self._runtime = runtime
         self._source = source
@@ -756,7 +757,7 @@ class GcsCopy:
     async def finalise(self) -> None:
         doing = f"copying blob {self._source!r} to {self._name!r}"
         fields = f"done,rewriteToken,resource({CHECKED_FIELDS})"
-        query = {"ifSourceGenerationMatch": str(self._generation), "ifGenerationMatch": "0", "fields": fields}
+        query = {"ifSourceGenerationMatch": self._generation, "ifGenerationMatch": "0", "fields": fields}
         body, until_s = encode_resource(self._name, self._metadata), self._runtime.boot_time() + COPY_S
         while self._runtime.boot_time() <= until_s:
             url = self._http.copy_url(self._source, self._name, **query)

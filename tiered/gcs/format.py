@@ -15,7 +15,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, NamedTuple
+from operator import attrgetter
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -35,7 +36,9 @@ from tiered.protocol.blob_entries import (
     unpack,
 )
 from tiered.protocol.capabilities import DeletedGeneration
-from tiered.protocol.scans import BlobInfo, ListedBlob, Oddity
+from tiered.protocol.scans import BlobInfo, Generation, ListedBlob, Oddity
+
+T = TypeVar("T")
 
 LISTING = "storage#objects"
 """The kind of every listing. What has another one does not come from the service."""
@@ -65,7 +68,7 @@ class Resource:
 
     metadata: Metadata
     size: int
-    generation: int
+    generation: Generation
     metageneration: int
     created_ns: int
     crc32c: str | None
@@ -173,7 +176,7 @@ def decode_resource(name: str, resource: Mapping[str, Any]) -> Resource:
         told.origin, told.filename, size, told.custom, told.unknown,
     )  # fmt: skip
     return Resource(
-        metadata, size, stored.number("generation"), stored.number("metageneration"), stored.created_ns(), stored.text("crc32c")
+        metadata, size, stored.generation(), stored.number("metageneration"), stored.created_ns(), stored.text("crc32c")
     )
 
 
@@ -192,10 +195,17 @@ class _Stored:
 
     def number(self, key: str) -> int:
         """Reads a number. The service writes numbers of 64 bits as text."""
+        return int(self._digits(key))
+
+    def generation(self) -> Generation:
+        """The service's number, as the text that it is."""
+        return self._digits("generation")
+
+    def _digits(self, key: str) -> str:
         value = self.text(key)
         if value is None or not re.fullmatch(r"[0-9]+", value):
             raise self.corrupt(key, f"is {value!r}, not a number")
-        return int(value)
+        return value
 
     def time(self, key: str) -> int | None:
         value = self.text(key)
@@ -228,6 +238,7 @@ class _Stored:
 
 _SomeTime = Annotated[datetime, msgspec.Meta(tz=True)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class _Listed(msgspec.Struct, gc=False):
@@ -235,7 +246,7 @@ class _Listed(msgspec.Struct, gc=False):
 
     name: str
     size: _Count
-    generation: _Count
+    generation: _Text
     time_created: _SomeTime = msgspec.field(name="timeCreated")
     custom_time: _SomeTime | None = msgspec.field(name="customTime", default=None)
 
@@ -285,9 +296,15 @@ def decode_listing(body: bytes) -> ListingPage | None:
         page = _PAGE.decode(body)
     except msgspec.DecodeError:
         return None
-    if page.kind != LISTING:
+    if page.kind != LISTING or not _are_numbers(page.items):
         return None
     return ListingPage(page.items, (), page.items[-1].name if page.items else None, page.next_page_token)
+
+
+def _are_numbers(blobs: Sequence[_Listed]) -> bool:
+    """Whether all generations are numbers, which are texts to the rest of the program. All at once is fastest."""
+    digits = "".join(map(attrgetter("generation"), blobs))
+    return not blobs or (digits.isascii() and digits.isdigit())
 
 
 def decode_listing_by_item(page: Mapping[str, Any]) -> ListingPage:
@@ -310,20 +327,20 @@ def decode_listing_by_item(page: Mapping[str, Any]) -> ListingPage:
 
 
 def _decode_listed(stored: _Stored) -> ListedBlob:
-    return ListedBlob(stored.name, stored.number("size"), stored.created_ns(), stored.time("customTime"), stored.number("generation"))
+    return ListedBlob(stored.name, stored.number("size"), stored.created_ns(), stored.time("customTime"), stored.generation())
 
 
 def _decode_oddity(stored: _Stored, fault: str) -> Oddity:
     """The oddity of a blob whose record is corrupt, with those of its facts that can still be read."""
 
-    def readable(read: Callable[[], int]) -> int | None:
+    def readable(read: Callable[[], T]) -> T | None:
         try:
             return read()
         except CorruptRecordError:
             return None
 
-    size, generation = readable(lambda: stored.number("size")), readable(lambda: stored.number("generation"))
-    return Oddity(stored.name, fault, True, size, readable(stored.created_ns), generation)
+    size, created_ns = readable(lambda: stored.number("size")), readable(stored.created_ns)
+    return Oddity(stored.name, fault, True, size, created_ns, readable(stored.generation))
 
 
 def decode_kept(page: Mapping[str, Any], deleted: str, start: str, end: str | None) -> Sequence[int]:
@@ -335,14 +352,14 @@ def decode_kept(page: Mapping[str, Any], deleted: str, start: str, end: str | No
     return [stored.number("size") for stored in items if start <= stored.name and (end is None or stored.name < end)]
 
 
-def decode_generation(name: str, item: Mapping[str, Any]) -> int:
-    return _Stored(name, item).number("generation")
+def decode_generation(name: str, item: Mapping[str, Any]) -> Generation:
+    return _Stored(name, item).generation()
 
 
 def decode_deleted(bucket: str, name: str, item: Mapping[str, Any]) -> DeletedGeneration:
     """A soft-deleted or a noncurrent generation. A live one has neither time, and is a `CorruptRecordError`."""
     stored = _Stored(name, item)
-    generation, size = stored.number("generation"), stored.number("size")
+    generation, size = stored.generation(), stored.number("size")
     address = f"gs://{bucket}/{name}#{generation}"
     if "softDeleteTime" in item:
         return DeletedGeneration(address, size, generation, stored.needed_time("softDeleteTime"), stored.needed_time("hardDeleteTime"))

@@ -6,7 +6,7 @@
 
 Two stores must not share names: the audit of the one would call the blobs of the other orphans. So before the first
 call that changes something, the owners of the bucket are asked (`tiered.protocol.owners`), once. Opening a store asks
-at once (`tiered.production`), unless the bucket does not answer then. A bucket that is replaced later by another one of
+at once (`tiered.kinds.gcs`), unless the bucket does not answer then. A bucket that is replaced later by another one of
 the same name is noticed when the store is opened again.
 
 *Failure*: if another store owns the names, or nobody does, each call that changes something is a `ConfigurationError`,
@@ -28,7 +28,7 @@ from tiered.payload.chunks import Chunk
 from tiered.protocol.backends import BlobHead, ByteRange
 from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Part, Retention, SessionPage
 from tiered.protocol.owners import AFTER_OWNERS, OWNERS, conflict, own_marker, ownerless
-from tiered.protocol.scans import BlobInfo, BlobPage, NotCopied, Oddity, Removal
+from tiered.protocol.scans import BlobInfo, BlobPage, Generation, NotCopied, Oddity, Removal
 from tiered.protocol.upload_lanes import LaneUpload
 
 NAME_BYTES_MAX = 1024
@@ -76,31 +76,31 @@ class OwnedBlobs:
     async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload | LaneUpload[Mapping[str, Any]]:
         return await self._blobs.open_upload(await self._full_to_create(name), metadata, size)
 
-    async def open_copy(self, source: str, generation: int, name: str, metadata: Metadata) -> GcsCopy:
+    async def open_copy(self, source: str, generation: Generation, name: str, metadata: Metadata) -> GcsCopy:
         return await self._blobs.open_copy(self._prefix + source, generation, await self._full_to_create(name), metadata)
 
     async def delete(self, name: str) -> None:
         await self._blobs.delete(await self._full_to_change(name))
 
-    async def delete_generation(self, name: str, generation: int) -> Removal:
+    async def delete_generation(self, name: str, generation: Generation) -> Removal:
         return await self._blobs.delete_generation(await self._full_to_change(name), generation)
 
-    async def delete_generations(self, blobs: Sequence[tuple[str, int]]) -> Sequence[Removal | TieredError]:
+    async def delete_generations(self, blobs: Sequence[tuple[str, Generation]]) -> Sequence[Removal | TieredError]:
         return await self._blobs.delete_generations([(await self._full_to_change(name), generation) for name, generation in blobs])
 
-    async def set_aside(self, name: str, generation: int, copy: str) -> int | NotCopied:
+    async def set_aside(self, name: str, generation: Generation, copy: str) -> Generation | NotCopied:
         target = await self._full_to_change(copy)
         if bytes_too_many(copy, self._prefix) > 0:
             return NotCopied.TOO_LONG
         return await self._blobs.set_aside(self._prefix + name, generation, target)
 
-    async def bring_back(self, copy: str, generation: int, name: str, now_ns: int) -> int | NotCopied:
+    async def bring_back(self, copy: str, generation: Generation, name: str, now_ns: int) -> Generation | NotCopied:
         return await self._blobs.bring_back(self._prefix + copy, generation, await self._full_to_create(name), now_ns)
 
     async def touch(self, name: str, deadline_ns: int) -> bool:
         return await self._blobs.touch(await self._full_to_change(name), deadline_ns)
 
-    async def restore(self, name: str, generation: int) -> int | None:
+    async def restore(self, name: str, generation: Generation) -> Generation | None:
         return await self._blobs.restore(await self._full_to_change(name), generation)
 
     async def cancel(self, session: str) -> None:

@@ -20,7 +20,7 @@ from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.change import ChangeId
 from tiered.errors import RangeNotSatisfiableError
 from tiered.metadata import SIZE_MAX, Expiration, Metadata
-from tiered.protocol.scans import BlobScans, RowScans
+from tiered.protocol.scans import BlobScans, Generation, RowScans
 from tiered.text import quoted
 
 MARK_AGE_MAX_S = 172_800
@@ -193,7 +193,7 @@ class BlobHead:
     metadata: Metadata
     size: int
     created_ns: int
-    generation: int
+    generation: Generation
     changed_ns: int | None = field(default=None, compare=False)
     checksum: str | None = field(default=None, compare=False)
 
@@ -307,7 +307,7 @@ class LongTermBackend(BlobScans, Protocol):
         If the metadata have no time of creation, readers get the blob's own, by the service's clock.
         """
 
-    async def open_copy(self, source: str, generation: int, name: str, metadata: Metadata) -> PendingBlob:
+    async def open_copy(self, source: str, generation: Generation, name: str, metadata: Metadata) -> PendingBlob:
         """Begins a blob named `name` that gets the bytes of the blob `source`, which the service copies itself.
 
         `finalise` copies, without overwriting. Its `UnavailableError` may also mean that the

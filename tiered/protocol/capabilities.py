@@ -17,7 +17,7 @@ from changelog.log import GarbageCollection
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
 from tiered.protocol.backends import BlobHead
-from tiered.protocol.scans import BlobInfo, RedirectPage, Removal
+from tiered.protocol.scans import BlobInfo, Generation, RedirectPage, Removal
 
 # --- of a high-volume tier -----------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ class DeletedGeneration:
 
     address: str
     size: int
-    generation: int
+    generation: Generation
     deleted_ns: int
     kept_until_ns: int | None
 
@@ -71,9 +71,12 @@ class BlobRestoration(Protocol):
     """A long-term tier whose service may keep deleted blobs for a while. The store itself restores none of them."""
 
     async def deleted_generations(self, name: str) -> Sequence[DeletedGeneration]:
-        """The deleted generations that can still be restored, soft-deleted or noncurrent, oldest first."""
+        """The deleted generations that can still be restored, soft-deleted or noncurrent.
 
-    async def restore(self, name: str, generation: int) -> int | None:
+        They are in the order in which they were written, which the times of deletion do not always tell.
+        """
+
+    async def restore(self, name: str, generation: Generation) -> Generation | None:
         """Makes the blob anew from a deleted generation, with its metadata, and returns its new generation.
 
         Never overwrites a blob. None, and nothing is changed: a blob has the name, or that generation is kept no more.
@@ -182,7 +185,7 @@ DELETIONS_MAX = 100
 class BatchDeletion(Protocol):
     """A long-term tier whose service takes many deletions in one request."""
 
-    async def delete_generations(self, blobs: Sequence[tuple[str, int]]) -> Sequence[Removal | TieredError]:
+    async def delete_generations(self, blobs: Sequence[tuple[str, Generation]]) -> Sequence[Removal | TieredError]:
         """`delete_generation` of each name and generation, `DELETIONS_MAX` at most, in one request. Safe to repeat.
 
         Returns for each, in the same order, what became of it, or the error that its deletion alone would have raised.
@@ -231,7 +234,7 @@ class SignedUrls(Protocol):
 class GenerationLookup(Protocol):
     """A long-term tier that looks again at many blobs of its listing for less than a listing costs."""
 
-    async def generations(self, blobs: Sequence[BlobInfo]) -> Mapping[str, int]:
+    async def generations(self, blobs: Sequence[BlobInfo]) -> Mapping[str, Generation]:
         """The generation that each of these blobs has now, by its name, if it is there and can be read.
 
         `blobs`: as this tier listed them.

@@ -30,6 +30,7 @@ from tiered.protocol.backends import BlobHead, BlobReader, ByteRange, Inline, Ro
 from tiered.protocol.conditions import revision_shown
 from tiered.protocol.guarded import GuardedServices
 from tiered.protocol.lanes import Lanes
+from tiered.protocol.scans import Generation
 from tiered.settings import Settings
 from tiered.stored import ObjectHead, ProgressCount, StoredObject, Tier
 
@@ -38,12 +39,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CopySource:
-    """An object that is to be copied: its head, and its payload or the generation of its blob."""
+    """An object that is to be copied: its head, and its payload or its blob.
+
+    `blob`, `generation`: the blob's name and generation; empty if the payload is here.
+    """
 
     head: ObjectHead
     payload: bytes | None = None
     blob: str = ""
-    generation: int = 0
+    generation: Generation = ""
 
 
 @dataclass(frozen=True, slots=True)

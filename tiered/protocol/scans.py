@@ -103,12 +103,17 @@ class RowScans(Protocol):
 
 # --- blobs ---------------------------------------------------------------------------------------
 
+Generation = str
+"""Tells two blobs apart that had the same name one after the other.
+
+Opaque: only equality means something. Never empty, and never ordered.
+"""
+
 
 class BlobInfo(Protocol):
     """One blob of a listing: its size in bytes, its creation and its deadline in nanoseconds since 1970.
 
-    `generation`: a number that tells two blobs apart which had the same name one after the other. The audit accuses a
-    blob only if it still has the generation that was listed.
+    The audit accuses a blob only if it still has the `generation` that was listed.
     """
 
     @property
@@ -120,7 +125,7 @@ class BlobInfo(Protocol):
     @property
     def deadline_ns(self) -> int | None: ...
     @property
-    def generation(self) -> int: ...
+    def generation(self) -> Generation: ...
 
 
 class ListedBlob(NamedTuple):
@@ -133,7 +138,7 @@ class ListedBlob(NamedTuple):
     size: int
     created_ns: int
     deadline_ns: int | None
-    generation: int
+    generation: Generation
     seen: object = None
 
 
@@ -151,7 +156,7 @@ class Oddity:
     is_blob: bool
     size: int | None = None
     created_ns: int | None = None
-    generation: int | None = None
+    generation: Generation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +199,13 @@ class BlobScans(Protocol):
     async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
         """Up to `limit` blobs with names from `start` (inclusive) to `end` (exclusive; None: no end), maybe fewer."""
 
-    async def delete_generation(self, name: str, generation: int) -> Removal:
+    async def delete_generation(self, name: str, generation: Generation) -> Removal:
         """Removes the blob, durably, only if it has this generation, as a listing or `head` told it.
 
         Safe to repeat: `ABSENT` also follows an attempt whose answer was lost.
         """
 
-    async def set_aside(self, name: str, generation: int, copy: str) -> int | NotCopied:
+    async def set_aside(self, name: str, generation: Generation, copy: str) -> Generation | NotCopied:
         """Copies the blob to the name `copy`, which is below `QUARANTINE`, durably, only if it has this generation.
 
         Returns the generation of the copy, whose checksum and size are those of the blob. No deadline removes the copy,
@@ -208,7 +213,7 @@ class BlobScans(Protocol):
         already counts as made.
         """
 
-    async def bring_back(self, copy: str, generation: int, name: str, now_ns: int) -> int | NotCopied:
+    async def bring_back(self, copy: str, generation: Generation, name: str, now_ns: int) -> Generation | NotCopied:
         """Makes the blob `name` anew from a copy of this generation, with all its metadata and its deadline, durably.
 
         Returns the generation of the blob. What was made has a generation that the name never had before. So whoever

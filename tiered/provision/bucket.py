@@ -44,7 +44,7 @@ from tiered.protocol.owners import (
     ownerless,
     place,
 )
-from tiered.provision.findings import Mend, MendFailedError, Notice, NoticeKind
+from tiered.provision.findings import Mend, MendFailedError, Notice, NoticeKind, Provisioning, carry_out
 from tiered.provision.schema import (
     DAYS_AFTER_DEADLINE,
     collects_expired,
@@ -74,14 +74,14 @@ NO_ANSWER = (GoogleAPICallError, GoogleAuthError, OSError)
 
 
 @contextmanager
-def open_client(gcs: GcsSettings, project: str) -> Iterator[Client]:
+def open_client(gcs: GcsSettings, project: str | None) -> Iterator[Client]:
     """A client of the service, or of the emulator at `gcs.endpoint`: without credentials, and past any proxy setting.
     """
     if gcs.endpoint is not None:
         nobody = AnonymousCredentials()  # type: ignore[no-untyped-call]  # the package's types leave out its constructor
         session = AuthorizedSession(nobody)  # type: ignore[no-untyped-call]  # as above
         session.trust_env = False
-        client = Client(project, nobody, client_options={"api_endpoint": gcs.endpoint}, _http=session)
+        client = Client(project or "none", nobody, client_options={"api_endpoint": gcs.endpoint}, _http=session)
     else:
         try:
             client = Client(project)
@@ -89,6 +89,25 @@ def open_client(gcs: GcsSettings, project: str) -> Iterator[Client]:
             raise no_credentials(error) from error
     with closing(client):
         yield client
+
+
+def inspect_bucket(gcs: GcsSettings, project: str | None, owner: str | None) -> Iterator[Notice]:
+    """The findings about the bucket. `owner` None: the rows did not tell whose blobs they are. Blocks."""
+    with open_client(gcs, project) as client:
+        yield from look_at_bucket(client, gcs, owner or "this store", None)
+        if owner is not None:
+            yield from look_at_owner(client, gcs, owner)
+        if gcs.endpoint is None:
+            yield from look_at_permissions(client, gcs)
+
+
+def provision_bucket(gcs: GcsSettings, project: str | None, owner: str, wanted: Provisioning) -> Iterator[Notice]:
+    """Makes the bucket if there is none, and the marker of its owner. Blocks."""
+    with open_client(gcs, project) as client:
+        for finding in look_at_bucket(client, gcs, owner, wanted.location):
+            yield carry_out(finding, dry_run=wanted.dry_run)
+        for finding in look_at_owner(client, gcs, owner, adopt=wanted.adopt, adopt_from=wanted.adopt_from):
+            yield carry_out(finding, dry_run=wanted.dry_run)
 
 
 def look_at_bucket(client: Client, gcs: GcsSettings, owner: str, location: str | None) -> Iterator[Notice]:

@@ -46,16 +46,21 @@ async def inspect_directory(directory: Path, database: str, changelog: str | Non
     except TieredError as error:
         findings.append(Notice(NoticeKind.PROBLEM, str(error)))
     findings.append(_of_sqlite(directory / database))
-    try:
-        if may_make or (directory / "blobs").is_dir():
-            await FileBlobs.open_directory(directory, runtime, verify=True)
-            findings.append(Notice(NoticeKind.OK, f"{directory} can hold blobs"))
-    except TieredError as error:
-        findings.append(Notice(NoticeKind.PROBLEM, str(error)))
+    if may_make or (directory / "blobs").is_dir():
+        findings += await inspect_blobs(directory, runtime)
     findings += _who_else(directory, directory / database)
     if changelog != "sqlite":
         findings.append(no_changelog("sqlite"))
     return findings
+
+
+async def inspect_blobs(directory: Path, runtime: Runtime) -> list[Notice]:
+    """The findings about the blobs of a store, whose rows may be elsewhere."""
+    try:
+        await FileBlobs.open_directory(directory, runtime, verify=True)
+    except TieredError as error:
+        return [Notice(NoticeKind.PROBLEM, str(error))]
+    return [Notice(NoticeKind.OK, f"{directory} can hold blobs")]
 
 
 def _of_sqlite(path: Path) -> Notice:

@@ -56,6 +56,30 @@ class Notice:
     mend: Mend | None = field(default=None, compare=False, repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Provisioning:
+    """What `tiered provision` was asked for. `dry_run`: the notices say what would be done.
+
+    `location`: of a new bucket, such as EU or europe-west1; only a real service needs it. `adopt`: blobs that have no
+    owner become this store's. `adopt_from`: so do those of this owner, which no store uses any more.
+    """
+
+    dry_run: bool = False
+    location: str | None = None
+    adopt: bool = False
+    adopt_from: str | None = None
+
+
+def findings_of(look: Callable[[], Iterable[Notice]]) -> list[Notice]:
+    """All findings of a look, each once. If it ends with an error, that is a problem among them."""
+    found: dict[Notice, None] = {}
+    try:
+        found.update((finding, None) for finding in look())
+    except TieredError as error:
+        found[Notice(NoticeKind.PROBLEM, str(error))] = None
+    return list(found)
+
+
 def carry_out(finding: Notice, *, dry_run: bool) -> Notice:
     """Makes the finding's mend, if it has one. With `dry_run` it only says what the mend would be."""
     if finding.mend is None:

@@ -34,7 +34,7 @@ from google.cloud.bigtable_admin_v2.types import AppProfile, ColumnFamily, GcRul
 from changelog.base.errors import ConfigurationError, UnavailableError, no_credentials
 from changelog.base.events import events
 from changelog.base.threads import in_thread
-from tiered.provision.findings import Mend, MendFailedError, Notice, NoticeKind, problems
+from tiered.provision.findings import Mend, MendFailedError, Notice, NoticeKind, carry_out, problems
 from tiered.provision.schema import describe, harm, tables_of, waste
 from tiered.settings import BigtableSettings, MarkSettings
 
@@ -300,6 +300,25 @@ def _held(admin: Admin, name: str) -> list[str]:
 
 
 # --- words ---------------------------------------------------------------------------------------
+
+
+def inspect_tables(bigtable: BigtableSettings, marks: MarkSettings, *, logged: bool) -> Iterator[Notice]:
+    """The findings about tables, application profile and permissions. Blocks. `UnavailableError`: no answer."""
+    with open_admin(bigtable, tables_of(bigtable, logged=logged)) as admin:
+        yield from look_at_tables(admin, marks)
+        yield from look_at_profile(admin)
+        yield from look_at_permissions(admin)
+
+
+def provision_tables(
+    bigtable: BigtableSettings, marks: MarkSettings, *, dry_run: bool = False, logged: bool = True
+) -> Iterator[Notice]:
+    """Makes and mends what `inspect_tables` finds, without permissions. `logged`: with the log's table. Blocks."""
+    with open_admin(bigtable, tables_of(bigtable, logged=logged)) as admin:
+        results = [carry_out(finding, dry_run=dry_run) for finding in [*look_at_tables(admin, marks), *look_at_profile(admin)]]
+        yield from results
+        if bigtable.emulator_host is not None and not dry_run and not problems(results):
+            switch_collection_on(admin)
 
 
 def _mending(call: Callable[[], object]) -> None:

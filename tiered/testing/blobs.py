@@ -32,7 +32,7 @@ from tiered.payload.chunks import Chunk
 from tiered.payload.crcs import CRC32, join_crcs
 from tiered.protocol.backends import BlobHead, ByteRange, SessionEndedError
 from tiered.protocol.capabilities import PART_NUMBER_MAX, PARTS_DAYS_MAX, DeletedGeneration, OpenSession, Part, SessionPage, check_parts
-from tiered.protocol.scans import QUARANTINE, BlobPage, ListedBlob, NotCopied, Removal
+from tiered.protocol.scans import QUARANTINE, BlobPage, Generation, ListedBlob, NotCopied, Removal
 from tiered.stored import CHUNK_BYTES
 from tiered.testing.service import MemoryService
 
@@ -53,7 +53,7 @@ class Blob:
     metadata: Metadata
     payload: bytes
     created_ns: int
-    generation: int
+    generation: Generation
 
 
 class MemoryBlobs(MemoryService):
@@ -86,7 +86,7 @@ class MemoryBlobs(MemoryService):
             self._took_effect("blobs.open_upload", session)
         return upload
 
-    async def open_copy(self, source: str, generation: int, name: str, metadata: Metadata) -> MemoryUpload:
+    async def open_copy(self, source: str, generation: Generation, name: str, metadata: Metadata) -> MemoryUpload:
         return MemoryCopy(self, source, generation, name, metadata)
 
     async def cancel(self, session: str) -> None:
@@ -161,15 +161,15 @@ class MemoryBlobs(MemoryService):
         self._took_effect("blobs.delete", name)
         return len(blob.payload)
 
-    async def delete_generation(self, name: str, generation: int) -> Removal:
+    async def delete_generation(self, name: str, generation: Generation) -> Removal:
         await self._travel()
         return self._remove(name, generation)
 
-    async def delete_generations(self, blobs: Sequence[tuple[str, int]]) -> Sequence[Removal | TieredError]:
+    async def delete_generations(self, blobs: Sequence[tuple[str, Generation]]) -> Sequence[Removal | TieredError]:
         await self._travel()
         return [self._remove(name, generation) for name, generation in blobs]
 
-    def _remove(self, name: str, generation: int) -> Removal:
+    def _remove(self, name: str, generation: Generation) -> Removal:
         blob = self.blobs.get(name)
         if blob is None:
             return Removal.ABSENT
@@ -186,12 +186,12 @@ class MemoryBlobs(MemoryService):
             for deleted_ns, blob in self._restorable(name)
         ]
 
-    async def restore(self, name: str, generation: int) -> int | None:
+    async def restore(self, name: str, generation: Generation) -> Generation | None:
         await self._travel()
         blob = next((blob for _, blob in self._restorable(name) if blob.generation == generation), None)
         if blob is None or name in self.blobs:
             return None
-        self.blobs[name] = restored = replace(blob, created_ns=self._runtime.wall_ns(), generation=self._next())
+        self.blobs[name] = restored = replace(blob, created_ns=self._runtime.wall_ns(), generation=self._next_generation())
         self._took_effect("blobs.restore", name)
         return restored.generation
 
@@ -205,22 +205,22 @@ class MemoryBlobs(MemoryService):
     def _kept_until_ns(self, deleted_ns: int) -> int:
         return deleted_ns + round(self.kept_s * NS_PER_S)
 
-    async def set_aside(self, name: str, generation: int, copy: str) -> int | NotCopied:
+    async def set_aside(self, name: str, generation: Generation, copy: str) -> Generation | NotCopied:
         await self._travel()
         return self._copy(name, generation, copy, "blobs.set_aside", None)
 
-    async def bring_back(self, copy: str, generation: int, name: str, now_ns: int) -> int | NotCopied:
+    async def bring_back(self, copy: str, generation: Generation, name: str, now_ns: int) -> Generation | NotCopied:
         await self._travel()
         return self._copy(copy, generation, name, "blobs.bring_back", now_ns)
 
-    def _copy(self, name: str, generation: int, target: str, call: str, now_ns: int | None) -> int | NotCopied:
+    def _copy(self, name: str, generation: Generation, target: str, call: str, now_ns: int | None) -> Generation | NotCopied:
         blob, copy = self.blobs.get(name), self.blobs.get(target)
         if blob is None or blob.generation != generation:
             return NotCopied.ABSENT if blob is None else NotCopied.REPLACED
         if now_ns is not None and is_expired(blob.metadata.time_expires_ns, now_ns):
             return NotCopied.EXPIRING
         if copy is None:
-            self.blobs[target] = copy = replace(blob, created_ns=self._runtime.wall_ns(), generation=self._next())
+            self.blobs[target] = copy = replace(blob, created_ns=self._runtime.wall_ns(), generation=self._next_generation())
             self._took_effect(call, target)
         return copy.generation if copy.payload == blob.payload else NotCopied.TAKEN
 
@@ -274,7 +274,7 @@ class MemoryBlobs(MemoryService):
 
     def plant(self, name: str, metadata: Metadata, payload: bytes) -> None:
         """Makes a blob at once, as another generation if there is one of this name. It is no effect of a call."""
-        self.blobs[name] = Blob(metadata, payload, self._runtime.wall_ns(), self._next())
+        self.blobs[name] = Blob(metadata, payload, self._runtime.wall_ns(), self._next_generation())
 
     def _create(self, name: str, metadata: Metadata, payload: bytes, *, copy: bool = False) -> None:
         if name in self.blobs:
@@ -285,12 +285,15 @@ class MemoryBlobs(MemoryService):
         now_ns = self._runtime.wall_ns()
         created_ns = now_ns if metadata.time_created_ns is None else metadata.time_created_ns
         stored = metadata.with_facts(size=len(payload), time_created_ns=created_ns)
-        self.blobs[name] = Blob(stored, payload, now_ns, self._next())
+        self.blobs[name] = Blob(stored, payload, now_ns, self._next_generation())
         self._took_effect("upload.finalise", name)
 
     def _end(self, session: str, call: str) -> None:
         if self.uploads.pop(session, None) is not None or self.in_parts.pop(session, None) is not None:
             self._took_effect(call, session)
+
+    def _next_generation(self) -> Generation:
+        return str(self._next())
 
     def _next(self) -> int:
         self._count += 1
@@ -394,7 +397,7 @@ class MemoryUpload:
 class MemoryCopy(MemoryUpload):
     """An upload in a single request, whose bytes the service copies when the request arrives."""
 
-    def __init__(self, blobs: MemoryBlobs, source: str, generation: int, name: str, metadata: Metadata) -> None:
+    def __init__(self, blobs: MemoryBlobs, source: str, generation: Generation, name: str, metadata: Metadata) -> None:
         super().__init__(blobs, name, metadata.with_facts(size=None), None, None, blobs._runtime.wall_ns())
         self._source = source
         self._generation = generation

@@ -33,7 +33,7 @@ from emulators.demo.staging.relay import Relay
 from emulators.demo.staging.stage import DemoStage, Service
 from emulators.demo.staging.troupe import environment
 from emulators.go import WITH_WARDEN
-from tiered.provision.bigtable_and_gcs import provision
+from tiered.kinds.chosen import provision
 from tiered.provision.findings import problems
 from tiered.settings import Settings
 

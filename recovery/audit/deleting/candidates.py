@@ -46,7 +46,7 @@ from tiered.protocol.backends import Tiers
 from tiered.protocol.capabilities import DELETIONS_MAX, BatchDeletion
 from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.retry import retry, retry_read
-from tiered.protocol.scans import Removal
+from tiered.protocol.scans import Generation, Removal
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class Candidate:
     name: str
     path: str
     revision: ChangeId
-    generation: int
+    generation: Generation
     size: int
 
     @classmethod
@@ -102,7 +102,7 @@ class Candidate:
         return cls.named(finding.name, finding.generation, finding.size or 0)
 
     @classmethod
-    def named(cls, name: str, generation: int, size: int) -> Self | None:
+    def named(cls, name: str, generation: Generation, size: int) -> Self | None:
         """Returns the candidate of this name, or None if the name has no revision.
 
         Its object and revision are read from the name and from nothing else. If they were another's, the settle would

@@ -3,15 +3,17 @@
     RUN/deleted/deletion.json                       what is deleted, and how; written when all files below are there
     RUN/deleted/range-000017.parquet                one batch: first what is intended, then what became of it
 
-    name, object, revision string   size, generation int64
+    name, object, revision, generation string   size int64
     fate string                     `intended`, or a `Fate`
-    aside string, aside_generation int64             where its copy is; null without a quarantine
+    aside, aside_generation string                   where its copy is; null without a quarantine
     run string                      the id of the audit's run
 
 The key-value metadata of the footer are `tiered.schema`, `tiered.run` and `tiered.batch`. A batch is done if and only
 if nothing in its file is only intended. All batches are written as intended before the first deletion. So whatever is
 deleted was noted before. What is read back is checked. The object and the revision must be those of the name. A copy
 must be of this name, and below `~quarantine/`: a restoration deletes what is noted there, and no row can name it.
+
+This is version 2. Version 1, whose generations are int64, is still read; what is written again has version 2.
 
 *Crash* at any moment, of anything: each file is there whole, in its old or its new form. A batch that is not done is
 carried out again; that is safe. *Failure*: `CorruptRecordError` names a file that was cut off, or is of another run.
@@ -31,16 +33,18 @@ import pyarrow.parquet as pq
 
 from changelog.base.errors import CorruptRecordError
 from recovery.audit.deleting.candidates import Candidate, Fate
+from recovery.audit.files.arrow import text_generations, with_text_generations
 from recovery.audit.files.directory import DirectoryFiles
-from tiered.protocol.scans import QUARANTINE
+from tiered.protocol.scans import QUARANTINE, Generation
 
 DELETED, DELETION = "deleted", "deletion.json"
-VERSION = 1
+VERSION = 2
+READ_VERSIONS = (1, 2)
 BATCH = 1000
 INTENDED = "intended"
 SCHEMA = pa.schema([
-    ("name", pa.string()), ("object", pa.string()), ("revision", pa.string()), ("size", pa.int64()), ("generation", pa.int64()),
-    ("fate", pa.string()), ("aside", pa.string()), ("aside_generation", pa.int64()), ("run", pa.string()),
+    ("name", pa.string()), ("object", pa.string()), ("revision", pa.string()), ("size", pa.int64()), ("generation", pa.string()),
+    ("fate", pa.string()), ("aside", pa.string()), ("aside_generation", pa.string()), ("run", pa.string()),
 ])  # fmt: skip
 
 
@@ -65,7 +69,7 @@ class Copy:
     """A copy in the quarantine: its name, and its generation."""
 
     name: str
-    generation: int
+    generation: Generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,7 @@ class DeletionJournal:
         where = f"{self._files.uri}/{DELETED}/{DELETION}"
         try:
             line = json.loads(text)
-            if line.pop("version") != VERSION:
+            if line.pop("version") not in READ_VERSIONS:
                 raise CorruptRecordError(f"{where} is of another version of this software")
             order = DeletionPlan(**line)
             _check_order(order)
@@ -235,15 +239,12 @@ class DeletionJournal:
         except (pa.ArrowException, OSError) as error:
             raise CorruptRecordError(f"{self._files.uri}/{name} is cut off, or no Parquet file ({error})") from None
         metadata = table.schema.metadata or {}
-        if (_field_of(metadata, "run"), _field_of(metadata, "batch"), _field_of(metadata, "schema")) != (
-            self.run,
-            str(batch),
-            str(VERSION),
-        ):
+        is_known = _field_of(metadata, "schema") in map(str, READ_VERSIONS)
+        if not is_known or (_field_of(metadata, "run"), _field_of(metadata, "batch")) != (self.run, str(batch)):
             raise CorruptRecordError(f"{self._files.uri}/{name} is of another run, batch or version")
-        if not table.schema.equals(SCHEMA):
+        if not text_generations(table.schema).equals(SCHEMA):
             raise CorruptRecordError(f"{self._files.uri}/{name} breaks the format: it has other columns")
-        return table
+        return with_text_generations(table)
 
 
 def sums_of(entries: Iterable[JournalEntry]) -> Sums | None:
@@ -267,7 +268,7 @@ def _check_order(order: DeletionPlan) -> None:
 
 def _entry(row: Mapping[str, Any], run: str) -> JournalEntry:
     name, generation, size, aside, aside_generation = (row[key] for key in ("name", "generation", "size", "aside", "aside_generation"))
-    if name is None or generation is None or generation <= 0 or size is None or size < 0 or row["run"] != run:
+    if name is None or not generation or size is None or size < 0 or row["run"] != run:
         raise ValueError(f"{name!r} has generation {generation}, size {size} and run {row['run']!r}")
     candidate = Candidate.named(name, generation, size)
     if candidate is None or (candidate.path, str(candidate.revision)) != (row["object"], row["revision"]):
@@ -275,7 +276,7 @@ def _entry(row: Mapping[str, Any], run: str) -> JournalEntry:
     fate = None if row["fate"] == INTENDED else Fate(row["fate"])
     if aside is None:
         return JournalEntry(candidate, fate)
-    if not (aside.startswith(QUARANTINE) and aside.endswith(f"/{name}")) or aside_generation is None or aside_generation <= 0:
+    if not (aside.startswith(QUARANTINE) and aside.endswith(f"/{name}")) or not aside_generation:
         raise ValueError(f"{aside!r}, generation {aside_generation}, is no copy of {name!r} in a quarantine")
     return JournalEntry(candidate, fate, Copy(aside, aside_generation))
 

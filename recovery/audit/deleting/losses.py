@@ -28,7 +28,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from operator import attrgetter
 from typing import TypeVar
 
 from changelog.base.errors import CorruptRecordError
@@ -43,7 +42,7 @@ from tiered.protocol.backends import LongTermBackend, Tiers
 from tiered.protocol.capabilities import BlobRestoration
 from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.retry import retry, retry_read
-from tiered.protocol.scans import Redirect, Removal
+from tiered.protocol.scans import Generation, Redirect, Removal
 
 T = TypeVar("T")
 
@@ -101,11 +100,11 @@ class Loss:
 
     name: str
     end: End
-    generation: int | None = None
+    generation: Generation | None = None
     size: int | None = None
     deleted_ns: int | None = None
     kept_until_ns: int | None = None
-    restored: int | None = None
+    restored: Generation | None = None
 
     @property
     def is_to_do(self) -> bool:
@@ -190,7 +189,7 @@ class Losses:
         kept = await self._retry_read(partial(self.blobs.deleted_generations, name))
         loss = Loss(name, End.NOT_KEPT)
         if kept:
-            newest = max(kept, key=attrgetter("generation"))
+            newest = kept[-1]
             loss = Loss(name, End.RESTORABLE, newest.generation, newest.size, newest.deleted_ns, newest.kept_until_ns)
         redirect = await self._named(name)
         if redirect is None:
@@ -201,7 +200,7 @@ class Losses:
             return replace(loss, end=End.RECENT)
         return loss
 
-    async def _judge_what_is_there(self, name: str, noted: Loss | None, generation: int) -> Loss:
+    async def _judge_what_is_there(self, name: str, noted: Loss | None, generation: Generation) -> Loss:
         """Returns the loss of a blob that is there. A call that was killed may have restored it, and not looked again.
         """
         if await self._named(name):

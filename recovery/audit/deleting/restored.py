@@ -3,14 +3,14 @@
     RUN/restored/range-000017.parquet     up to a thousand dangling findings, in the order of the run
 
     name, end string                      an `End`; `restorable`: it is to be restored, and may have been
-    generation, size int64                the deleted generation that is taken, and its bytes
+    generation string, size int64         the deleted generation that is taken, and its bytes
     deleted, kept_until timestamp         when it was deleted, and until when the service keeps it
-    restored int64                        the generation that the blob has now
+    restored string                       the generation that the blob has now
     run string                            the id of the audit's run
 
 A column is null where nothing is known. What is to be restored is noted before the first of its file is restored. Each
 file appears whole, and is replaced as a whole. *Failure*: `CorruptRecordError` names a file that cannot be read, or
-that is of another run.
+that is of another run. Older software wrote generations as int64; that is still read.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ import pyarrow.parquet as pq
 
 from changelog.base.errors import CorruptRecordError
 from recovery.audit.deleting.losses import End, Loss
+from recovery.audit.files.arrow import with_text_generations
 from recovery.audit.files.directory import DirectoryFiles
+from tiered.protocol.scans import Generation
 
 RESTORED = "restored"
 BATCH = 1000
 TIME = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema([
-    ("name", pa.string()), ("end", pa.string()), ("generation", pa.int64()), ("size", pa.int64()), ("deleted", TIME),
-    ("kept_until", TIME), ("restored", pa.int64()), ("run", pa.string()),
+    ("name", pa.string()), ("end", pa.string()), ("generation", pa.string()), ("size", pa.int64()), ("deleted", TIME),
+    ("kept_until", TIME), ("restored", pa.string()), ("run", pa.string()),
 ])  # fmt: skip
-_COLUMNS = ("generation", "size", "deleted", "kept_until", "restored")
+_NUMBERS = ("size", "deleted", "kept_until")
 
 
 class RestoredFiles:
@@ -71,12 +73,13 @@ class RestoredFiles:
         if content is None:
             return {}
         try:
-            table = pq.read_table(io.BytesIO(content))
+            table = with_text_generations(pq.read_table(io.BytesIO(content)))
             if not table.schema.equals(SCHEMA):
                 raise ValueError("it has other columns")
-            numbers = table.select(_COLUMNS).cast(pa.schema([(column, pa.int64()) for column in _COLUMNS]))
-            told, facts = table.select(["name", "end", "run"]).to_pydict(), numbers.to_pylist()
-            losses = [_loss(name, end, fact) for name, end, fact in zip(told["name"], told["end"], facts, strict=True)]
+            numbers = table.select(_NUMBERS).cast(pa.schema([(column, pa.int64()) for column in _NUMBERS]))
+            told = table.select(["name", "end", "generation", "restored", "run"]).to_pydict()
+            texts = zip(told["name"], told["end"], told["generation"], told["restored"], strict=True)
+            losses = [_loss(*each, fact) for each, fact in zip(texts, numbers.to_pylist(), strict=True)]
         except (pa.ArrowException, OSError, ValueError, TypeError) as error:
             raise CorruptRecordError(f"{where} breaks the format: {error}") from None
         if set(told["run"]) != {self._run} or [each.name for each in losses] != list(names):
@@ -84,9 +87,9 @@ class RestoredFiles:
         return {each.name: each for each in losses}
 
 
-def _loss(name: str, end: str, fact: dict[str, int | None]) -> Loss:
-    generation, size, restored = fact["generation"], fact["size"], fact["restored"]
-    if any(number is not None and number < 0 for number in (generation, size, restored)):
+def _loss(name: str, end: str, generation: Generation | None, restored: Generation | None, fact: dict[str, int | None]) -> Loss:
+    size = fact["size"]
+    if "" in (generation, restored) or (size is not None and size < 0):
         raise ValueError(f"{name!r} has generation {generation}, size {size} and restored {restored}")
     return Loss(name, End(end), generation, size, _ns(fact["deleted"]), _ns(fact["kept_until"]), restored)
 

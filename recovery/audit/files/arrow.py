@@ -16,6 +16,8 @@ import pyarrow as pa
 _CODES = {4: "i", 8: "q"}
 """By the bytes of a number: its code in the module `array`."""
 
+_GENERATIONS = frozenset({"generation", "aside_generation", "restored"})
+
 
 def arrow_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Returns these values as a column of text, or of whole numbers or times (a number in the unit of `kind`).
@@ -34,6 +36,18 @@ def arrow_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         return pa.Array.from_buffers(kind, len(values), [present, pa.py_buffer(offsets), pa.py_buffer(b"".join(texts))], missing)
     numbers = array(_CODES[kind.bit_width // 8], [0 if value is None else value for value in values])
     return pa.Array.from_buffers(kind, len(values), [present, pa.py_buffer(numbers)], missing)
+
+
+def with_text_generations(rows: Any) -> Any:
+    """Returns a batch or a table with the generations of blobs as text. Older software wrote numbers."""
+    schema = text_generations(rows.schema)
+    return rows if schema.equals(rows.schema) else rows.cast(schema)
+
+
+def text_generations(schema: pa.Schema) -> pa.Schema:
+    """Returns the schema that such rows have."""
+    texts = [field.with_type(pa.string()) if field.name in _GENERATIONS and field.type == pa.int64() else field for field in schema]
+    return pa.schema(texts, schema.metadata)
 
 
 def line_batch(name: str, line: str) -> pa.RecordBatch:

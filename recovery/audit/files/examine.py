@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from recovery.audit.files.arrow import text_generations
 from recovery.audit.files.directory import COPY_BYTES, DirectoryFiles
 from recovery.audit.files.ledger import FINDINGS, ROW_GROUP, SCHEMA, SEALED, file_of, sealed
 from recovery.audit.files.partitions import Header, Partition
@@ -48,7 +49,7 @@ def examined(files: DirectoryFiles, partition: Partition, header: Header, manife
                 yield f"{name} is damaged or was changed: its checksum does not fit"
                 return
             with pq.ParquetFile(path, filesystem=files.filesystem) as file:
-                if not file.schema_arrow.equals(SCHEMA):
+                if not text_generations(file.schema_arrow).equals(SCHEMA):
                     yield f"{name} does not have the columns of a file of findings"
                     return
                 yield from (f"{name} {fault}" for fault in _rows(file, partition, header, manifest))

@@ -6,7 +6,7 @@
     RUN/findings/range-000017-0.parquet    the first part of the rest of range 17 is done (`partitions.py`)
     RUN/findings/_failed-000018.txt        why range 18 was not done the last time
 
-The findings have schema version 2. They are in the order in which they were found, in small row groups.
+The findings have schema version 3. They are in the order in which they were found, in small row groups.
 `spark.read.parquet(RUN/findings)` opens them all.
 
     class string                           a `FindingClass`, such as orphan
@@ -15,7 +15,9 @@ The findings have schema version 2. They are in the order in which they were fou
     size int64                             bytes
     created, deadline timestamp            in microseconds, UTC, as all times
     listed, logged, scanned, confirmed timestamp      when each reading began (`recovery.audit.finding`)
-    generation int64, detail string, range int32, run string
+    generation, detail string, range int32, run string
+
+In version 2, which is still read, `generation` is int64. The rows of both versions are given as those of version 3.
 
 The key-value metadata of the footer are the ledger. So findings and counts appear in one step:
 
@@ -47,7 +49,7 @@ import pyarrow.parquet as pq
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import Runtime, SystemRuntime
-from recovery.audit.files.arrow import arrow_column
+from recovery.audit.files.arrow import arrow_column, with_text_generations
 from recovery.audit.files.directory import DirectoryFiles, Draft
 from recovery.audit.files.partitions import Header, Partition, Tiling, is_key, tiled
 from recovery.audit.finding import Finding, Summary, Tally
@@ -55,13 +57,14 @@ from recovery.audit.finding_classes import FindingClass
 from recovery.audit.manifest import Bounds, Manifest, parse_manifest
 from recovery.audit.names import usecase_of
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+READ_VERSIONS = ("2", "3")
 _TIME = pa.timestamp("us", tz="UTC")
 _TIMES = ("created", "deadline", "listed", "logged", "scanned", "confirmed")
 SCHEMA = pa.schema([
     ("class", pa.string()), ("name", pa.string()), ("object", pa.string()), ("revision", pa.string()), ("usecase", pa.string()),
     ("size", pa.int64()), *((time, _TIME) for time in _TIMES),
-    ("generation", pa.int64()), ("detail", pa.string()), ("range", pa.int32()), ("run", pa.string()),
+    ("generation", pa.string()), ("detail", pa.string()), ("range", pa.int32()), ("run", pa.string()),
 ])  # fmt: skip
 ROW_GROUP = 10_000
 """How many findings a writer or a reader holds in memory."""
@@ -222,7 +225,8 @@ class RunDirectory:
                 continue
             name, filesystem = f"{FINDINGS}/{file_of(key)}", self.files.filesystem
             with self.files.explained("be read", name), pq.ParquetFile(path, filesystem=filesystem) as file:
-                for rows in file.iter_batches(ROW_GROUP, columns=columns):
+                for read in file.iter_batches(ROW_GROUP, columns=columns):
+                    rows = with_text_generations(read)
                     yield rows if wanted is None else rows.filter(compute.is_in(rows["class"], wanted))
 
     def _path(self, key: str) -> str:
@@ -244,8 +248,8 @@ class RunDirectory:
                 return f"{name} is cut off, or no Parquet file"
         footer = parquet.metadata or {}
         schema, of_run, of_key = (_footer_field(footer, each) for each in ("schema", "run", "range"))
-        if schema != str(SCHEMA_VERSION):
-            return f"{name} has schema version {schema or 'none'}, not {SCHEMA_VERSION}"
+        if schema not in READ_VERSIONS:
+            return f"{name} has schema version {schema or 'none'}, and this software reads {' and '.join(READ_VERSIONS)}"
         if (of_run, of_key) != (run, key):
             return f"{name} is of another run or range"
         try:

@@ -35,7 +35,7 @@ from recovery.audit.sweeping.verify import READ_BUDGET_S
 from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Tiers
 from tiered.protocol.concurrent import map_concurrently
 from tiered.protocol.retry import retry_read
-from tiered.protocol.scans import BlobPage, CorruptRow, ListedBlob, Oddity, Redirect, RedirectPage
+from tiered.protocol.scans import BlobPage, CorruptRow, Generation, ListedBlob, Oddity, Redirect, RedirectPage
 
 CHUNK = 25_000
 """How many candidates are judged at once: as many names as a window of the live audit has."""
@@ -48,7 +48,7 @@ class Suspect:
     """A blob of the report that no live row names. `generation`, `size` (bytes): as the report says; None: not told."""
 
     name: str
-    generation: int | None
+    generation: Generation | None
     size: int | None
 
 

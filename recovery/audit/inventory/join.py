@@ -37,7 +37,7 @@ from recovery.audit.manifest import Bounds
 BLOB_COLUMNS = "name string, at bigint, told string"
 ROW_COLUMNS = "target string, passed boolean, look boolean, at bigint, told string"
 SCANNED_COLUMNS = f"{ROW_COLUMNS}, key binary, fault string"
-CANDIDATE_COLUMNS = "range int, name string, generation bigint, size bigint, key binary, target string, fault string, told string"
+CANDIDATE_COLUMNS = "range int, name string, generation string, size bigint, key binary, target string, fault string, told string"
 
 WHOLE = {"key": "binary", "target": "string", "fault": "string"}
 """The columns of a row of a table that is scanned, because it cannot be read a second time."""

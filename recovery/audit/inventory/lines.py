@@ -41,7 +41,7 @@ BLOB = pa.schema([("name", pa.string()), ("at", pa.int64()), ("told", pa.string(
 ROW = pa.schema([("target", pa.string()), ("passed", pa.bool_()), ("look", pa.bool_()), ("at", pa.int64()), ("told", pa.string())])
 SCANNED = pa.schema([*ROW, ("key", pa.binary()), ("fault", pa.string())])
 CANDIDATE = pa.schema([
-    ("range", pa.int32()), ("name", pa.string()), ("generation", pa.int64()), ("size", pa.int64()), ("key", pa.binary()),
+    ("range", pa.int32()), ("name", pa.string()), ("generation", pa.string()), ("size", pa.int64()), ("key", pa.binary()),
     ("target", pa.string()), ("fault", pa.string()), ("told", pa.string()),
 ])  # fmt: skip
 

@@ -46,7 +46,7 @@ def read_report(report: InventoryReport, shard: int, chosen: Chosen | None = Non
     """Yields the blobs of a shard, batch by batch: name, size, generation; and the number of each one's row.
 
     Rows without a name that is text, rows about deleted blobs, and what is none of the store's blobs are left out. The
-    names come without the store's prefix. A number that cannot be read is null.
+    names come without the store's prefix. A number that cannot be read is null. Generations are text.
     """
     for batch, numbers in _numbered(_rows(report, shard, ["name", "size", "generation"]), chosen):
         name = texts(batch["name"])
@@ -54,7 +54,7 @@ def read_report(report: InventoryReport, shard: int, chosen: Chosen | None = Non
         name = pc.utf8_slice_codeunits(name, len(report.prefix)) if report.prefix else name  # the prefix is ASCII
         kept = pc.and_(pc.fill_null(pc.and_(is_own, pc.not_equal(name, "")), False), pc.invert(_is_deleted(batch)))
         blobs = pa.RecordBatch.from_pydict({
-            "name": name, "size": _numbers(batch["size"]), "generation": _numbers(batch["generation"]),
+            "name": name, "size": _numbers(batch["size"]), "generation": pc.cast(_numbers(batch["generation"]), pa.string()),
         })  # fmt: skip
         yield blobs.filter(kept), numbers[_mask(kept)]
 

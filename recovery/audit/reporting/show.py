@@ -42,7 +42,7 @@ from tiered.open import Backends
 from tiered.protocol.backends import Inline, Tombstone
 from tiered.protocol.capabilities import BlobRestoration, DeletedGeneration
 from tiered.protocol.retry import retry_read
-from tiered.protocol.scans import BlobInfo, Oddity
+from tiered.protocol.scans import BlobInfo, Generation, Oddity
 from tiered.settings import Settings
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class LookedBlob:
     size: int | None = None
     created_ns: int | None = None
     deadline_ns: int | None = None
-    generation: int | None = None
+    generation: Generation | None = None
     remedy: tuple[str, ...] = ()
     was_read: bool = False
 

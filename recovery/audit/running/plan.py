@@ -35,13 +35,13 @@ from recovery.audit.sweeping.judge import SKEW_MAX_NS
 from recovery.audit.sweeping.references import check_same as check_same_feed
 from recovery.audit.sweeping.references import read_checkpoint, references_of
 from recovery.display import elapsed, escape_controls, span
-from recovery.feed.writer.checkpoint import store_of
+from tiered.kinds.chosen import address_of, blobs_kind, rows_kind
 from tiered.metadata import NS_PER_S
 from tiered.open import Backends, open_backends
 from tiered.protocol.backends import LongTermBackend
 from tiered.protocol.capabilities import Ownership
 from tiered.protocol.retry import retry_read
-from tiered.settings import Settings
+from tiered.settings import NO_CHANGELOG, Settings
 
 RANGES_PER_SLOT = 6
 PROBE_NAMES = 10_000
@@ -88,7 +88,7 @@ async def plan_audit(settings: Settings, options: AuditOptions, slots: int, runt
         references = None
         if options.references == "feed":
             age_max_s = FEED_AGE_MAX_S if options.feed_age_max_s is None else options.feed_age_max_s
-            references = await references_of(backends.log, store_of(settings), as_of_ns, age_max_s)
+            references = await references_of(backends.log, address_of(settings), as_of_ns, age_max_s)
         notes = list(_notes(options, ahead_ns))
         if options.inventory is not None:
             notes += _notes_on_report(options.inventory, as_of_ns, _grace_of(options))
@@ -117,19 +117,8 @@ def split(cuts: Iterable[str], scope: Bounds = EVERYTHING) -> tuple[Bounds, ...]
 
 def inputs_of(settings: Settings) -> dict[str, str]:
     """Returns what is compared, by name. A run goes on only with the same inputs."""
-    changelog = settings.changelog or "noop"
-    if settings.directory is not None:
-        return {"directory": str(settings.directory.absolute()), "changelog": changelog}
-    bigtable, gcs = settings.bigtable, settings.gcs
-    assert bigtable is not None and gcs is not None, "settings allow one only with the other"
-    instance = f"{bigtable.project}/{bigtable.instance}"
-    emulators = {"emulators": f"{bigtable.emulator_host}, {gcs.endpoint}"} if gcs.endpoint or bigtable.emulator_host else {}
     return {
-        "bucket": gcs.bucket,
-        **({"prefix": gcs.prefix} if gcs.prefix else {}),
-        "table": f"{instance}/{bigtable.table}",
-        "changelog": f"{instance}/{bigtable.changelog_table}" if changelog == "bigtable" else changelog,
-        **emulators,
+        **blobs_kind(settings).inputs(settings), "changelog": settings.changelog or NO_CHANGELOG, **rows_kind(settings).inputs(settings)
     }
 
 
@@ -149,7 +138,7 @@ async def check_owner(backends: Backends, runtime: Runtime) -> str | None:
 
 async def check_owner_of(settings: Settings, runtime: Runtime) -> str | None:
     """As `check_owner`, of the store that these settings name. A directory holds one store only."""
-    if settings.gcs is None:
+    if settings.embedded:
         return None
     async with open_backends(settings, runtime, writes=False, verify=False) as backends:
         return await check_owner(backends, runtime)
@@ -168,7 +157,7 @@ def check_grace(options: AuditOptions) -> None:
 
 def check_apart(files: DirectoryFiles, settings: Settings) -> None:
     """Refuses a directory inside the store that is audited, because the audit would find its own files there."""
-    if settings.gcs is not None and files.bucket == settings.gcs.bucket:
+    if files.bucket is not None and blobs_kind(settings).place(settings) == f"gs://{files.bucket}":
         raise ConfigurationError(f"{files.what} {files.uri} is in the bucket that is audited: give one in another bucket")
     if settings.directory is not None and files.local is not None:
         run, store = files.local.resolve(), settings.directory.resolve()

@@ -6,15 +6,9 @@ which takes a second of CPU. It only imports: the clients of Google's services d
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from pyspark.daemon import manager
 
-import recovery.audit.files.ledger
-import recovery.audit.running.work  # noqa: F401
-
-with suppress(ImportError):  # an embedded store does without Google's packages
-    import tiered.production  # noqa: F401
+import tiered.kinds.preloaded  # noqa: F401
 
 if __name__ == "__main__":
     manager()

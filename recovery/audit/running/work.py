@@ -37,10 +37,10 @@ from recovery.audit.running.canary import Canary, check_backends, check_director
 from recovery.audit.running.cuts import cut_names
 from recovery.audit.sweeping.beside import look_beside
 from recovery.audit.sweeping.sweep import audit_until
-from tiered.open import DATABASE_NAME, Backends, open_backends
+from tiered.open import Backends, open_backends
 from tiered.protocol.capabilities import SharedListing
 from tiered.protocol.concurrent import most_urgent
-from tiered.settings import Settings
+from tiered.settings import DATABASE_NAME, NO_CHANGELOG, Settings
 
 CANARY = -1
 """The number of the task that only tries whether a worker can do the work."""
@@ -209,7 +209,7 @@ def portable(settings: Settings) -> Settings:
     The keys of links are left out: an audit signs none, and its jobs are written down.
     """
     directory = None if settings.directory is None else settings.directory.absolute()
-    return settings.model_copy(update={"directory": directory, "changelog": settings.changelog or "noop", "links": None})
+    return settings.model_copy(update={"directory": directory, "changelog": settings.changelog or NO_CHANGELOG, "links": None})
 
 
 def check_there(settings: Settings) -> None:
@@ -217,7 +217,7 @@ def check_there(settings: Settings) -> None:
 
     Opening it would create an empty store, and an audit of that would find nothing wrong.
     """
-    if settings.directory is not None and not (settings.directory / DATABASE_NAME).is_file():
+    if settings.embedded and settings.directory and not (settings.directory / DATABASE_NAME).is_file():
         raise ConfigurationError(f"there is no store in {settings.directory.absolute()} on this machine: check the directory")
 
 

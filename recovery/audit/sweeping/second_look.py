@@ -24,7 +24,7 @@ from recovery.audit.sweeping.verify import Verifier, is_chosen
 from recovery.audit.sweeping.window import Window, WindowReader
 from tiered.protocol.backends import BlobHead
 from tiered.protocol.capabilities import GenerationLookup
-from tiered.protocol.scans import BlobInfo, ListedBlob, Oddity, Redirect, RedirectPage
+from tiered.protocol.scans import BlobInfo, Generation, ListedBlob, Oddity, Redirect, RedirectPage
 
 RELIST_SHARE = 0.02
 """A share of the names in a window.
@@ -128,11 +128,11 @@ class SecondReading:
                 judge.conclude(window, blob, reading, kind, confirmed_ns)
         judge.accuse(window, accused, confirmed_ns)
 
-    async def _still_there(self, window: Window, suspects: Sequence[BlobInfo]) -> dict[str, int]:
+    async def _still_there(self, window: Window, suspects: Sequence[BlobInfo]) -> dict[str, Generation]:
         """Returns the generation of each of these blobs that still exists."""
         reads = self._reads
         if isinstance(reads.blobs, GenerationLookup):
-            generations = dict[str, int]()
+            generations = dict[str, Generation]()
             for first in range(0, len(suspects), GENERATIONS_AT_ONCE):
                 generations |= await reads.retry(partial(reads.blobs.generations, suspects[first : first + GENERATIONS_AT_ONCE]))
             return generations
@@ -141,7 +141,7 @@ class SecondReading:
             generations = {blob.name: blob.generation for blob in suspects}
             return {name: _generation(head, generations[name]) for name, head in heads.items() if head is not None}
         wanted = {blob.name for blob in suspects}
-        found: dict[str, int] = {}
+        found: dict[str, Generation] = {}
         start: str | None = min(wanted)
         end = after(max(wanted))
         while start is not None:
@@ -249,6 +249,6 @@ def _object_of(name: str) -> tuple[str, ...]:
     return () if path is None else (path,)
 
 
-def _generation(head: BlobHead | CorruptRecordError, listed: int) -> int:
+def _generation(head: BlobHead | CorruptRecordError, listed: Generation) -> Generation:
     """Returns the generation. A blob that cannot be read exists all the same, and counts as the one that was listed."""
     return head.generation if isinstance(head, BlobHead) else listed

@@ -99,7 +99,7 @@ def _blob_lines(blob: LookedBlob, as_of_ns: int) -> Iterator[str]:
     yield from _fields({"why": blob.detail, "size": None if blob.size is None else size(blob.size)})
     if blob.created_ns is not None:
         deadline = _deadline(blob.deadline_ns, as_of_ns)
-        yield from _fields({"created": moment(blob.created_ns), "deadline": deadline, "generation": str(blob.generation)})
+        yield from _fields({"created": moment(blob.created_ns), "deadline": deadline, "generation": blob.generation})
     if blob.kind is FindingClass.REFERENCED:
         yield from _fields({"payload": "was read, and matches its checksum" if blob.was_read else "was not read (--verify reads it)"})
     for each in blob.remedy:
@@ -122,7 +122,7 @@ def _told_lines(told: RunRecord) -> Iterator[str]:
         times = {"listed": each.listed_ns, "logged": each.logged_ns, "scanned": each.scanned_ns, "confirmed": each.confirmed_ns}
         yield from _fields({"why": each.detail or MEANING[each.kind]})
         yield from _fields({name: None if at is None else moment(at) for name, at in times.items()})
-        yield from _fields({"generation": None if each.generation is None else str(each.generation)})
+        yield from _fields({"generation": each.generation})
 
 
 def _deadline(deadline_ns: int | None, as_of_ns: int) -> str:

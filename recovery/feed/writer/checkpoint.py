@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from changelog.key_values import NOTE_BYTES_MAX
 from tiered.protocol.feed_off import FEED_NOTE
 from tiered.protocol.note_fields import NUMBER_MAX, NoteFields, canonical
-from tiered.settings import Settings
 
 NOTE = FEED_NOTE
 FIX = "if newer software wrote it, update this software; otherwise begin a new generation with 'tiered feed run --new-generation'"
@@ -196,14 +195,6 @@ class Checkpoint:
         if not same:
             raise found.wrong("its JSON is not spelled as the writer spells it")
         return checkpoint
-
-
-def store_of(settings: Settings) -> str:
-    """Returns how a checkpoint names the store. The path of a directory is no part of it: a directory may be moved."""
-    if settings.bigtable is None or settings.gcs is None:
-        return "directory"
-    at = settings.bigtable
-    return f"bigtable:{at.project}/{at.instance}/{at.table}+gcs:{settings.gcs.bucket}{settings.gcs.prefix and f'/{settings.gcs.prefix}'}"
 
 
 _KEYS = (

@@ -12,7 +12,7 @@ from changelog.base.errors import UnavailableError
 from changelog.base.runtime import Runtime
 from changelog.key_values import KeyValueStore
 from recovery.feed.sinks.sink import Owner
-from recovery.feed.writer.checkpoint import store_of
+from tiered.kinds.chosen import address_of
 from tiered.protocol.note_fields import NoteFields, canonical
 from tiered.settings import Settings
 
@@ -37,4 +37,4 @@ async def owner_of(log: KeyValueStore, runtime: Runtime, settings: Settings) -> 
 
 def _named(settings: Settings) -> str:
     """What a person calls the store."""
-    return store_of(settings) if settings.directory is None else f"the directory {settings.directory.absolute()}"
+    return f"the directory {settings.directory.absolute()}" if settings.embedded and settings.directory else address_of(settings)

@@ -25,13 +25,14 @@ from changelog.base.tasks import elsewhere_is_an_error
 from changelog.change import LOG_PREFIX, Unreadable
 from changelog.log import LOG_END, KeyRange
 from recovery.feed.sinks.sink import Sink
-from recovery.feed.writer.checkpoint import NOTE, Checkpoint, store_of
+from recovery.feed.writer.checkpoint import NOTE, Checkpoint
 from recovery.feed.writer.cleaning import Cleaning
 from recovery.feed.writer.delivery import Delivery
 from recovery.feed.writer.owner import owner_of
 from recovery.feed.writer.positions import Position, read
 from recovery.feed.writer.source import FeedSource, FeedWriterCounts
 from recovery.feed.writer.writer import CALL_BUDGET_S, FeedWriter, FencedError, StepResult
+from tiered.kinds.chosen import address_of
 from tiered.open import Backends
 from tiered.protocol.feed_off import OVER_AFTER_MS
 from tiered.protocol.retry import retry
@@ -77,7 +78,7 @@ class FeedRun:
         self.counts = FeedWriterCounts()
         self.left = 0
         self._gave_up = False
-        self.writer = FeedWriter(backends, runtime, settings, store_of(settings), self.counts)
+        self.writer = FeedWriter(backends, runtime, settings, address_of(settings), self.counts)
         self._backends = backends
         self._log = backends.log
         self._runtime = runtime

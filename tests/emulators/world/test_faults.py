@@ -666,10 +666,10 @@ def ages(world: World) -> None:
         path = f"{PATH}-{number}"
         world.rows.states[path] = Inline(Metadata(TimeToLive(ns=1), time_expires_ns=now_ns - 1), b"")
         world.rows.won[path][ChangeId.first(long_ago_ms)] = long_ago_ms
-        world.blobs.blobs[path] = Blob(Metadata(TimeToLive(ns=1), time_expires_ns=now_ns - day_ns), b"", 0, 0)
+        world.blobs.blobs[path] = Blob(Metadata(TimeToLive(ns=1), time_expires_ns=now_ns - day_ns), b"", 0, "0")
     world.rows.states[PATH] = SMALL
     world.rows.won[PATH][TOKEN] = now_ns // 1_000_000
-    world.blobs.blobs[PATH] = Blob(Metadata(TimeToLive(ns=1), time_expires_ns=now_ns - day_ns // 48), b"", 0, 0)
+    world.blobs.blobs[PATH] = Blob(Metadata(TimeToLive(ns=1), time_expires_ns=now_ns - day_ns // 48), b"", 0, "0")
 
 
 def what_is_left(seed: int, limit: int) -> tuple[list[str], list[str], list[str]]:

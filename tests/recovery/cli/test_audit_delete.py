@@ -115,7 +115,7 @@ def test_a_directory_without_a_run_is_refused(tiered: Command) -> None:
 
 def test_what_became_of_lost_blobs_is_told_blob_by_blob(capsys: pytest.CaptureFixture[str]) -> None:
     found = Rescued(("a file is not there",), 0, Counter(), Counter(), [])
-    found.add(Loss("media/objects/a", End.RESTORABLE, 7, 2048, 0, 86_400_000_000_000))
+    found.add(Loss("media/objects/a", End.RESTORABLE, "7", 2048, 0, 86_400_000_000_000))
     for number in range(LOSSES_PRINTED):
         found.add(Loss(f"media/objects/{number}", End.NOT_KEPT))
     _show_rescued(found, done=False, as_json=False)
@@ -131,7 +131,7 @@ def test_what_became_of_lost_blobs_is_told_blob_by_blob(capsys: pytest.CaptureFi
     assert "1 blob more: --json shows the first 101" in errors and "nothing was restored: give --yes to restore" in errors
     for end in (End.THERE, End.NOT_NAMED, End.NOT_KEPT, End.LOGGED):
         vain = Rescued((), 0, Counter(), Counter(), [])
-        vain.add(Loss("media/objects/a", end, 7, 5, 0, None))
+        vain.add(Loss("media/objects/a", end, "7", 5, 0, None))
         _show_rescued(vain, done=False, as_json=False)
         out, errors = capsys.readouterr()
         assert "nothing was restored, and nothing of this run is to be restored" in errors and "--yes" not in errors

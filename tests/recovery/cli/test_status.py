@@ -28,7 +28,8 @@ from recovery.last_audit import NOTE
 from tests.given.command_line import OBJECT, OWN_PROCESS, Command, as_if_started, plant, unwritable
 from tests.given.repository import ROOT
 from tiered import Settings
-from tiered.open import DATABASE_NAME, open_backends
+from tiered.open import open_backends
+from tiered.settings import DATABASE_NAME
 
 NOWHERE = {"BIGTABLE_EMULATOR_HOST": "127.0.0.1:1", "STORAGE_EMULATOR_HOST": "http://127.0.0.1:1"}
 PRODUCTION = "changelog: {changelog}\nbigtable: {{project: project, instance: i, timeout_s: 1}}\ngcs: {{bucket: blobs, timeout_s: 1}}\n"
@@ -154,7 +155,7 @@ def test_a_store_that_does_not_answer_ends_with_4_and_a_status_all_the_same(tier
     (tmp_path / "p.yaml").write_text(PRODUCTION.format(changelog="bigtable"))
     tiered.environment |= NOWHERE
     found = json.loads(tiered("-c", "p.yaml", "status", "--json", store=False, code=4))
-    assert found["level"] == "unknown" and found["store"]["kind"] == "google" and found["stuck"]["count"] is None
+    assert found["level"] == "unknown" and found["store"]["kind"] == "bigtable+gcs" and found["stuck"]["count"] is None
     assert any("the changelog, the checkpoint of the feed, the presence of daemons" in problem for problem in found["problems"])
     told = tiered("-c", "p.yaml", "status", store=False, code=4)
     assert "$ tiered -c p.yaml check\n" in told

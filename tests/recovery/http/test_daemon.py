@@ -38,8 +38,8 @@ from recovery.loop import RecoveryLoop
 from tests.given.command_line import OBJECT, Command, plant
 from tests.given.daemon_process import PATIENCE_S, QUICK, running_daemon, wait_for
 from tiered import ObjectId, UnavailableError, open_storage
+from tiered.kinds.chosen import provision
 from tiered.open import open_backends
-from tiered.provision.bigtable_and_gcs import provision
 from tiered.settings import DaemonSettings, Settings
 
 pytestmark = pytest.mark.slow

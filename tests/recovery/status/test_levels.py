@@ -210,7 +210,7 @@ def test_the_orders_the_most_urgent_first(parts: dict[str, Any], ordered: list[t
 
 def test_a_store_without_a_changelog_is_told_which_one_to_set() -> None:
     [embedded] = orders(status(durable=False, daemons=[]))
-    [google] = orders(status(durable=False, daemons=[], store=StoreIdentity("google", "p/i/t and gs://b")))
+    [google] = orders(status(durable=False, daemons=[], store=StoreIdentity("bigtable+gcs", "bigtable:p/i/t+gcs:b")))
     assert "'changelog: sqlite'" in embedded.why and "'changelog: bigtable'" in google.why
     [full] = orders(status(disk=FULL))
     [read_only] = orders(status(disk=READ_ONLY))

@@ -19,7 +19,6 @@ from changelog.noop import NoopChangeLog
 from recovery.cli.status_lines import status_lines
 from recovery.feed.writer.checkpoint import NOTE as FEED_NOTE
 from recovery.feed.writer.checkpoint import Checkpoint
-from recovery.feed.writer.checkpoint import store_of as feed_store_of
 from recovery.feed.writer.positions import Position
 from recovery.feed.writer.positions import note_name as position_note
 from recovery.last_audit import DANGLING, DESTROYED, NOTE, RUNS_MAX, Audits, LastAudit, decode, encode, note_audit, read_audits
@@ -33,6 +32,7 @@ from recovery.status.feed import FeedSink
 from recovery.status.known import Daemon, Status, StatusLevel
 from recovery.status.look import gather
 from tests.given.tapped_store import OBJECT, TappedWorld
+from tiered.kinds.chosen import address_of
 from tiered.open import Backends
 from tiered.protocol.note_fields import NewerNoteError
 from tiered.testing.log import StoredEntry
@@ -430,7 +430,7 @@ async def test_how_far_each_sink_is(world: TappedWorld) -> None:
     places = ("/srv/none", "/srv/here", "/srv/before", "/srv/fails", "/srv/damaged", "/srv/ahead")
     values: dict[str, Any] = {"changelog": "sqlite", "feed": {"enabled": True, "to": places}}
     at = world.runtime.wall_ns() // 1_000_000 - 60_000
-    began = Checkpoint.begin(at - 900_000, feed_store_of(world.settings(**values)), "w")
+    began = Checkpoint.begin(at - 900_000, address_of(world.settings(**values)), "w")
     begun = replace(began, timestamp=at, next=at + 1, lower=at + 1, bindings=((at, 9),), passed=at)
     for position in (
         Position("/srv/here", begun.generation, at - 5000, 7), Position("/srv/before", begun.generation - 1, at, 9),
@@ -465,7 +465,7 @@ async def test_a_report_within_the_last_minute_is_a_sign_of_life_of_a_feeds_writ
 ) -> None:
     values: dict[str, Any] = {"changelog": "sqlite", "feed": {"enabled": True, "to": ("/var/feed",)}}
     now_ms = world.runtime.wall_ns() // 1_000_000
-    checkpoint = Checkpoint.begin(now_ms - 900_000, feed_store_of(world.settings(**values)), "w")
+    checkpoint = Checkpoint.begin(now_ms - 900_000, address_of(world.settings(**values)), "w")
     at = now_ms - 600_000
     begun = replace(checkpoint, timestamp=at, next=at + 1, lower=at + 1, bindings=((at, 0),), passed=at)
     world.log.target.notes[FEED_NOTE] = begun.to_bytes()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,13 +13,13 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.lowlevel
 import pytest
-import uvicorn
 from anyio.abc import SocketStream
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from tests.given import served_app
 from tests.given.signed_links import BASE_URL, LINKS
 from tiered import Metadata, ObjectId, Settings, TieredStorage, UnavailableError, open_storage
 from tiered.asgi import LinkApp, create_app
@@ -41,18 +39,9 @@ def anyio_backend() -> str:
     return "asyncio"  # as uvicorn
 
 
-@asynccontextmanager
-async def served(app: Any, root_path: str = "/links", lifespan: str = "off") -> AsyncIterator[int]:
-    """The port of the application under uvicorn."""
-    config = uvicorn.Config(app, log_config=None, lifespan=lifespan, root_path=root_path, timeout_graceful_shutdown=1)  # type: ignore[arg-type]
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        server = uvicorn.Server(config)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.serve, [bound])
-            try:
-                yield bound.getsockname()[1]
-            finally:
-                server.should_exit = True
+def served(app: Any, root_path: str = "/links", lifespan: str = "off") -> AbstractAsyncContextManager[int]:
+    """The port of the application, mounted at `root_path`."""
+    return served_app.served(app, lifespan=lifespan, root_path=root_path)
 
 
 async def signed(store: TieredStorage, payload: bytes = LARGE, object_id: ObjectId = CAT) -> str:

@@ -14,7 +14,7 @@ from tiered.gcs.batches import decode_batch, encode_batch
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.http import GcsResponse
 from tiered.protocol.capabilities import DELETIONS_MAX
-from tiered.protocol.scans import Removal
+from tiered.protocol.scans import Generation, Removal
 from tiered.testing.contracts.whole_blobs import store
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +32,7 @@ async def blobs(server: GcsEmulator) -> AsyncIterator[GcsBlobs]:
         yield blobs
 
 
-async def stored(blobs: GcsBlobs, *names: str) -> list[tuple[str, int]]:
+async def stored(blobs: GcsBlobs, *names: str) -> list[tuple[str, Generation]]:
     for name in names:
         await store(blobs, name, b"x")
     return [(each.name, each.generation) for each in (await blobs.list("", None, 1000)).blobs]
@@ -52,11 +52,11 @@ async def test_a_hundred_blobs_are_deleted_in_one_request(blobs: GcsBlobs, serve
 
 async def test_a_part_that_fails_fails_alone(blobs: GcsBlobs, server: GcsEmulator) -> None:
     asked = await stored(blobs, *"abcdef")
-    asked[1] = (asked[1][0], asked[1][1] + 1)
+    asked[1] = (asked[1][0], f"{asked[1][1]}1")
     server.faults += [
         GcsFault(FaultMode.STATUS, "object.delete", name, status=status) for name, status in (("c", 503), ("d", 429), ("e", 403))
     ]
-    results = await blobs.delete_generations([*asked, ("nothing", 1)])
+    results = await blobs.delete_generations([*asked, ("nothing", "1")])
     assert [each if isinstance(each, Removal) else type(each) for each in results] == [
         Removal.DELETED, Removal.REPLACED, UnconfirmedError, UnavailableError, ConfigurationError, Removal.DELETED, Removal.ABSENT,
     ]  # fmt: skip
@@ -93,7 +93,7 @@ async def test_an_answer_that_is_cut_off_never_says_that_a_part_is_done(blobs: G
 
 async def test_a_missing_bucket_is_no_absence(server: GcsEmulator) -> None:
     async with GcsBlobs.connect("none", RUNTIME, endpoint=server.url) as blobs:
-        [result] = await blobs.delete_generations([("a", 1)])
+        [result] = await blobs.delete_generations([("a", "1")])
     assert isinstance(result, ConfigurationError) and "there is no bucket 'none'" in str(result)
 
 

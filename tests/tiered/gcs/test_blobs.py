@@ -1268,7 +1268,7 @@ async def test_soft_deleted_generations_are_those_of_this_name(blobs: GcsBlobs, 
     bucket.page_max = page_max
     first, second = await blobs.deleted_generations(NAME)
     assert (first.size, second.size) == (1, 2)
-    assert first.generation < second.generation
+    assert int(first.generation) < int(second.generation)
     assert first.address == f"gs://blobs/{NAME}#{first.generation}"
     assert 0 <= second.deleted_ns - first.deleted_ns < 60 * NS_PER_S
     assert first.kept_until_ns is not None and first.kept_until_ns - first.deleted_ns == 7 * 86_400 * NS_PER_S
@@ -1288,8 +1288,12 @@ async def test_noncurrent_generations_are_restored_as_soft_deleted_ones_are(blob
     await contract.test_a_restoration_overwrites_nothing_and_needs_a_generation_that_is_kept(blobs, "second")
     kept = await blobs.deleted_generations(NAME)
     assert len(kept) == 2 and all(each.kept_until_ns is None for each in kept)
-    bucket.remove(NAME, {"generation": str(kept[1].generation)}, RUNTIME.wall_ns())
+    bucket.remove(NAME, {"generation": kept[1].generation}, RUNTIME.wall_ns())
     assert [each.kept_until_ns is None for each in await blobs.deleted_generations(NAME)] == [True, False]
+    bucket.remove(NAME, {"generation": kept[0].generation}, RUNTIME.wall_ns() + NS_PER_S)
+    listed = await blobs.deleted_generations(NAME)
+    assert [each.generation for each in listed] == [each.generation for each in kept], "the newest was written last, not deleted last"
+    assert listed[0].deleted_ns > listed[1].deleted_ns
 
 
 async def test_nothing_is_soft_deleted_of_a_blob_that_lives_or_never_was(blobs: GcsBlobs) -> None:

@@ -63,7 +63,7 @@ async def give_up(breaker: Breaker, call: Callable[[], Any], times: int = 4) -> 
 
 CALLS: dict[str, Callable[[GcsBlobs], Any]] = {
     "object.get": lambda blobs: blobs.head(NAME),
-    "object.delete": lambda blobs: blobs.delete_generation(NAME, 1),
+    "object.delete": lambda blobs: blobs.delete_generation(NAME, "1"),
     "object.patch": lambda blobs: blobs.touch(NAME, DEADLINE_NS + NS_PER_S),
     "object.list": lambda blobs: blobs.list("", None, 1),
 }

@@ -46,10 +46,11 @@ def names(server: GcsEmulator) -> list[str]:
 def changes(blobs: OwnedBlobs) -> list[Callable[[], Awaitable[object]]]:
     return [
         partial(store, blobs, "p/objects/k/new"), partial(blobs.delete, "p/objects/k/1"),
-        partial(blobs.delete_generation, "p/objects/k/1", 1), partial(blobs.delete_generations, [("p/objects/k/1", 1)]),
-        partial(blobs.set_aside, "p/objects/k/1", 1, "~quarantine/x"), partial(blobs.bring_back, "~quarantine/x", 1, "p/objects/k/1", 0),
-        partial(blobs.open_copy, "p/objects/k/1", 1, "p/objects/k/2", Metadata()), partial(blobs.touch, "p/objects/k/1", 5),
-        partial(blobs.restore, "p/objects/k/1", 1),
+        partial(blobs.delete_generation, "p/objects/k/1", "1"), partial(blobs.delete_generations, [("p/objects/k/1", "1")]),
+        partial(blobs.set_aside, "p/objects/k/1", "1", "~quarantine/x"),
+        partial(blobs.bring_back, "~quarantine/x", "1", "p/objects/k/1", 0),
+        partial(blobs.open_copy, "p/objects/k/1", "1", "p/objects/k/2", Metadata()), partial(blobs.touch, "p/objects/k/1", 5),
+        partial(blobs.restore, "p/objects/k/1", "1"),
     ]  # fmt: skip
 
 
@@ -170,7 +171,7 @@ async def test_a_store_below_a_prefix_sees_its_own_blobs_only_and_without_the_pr
         assert first.name == "media/objects/k/1" and len((await ours.list("", None, 10)).blobs) == 3
         assert sorted(await ours.heads(["media/objects/k/1", "media/objects/é/1"])) == ["media/objects/k/1", "media/objects/é/1"]
         copy = await ours.set_aside(first.name, first.generation, "~quarantine/l/media/objects/k/1")
-        assert isinstance(copy, int)
+        assert isinstance(copy, str)
         assert await ours.delete_generations([(first.name, first.generation)]) == [Removal.DELETED]
         assert await ours.head(first.name) is None and await theirs.head(first.name) is not None
         assert "a/~quarantine/l/media/objects/k/1" in names(server) and "b/media/objects/k/1" in names(server)
@@ -188,13 +189,13 @@ async def test_a_blob_whose_copy_in_quarantine_would_have_too_long_a_name_ended_
         assert await blobs.set_aside("media/objects/k/1", head.generation, too_long) is NotCopied.TOO_LONG
         assert await blobs.head(too_long) is None and names(server) == before
         assert server.calls == [], "the service was not asked about a name that it never takes"
-        assert isinstance(await blobs.set_aside("media/objects/k/1", head.generation, fits), int)
+        assert isinstance(await blobs.set_aside("media/objects/k/1", head.generation, fits), str)
 
 
 async def test_a_blob_that_cannot_be_read_is_named_without_the_prefix(server: GcsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
     async def odd(self: GcsBlobs, start: str, end: str | None, limit: int) -> BlobPage:
         assert (start, end) == ("a/", "a0")
-        listed = ListedBlob("a/media/objects/k/2", 1, 2, None, 3)
+        listed = ListedBlob("a/media/objects/k/2", 1, 2, None, "3")
         oddities = [Oddity("a/media/objects/k/1", "broken", is_blob=True), Oddity("{'odd': 1}", "no name", is_blob=False)]
         return BlobPage([listed], oddities, "a/media/objects/k/2\0")
 
@@ -203,7 +204,7 @@ async def test_a_blob_that_cannot_be_read_is_named_without_the_prefix(server: Gc
     async with owned_blobs(server, RUNTIME, "a/") as blobs:
         page = await blobs.list("", None, 10)
     assert [odd.name for odd in page.oddities] == ["media/objects/k/1", "{'odd': 1}"]
-    assert page.blobs == [ListedBlob("media/objects/k/2", 1, 2, None, 3)] and page.next_start == "media/objects/k/2\0"
+    assert page.blobs == [ListedBlob("media/objects/k/2", 1, 2, None, "3")] and page.next_start == "media/objects/k/2\0"
 
 
 async def test_a_name_that_is_too_long_with_its_prefix_was_sent_and_refused_by_the_service(server: GcsEmulator) -> None:

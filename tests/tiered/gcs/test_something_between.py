@@ -18,7 +18,7 @@ from tiered.gcs.http import GcsResponse
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.object_id import ObjectId
 from tiered.protocol.backends import ByteRange, Tiers
-from tiered.protocol.scans import Removal
+from tiered.protocol.scans import Generation, Removal
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 from tiered.testing.contracts.whole_blobs import read, store
@@ -57,7 +57,7 @@ def between(server: GcsEmulator, kind: str, status: int, text: str, times: int |
     server.faults.append(GcsFault(FaultMode.STATUS, kind, status=status, text=text, times=times, headers=headers))
 
 
-async def generation_of(blobs: GcsBlobs) -> int:
+async def generation_of(blobs: GcsBlobs) -> Generation:
     head = await blobs.head(NAME)
     assert head is not None
     return head.generation
@@ -254,7 +254,7 @@ async def test_an_odd_answer_to_a_touch_or_a_copy_is_no_evidence(blobs: GcsBlobs
         await copy.finalise()
     between(server, "object.restore", status, text)
     with pytest.raises(TieredError, match="something in between"):
-        await blobs.restore(NAME, 1)
+        await blobs.restore(NAME, "1")
 
 
 @EMPTY_OR_HTML

@@ -19,11 +19,11 @@ from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
+from tiered.kinds.chosen import inspect, provision
 from tiered.provision import bucket
-from tiered.provision.bigtable_and_gcs import inspect, provision, provision_tables
 from tiered.provision.findings import Notice, NoticeKind
 from tiered.provision.schema import FAMILIES, lifecycle_rule, parts_rule
-from tiered.provision.tables import open_admin, verify_on_open
+from tiered.provision.tables import open_admin, provision_tables, verify_on_open
 from tiered.settings import BigtableSettings, MarkSettings, Settings
 
 pytestmark = pytest.mark.asyncio
@@ -179,11 +179,6 @@ async def test_a_proxy_of_the_environment_diverts_neither(settings: Settings, mo
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     assert sentences(await provision(settings), NoticeKind.PROBLEM) == []
-
-
-async def test_an_embedded_store_needs_nothing_of_this(tmp_path: Any) -> None:
-    with pytest.raises(ConfigurationError, match="nothing has to be provisioned"):
-        await inspect(Settings(directory=tmp_path))
 
 
 # --- buckets as others made them -----------------------------------------------------------------

@@ -27,11 +27,10 @@ from google.iam.v1.iam_policy_pb2 import TestIamPermissionsResponse as IamPermis
 
 from changelog.base.errors import ConfigurationError, UnavailableError
 from tiered.provision import tables as bigtable_admin
-from tiered.provision.bigtable_and_gcs import provision_tables
 from tiered.provision.bucket import look_at_bucket, look_at_permissions, open_client
 from tiered.provision.findings import NoticeKind
 from tiered.provision.schema import FAMILIES
-from tiered.provision.tables import open_admin, verify_on_open
+from tiered.provision.tables import open_admin, provision_tables, verify_on_open
 from tiered.settings import BigtableSettings, GcsSettings, MarkSettings
 
 AT = BigtableSettings(project="project", instance="i", table="t", changelog_table="t")

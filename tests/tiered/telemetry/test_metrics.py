@@ -237,7 +237,7 @@ async def recovery_of_the_dead(world: ObservedWorld) -> None:
     await of_the_dead("attachments/objects/nothing")
     await of_the_dead("attachments/objects/late", new=True)
     cleaned = await of_the_dead("attachments/objects/cleaned", new=True, upload="session")
-    world.blobs.target.blobs[str(cleaned.new)] = Blob(Metadata(), LARGE, 0, 0)
+    world.blobs.target.blobs[str(cleaned.new)] = Blob(Metadata(), LARGE, 0, "0")
     for key in ("sick", "torn", "lost"):
         await of_the_dead(f"attachments/objects/{key}")
     world.log.target.stored[ChangeId.new(world.runtime).row_key()] = StoredEntry(b"junk", 0)

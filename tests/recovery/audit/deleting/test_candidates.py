@@ -22,7 +22,7 @@ from tests.given.findings import finding
 from tests.given.planted_world import Planted, plant
 from tiered.protocol.backends import Tombstone
 from tiered.protocol.capabilities import BatchDeletion
-from tiered.protocol.scans import BlobInfo
+from tiered.protocol.scans import BlobInfo, Generation
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -243,7 +243,7 @@ async def test_a_batch_without_an_answer_is_looked_at_one_by_one(
         await ground.blob(name, 10, OLD_NS, None)
     delete = cast(BatchDeletion, ground.tiers.long_term).delete_generations
 
-    async def unanswered(blobs: Sequence[tuple[str, int]]) -> Any:
+    async def unanswered(blobs: Sequence[tuple[str, Generation]]) -> Any:
         if effect:
             await delete(blobs)
         raise lost
@@ -259,7 +259,7 @@ async def test_a_part_of_a_batch_that_failed_is_deleted_by_itself(ground: AuditG
         await ground.blob(name, 10, OLD_NS, None)
     delete = cast(BatchDeletion, ground.tiers.long_term).delete_generations
 
-    async def partly(blobs: Sequence[tuple[str, int]]) -> Any:
+    async def partly(blobs: Sequence[tuple[str, Generation]]) -> Any:
         return [UnconfirmedError("x"), *await delete(blobs[1:])]
 
     monkeypatch.setattr(ground.tiers.long_term, "delete_generations", partly)
@@ -340,7 +340,7 @@ async def test_what_was_deleted_without_a_copy_cannot_be_restored(ground: AuditG
     await ground.blob(name, 10, OLD_NS, None)
     [candidate] = await candidates_of(ground, name)
     assert await restore(JournalEntry(candidate, Fate.DELETED), ground.tiers, SystemRuntime(), pay_nothing) is Return.NO_COPY
-    gone = JournalEntry(candidate, Fate.DELETED, Copy("~quarantine/test/nothing", 1))
+    gone = JournalEntry(candidate, Fate.DELETED, Copy("~quarantine/test/nothing", "1"))
     assert await restore(gone, ground.tiers, SystemRuntime(), pay_nothing) is Return.BACK
     await ground.tiers.long_term.delete(name)
     assert await restore(gone, ground.tiers, SystemRuntime(), pay_nothing) is Return.LOST

@@ -25,8 +25,8 @@ from tests.given.audit_grounds import BEGINS_NS, OLD_NS, AuditGround, embedded_g
 from tests.given.audited_store import InThread
 from tests.given.deleted_store import OBJECTS, ORPHANS, blobs, plant_orphans
 from tests.given.deletion_process import settings_of
-from tiered.open import DATABASE_NAME, open_backends
-from tiered.settings import Settings
+from tiered.open import open_backends
+from tiered.settings import DATABASE_NAME, Settings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 

@@ -225,7 +225,7 @@ async def test_a_journal_that_names_a_live_blob_as_a_copy_loses_nothing(store: S
     async with open_backends(store, SystemRuntime(), writes=False) as backends:
         head = await backends.tiers.long_term.head(min(before))
         assert head is not None
-    edited = table.set_column(6, "aside", aside).set_column(7, "aside_generation", pa.array([head.generation] * len(table), pa.int64()))
+    edited = table.set_column(6, "aside", aside).set_column(7, "aside_generation", pa.array([head.generation] * len(table), pa.string()))
     pq.write_table(edited.replace_schema_metadata(table.schema.metadata), file)
     with pytest.raises(CorruptRecordError, match="is no copy of"):
         await restore_deleted(store, to, SystemRuntime(), 10_000, lambda _: None, dry=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from changelog.change import ChangeId
 from recovery.audit.deleting.candidates import Candidate, Fate
 from recovery.audit.deleting.journal import BATCH, SCHEMA, Copy, DeletionJournal, DeletionPlan, JournalEntry
 from recovery.audit.files.directory import DirectoryFiles
+from tests.given.findings import as_older_software_wrote
 
 RUN = "0190aaaa-0000-7000-8000-000000000001"
 ORDER = DeletionPlan(RUN, 0, 0, 0, None, 1)
@@ -28,7 +30,7 @@ def journal(tmp_path: Path) -> DeletionJournal:
 def candidates(number: int) -> list[Candidate]:
     runtime = SystemRuntime()
     ids = [ChangeId.new(runtime) for _ in range(number)]
-    return [Candidate(f"media/objects/k/{each}", "media/objects/k", each, 1 << 60, 10) for each in ids]
+    return [Candidate(f"media/objects/k/{each}", "media/objects/k", each, str(1 << 60), 10) for each in ids]
 
 
 def test_all_candidates_are_intended_before_the_order_is_written(journal: DeletionJournal) -> None:
@@ -45,10 +47,10 @@ def test_all_candidates_are_intended_before_the_order_is_written(journal: Deleti
 def test_a_batch_is_done_when_every_candidate_has_a_fate(journal: DeletionJournal) -> None:
     first, second = candidates(2)
     journal.begin(ORDER, [first, second])
-    journal.write(0, [JournalEntry(first, Fate.DELETED, Copy(f"~quarantine/a/{first.name}", 7)), JournalEntry(second)])
+    journal.write(0, [JournalEntry(first, Fate.DELETED, Copy(f"~quarantine/a/{first.name}", "7")), JournalEntry(second)])
     assert journal.sums(0) is None
     journal.write(
-        0, entries := [JournalEntry(first, Fate.DELETED, Copy(f"~quarantine/a/{first.name}", 7)), JournalEntry(second, Fate.NAMED)]
+        0, entries := [JournalEntry(first, Fate.DELETED, Copy(f"~quarantine/a/{first.name}", "7")), JournalEntry(second, Fate.NAMED)]
     )
     sums = journal.sums(0)
     assert sums is not None and (dict(sums.numbers), dict(sums.sizes)) == (
@@ -87,9 +89,30 @@ def test_a_file_that_is_gone_cut_off_or_another_runs_is_refused(journal: Deletio
         journal.sums(0)
 
 
+def test_the_journal_of_older_software_is_read_and_goes_on(journal: DeletionJournal, tmp_path: Path) -> None:
+    first, second = candidates(2)
+    order = journal.begin(ORDER, [first, second])
+    entries = [JournalEntry(first, Fate.DELETED, Copy(f"~quarantine/a/{first.name}", "7")), JournalEntry(second)]
+    journal.write(0, entries)
+    of_order, file = (tmp_path / "deleted" / name for name in ("deletion.json", "range-000000.parquet"))
+    of_order.write_text(json.dumps({**json.loads(of_order.read_text()), "version": 1}))
+    as_older_software_wrote(file, 1, "generation", "aside_generation")
+    assert pq.read_schema(file).field("aside_generation").type == pa.int64()
+    assert journal.order() == order and list(journal.entries(order)) == [(0, entries)]
+    assert journal.begin(ORDER, [first, second]) == order and journal.read(0) == entries, "what was noted is left as it is"
+    journal.write(0, [replace(each, fate=Fate.DELETED) for each in entries])
+    assert pq.read_schema(file).field("aside_generation").type == pa.string() and journal.sums(0) is not None
+    journal.write(0, [JournalEntry(first, Fate.DELETED, Copy(f"~quarantine/a/{first.name}", ""))])
+    with pytest.raises(CorruptRecordError, match="is no copy of"):
+        journal.read(0)
+    as_older_software_wrote(file, 3)
+    with pytest.raises(CorruptRecordError, match="is of another run, batch or version"):
+        journal.read(0)
+
+
 @pytest.mark.parametrize(("column", "value"), [
     ("object", "media/objects/other"), ("revision", "01a10000-0000-7000-8000-000000000000"), ("name", "media/objects/k"), ("fate", "eaten"),
-    ("name", None), ("generation", None), ("generation", -5), ("size", None), ("size", -1), ("run", "another"), ("fate", None),
+    ("name", None), ("generation", None), ("generation", ""), ("size", None), ("size", -1), ("run", "another"), ("fate", None),
     ("aside", "media/objects/k/01a10000-0000-7000-8000-000000000000"), ("aside", "~quarantine/a/b"), ("aside", ""),
 ])  # fmt: skip
 def test_a_row_that_was_edited_is_refused(journal: DeletionJournal, tmp_path: Path, column: str, value: object) -> None:
@@ -107,7 +130,7 @@ def test_a_row_that_was_edited_is_refused(journal: DeletionJournal, tmp_path: Pa
 
 
 @pytest.mark.parametrize("text", [
-    "", "[]", "[" * 100_000, "{}", '{"version": 1}', '{"version": 2}', '{"version": 1, "run": "x", "more": 1}',
+    "", "[]", "[" * 100_000, "{}", '{"version": 1}', '{"version": 2}', '{"version": 3}', '{"version": 2, "run": "x", "more": 1}',
 ])  # fmt: skip
 def test_an_order_that_breaks_the_format_is_refused(journal: DeletionJournal, tmp_path: Path, text: str) -> None:
     (tmp_path / "deleted").mkdir()
@@ -146,7 +169,7 @@ def test_beginning_again_takes_no_note_away(journal: DeletionJournal, tmp_path: 
     """Two processes may begin at once, and one may be at work when the other one begins."""
     found = candidates(2)
     journal.begin(ORDER, found)
-    noted = [JournalEntry(found[0], Fate.DELETED, Copy(f"~quarantine/a/{found[0].name}", 7)), JournalEntry(found[1])]
+    noted = [JournalEntry(found[0], Fate.DELETED, Copy(f"~quarantine/a/{found[0].name}", "7")), JournalEntry(found[1])]
     journal.write(0, noted)
     journal.begin(ORDER, found)
     assert journal.read(0) == noted

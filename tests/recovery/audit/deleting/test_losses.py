@@ -20,9 +20,11 @@ from recovery.audit.deleting.restored import RestoredFiles
 from recovery.audit.files.directory import DirectoryFiles
 from tests.given.audit_grounds import BEGINS_NS, DAY_NS, OLD_NS, SimulatedGround
 from tests.given.audited_store import audit, plant
+from tests.given.findings import as_older_software_wrote
 from tiered.gcs.blobs import GcsBlobs
 from tiered.protocol.backends import Tiers, Tombstone
 from tiered.protocol.capabilities import DeletedGeneration
+from tiered.protocol.scans import Generation
 
 pytestmark = pytest.mark.anyio
 PATH = "media/objects/key"
@@ -249,7 +251,7 @@ async def test_a_restoration_whose_answer_was_lost_is_found(monkeypatch: pytest.
     ground, blobs = keeping()
     name = await lost(ground)
     call = blobs.restore
-    answers: list[int | None] = []
+    answers: list[Generation | None] = []
 
     async def unanswered(*args: Any) -> Any:
         answers.append(await call(*args))
@@ -277,7 +279,7 @@ async def test_a_noncurrent_generation_was_told_as_lost_and_is_restored(named: b
             ended = await losses.restore(loss)
             [found] = await losses.look([name], {name: ended})
     if named:
-        assert (ended.end, found.end, bucket.objects[name].generation) == (End.RESTORED, End.RESTORED, ended.restored)
+        assert (ended.end, found.end, str(bucket.objects[name].generation)) == (End.RESTORED, End.RESTORED, ended.restored)
         assert ended.restored != loss.generation
     else:
         assert (ended.end, found.end) == (End.TAKEN_BACK, End.NOT_NAMED) and not bucket.objects
@@ -312,11 +314,14 @@ def test_notes_are_read_back_as_they_were_written_and_checked(tmp_path: Path) ->
     files = DirectoryFiles.at(str(tmp_path), SystemRuntime())
     notes = RestoredFiles(files, "run")
     losses = [
-        Loss("a", End.RESTORABLE, 5, 10, 1_000_000, 2_000_000), Loss("b", End.RESTORED, 1, 2, 3_000, 4_000, 6), Loss("c", End.NOT_KEPT),
+        Loss("a", End.RESTORABLE, "5", 10, 1_000_000, 2_000_000),
+        Loss("b", End.RESTORED, "1", 2, 3_000, 4_000, "6"), Loss("c", End.NOT_KEPT),
     ]  # fmt: skip
     assert notes.read(0, ["a"]) == {}
     notes.write(0, losses)
     assert list(notes.read(0, ["a", "b", "c"]).values()) == losses
+    as_older_software_wrote(tmp_path / "restored" / "range-000000.parquet", 0, "generation", "restored")
+    assert list(notes.read(0, ["a", "b", "c"]).values()) == losses, "older software wrote numbers"
     for wrong, names in ((notes, ["a", "b"]), (RestoredFiles(files, "other"), ["a", "b", "c"])):
         with pytest.raises(CorruptRecordError, match="is of another run, or of other findings"):
             wrong.read(0, names)

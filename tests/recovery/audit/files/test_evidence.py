@@ -20,6 +20,7 @@ from recovery.audit.files.evidence import evidence
 from recovery.audit.files.ledger import SCHEMA, SEALED, RunDirectory, sealed
 from recovery.audit.manifest import Manifest, differing_inputs
 from tests.given.audited_store import InThread, audit, plant
+from tests.given.findings import as_older_software_wrote
 from tiered.settings import Settings
 
 pytestmark = [pytest.mark.slow]
@@ -201,6 +202,15 @@ def test_rows_that_do_not_fit_their_footer_or_their_verdict_are_doubtful(
     assert doubts(run) == ()
     sealed_again(RunDirectory.open(str(run)), path, change(rows))
     assert doubt in "\n".join(doubts(run))
+
+
+def test_a_run_that_older_software_has_written_is_as_good_as_it_was(run: Path) -> None:
+    for path in sorted((run / "findings").iterdir()):
+        as_older_software_wrote(path, 2, "generation")
+        rows = pq.read_table(path)
+        sealed_again(RunDirectory.open(str(run)), path, rows.replace_schema_metadata(SCHEMA.metadata))
+        assert pq.read_schema(path).field("generation").type == pa.int64()
+    assert doubts(run) == ()
 
 
 def test_file_that_no_footer_names_is_doubtful(run: Path) -> None:

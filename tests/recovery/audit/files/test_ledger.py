@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +19,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Unavai
 from recovery.audit.files.ledger import ROW_GROUP, SCHEMA, RunDirectory, summary_from_json, summary_to_json
 from recovery.audit.finding import Summary, Tally
 from recovery.audit.finding_classes import FindingClass
-from tests.given.findings import RUN, SUMMARY, finding, manifest, partition, write
+from tests.given.findings import RUN, SUMMARY, as_older_software_wrote, finding, manifest, partition, write
 from tests.given.repository import ROOT
 
 
@@ -155,6 +156,24 @@ def test_file_that_is_not_whole_or_not_its_own_counts_as_missing(
     assert list(directory.findings(RUN)) == []
     write(directory, int(next(iter(directory.faults))), finding())
     assert len(list(directory.done(RUN))) == 2 and directory.faults == {}
+
+
+def test_a_file_of_version_2_is_read_with_its_generations_as_text(directory: RunDirectory) -> None:
+    told = [finding(), finding(FindingClass.DANGLING, generation=None)]
+    path = write(directory, 0, *told)
+    as_older_software_wrote(path, 2, "generation")
+    write(directory, 1, finding(name="media/objects/b/r"))
+    assert pq.read_schema(path).field("generation").type == pa.int64()
+    assert [key for key, _ in directory.done(RUN)] == ["000000", "000001"] and directory.faults == {}
+    assert list(directory.findings(RUN)) == [*told, finding(name="media/objects/b/r")]
+    assert {rows.schema.field("generation").type for rows in directory.batches(RUN, columns=("class", "generation"))} == {pa.string()}
+
+
+@pytest.mark.parametrize("version", [1, 4])
+def test_a_file_of_a_version_that_is_not_known_counts_as_missing(directory: RunDirectory, version: int) -> None:
+    as_older_software_wrote(write(directory, 0, finding()), version)
+    assert list(directory.done(RUN)) == [] and list(directory.findings(RUN)) == []
+    assert directory.faults == {"000000": f"findings/range-000000.parquet has schema version {version}, and this software reads 2 and 3"}
 
 
 def test_range_of_another_run_counts_as_missing(directory: RunDirectory) -> None:

@@ -149,8 +149,8 @@ async def test_a_blob_that_is_gone_or_was_replaced_since_the_report_is_not_accus
     gone, replaced, *_ = orphans
     assert gone.generation is not None and replaced.generation is not None
     await world.ground.tiers.long_term.delete(gone.name)
-    other = Suspect(replaced.name, replaced.generation + 1, replaced.size)
-    judged = await Judged().judge(world, [gone, other, Suspect("never/objects/there", 1, 1)], [])
+    other = Suspect(replaced.name, f"{replaced.generation}1", replaced.size)
+    judged = await Judged().judge(world, [gone, other, Suspect("never/objects/there", "1", 1)], [])
     assert judged.findings == [] and judged.summary.names == 0
     told_nothing = await Judged().judge(world, [Suspect(replaced.name, None, None)], [])
     [found] = told_nothing.findings

@@ -35,7 +35,7 @@ def test_what_is_judged_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(engine, "CHUNK", 2)
     joined = JoinedCounts()
     lines = [
-        told("a", 5, 500), candidate(name="a/1", size=100, generation=7), candidate(name="a/2", generation=7), row(b"a", "a/3"),
+        told("a", 5, 500), candidate(name="a/1", size=100, generation="7"), candidate(name="a/2", generation="7"), row(b"a", "a/3"),
         row(b"a", "a/3"), row(b"\xff", None, "no text"), told(None, 4, 0), told("a", 2, 50), told("b", 1, 9), candidate(range=0),
         told(None, 3, 0),
     ]  # fmt: skip

@@ -101,6 +101,6 @@ def test_a_file_is_read_again_at_the_rows_that_are_left(tmp_path: Path, monkeypa
     found = [tuple(row.values()) for row in rows_of(lines.named(files, BOUNDS, parts))]
     assert found == [
         (3, None, None, None, None, None, None, told), (0, None, None, None, b"\xff", None, "no text", None),
-        (0, "a/0", 7, 0, None, None, None, None), (0, "a/4", 7, 4, None, None, None, None), (0, "a/6", 7, 6, None, None, None, None),
+        (0, "a/0", "7", 0, None, None, None, None), (0, "a/4", "7", 4, None, None, None, None), (0, "a/6", "7", 6, None, None, None, None),
         (0, "a/9", None, None, b"k2", "a/9", None, None), (0, "a/9", None, None, b"k5", "a/9", None, None),
     ]  # fmt: skip

@@ -297,4 +297,4 @@ async def test_lines_tell_all_that_json_does_and_steer_no_terminal() -> None:
 
 
 def _finding(name: str) -> Finding:
-    return Finding(FindingClass.ORPHAN, name, None, None, 1, 2, None, 3, "seen", BEGINS_NS, BEGINS_NS, BEGINS_NS, None)
+    return Finding(FindingClass.ORPHAN, name, None, None, 1, 2, None, "3", "seen", BEGINS_NS, BEGINS_NS, BEGINS_NS, None)

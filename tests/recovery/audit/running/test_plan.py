@@ -22,9 +22,9 @@ from tests.given.audited_store import OBJECTS, plant
 from tiered.embedded.blobs import FileBlobs
 from tiered.embedded.rows import SqliteRows
 from tiered.object_id import ObjectId
-from tiered.open import DATABASE_NAME, open_storage
+from tiered.open import open_storage
 from tiered.protocol.scans import BlobPage, ListedBlob
-from tiered.settings import BigtableSettings, GcsSettings, Settings
+from tiered.settings import DATABASE_NAME, BigtableSettings, GcsSettings, Settings
 
 NO_GRACE = AuditOptions("run", grace_s=0, insist=True)
 
@@ -116,7 +116,8 @@ def test_inputs_say_which_world_they_are_of() -> None:
         bigtable=BigtableSettings(project="a-project", instance="main", emulator_host="127.0.0.1:1"),
         gcs=GcsSettings(bucket="blobs", endpoint="http://127.0.0.1:2"),
     )  # fmt: skip
-    assert inputs_of(emulated)["emulators"] == "127.0.0.1:1, http://127.0.0.1:2"
+    emulators = {"Bigtable emulator": "127.0.0.1:1", "GCS emulator": "http://127.0.0.1:2"}
+    assert inputs_of(emulated) == inputs_of(GOOGLE) | emulators
 
 
 # --- plans -----------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ async def test_plan_of_a_large_store_has_several_ranges_for_each_slot(tmp_path: 
     store = await plant(tmp_path / "store")
 
     async def list_for_ever(self: FileBlobs, start: str, end: str | None, limit: int) -> BlobPage:
-        return BlobPage([ListedBlob("name", 1, 0, None, 1)] * min(limit, 1000), [], "next")
+        return BlobPage([ListedBlob("name", 1, 0, None, "1")] * min(limit, 1000), [], "next")
 
     wanted: list[int] = []
 

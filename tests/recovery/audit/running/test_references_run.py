@@ -20,10 +20,10 @@ from recovery.audit.reporting import run_verdict
 from recovery.audit.running.local import LocalEngine
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions, Engine, Job, PartResult, carry_out
-from recovery.feed.writer.checkpoint import store_of
 from recovery.last_audit import Audits, LastAudit, decode, encode, read_audits
 from tests.given.audited_store import OBJECTS, PLANTED, AuditedStore, InThread, found, plant
 from tests.given.feed_index import GENERATION, publish, rows_of
+from tiered.kinds.chosen import address_of
 from tiered.open import open_backends
 from tiered.settings import Settings
 
@@ -39,7 +39,7 @@ def anyio_backend() -> str:
 async def feed(store: Settings, **wrong: Any) -> None:
     """Publishes what the rows say now."""
     async with open_backends(store, RUNTIME) as backends:
-        await publish(backends.log, await rows_of(backends.tiers.high_volume), RUNTIME.wall_ns(), store=store_of(store), **wrong)
+        await publish(backends.log, await rows_of(backends.tiers.high_volume), RUNTIME.wall_ns(), store=address_of(store), **wrong)
 
 
 async def noted(store: Settings) -> str | None:

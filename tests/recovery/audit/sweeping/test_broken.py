@@ -227,7 +227,7 @@ async def test_a_blob_that_another_one_of_its_name_replaced_since_it_was_listed_
         asked += 1
         page = await ground.tiers.long_term.list(start, end, limit)
         [blob] = page.blobs
-        before = ListedBlob(blob.name, blob.size, blob.created_ns, blob.deadline_ns, blob.generation - 1)
+        before = ListedBlob(blob.name, blob.size, blob.created_ns, blob.deadline_ns, f"{blob.generation}1")
         return replace(page, blobs=[before] if asked == 1 else page.blobs)
 
     summary, found = await audit(ground, Lying(ground.tiers.long_term, of_before))

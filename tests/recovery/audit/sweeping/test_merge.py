@@ -37,7 +37,7 @@ class Blobs:
 
     def __init__(self, names: Iterable[str], page: int) -> None:
         self._names = sorted(names)
-        self._infos = [ListedBlob(name, 1, OLD_NS, None, 7) for name in self._names]
+        self._infos = [ListedBlob(name, 1, OLD_NS, None, "7") for name in self._names]
         self._page = page
 
     async def list(self, start: str, end: str | None, limit: int) -> BlobPage:
@@ -47,7 +47,7 @@ class Blobs:
 
     async def head(self, name: str) -> BlobHead | None:
         place = bisect_left(self._names, name)
-        return BlobHead(Metadata(), 1, OLD_NS, 7) if self._names[place : place + 1] == [name] else None
+        return BlobHead(Metadata(), 1, OLD_NS, "7") if self._names[place : place + 1] == [name] else None
 
     async def now_ns(self) -> int:
         return CUTOFF.as_of_ns

@@ -1,0 +1,98 @@
+"""Blobs in a bucket of GCS, or in a part of one: one HTTP session -> GcsBlobs -> OwnedBlobs.
+
+The owner of the blobs is verified first: a store would delete those of another one. With `verify` False this was done
+before; `OwnedBlobs` still asks for the owner before it changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+
+from anyio import CapacityLimiter
+
+from changelog.base.errors import ConfigurationError, UnavailableError
+from changelog.base.events import events
+from changelog.base.runtime import Runtime
+from changelog.base.threads import in_thread
+from tiered.kinds.kind import OpenRows, needs_asyncio, needs_packages
+from tiered.protocol.backends import LongTermBackend
+from tiered.provision.findings import Notice, Provisioning, findings_of
+from tiered.settings import GcsSettings, Settings
+
+
+class GcsKind:
+    def address(self, settings: Settings) -> str:
+        at = _section(settings)
+        return f"gcs:{at.bucket}{at.prefix and f'/{at.prefix}'}"
+
+    def inputs(self, settings: Settings) -> Mapping[str, str]:
+        at = _section(settings)
+        return {
+            "bucket": at.bucket, **({"prefix": at.prefix} if at.prefix else {}), **({"GCS emulator": at.endpoint} if at.endpoint else {})
+        }
+
+    def place(self, settings: Settings) -> str:
+        return f"gs://{_section(settings).bucket}"
+
+    @asynccontextmanager
+    async def open(
+        self, settings: Settings, runtime: Runtime, rows: OpenRows, *, writes: bool, verify: bool
+    ) -> AsyncIterator[LongTermBackend]:
+        needs_asyncio("GCS needs asyncio, because aiohttp does")
+        at = _section(settings)
+        with needs_packages("GCS", "gcp"):
+            from tiered.gcs.blobs import GcsBlobs
+            from tiered.gcs.http import SCOPE
+            from tiered.gcs.owned import OwnedBlobs
+            from tiered.protocol.upload_lanes import UploadLanes
+        authorize = sign = None
+        if at.endpoint is None:
+            from changelog.google.signing import GoogleSigner
+            from changelog.google.tokens import GoogleAuthorization
+
+            authorize = await GoogleAuthorization.default(runtime, SCOPE)
+            sign = GoogleSigner(authorize)
+        lanes = UploadLanes(at.upload_lanes, at.upload_lanes_from_bytes, at.upload_part_bytes, at.upload_memory_bytes)
+        async with GcsBlobs.connect(
+            at.bucket, runtime, endpoint=at.endpoint, authorize=authorize, connections_max=at.connections_max,
+            answer_timeout_s=at.timeout_s, lanes=lanes, upload_budget_s=settings.store.answer_budget_s, sign=sign,
+        ) as bucket:  # fmt: skip
+            blobs = OwnedBlobs(bucket, at.bucket, at.prefix, rows.owner)
+            try:
+                # Says now, not at the first large put, that the bucket is missing, forbidden or another store's.
+                if verify and (ownerless := await blobs.check_owner()) is not None:
+                    if writes:
+                        raise ConfigurationError(ownerless)
+                    events.warning("bucket_without_owner", ownerless, bucket=at.bucket)
+            except UnavailableError as error:  # small objects and the changelog work without the bucket
+                events.warning("bucket_not_reached", error, bucket=at.bucket)
+            yield blobs
+
+    async def inspect(self, settings: Settings, runtime: Runtime, owner: str | None) -> list[Notice]:
+        with needs_packages("GCS", "gcp"):
+            from tiered.provision.bucket import inspect_bucket
+
+        look = partial(inspect_bucket, _section(settings), _project(settings), owner)
+        return await in_thread(partial(findings_of, look), CapacityLimiter(1), abandon_on_cancel=True)
+
+    async def provision(self, settings: Settings, runtime: Runtime, owner: str, wanted: Provisioning) -> list[Notice]:
+        with needs_packages("GCS", "gcp"):
+            from tiered.provision.bucket import provision_bucket
+
+        work = partial(provision_bucket, _section(settings), _project(settings), owner, wanted)
+        return await in_thread(partial(findings_of, work), CapacityLimiter(1))
+
+
+BLOBS = GcsKind()
+
+
+def _section(settings: Settings) -> GcsSettings:
+    assert settings.gcs is not None, "whoever chooses this kind has seen its section"
+    return settings.gcs
+
+
+def _project(settings: Settings) -> str | None:
+    """Where a new bucket is made. None: in the project of the credentials."""
+    return None if settings.bigtable is None else settings.bigtable.project

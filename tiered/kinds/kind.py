@@ -1,0 +1,98 @@
+"""What a kind of tier must do: open it, name it, look at it, and make what it needs.
+
+A kind is an object without state. To name a tier (`address`, `inputs`, `place`) imports no package of its service. All
+else may raise `ConfigurationError`, which says what to install or to change, and `UnavailableError`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from anyio import get_cancelled_exc_class
+
+from changelog.base.errors import ConfigurationError
+from changelog.base.runtime import Runtime
+from changelog.log import ChangeLog
+from tiered.protocol.backends import HighVolumeBackend, LongTermBackend
+from tiered.provision.findings import Notice, Provisioning
+from tiered.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRows:
+    """Rows that are open, and the changelog beside them.
+
+    `owner`: how a bucket names the store whose blobs it holds. `inline_write_s_max`: as in `Tiers`. `local`: the rows
+    are in a file of this machine.
+    """
+
+    rows: HighVolumeBackend
+    log: ChangeLog
+    owner: str
+    inline_write_s_max: float = math.inf
+    local: bool = False
+
+
+class RowsKind(Protocol):
+    """What holds rows, and the changelog."""
+
+    def address(self, settings: Settings) -> str:
+        """Where the rows are, without a secret, such as `bigtable:project/instance/table`. It is stored in feeds."""
+
+    def inputs(self, settings: Settings) -> Mapping[str, str]:
+        """What an audit compares, by name, such as `table`. A run goes on only with the same inputs."""
+
+    def open(self, settings: Settings, runtime: Runtime, *, writes: bool, verify: bool) -> AbstractAsyncContextManager[OpenRows]:
+        """Opens them. `writes` False: what only writers need may be missing. `verify` False: nothing is looked at."""
+
+    async def owner(self, settings: Settings, runtime: Runtime) -> str:
+        """How a bucket names the store whose blobs it holds. `UnavailableError`: the service did not tell."""
+
+    async def inspect(self, settings: Settings, runtime: Runtime) -> list[Notice]:
+        """The findings of `tiered check`. Changes nothing that the store sees."""
+
+    async def provision(self, settings: Settings, runtime: Runtime, wanted: Provisioning) -> list[Notice]:
+        """Creates what is missing, and mends what destroys data. It may be repeated."""
+
+
+class BlobsKind(Protocol):
+    """What holds blobs."""
+
+    def address(self, settings: Settings) -> str:
+        """Where the blobs are, without a secret, such as `gcs:bucket/prefix`. It is stored in feeds."""
+
+    def inputs(self, settings: Settings) -> Mapping[str, str]:
+        """As of `RowsKind`."""
+
+    def place(self, settings: Settings) -> str | None:
+        """What holds the blobs, as other tools write it, such as `gs://bucket`. None: a directory."""
+
+    def open(
+        self, settings: Settings, runtime: Runtime, rows: OpenRows, *, writes: bool, verify: bool
+    ) -> AbstractAsyncContextManager[LongTermBackend]:
+        """Opens them. The arguments are those of `RowsKind.open`."""
+
+    async def inspect(self, settings: Settings, runtime: Runtime, owner: str | None) -> list[Notice]:
+        """As of `RowsKind`. `owner`: of the rows; None: they did not tell it."""
+
+    async def provision(self, settings: Settings, runtime: Runtime, owner: str, wanted: Provisioning) -> list[Notice]:
+        """As of `RowsKind`. `owner`: of the rows."""
+
+
+def needs_asyncio(sentence: str) -> None:
+    """Refuses any other event loop. `sentence`: what needs asyncio, and why."""
+    if get_cancelled_exc_class().__module__.startswith("trio"):
+        raise ConfigurationError(f"{sentence}: run this with anyio.run(main) or asyncio.run(main())")
+
+
+@contextmanager
+def needs_packages(what: str, extra: str) -> Iterator[None]:
+    """Says what to install if a package is missing that is imported in this block."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        raise ConfigurationError(f"{what} needs {missing.name}, which is missing: pip install '.[{extra}]' in the checkout") from None
