@@ -192,6 +192,28 @@ class OtherSettings(_Section):
     options: Annotated[Mapping[str, Any], Field(repr=False, default_factory=dict)]
 
 
+class S3Settings(_Section):
+    """The long-term tier in a bucket of an S3 service, or in a part of one. Credentials are found as AWS's tools do.
+
+    `prefix`, `timeout_s` and the uploads: as of `GcsSettings`. `endpoint`: None: AWS. `region`: None: what AWS's
+    variables and files say. `addressing_style`: `path` or `virtual`; `auto` chooses. `whole_checksums` False: the
+    service keeps no crc32c of a blob made of parts, or a wrong one; `tiered check` says so.
+    """
+
+    bucket: BucketName
+    prefix: NamePrefix = ""
+    region: Annotated[str, _matching(r"[a-z0-9-]{1,40}", "the name of a region, such as eu-central-1")] | None = None
+    endpoint: Endpoint | None = None
+    addressing_style: Literal["auto", "path", "virtual"] = "auto"
+    connections_max: Concurrency = CONNECTIONS_MAX
+    timeout_s: Annotated[Seconds, TUNING] = 10.0
+    whole_checksums: bool = True
+    upload_lanes: Annotated[int, _Number, Field(ge=1, le=32), TUNING] = 8
+    upload_lanes_from_bytes: Annotated[int, _Number, Field(ge=PART_BYTES_MIN, le=BLOB_BYTES_MAX), TUNING] = 64 * MIB
+    upload_part_bytes: Annotated[int, _Number, Field(ge=PART_BYTES_MIN, le=1024 * MIB), TUNING] = 8 * MIB
+    upload_memory_bytes: Annotated[int, _Number, Field(ge=0, le=BLOB_BYTES_MAX), TUNING] = 512 * MIB
+
+
 class StoreSettings(_Section):
     """How many operations a store accepts at once, and how long it tries.
 

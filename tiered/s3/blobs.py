@@ -49,7 +49,7 @@ from tiered.protocol.backends import BlobHead, ByteRange, DamagedError
 from tiered.protocol.capabilities import Part, SessionPage
 from tiered.protocol.owners import OWNERS, Marker, decode_markers
 from tiered.protocol.resuming import Resuming
-from tiered.protocol.scans import BlobInfo, BlobPage, ListedBlob, NotCopied, Removal
+from tiered.protocol.scans import BlobInfo, BlobPage, Generation, ListedBlob, NotCopied, Removal
 from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
 from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, Answer, Body, S3Client
 from tiered.s3.copies import COPIED_BYTES_MAX, S3Copy, copy_parts, other_layout
@@ -427,7 +427,7 @@ class S3Blobs:
                 return
             after = {"KeyMarker": page["NextKeyMarker"], "VersionIdMarker": page.get("NextVersionIdMarker", "")}
 
-    async def delete_generation(self, name: str, generation: str) -> Removal:
+    async def delete_generation(self, name: str, generation: Generation) -> Removal:
         """The generation is looked at, and deleted only as the version, or with the tag, that was seen.
 
         A service without versions that ignores `If-Match` where it deletes would delete what came between these two.
@@ -448,12 +448,12 @@ class S3Blobs:
 
     # --- copies
 
-    async def open_copy(self, source: str, generation: str, name: str, metadata: Metadata) -> S3Copy:
+    async def open_copy(self, source: str, generation: Generation, name: str, metadata: Metadata) -> S3Copy:
         """A session, so recovery can cancel it. The deadline is written when it is finalised."""
         self._beside.check(name, metadata)
         return S3Copy(self, source, generation, name, await self._in_parts.begin(name, metadata), metadata)
 
-    async def finish_copy(self, source: str, generation: str, name: str, session: str, metadata: Metadata) -> None:
+    async def finish_copy(self, source: str, generation: Generation, name: str, session: str, metadata: Metadata) -> None:
         found = await self._found(source)
         if found is None or found.generation != generation:
             message = f"copying blob {source!r} to {name!r} failed: the source is gone, or is another"
@@ -462,7 +462,7 @@ class S3Blobs:
         await self._mark(name, metadata.time_expires_ns)
         await self._in_parts.complete(name, session, parts)
 
-    async def set_aside(self, name: str, generation: str, copy: str) -> str | NotCopied:
+    async def set_aside(self, name: str, generation: Generation, copy: str) -> Generation | NotCopied:
         found = await self._found_now(name)
         if found is None:
             return NotCopied.ABSENT
@@ -473,7 +473,7 @@ class S3Blobs:
             return await self._copy_anew(name, found, copy, COPIED_BYTES_MAX)
         return there.generation if there.source == generation else NotCopied.TAKEN
 
-    async def bring_back(self, copy: str, generation: str, name: str, now_ns: int) -> str | NotCopied:
+    async def bring_back(self, copy: str, generation: Generation, name: str, now_ns: int) -> Generation | NotCopied:
         found = await self._found(copy)
         if found is None:
             return NotCopied.ABSENT
@@ -490,7 +490,7 @@ class S3Blobs:
             return await self._put_anew(copy, found, name)
         return await self._copy_anew(copy, found, name, layout)
 
-    async def _copy_anew(self, source: str, found: Stored, name: str, part_bytes: int) -> str | NotCopied:
+    async def _copy_anew(self, source: str, found: Stored, name: str, part_bytes: int) -> Generation | NotCopied:
         session = await self._in_parts.begin(name, _told(found), source=found.generation)
         try:
             parts = await copy_parts(self._in_parts, source, found, name, session, part_bytes)
@@ -507,7 +507,7 @@ class S3Blobs:
         finally:
             self.cancel_soon(session)
 
-    async def _put_anew(self, source: str, found: Stored, name: str) -> str | NotCopied:
+    async def _put_anew(self, source: str, found: Stored, name: str) -> Generation | NotCopied:
         """Reads a small blob, and puts it whole."""
         reader = await self._open_range(source, found, 0, found.size) if found.size else None
         body = b"" if reader is None else b"".join([chunk async for chunk in reader.chunks()])
@@ -699,8 +699,7 @@ def _listed(told: Sequence[Mapping[str, Any]], deadlines: Mapping[str, int]) -> 
     found: list[BlobInfo] = []
     for each in told:
         name, created_ns = each["Key"], ns_of(each["LastModified"])
-        generation: Any = generation_of(tag_of(each), created_ns)
-        found.append(ListedBlob(name, each["Size"], created_ns, deadlines.get(name), generation))
+        found.append(ListedBlob(name, each["Size"], created_ns, deadlines.get(name), generation_of(tag_of(each), created_ns)))
     return found
 
 

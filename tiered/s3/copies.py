@@ -15,6 +15,7 @@ from typing import Protocol
 
 from tiered.metadata import Metadata
 from tiered.protocol.capabilities import PART_BYTES_MIN, Part
+from tiered.protocol.scans import Generation
 from tiered.protocol.upload_lanes import MIB
 from tiered.s3.format import Stored
 from tiered.s3.parts import S3Parts
@@ -55,14 +56,14 @@ async def copy_parts(to: S3Parts, source: str, found: Stored, name: str, session
 class CopiesBlobs(Protocol):
     """What a copy needs of the blobs."""
 
-    async def finish_copy(self, source: str, generation: str, name: str, session: str, metadata: Metadata) -> None: ...
+    async def finish_copy(self, source: str, generation: Generation, name: str, session: str, metadata: Metadata) -> None: ...
     def cancel_soon(self, session: str) -> None: ...
 
 
 class S3Copy:
     """`PendingBlob` that gets its bytes from another blob. Its session was begun with its metadata."""
 
-    def __init__(self, blobs: CopiesBlobs, source: str, generation: str, name: str, session: str, metadata: Metadata) -> None:
+    def __init__(self, blobs: CopiesBlobs, source: str, generation: Generation, name: str, session: str, metadata: Metadata) -> None:
         self.session: str | None = session
         self._open_session = session
         self._blobs = blobs

@@ -10,6 +10,7 @@
 
     PREFIX~t/{name}/{12 hex digits}  a deadline of the blob, Unix ms: an empty object; of several, the latest counts
     PREFIX~m/{name}/{nonce}          entries that were known only at the end of a session, as JSON; they replace its own
+    PREFIX~probe/…                   what `tiered check` tries a service with, and removes
 
 A generation is `{ETag}@{second}`: the service's tag and the second of creation, which every listing tells, too. Two
 objects of one name have the same one only if equal bytes were put in the same way in the same second. A name belongs to
@@ -42,12 +43,12 @@ from tiered.protocol.blob_entries import (
     said_by_headers,
     unpack,
 )
-from tiered.protocol.scans import QUARANTINE
+from tiered.protocol.scans import QUARANTINE, Generation
 
 METADATA_BYTES_MAX = 2048
 """How many bytes of keys and values S3 takes beside an object."""
 NAME_BYTES_MAX = 1024
-MARKERS, AMENDED = "~t/", "~m/"
+MARKERS, AMENDED, PROBES = "~t/", "~m/", "~probe/"
 _MARKER_BYTES = len(MARKERS) + 13
 _HEX_DIGITS = 12
 _EXPIRES, _NONCE, _CRC, _SOURCE = (f"{CUSTOM}tiered-{key}" for key in ("expires", "nonce", "crc32c", "source"))
@@ -74,7 +75,7 @@ class Stored:
     source: str | None
 
     @property
-    def generation(self) -> str:
+    def generation(self) -> Generation:
         return generation_of(self.etag, self.created_ns)
 
     @property
@@ -83,7 +84,7 @@ class Stored:
 
     @property
     def head(self) -> BlobHead:
-        return BlobHead(self.metadata, self.size, self.created_ns, self.generation, checksum=self.checksum)  # type: ignore[arg-type]
+        return BlobHead(self.metadata, self.size, self.created_ns, self.generation, checksum=self.checksum)
 
     def expiring(self, deadline_ns: int | None) -> Stored:
         """The same with a later deadline, if it is one."""
@@ -93,7 +94,7 @@ class Stored:
         return replace(self, metadata=self.metadata.with_facts(time_expires_ns=deadline_ns))
 
 
-def generation_of(etag: str, created_ns: int) -> str:
+def generation_of(etag: str, created_ns: int) -> Generation:
     return f"{etag}@{created_ns // NS_PER_S}"
 
 
@@ -221,7 +222,7 @@ class Beside:
         return f"{self.prefix}{AMENDED}"
 
     def hides(self, name: str) -> bool:
-        return name.startswith((self.markers, self.amendments))
+        return name.startswith((self.markers, self.amendments, f"{self.prefix}{PROBES}"))
 
     def marker(self, name: str, deadline_ns: int) -> str:
         return f"{self.of(name)}{ms_of(deadline_ns):0{_HEX_DIGITS}x}"
