@@ -117,8 +117,9 @@ def _missing(client: S3Client, at: S3Settings, location: str | None) -> _Mendabl
         }  # fmt: skip
         with suppress(ConfigurationError):  # the service has no such rules: the look that follows says so
             await client.call(
-                "put_bucket_lifecycle_configuration", doing, effect=True, LifecycleConfiguration={"Rules": [rule]}, ChecksumAlgorithm="CRC32"
-            )
+                "put_bucket_lifecycle_configuration", doing, effect=True, ChecksumAlgorithm="CRC32",
+                LifecycleConfiguration={"Rules": [rule]},
+            )  # fmt: skip
 
     notice = Notice(_PROBLEM, f"there is no bucket {at.bucket}: run 'tiered provision', or correct s3.bucket")
     what = f"bucket {at.bucket}{f' in {where}' if where else ''}: uploads in parts ended after {PARTS_DAYS_MAX} days"

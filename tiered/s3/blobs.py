@@ -4,7 +4,7 @@
                    session, 1 for each part and 2 for the end. One more for a blob that expires: its deadline
     open           1; 2 for a range from the end, or an empty one; 1 more if it was uploaded as a session: what was
                    amended of it
-    head           1, as `open`; 1 more if reads extend its deadline
+    head           1, as `open`; 1 more for a blob that expires
     delete         1; in a bucket with versions, 1 for each version besides
     delete_generation   2
     touch          3, and 1 for each earlier deadline
@@ -64,7 +64,6 @@ from tiered.s3.format import (
     encode_metadata,
     generation_of,
     is_copy,
-    is_idle,
     ms_of,
     nonce_of,
     ns_of,
@@ -160,7 +159,7 @@ class S3Blobs:
         held = lanes.count * lanes.part_of(declared)
         if not is_large or not self._hold(held):
             held, lanes = 0, UploadLanes(STREAM_LANES, lanes.from_bytes, lanes.part_bytes, lanes.memory_bytes)
-        nonce = f"{self._runtime.random.getrandbits(64):016x}"
+        nonce = self._nonce()
 
         async def before_end(amended: Metadata | None) -> None:
             await marked()
@@ -168,8 +167,7 @@ class S3Blobs:
                 await self._amend(name, nonce, amended)
 
         async def settle(told: Stored, _: Metadata | None) -> None:
-            if told.nonce != nonce:
-                raise UnavailableError(f"blob {name!r} exists already, and nothing is overwritten").telling(heard=True)
+            _check_own(name, told, nonce)
 
         try:
             session = await self._resuming.begin(lambda: self._in_parts.begin(name, metadata, nonce))
@@ -358,9 +356,7 @@ class S3Blobs:
         return found.expiring(max((ns for _, ns in await self._markers_of(name)), default=None))
 
     async def head(self, name: str) -> BlobHead | None:
-        found = await self._found(name)
-        if found is not None and is_idle(found.metadata) and not is_copy(name, self._beside.prefix):
-            found = found.expiring(max((ns for _, ns in await self._markers_of(name)), default=None))
+        found = await self._found_now(name)
         return None if found is None else found.head
 
     # --- deadlines
@@ -451,16 +447,22 @@ class S3Blobs:
     async def open_copy(self, source: str, generation: Generation, name: str, metadata: Metadata) -> S3Copy:
         """A session, so recovery can cancel it. The deadline is written when it is finalised."""
         self._beside.check(name, metadata)
-        return S3Copy(self, source, generation, name, await self._in_parts.begin(name, metadata), metadata)
+        nonce = self._nonce()
+        return S3Copy(self, source, generation, name, await self._in_parts.begin(name, metadata, nonce), nonce, metadata)
 
-    async def finish_copy(self, source: str, generation: Generation, name: str, session: str, metadata: Metadata) -> None:
+    async def finish_copy(
+        self, source: str, generation: Generation, name: str, session: str, nonce: str, metadata: Metadata
+    ) -> None:
         found = await self._found(source)
         if found is None or found.generation != generation:
             message = f"copying blob {source!r} to {name!r} failed: the source is gone, or is another"
             raise UnavailableError(message).coded("404", heard=True)
         parts = await copy_parts(self._in_parts, source, found, name, session, COPIED_BYTES_MAX)
         await self._mark(name, metadata.time_expires_ns)
-        await self._in_parts.complete(name, session, parts)
+        _check_own(name, await self._in_parts.complete(name, session, parts), nonce)
+
+    def _nonce(self) -> str:
+        return f"{self._runtime.random.getrandbits(64):016x}"
 
     async def set_aside(self, name: str, generation: Generation, copy: str) -> Generation | NotCopied:
         found = await self._found_now(name)
@@ -494,7 +496,8 @@ class S3Blobs:
         session = await self._in_parts.begin(name, _told(found), source=found.generation)
         try:
             parts = await copy_parts(self._in_parts, source, found, name, session, part_bytes)
-            return (await self._in_parts.complete(name, session, parts)).generation
+            made = await self._in_parts.complete(name, session, parts)
+            return made.generation if made.source == found.generation else NotCopied.TAKEN
         except TieredError as error:
             if error.code != "404" and not isinstance(error, UnavailableError):
                 raise
@@ -678,6 +681,12 @@ def _check_crc(name: str, stored: Stored, crc: int) -> None:
         raise DamagedError(
             f"reading blob {name!r} failed: it was damaged on its way, its crc32c is {encode_crc(crc)}, not {stored.crc32c}; try again"
         )
+
+
+def _check_own(name: str, told: Stored, nonce: str) -> None:
+    """Raises `UnavailableError` if the blob that is there is another upload's."""
+    if told.nonce != nonce:
+        raise UnavailableError(f"blob {name!r} exists already, and nothing is overwritten").telling(heard=True)
 
 
 def _told(found: Stored) -> Metadata:

@@ -37,7 +37,7 @@ def other_layout(size: int, parts: int) -> int | None:
     if parts != 1 and size <= COPIED_BYTES_MAX:
         return size
     if parts != 1:
-        return next(each for each in (COPIED_BYTES_MAX, 4 * GIB) if len(extents(size, each)) != parts)
+        return next(each for each in (COPIED_BYTES_MAX, 2 * GIB) if len(extents(size, each)) != parts)
     half = max(PART_BYTES_MIN, -(-size // 2))
     return half if len(extents(size, half)) > 1 else None
 
@@ -56,25 +56,30 @@ async def copy_parts(to: S3Parts, source: str, found: Stored, name: str, session
 class CopiesBlobs(Protocol):
     """What a copy needs of the blobs."""
 
-    async def finish_copy(self, source: str, generation: Generation, name: str, session: str, metadata: Metadata) -> None: ...
+    async def finish_copy(
+        self, source: str, generation: Generation, name: str, session: str, nonce: str, metadata: Metadata
+    ) -> None: ...
     def cancel_soon(self, session: str) -> None: ...
 
 
 class S3Copy:
     """`PendingBlob` that gets its bytes from another blob. Its session was begun with its metadata."""
 
-    def __init__(self, blobs: CopiesBlobs, source: str, generation: Generation, name: str, session: str, metadata: Metadata) -> None:
+    def __init__(
+        self, blobs: CopiesBlobs, source: str, generation: Generation, name: str, session: str, nonce: str, metadata: Metadata
+    ) -> None:
         self.session: str | None = session
         self._open_session = session
         self._blobs = blobs
         self._source = source
         self._generation = generation
         self._name = name
+        self._nonce = nonce
         self._metadata = metadata
         self._stored = False
 
     async def finalise(self) -> None:
-        await self._blobs.finish_copy(self._source, self._generation, self._name, self._open_session, self._metadata)
+        await self._blobs.finish_copy(self._source, self._generation, self._name, self._open_session, self._nonce, self._metadata)
         self._stored = True
 
     async def abort(self) -> None:

@@ -30,7 +30,7 @@ from datetime import datetime
 from typing import Any
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
-from tiered.metadata import CONTENT_TYPE_DEFAULT, DEADLINE_MAX_NS, NS_PER_MS, NS_PER_S, Metadata, TimeToIdle, as_stored
+from tiered.metadata import CONTENT_TYPE_DEFAULT, DEADLINE_MAX_NS, NS_PER_MS, NS_PER_S, Metadata, as_stored
 from tiered.protocol.backends import BlobHead
 from tiered.protocol.blob_entries import (
     CUSTOM,
@@ -264,11 +264,6 @@ def is_copy(name: str, prefix: str) -> bool:
 def ms_of(deadline_ns: int) -> int:
     """A deadline in whole milliseconds, never earlier than it is."""
     return -(-deadline_ns // NS_PER_MS)
-
-
-def is_idle(metadata: Metadata) -> bool:
-    """Whether reads extend its deadline."""
-    return isinstance(metadata.expiration, TimeToIdle)
 
 
 def before(name: str) -> str:

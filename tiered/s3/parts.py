@@ -175,8 +175,10 @@ class S3Parts:
         sessions = [
             OpenSession(each["Key"], self._session(each["Key"], each["UploadId"])) for each in told if ns_of(each["Initiated"]) < before_ns
         ]
-        is_more = page.get("IsTruncated") and told
-        return SessionPage(sessions, self._session(told[-1]["Key"], told[-1]["UploadId"]) if is_more else None)
+        if not page.get("IsTruncated") or not told:
+            return SessionPage(sessions, None)
+        last = (page.get("NextKeyMarker") or told[-1]["Key"], page.get("NextUploadIdMarker") or told[-1]["UploadId"])
+        return SessionPage(sessions, self._session(*last))
 
     async def cancel(self, session: str) -> None:
         """Ends the upload. It is no error if it has ended. `CorruptRecordError`: it is none of this bucket."""
