@@ -39,14 +39,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tiered/embedded": {"changelog/sqlite", "tiered/payload", "tiered/protocol"} | LOG | VALUES,
     "tiered/bigtable": {"changelog/bigtable", "tiered/protocol"} | LOG | VALUES,
     "tiered/gcs": {"changelog/google", "tiered/payload", "tiered/protocol"} | LOG | VALUES,
+    "tiered/s3": {"tiered/payload", "tiered/protocol"} | LOG | VALUES,
     "tiered/telemetry": {"tiered/protocol"} | LOG | VALUES,
     "tiered/provision": {
-        "changelog/bigtable", "changelog/sqlite", "tiered/bigtable", "tiered/embedded", "tiered/gcs", "tiered/protocol",
+        "changelog/bigtable", "changelog/sqlite", "tiered/bigtable", "tiered/embedded", "tiered/gcs", "tiered/payload",
+        "tiered/protocol", "tiered/s3",
     } | LOG | VALUES,
     # What chooses among them, and the only folder that knows them all.
     "tiered/kinds": {
         "changelog/bigtable", "changelog/google", "changelog/sqlite", "tiered/bigtable", "tiered/embedded", "tiered/gcs",
-        "tiered/protocol", "tiered/provision",
+        "tiered/protocol", "tiered/provision", "tiered/s3",
     } | LOG | VALUES,
     "tiered": {"tiered/telemetry"} | LOG | STORE,
     # What callers use besides: built on the store, and nothing below imports it.
@@ -107,7 +109,9 @@ HOMES: dict[str, tuple[str, ...]] = {
     "grpc": (
         "changelog/bigtable/channel.py", "changelog/bigtable/pool.py", "tiered/provision/tables.py", "emulators/bigtable/*.py",
     ),
-    "aiohttp": ("tiered/gcs/http.py", "emulators/gcs/server.py"), "yarl": ("tiered/gcs/http.py",), "multidict": ("emulators/gcs/wire.py",),
+    "aiohttp": ("tiered/gcs/http.py", "emulators/gcs/server.py", "emulators/s3/faults.py"),
+    "aiobotocore": ("tiered/s3/client.py",), "botocore": ("tiered/s3/client.py",),
+    "yarl": ("tiered/gcs/http.py", "emulators/s3/faults.py"), "multidict": ("emulators/gcs/wire.py",),
     "google_crc32c": (
         "tiered/payload/crc32c.py", "emulators/callers/values.py", "emulators/gcs/store.py", "emulators/demo/checking/google.py",
     ),

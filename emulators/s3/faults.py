@@ -8,7 +8,8 @@ that came, as method and path with query.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import io
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -44,9 +45,11 @@ class Fault:
 
 
 class FaultyProxy:
-    """`url`: where it listens."""
+    """`url`: where it listens. `without`: headers that it takes away from requests of the method `of`."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, *, without: Collection[str] = (), of: str = "") -> None:
+        self._without = {each.lower() for each in without}
+        self._of = of
         self.url = ""
         self.faults: list[Fault] = []
         self.seen: list[str] = []
@@ -61,10 +64,10 @@ class FaultyProxy:
         body = await request.read()
         if fault is None or fault.kind in (FaultKind.AFTER, FaultKind.CUT_AFTER):
             assert self._session is not None, "it is open"
+            url, sent = URL(self._target + request.raw_path, encoded=True), io.BytesIO(body) if body else None
             async with self._session.request(
-                request.method, URL(self._target + request.raw_path, encoded=True), headers=request.headers, data=body or None,
-                allow_redirects=False,
-            ) as passed:  # fmt: skip
+                request.method, url, headers=self._headers(request), data=sent, allow_redirects=False
+            ) as passed:
                 answer = await passed.read()
                 headers = {key: value for key, value in passed.headers.items() if key.lower() not in _HOPS}
                 status = passed.status
@@ -78,6 +81,10 @@ class FaultyProxy:
             request.transport.abort()
             return web.Response()
         return web.Response(status=fault.status, body=fault.body(), content_type="application/xml")
+
+    def _headers(self, request: web.Request) -> dict[str, str]:
+        taken = self._without if request.method == self._of else ()
+        return {key: value for key, value in request.headers.items() if key.lower() not in taken}
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[FaultyProxy]:

@@ -447,8 +447,10 @@ class S3Blobs:
     async def open_copy(self, source: str, generation: Generation, name: str, metadata: Metadata) -> S3Copy:
         """A session, so recovery can cancel it. The deadline is written when it is finalised."""
         self._beside.check(name, metadata)
-        nonce = self._nonce()
-        return S3Copy(self, source, generation, name, await self._in_parts.begin(name, metadata, nonce), nonce, metadata)
+        nonce, found = self._nonce(), await self._found(source)
+        crc32c = None if found is None or found.generation != generation else found.crc32c
+        session = await self._in_parts.begin(name, metadata, nonce, crc32c=crc32c, is_copy=True)
+        return S3Copy(self, source, generation, name, session, nonce, metadata)
 
     async def finish_copy(
         self, source: str, generation: Generation, name: str, session: str, nonce: str, metadata: Metadata
@@ -493,7 +495,7 @@ class S3Blobs:
         return await self._copy_anew(copy, found, name, layout)
 
     async def _copy_anew(self, source: str, found: Stored, name: str, part_bytes: int) -> Generation | NotCopied:
-        session = await self._in_parts.begin(name, _told(found), source=found.generation)
+        session = await self._in_parts.begin(name, _told(found), source=found.generation, crc32c=found.crc32c, is_copy=True)
         try:
             parts = await copy_parts(self._in_parts, source, found, name, session, part_bytes)
             made = await self._in_parts.complete(name, session, parts)

@@ -4,9 +4,10 @@
     open_body     the same for an answer whose body is read chunk by chunk
     sign          the address of a request that anybody may send for a while
 
-Repeating is for the callers, who know what may be repeated. So the library's own retries are off. Credentials are found
-by the library's usual chain (environment, files, the machine's role) and never seen here. A call waits for one of
-`connections_max` places, and is `AtCapacityError` if it gets none: the library would count that wait as the answer's.
+Repeating is for the callers, who know what may be repeated. So the retries of the libraries below are off. Credentials
+are found by the library's usual chain (environment, files, the machine's role) and never seen here. A call waits for
+one of `connections_max` places, and is `AtCapacityError` if it gets none: the library would count that wait as the
+answer's.
 Bytes that are sent carry a crc32c, which the service verifies, and are not hashed for the signature as well.
 
 *Failure*: `tiered/s3/errors.py` translates answers, `_lost` here the failures of a connection. A request that may have
@@ -21,6 +22,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Self
 
 from aiobotocore.config import AioConfig
+from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import get_session
 from anyio import Semaphore, move_on_after
 from botocore.exceptions import (
@@ -50,6 +52,15 @@ _REGION_IF_NONE = "us-east-1"
 _NEVER_LEFT = (ConnectTimeoutError, EndpointConnectionError)
 
 
+class _SendsOnce(AIOHTTPSession):  # type: ignore[misc]  # the package has no types
+    """aiohttp sends a request again if its connection breaks before the answer. Such a PUT could land late."""
+
+    async def _get_session(self, proxy_url: str | None) -> Any:
+        session = await super()._get_session(proxy_url)
+        session._retry_connection = False
+        return session
+
+
 class S3Client:
     """Open it with `async with S3Client.connect(…)`. `endpoint`: how messages name the service."""
 
@@ -75,7 +86,7 @@ class S3Client:
             connect_timeout=answer_timeout_s, read_timeout=answer_timeout_s, max_pool_connections=connections_max,
             retries={"total_max_attempts": 1, "mode": "standard"}, signature_version="s3v4",
             s3={"addressing_style": addressing_style, "payload_signing_enabled": False},
-            request_checksum_calculation="when_required", response_checksum_validation="when_required",
+            http_session_cls=_SendsOnce, request_checksum_calculation="when_required", response_checksum_validation="when_required",
         )  # fmt: skip
         try:
             session = get_session()

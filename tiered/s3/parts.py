@@ -64,11 +64,16 @@ class S3Parts:
     async def look(self, name: str) -> Stored | None:
         return await self._looked(name)
 
-    async def begin(self, name: str, metadata: Metadata, nonce: str | None = None, source: str | None = None) -> str:
+    async def begin(
+        self, name: str, metadata: Metadata, nonce: str | None = None, source: str | None = None, *, crc32c: str | None = None,
+        is_copy: bool = False,
+    ) -> str:  # fmt: skip
+        """`is_copy`: its parts will be copied, and `crc32c` is that of the source: some services tell a wrong one."""
         doing = f"beginning the upload in parts of blob {name!r}"
-        named = {"Key": name, **encode_metadata(name, metadata, nonce=nonce, source=source)}
+        named = {"Key": name, **encode_metadata(name, metadata, nonce=nonce, source=source, crc32c=crc32c)}
         while True:
-            whole = {"ChecksumAlgorithm": "CRC32C", "ChecksumType": "FULL_OBJECT"} if self._keeps_checksums else {}
+            is_kept = self._keeps_checksums and not is_copy
+            whole = {"ChecksumAlgorithm": "CRC32C", "ChecksumType": "FULL_OBJECT"} if is_kept else {}
             accept = _NO_CHECKSUMS if whole else ()
             answer = await self._client.call("create_multipart_upload", doing, accept=accept, **named, **whole)
             if not isinstance(answer, Refusal):
@@ -112,7 +117,7 @@ class S3Parts:
                 raise _gone(name, doing)
             raise UnavailableError(f"{doing} failed: the source is gone, or is another ({answer.code})").coded("404", heard=True)
         told: dict[str, Any] = dict(answer.get("CopyPartResult") or {})
-        return self._part(number, 0 if extent is None else extent[1] - extent[0], told, doing, told.get("ChecksumCRC32C"))
+        return self._part(number, 0 if extent is None else extent[1] - extent[0], told, doing, None)
 
     def query_of(self, name: str, session: str, number: int) -> dict[str, Any]:
         """What the address of a part says besides its name."""

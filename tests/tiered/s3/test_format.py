@@ -66,7 +66,7 @@ def test_metadata_that_fit_when_they_are_packed_are_packed_and_others_refused_wi
 
 @pytest.mark.parametrize("expires", ["soon", "-1", "9" * 29])
 def test_a_deadline_that_is_none_breaks_the_format(expires: str) -> None:
-    with pytest.raises(CorruptRecordError, match="u/x.*expires"):
+    with pytest.raises(CorruptRecordError, match=r"u/x.*expires"):
         decode_object("u/x", answer({"Metadata": {"x-snme-tiered-expires": expires}}))
 
 
