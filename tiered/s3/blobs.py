@@ -51,7 +51,7 @@ from tiered.protocol.owners import OWNERS, Marker, decode_markers
 from tiered.protocol.resuming import Resuming
 from tiered.protocol.scans import BlobInfo, BlobPage, Generation, ListedBlob, NotCopied, Removal
 from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
-from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, Answer, Body, S3Client
+from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, AioSession, Answer, Body, S3Client
 from tiered.s3.copies import COPIED_BYTES_MAX, S3Copy, copy_parts, other_layout
 from tiered.s3.errors import Refusal, odd
 from tiered.s3.format import (
@@ -111,17 +111,18 @@ class S3Blobs:
         cls, bucket: str, runtime: Runtime, *, prefix: str = "", endpoint: str | None = None, region: str | None = None,
         addressing_style: str = "auto", connections_max: int = CONNECTIONS_MAX, answer_timeout_s: float = ANSWER_TIMEOUT_S,
         lanes: UploadLanes = LANES, upload_budget_s: float = UPLOAD_BUDGET_S, whole_checksums: bool = True,
+        session: AioSession | None = None,
     ) -> AsyncIterator[Self]:  # fmt: skip
         """Opens the bucket; sends nothing yet. When the block is left, uploads that were not finalised are dropped.
 
         `prefix`: how the names of this store's blobs begin; what lies beside them lies below it, too.
         `answer_timeout_s`: how long an answer may take, in seconds. `upload_budget_s`: what failed of an upload is sent
         again until nothing has succeeded for so long, in seconds. `whole_checksums` False: the service keeps none of a
-        blob made of parts, or a wrong one.
+        blob made of parts, or a wrong one. `session`: as of `S3Client`.
         """
         async with S3Client.connect(
             bucket, endpoint=endpoint, region=region, addressing_style=addressing_style, connections_max=connections_max,
-            answer_timeout_s=answer_timeout_s,
+            answer_timeout_s=answer_timeout_s, session=session,
         ) as client:
             tasks = create_task_group()
             await tasks.__aenter__()

@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from aiobotocore.config import AioConfig
 from aiobotocore.httpsession import AIOHTTPSession
-from aiobotocore.session import get_session
+from aiobotocore.session import AioSession, get_session
 from anyio import Semaphore, move_on_after
 from botocore.exceptions import (
     BotoCoreError,
@@ -76,9 +76,10 @@ class S3Client:
     @asynccontextmanager
     async def connect(
         cls, bucket: str, *, endpoint: str | None = None, region: str | None = None, addressing_style: str = "auto",
-        connections_max: int = CONNECTIONS_MAX, answer_timeout_s: float = ANSWER_TIMEOUT_S,
+        connections_max: int = CONNECTIONS_MAX, answer_timeout_s: float = ANSWER_TIMEOUT_S, session: AioSession | None = None,
     ) -> AsyncIterator[Self]:  # fmt: skip
-        """Sends nothing yet. `endpoint` None: AWS. `region` None: what the environment says.
+        """Sends nothing yet. `endpoint` None: AWS. `region` None: what the environment says. `session`: to share: the
+        library's description of the service takes it long to read.
 
         `ConfigurationError`: there are no credentials, or the settings make no client.
         """
@@ -89,7 +90,7 @@ class S3Client:
             http_session_cls=_SendsOnce, request_checksum_calculation="when_required", response_checksum_validation="when_required",
         )  # fmt: skip
         try:
-            session = get_session()
+            session = session or get_session()
             region = region or session.get_config_variable("region") or _REGION_IF_NONE
             opened = session.create_client("s3", region_name=region, endpoint_url=endpoint, config=config)
         except (ProfileNotFound, PartialCredentialsError, NoCredentialsError) as error:

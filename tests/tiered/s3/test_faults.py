@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import anyio
 import pytest
 
 from changelog.base.errors import ConfigurationError, UnavailableError, UnconfirmedError
@@ -116,6 +117,8 @@ async def test_after_a_session_was_cancelled_from_another_process_its_blob_never
     upload = await begun(failing, name, LARGE)
     assert upload.session is not None
     async with s3_blobs(versitygw_url, failing.client.bucket, SystemRuntime()) as other:
+        while not await other.parts(name, upload.session):  # noqa: ASYNC110 - a real server is waited for
+            await anyio.sleep(0.01)
         await other.cancel(upload.session)
     with pytest.raises(SessionEndedError):
         await upload.finalise()
