@@ -150,7 +150,7 @@ class S3Parts:
         try:
             answer = await self._client.call(
                 "complete_multipart_upload", doing, effect=True, accept=(*_DOUBTFUL, *_WRONG_PARTS), answers=COMPLETION_ANSWERS, Key=name,
-                UploadId=upload_id, IfNoneMatch="*", MultipartUpload={"Parts": [_named(part) for part in parts]}, **whole,
+                UploadId=upload_id, IfNoneMatch="*", MultipartUpload={"Parts": [_named(part, is_kept=bool(whole)) for part in parts]}, **whole,
             )  # fmt: skip
             if isinstance(answer, Refusal):
                 unclear = _refused(answer, name, doing)
@@ -220,9 +220,10 @@ def joined_crc(parts: Sequence[Part]) -> str | None:
     return encode_crc(join_crcs(known, CRC32C)) if len(known) == len(parts) else None
 
 
-def _named(part: Part) -> dict[str, Any]:
-    """Without its checksum, which the service has, and some refuse to be told."""
-    return {"PartNumber": part.number, "ETag": f'"{part.etag}"'}
+def _named(part: Part, *, is_kept: bool) -> dict[str, Any]:
+    """With its checksum if the upload was begun so: some services want to be told then, and only then."""
+    checksum = {} if part.checksum is None or not is_kept else {"ChecksumCRC32C": part.checksum.removeprefix(_CRC)}
+    return {"PartNumber": part.number, "ETag": f'"{part.etag}"', **checksum}
 
 
 def _gone(name: str, doing: str) -> SessionEndedError:
