@@ -1,6 +1,6 @@
 """A proxy before a server of the S3 API, which answers as a service does when it fails.
 
-    proxy.faults.append(Fault("PUT", FaultKind.AFTER, 500, "InternalError"))
+    proxy.faults.append(ServiceFault("PUT", FaultKind.AFTER, 500, "InternalError"))
 
 The first fault that fits a request is used up by it; all other requests are passed on as they are. `seen`: the requests
 that came, as method and path with query.
@@ -29,7 +29,7 @@ class FaultKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ServiceFault:
     """`method`, `having`: of the request, and what is part of its address. `code` empty: an answer without S3's words.
     """
 
@@ -51,7 +51,7 @@ class FaultyProxy:
         self._without = {each.lower() for each in without}
         self._of = of
         self.url = ""
-        self.faults: list[Fault] = []
+        self.faults: list[ServiceFault] = []
         self.seen: list[str] = []
         self._target = target
         self._session: aiohttp.ClientSession | None = None

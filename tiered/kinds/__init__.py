@@ -4,6 +4,7 @@
     kind.py                  what a kind must do: `RowsKind` and `BlobsKind`
     directory.py             SQLite and files
     bigtable.py, gcs.py      Google's services
+    s3.py                    S3 services
     preloaded.py             imports their clients ahead, for processes that are forked
 
 Nothing else in this project names a service to choose what is done. So a kind of somebody else's package, an entry

@@ -60,7 +60,7 @@ class UploadLanes:
         return self.part_bytes if least <= self.part_bytes else -(-least // MIB) * MIB
 
 
-class Lanes(Protocol[Told]):
+class TakesParts(Protocol[Told]):
     """A service that takes parts, as an upload in lanes needs it."""
 
     async def send(self, name: str, session: str, number: int, body: Sequence[memoryview], size: int, crc: int) -> Part:
@@ -84,7 +84,7 @@ class LaneUpload(Generic[Told]):
     """
 
     def __init__(
-        self, parts: Lanes[Told], tasks: TaskGroup, resuming: Resuming, lanes: UploadLanes, name: str, declared: int | None,
+        self, parts: TakesParts[Told], tasks: TaskGroup, resuming: Resuming, lanes: UploadLanes, name: str, declared: int | None,
         session: str, settle: Callable[[Told, Metadata | None], Awaitable[None]], ended: Callable[[], None],
         before_end: Callable[[Metadata | None], Awaitable[None]] | None = None, creates_only: bool = False,
     ) -> None:

@@ -51,7 +51,7 @@ from tiered.protocol.owners import OWNERS, Marker, decode_markers
 from tiered.protocol.resuming import Resuming
 from tiered.protocol.scans import BlobInfo, BlobPage, Generation, ListedBlob, NotCopied, Removal
 from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
-from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, AioSession, Answer, Body, S3Client
+from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, AioSession, Answer, AnswerBody, S3Client
 from tiered.s3.copies import COPIED_BYTES_MAX, S3Copy, copy_parts, other_layout
 from tiered.s3.errors import Refusal, odd
 from tiered.s3.format import (
@@ -70,7 +70,7 @@ from tiered.s3.format import (
     parts_of,
     tag_of,
 )
-from tiered.s3.garbage import Round
+from tiered.s3.garbage import BucketRound
 from tiered.s3.parts import S3Parts
 from tiered.s3.upload import SINGLE_BYTES_MAX, SinglePut, put_once
 
@@ -103,7 +103,7 @@ class S3Blobs:
         self._in_parts = S3Parts(client, self._found, keeps_checksums=whole_checksums)
         self._lanes = lanes
         self._lanes_held = 0
-        self._round: Round | None = None
+        self._round: BucketRound | None = None
 
     @classmethod
     @asynccontextmanager
@@ -392,7 +392,7 @@ class S3Blobs:
         over, and some could not be removed.
         """
         if self._round is None:
-            self._round = Round(self, self._beside, await self.now_ns())
+            self._round = BucketRound(self, self._beside, await self.now_ns())
         removed, is_over = await self._round.step(limit)
         if is_over:
             self._round, over = None, self._round
@@ -611,7 +611,7 @@ class S3Reader:
     is given back by `aclose`.
     """
 
-    def __init__(self, blobs: S3Blobs, name: str, stored: Stored, body: Body | None, extent: tuple[int, int]) -> None:
+    def __init__(self, blobs: S3Blobs, name: str, stored: Stored, body: AnswerBody | None, extent: tuple[int, int]) -> None:
         self.metadata = stored.metadata
         self.size = stored.size
         self.checksum = stored.checksum

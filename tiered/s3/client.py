@@ -120,15 +120,15 @@ class S3Client:
             raise self._silent(doing, limit_s, effect=effect)
         return self._expected(refused[0], doing, accept, effect=effect)
 
-    async def open_body(self, doing: str, *, accept: Collection[str] = (), **named: Any) -> tuple[Answer, Body] | Refusal:
+    async def open_body(self, doing: str, *, accept: Collection[str] = (), **named: Any) -> tuple[Answer, AnswerBody] | Refusal:
         """GetObject. The caller closes the body, which holds one of the places until then."""
         place = self._place(doing)
         await place.__aenter__()
-        body: Body | None = None
+        body: AnswerBody | None = None
         try:
             with _translated(doing, effect=False, endpoint=self.endpoint) as refused, move_on_after(self.answer_timeout_s) as scope:
                 answer: Answer = await self._client.get_object(Bucket=self.bucket, **named)
-                body = Body(answer["Body"], self._places, doing, self)
+                body = AnswerBody(answer["Body"], self._places, doing, self)
                 return answer, body
         finally:
             if body is None:
@@ -181,7 +181,7 @@ class _Place:
         self._places.release()
 
 
-class Body:
+class AnswerBody:
     """The body of an answer that is still coming. It holds a place until it is closed."""
 
     def __init__(self, stream: Any, places: Semaphore, doing: str, client: S3Client) -> None:

@@ -30,7 +30,7 @@ AMENDED_AGE_NS = 24 * 3600 * NS_PER_S
 PAGE_MAX = 1000
 
 
-class Collected(Protocol):
+class CollectedBlobs(Protocol):
     """What a round needs of the blobs."""
 
     client: S3Client
@@ -41,10 +41,10 @@ class Collected(Protocol):
     async def _page(self, doing: str, **named: Any) -> Mapping[str, Any]: ...
 
 
-class Round:
+class BucketRound:
     """One round, in calls of `step`. `now_ns`: by the service's clock, nanoseconds since 1970."""
 
-    def __init__(self, blobs: Collected, beside: Beside, now_ns: int) -> None:
+    def __init__(self, blobs: CollectedBlobs, beside: Beside, now_ns: int) -> None:
         self._blobs = blobs
         self._beside = beside
         self._now_ns = now_ns

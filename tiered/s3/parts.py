@@ -150,7 +150,8 @@ class S3Parts:
         try:
             answer = await self._client.call(
                 "complete_multipart_upload", doing, effect=True, accept=(*_DOUBTFUL, *_WRONG_PARTS), answers=COMPLETION_ANSWERS, Key=name,
-                UploadId=upload_id, IfNoneMatch="*", MultipartUpload={"Parts": [_named(part, is_kept=bool(whole)) for part in parts]}, **whole,
+                UploadId=upload_id, IfNoneMatch="*",
+                MultipartUpload={"Parts": [_named(part, is_kept=bool(whole)) for part in parts]}, **whole,
             )  # fmt: skip
             if isinstance(answer, Refusal):
                 unclear = _refused(answer, name, doing)

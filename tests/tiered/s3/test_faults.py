@@ -10,7 +10,7 @@ import pytest
 from changelog.base.errors import ConfigurationError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from emulators.s3.faults import Fault, FaultKind, FaultyProxy
+from emulators.s3.faults import FaultKind, FaultyProxy, ServiceFault
 from tests.given.s3_buckets import s3_blobs
 from tiered.metadata import Metadata
 from tiered.object_id import blob_name
@@ -36,9 +36,11 @@ async def begun(blobs: S3Blobs, name: str, payload: bytes) -> Upload:
     return upload
 
 
-@pytest.mark.parametrize("fault", [Fault("PUT", AFTER, 500, "InternalError"), Fault("PUT", CUT_AFTER), Fault("PUT", AFTER, 502)])
+@pytest.mark.parametrize(
+    "fault", [ServiceFault("PUT", AFTER, 500, "InternalError"), ServiceFault("PUT", CUT_AFTER), ServiceFault("PUT", AFTER, 502)]
+)
 async def test_a_put_whose_answer_was_lost_after_its_effect_is_found_stored(
-    failing: S3Blobs, proxy: FaultyProxy, name: str, fault: Fault
+    failing: S3Blobs, proxy: FaultyProxy, name: str, fault: ServiceFault
 ) -> None:
     upload = await begun(failing, name, b"payload")
     proxy.faults.append(fault)
@@ -47,9 +49,11 @@ async def test_a_put_whose_answer_was_lost_after_its_effect_is_found_stored(
     assert sum(each.startswith("PUT") for each in proxy.seen) == 1, "it is sent once"
 
 
-@pytest.mark.parametrize("fault", [Fault("PUT", BEFORE, 500, "InternalError"), Fault("PUT", CUT_BEFORE), Fault("PUT", BEFORE, 503)])
+@pytest.mark.parametrize(
+    "fault", [ServiceFault("PUT", BEFORE, 500, "InternalError"), ServiceFault("PUT", CUT_BEFORE), ServiceFault("PUT", BEFORE, 503)]
+)
 async def test_a_put_that_nobody_confirms_may_appear_later_and_is_not_sent_again(
-    failing: S3Blobs, proxy: FaultyProxy, name: str, fault: Fault
+    failing: S3Blobs, proxy: FaultyProxy, name: str, fault: ServiceFault
 ) -> None:
     upload = await begun(failing, name, b"payload")
     proxy.faults.append(fault)
@@ -63,7 +67,7 @@ async def test_a_put_that_was_turned_away_is_sent_again(
     failing: S3Blobs, proxy: FaultyProxy, name: str, status: int, code: str
 ) -> None:
     upload = await begun(failing, name, b"payload")
-    proxy.faults += [Fault("PUT", BEFORE, status, code)] * 2
+    proxy.faults += [ServiceFault("PUT", BEFORE, status, code)] * 2
     await upload.finalise()
     assert await read(failing, name) == b"payload" and not proxy.faults
 
@@ -79,7 +83,7 @@ async def test_a_put_that_was_refused_has_no_effect_and_says_what_to_do(
     failing: S3Blobs, proxy: FaultyProxy, name: str, status: int, code: str, kind: type[Exception]
 ) -> None:
     upload = await begun(failing, name, b"payload")
-    proxy.faults.append(Fault("PUT", BEFORE, status, code))
+    proxy.faults.append(ServiceFault("PUT", BEFORE, status, code))
     with pytest.raises(kind, match=code):
         await upload.finalise()
     assert await failing.head(name) is None
@@ -88,15 +92,15 @@ async def test_a_put_that_was_refused_has_no_effect_and_says_what_to_do(
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault("POST", AFTER, 500, "InternalError", COMPLETION), Fault("POST", AFTER, 200, "InternalError", COMPLETION),
-        Fault("POST", CUT_AFTER, having=COMPLETION), Fault("POST", AFTER, 404, "NoSuchUpload", COMPLETION),
-        Fault("POST", BEFORE, 200, "InternalError", COMPLETION), Fault("POST", BEFORE, 503, "SlowDown", COMPLETION),
-        Fault("POST", CUT_BEFORE, having=COMPLETION), Fault("POST", BEFORE, 409, "ConditionalRequestConflict", COMPLETION),
+        ServiceFault("POST", AFTER, 500, "InternalError", COMPLETION), ServiceFault("POST", AFTER, 200, "InternalError", COMPLETION),
+        ServiceFault("POST", CUT_AFTER, having=COMPLETION), ServiceFault("POST", AFTER, 404, "NoSuchUpload", COMPLETION),
+        ServiceFault("POST", BEFORE, 200, "InternalError", COMPLETION), ServiceFault("POST", BEFORE, 503, "SlowDown", COMPLETION),
+        ServiceFault("POST", CUT_BEFORE, having=COMPLETION), ServiceFault("POST", BEFORE, 409, "ConditionalRequestConflict", COMPLETION),
     ],
     ids=lambda fault: f"{fault.kind.name}-{fault.status}-{fault.code}",
 )  # fmt: skip
 async def test_a_completion_that_failed_before_or_after_its_effect_is_carried_through(
-    failing: S3Blobs, proxy: FaultyProxy, name: str, fault: Fault
+    failing: S3Blobs, proxy: FaultyProxy, name: str, fault: ServiceFault
 ) -> None:
     upload = await begun(failing, name, LARGE)
     proxy.faults.append(fault)
@@ -105,7 +109,7 @@ async def test_a_completion_that_failed_before_or_after_its_effect_is_carried_th
 
 
 async def test_a_part_that_was_cut_off_goes_up_again(failing: S3Blobs, proxy: FaultyProxy, name: str) -> None:
-    proxy.faults += [Fault("PUT", CUT_BEFORE), Fault("PUT", AFTER, 500, "InternalError")]
+    proxy.faults += [ServiceFault("PUT", CUT_BEFORE), ServiceFault("PUT", AFTER, 500, "InternalError")]
     upload = await begun(failing, name, LARGE)
     await upload.finalise()
     assert await read(failing, name) == LARGE and not proxy.faults
@@ -130,7 +134,7 @@ async def test_a_404_that_does_not_speak_as_the_service_is_no_absence(
     failing: S3Blobs, proxy: FaultyProxy, name: str, call: Callable[[S3Blobs, str], Awaitable[object]]
 ) -> None:
     await (await begun(failing, name, b"payload")).finalise()
-    proxy.faults += [Fault(method, BEFORE, 404) for method in ("HEAD", "GET", "DELETE")]
+    proxy.faults += [ServiceFault(method, BEFORE, 404) for method in ("HEAD", "GET", "DELETE")]
     with pytest.raises((UnavailableError, UnconfirmedError), match="in between"):
         await call(failing, name)
     proxy.faults.clear()
@@ -146,7 +150,7 @@ async def test_a_bucket_that_is_gone_is_no_absence_of_its_blobs(failing: S3Blobs
 
 async def test_a_read_that_breaks_off_is_unavailable_and_never_short(failing: S3Blobs, proxy: FaultyProxy, name: str) -> None:
     await (await begun(failing, name, b"payload")).finalise()
-    proxy.faults.append(Fault("GET", CUT_BEFORE))
+    proxy.faults.append(ServiceFault("GET", CUT_BEFORE))
     with pytest.raises(UnavailableError):
         await read(failing, name)
     assert await read(failing, name) == b"payload"
