@@ -83,6 +83,7 @@ PAGE_MAX = 1000
 NO_KEY = "NoSuchKey"
 GONE = (NO_KEY, "404")
 _BAD_RANGE = "InvalidRange"
+_STANDS_STILL = "a listing from {!r} on came back to what is before that: the service lists in another order than that of bytes"
 
 
 class S3Blobs:
@@ -548,9 +549,11 @@ class S3Blobs:
             if own or is_last:
                 deadlines = await self._deadlines([each["Key"] for each in own])
                 return BlobPage(_listed(own, deadlines), (), None if is_last else f"{told[-1]['Key']}\0")
-            at = self._past(told[-1]["Key"])
+            before_this, at = at, self._past(told[-1]["Key"])
             if end is not None and at >= end:
                 return BlobPage((), (), None)
+            if at <= before_this:
+                raise UnavailableError(_STANDS_STILL.format(before_this)).telling(heard=True)
 
     def _past(self, name: str) -> str:
         """Where a listing goes on after this name: past everything that is hidden with it."""
@@ -574,6 +577,8 @@ class S3Blobs:
                     deadlines[marked[0]] = max(marked[1], deadlines.get(marked[0], 0))
             if not page.get("IsTruncated") or not told or told[-1]["Key"] >= last:
                 return deadlines
+            if told[-1]["Key"] < at:
+                raise UnavailableError(_STANDS_STILL.format(at)).telling(heard=True)
             at = f"{told[-1]['Key']}\0"
 
     async def _page(self, doing: str, **named: Any) -> Answer:

@@ -90,7 +90,7 @@ class BucketRound:
                 return
             told = page.get("Contents", ())
             yield [(each["Key"], ns_of(each["LastModified"])) for each in told]
-            if not page.get("IsTruncated") or not told:
+            if not page.get("IsTruncated") or not told or told[-1]["Key"] <= after:
                 return
             after = told[-1]["Key"]
 
