@@ -11,13 +11,13 @@ from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.change import ChangeId
 from emulators.s3.servers import REGION
 from tiered.s3.blobs import S3Blobs
-from tiered.s3.client import AioSession, S3Client
+from tiered.s3.client import S3Client, SharedSession
 
 
 @cache
-def shared_session() -> AioSession:
+def shared_session() -> SharedSession:
     """One for all tests of a process: each costs half a second of CPU."""
-    return AioSession()
+    return SharedSession()
 
 
 async def make_bucket(url: str, bucket: str) -> None:

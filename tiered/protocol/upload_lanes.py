@@ -36,6 +36,7 @@ from tiered.protocol.resuming import Resuming
 
 T = TypeVar("T")
 Told = TypeVar("Told")
+Told_co = TypeVar("Told_co", covariant=True)
 """What the service tells of a blob."""
 
 MIB = 1024 * 1024
@@ -60,16 +61,16 @@ class UploadLanes:
         return self.part_bytes if least <= self.part_bytes else -(-least // MIB) * MIB
 
 
-class TakesParts(Protocol[Told]):
+class TakesParts(Protocol[Told_co]):
     """A service that takes parts, as an upload in lanes needs it."""
 
     async def send(self, name: str, session: str, number: int, body: Sequence[memoryview], size: int, crc: int) -> Part:
         """`put_part` of bytes whose size and crc32c are known."""
 
-    async def look(self, name: str) -> Told | None:
+    async def look(self, name: str) -> Told_co | None:
         """What the service tells of the blob. None: there is none."""
 
-    async def complete(self, name: str, session: str, parts: Sequence[Part]) -> Told:
+    async def complete(self, name: str, session: str, parts: Sequence[Part]) -> Told_co:
         """`complete_parts`. Returns what the service tells of the blob."""
 
     async def cancel(self, session: str) -> None:

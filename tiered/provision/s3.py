@@ -184,7 +184,7 @@ async def _conditions(client: S3Client, at: S3Settings, runtime: Runtime) -> Asy
     """Tries to replace an object, in both ways, and to make one of parts whose checksum is known."""
     name, parts = (f"{at.prefix}{PROBES}{ChangeId.new(runtime)}/{each}" for each in ("whole", "parts"))
     doing = f"trying conditions in bucket {at.bucket}"
-    put = {"effect": True, "body": _PAYLOAD, "ContentLength": len(_PAYLOAD), "Key": name, "IfNoneMatch": "*"}
+    put: dict[str, Any] = {"effect": True, "body": _PAYLOAD, "ContentLength": len(_PAYLOAD), "Key": name, "IfNoneMatch": "*"}
     try:
         await client.call("put_object", doing, **put)
         if not await _refused(client, "put_object", doing, **put):
@@ -225,7 +225,7 @@ async def _completion_refused(client: S3Client, doing: str, name: str) -> bool:
 async def _wrong_checksum(client: S3Client, doing: str, name: str) -> str | None:
     """What is wrong with the crc32c of an object made of parts. None: the service tells none, or the right one."""
     crc = encode_crc(extend_crc(0, _PAYLOAD))
-    whole = {"ChecksumAlgorithm": "CRC32C", "ChecksumType": "FULL_OBJECT"}
+    whole: dict[str, Any] = {"ChecksumAlgorithm": "CRC32C", "ChecksumType": "FULL_OBJECT"}
     none = ("InvalidRequest", "InvalidArgument", "NotImplemented")
     begun = await client.call("create_multipart_upload", doing, accept=none, Key=name, **whole)
     if isinstance(begun, Refusal):
@@ -285,7 +285,7 @@ async def _owner(blobs: S3Blobs, at: S3Settings, owner: str, wanted: Provisionin
 
     async def give() -> None:
         metadata, text = encode_marker(address, at.prefix, owner)
-        only = {"IfNoneMatch": "*"} if own is None else {}
+        only: dict[str, Any] = {"IfNoneMatch": "*"} if own is None else {}
         await blobs.client.call(
             "put_object", f"writing the owner of {here}", effect=True, body=text, ContentLength=len(text), Key=marker_name(at.prefix),
             Metadata=dict(metadata), ContentType="text/plain; charset=utf-8", **only,

@@ -51,7 +51,7 @@ from tiered.protocol.owners import OWNERS, Marker, decode_markers
 from tiered.protocol.resuming import Resuming
 from tiered.protocol.scans import BlobInfo, BlobPage, Generation, ListedBlob, NotCopied, Removal
 from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
-from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, AioSession, Answer, AnswerBody, S3Client
+from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, Answer, AnswerBody, S3Client, SharedSession
 from tiered.s3.copies import COPIED_BYTES_MAX, S3Copy, copy_parts, other_layout
 from tiered.s3.errors import Refusal, odd
 from tiered.s3.format import (
@@ -112,7 +112,7 @@ class S3Blobs:
         cls, bucket: str, runtime: Runtime, *, prefix: str = "", endpoint: str | None = None, region: str | None = None,
         addressing_style: str = "auto", connections_max: int = CONNECTIONS_MAX, answer_timeout_s: float = ANSWER_TIMEOUT_S,
         lanes: UploadLanes = LANES, upload_budget_s: float = UPLOAD_BUDGET_S, whole_checksums: bool = True,
-        session: AioSession | None = None,
+        session: SharedSession | None = None,
     ) -> AsyncIterator[Self]:  # fmt: skip
         """Opens the bucket; sends nothing yet. When the block is left, uploads that were not finalised are dropped.
 
@@ -392,12 +392,12 @@ class S3Blobs:
         A call that removed `limit` objects ends, and the next call goes on from there. `LeftGarbageError`: the round is
         over, and some could not be removed.
         """
-        if self._round is None:
-            self._round = BucketRound(self, self._beside, await self.now_ns())
-        removed, is_over = await self._round.step(limit)
+        under_way = self._round or BucketRound(self, self._beside, await self.now_ns())
+        self._round = under_way
+        removed, is_over = await under_way.step(limit)
         if is_over:
-            self._round, over = None, self._round
-            over.check()
+            self._round = None
+            under_way.check(removed)
         return removed
 
     # --- deletions

@@ -41,6 +41,7 @@ from tiered.errors import AtCapacityError
 from tiered.s3.errors import Refusal, error_of, odd
 
 Answer = Mapping[str, Any]
+SharedSession = AioSession
 
 CONNECTIONS_MAX = 256
 ANSWER_TIMEOUT_S = 10.0
@@ -76,7 +77,7 @@ class S3Client:
     @asynccontextmanager
     async def connect(
         cls, bucket: str, *, endpoint: str | None = None, region: str | None = None, addressing_style: str = "auto",
-        connections_max: int = CONNECTIONS_MAX, answer_timeout_s: float = ANSWER_TIMEOUT_S, session: AioSession | None = None,
+        connections_max: int = CONNECTIONS_MAX, answer_timeout_s: float = ANSWER_TIMEOUT_S, session: SharedSession | None = None,
     ) -> AsyncIterator[Self]:  # fmt: skip
         """Sends nothing yet. `endpoint` None: AWS. `region` None: what the environment says. `session`: to share: the
         library's description of the service takes it long to read.

@@ -61,10 +61,10 @@ class BucketRound:
                 return removed, True
         return removed, False
 
-    def check(self) -> None:
-        """Raises `LeftGarbageError` if something could not be removed."""
+    def check(self, removed: int) -> None:
+        """Raises `LeftGarbageError` if something could not be removed. `removed`: by the last step."""
         if self._left:
-            raise LeftGarbageError(f"{self._left} expired blobs, or what lies beside them, could not be removed; the log says why")
+            raise LeftGarbageError(f"{self._left} expired blobs, or what lies beside them, could not be removed; the log says why", removed)
 
     async def _go_through(self) -> AsyncIterator[int]:
         """For each blob that was met, how many objects were removed."""

@@ -73,7 +73,7 @@ class S3Parts:
         named = {"Key": name, **encode_metadata(name, metadata, nonce=nonce, source=source, crc32c=crc32c)}
         while True:
             is_kept = self._keeps_checksums and not is_copy
-            whole = {"ChecksumAlgorithm": "CRC32C", "ChecksumType": "FULL_OBJECT"} if is_kept else {}
+            whole: dict[str, Any] = {"ChecksumAlgorithm": "CRC32C", "ChecksumType": "FULL_OBJECT"} if is_kept else {}
             accept = _NO_CHECKSUMS if whole else ()
             answer = await self._client.call("create_multipart_upload", doing, accept=accept, **named, **whole)
             if not isinstance(answer, Refusal):
@@ -106,7 +106,7 @@ class S3Parts:
     async def copy(self, name: str, session: str, number: int, source: str, etag: str, extent: tuple[int, int] | None) -> Part:
         """Makes a part of bytes of the blob `source`, which must have this tag. `extent`: from where to where."""
         doing = f"copying blob {source!r} to part {number} of blob {name!r}"
-        ranged = {} if extent is None else {"CopySourceRange": f"bytes={extent[0]}-{extent[1] - 1}"}
+        ranged: dict[str, Any] = {} if extent is None else {"CopySourceRange": f"bytes={extent[0]}-{extent[1] - 1}"}
         answer = await self._client.call(
             "upload_part_copy", doing, effect=True, accept=(_ENDED, "PreconditionFailed", "NoSuchKey"), answers=COMPLETION_ANSWERS,
             Key=name, UploadId=self._of(name, session), PartNumber=number, CopySource={"Bucket": self._client.bucket, "Key": source},

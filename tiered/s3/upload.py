@@ -14,6 +14,7 @@ the effect), the blob is looked at. If it has these bytes, it is stored; else `U
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from changelog.base.errors import InvalidRequestError, UnavailableError, UnconfirmedError
 from tiered.metadata import Metadata
@@ -73,7 +74,7 @@ class SinglePut:
             raise self._end(self._wrong_size("not"))
         body = bytes(self._chunks[0]) if len(self._chunks) == 1 else b"".join(self._chunks)
         self._end(None)
-        named = {"Key": self._name, **encode_metadata(self._name, self._metadata, crc32c=encode_crc(self._crc))}
+        named: dict[str, Any] = {"Key": self._name, **encode_metadata(self._name, self._metadata, crc32c=encode_crc(self._crc))}
         await self._before_end(None)
         try:
             await self._resuming.try_on(lambda: put_once(self._client, self._name, body, self._crc, named), _is_over)
@@ -105,7 +106,7 @@ class SinglePut:
         return InvalidRequestError(f"the payload of {self._name!r} has {self._size} bytes, {relation} the declared {self._declared}")
 
 
-async def put_once(client: S3Client, name: str, body: bytes, crc: int, named: dict[str, object]) -> str:
+async def put_once(client: S3Client, name: str, body: bytes, crc: int, named: dict[str, Any]) -> str:
     """One create-only PutObject. Returns the tag of the object. `named`: its name and metadata."""
     doing = f"the upload of blob {name!r}"
     answer = await client.call(

@@ -10,13 +10,14 @@ import pytest
 from changelog.base.errors import ConfigurationError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
+from changelog.log import LeftGarbageError
 from emulators.s3.faults import FaultKind, FaultyProxy, ServiceFault
 from tests.given.s3_buckets import s3_blobs
-from tiered.metadata import Metadata
+from tiered.metadata import NS_PER_S, Metadata, TimeToLive
 from tiered.object_id import blob_name
 from tiered.protocol.backends import SessionEndedError, Upload
 from tiered.s3.blobs import S3Blobs
-from tiered.testing.contracts.whole_blobs import read
+from tiered.testing.contracts.whole_blobs import read, store
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 MIB = 1024 * 1024
@@ -154,3 +155,15 @@ async def test_a_read_that_breaks_off_is_unavailable_and_never_short(failing: S3
     with pytest.raises(UnavailableError):
         await read(failing, name)
     assert await read(failing, name) == b"payload"
+
+
+async def test_what_cannot_be_collected_is_told_and_the_round_goes_on(failing: S3Blobs, proxy: FaultyProxy, name: str) -> None:
+    expired = Metadata(TimeToLive(ns=1), time_expires_ns=1_700_000_000 * NS_PER_S)
+    for key in ("a", "b"):
+        await store(failing, f"{name}-{key}", b"x", expired)
+    proxy.faults.append(ServiceFault("DELETE", BEFORE, 500, "InternalError"))
+    with pytest.raises(LeftGarbageError, match="1 expired") as raised:
+        await failing.collect(100)
+    assert raised.value.removed == 2
+    assert [each.name for each in (await failing.list("", None, 10)).blobs] == [f"{name}-a"]
+    assert await failing.collect(100) == 2
