@@ -9,6 +9,7 @@
     gcs/           an emulator of GCS
     s3/            servers of S3 that others wrote, and a proxy before one that fails
     demo/          real processes that are killed while they work (`python -m emulators demo`)
+    postgres/      runs the real PostgreSQL: kills it, makes a standby of it, promotes that
     power/         records what real processes do to their files, and models what a power cut leaves of it
     go.py          finds, builds and runs servers that are written in Go
     up.py          both emulators, provisioned (`python -m emulators up`)
