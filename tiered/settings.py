@@ -229,6 +229,28 @@ class OtherSettings(_Section):
     options: Annotated[Mapping[str, Any], Field(repr=False, default_factory=dict)]
 
 
+class S3Settings(_Section):
+    """The long-term tier in a bucket of an S3 service, or in a part of one. Credentials are found as AWS's tools do.
+
+    `prefix`, `timeout_s` and the uploads: as of `GcsSettings`. `endpoint`: None: AWS. `region`: None: what AWS's
+    variables and files say. `addressing_style`: `path` or `virtual`; `auto` chooses. `whole_checksums` False: the
+    service keeps no crc32c of a blob made of parts, or a wrong one; `tiered check` says so.
+    """
+
+    bucket: BucketName
+    prefix: NamePrefix = ""
+    region: Annotated[str, _matching(r"[a-z0-9-]{1,40}", "the name of a region, such as eu-central-1")] | None = None
+    endpoint: Endpoint | None = None
+    addressing_style: Literal["auto", "path", "virtual"] = "auto"
+    connections_max: Concurrency = CONNECTIONS_MAX
+    timeout_s: Annotated[Seconds, TUNING] = 10.0
+    whole_checksums: bool = True
+    upload_lanes: Annotated[int, _Number, Field(ge=1, le=32), TUNING] = 8
+    upload_lanes_from_bytes: Annotated[int, _Number, Field(ge=PART_BYTES_MIN, le=BLOB_BYTES_MAX), TUNING] = 64 * MIB
+    upload_part_bytes: Annotated[int, _Number, Field(ge=PART_BYTES_MIN, le=1024 * MIB), TUNING] = 8 * MIB
+    upload_memory_bytes: Annotated[int, _Number, Field(ge=0, le=BLOB_BYTES_MAX), TUNING] = 512 * MIB
+
+
 class StoreSettings(_Section):
     """How many operations a store accepts at once, and how long it tries.
 
@@ -436,8 +458,8 @@ class Settings(BaseSettings):
     """All settings of a store and of a recovery daemon. Frozen. The constructor raises `ConfigurationError`.
 
     Give either `directory` (embedded mode; it holds `tiered.db`, `blobs/` and `uploads/`), or what holds the rows
-    (`bigtable` or `postgres`) and what holds the blobs (`gcs`; beside `postgres`, also `directory`). `rows` and `blobs`
-    are for kinds of somebody else's package. `changelog`: where the rows are, or `noop`. In Bigtable there is none by
+    (`bigtable` or `postgres`) and what holds the blobs (`gcs` or `s3`; beside `postgres`, also `directory`). `rows` and
+    `blobs` are for kinds of somebody else's package. `changelog`: where the rows are, or `noop`. In Bigtable there is none by
     default, and the store warns about it when it opens. `instance`: the name of this process in the changelog, which no
     other process may have; by default the store makes one up.
     """
@@ -450,6 +472,7 @@ class Settings(BaseSettings):
     bigtable: BigtableSettings | None = None
     postgres: PostgresSettings | None = None
     gcs: GcsSettings | None = None
+    s3: S3Settings | None = None
     rows: OtherSettings | None = None
     blobs: OtherSettings | None = None
     changelog: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,49}$")] | None = Field(default_factory=lambda known: _changelog_of(known))
@@ -581,7 +604,7 @@ def load_settings(
 # --- relations -----------------------------------------------------------------------------------
 
 
-ROW_SECTIONS, BLOB_SECTIONS = ("bigtable", "postgres", "rows"), ("gcs", "blobs")
+ROW_SECTIONS, BLOB_SECTIONS = ("bigtable", "postgres", "rows"), ("gcs", "s3", "blobs")
 """The sections of `Settings` that hold rows, and those that hold blobs. What none of them holds is in the directory."""
 
 NO_CHANGELOG = "noop"
@@ -618,7 +641,7 @@ def _places(settings: Settings) -> Iterator[str]:
     if settings.directory is None and not rows and not blobs:
         yield (
             "directory is not set: give the directory that holds (or shall hold) tiered.db, blobs/ and uploads/,"
-            " or a section for the rows (bigtable or postgres) and one for the blobs (gcs)"
+            " or a section for the rows (bigtable or postgres) and one for the blobs (gcs or s3)"
         )
     elif settings.directory is not None and (blobs or "bigtable" in rows):
         yield (
@@ -626,7 +649,7 @@ def _places(settings: Settings) -> Iterator[str]:
             " machines reach; remove one"
         )
     elif settings.directory is None and not blobs:
-        yield f"{rows[0]} is set, and nothing that holds blobs: give the section gcs too"
+        yield f"{rows[0]} is set, and nothing that holds blobs: give the section gcs or s3 too"
     elif settings.directory is None and not rows:
         yield f"{blobs[0]} is set, and nothing that holds rows: give the section bigtable or postgres too"
 

@@ -19,15 +19,15 @@ from changelog.change import Change, ChangeId
 from emulators.gcs.server import GcsEmulator
 from emulators.postgres.server import SAFE, PostgresNotFoundError, PostgresServer, postgres_server
 from tests.given.command_line import Command
-make_bucket = None
-from tiered import ConditionFailedError, ConfigurationError, Metadata, ListEntry, ObjectId, ObjectPrefix, Settings, open_storage
+from tests.given.s3_buckets import make_bucket
+from tiered import ConditionFailedError, ConfigurationError, ListEntry, Metadata, ObjectId, ObjectPrefix, Settings, open_storage
 from tiered.kinds.chosen import inspect, provision
 from tiered.object_id import blob_name
 from tiered.open import open_backends
 from tiered.provision.findings import Notice, NoticeKind
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
-MIXES = ("postgres+gcs", "postgres+directory")
+MIXES = ("postgres+s3", "postgres+gcs", "postgres+directory", "bigtable+s3")
 SMALL, LARGE, LARGER = b"small", b"large" * 100, b"larger" * 1000
 CAT = ObjectId.create("photos", "2026/cat.jpg", {"org": "17"})
 EXPIRY_S = 1.0
@@ -125,8 +125,7 @@ async def test_the_whole_life_of_an_object(values: dict[str, Any]) -> None:
         copy = ObjectId.create("photos", "copy")
         await store.copy(CAT, copy)
         await store.set_expiry(copy, from_creation=timedelta(hours=1))
-        listed = await store.list(ObjectPrefix.parse("photos/"))
-        assert {each.object_id for each in listed.entries if isinstance(each, ListEntry)} == {copy, CAT}
+        assert {each.object_id async for each in store.list(ObjectPrefix.parse("photos/")) if isinstance(each, ListEntry)} == {copy, CAT}
         copied = await store.get(copy)
         assert copied is not None and await copied.read() == LARGER and copied.metadata.time_expires_ns is not None
         assert len(await blobs_of(settings)) == 2

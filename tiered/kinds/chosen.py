@@ -21,7 +21,7 @@ from changelog.base.errors import ConfigurationError, TieredError
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
-from tiered.kinds import bigtable, directory, gcs, postgres
+from tiered.kinds import bigtable, directory, gcs, postgres, s3
 from tiered.kinds.kind import BlobsKind, RowsKind
 from tiered.protocol.backends import Tiers
 from tiered.provision.findings import Notice, NoticeKind, Provisioning
@@ -32,7 +32,7 @@ GROUP = "tiered.kinds"
 """The group of entry points. The name of each is the `kind` in the settings."""
 
 OWN_ROWS: Mapping[str, RowsKind] = {"directory": directory.ROWS, "bigtable": bigtable.ROWS, "postgres": postgres.ROWS}
-OWN_BLOBS: Mapping[str, BlobsKind] = {"directory": directory.BLOBS, "gcs": gcs.BLOBS}
+OWN_BLOBS: Mapping[str, BlobsKind] = {"directory": directory.BLOBS, "gcs": gcs.BLOBS, "s3": s3.BLOBS}
 
 
 def rows_kind(settings: Settings) -> RowsKind:

@@ -10,4 +10,6 @@ with suppress(ImportError):
 with suppress(ImportError):
     import tiered.postgres.rows
 with suppress(ImportError):
-    import tiered.gcs.owned  # noqa: F401
+    import tiered.gcs.owned
+with suppress(ImportError):
+    import tiered.s3.owned  # noqa: F401

@@ -24,7 +24,7 @@ from changelog.base.runtime import SystemRuntime
 from recovery.audit.files.directory import DirectoryFiles
 from recovery.audit.inventory.report import DELETED, InventoryReport
 from tiered.bigtable.cells import EXPIRING, LEGACY_TOMBSTONE, MANUAL, METADATA, PAYLOAD, TARGET
-from tiered.gcs.owners import OWNERS
+from tiered.protocol.owners import OWNERS
 
 BATCH = 20_000
 _NUMBER = re.compile(r"[0-9]{1,18}")
