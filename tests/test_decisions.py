@@ -19,7 +19,8 @@ _STATUS = re.compile(r"\*(?:In force|Replaced by \[(\d+)\]\([^)]+\))\.\*")
 def wrong(folder: Path) -> list[str]:
     index = (folder / "README.md").read_text()
     listed = Counter(
-        (page, number) for page, cell in re.findall(r"^\| \[[^\]]+\]\(([\w-]+\.md)\) \| (.*) \|$", index, re.M) for number in cell.split(", ")
+        (page, number) for page, cell in re.findall(r"^\| \[[^\]]+\]\(([\w-]+\.md)\) \| (.*) \|$", index, re.M)
+        for number in cell.split(", ")
     )
     pages = {page.name: page.read_text() for page in sorted(folder.glob("*.md")) if page.name != "README.md"}
     numbers = Counter(number for text in pages.values() for number, _ in _HEADING.findall(text))
