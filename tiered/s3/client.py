@@ -20,7 +20,7 @@ import io
 import re
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from aiobotocore.config import AioConfig
 from aiobotocore.httpsession import AIOHTTPSession
@@ -42,7 +42,7 @@ from tiered.errors import AtCapacityError
 from tiered.s3.errors import Refusal, error_of, odd
 
 Answer = Mapping[str, Any]
-SharedSession = AioSession
+SharedSession: TypeAlias = AioSession
 
 CONNECTIONS_MAX = 256
 ANSWER_TIMEOUT_S = 10.0
@@ -81,8 +81,8 @@ class S3Client:
         cls, bucket: str, *, endpoint: str | None = None, region: str | None = None, addressing_style: str = "auto",
         connections_max: int = CONNECTIONS_MAX, answer_timeout_s: float = ANSWER_TIMEOUT_S, session: SharedSession | None = None,
     ) -> AsyncIterator[Self]:  # fmt: skip
-        """Sends nothing yet. `endpoint` None: AWS, or what its variables and files name. `region` None: what the environment says.
-        `session`: to share: the library's description of the service takes it long to read.
+        """Sends nothing yet. `endpoint` None: AWS, or what its variables and files name. `region` None: what they
+        say. `session`: to share: the library's description of the service takes it long to read.
 
         `ConfigurationError`: there are no credentials, or the settings make no client.
         """

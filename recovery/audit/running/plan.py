@@ -157,7 +157,7 @@ def check_grace(options: AuditOptions) -> None:
 
 def check_apart(files: DirectoryFiles, settings: Settings) -> None:
     """Refuses a directory inside the store that is audited, because the audit would find its own files there."""
-    if files.bucket is not None and blobs_kind(settings).place(settings) == f"gs://{files.bucket}":
+    if (blobs := blobs_kind(settings).place(settings)) is not None and files.may_be_in(blobs):
         raise ConfigurationError(f"{files.what} {files.uri} is in the bucket that is audited: give one in another bucket")
     if settings.directory is not None and files.local is not None:
         run, store = files.local.resolve(), settings.directory.resolve()
