@@ -218,3 +218,25 @@ def test_a_feed_in_a_bucket_is_read_by_its_address(
     tiered("feed", "check", where)
     bucket.put(f"live/{FIRST.path}", FIRST.data[:-5])
     tiered("feed", "check", where, code=6)
+
+
+def test_a_store_delivers_there_and_a_second_one_is_refused(
+    bucket: S3Bucket, versitygw_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", versitygw_url)
+    tiered, where = Command(tmp_path), f"s3://{bucket.settings.bucket}/live"
+    tiered.environment |= {"TIERED_FEED__ENABLED": "true", "TIERED_INLINE_BYTES_MAX": "16", "TIERED_FEED__TO": where}
+    for name in ("a", "b"):
+        tiered("put", f"photos/org.1/objects/{name}", "-", stdin=name.encode() * 100)
+        tiered("feed", "run", "--once")
+    there = bucket.objects()
+    [folder] = {name.split("/")[1] for name in there if "generation-" in name}
+    tiered("feed", "check", f"{where}/{folder}")
+    assert tiered("feed", "view", f"{where}/{folder}").count("photos/org.1/objects/") >= 2
+    assert where in tiered("feed", "status")
+
+    tiered.store, first = tiered.directory / "other", tiered.store
+    tiered("put", "photos/org.1/objects/c", "-", stdin=b"c" * 100)
+    tiered("feed", "run", "--once", code=3)
+    assert "is the place of another feed, " in tiered.errors and f"of the directory {first}" in tiered.errors
+    assert bucket.objects() == there
