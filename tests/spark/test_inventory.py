@@ -30,8 +30,9 @@ from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.inventory import join, lines
 from recovery.audit.inventory.engine import open_inventory
+from recovery.audit.inventory.insights import open_report
 from recovery.audit.inventory.lines import InventoryFiles
-from recovery.audit.inventory.report import open_export, open_report
+from recovery.audit.inventory.report import open_export
 from recovery.audit.manifest import Bounds, Manifest
 from recovery.audit.reporting.show import told_by
 from recovery.audit.running.local import LocalEngine
@@ -344,7 +345,7 @@ def test_rows_of_another_bucket_and_rows_that_are_missing_are_refused(spark: Spa
 
 
 def test_a_report_is_refused_for_a_store_in_a_directory(tmp_path: Path) -> None:
-    refused = pytest.raises(ConfigurationError, match="an inventory report is of a bucket, and this store is in a directory")
+    refused = pytest.raises(ConfigurationError, match=r"of what holds the blobs of this store \(directory\) no inventory can be read")
     with refused, open_inventory(Settings(directory=tmp_path), str(tmp_path), None, SystemRuntime()):
         pass
 

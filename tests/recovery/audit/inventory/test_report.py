@@ -11,7 +11,8 @@ import pytest
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.inventory import shards
-from recovery.audit.inventory.report import InventoryReport, check_buckets, check_repeats, check_rows, open_report
+from recovery.audit.inventory.insights import open_report
+from recovery.audit.inventory.report import InventoryReport, check_buckets, check_repeats, check_rows
 from tests.given.inventory_report import CONFIG, FIELDS, line, write_report
 
 NOW_NS = 1_790_000_000 * 10**9
