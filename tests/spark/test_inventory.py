@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,14 @@ from recovery.audit.running.plan import split
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
 from recovery.loop import RecoveryLoop
-from tests.given.inventory_report import line, write_export, write_report
+from tests.given.inventory_report import line, s3_line, write_export, write_report, write_s3_report
 from tests.given.repository import ROOT
+from tiered.kinds import gcs
+from tiered.kinds.kind import Inventoried
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
+from tiered.protocol.scans import BlobInfo
 from tiered.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -197,11 +201,13 @@ def services() -> Iterator[Settings]:
 
 @dataclass
 class InventoryWorld:
-    """A store with something to find in it. `rows`: of its inventory report. `export`: the rows of its table."""
+    """A store with something to find in it. `rows`, `s3_rows`: of its inventory report. `export`: the rows of its table.
+    """
 
     settings: Settings
     bucket: str
     rows: list[dict[str, Any]] = field(default_factory=list)
+    s3_rows: list[dict[str, Any]] = field(default_factory=list)
     export: dict[bytes, list[tuple[str, bytes, int, bytes]]] = field(default_factory=dict)
     snapshot_ns: int = 0
     expected: list[tuple[str, str]] = field(default_factory=list)
@@ -248,6 +254,8 @@ async def build(settings: Settings) -> InventoryWorld:
         page = await backends.tiers.long_term.list("", None, 1000)
         redirects = await backends.tiers.high_volume.redirects(b"", None, 1000)
         world.rows = [line(blob.name, blob.size, blob.generation, world.bucket) for blob in page.blobs] + [line(None, bucket=world.bucket)]
+        world.s3_rows = [*(s3_line_of(blob, world.bucket) for blob in page.blobs), s3_line(None, bucket=world.bucket)]
+        world.s3_rows += [s3_line(f"~t/{lost}/{number:012x}", 0, bucket=world.bucket) for number in range(3)]
         world.export = {row.path.encode(): [("fm", b"r", 5, row.target.encode())] for row in redirects.redirects}
         while await backends.tiers.long_term.now_ns() <= max(blob.created_ns for blob in page.blobs):
             pass  # it is told in whole seconds, and what is not older is not judged
@@ -261,6 +269,13 @@ async def build(settings: Settings) -> InventoryWorld:
         ("dangling", lost), ("legacy_orphan", "media/objects/legacy"), *(("orphan", name) for name in orphans),
     ])  # fmt: skip
     return world
+
+
+def s3_line_of(blob: BlobInfo, bucket: str) -> dict[str, Any]:
+    """What S3 would report of a blob. The generation of a service that tells no tag stays open."""
+    tag, is_told, _ = blob.generation.rpartition("@")
+    created = datetime.fromtimestamp(blob.created_ns // 10**9, UTC).replace(microsecond=123_000)
+    return s3_line(blob.name, blob.size, tag if is_told else None, bucket, created)
 
 
 @pytest.fixture(scope="module")
@@ -282,11 +297,29 @@ def found(to: Path) -> list[tuple[str, str]]:
     return sorted((each.kind.value, each.name) for each in directory.findings(manifest.run))
 
 
-@pytest.mark.parametrize(("form", "exported"), [pytest.param("parquet", False, marks=pytest.mark.sim), ("csv", True)])
+@pytest.fixture
+def reported_by_s3(store: InventoryWorld, monkeypatch: pytest.MonkeyPatch) -> InventoryWorld:
+    """The same store, of whose bucket S3 Inventory writes reports."""
+    monkeypatch.setattr(type(gcs.BLOBS), "inventoried", lambda *_: Inventoried("s3", store.bucket))
+    return store
+
+
+def write_either(world: InventoryWorld, where: Path, service: str, form: str) -> Path:
+    if service == "s3":
+        return write_s3_report(where, world.s3_rows, world.snapshot_ns, form=form, bucket=world.bucket)
+    return write_report(where, world.rows, world.snapshot_ns, form=form)
+
+
+@pytest.mark.parametrize(("service", "form", "exported"), [
+    pytest.param("gcs", "parquet", False, marks=pytest.mark.sim), ("gcs", "csv", True), ("s3", "csv", False),
+    pytest.param("s3", "parquet", True, marks=pytest.mark.sim),
+])  # fmt: skip
 def test_an_audit_by_report_finds_what_was_planted(
-    spark: SparkSession, store: InventoryWorld, tmp_path: Path, form: str, exported: bool
+    spark: SparkSession, store: InventoryWorld, tmp_path: Path, service: str, form: str, exported: bool, request: pytest.FixtureRequest
 ) -> None:
-    inventory = write_report(tmp_path / "report", store.rows, store.snapshot_ns, form=form)
+    if service == "s3":
+        request.getfixturevalue("reported_by_s3")
+    inventory = write_either(store, tmp_path / "report", service, form)
     export = write_export(tmp_path / "export", store.export) if exported else None
     manifest = audit(store, inventory, tmp_path / "run", export)
     assert manifest.complete, (manifest.doubts, manifest.failures)
@@ -295,6 +328,8 @@ def test_an_audit_by_report_finds_what_was_planted(
     assert manifest.cutoff.as_of_ns == store.snapshot_ns and "inventory report of 2026-" in manifest.engine
     assert any(note.startswith(f"the blobs are those of {inventory}, which shows the bucket ") for note in manifest.notes)
     assert "left out 1 row of the inventory report without a name that is text" in manifest.notes
+    assert manifest.inventory.records == len(store.s3_rows if service == "s3" else store.rows)
+    assert any(note.startswith("S3 lists a bucket little by little") for note in manifest.notes) is (service == "s3")
     totals = {kind: (each.number, each.size) for kind, each in manifest.totals.items()}
     # The blobs of 01 and 02 are gone by now, and the export still names them.
     assert manifest.names == OBJECTS - 1 + 3 - (0 if exported else 2)
@@ -304,6 +339,19 @@ def test_an_audit_by_report_finds_what_was_planted(
     assert (tmp_path / "run" / "report.html").exists()
     again = audit(store, inventory, tmp_path / "run", export)
     assert again.run == manifest.run and found(tmp_path / "run") == store.expected
+
+
+def test_a_damaged_report_of_s3_is_refused_before_a_run_is_begun(
+    spark: SparkSession, reported_by_s3: InventoryWorld, tmp_path: Path
+) -> None:
+    world = reported_by_s3
+    inventory = write_s3_report(tmp_path / "report", world.s3_rows, world.snapshot_ns, form="csv", bucket=world.bucket)
+    (shard,) = tmp_path.glob("report/data/*-1.csv.gz")
+    stored = shard.read_bytes()
+    shard.write_bytes(stored[:-9] + bytes([stored[-9] ^ 1]) + stored[-8:])
+    with pytest.raises(ConfigurationError, match=r"-1.csv.gz has the MD5 [0-9a-f]{32}, and .* tells [0-9a-f]{32}: it was damaged"):
+        audit(world, inventory, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_goes_on_only_with_the_same_report(spark: SparkSession, store: InventoryWorld, tmp_path: Path) -> None:

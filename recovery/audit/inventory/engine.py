@@ -38,13 +38,12 @@ from recovery.audit.finding_classes import FindingClass
 from recovery.audit.inventory import insights, join, s3
 from recovery.audit.inventory.candidates import CHUNK, Suspect, SuspectRow, judge
 from recovery.audit.inventory.lines import InventoryFiles, LineCount
-from recovery.audit.inventory.report import InventoryReport, check_buckets, check_rows, open_export
+from recovery.audit.inventory.report import InventoryReport, ReportSummary, check_buckets, check_rows, oddities, open_export
 from recovery.audit.manifest import Inventory
 from recovery.audit.names import usecase_of
 from recovery.audit.running.cluster import explained, open_spark
 from recovery.audit.running.work import Job, PartResult, carry_out, findings_in
 from recovery.display import count, moment
-from tiered.gcs.owners import OWNERS
 from tiered.kinds.chosen import blobs_kind
 from tiered.kinds.kind import Inventoried
 from tiered.open import open_backends
@@ -75,7 +74,7 @@ class InventoryEngine:
         self._inventoried = inventoried
         where = export[0].rpartition("/")[0] if export else None
         seen = self._look_over()
-        told = {"records": seen.rows, "export": where, "notes": tuple(self._notes(seen))}
+        told = {"records": seen.rows, "export": where, "notes": tuple(oddities(self._report, seen))}
         self.evidence: Inventory = report.evidence.model_copy(update=told)
 
     def stop(self) -> None:
@@ -83,7 +82,7 @@ class InventoryEngine:
         with suppress(PySparkException, Py4JError, OSError):
             self._session.sparkContext.cancelJobGroup(self._group)
 
-    def _look_over(self) -> join.ReportSummary:
+    def _look_over(self) -> ReportSummary:
         """Checks all rows of the report."""
         try:
             seen = join.look_over(self._session, self._report)
@@ -92,24 +91,6 @@ class InventoryEngine:
         check_rows(self._report, seen.rows)
         check_buckets(self._report, seen.least, seen.greatest, self._inventoried.bucket)
         return seen
-
-    def _notes(self, seen: join.ReportSummary) -> Iterator[str]:
-        """Yields what is odd about the report, and no reason to refuse it."""
-        if seen.nameless:
-            yield f"left out {count(seen.nameless, 'row')} of the inventory report without a name that is text"
-        if seen.deleted:
-            yield f"left out {count(seen.deleted, 'row')} of the inventory report about blobs that had been deleted or replaced"
-        yield from self._report.told.notes(self._report.columns)
-        prefix = self._inventoried.prefix
-        if seen.rows == seen.nameless + seen.deleted:
-            yield "the inventory report shows no blob at all"
-        elif not seen.shown and prefix:
-            yield f"the inventory report shows no blob whose name begins with {prefix}: was it ordered for other names?"
-        elif not seen.owners and not prefix:
-            yield (
-                f"the inventory report lists nothing below {OWNERS}, where a bucket says whose blobs it holds: if it was ordered for names"
-                " with a prefix, no other blobs were audited"
-            )
 
     def run(self, job: Job, numbers: Sequence[int]) -> Iterator[PartResult]:
         """Joins, and judges the ranges of these numbers. All outcomes come together at the end."""

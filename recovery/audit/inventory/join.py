@@ -20,7 +20,6 @@ a path of Hadoop may have none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -31,7 +30,7 @@ from pyspark.sql import functions as f
 from changelog.base.errors import ConfigurationError
 from recovery.audit.inventory import lines
 from recovery.audit.inventory.lines import ROW_BITS, InventoryFiles
-from recovery.audit.inventory.report import InventoryReport, check_repeats, check_sums
+from recovery.audit.inventory.report import InventoryReport, ReportSummary, check_repeats, check_sums
 from recovery.audit.manifest import Bounds
 
 BLOB_COLUMNS = "name string, at bigint, told string"
@@ -49,22 +48,6 @@ def _each(session: SparkSession, number: int, read: Callable[[Iterable[Any]], It
 
 
 # --- what is joined --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ReportSummary:
-    """What one pass over the report told. `least`, `greatest`: of the column `bucket`. `shown`: blobs of the store.
-
-    `owners`: rows about markers of owners.
-    """
-
-    rows: int
-    nameless: int
-    deleted: int
-    shown: int
-    owners: int
-    least: str | None
-    greatest: str | None
 
 
 def look_over(session: SparkSession, report: InventoryReport) -> ReportSummary:

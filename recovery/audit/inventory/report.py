@@ -26,6 +26,7 @@ from recovery.audit.files.directory import DirectoryFiles
 from recovery.audit.manifest import Inventory
 from recovery.audit.sweeping.judge import SKEW_MAX_NS
 from recovery.display import count, moment, span
+from tiered.gcs.owners import OWNERS
 from tiered.metadata import NS_PER_S
 
 AGE_MAX_S = 7 * 86_400.0
@@ -83,6 +84,23 @@ class InventoryReport:
     sums: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ReportSummary:
+    """What one pass over a report told, in numbers of rows.
+
+    `nameless`: without a name that is text. `deleted`: about blobs that were deleted or replaced. `shown`: about blobs
+    of the store. `owners`: about the markers of owners. `least`, `greatest`: of the column `bucket`.
+    """
+
+    rows: int
+    nameless: int
+    deleted: int
+    shown: int
+    owners: int
+    least: str | None
+    greatest: str | None
+
+
 # --- what was looked at ----------------------------------------------------------------------------
 
 
@@ -126,6 +144,24 @@ def check_repeats(report: InventoryReport, looked: Iterable[tuple[int, int, Sequ
                 f"{report.shards[other]} and {name} list the same blobs, so others may be missing from the report{fix}"
             )
         seen |= dict.fromkeys(sketch, shard)
+
+
+def oddities(report: InventoryReport, seen: ReportSummary) -> Iterator[str]:
+    """Yields what is odd about a report, and no reason to refuse it."""
+    if seen.nameless:
+        yield f"left out {count(seen.nameless, 'row')} of the inventory report without a name that is text"
+    if seen.deleted:
+        yield f"left out {count(seen.deleted, 'row')} of the inventory report about blobs that had been deleted or replaced"
+    yield from report.told.notes(report.columns)
+    if seen.rows == seen.nameless + seen.deleted:
+        yield "the inventory report shows no blob at all"
+    elif not seen.shown and report.prefix:
+        yield f"the inventory report shows no blob whose name begins with {report.prefix}: was it ordered for other names?"
+    elif not seen.owners and not report.prefix:
+        yield (
+            f"the inventory report lists nothing below {OWNERS}, where a bucket says whose blobs it holds: if it was ordered for a prefix,"
+            " only blobs with that prefix were audited"
+        )
 
 
 # --- what every manifest is checked for ------------------------------------------------------------

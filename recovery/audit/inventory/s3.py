@@ -6,9 +6,9 @@
 
 The manifest is JSON: `sourceBucket`, `destinationBucket` (an ARN), `creationTimestamp` (Unix ms as text: when the
 report was begun), `fileFormat`, `fileSchema`, and `files`: of each `key` (in the destination), `size`, `MD5checksum`.
-It tells no number of rows. CSV has no header: `fileSchema` names the columns. Its keys are encoded as those of a form: a
-space is a plus sign. Parquet has the same columns, named in lower case with underscores, and its keys as they are. Here
-columns have their Parquet names. With all versions, `IsLatest` and `IsDeleteMarker` say which rows are about blobs that
+It tells no number of rows. CSV has no header: `fileSchema` names the columns. Its keys are encoded as those of a form:
+a space is a plus sign. Parquet has the same columns, named in lower case with underscores, and its keys as they are.
+Here columns have their Parquet names. With all versions, `IsLatest` and `IsDeleteMarker` say which rows are about blobs that
 are there.
 
 A generation is what the adapter tells: the tag and the second of creation. Beside the blobs the adapter keeps deadlines

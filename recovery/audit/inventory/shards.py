@@ -2,7 +2,8 @@
 
 Rows are numbered from 0 in each file. Two readings of a file yield the same rows in the same order.
 
-Memory holds one batch. A file whose MD5 is told is read once more for that. *Failure*: `CorruptRecordError` names the file that cannot be read.
+Memory holds one batch. A file whose MD5 is told is read once more for that. *Failure*: `CorruptRecordError` names the
+file that cannot be read.
 """
 
 from __future__ import annotations
