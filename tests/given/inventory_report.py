@@ -16,6 +16,18 @@ from urllib.parse import quote_plus
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from changelog.base.runtime import SystemRuntime
+
+NOW_NS = 1_790_000_000 * 10**9
+
+
+class At(SystemRuntime):
+    """The wall clock stands at `NOW_NS`."""
+
+    def wall_ns(self) -> int:
+        return NOW_NS
+
+
 CONFIG = "0b9f9a2e-6b1f-4c52-9d6b-3d6a4a0a7c11"
 FIELDS = ("project", "bucket", "name", "size", "timeCreated", "timeDeleted", "generation", "storageClass")
 TIME = pa.timestamp("us", tz="UTC")

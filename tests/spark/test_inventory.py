@@ -201,8 +201,7 @@ def services() -> Iterator[Settings]:
 
 @dataclass
 class InventoryWorld:
-    """A store with something to find in it. `rows`, `s3_rows`: of its inventory report. `export`: the rows of its table.
-    """
+    """A store with something to find in it. `rows`, `s3_rows`: of its report. `export`: the rows of its table."""
 
     settings: Settings
     bucket: str

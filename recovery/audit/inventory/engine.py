@@ -43,7 +43,7 @@ from recovery.audit.manifest import Inventory
 from recovery.audit.names import usecase_of
 from recovery.audit.running.cluster import explained, open_spark
 from recovery.audit.running.work import Job, PartResult, carry_out, findings_in
-from recovery.display import count, moment
+from recovery.display import moment
 from tiered.kinds.chosen import blobs_kind
 from tiered.kinds.kind import Inventoried
 from tiered.open import open_backends

@@ -15,7 +15,6 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
@@ -31,6 +30,7 @@ from recovery.audit.inventory.report import (
     BUCKET,
     SIZE,
     InventoryReport,
+    ReportColumns,
     another_bucket,
     check_age,
     check_columns,
@@ -53,32 +53,26 @@ MANIFEST_ENDS = "manifest.json"
 _FRACTION = re.compile(r"\.(\d{6})\d+")
 
 
-@dataclass(frozen=True, slots=True)
-class InsightsColumns:
-    """As `ReportColumns`."""
+def _generations(batch: Any) -> Any:
+    return pc.cast(numbers(batch[GENERATION]), pa.string())
 
-    name: str = NAME
-    used: tuple[str, ...] = (BUCKET, NAME, SIZE, GENERATION, DELETED)
-    looked: tuple[str, ...] = (BUCKET, NAME, DELETED)
-    has_header: bool = True
-    beside: tuple[str, ...] = ()
-    on_repeats: str = f"if the bucket keeps noncurrent generations, order the report with the column {DELETED}"
 
-    def names(self, values: Any) -> Any:
-        return texts(values)
+def _gone(batch: Any) -> Any:
+    return pc.is_valid(batch[DELETED]) if DELETED in batch.schema.names else pa.array([False] * batch.num_rows)
 
-    def generations(self, batch: Any) -> Any:
-        return pc.cast(numbers(batch[GENERATION]), pa.string())
 
-    def gone(self, batch: Any) -> Any:
-        return pc.is_valid(batch[DELETED]) if DELETED in batch.schema.names else pa.array([False] * batch.num_rows)
+def _notes(columns: Sequence[str]) -> Iterator[str]:
+    if DELETED not in columns:
+        yield (
+            f"the inventory report has no column {DELETED}: if the bucket keeps noncurrent generations, a blob that was deleted may"
+            " be among those of the report"
+        )
 
-    def notes(self, columns: Sequence[str]) -> Iterator[str]:
-        if DELETED not in columns:
-            yield (
-                f"the inventory report has no column {DELETED}: if the bucket keeps noncurrent generations, a blob that was deleted may"
-                " be among those of the report"
-            )
+
+TOLD = ReportColumns(
+    NAME, (BUCKET, NAME, SIZE, GENERATION, DELETED), (BUCKET, NAME, DELETED), texts, _generations, _gone, _notes, has_header=True,
+    on_repeats=f"if the bucket keeps noncurrent generations, order the report with the column {DELETED}",
+)  # fmt: skip
 
 
 def open_report(where: str, bucket: str, runtime: Runtime, *, prefix: str = "", insist: bool = False) -> InventoryReport:
@@ -103,7 +97,7 @@ def open_report(where: str, bucket: str, runtime: Runtime, *, prefix: str = "", 
     if form == "parquet":
         check_count(sum(footer_of(files, shard).num_rows for shard in shards), records, manifest)
     evidence = Inventory(report=manifest, snapshot_ns=snapshot_ns, records=records)
-    return InventoryReport(tuple(shard for shard, _ in found), form, columns, delimiter, records, evidence, InsightsColumns(), prefix)
+    return InventoryReport(tuple(shard for shard, _ in found), form, columns, delimiter, records, evidence, TOLD, prefix)
 
 
 # --- the manifest ----------------------------------------------------------------------------------

@@ -61,9 +61,9 @@ def look_over(session: SparkSession, report: InventoryReport) -> ReportSummary:
     if bucketless := sum(each["bucketless"] for each in seen):
         raise ConfigurationError(f"{bucketless:,} rows of the inventory report do not tell their bucket: copy the report again")
     check_repeats(report, [(each["shard"], each["repeated"], each["sketch"]) for each in seen])
-    counts = [sum(each[name] for each in seen) for name in ("rows", "nameless", "deleted", "shown", "owners")]
+    counts = {name: sum(each[name] for each in seen) for name in ("rows", "nameless", "deleted", "shown", "owners")}
     buckets = [each[name] for each in seen for name in ("least", "greatest") if each[name] is not None]
-    return ReportSummary(*counts, min(buckets, default=None), max(buckets, default=None))
+    return ReportSummary(**counts, least=min(buckets, default=None), greatest=max(buckets, default=None))
 
 
 def read_report(session: SparkSession, report: InventoryReport, bounds: Sequence[Bounds]) -> DataFrame:

@@ -13,9 +13,9 @@ read, from the footers. Rows of CSV, checksums and names are looked at by `recov
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,32 +36,29 @@ BUCKET, SIZE = "bucket", "size"
 """Columns that reports of all services have under these names."""
 
 
-class ReportColumns(Protocol):
-    """What the columns of a service's reports tell. `batch` and arrays are Arrow's.
+@dataclass(frozen=True, slots=True)
+class ReportColumns:
+    """What the columns of a service's reports tell. Its functions are those of a module: they go to executors.
 
     `name`: the column with a blob's name. `used`: the columns that are read, if they are there; `looked`: those that
     are looked over before. `has_header`: of CSV. `beside`: how names begin, after the store's prefix, that the adapter
     keeps beside its blobs. `on_repeats`: what to do if a blob is listed twice, besides copying the report again.
+
+    `names`: the names of the column `name`; null: it is no name, or no text. Of a batch of rows, `generations`: as the
+    adapter tells them, null: not known; `gone`: whether each row is about a blob that was deleted or replaced. `notes`:
+    what a report with these columns cannot tell.
     """
 
     name: str
     used: tuple[str, ...]
     looked: tuple[str, ...]
-    has_header: bool
-    beside: tuple[str, ...]
-    on_repeats: str
-
-    def names(self, values: Any) -> Any:
-        """The names of a column of bytes or text. Null: it is no name, or no text."""
-
-    def generations(self, batch: Any) -> Any:
-        """The generation of each row, as the adapter tells it. Null: not known."""
-
-    def gone(self, batch: Any) -> Any:
-        """Tells of each row whether it is about a blob that was deleted or replaced."""
-
-    def notes(self, columns: Sequence[str]) -> Iterator[str]:
-        """What a report with these columns cannot tell."""
+    names: Callable[[Any], Any]
+    generations: Callable[[Any], Any]
+    gone: Callable[[Any], Any]
+    notes: Callable[[Sequence[str]], Iterable[str]]
+    has_header: bool = False
+    beside: tuple[str, ...] = ()
+    on_repeats: str = ""
 
 
 @dataclass(frozen=True, slots=True)

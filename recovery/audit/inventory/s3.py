@@ -8,8 +8,8 @@ The manifest is JSON: `sourceBucket`, `destinationBucket` (an ARN), `creationTim
 report was begun), `fileFormat`, `fileSchema`, and `files`: of each `key` (in the destination), `size`, `MD5checksum`.
 It tells no number of rows. CSV has no header: `fileSchema` names the columns. Its keys are encoded as those of a form:
 a space is a plus sign. Parquet has the same columns, named in lower case with underscores, and its keys as they are.
-Here columns have their Parquet names. With all versions, `IsLatest` and `IsDeleteMarker` say which rows are about blobs that
-are there.
+Here columns have their Parquet names. With all versions, `IsLatest` and `IsDeleteMarker` say which rows are about
+blobs that are there.
 
 A generation is what the adapter tells: the tag and the second of creation. Beside the blobs the adapter keeps deadlines
 (`~t/`) and late metadata (`~m/`). They are no blobs, and no listing shows them. A blob's deadline is asked when it is
@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -39,6 +39,7 @@ from recovery.audit.inventory.report import (
     BUCKET,
     SIZE,
     InventoryReport,
+    ReportColumns,
     another_bucket,
     check_age,
     check_columns,
@@ -72,40 +73,22 @@ _BROKEN = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _MS_PER_S = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class S3Columns:
-    """As `ReportColumns`. `encoded`: whether keys are (in CSV)."""
-
-    encoded: bool
-    name: str = KEY
-    used: tuple[str, ...] = (*NEEDED, *OF_VERSIONS)
-    looked: tuple[str, ...] = (BUCKET, KEY, *OF_VERSIONS)
-    has_header: bool = False
-    beside: tuple[str, ...] = BESIDE
-    on_repeats: str = ""
-
-    def names(self, values: Any) -> Any:
-        return decoded_keys(values) if self.encoded else texts(values)
-
-    def generations(self, batch: Any) -> Any:
-        return generations(texts(batch[TAG]), _seconds(batch[CREATED]))
-
-    def gone(self, batch: Any) -> Any:
-        """In doubt it is there: the service is asked."""
-        gone = pa.array([False] * batch.num_rows)
-        if LATEST in batch.schema.names:
-            gone = pc.or_(gone, pc.invert(pc.fill_null(_flags(batch[LATEST]), True)))
-        if MARKER in batch.schema.names:
-            gone = pc.or_(gone, pc.fill_null(_flags(batch[MARKER]), False))
-        return gone
-
-    def notes(self, columns: Sequence[str]) -> Iterator[str]:
-        yield "S3 lists a bucket little by little, from the time of its report on: blobs of about that time may be missing from it"
+# --- what the columns tell -------------------------------------------------------------------------
 
 
-def generations(tags: Any, seconds: Any) -> Any:
-    """Returns the generations of blobs with these tags, created in these seconds. Null: one of both is not known."""
-    return pc.binary_join_element_wise(pc.utf8_trim(tags, '"'), pc.cast(seconds, pa.string()), "@")
+def generations(batch: Any) -> Any:
+    """Returns the generations of these rows. Null: the tag, or the time, is not known."""
+    return pc.binary_join_element_wise(pc.utf8_trim(texts(batch[TAG]), '"'), pc.cast(_seconds(batch[CREATED]), pa.string()), "@")
+
+
+def gone(batch: Any) -> Any:
+    """Tells of each row whether its version is not there. In doubt it is there: the service is asked."""
+    found = pa.array([False] * batch.num_rows)
+    if LATEST in batch.schema.names:
+        found = pc.or_(found, pc.invert(pc.fill_null(_flags(batch[LATEST]), True)))
+    if MARKER in batch.schema.names:
+        found = pc.or_(found, pc.fill_null(_flags(batch[MARKER]), False))
+    return found
 
 
 def decoded_keys(values: Any) -> Any:
@@ -145,6 +128,14 @@ def _time(told: Any) -> Any:
 
 def _flags(values: Any) -> Any:
     return values if pa.types.is_boolean(values.type) else pc.equal(pc.utf8_lower(pc.cast(values, pa.string())), "true")
+
+
+def _notes(_: Sequence[str]) -> Iterator[str]:
+    yield "S3 lists a bucket little by little, from the time of its report on: blobs of about that time may be missing from it"
+
+
+PARQUET = ReportColumns(KEY, (*NEEDED, *OF_VERSIONS), (BUCKET, KEY, *OF_VERSIONS), texts, generations, gone, _notes, beside=BESIDE)
+CSV = replace(PARQUET, names=decoded_keys)
 
 
 # --- the report ------------------------------------------------------------------------------------
@@ -187,7 +178,7 @@ def open_report(where: str, bucket: str, runtime: Runtime, *, prefix: str = "", 
         check_columns([(manifest, columns)], OF_VERSIONS, "order it with all versions, or with the current ones only", manifest)
     evidence = Inventory(report=manifest, snapshot_ns=snapshot_ns, records=records or 0)
     shards = tuple(f"{directory.uri}/{PurePosixPath(shard.key).name}" for directory, shard in zip(places, named, strict=True))
-    told_by = S3Columns(encoded=form == "csv")
+    told_by = CSV if form == "csv" else PARQUET
     return InventoryReport(shards, form, columns, ",", records, evidence, told_by, prefix, tuple(shard.sum for shard in named))
 
 

@@ -9,21 +9,14 @@ from typing import Any
 import pytest
 
 from changelog.base.errors import ConfigurationError
-from changelog.base.runtime import SystemRuntime
 from recovery.audit.inventory import shards
 from recovery.audit.inventory.insights import open_report
 from recovery.audit.inventory.report import InventoryReport, ReportSummary, check_buckets, check_repeats, check_rows, oddities
-from tests.given.inventory_report import CONFIG, FIELDS, line, write_report
+from tests.given.inventory_report import CONFIG, FIELDS, NOW_NS, At, line, write_report
 
-NOW_NS = 1_790_000_000 * 10**9
 DAY_NS = 86_400 * 10**9
 ROWS = [line(f"media/objects/{number}") for number in range(5)]
 FORMS = ["csv", "parquet"]
-
-
-class At(SystemRuntime):
-    def wall_ns(self) -> int:
-        return NOW_NS
 
 
 def read(where: Path, bucket: str = "b", **options: Any) -> InventoryReport:
@@ -171,7 +164,7 @@ def repeats(report: InventoryReport) -> None:
 
 @pytest.mark.parametrize(("prefix", "facts", "said"), [
     ("", {"owners": 1, "shown": 5}, []),
-    ("", {"owners": 0, "shown": 5}, ["lists nothing below ~owners/, where a bucket says whose blobs it holds: if it was ordered for a prefix,"]),
+    ("", {"owners": 0, "shown": 5}, ["lists nothing below ~owners/, where a bucket says whose blobs it holds: if it was ordered for"]),
     ("a/", {"owners": 0, "shown": 5}, []),
     ("a/", {"owners": 1, "shown": 0}, ["the inventory report shows no blob whose name begins with a/: was it ordered for other names?"]),
     ("a/", {"nameless": 2, "deleted": 5}, ["left out 2 rows of", "left out 5 rows of", "the inventory report shows no blob at all"]),

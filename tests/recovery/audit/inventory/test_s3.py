@@ -16,12 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError
-from changelog.base.runtime import SystemRuntime
 from recovery.audit.inventory import s3, shards
 from recovery.audit.inventory.report import InventoryReport, check_buckets, check_repeats, check_sums
 from tests.given.inventory_report import (
+    NOW_NS,
     S3_CURRENT,
     S3_FIELDS,
+    At,
     rewrite_s3_shard,
     s3_line,
     sign_s3_manifest,
@@ -29,18 +30,12 @@ from tests.given.inventory_report import (
     write_s3_report,
 )
 
-NOW_NS = 1_790_000_000 * 10**9
 DAY_NS = 86_400 * 10**9
 SNAPSHOT_NS = NOW_NS - DAY_NS
 ROWS = [s3_line(f"media/objects/{number}") for number in range(5)]
 FORMS = ["csv", "parquet"]
 TAG = "3858f62230ac3c915f300c664312c63f"
 GENERATION = f"{TAG}@{int(datetime(2026, 11, 1, 2, 3, 4, tzinfo=UTC).timestamp())}"
-
-
-class At(SystemRuntime):
-    def wall_ns(self) -> int:
-        return NOW_NS
 
 
 def read(where: Path, bucket: str = "b", **options: Any) -> InventoryReport:
@@ -266,11 +261,11 @@ def test_a_generation_is_the_tag_and_the_second_however_exactly_the_time_is_told
     ])  # fmt: skip
     batch = pa.RecordBatch.from_pydict({"e_tag": tags, "last_modified_date": times})
     found = [f"{TAG}@{second}", f"{TAG}@{second}", f"0cc175b9c0f1b6a831c399e269772661-3@{second}", None, None, None]
-    assert s3.S3Columns(encoded=True).generations(batch).to_pylist() == found
+    assert s3.generations(batch).to_pylist() == found
     for unit, more in (("s", 0), ("ms", 999), ("us", 999_999), ("ns", 999_999_999)):
         stamp = pa.array([second * {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit] + more]).cast(pa.timestamp(unit, "UTC"))
         batch = pa.RecordBatch.from_pydict({"e_tag": tags.slice(0, 1), "last_modified_date": stamp})
-        assert s3.S3Columns(encoded=False).generations(batch).to_pylist() == found[:1]
+        assert s3.generations(batch).to_pylist() == found[:1]
 
 
 @pytest.mark.parametrize("form", FORMS)
