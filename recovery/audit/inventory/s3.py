@@ -204,7 +204,7 @@ def _other(uri: str, relative: str) -> str:
     """Returns another directory, by its path from a directory. What follows a question mark stays at the end."""
     place, mark, query = uri.partition("?") if "://" in uri else (uri, "", "")
     scheme, slashes, path = place.rpartition("://")
-    parts: list[str] = path.split("/")
+    parts = path.rstrip("/").split("/")
     for part in relative.split("/"):
         if part == "..":
             parts.pop()

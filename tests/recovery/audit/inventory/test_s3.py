@@ -113,6 +113,7 @@ def test_shards_of_a_copy_are_looked_for_around_the_manifest(tmp_path: Path, pla
 
 def test_a_uri_keeps_what_follows_its_question_mark() -> None:
     assert s3._other("s3://r/a/b/day?region=x", "../data") == "s3://r/a/b/data?region=x"
+    assert s3._other("s3://r/a/?region=x", "day") == "s3://r/a/day?region=x"
     assert s3._other("s3://r/a/day", "../../x//y/.") == "s3://r/x/y" and s3._other("/a/day", "../data") == "/a/data"
 
 
