@@ -105,6 +105,7 @@ bench: $(BENCH_STAMP) ## figures beside what a user would pick; SIZE=1 writes be
 	.venv/bin/python -m benchmarks.command $(INTO) $(if $(BESIDE),--beside $(BESIDE))
 	.venv/bin/python -m benchmarks.embedded --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.embedded_rows --size $(SIZE) $(INTO)
+	.venv/bin/python -m benchmarks.postgres --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.facade --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.files --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.audit --size $(SIZE) $(INTO)

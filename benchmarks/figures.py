@@ -31,7 +31,7 @@ from benchmarks.rounds import Ratio
 
 WIDTH = 150
 PROSE_WIDTH = 120
-LIBRARIES = ("grpcio", "google-cloud-bigtable", "google-cloud-storage", "aiohttp")
+LIBRARIES = ("grpcio", "google-cloud-bigtable", "google-cloud-storage", "aiohttp", "asyncpg")
 SPREAD = "half of the rounds"
 KEPT = Path(__file__).parent.parent / "build" / "figures"
 RESULTS = Path(__file__).parent / "results"

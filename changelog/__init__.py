@@ -8,6 +8,7 @@
     base/         time and chance, errors, events, tasks, threads
     sqlite/       the changelog of embedded mode, and its database
     bigtable/     the changelog in Bigtable, and the client of Bigtable's data API
+    postgres/     the changelog in PostgreSQL, and the pool of connections to it
     google/       the tokens that all clients of Google's services need
 
 Nothing here knows of rows, blobs or recovery.

@@ -73,8 +73,8 @@ def _expanded(entry: Any) -> Any:
 
 def decisions() -> list[str]:
     """The pages of decisions, one for each area, in the order of their index."""
-    return [f"{DECISIONS}{name}" for name in re.findall(r"^## \[.*\]\(([\w-]+\.md)\)$",
-    (ROOT / "docs" / DECISIONS_INDEX).read_text("utf-8"), re.M)]
+    index = (ROOT / "docs" / DECISIONS_INDEX).read_text("utf-8")
+    return [f"{DECISIONS}{name}" for name in re.findall(r"^\| \[.*\]\(([\w-]+\.md)\)", index, re.M)]
 
 
 def source_of(name: str) -> str:

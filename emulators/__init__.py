@@ -8,6 +8,7 @@
     bigtable/      Google's emulator of Bigtable, one in memory, and a channel that can fail
     gcs/           an emulator of GCS
     demo/          real processes that are killed while they work (`python -m emulators demo`)
+    postgres/      runs the real PostgreSQL: kills it, makes a standby of it, promotes that
     power/         records what real processes do to their files, and models what a power cut leaves of it
     go.py          finds, builds and runs servers that are written in Go
     up.py          both emulators, provisioned (`python -m emulators up`)

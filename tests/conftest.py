@@ -27,6 +27,7 @@ from changelog.bigtable.channel import BigtableTable, insecure_channel
 from changelog.change import ChangeId
 from emulators.bigtable.emulator import EmulatorNotFoundError, start_bigtable
 from emulators.gcs.fake_gcs_server import FakeGcsNotFoundError, start_fake_gcs
+from emulators.postgres.server import PostgresNotFoundError, PostgresServer, postgres_server
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.provision.schema import FAMILIES
 from tiered.settings import ENV_OTHERS, ENV_PREFIX
@@ -77,7 +78,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:  # `make quick` leaves out what is slow
         if isinstance(item, pytest.Function):
             given = item.callspec.params.values() if hasattr(item, "callspec") else ()
-            if "bigtable_host" in item.fixturenames or "emulators" in [each for each in given if isinstance(each, str)]:
+            if {"bigtable_host", "postgres"} & set(item.fixturenames) or "emulators" in [each for each in given if isinstance(each, str)]:
                 item.add_marker(pytest.mark.slow)
 
     def place(item: pytest.Item) -> int:
@@ -238,6 +239,18 @@ def fake_gcs_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Returns the address of fake-gcs-server."""
     with server_of_others(start_fake_gcs, tmp_path_factory.getbasetemp().parent / "fake-gcs-lock") as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server, for tests that do not kill it. Each worker of pytest-xdist has its own."""
+    try:
+        with postgres_server() as server:
+            yield server
+    except PostgresNotFoundError as missing:
+        if os.environ.get("CI"):
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))
 
 
 FreshTable = Callable[[], AbstractAsyncContextManager[BigtableTable]]

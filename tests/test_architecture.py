@@ -33,20 +33,23 @@ MAY_IMPORT: dict[str, set[str]] = {
     "changelog/sqlite": LOG,
     "changelog/google": {"changelog/base"},
     "changelog/bigtable": {"changelog/google"} | LOG,
+    "changelog/postgres": LOG,
     "tiered/payload": {"changelog/base"} | VALUES,
     "tiered/protocol": {"tiered/payload"} | LOG | VALUES,
     # Backends know the protocol that they implement, and nothing of one another.
     "tiered/embedded": {"changelog/sqlite", "tiered/payload", "tiered/protocol"} | LOG | VALUES,
     "tiered/bigtable": {"changelog/bigtable", "tiered/protocol"} | LOG | VALUES,
+    "tiered/postgres": {"changelog/postgres", "tiered/protocol"} | LOG | VALUES,
     "tiered/gcs": {"changelog/google", "tiered/payload", "tiered/protocol"} | LOG | VALUES,
     "tiered/telemetry": {"tiered/protocol"} | LOG | VALUES,
     "tiered/provision": {
-        "changelog/bigtable", "changelog/sqlite", "tiered/bigtable", "tiered/embedded", "tiered/gcs", "tiered/protocol",
+        "changelog/bigtable", "changelog/postgres", "changelog/sqlite", "tiered/bigtable", "tiered/embedded", "tiered/gcs",
+        "tiered/postgres", "tiered/protocol",
     } | LOG | VALUES,
     # What chooses among them, and the only folder that knows them all.
     "tiered/kinds": {
-        "changelog/bigtable", "changelog/google", "changelog/sqlite", "tiered/bigtable", "tiered/embedded", "tiered/gcs",
-        "tiered/protocol", "tiered/provision",
+        "changelog/bigtable", "changelog/google", "changelog/postgres", "changelog/sqlite", "tiered/bigtable", "tiered/embedded",
+        "tiered/gcs", "tiered/postgres", "tiered/protocol", "tiered/provision",
     } | LOG | VALUES,
     "tiered": {"tiered/telemetry"} | LOG | STORE,
     # What callers use besides: built on the store, and nothing below imports it.
@@ -111,6 +114,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "google_crc32c": (
         "tiered/payload/crc32c.py", "emulators/callers/values.py", "emulators/gcs/store.py", "emulators/demo/checking/google.py",
     ),
+    "asyncpg": ("changelog/postgres/pool.py", "changelog/postgres/sqlstates.py"),
     "pyspark": (
         "recovery/audit/running/cluster.py", "recovery/audit/running/spark_daemon.py", "recovery/sources/spark.py",
         "recovery/sources/consistent.py", "recovery/audit/inventory/join.py", "recovery/audit/inventory/engine.py",
@@ -146,7 +150,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "uuid": ("changelog/base/runtime.py", "changelog/change.py"),
     "secrets": (),
     # core code is anyio only
-    "asyncio": ("changelog/base/tasks.py", "recovery/http/server.py", "emulators/callers/*.py"), "trio": ("emulators/*.py",),
+    "asyncio": ("changelog/base/tasks.py", "changelog/postgres/pool.py", "recovery/http/server.py", "emulators/callers/*.py"),
+    "trio": ("emulators/*.py",),
 }
 
 Check = Callable[[Path], list[str]]

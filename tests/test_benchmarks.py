@@ -47,6 +47,7 @@ from benchmarks import (
     small_parts,
     statistics_pictures,
 )
+from benchmarks import postgres as postgres_benchmark
 from benchmarks.audit_gcs import answer
 from benchmarks.bare import BareRows
 from benchmarks.billion import STORED_BYTES, Paper, node_hours
@@ -58,6 +59,7 @@ from changelog.base.runtime import SystemRuntime
 from changelog.bigtable.channel import BigtableTable
 from changelog.change import ChangeId
 from emulators.gcs.server import GcsEmulator
+from emulators.postgres.server import PostgresServer
 from recovery.audit.finding_classes import NameForm
 from recovery.audit.names import read_name
 from recovery.statistics.verdict import SourceState
@@ -95,6 +97,13 @@ def test_the_benchmark_of_many_embedded_rows_lists_all_of_them(tmp_path: Path, m
     listings, idle = anyio.run(embedded_rows.figures, tmp_path, 0.01)
     assert [row[1] for row in listings.rows] == ["10"] * 4 + ["1,000"] * 4
     assert [row[0] for row in idle.rows] == ["0 rows", "20 rows", "2,000 rows"]
+
+
+def test_the_benchmark_of_postgresql_has_a_line_for_each_operation(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_benchmark, "ROUNDS", 2)
+    [figures] = anyio.run(postgres_benchmark.figures, postgres, 0.01)
+    assert [row[0] for row in figures.rows] == [*postgres_benchmark.OPERATION_NAMES] * 2
+    assert all(isinstance(cell, Ratio) for row in figures.rows for cell in row[3:5])
 
 
 def test_the_benchmark_of_the_facade_has_a_line_for_each_store_operation_and_payload(

@@ -1,4 +1,4 @@
-"""The decisions: each has a number of its own, a status, and a line in the index of the folder."""
+"""The decisions: each has a number of its own, a status, and a place in the index of the folder."""
 
 from __future__ import annotations
 
@@ -18,12 +18,18 @@ _STATUS = re.compile(r"\*(?:In force|Replaced by \[(\d+)\]\([^)]+\))\.\*")
 
 def wrong(folder: Path) -> list[str]:
     index = (folder / "README.md").read_text()
-    listed = Counter(re.findall(r"^- \[(\d+)\. [^\]]+\]\([\w-]+\.md#", index, re.M))
+    listed = Counter(
+        (page, number) for page, cell in re.findall(r"^\| \[[^\]]+\]\(([\w-]+\.md)\) \| (.*) \|$", index, re.M)
+        for number in cell.split(", ")
+    )
     pages = {page.name: page.read_text() for page in sorted(folder.glob("*.md")) if page.name != "README.md"}
     numbers = Counter(number for text in pages.values() for number, _ in _HEADING.findall(text))
     found = [f"{number} stands {times} times" for number, times in sorted(numbers.items()) if times > 1]
-    found += [f"{number} is in the index {listed[number]} times" for number in sorted({*numbers,
-    *listed}) if listed[number] != numbers[number]]
+    stands = Counter((name, number) for name, text in pages.items() for number, _ in _HEADING.findall(text))
+    found += [
+        f"{number} is in the index {listed[page, number]} times" for page, number in sorted({*stands, *listed})
+        if listed[page, number] != stands[page, number]
+    ]
     for name, text in pages.items():
         if f"]({name})" not in index:
             found.append(f"{name} is not in the index")
@@ -74,7 +80,7 @@ def test_a_citation_that_leads_nowhere_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_found(tmp_path: Path, page: str, said: list[str]) -> None:
-    (tmp_path / "README.md").write_text("# Decisions\n\n## [A](a.md)\n\n- [3. One](a.md#3-one)\n")
+    (tmp_path / "README.md").write_text("# Decisions\n\n| [A](a.md) | 3 |\n")
     (tmp_path / "a.md").write_text(f"# A\n\n{page}\n")
     assert wrong(tmp_path) == said
 

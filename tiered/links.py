@@ -104,9 +104,12 @@ class Links:
         self._runtime = runtime
 
     def sign(self, link: SignedLink) -> str:
-        """The address of the link."""
+        """The address of the link. `InvalidRequestError`: it would be so long that nobody reads it."""
         claims = _base64(link.encode())
-        return f"{self._base_url}/{claims}.{_signature(self._keys[0], claims)}"
+        token = f"{claims}.{_signature(self._keys[0], claims)}"
+        if len(token) > TOKEN_CHARS_MAX:  # that of the longest object fits
+            raise InvalidRequestError(f"content_type is so long that the link has more than {TOKEN_CHARS_MAX} characters: shorten it")
+        return f"{self._base_url}/{token}"
 
     def read(self, token: str) -> SignedLink | None:
         """What a link allows. `token`: the end of its address. None: none of our keys has signed it."""

@@ -100,8 +100,7 @@ class MultipartUpload:
         `ConfigurationError`: no app is configured, or the credentials of GCS cannot sign.
         """
         _check_number(number)
-        if size_max is not None and (type(size_max) is not int or size_max < 0):
-            raise InvalidRequestError(f"size_max is a number of bytes, not {quoted(size_max)}")
+        check_size_max(size_max)
         return await self._uploads.sign_part(self.object_id, self.id, number, expires_in, size_max)
 
     async def parts(self) -> Sequence[Part]:
@@ -205,6 +204,11 @@ class SignedPut:
 def _check_number(number: object) -> None:
     if type(number) is not int or not 1 <= number <= PART_NUMBER_MAX:
         raise InvalidRequestError(f"a part has a number from 1 to {PART_NUMBER_MAX}, not {quoted(number)}")
+
+
+def check_size_max(size_max: object) -> None:
+    if size_max is not None and (type(size_max) is not int or size_max < 0):
+        raise InvalidRequestError(f"size_max is a number of bytes, not {quoted(size_max)}")
 
 
 def _extent(parts: Sequence[Part]) -> tuple[int, int]:

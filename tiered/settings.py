@@ -24,6 +24,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -180,6 +181,42 @@ class GcsSettings(_Section):
     upload_part_bytes: Annotated[int, _Number, Field(ge=PART_BYTES_MIN, le=1024 * MIB), TUNING] = 8 * MIB
     upload_memory_bytes: Annotated[int, _Number, Field(ge=0, le=BLOB_BYTES_MAX), TUNING] = 512 * MIB
     endpoint: Endpoint | None = Field(default_factory=lambda: os.environ.get(GCS_EMULATOR) or None, validate_default=True)
+
+
+def _dsn(dsn: SecretStr) -> SecretStr:
+    """The DSN as it is. It may hold a password, so no error shows it."""
+    parts = urlsplit(dsn.get_secret_value())
+    if parts.scheme not in ("postgresql", "postgres") or not parts.netloc.rpartition("@")[2] or not parts.path.strip("/"):
+        raise ValueError("give postgresql://user:password@host:port/database?sslmode=verify-full, with a host and a database")
+    return dsn
+
+
+SchemaName = Annotated[str, _matching(
+    r"(?!pg_)[a-z_][a-z0-9_]{0,62}", "the name of a schema: lower-case letters, digits and _, 63 characters at most, not pg_…"
+)]  # fmt: skip
+
+
+class PostgresSettings(_Section):
+    """The high-volume tier and the changelog in a schema of a PostgreSQL database, version 14 or newer.
+
+    `dsn`: postgresql://user:password@host:port/database, with `sslmode` for TLS; several hosts, with commas between
+    them, find the primary after a failover. It may hold a password, so it is never shown. `schema_name`: all tables
+    and functions of the store are in it. `connections_max`: of each process. `timeout_s`: how long a call waits for its
+    answer, and how long the server works on it at most. `prepared`: False where a pooler gives each transaction another
+    connection and keeps no prepared statements (docs/decisions/services.md, 182).
+    """
+
+    dsn: Annotated[SecretStr, AfterValidator(_dsn)]
+    schema_name: SchemaName = "tiered"
+    connections_max: Annotated[int, _Number, Field(ge=1, le=CONNECTIONS_MAX)] = 16
+    timeout_s: Annotated[Seconds, TUNING] = 10.0
+    prepared: bool = True
+
+    @property
+    def address(self) -> str:
+        """Where the store is, without user, password and options: host:port/database/schema."""
+        parts = urlsplit(self.dsn.get_secret_value())
+        return f"{parts.netloc.rpartition('@')[2]}/{parts.path.strip('/')}/{self.schema_name}"
 
 
 class OtherSettings(_Section):

@@ -36,7 +36,7 @@ from tiered.bulk import PAYLOAD_BYTES_MAX, Bulk, LoadedObject, PutRequest, Reque
 from tiered.errors import ConditionFailedError, OutcomeUnknownError
 from tiered.links import Links, SignedLink, checked_content_type, checked_disposition, checked_life, content_disposition
 from tiered.metadata import CONTENT_TYPE_DEFAULT, NS_PER_S, Metadata, TimeToIdle, deadline_from, expiring, no_metadata
-from tiered.multipart import Keep, MultipartUpload, ResumableUpload, SignedPut
+from tiered.multipart import Keep, MultipartUpload, ResumableUpload, SignedPut, check_size_max
 from tiered.object_id import ALL, ObjectId, ObjectPrefix, refuse_reserved
 from tiered.object_writer import ObjectWriter
 from tiered.payload.checksums import DeclaredChecksums
@@ -352,12 +352,24 @@ class TieredStorage:
         (`upload.sign_part`). `size_max`: how many bytes may come; in GCS, which takes any number, look before you
         complete it. Raises as `begin_multipart`, and `ConfigurationError` if no link can be signed.
         """
+        checked_life(expires_in)  # before an upload is begun, only to be given up
+        check_size_max(size_max)
+        if not isinstance(self._tiers.long_term, SignedUrls):
+            self._links_to(object_id)
         upload = await self.begin_multipart(object_id, metadata, if_absent=if_absent, if_revision=if_revision)
         try:
             return SignedPut(await upload.sign_part(1, expires_in, size_max=size_max), upload)
         except TieredError:
             await upload.abort()
             raise
+
+    def _links_to(self, object_id: ObjectId) -> Links:
+        """What signs links to write where the tier signs none."""
+        if self.links is None:
+            raise ConfigurationError(
+                f"a link to write {object_id} needs the app of tiered.asgi: mount it, and set links.base_url and links.keys"
+            )
+        return self.links
 
     async def delete(self, object_id: ObjectId, *, if_revision: IfRevision = ANY_REVISION) -> None:
         """Removes the object. No error if there is none. Raises also `OutcomeUnknownError` (ask `outcome`).
@@ -789,12 +801,8 @@ class _OpenUploads:
                 url = await storage._assembler.sign_part(object_id, upload_id, number, seconds)
             if url is not None:
                 return url
-            if storage.links is None:
-                raise ConfigurationError(
-                    f"a link to write {object_id} needs the app of tiered.asgi: mount it, and set links.base_url and links.keys"
-                )
             ends_s = -(-storage._runtime.wall_ns() // NS_PER_S) + seconds
-            return storage.links.sign(SignedLink("PUT", object_id, upload_id, ends_s, part=number, size_max=size_max))
+            return storage._links_to(object_id).sign(SignedLink("PUT", object_id, upload_id, ends_s, part=number, size_max=size_max))
 
 
 async def _in_pieces(source: Chunks, piece_bytes: int, keep: Keep) -> None:

@@ -8,7 +8,6 @@ that asks for most: 6, 3, 7, 5, 4 (`recovery.cli.app`).
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated, NoReturn
 
 import anyio
@@ -87,14 +86,14 @@ def copy(
     raise typer.Exit(guard(call))
 
 
-def _sides(source: str, destination: str) -> tuple[ObjectPrefix, Path, bool]:
+def _sides(source: str, destination: str) -> tuple[ObjectPrefix, str, bool]:
     """Which of the two are objects, which is a directory, and whether the directory is the source."""
     objects = [_objects(source), _objects(destination)]
     match objects:
         case None, ObjectPrefix() as prefix:
-            return prefix, Path(source), True
+            return prefix, source, True
         case ObjectPrefix() as prefix, None:
-            return prefix, Path(destination), False
+            return prefix, destination, False
         case None, None:
             raise InvalidRequestError(
                 f"neither {quoted(source)} nor {quoted(destination)} names objects: write one as USECASE/[NAME.VALUE/…]objects/KEY"

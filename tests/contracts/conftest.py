@@ -7,6 +7,7 @@ answers that are cut into small chunks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import product
@@ -25,11 +26,13 @@ from changelog.bigtable.log import BigtableChangeLog
 from changelog.change import ChangeId
 from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
+from changelog.postgres.log import PostgresChangeLog
 from changelog.sqlite.log import Database, SqliteChangeLog
 from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from emulators.gcs.server import GcsEmulator
 from emulators.world.runtime import SimulatedRuntime, SimulatedService
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
+from tests.given.fresh_schema import fresh_store
 from tests.given.owned_bucket import give, owned_blobs
 from tests.given.signed_links import LINKS
 from tiered.bigtable.cells import LEGACY_FAMILIES
@@ -57,13 +60,13 @@ LOOPS = ["asyncio", "trio"]
 TELEMETRY = Telemetry(registry=CollectorRegistry(), tracer_provider=TracerProvider())
 """Of the parameter `observed`: a simulated service, wrapped. The wrapper must not be noticed."""
 IMPLEMENTATIONS = {
-    "high_volume": ["sqlite", "simulated", "observed", "crawling", "bigtable", "bigtable-memory"],
-    "changelog": ["sqlite", "simulated", "observed", "crawling", "bigtable", "bigtable-memory"],
+    "high_volume": ["sqlite", "simulated", "observed", "crawling", "bigtable", "bigtable-memory", "postgres"],
+    "changelog": ["sqlite", "simulated", "observed", "crawling", "bigtable", "bigtable-memory", "postgres"],
     "parts_tier": ["filesystem", "simulated", "observed", "gcs", "gcs-prefix"],
     "long_term": ["filesystem", "simulated", "observed", "crawling", "gcs", "gcs-lanes", "gcs-prefix", "fake-gcs"],
-    "store": ["embedded", "simulated", "observed", "google", "fake-gcs"],
+    "store": ["embedded", "simulated", "observed", "google", "fake-gcs", "postgres"],
 }
-ON_EMULATORS = {"bigtable", "gcs", "gcs-lanes", "gcs-prefix", "fake-gcs", "google"}
+ON_EMULATORS = {"bigtable", "gcs", "gcs-lanes", "gcs-prefix", "fake-gcs", "google", "postgres"}
 CANCELS, DELETES, REWRITES, KEEPS, NO_PARTS = (
     "takes the bytes of a session after it has cancelled it",
     "ignores ifGenerationMatch where it deletes",
@@ -178,6 +181,10 @@ async def store(request: pytest.FixtureRequest, anyio_backend: object, runtime: 
             tiers, observed, observer = TELEMETRY.observe(tiers, log, runtime)
             yield await stack.enter_async_context(TieredStorage(tiers, observed, runtime, settings, observer=observer))
             return
+        if request.param == "postgres":
+            rows, entries = await stack.enter_async_context(fresh_store(request.getfixturevalue("postgres"), runtime))
+            yield await stack.enter_async_context(TieredStorage(Tiers(rows, tiers.long_term), entries, runtime, settings))
+            return
         if request.param == "fake-gcs":
             tiers = Tiers(tiers.high_volume, await stack.enter_async_context(on_fake_gcs(request.getfixturevalue("fake_gcs_url"), runtime)))
         if request.param != "google":
@@ -207,6 +214,10 @@ async def high_volume(
         async with request.getfixturevalue("fresh_table")() as table:
             yield BigtableRows(table, runtime, LEGACY_FAMILIES)
         return
+    if request.param == "postgres":
+        async with fresh_store(request.getfixturevalue("postgres"), runtime) as (rows, _):
+            yield rows
+        return
     async with Database.open(tmp_path / "tiered.db", runtime) as database:
         yield SqliteRows(database, runtime)
 
@@ -225,6 +236,10 @@ async def changelog(request: pytest.FixtureRequest, anyio_backend: object, runti
     if request.param == "bigtable":
         async with request.getfixturevalue("fresh_table")() as table:
             yield BigtableChangeLog(table, runtime)
+        return
+    if request.param == "postgres":
+        async with fresh_store(request.getfixturevalue("postgres"), runtime) as (_, log):
+            yield log
         return
     async with Database.open(tmp_path / "tiered.db", runtime) as database:
         yield SqliteChangeLog(database, runtime)
@@ -300,6 +315,9 @@ async def planted(log: ChangeLog, key: str, raw: bytes) -> None:
             await database.write(lambda connection: connection.execute("INSERT INTO changes VALUES (?, ?, ?, NULL)", (key, raw, now_ms)))
         case SimulatedChangeLog(stored=stored):
             stored[key] = StoredEntry(raw, now_ms)
+        case PostgresChangeLog(_pool=pool, _sql=sql):
+            [schema] = re.findall(r'"\w+"', sql["now_ms"])
+            await pool.write("planting", f"INSERT INTO {schema}.entries VALUES ($1, $2, $3, NULL)", key.encode(), raw, now_ms)
         case BigtableChangeLog(_table=table):
             # What nobody owns is dated 0 there, by whatever software.
             beaten_us = 0 if b'"owner":""' in raw else now_ms * 1000

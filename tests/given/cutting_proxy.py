@@ -13,6 +13,7 @@ from enum import Enum
 class CutKind(Enum):
     RESET = "the connection is dropped on both sides"
     STALL = "nothing is passed on any more, and the connection stays open"
+    MUTE = "what was sent so far arrives, its answer is dropped, and so is the connection on both sides"
     ANSWER = "the proxy answers 503 itself, and reads no more"
 
 
@@ -49,6 +50,8 @@ class CuttingProxy:
     ) -> None:
         while chunk := await reader.read(65_536):
             left = self.cuts[0][0] - self.taken if self.cuts else len(chunk) + 1
+            if left <= len(chunk) and self.cuts[0][1] is CutKind.MUTE:
+                down.cancel()
             to.write(chunk[: max(0, left)])
             self.taken += min(len(chunk), max(0, left))
             await to.drain()

@@ -42,6 +42,10 @@ DAY_S = 86_400.0
 OTHER = ObjectId.create("attachments", "other", {"org": "17"})
 PARTS = {1: b"one" * 100, 2: b"two" * 50, 3: b"three"}
 WHOLE = b"".join(PARTS.values())
+LIES: list[dict[str, Any]] = [
+    {"size": "5"}, {"size": -5}, {"number": "3"}, {"number": 3.0}, {"etag": None}, {"etag": "\ud800"}, {"checksum": 7},
+]
+"""What a client may say of a part that another process has uploaded."""
 RARELY: dict[str, Any] = {"lease": RARE_BEATS}
 
 
@@ -561,6 +565,7 @@ async def test_wrong_arguments_name_themselves_and_change_nothing(world: TappedW
             upload.upload_part(1, "text"), upload.upload_part(1, b"", checksums={"sha1": "x"}),  # type: ignore[arg-type]
             upload.complete([]), upload.complete(parts[::-1]), upload.complete([*parts, parts[0]]), upload.complete("parts"),  # type: ignore[arg-type]
             upload.complete([1]), upload.complete(7),  # type: ignore[list-item, arg-type]
+            *(upload.complete([*parts[:-1], replace(parts[-1], **lie)]) for lie in LIES),
             storage.begin_multipart("id"), storage.begin_multipart(OBJECT, {}),  # type: ignore[arg-type]
             storage.begin_multipart(OBJECT, if_absent=1),  # type: ignore[arg-type]
         ]
@@ -571,6 +576,16 @@ async def test_wrong_arguments_name_themselves_and_change_nothing(world: TappedW
             with pytest.raises(InvalidRequestError):
                 storage.multipart(OBJECT, name)  # type: ignore[arg-type]
         assert await the_entry(world) == before and await upload.parts() == parts
+
+
+async def test_an_upload_without_a_part_is_said_so_and_one_of_no_bytes_is_an_object(world: TappedWorld) -> None:
+    async with world.store() as storage:
+        upload = await storage.begin_resumable(OBJECT)
+        with pytest.raises(InvalidRequestError, match="has no part yet"):
+            await upload.finish()
+        assert await upload.append(0, b"", final=True) == 0
+        await upload.finish()
+        assert await read(storage) == b""
 
 
 async def test_a_part_that_is_too_large_is_refused_before_it_is_sent(world: TappedWorld) -> None:

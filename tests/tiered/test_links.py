@@ -114,6 +114,14 @@ def test_what_is_too_long_is_not_even_compared(monkeypatch: pytest.MonkeyPatch) 
     assert links(*KEYS).read("a" * TOKEN_CHARS_MAX + ".a") is None
 
 
+def test_a_link_that_nobody_would_read_is_not_signed() -> None:
+    long = replace(LINK, content_type="a/" + "b" * TOKEN_CHARS_MAX)
+    with pytest.raises(InvalidRequestError, match="content_type"):
+        links(*KEYS).sign(long)
+    longest = replace(LINK, object_id=ObjectId("photos", (), '"' * 973), content_type="a/" + "b" * 255)
+    assert links(*KEYS).read(links(*KEYS).sign(longest).rpartition("/")[2]) == longest
+
+
 def test_claims_of_another_version_that_a_key_of_ours_signed_are_no_link() -> None:
     more = json.dumps({**claims_of(token()), "from": "10.0.0.0/8"})
     for claims in ("[]", "{}", "null", '{"object":1}', "no json", more):

@@ -170,7 +170,7 @@ class LinkApp:
             return _refused(403, "the link is for another method")
         too_large = _refused(413, f"a part of at most {size_max} bytes is taken")
         declared = request.headers.get("content-length")
-        if declared is not None and declared.isdecimal() and int(declared) > size_max:
+        if declared is not None and declared.isdecimal() and (len(declared) > 18 or int(declared) > size_max):
             return too_large
         try:
             part = await request.storage.multipart(link.object_id, link.revision).upload_part(link.part, _body(request.receive, size_max))

@@ -119,9 +119,12 @@ class _Sync:
         dry_run: bool, size_only: bool, concurrency: int | None, on_result: OnResult | None,
     ) -> None:
         try:
-            self._directory = Path(os.fsdecode(directory))
+            name = os.fsdecode(directory)
         except TypeError:
             raise InvalidRequestError(f"a directory is a path, not {quoted(directory)}") from None
+        if not name:  # such as a variable that was not set: `Path` takes it for the current directory
+            raise InvalidRequestError("the directory is empty text: name it, or write '.' for the current one")
+        self._directory = Path(name)
         self._storage = storage
         self._prefix = whole_prefix(prefix)
         self._delete, self._allow_empty, self._dry_run, self._size_only = delete, allow_empty, dry_run, size_only

@@ -261,6 +261,8 @@ def _is_of(target: Path, parts: Sequence[Part]) -> bool:
             return False
         crcs = [(int((part.checksum or "").removeprefix(_TEXT), 16), part.size) for part in parts]
         return blob.crc() == join_crcs(crcs, CRC32)
+    except ValueError:  # a checksum that is none of ours
+        return False
     finally:
         blob.close()
 

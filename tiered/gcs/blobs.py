@@ -92,7 +92,7 @@ from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.payload.crcs import CRC32C, join_crcs
 from tiered.protocol.backends import BlobHead, ByteRange, DamagedError
-from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Part, Retention, SessionPage
+from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Part, Retention, SessionPage, check_parts
 from tiered.protocol.concurrent import run_both
 from tiered.protocol.scans import BlobInfo, BlobPage, Generation, NotCopied, Oddity, Removal
 
@@ -233,6 +233,8 @@ class GcsBlobs:
         return await self._in_parts.listed(name, session)
 
     async def complete_parts(self, name: str, session: str, parts: Sequence[Part]) -> None:
+        check_parts(name, parts)
+        await self._in_parts.check(name, session, parts)
         await self._in_parts.complete(name, session, parts)
 
     async def open_sessions(self, before_ns: int, after: str, limit: int, prefix: str = "") -> SessionPage:

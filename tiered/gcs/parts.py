@@ -3,7 +3,7 @@
     begin       1 call; the metadata are its headers
     put         1; the service compares the crc32c, and keeps nothing if it differs
     listed      1 for each page of up to 1,000; the service lists no checksums
-    complete    2: the completion, and a look at the blob
+    complete    2: the completion, and a look at the blob; if others tell of the parts, 1 more for each 1,000 before it
     cancel      1
     open        1 for each page: the uploads that have not ended
 
@@ -115,10 +115,24 @@ class GcsParts:
                 return found
             after = {"part-number-marker": marker}
 
+    async def check(self, name: str, session: str, parts: Sequence[Part]) -> None:
+        """Raises `InvalidRequestError` if the service has other parts than these. If it has none any more, it does not.
+
+        The service looks at the ETags alone. A blob of parts that are larger than somebody said is not what they said,
+        and its upload would have ended.
+        """
+        try:
+            sizes = {part.number: part.size for part in await self.listed(name, session)}
+        except SessionEndedError:
+            return
+        if wrong := [part.number for part in parts if sizes.get(part.number) != part.size]:
+            raise InvalidRequestError(f"part {wrong[0]} of blob {name!r} is not there, or was uploaded again; list them")
+
     async def complete(self, name: str, session: str, parts: Sequence[Part]) -> Mapping[str, Any]:
         """Returns the service's JSON of the blob."""
         path, upload_id = self._of(name, session)
         check_parts(name, parts)
+        joined_crc(parts)  # refuses what is none before anything is sent
         doing = f"completing the upload of blob {name!r}"
         named = "".join(f"<Part><PartNumber>{part.number}</PartNumber><ETag>{escape(part.etag)}</ETag></Part>" for part in parts)
         body = f"<CompleteMultipartUpload>{named}</CompleteMultipartUpload>".encode()
@@ -204,11 +218,17 @@ async def _pieces(body: Sequence[memoryview]) -> AsyncIterator[Chunk]:
 
 
 def joined_crc(parts: Sequence[Part]) -> str | None:
-    """The crc32c of the parts one behind the other, as base64. None: that of a part is not known."""
+    """The crc32c of the parts one behind the other, as base64. None: that of a part is not known.
+
+    `InvalidRequestError`: a checksum is no crc32c.
+    """
     checksums = [part.checksum for part in parts]
     if not _are_known(checksums):
         return None
-    crcs = [decode_crc(each.removeprefix(_CRC)) for each in checksums]
+    try:
+        crcs = [decode_crc(each.removeprefix(_CRC)) for each in checksums]
+    except ValueError as error:
+        raise InvalidRequestError(f"the checksum of a part is no crc32c: {error}; pass what upload_part has told, or None") from None
     return encode_crc(join_crcs(zip(crcs, [part.size for part in parts], strict=True), CRC32C))
 
 

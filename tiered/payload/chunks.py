@@ -45,14 +45,18 @@ class Chunks(ABC):
     patience: Patience | None = None
 
     def __init__(self, piece_bytes: int, enough: int | None = None) -> None:
-        half = max(1, piece_bytes // 2)
-        self._joined = ChunkBuffer(piece_bytes, half if enough is None else min(enough, half))
-        self._chunk_bytes = piece_bytes
+        self._come_in(piece_bytes, enough)
         self._ended = False
         self._progress: ProgressCount | None = None
         self._declared: int | None = None
         self._checksums: DeclaredChecksums | None = None
         self._ask: Callable[[], Awaitable[Mapping[str, str]]] | None = None
+
+    def _come_in(self, piece_bytes: int, enough: int | None = None) -> None:
+        """Lets chunks have at most so many bytes. Call it before the first one."""
+        half = max(1, piece_bytes // 2)
+        self._joined = ChunkBuffer(piece_bytes, half if enough is None else min(enough, half))
+        self._chunk_bytes = piece_bytes
 
     def report_to(self, progress: ProgressCount | None, declared: int | None) -> None:
         """Tells of each chunk, which may wait. `declared`: how many bytes the caller said there are."""

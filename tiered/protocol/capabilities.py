@@ -18,6 +18,7 @@ from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
 from tiered.protocol.backends import BlobHead
 from tiered.protocol.scans import BlobInfo, Generation, RedirectPage, Removal
+from tiered.text import plain, quoted
 
 # --- of a high-volume tier -----------------------------------------------------------------------
 
@@ -130,10 +131,17 @@ class SessionPage:
 
 def check_parts(name: str, parts: Sequence[Part]) -> None:
     """Raises `InvalidRequestError` if these cannot be the parts of a blob, in their order."""
+    for part in parts:
+        if type(part.number) is not int or type(part.size) is not int or part.size < 0 or not plain("the etag of a part", part.etag):
+            raise InvalidRequestError(f"{quoted(part)} is no part of blob {name!r}: pass what upload_part or parts has told")
+        if part.checksum is not None:
+            plain("the checksum of a part", part.checksum)
     numbers = [part.number for part in parts]
-    if not numbers or numbers != sorted(set(numbers)) or numbers[0] < 1 or numbers[-1] > PART_NUMBER_MAX:
+    if not numbers:
+        raise InvalidRequestError(f"{name!r} has no part yet: upload one (of no bytes, for an object of none), or abort the upload")
+    if numbers != sorted(set(numbers)) or numbers[0] < 1 or numbers[-1] > PART_NUMBER_MAX:
         raise InvalidRequestError(
-            f"the parts of blob {name!r} are no ascending numbers from 1 to {PART_NUMBER_MAX}, at least one: {numbers[:10]}"
+            f"the parts of blob {name!r} are no ascending numbers from 1 to {PART_NUMBER_MAX}: {numbers[:10]}"
         )
 
 

@@ -316,7 +316,10 @@ def _check_session(name: str, session: str) -> None:
 
 
 def _is_of(blob: Blob, parts: Sequence[Part]) -> bool:
-    crcs = [(int((part.checksum or "").removeprefix(_CRC), 16), part.size) for part in parts]
+    try:
+        crcs = [(int((part.checksum or "").removeprefix(_CRC), 16), part.size) for part in parts]
+    except ValueError:  # a checksum that is none of ours
+        return False
     return len(blob.payload) == sum(part.size for part in parts) and zlib.crc32(blob.payload) == join_crcs(crcs, CRC32)
 
 

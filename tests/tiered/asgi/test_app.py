@@ -29,6 +29,7 @@ from tiered.asgi import LinkApp
 from tiered.links import SignedLink
 from tiered.metadata import as_stored
 from tiered.testing import memory_storage
+from tiered.testing.blobs import MemoryBlobs
 from tiered.testing.in_memory import NOWHERE, MemoryStorage
 
 pytestmark = pytest.mark.anyio
@@ -510,9 +511,8 @@ async def put_to(store: MemoryStorage, url: str, body: Any, **headers: str) -> i
         return (await client.put(url, content=body, headers=headers)).status_code
 
 
-async def streamed_to(store: MemoryStorage, url: str, chunks: list[bytes]) -> list[int]:
-    """The status of the answer, if there is one, to a client that says no length, and that goes away after its chunks.
-    """
+async def streamed_to(store: MemoryStorage, url: str, chunks: list[bytes], length: bytes | None = None) -> list[int]:
+    """The status of the answer, if there is one, to a client that says this length, and goes away after its chunks."""
     messages: list[Any] = [{"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks]
     sent: list[Any] = []
 
@@ -522,7 +522,8 @@ async def streamed_to(store: MemoryStorage, url: str, chunks: list[bytes]) -> li
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "PUT", "path": f"/links/{url.rpartition('/')[2]}", "root_path": "/links", "headers": []}
+    headers = [] if length is None else [(b"content-length", length)]
+    scope = {"type": "http", "method": "PUT", "path": f"/links/{url.rpartition('/')[2]}", "root_path": "/links", "headers": headers}
     await LinkApp(lambda: store)(scope, receive, send)
     return [message["status"] for message in sent if "status" in message]
 
@@ -559,6 +560,7 @@ async def test_no_more_bytes_are_taken_than_the_link_allows(store: MemoryStorage
 
     assert await put_to(store, signed.url, b"123456") == 413
     assert await streamed_to(store, signed.url, [b"123", b"456"]) == [413], "it did not say how many would come"
+    assert await streamed_to(store, signed.url, [b"1"], b"9" * 5000) == [413], "and no number of it is read"
     assert list(await signed.upload.parts()) == []
     assert await put_to(store, signed.url, b"12345") == 200
     assert [part.size for part in await signed.upload.parts()] == [5]
@@ -573,21 +575,24 @@ async def test_a_client_that_goes_away_while_it_sends_leaves_no_part(store: Memo
     assert list(await signed.upload.parts()) == []
 
 
-async def test_a_link_to_write_is_refused_where_it_cannot_be_signed(store: MemoryStorage) -> None:
+async def test_a_link_to_write_is_refused_where_it_cannot_be_signed(store: MemoryStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryBlobs, "begin_parts", lambda *_: pytest.fail("an upload was begun, only to be given up"))
     wrong: list[Any] = [
-        store.sign_put(CAT, timedelta(days=8)), store.sign_put(CAT, 60), store.sign_put(CAT, HOUR, size_max=-1),  # type: ignore[arg-type]
-        store.sign_put(CAT, HOUR, size_max=True), store.sign_put("cat", HOUR),  # type: ignore[arg-type]
+        store.sign_put(CAT, timedelta(days=8)), store.sign_put(CAT, timedelta(0)), store.sign_put(CAT, -HOUR), store.sign_put(CAT, 60),  # type: ignore[arg-type]
+        store.sign_put(CAT, timedelta.max), store.sign_put(CAT, float("nan")),  # type: ignore[arg-type]
+        store.sign_put(CAT, HOUR, size_max=-1), store.sign_put(CAT, HOUR, size_max=True), store.sign_put("cat", HOUR),  # type: ignore[arg-type]
     ]
     for call in wrong:
         with pytest.raises(InvalidRequestError):
             await call
+    async with memory_storage(MEMORY.model_copy(update={"links": None})) as plain:
+        with pytest.raises(ConfigurationError, match=r"tiered\.asgi"):
+            await plain.sign_put(CAT, HOUR)
+    monkeypatch.undo()
     upload = await store.begin_multipart(CAT)
     for number in (0, 10_001, "1"):
         with pytest.raises(InvalidRequestError):
             await upload.sign_part(number, HOUR)  # type: ignore[arg-type]
-    async with memory_storage(MEMORY.model_copy(update={"links": None})) as plain:
-        with pytest.raises(ConfigurationError, match=r"tiered\.asgi"):
-            await plain.sign_put(CAT, HOUR)
 
 
 @pytest.mark.parametrize(

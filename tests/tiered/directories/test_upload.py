@@ -455,7 +455,7 @@ async def test_a_dry_run_says_what_the_run_then_does(storage: TieredStorage, dir
     ("arguments", "message"),
     [
         ({"directory": "nowhere"}, "there is no directory"), ({"directory": __file__}, "in its place"),
-        ({"directory": 5}, "a directory is a path"),
+        ({"directory": 5}, "a directory is a path"), ({"directory": ""}, "empty text"), ({"directory": b""}, "empty text"),
         ({"prefix": ObjectPrefix()}, "names no objects of a directory"), ({"prefix": ObjectPrefix.create("photos")}, "names no objects"),
         ({"prefix": "photos/objects/"}, "names no objects"), ({"prefix": ObjectPrefix.parse("photos/objects/../")}, "segment"),
         ({"concurrency": 0}, "concurrency is 0"), ({"concurrency": 10_000}, "concurrency is 10000"),

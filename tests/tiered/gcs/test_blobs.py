@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -20,6 +21,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+import tiered.gcs.http
 from changelog.base.errors import (
     ConfigurationError,
     CorruptRecordError,
@@ -937,6 +939,19 @@ def test_a_request_that_was_sent_once_and_waits_to_be_sent_again_is_not_called_u
     place.get()
     place.wait()
     assert not place.is_awaited
+
+
+async def test_the_time_for_an_answer_runs_anew_and_its_timer_is_not_set_for_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, moved = ConnectionSlot(), set()
+    with place.answered_within(100.0):
+        assert place._timer is not None
+        began = place._timer.deadline - 100.0
+        for passed in range(0, 400, 2):
+            monkeypatch.setattr(tiered.gcs.http, "current_time", partial(float, began + passed))
+            place.go_on()
+            assert 95.0 < place._timer.deadline - (began + passed) <= 100.0
+            moved.add(place._timer.deadline)
+    assert len(moved) < 80, "of 200 pieces"
 
 
 async def test_a_copy_that_is_neither_done_nor_to_be_continued_is_not_begun_again(

@@ -57,7 +57,8 @@ async def test_what_an_upload_in_parts_calls(blobs: GcsBlobs, server: GcsEmulato
     await blobs.complete_parts(NAME, session, parts)
     await blobs.cancel(session)
     assert server.calls == [
-        "xml.parts.start", "xml.parts.put", "xml.parts.put", "xml.parts.list", "xml.parts.complete", "object.get", "xml.parts.cancel",
+        "xml.parts.start", "xml.parts.put", "xml.parts.put", "xml.parts.list",
+        "xml.parts.list", "xml.parts.complete", "object.get", "xml.parts.cancel",
     ]  # fmt: skip
     assert parts[0].checksum == f"crc32c={encode_crc(google_crc32c.value(b'first, '))}"
     assert session.startswith("parts:blobs/") and bucket.objects[NAME].payload == PAYLOAD

@@ -245,6 +245,7 @@ async def test_a_service_that_takes_no_parts_gets_one_stream(
         await upload.finalise()
         assert await read(blobs, name) == PAYLOAD
     assert server.calls.count("xml.parts.start") == 1 and caplog.text.count("lanes_refused") == 1
+    assert ("no XML API" in caplog.text) == (status in (405, 501)) and "no JSON API" not in caplog.text
 
 
 async def test_a_service_that_is_away_is_asked_again(blobs: GcsBlobs, server: GcsEmulator) -> None:

@@ -858,6 +858,25 @@ async def test_a_put_takes_bytes_in_large_views_unless_each_chunk_is_reported() 
     assert {len(chunk) async for chunk in reported} == {CHUNK_BYTES}
 
 
+@pytest.mark.parametrize("more", [0, 1, 3 * CHUNK_BYTES])
+async def test_a_large_file_takes_few_calls_into_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int) -> None:
+    path, calls, reads = tmp_path / "large", 0, in_threads.PlainFile._read
+    path.write_bytes(b"first")
+    os.truncate(path, in_threads.WIDE_FROM_BYTES + more)  # the rest is a hole
+
+    def counted(file: in_threads.PlainFile) -> bytes | None:
+        nonlocal calls
+        calls += 1
+        return reads(file)
+
+    monkeypatch.setattr(in_threads.PlainFile, "_read", counted)
+    wide = in_threads.WIDE_BYTES if more else CHUNK_BYTES
+    async with aclosing(chunks(path)) as source:
+        sizes = [len(chunk) async for chunk in source]
+        assert source.size == sum(sizes) == in_threads.WIDE_FROM_BYTES + more
+    assert set(sizes[:-1]) == {wide} and calls == len(sizes) == -(-sum(sizes) // wide)
+
+
 async def test_a_buffer_that_can_change_is_not_taken_in_large_views() -> None:
     payload = bytearray(3 * CHUNK_BYTES)
     got = [chunk async for chunk in chunks(payload, views=VIEW_BYTES)]

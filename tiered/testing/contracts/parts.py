@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 import pytest
@@ -204,6 +204,24 @@ async def test_parts_are_named_in_order_and_once_and_are_there(parts_tier: Parts
         with pytest.raises(InvalidRequestError):
             await parts_tier.put_part(name, session, number, [b"x"])
     await parts_tier.complete_parts(name, session, [one, two])
+    assert await read(parts_tier, name) == b"first, last"
+
+
+async def test_a_list_that_lies_about_a_part_changes_nothing(parts_tier: PartsTier, name: str) -> None:
+    session = await parts_tier.begin_parts(name, PLAIN)
+    one, two = await put_all(parts_tier, name, session)
+    lies: list[dict[str, Any]] = [
+        {"size": two.size + 1}, {"size": 0}, {"size": -two.size}, {"size": True}, {"size": "4"}, {"number": True}, {"number": "2"},
+        {"etag": "x"}, {"etag": ""}, {"etag": None}, {"etag": "\ud800"}, {"checksum": "x"}, {"checksum": "crc32c=x"}, {"checksum": 7},
+    ]
+    for lie in lies:
+        with pytest.raises(InvalidRequestError):
+            await parts_tier.complete_parts(name, session, [one, replace(two, **lie)])
+    assert await parts_tier.open(name) is None
+    await parts_tier.complete_parts(name, session, [one, two])
+    for lie in lies:
+        with pytest.raises((InvalidRequestError, SessionEndedError)):
+            await parts_tier.complete_parts(name, session, [one, replace(two, **{"size": two.size + 1, "checksum": "x", **lie})])
     assert await read(parts_tier, name) == b"first, last"
 
 

@@ -1,0 +1,10 @@
+"""The changelog in PostgreSQL, and our pool of connections to it, which the rows use, too.
+
+    log.py            begin here: the changelog, one statement for each call
+    schema.py         its tables, as DDL
+    group_commit.py   calls of many tasks that share one statement
+    pool.py           connections, each of them lent to one call at a time; deadlines
+    sqlstates.py      the errors of the server and of the driver, in our terms: one table
+
+It knows nothing of rows and blobs.
+"""

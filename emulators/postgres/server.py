@@ -1,0 +1,169 @@
+"""A PostgreSQL server of one's own: found on this machine, started on a free loopback port, and stopped again.
+
+    find_postgres     the folder of its programs: of `postgres` on PATH, or the newest that Debian or Red Hat installed
+    PostgresServer    a data directory and its server: stop, kill, start again, a standby, promote
+
+It refuses to run as root. So where this process is root, it runs as the user `postgres`, or as `nobody`. *Crash* of
+this process, even by kill -9, leaves no server behind: a warden process kills it.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from emulators.go import WITH_WARDEN
+
+START_S = 60.0
+USER = "tiered"
+MEMORY = Path("/dev/shm")
+QUICK = ("fsync=off", "full_page_writes=off", "synchronous_commit=on", "shared_buffers=32MB", "max_wal_size=256MB", "autovacuum=off")
+"""For tests that kill nothing. `synchronous_commit` costs nothing without fsync."""
+
+SAFE = ("fsync=on", "full_page_writes=on", "shared_buffers=32MB", "max_wal_senders=4", "wal_level=replica")
+
+
+class PostgresNotFoundError(Exception):
+    """There are no programs of PostgreSQL 14 or newer here. The message says how to get them."""
+
+
+def find_postgres() -> Path:
+    """The folder with `postgres`, `initdb`, `pg_ctl` and `pg_basebackup`. Raises `PostgresNotFoundError`."""
+    named = os.environ.get("POSTGRES_BIN")
+    on_path = shutil.which("initdb") and shutil.which("postgres")
+    installed = sorted(
+        [*Path("/usr/lib/postgresql").glob("*/bin"), *Path("/usr").glob("pgsql-*/bin")],
+        key=lambda place: int("".join(filter(str.isdigit, place.parent.name)) or 0), reverse=True,
+    )
+    for place in [Path(named)] if named else [*([Path(on_path).resolve().parent] if on_path else []), *installed]:
+        if all((place / program).exists() for program in ("postgres", "initdb", "pg_ctl")):
+            return place
+    raise PostgresNotFoundError("no PostgreSQL: install Debian's package postgresql, or set POSTGRES_BIN to the folder of its programs")
+
+
+def _other_user() -> tuple[list[str], int, int]:
+    """The words before a command that make it run as a user who is not root; that user's ids."""
+    if os.geteuid() != 0:
+        return [], os.geteuid(), os.getegid()
+    for name in ("postgres", "nobody"):
+        try:
+            user = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"], user.pw_uid, user.pw_gid
+    raise PostgresNotFoundError("PostgreSQL does not run as root, and there is no user postgres or nobody here")
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+class PostgresServer:
+    """A server whose data lie in `directory`. Its superuser is `USER`, and it asks for no password."""
+
+    def __init__(self, directory: Path, options: tuple[str, ...] = QUICK) -> None:
+        self.directory = directory
+        self.options = list(options)
+        self.port = free_port()
+        self._programs = find_postgres()
+        self._as_other, self._uid, self._gid = _other_user()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def dsn(self, database: str = "postgres", host_port: str | None = None) -> str:
+        return f"postgresql://{USER}@{host_port or f'127.0.0.1:{self.port}'}/{database}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "it runs"
+        return self._process.pid
+
+    def _run(self, program: str, *words: str) -> None:
+        ended = subprocess.run(
+            [*self._as_other, str(self._programs / program), *words], cwd="/", stdin=subprocess.DEVNULL, capture_output=True, check=False,
+            timeout=START_S, env={**os.environ, "LC_ALL": "C"},
+        )
+        assert ended.returncode == 0, ended.stderr.decode(errors="replace") or ended.stdout.decode(errors="replace")
+
+    def create(self, *words: str) -> None:
+        os.chown(self.directory, self._uid, self._gid)
+        self._run("initdb", "-D", str(self.directory / "data"), "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", *words)
+
+    def start(self) -> None:
+        """Starts it, and returns when it takes connections."""
+        options = [f"port={self.port}", "listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=120", *self.options]
+        command = [
+            *self._as_other, str(self._programs / "postgres"), "-D", str(self.directory / "data"),
+            *(word for option in options for word in ("-c", option)),
+        ]
+        with (self.directory / "log").open("ab") as said:
+            self._process = subprocess.Popen(
+                ["sh", "-c", WITH_WARDEN, "sh", *command], cwd="/", stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True
+            )
+        self._await_ready()
+
+    def _await_ready(self) -> None:
+        ready = self._programs / "pg_isready"
+        for _ in range(600):
+            if subprocess.run([str(ready), "-q", "-t", "1", "-h", "127.0.0.1", "-p", str(self.port)], check=False).returncode == 0:
+                return
+            assert self._process is not None and self._process.poll() is None, self.said()
+            subprocess.run(["sleep", "0.05"], check=True)
+        raise AssertionError(f"PostgreSQL does not start: {self.said()}")
+
+    def said(self) -> str:
+        return (self.directory / "log").read_text(errors="replace")[-4000:]
+
+    def stop(self, sending: signal.Signals = signal.SIGQUIT) -> None:
+        """SIGQUIT: at once (`pg_ctl stop -m immediate`); the next start replays the log. SIGINT: in order (fast)."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.send_signal(sending)
+        self._process.wait(START_S)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process = None
+
+    def promote(self) -> None:
+        """Makes the standby a primary, and returns when it is one."""
+        self._run("pg_ctl", "-D", str(self.directory / "data"), "-w", "promote")
+
+    def standby_in(self, directory: Path) -> PostgresServer:
+        """A copy of this server that follows it, once it is started: an asynchronous standby."""
+        standby = PostgresServer(directory, tuple(self.options))
+        os.chown(directory, self._uid, self._gid)
+        self._run("pg_basebackup", "-d", self.dsn(), "-D", str(directory / "data"), "-R", "-c", "fast", "--no-sync")
+        return standby
+
+
+@contextmanager
+def server_directory() -> Iterator[Path]:
+    """A new directory that another user may enter, in memory where there is some. Removed at the end."""
+    directory = Path(tempfile.mkdtemp(prefix="tiered-pg-", dir=MEMORY if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) else None))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def postgres_server(options: tuple[str, ...] = QUICK) -> Iterator[PostgresServer]:
+    """A new server that runs. It is stopped at the end of the block."""
+    with server_directory() as directory:
+        server = PostgresServer(directory, options)
+        server.create()
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()

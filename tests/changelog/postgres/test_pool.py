@@ -1,0 +1,274 @@
+"""The pool of connections and its errors, on a real server: what a failed call proves, and what is left of the pool."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import anyio
+import asyncpg
+import pytest
+
+from changelog.base.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    InvalidRequestError,
+    TieredError,
+    UnavailableError,
+    UnconfirmedError,
+)
+from changelog.postgres.pool import PostgresPool
+from changelog.postgres.sqlstates import ADVICE, UNKNOWN_CODES, translated
+from emulators.postgres.server import PostgresServer, free_port
+from tests.given.cutting_proxy import CutKind, cutting_proxy
+from tests.given.fresh_schema import ask, settings_of
+from tests.given.waiting import becomes
+from tiered.postgres.open import connect
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
+TABLE = "pool_test"
+INSERT = f"INSERT INTO {TABLE} VALUES ($1) RETURNING n"
+
+
+def pool_of(server: PostgresServer, port: int | None = None, **others: object) -> PostgresPool:
+    dsn: dict[str, object] = {"dsn": server.dsn(host_port=f"127.0.0.1:{port}")} if port else {}
+    return connect(settings_of(server, "tiered", **({"connections_max": 1} | dsn | others)), writes=True)
+
+
+@pytest.fixture
+async def table(postgres: PostgresServer, anyio_backend: str) -> PostgresServer:
+    await ask(postgres, f"DROP TABLE IF EXISTS {TABLE}")
+    await ask(postgres, f"CREATE TABLE {TABLE} (n int PRIMARY KEY)")
+    return postgres
+
+
+async def stored(server: PostgresServer) -> list[int]:
+    return [row[0] for row in await ask(server, f"SELECT n FROM {TABLE} ORDER BY n")]
+
+
+async def idle(server: PostgresServer) -> bool:
+    """Whether no statement of ours is under way."""
+    return not await ask(server, "SELECT 1 FROM pg_stat_activity WHERE application_name = 'tiered' AND state = 'active'")
+
+
+# --- what the server says ------------------------------------------------------------------------
+
+CODES = {code if len(code) == 5 else f"{code}P02": kind for code, (kind, _) in ADVICE.items()} | dict.fromkeys(
+    ("58030", "P0001", "42601", "55006", "0A000"), UnavailableError
+)
+
+
+@pytest.mark.parametrize("code", [code for code in CODES if code not in ("26000", "0A000")])
+async def test_an_error_that_the_server_says_proves_that_nothing_happened(table: PostgresServer, code: str) -> None:
+    async with pool_of(table) as pool:
+        await pool.run("making a function", f"""CREATE OR REPLACE FUNCTION fails() RETURNS int LANGUAGE plpgsql AS $$
+            BEGIN INSERT INTO {TABLE} VALUES (1); RAISE EXCEPTION 'planted' USING ERRCODE = '{code}'; END $$""")  # fmt: skip
+        with pytest.raises(TieredError, match=f"writing it in .* failed with {code}: .*planted") as failed:
+            await pool.write("writing it", "SELECT fails()")
+        assert type(failed.value) is CODES[code] and not isinstance(failed.value, UnconfirmedError)
+        assert failed.value.code == code and failed.value.heard is True
+        assert await stored(table) == []
+        assert await pool.write("writing it", INSERT, 2) is not None, "the pool goes on"
+
+
+@pytest.mark.parametrize("code", sorted(UNKNOWN_CODES))
+async def test_an_error_that_may_come_after_the_commit_proves_nothing(table: PostgresServer, code: str) -> None:
+    async with pool_of(table) as pool:
+        await pool.run("making a function", f"""CREATE OR REPLACE FUNCTION fails() RETURNS int LANGUAGE plpgsql AS $$
+            BEGIN RAISE EXCEPTION USING ERRCODE = '{code}'; END $$""")  # fmt: skip
+        with pytest.raises(UnconfirmedError) as failed:
+            await pool.write("writing it", "SELECT fails()")
+        assert failed.value.heard is True
+        with pytest.raises(UnavailableError):
+            await pool.read("reading it", "SELECT fails()")
+
+
+@pytest.mark.parametrize(("severity", "kind"), [("ERROR", UnavailableError), ("FATAL", UnconfirmedError), ("PANIC", UnconfirmedError)])
+async def test_what_ends_a_connection_proves_nothing_whatever_its_code(
+    severity: str, kind: type[TieredError], anyio_backend: str
+) -> None:
+    said = asyncpg.exceptions.DiskFullError("no space")
+    said.severity_en = severity
+    assert type(translated(said, "writing it", sent=True)) is kind
+    assert type(translated(said, "connecting", sent=False)) is UnavailableError
+    assert type(translated(asyncpg.InternalClientError("a bug"), "writing it", sent=True)) is UnconfirmedError
+
+
+async def test_a_backend_that_is_told_to_end_leaves_a_write_unknown_and_a_read_undone(table: PostgresServer) -> None:
+    async with pool_of(table) as pool:
+        with pytest.raises(UnconfirmedError):
+            await pool.write("writing it", f"INSERT INTO {TABLE} SELECT 1 WHERE pg_terminate_backend(pg_backend_pid())")
+        with pytest.raises(UnavailableError):
+            await pool.read("reading it", "SELECT pg_terminate_backend(pg_backend_pid())")
+        assert await pool.write("writing it", INSERT, 3) is not None
+    assert await stored(table) == [3]
+
+
+async def test_a_value_that_cannot_be_sent_is_an_invalid_request(table: PostgresServer) -> None:
+    async with pool_of(table) as pool:
+        with pytest.raises(InvalidRequestError):
+            await pool.write("writing it", INSERT, "no number")
+        with pytest.raises(CorruptRecordError):
+            await pool.write("writing it", f"INSERT INTO {TABLE} VALUES (NULL)")
+        assert await pool.write("writing it", INSERT, 1) is not None
+
+
+# --- deadlines and cancellation ------------------------------------------------------------------
+
+
+async def test_a_call_past_its_deadline_is_unknown_and_nobody_asks_the_server_to_cancel_it(table: PostgresServer) -> None:
+    before = len(table.said())
+    async with pool_of(table, timeout_s=0.4) as pool:
+        # The server's own limit is put off, so that only this side's ends the call.
+        slowly = f"INSERT INTO {TABLE} SELECT 1 FROM (SELECT set_config('statement_timeout', '0', false), pg_sleep(1.5)) AS late"
+        with pytest.raises(UnconfirmedError):
+            await pool.write("writing it", slowly)
+        assert await pool.write("writing it", INSERT, 2) is not None
+        with anyio.move_on_after(0.2):
+            await pool.write("writing it", slowly.replace("SELECT 1 FROM", "SELECT 3 FROM"))
+        assert await pool.write("writing it", INSERT, 4) is not None
+    await becomes(lambda: idle(table))
+    assert "user request" not in table.said()[before:]
+    assert {2, 4} <= set(await stored(table))
+
+
+async def test_a_call_that_waits_for_a_lock_too_long_had_no_effect(table: PostgresServer) -> None:
+    async with pool_of(table, timeout_s=0.5) as pool, pool_of(table) as other, anyio.create_task_group() as tasks:
+        tasks.start_soon(other.write, "holding it", "SELECT pg_advisory_xact_lock(7), pg_sleep(1.2)")
+        await becomes(lambda: ask(table, "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted"))
+        with pytest.raises(UnavailableError, match="held the row") as failed:
+            await pool.write("locking it", "SELECT pg_advisory_xact_lock(7)")
+        assert failed.value.code == "55P03"
+
+
+async def test_a_call_that_gets_no_connection_in_time_was_never_sent(table: PostgresServer) -> None:
+    async with pool_of(table, timeout_s=0.3) as pool:
+        taken = await pool._borrow("holding it")
+        with pytest.raises(UnavailableError, match="connections_max") as failed:
+            await pool.write("writing it", INSERT, 1)
+        assert failed.value.heard is False and not pool._waiting
+        pool._give_back(taken)
+        assert await pool.write("writing it", INSERT, 2) is not None
+    assert await stored(table) == [2]
+
+
+async def test_many_calls_share_few_connections_and_a_cancelled_one_takes_none_away(table: PostgresServer) -> None:
+    async with pool_of(table, connections_max=3) as pool:
+        async with anyio.create_task_group() as tasks:
+            for number in range(100):
+                tasks.start_soon(pool.write, "writing it", INSERT, number)
+        assert pool._open <= 3 and await stored(table) == list(range(100))
+        for _ in range(5):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(9):
+                    tasks.start_soon(pool.read, "sleeping", "SELECT pg_sleep(5)")
+                await anyio.sleep(0.03)
+                tasks.cancel_scope.cancel()
+        assert pool._open <= 3 and not pool._waiting
+        async with anyio.create_task_group() as tasks:
+            for number in range(100, 120):
+                tasks.start_soon(pool.write, "writing it", INSERT, number)
+        assert await stored(table) == list(range(120))
+        with pytest.raises(UnavailableError):
+            await pool.write("writing it", INSERT, 500, may_send=_refuses)
+    assert pool._open == 0
+    with pytest.raises(UnavailableError, match="closed"):
+        await pool.read("reading it", "SELECT 1")
+
+
+def _refuses() -> None:
+    raise UnavailableError("too late")
+
+
+# --- connections that break ----------------------------------------------------------------------
+
+
+async def test_a_statement_whose_answer_was_lost_is_unknown_and_happened_and_one_that_was_cut_short_did_not(table: PostgresServer) -> None:
+    async with cutting_proxy(f"x:{table.port}") as proxy, pool_of(table, int(proxy.url.rpartition(":")[2])) as pool:
+        await pool.write("writing it", INSERT, 1)
+        before = proxy.taken
+        await pool.write("writing it", INSERT, 2)
+        length = proxy.taken - before
+        proxy.cuts.append((proxy.taken + length, CutKind.MUTE))
+        with pytest.raises(UnconfirmedError):
+            await pool.write("writing it", INSERT, 3)
+        assert proxy.done == [CutKind.MUTE]
+        await pool.write("writing it", INSERT, 4)
+        proxy.cuts.append((proxy.taken + length // 2, CutKind.RESET))
+        with pytest.raises(UnconfirmedError):
+            await pool.write("writing it", INSERT, 5)
+        proxy.cuts.append((proxy.taken + 10, CutKind.RESET))
+        with pytest.raises(UnavailableError):  # a read has no effect
+            await pool.read("reading it", "SELECT 1")
+        await pool.write("writing it", INSERT, 6)
+    await becomes(lambda: idle(table))
+    assert await stored(table) == [1, 2, 3, 4, 6]
+
+
+async def test_idle_connections_that_the_server_ended_are_replaced(table: PostgresServer) -> None:
+    async with pool_of(table, connections_max=4) as pool:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(4):
+                tasks.start_soon(pool.read, "sleeping", "SELECT pg_sleep(0.05)")
+        assert len(pool._idle) == 4
+        async def all_closed() -> bool:
+            return all(connection.is_closed() for connection in pool._idle)
+
+        await ask(table, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tiered'")
+        await becomes(all_closed)
+        for number in range(4):
+            assert await pool.write("writing it", INSERT, number) is not None
+
+
+async def test_a_server_that_is_not_there_was_sent_nothing(postgres: PostgresServer) -> None:
+    async with pool_of(postgres, free_port()) as pool:
+        with pytest.raises(UnavailableError) as failed:
+            await pool.write("writing it", INSERT, 1)
+        assert failed.value.heard is None
+
+
+@pytest.mark.parametrize(("dsn", "kind", "code"), [
+    ("postgresql://tiered@127.0.0.1:{port}/nowhere", ConfigurationError, "3D000"),
+    ("postgresql://nobody_here@127.0.0.1:{port}/postgres", UnavailableError, "28000"),
+    ("postgresql://tiered@127.0.0.1:{port}/postgres?target_session_attrs=standby", UnavailableError, "25006"),
+])  # fmt: skip
+async def test_a_server_that_lets_nobody_in_says_why(postgres: PostgresServer, dsn: str, kind: type[TieredError], code: str) -> None:
+    async with pool_of(postgres, dsn=dsn.format(port=postgres.port)) as pool:
+        with pytest.raises(kind) as failed:
+            await pool.write("writing it", INSERT, 1)
+        assert failed.value.code == code
+
+
+# --- what a session must be ----------------------------------------------------------------------
+
+
+@pytest.fixture
+async def careless(postgres: PostgresServer, anyio_backend: str) -> AsyncIterator[str]:
+    """A role whose sessions lose commits, and see old snapshots, unless they say otherwise."""
+    await ask(postgres, "CREATE ROLE careless LOGIN SUPERUSER")
+    try:
+        yield postgres.dsn().replace("tiered@", "careless@")
+    finally:
+        await ask(postgres, "DROP ROLE careless")
+
+
+async def test_a_session_commits_durably_and_at_read_committed_whatever_the_role_says(postgres: PostgresServer, careless: str) -> None:
+    await ask(postgres, "ALTER ROLE careless SET synchronous_commit = off")
+    await ask(postgres, "ALTER ROLE careless SET default_transaction_isolation = 'serializable'")
+    async with pool_of(postgres, dsn=careless) as pool:
+        [found] = await pool.read("looking", "SELECT current_setting('synchronous_commit'), current_setting('transaction_isolation')")
+        assert tuple(found) == ("on", "read committed")
+    async with pool_of(postgres, dsn=careless, prepared=False) as pool:
+        with pytest.raises(ConfigurationError, match="synchronous_commit is off"):
+            await pool.read("looking", "SELECT 1")
+    await ask(postgres, "ALTER ROLE careless SET synchronous_commit = remote_apply")
+    for prepared in (True, False):
+        async with pool_of(postgres, dsn=careless, prepared=prepared) as pool:
+            assert (await pool.read("looking", "SELECT current_setting('synchronous_commit')"))[0][0] == "remote_apply"
+
+
+async def test_without_prepared_statements_nothing_is_left_in_the_session(table: PostgresServer) -> None:
+    async with pool_of(table, prepared=False) as pool:
+        for number in range(3):
+            assert await pool.write("writing it", INSERT, number) is not None
+        assert await pool.read("looking", "SELECT name FROM pg_prepared_statements WHERE name <> ''") == []
+    assert await stored(table) == [0, 1, 2]

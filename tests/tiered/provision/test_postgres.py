@@ -1,0 +1,150 @@
+"""`tiered provision` and `tiered check` of PostgreSQL, on a real server."""
+
+from __future__ import annotations
+
+import pytest
+
+from changelog.base.errors import ConfigurationError, UnavailableError
+from changelog.base.runtime import SystemRuntime
+from changelog.change import ChangeId
+from emulators.postgres.server import PostgresServer, free_port
+from tests.given.fresh_schema import ask, made_schema, settings_of
+from tiered.metadata import Metadata
+from tiered.postgres.open import open_postgres
+from tiered.postgres.schema import TABLES, VERSION
+from tiered.protocol.backends import Inline, Row
+from tiered.provision.findings import Notice, NoticeKind, problems
+from tiered.provision.postgres import inspect_postgres, provision_postgres
+from tiered.settings import PostgresSettings
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
+RUNTIME = SystemRuntime()
+FSYNC = "fsync is off"
+
+
+def new_schema() -> str:
+    return "p" + ChangeId.new(RUNTIME).replace("-", "")
+
+
+def of_kind(findings: list[Notice], kind: NoticeKind) -> list[str]:
+    return [finding.sentence for finding in findings if finding.kind is kind]
+
+
+async def test_provision_makes_what_an_opening_needs_and_nothing_when_it_is_repeated(postgres: PostgresServer) -> None:
+    settings = settings_of(postgres, new_schema())
+    with pytest.raises(ConfigurationError, match="tiered provision"):
+        async with open_postgres(settings, RUNTIME):
+            pass
+    planned = await provision_postgres(settings, RUNTIME, dry_run=True)
+    assert of_kind(planned, NoticeKind.PLANNED) == [f"would create schema {settings.schema_name} in version {VERSION}"]
+    assert not await ask(postgres, "SELECT 1 FROM pg_namespace WHERE nspname = $1", settings.schema_name)
+    made = await provision_postgres(settings, RUNTIME)
+    assert of_kind(made, NoticeKind.DONE) == [f"created schema {settings.schema_name} in version {VERSION}"]
+    again = await provision_postgres(settings, RUNTIME)
+    assert of_kind(again, NoticeKind.DONE) == []
+    assert f"schema {settings.schema_name} has version {VERSION}" in of_kind(again, NoticeKind.OK)
+    async with open_postgres(settings, RUNTIME) as (rows, log):
+        token = ChangeId.new(RUNTIME)
+        state = Inline(Metadata(size=1), b"x", token)
+        assert await rows.put_inline("a/objects/b", token, state)
+        assert await rows.read("a/objects/b") == Row(state)
+        assert await log.now_ms() > 0 and rows.owner.startswith("postgresql/")
+
+
+async def test_a_store_keeps_its_id(postgres: PostgresServer) -> None:
+    settings = settings_of(postgres, await made_schema(postgres))
+    owners = set()
+    for _ in range(2):
+        async with open_postgres(settings, RUNTIME) as (rows, _):
+            owners.add(rows.owner)
+    async with open_postgres(settings_of(postgres, await made_schema(postgres)), RUNTIME) as (rows, _):
+        assert len(owners) == 1 and rows.owner not in owners
+
+
+@pytest.mark.parametrize(("version", "sentence"), [(VERSION + 1, "upgrade"), (VERSION - 1, "tiered provision")])
+async def test_a_schema_of_another_version_is_refused_with_what_to_do(postgres: PostgresServer, version: int, sentence: str) -> None:
+    settings = settings_of(postgres, await made_schema(postgres))
+    await ask(postgres, f"UPDATE {settings.schema_name}.schema_version SET version = {version}")
+    with pytest.raises(ConfigurationError, match=sentence):
+        async with open_postgres(settings, RUNTIME):
+            pass
+    assert any(sentence in problem for problem in problems(await inspect_postgres(settings, RUNTIME)))
+
+
+async def test_roles_get_the_least_rights_with_which_they_can_work(postgres: PostgresServer) -> None:
+    settings = settings_of(postgres, new_schema())
+    writer, reader = f"w_{settings.schema_name[-20:]}", f"r_{settings.schema_name[-20:]}"
+    assert await provision_postgres(settings, RUNTIME)
+    missing = await provision_postgres(settings, RUNTIME, writer=writer)
+    assert any(f"there is no role {writer}" in problem for problem in problems(missing))
+    for role in (writer, reader):
+        await ask(postgres, f"CREATE ROLE {role} LOGIN")
+    granted = await provision_postgres(settings, RUNTIME, writer=writer, reader=reader)
+    assert len(of_kind(granted, NoticeKind.DONE)) == 2
+    assert of_kind(await provision_postgres(settings, RUNTIME, writer=writer, reader=reader), NoticeKind.DONE) == []
+    as_writer, as_reader = (
+        PostgresSettings.model_validate({"dsn": postgres.dsn().replace("tiered@", f"{role}@"), "schema_name": settings.schema_name})
+        for role in (writer, reader)
+    )
+    token = ChangeId.new(RUNTIME)
+    async with open_postgres(as_writer, RUNTIME) as (rows, log):
+        assert await rows.swap("a/objects/b", token, None, None, RUNTIME.boot_time() + 60)
+        assert await rows.collect(10) == 0 == await log.collect(10)
+    async with open_postgres(as_reader, RUNTIME, writes=False) as (rows, log):
+        assert token in (await rows.read("a/objects/b", marks=token)).won
+        assert (await log.entries("", 10)).entries == ()
+        assert await rows.boundaries(3) == []
+        with pytest.raises(ConfigurationError, match="grant"):
+            await rows.settle("a/objects/b", token)
+    notes = of_kind(await inspect_postgres(as_reader, RUNTIME), NoticeKind.NOTE)
+    assert any("may only read" in note and "GRANT INSERT" in note for note in notes)
+    owned = await ask(postgres, "SELECT has_table_privilege($1, $2 || '.schema_version', 'UPDATE')", writer, settings.schema_name)
+    assert owned[0][0] is False, "a service cannot change the schema"
+
+
+async def test_a_role_without_any_right_is_told_what_to_grant(postgres: PostgresServer) -> None:
+    schema = await made_schema(postgres)
+    role = f"n_{schema[-20:]}"
+    await ask(postgres, f"CREATE ROLE {role} LOGIN")
+    settings = PostgresSettings.model_validate({"dsn": postgres.dsn().replace("tiered@", f"{role}@"), "schema_name": schema})
+    with pytest.raises(ConfigurationError, match="grant"):
+        async with open_postgres(settings, RUNTIME):
+            pass
+
+
+async def test_what_a_crash_or_a_failover_would_lose_is_said(postgres: PostgresServer) -> None:
+    settings = settings_of(postgres, await made_schema(postgres), connections_max=200)
+    found = await inspect_postgres(settings, RUNTIME)
+    assert any(FSYNC in problem for problem in problems(found)), "the server of the tests has it off"
+    assert any("autovacuum is off" in problem for problem in problems(found))
+    notes = of_kind(found, NoticeKind.NOTE)
+    assert any("may lack writes that were acknowledged" in note for note in notes)
+    assert any("data_checksums is off" in note for note in notes)
+    assert any("postgres.connections_max is 200" in note for note in notes)
+    assert any("may read and write" in sentence for sentence in of_kind(found, NoticeKind.OK))
+
+
+async def test_a_server_that_does_not_answer_is_a_problem_and_no_error_shows_the_password() -> None:
+    dsn = f"postgresql://me:s3cret@127.0.0.1:{free_port()}/db?sslmode=disable"
+    settings = PostgresSettings.model_validate({"dsn": dsn})
+    assert settings.address.endswith("/db/tiered") and "s3cret" not in repr(settings) + settings.address
+    [problem] = problems(await inspect_postgres(settings, RUNTIME))
+    with pytest.raises(UnavailableError) as failed:
+        async with open_postgres(settings, RUNTIME):
+            pass
+    assert "127.0.0.1" in problem and "s3cret" not in problem + str(failed.value)
+
+
+async def test_a_database_in_another_encoding_is_refused(postgres: PostgresServer) -> None:
+    name = f"latin_{new_schema()[-12:]}"
+    await ask(postgres, f"CREATE DATABASE {name} TEMPLATE template0 ENCODING LATIN1 LOCALE 'C'")
+    settings = PostgresSettings.model_validate({"dsn": postgres.dsn(name)})
+    with pytest.raises(ConfigurationError, match="UTF8"):
+        async with open_postgres(settings, RUNTIME):
+            pass
+
+
+async def test_all_tables_are_in_the_list_of_rights(postgres: PostgresServer) -> None:
+    schema = await made_schema(postgres)
+    there = {row[0] for row in await ask(postgres, "SELECT tablename::text FROM pg_tables WHERE schemaname = $1", schema)}
+    assert there == set(TABLES)

@@ -1,0 +1,74 @@
+"""Opens the rows and the changelog of a store in PostgreSQL.
+
+    one pool of connections -> PostgresRows
+                            -> PostgresChangeLog
+
+Before anything else the version of the schema is compared: functions of another version may keep another protocol. An
+older schema is migrated by `tiered provision`, and a newer one needs newer software. Nothing is created here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+
+from changelog.base.errors import ConfigurationError
+from changelog.base.runtime import Runtime
+from changelog.postgres.log import PostgresChangeLog
+from changelog.postgres.pool import PostgresPool
+from changelog.postgres.sqlstates import PROVISION
+from tiered.postgres.rows import PostgresRows
+from tiered.postgres.schema import READ_VERSION, VERSION, in_schema, quoted_schema
+from tiered.settings import PostgresSettings
+
+
+@asynccontextmanager
+async def open_postgres(
+    settings: PostgresSettings, runtime: Runtime, *, writes: bool = True
+) -> AsyncIterator[tuple[PostgresRows, PostgresChangeLog]]:
+    """Yields the rows and the changelog, which share one pool.
+
+    `writes` False: a standby is enough, and a role that may only read. `ConfigurationError` says what to run.
+    `UnavailableError`: the server did not answer.
+    """
+    if anyio.get_cancelled_exc_class().__module__.startswith("trio"):
+        raise ConfigurationError("PostgreSQL needs asyncio, because its driver does: run this with anyio.run(main) or asyncio.run(main())")
+    async with connect(settings, writes=writes) as pool:
+        store = await checked_version(pool, settings)
+        rows = PostgresRows(pool, settings.schema_name, runtime, owner(store))
+        yield rows, PostgresChangeLog(pool, quoted_schema(settings.schema_name))
+
+
+async def owner_of(settings: PostgresSettings) -> str:
+    """How a bucket names the store whose blobs it holds. It stays when the server is replaced, or gets another name."""
+    async with connect(settings, writes=False) as pool:
+        return owner(await checked_version(pool, settings))
+
+
+def owner(store: str) -> str:
+    return f"postgresql/{store}"
+
+
+def connect(settings: PostgresSettings, *, writes: bool) -> PostgresPool:
+    """The pool of a store. Enter it before it is used."""
+    return PostgresPool(
+        settings.dsn.get_secret_value(), settings.address, connections_max=settings.connections_max, timeout_s=settings.timeout_s,
+        writes=writes, transactional=settings.prepared,
+    )
+
+
+async def checked_version(pool: PostgresPool, settings: PostgresSettings) -> str:
+    """The id of the store. `ConfigurationError`: the schema is missing, or has another version."""
+    found = await pool.read("reading the version of the schema", in_schema(READ_VERSION, settings.schema_name))
+    if not found:
+        raise ConfigurationError(f"{settings.address} has no version of the schema: {PROVISION}")
+    version, store = found[0]
+    if version < VERSION:
+        raise ConfigurationError(f"{settings.address} has version {version} of the schema, and this software needs {VERSION}: {PROVISION}")
+    if version > VERSION:
+        raise ConfigurationError(
+            f"{settings.address} has version {version} of the schema, which newer software made; this software knows {VERSION}: upgrade it"
+        )
+    return str(store)

@@ -1,0 +1,220 @@
+"""`tiered provision` and `tiered check` for PostgreSQL.
+
+    inspect_postgres     looks at the server, the schema, its version, and what this role may do    -> findings
+    provision_postgres   the same look, and the mend of each finding                                -> findings
+
+A mend makes the schema, or migrates it, each version in one transaction; and gives roles the rights that they need,
+which are no more than these:
+
+    a writer    services and the recovery daemon: SELECT, INSERT, UPDATE, DELETE on our tables, nothing else
+    a reader    audits, listings, `writes=False`: SELECT on our tables
+
+Settings of the server are looked at and never changed. Two runs at once: one waits for the other, and then says that
+all is there, or fails and can be run again. *Crash* anywhere: run it again. *Failure*: a server that does not answer is
+a problem among the findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import anyio
+from anyio import CapacityLimiter
+
+from changelog.base.errors import ConfigurationError, TieredError
+from changelog.base.runtime import Runtime
+from changelog.base.threads import in_thread
+from changelog.postgres.pool import PostgresPool, Record
+from tiered.postgres.open import connect
+from tiered.postgres.schema import MIGRATIONS, READER_RIGHTS, TABLES, VERSION, WRITER_RIGHTS, in_schema, quoted_schema, rights
+from tiered.provision.findings import Mend, MendFailedError, Notice, NoticeKind, carry_out
+from tiered.settings import PostgresSettings
+
+MIGRATION_S = 600.0
+CLOCK_APART_S = 300.0
+
+_SERVER = """SELECT current_setting('server_version'), current_setting('fsync'), current_setting('full_page_writes'),
+ current_setting('synchronous_standby_names'), current_setting('data_checksums'), current_setting('autovacuum'),
+ current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,
+ (SELECT count(*) FROM pg_catalog.pg_stat_replication), extract(epoch FROM pg_catalog.clock_timestamp())::float8,
+ current_user::text, pg_catalog.pg_is_in_recovery()"""
+_SCHEMA = """SELECT to_regnamespace($1) IS NOT NULL, to_regclass($1 || '.schema_version') IS NOT NULL,
+ pg_catalog.has_database_privilege(current_database(), 'CREATE')"""
+_RIGHTS = """SELECT table_name FROM unnest($2::text[]) AS t (table_name)
+ WHERE NOT coalesce(pg_catalog.has_table_privilege($3::text, $1 || '.' || table_name, $4), false)"""
+_ROLE = "SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)"
+
+
+async def inspect_postgres(settings: PostgresSettings, runtime: Runtime) -> list[Notice]:
+    """The findings of `tiered check`. It changes nothing. A problem says what to run."""
+    try:
+        async with connect(settings, writes=False) as pool:
+            findings = [*await _look_at_server(pool, settings, runtime), *await _look_at_schema(pool, settings)]
+            if not any(finding.mend for finding in findings):
+                findings += await _look_at_own_rights(pool, settings)
+    except TieredError as error:
+        return [Notice(NoticeKind.PROBLEM, str(error))]
+    return findings
+
+
+async def provision_postgres(
+    settings: PostgresSettings, runtime: Runtime, *, dry_run: bool = False, writer: str | None = None, reader: str | None = None
+) -> list[Notice]:
+    """Makes the schema or migrates it, and gives rights to two roles, if they are named. Repeatable.
+
+    `writer`: the role of the services and the daemon; `reader`: of whoever only reads. `dry_run`: the findings say what
+    would be done.
+    """
+    try:
+        async with connect(settings, writes=True) as pool:
+            found = [*await _look_at_server(pool, settings, runtime), *await _look_at_schema(pool, settings)]
+            found = await _carried_out(found, dry_run)
+            if not (dry_run and any(finding.kind is NoticeKind.PLANNED for finding in found)):
+                for role, writes in ((writer, True), (reader, False)):
+                    found += await _carried_out(await _look_at_role(pool, settings, role, writes=writes), dry_run)
+    except TieredError as error:
+        return [Notice(NoticeKind.PROBLEM, str(error))]
+    return found
+
+
+async def _carried_out(findings: Sequence[Notice], dry_run: bool) -> list[Notice]:
+    """A mend blocks, so it runs in a thread, with an event loop and a connection of its own."""
+    return await in_thread(lambda: [carry_out(finding, dry_run=dry_run) for finding in findings], CapacityLimiter(1))
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+async def _look_at_server(pool: PostgresPool, settings: PostgresSettings, runtime: Runtime) -> list[Notice]:
+    [found] = await pool.read("looking at the server", _SERVER)
+    return list(_of_server(found, settings, runtime.wall_ns() / 1e9))
+
+
+def _of_server(found: Record, settings: PostgresSettings, now_s: float) -> Iterator[Notice]:
+    version, fsync, full_pages, synchronous, checksums, autovacuum, places, standbys, server_s, role, is_standby = found
+    ok, note, problem = NoticeKind.OK, NoticeKind.NOTE, NoticeKind.PROBLEM
+    yield Notice(ok, f"PostgreSQL {version} answers at {settings.address} as role {role}")
+    if is_standby:
+        yield Notice(problem, f"{settings.address} is a standby, which takes no writes: name the primary in postgres.dsn")
+    if fsync != "on" or full_pages != "on":
+        sentence = f"fsync is {fsync} and full_page_writes is {full_pages}: a crash of the server loses or damages data; set both to on"
+        yield Notice(problem, sentence)
+    else:
+        yield Notice(ok, "what is committed survives a crash of the server: fsync and full_page_writes are on")
+    if synchronous.strip():
+        yield Notice(ok, f"commits wait for synchronous standbys ({synchronous}), so a promoted one has all that was acknowledged")
+    else:
+        yield Notice(note, (
+            f"no standby is synchronous ({standbys} are connected): a standby that is promoted may lack writes that were acknowledged, and "
+            "then rows name blobs that are deleted; set synchronous_standby_names, or run the audit after each failover"
+        ))  # fmt: skip
+    if checksums != "on":
+        yield Notice(note, "data_checksums is off: rows have checksums of ours, but indexes and entries have none; see pg_checksums")
+    if autovacuum != "on":
+        yield Notice(problem, "autovacuum is off: the changelog and the marks grow without end; set it to on")
+    if settings.connections_max > places:
+        sentence = f"postgres.connections_max is {settings.connections_max}, and the server takes {places} connections of all processes"
+        yield Notice(note, sentence)
+    if abs(server_s - now_s) > CLOCK_APART_S:
+        yield Notice(note, (
+            f"the clock of the server and that of this machine are {abs(server_s - now_s):.0f} s apart: set both right, because objects "
+            "expire by the one and are judged expired by the other"
+        ))  # fmt: skip
+
+
+# --- the schema ----------------------------------------------------------------------------------
+
+
+async def _look_at_schema(pool: PostgresPool, settings: PostgresSettings) -> list[Notice]:
+    name = settings.schema_name
+    [(there, has_version, may_create)] = await pool.read("looking at the schema", _SCHEMA, name)
+    version = 0
+    if has_version:
+        found = await pool.read("reading the version of the schema", in_schema("SELECT version FROM {schema}.schema_version", name))
+        version = found[0][0] if found else 0
+    if version == VERSION:
+        return [Notice(NoticeKind.OK, f"schema {name} has version {VERSION}")]
+    if version > VERSION:
+        newer = f"schema {name} has version {version}, which newer software made; this software knows {VERSION}: upgrade it"
+        return [Notice(NoticeKind.PROBLEM, newer)]
+    sentence = f"schema {name} has version {version} of {VERSION}" if has_version else f"there is no store in schema {name}"
+    if not there and not may_create:
+        return [Notice(NoticeKind.PROBLEM, f"{sentence}, and this role may not create schemas: run 'tiered provision' as one that may")]
+    verb = ("migrate to", "migrated to") if has_version else ("create", "created")
+    mend = Mend(verb, f"schema {name} in version {VERSION}", partial(_mend, settings, partial(_migrate, version)))
+    return [Notice(NoticeKind.PROBLEM, f"{sentence}: run 'tiered provision'", mend)]
+
+
+def _mend(settings: PostgresSettings, work: Callable[[PostgresPool, PostgresSettings], object]) -> None:
+    patient = settings.model_copy(update={"timeout_s": MIGRATION_S, "connections_max": 1})
+
+    async def run() -> None:
+        async with connect(patient, writes=True) as pool:
+            await work(pool, settings)  # type: ignore[misc]  # each of them is a coroutine function
+
+    try:
+        anyio.run(run)
+    except TieredError as error:
+        raise MendFailedError(str(error)) from error
+
+
+async def _migrate(version: int, pool: PostgresPool, settings: PostgresSettings) -> None:
+    """Leads the schema from this version to ours, each step in one transaction. Another run waits meanwhile."""
+    for step, statements in enumerate(MIGRATIONS[version:], version):
+        script = [
+            "SELECT pg_catalog.pg_advisory_xact_lock({seed})",
+            *(["CREATE SCHEMA IF NOT EXISTS {schema}"] if step == 0 else []),
+            *statements,
+            f"UPDATE {{schema}}.schema_version SET version = {step + 1} WHERE version = {step}",
+        ]
+        await pool.run(f"making version {step + 1} of the schema", ";\n".join(in_schema(each, settings.schema_name) for each in script))
+
+
+# --- rights --------------------------------------------------------------------------------------
+
+
+async def _look_at_own_rights(pool: PostgresPool, settings: PostgresSettings) -> list[Notice]:
+    [[role]] = await pool.read("asking who this is", "SELECT current_user::text")
+    lacking = await _lacking(pool, settings, role, writes=True)
+    if not lacking:
+        return [Notice(NoticeKind.OK, f"role {role} may read and write the tables of schema {settings.schema_name}")]
+    if await _lacking(pool, settings, role, writes=False):
+        return [Notice(NoticeKind.PROBLEM, f"role {role} may not read {', '.join(lacking)}: {_grants(READER_RIGHTS, settings, role)}")]
+    return [Notice(NoticeKind.NOTE, f"role {role} may only read; to write, too: {_grants(WRITER_RIGHTS, settings, role)}")]
+
+
+async def _look_at_role(pool: PostgresPool, settings: PostgresSettings, role: str | None, *, writes: bool) -> Sequence[Notice]:
+    if role is None:
+        return []
+    [[there]] = await pool.read("looking for a role", _ROLE, role)
+    if not there:
+        return [Notice(NoticeKind.PROBLEM, f"there is no role {role}: run CREATE ROLE {quoted_schema(role)} LOGIN")]
+    may = "read and write" if writes else "read"
+    if not await _lacking(pool, settings, role, writes=writes):
+        return [Notice(NoticeKind.OK, f"role {role} may {may} the tables of schema {settings.schema_name}")]
+    statements = rights(WRITER_RIGHTS if writes else READER_RIGHTS, settings.schema_name, role)
+    mend = Mend(("grant", "granted"), f"role {role} the rights to {may} the tables of schema {settings.schema_name}",
+                partial(_mend, settings, partial(_grant, statements)))  # fmt: skip
+    return [Notice(NoticeKind.PROBLEM, f"role {role} may not {may} all tables of schema {settings.schema_name}", mend)]
+
+
+async def _grant(statements: Sequence[str], pool: PostgresPool, settings: PostgresSettings) -> None:
+    await pool.run("granting rights", ";\n".join(statements))
+
+
+async def _lacking(pool: PostgresPool, settings: PostgresSettings, role: str, *, writes: bool) -> list[str]:
+    """The tables on which the role lacks a right. `ConfigurationError`: it may not even look into the schema."""
+    lacking: set[str] = set()
+    for right in ("SELECT", "INSERT", "UPDATE", "DELETE") if writes else ("SELECT",):
+        tables = [table for table in TABLES if right == "SELECT" or table != "schema_version"]
+        try:
+            rows = await pool.read("looking at rights", _RIGHTS, quoted_schema(settings.schema_name), tables, role, right)
+        except ConfigurationError:  # no USAGE on the schema: its tables cannot be named
+            return list(TABLES)
+        lacking |= {row[0] for row in rows}
+    return sorted(lacking)
+
+
+def _grants(statements: Sequence[str], settings: PostgresSettings, role: str) -> str:
+    return f"run \"{'; '.join(rights(statements, settings.schema_name, role))}\""
