@@ -21,6 +21,7 @@ from recovery.audit.running.work import AuditOptions, portable
 from tests.given.audited_store import OBJECTS, plant
 from tiered.embedded.blobs import FileBlobs
 from tiered.embedded.rows import SqliteRows
+from tiered.kinds import gcs
 from tiered.object_id import ObjectId
 from tiered.open import open_storage
 from tiered.protocol.scans import BlobPage, ListedBlob
@@ -76,6 +77,13 @@ GOOGLE = Settings(
     "s3://blobs/x?region=auto",  # which AWS_ENDPOINT_URL may send to GCS
 ])  # fmt: skip
 def test_run_in_the_audited_bucket_is_refused_however_it_is_spelt(where: str) -> None:
+    with pytest.raises(ConfigurationError, match="in the bucket that is audited: give one in another bucket"):
+        check_apart(RunDirectory.open(where).files, GOOGLE)
+
+
+@pytest.mark.parametrize("where", ["s3://blobs/x?region=auto", "s3a://blobs/x?region=auto", "gs://blobs/x"])
+def test_run_in_the_audited_bucket_of_another_service_than_google_is_refused(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    monkeypatch.setattr(type(gcs.BLOBS), "place", lambda *_: "s3://blobs")
     with pytest.raises(ConfigurationError, match="in the bucket that is audited: give one in another bucket"):
         check_apart(RunDirectory.open(where).files, GOOGLE)
 
