@@ -81,7 +81,7 @@ def test_run_in_the_audited_bucket_is_refused_however_it_is_spelt(where: str) ->
         check_apart(RunDirectory.open(where).files, GOOGLE)
 
 
-@pytest.mark.parametrize("where", ["s3://blobs/x?region=auto", "s3a://blobs/x?region=auto", "gs://blobs/x"])
+@pytest.mark.parametrize("where", ["s3://blobs/x?region=auto", "gs://blobs/x"])
 def test_run_in_the_audited_bucket_of_another_service_than_google_is_refused(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     monkeypatch.setattr(type(gcs.BLOBS), "place", lambda *_: "s3://blobs")
     with pytest.raises(ConfigurationError, match="in the bucket that is audited: give one in another bucket"):
