@@ -113,6 +113,7 @@ bench: $(BENCH_STAMP) ## figures beside what a user would pick; SIZE=1 writes be
 	.venv/bin/python -m benchmarks.findings --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.inventory --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.feed --size $(SIZE) $(INTO)
+	.venv/bin/python -m benchmarks.s3 --size $(SIZE) $(INTO)
 	.venv/bin/python -m benchmarks.production --size $(SIZE) $(INTO) $(ARGS)
 	$(if $(BASELINE),-).venv/bin/python -m benchmarks.baseline
 	$(if $(BASELINE),.venv/bin/python -m benchmarks.baseline --write)

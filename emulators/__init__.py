@@ -7,6 +7,7 @@
     feed/          a model of a change feed's writer that dies at any step, and what real readers make of it
     bigtable/      Google's emulator of Bigtable, one in memory, and a channel that can fail
     gcs/           an emulator of GCS
+    s3/            servers of S3 that others wrote, and a proxy before one that fails
     demo/          real processes that are killed while they work (`python -m emulators demo`)
     postgres/      runs the real PostgreSQL: kills it, makes a standby of it, promotes that
     power/         records what real processes do to their files, and models what a power cut leaves of it

@@ -28,6 +28,7 @@ from changelog.change import ChangeId
 from emulators.bigtable.emulator import EmulatorNotFoundError, start_bigtable
 from emulators.gcs.fake_gcs_server import FakeGcsNotFoundError, start_fake_gcs
 from emulators.postgres.server import PostgresNotFoundError, PostgresServer, postgres_server
+from emulators.s3.servers import CREDENTIALS, S3ServerNotFoundError, start_moto, start_versitygw
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.provision.schema import FAMILIES
 from tiered.settings import ENV_OTHERS, ENV_PREFIX
@@ -221,7 +222,7 @@ def server_of_others(start: Callable[[], AbstractAsyncContextManager[T]], lock: 
             with portal.wrap_async_context_manager(start()) as server:
                 fcntl.flock(locked, fcntl.LOCK_UN)
                 yield server
-        except (EmulatorNotFoundError, FakeGcsNotFoundError) as missing:
+        except (EmulatorNotFoundError, FakeGcsNotFoundError, S3ServerNotFoundError) as missing:
             if os.environ.get("CI"):
                 pytest.fail(str(missing))
             pytest.skip(str(missing))
@@ -251,6 +252,34 @@ def postgres() -> Iterator[PostgresServer]:
         if os.environ.get("CI"):
             pytest.fail(str(missing))
         pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def moto_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Returns the address of moto's server of S3."""
+    with s3_credentials(), server_of_others(start_moto, tmp_path_factory.getbasetemp().parent / "moto-lock") as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def versitygw_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Returns the address of versitygw. Its files are on the disk: those in memory have no attributes."""
+    directory = Path(tempfile.mkdtemp(prefix="tiered-versitygw-", dir="/var/tmp"))
+    try:
+        lock = tmp_path_factory.getbasetemp().parent / "versitygw-lock"
+        with s3_credentials(), server_of_others(lambda: start_versitygw(directory), lock) as url:
+            yield url
+    finally:
+        shutil.rmtree(directory)
+
+
+@contextmanager
+def s3_credentials() -> Iterator[None]:
+    """The environment of whoever talks to these servers, for the length of the session."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        yield
 
 
 FreshTable = Callable[[], AbstractAsyncContextManager[BigtableTable]]

@@ -41,15 +41,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tiered/bigtable": {"changelog/bigtable", "tiered/protocol"} | LOG | VALUES,
     "tiered/postgres": {"changelog/postgres", "tiered/protocol"} | LOG | VALUES,
     "tiered/gcs": {"changelog/google", "tiered/payload", "tiered/protocol"} | LOG | VALUES,
+    "tiered/s3": {"tiered/payload", "tiered/protocol"} | LOG | VALUES,
     "tiered/telemetry": {"tiered/protocol"} | LOG | VALUES,
     "tiered/provision": {
         "changelog/bigtable", "changelog/postgres", "changelog/sqlite", "tiered/bigtable", "tiered/embedded", "tiered/gcs",
-        "tiered/postgres", "tiered/protocol",
+        "tiered/payload", "tiered/postgres", "tiered/protocol", "tiered/s3",
     } | LOG | VALUES,
     # What chooses among them, and the only folder that knows them all.
     "tiered/kinds": {
         "changelog/bigtable", "changelog/google", "changelog/postgres", "changelog/sqlite", "tiered/bigtable", "tiered/embedded",
-        "tiered/gcs", "tiered/postgres", "tiered/protocol", "tiered/provision",
+        "tiered/gcs", "tiered/postgres", "tiered/protocol", "tiered/provision", "tiered/s3",
     } | LOG | VALUES,
     "tiered": {"tiered/telemetry"} | LOG | STORE,
     # What callers use besides: built on the store, and nothing below imports it.
@@ -76,7 +77,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     } | LOG | STORE,
     "recovery/audit/running": {"recovery", "recovery/feed/writer/checkpoint", "recovery/statistics"} | AUDIT | LOG | STORE,
     "recovery/audit/deleting": {"recovery", "recovery/statistics"} | AUDIT | LOG | STORE,
-    "recovery/audit/inventory": {"recovery", "recovery/sources", "tiered/bigtable/cells", "tiered/gcs/owners"} | AUDIT | LOG | STORE,
+    "recovery/audit/inventory": {"recovery", "recovery/sources", "tiered/bigtable/cells", "tiered/protocol/owners"} | AUDIT | LOG | STORE,
     "recovery/sources": {"recovery/feed"} | AUDIT | LOG | STORE,
     "recovery/http": {"recovery", "recovery/audit/manifest", "recovery/feed", "recovery/feed/sinks", "recovery/status", "tiered/telemetry"}
     | LOG | STORE,
@@ -110,7 +111,9 @@ HOMES: dict[str, tuple[str, ...]] = {
     "grpc": (
         "changelog/bigtable/channel.py", "changelog/bigtable/pool.py", "tiered/provision/tables.py", "emulators/bigtable/*.py",
     ),
-    "aiohttp": ("tiered/gcs/http.py", "emulators/gcs/server.py"), "yarl": ("tiered/gcs/http.py",), "multidict": ("emulators/gcs/wire.py",),
+    "aiohttp": ("tiered/gcs/http.py", "emulators/gcs/server.py", "emulators/s3/faults.py"),
+    "aiobotocore": ("tiered/s3/client.py",), "botocore": ("tiered/s3/client.py",),
+    "yarl": ("tiered/gcs/http.py", "emulators/s3/faults.py"), "multidict": ("emulators/gcs/wire.py",),
     "google_crc32c": (
         "tiered/payload/crc32c.py", "emulators/callers/values.py", "emulators/gcs/store.py", "emulators/demo/checking/google.py",
     ),

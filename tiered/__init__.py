@@ -10,7 +10,7 @@
     own.py           notices another's `changelog` or `recovery`; __main__.py is the door of the command
     protocol/        how two tiers that share no transaction lose nothing
     payload/         turns what a caller passes into chunks of bytes
-    embedded/, bigtable/, postgres/, gcs/   the tiers
+    embedded/, bigtable/, postgres/, gcs/, s3/   the tiers
     kinds/           what opens each of them, and how somebody else's is found
     telemetry/       metrics and traces of calls, for those who ask for them
     provision/       makes and checks what a store needs before it is opened

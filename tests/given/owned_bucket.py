@@ -9,7 +9,7 @@ from changelog.base.runtime import Runtime
 from emulators.gcs.server import GcsEmulator
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.owned import OwnedBlobs
-from tiered.gcs.owners import encode_marker, marker_name
+from tiered.protocol.owners import encode_marker, marker_name
 
 OWNER = "projects/test/instances/emulated/tables/ours"
 OTHER = "projects/test/instances/emulated/tables/theirs"

@@ -25,9 +25,9 @@ from recovery.feed.writer.source import FeedWriterCounts
 from recovery.feed.writer.supervisor import FeedRun
 from recovery.feed.writer.writer import FeedWriter, FencedError, StepResult
 from tiered import ObjectId, Settings
-from tiered.gcs.owners import OWNERS
 from tiered.kinds.chosen import address_of
 from tiered.open import Backends, open_backends
+from tiered.protocol.owners import OWNERS
 from tiered.settings import FeedSettings, RecoverySettings
 from tiered.storage import TieredStorage
 

@@ -21,11 +21,11 @@ from recovery.audit.running.local import LocalEngine
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
 from tests.given.emulated_services import emulated_services
-from tiered.gcs.owners import marker_name
 from tiered.kinds.chosen import inspect, provision
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
+from tiered.protocol.owners import marker_name
 from tiered.provision import findings
 from tiered.provision.bucket import open_client
 from tiered.settings import Settings

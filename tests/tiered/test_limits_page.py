@@ -15,7 +15,6 @@ from tests.given.tapped_store import LARGE, OBJECT, TappedWorld
 from tiered import ByteRange, Metadata, ObjectId, ObjectPrefix, Settings, TieredError, TimeToLive
 from tiered.bulk import CONCURRENCY, PAYLOAD_BYTES_MAX
 from tiered.gcs.owned import check_length
-from tiered.gcs.resuming import HELD_BYTES
 from tiered.metadata import _LONGER_BESIDE_A_BLOB, DEADLINE_MAX_NS, METADATA_BYTES_MAX, NESTED_MAX, SIZE_MAX
 from tiered.object_id import _SCOPE_ALPHABET, PATH_BYTES_MAX, ROW_KEY_BYTES_MAX
 from tiered.payload.destinations import WRITE_THREADS_MAX
@@ -23,6 +22,7 @@ from tiered.payload.in_threads import FILE_THREADS_MAX
 from tiered.payload.own_thread import THREADS_MAX, WAIT_MAX_S
 from tiered.protocol.admission import Admission
 from tiered.protocol.listing import HEADS_AT_ONCE, LIST_PAGE_MAX
+from tiered.protocol.resuming import HELD_BYTES
 from tiered.settings import INLINE_BYTES_LIMIT, NAME_PREFIX_MAX, FeedSettings, GcsSettings, StoreSettings
 from tiered.stored import CHUNK_BYTES
 

@@ -2,11 +2,8 @@
 
     blobs.py           `GcsBlobs`: begin here
     owned.py           `OwnedBlobs`: those of one store, below its prefix
-    owners.py          whose blobs a bucket holds: the markers (pure)
     upload.py          uploads under way
-    resuming.py        what they go on with after a cut
     parts.py           uploads in parts, which any process may go on with
-    upload_lanes.py    one stream that goes up in parts, several at once
     signed_urls.py     the signed address of a blob, or of a part of an upload (pure)
     format.py          a blob's metadata as the service's JSON (pure)
     batches.py         several calls in one request (pure)

@@ -81,12 +81,9 @@ from tiered.gcs.format import (
     is_earlier,
 )
 from tiered.gcs.http import BETWEEN, ENDPOINT, GcsHttp, GcsRequest, GcsResponse, Media, NoAnswerError, listing_of, lost_request
-from tiered.gcs.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
 from tiered.gcs.parts import GcsParts, is_of_parts
-from tiered.gcs.resuming import Resuming
 from tiered.gcs.signed_urls import SignedUrl
 from tiered.gcs.upload import GcsUpload, amend_stored, cancel_session, check_stored, open_upload
-from tiered.gcs.upload_lanes import LaneUpload, UploadLanes
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import encode_crc, extend_crc
@@ -94,7 +91,10 @@ from tiered.payload.crcs import CRC32C, join_crcs
 from tiered.protocol.backends import BlobHead, ByteRange, DamagedError
 from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Part, Retention, SessionPage, check_parts
 from tiered.protocol.concurrent import run_both
+from tiered.protocol.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
+from tiered.protocol.resuming import Resuming
 from tiered.protocol.scans import BlobInfo, BlobPage, Generation, NotCopied, Oddity, Removal
+from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
 
 CONNECTIONS_MAX = 256
 ANSWER_TIMEOUT_S = 10.0
@@ -161,7 +161,7 @@ class GcsBlobs:
             finally:
                 await end_tasks(tasks, failure)
 
-    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload | LaneUpload:
+    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload | LaneUpload[Mapping[str, Any]]:
         declared = metadata.size if size is None else size
         refused: TieredError | None = None
         if self._goes_in_lanes(name, declared):
@@ -190,7 +190,7 @@ class GcsBlobs:
         self._lanes_held += size
         return True
 
-    async def _open_lanes(self, name: str, metadata: Metadata, declared: int | None) -> LaneUpload:
+    async def _open_lanes(self, name: str, metadata: Metadata, declared: int | None) -> LaneUpload[Mapping[str, Any]]:
         held = self._lanes.count * self._lanes.part_of(declared)
         self._lanes_held += held
 

@@ -2,28 +2,16 @@
 
     contentType, contentEncoding      content type, compression (`zstd`)
     customTime                        the deadline
-    metadata  x-sn-expiration         `ttl:1h`, `tti:30days`: durations as humantime, a Rust library, writes them
-              x-sn-origin, x-sn-filename, x-snme-{key}
-              x-snme-tiered-created   a time of creation that the caller told, nanoseconds since 1970
-              x-snme-tiered-unknown   the JSON keys of newer software
-              x-snme-tiered-packed    of an upload in parts, whose metadata are headers: entries that no header carries
-                                      as they are, as JSON, zlib, base64
+    metadata                          the rest, as entries (`tiered/protocol/blob_entries.py`)
 
-The last three are our own. They are written only if there is something to keep. Other software fails on any `x-sn-` key
-except `x-sn-expiration`, `x-sn-origin` and `x-sn-filename`, so ours begin with `x-snme-`, which it takes for custom
-entries. The time of creation is `timeCreated`, unless the caller told one.
-
-Also read: `x-sn-created` (or `none`) and `x-sn-unknown`, which older versions of this software wrote. Unknown keys are
-ignored. *Failure*: a blob that breaks the format is a `CorruptRecordError` that names it.
+The time of creation is `timeCreated`, unless the caller told one. *Failure*: a blob that breaks the format is a
+`CorruptRecordError` that names it.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import re
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -33,19 +21,19 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import msgspec
 
 from changelog.base.errors import CorruptRecordError
-from tiered.metadata import (
-    CONTENT_TYPE_DEFAULT,
-    DEADLINE_MAX_NS,
-    NS_PER_MS,
-    NS_PER_S,
-    TOLD_CREATED,
-    TOLD_PACKED,
-    TOLD_UNKNOWN,
-    Expiration,
-    Metadata,
-    TimeToIdle,
-    TimeToLive,
-    as_stored,
+from tiered.metadata import CONTENT_TYPE_DEFAULT, NS_PER_MS, NS_PER_S, Metadata, as_stored
+from tiered.protocol.blob_entries import (
+    DAY_S,
+    OURS,
+    compression_of,
+    decode_entries,
+    dump_json,
+    encode_entries,
+    encoding_of,
+    is_said,
+    pack,
+    said_by_headers,
+    unpack,
 )
 from tiered.protocol.capabilities import DeletedGeneration
 from tiered.protocol.scans import BlobInfo, Generation, ListedBlob, Oddity
@@ -70,19 +58,8 @@ NONCURRENT_FIELDS = "kind,items(name,size,generation,timeDeleted),nextPageToken"
 KEPT_FIELDS = "kind,items(name,size,softDeleteTime,timeDeleted),nextPageToken"
 SOFT_DELETED_FIELDS = "kind,items(name,size,generation,softDeleteTime,hardDeleteTime),nextPageToken"
 
-_EXPIRATION, _ORIGIN, _FILENAME, _CUSTOM = "x-sn-expiration", "x-sn-origin", "x-sn-filename", "x-snme-"
-_OURS = ("x-sn-", _CUSTOM)
-_OLD_CREATED, _OLD_UNKNOWN, _OLD_NOT_TOLD = "x-sn-created", "x-sn-unknown", "none"
 _SET_ASIDE = "tiered-quarantined-deadline"
 """Of a copy in quarantine: the custom time of its blob. Keys of callers' entries begin with `x-snme-`."""
-_PACKED = f"{_CUSTOM}{TOLD_PACKED}"
-_AS_HEADER = re.compile(r"[!-~](?:[ -~]*[!-~])?")
-"""Values that reach the other end of a header as they are: ASCII, not empty, no space at either end."""
-_PLAIN_KEY = re.compile(r"[a-z0-9-]+")
-_UNPACKED_BYTES_MAX = 1 << 16
-_POLICIES: dict[str, type[TimeToLive] | type[TimeToIdle]] = {"ttl": TimeToLive, "tti": TimeToIdle}
-_ENCODINGS = {"Zstd": "zstd"}
-_COMPRESSIONS = {encoding: compression for compression, encoding in _ENCODINGS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,28 +82,16 @@ def encode_resource(name: str, metadata: Metadata) -> bytes:
     resource = {
         "name": name,
         "contentType": metadata.content_type,
-        "contentEncoding": None if metadata.compression is None else _ENCODINGS.get(metadata.compression, metadata.compression),
+        "contentEncoding": encoding_of(metadata),
         "customTime": None if metadata.time_expires_ns is None else encode_time(metadata.time_expires_ns),
-        "metadata": _keys(metadata),
+        "metadata": encode_entries(metadata),
     }
-    return _dump({key: value for key, value in resource.items() if value is not None}).encode()
+    return dump_json({key: value for key, value in resource.items() if value is not None}).encode()
 
 
 def encode_amended(metadata: Metadata) -> bytes:
     """The change of a resource that gives the blob these custom metadata, and takes none away."""
-    return _dump({"metadata": _keys(metadata)}).encode()
-
-
-def _keys(metadata: Metadata) -> dict[str, str]:
-    known = {
-        _EXPIRATION: _encode_expiration(metadata.expiration),
-        _ORIGIN: metadata.origin,
-        _FILENAME: metadata.filename,
-        f"{_CUSTOM}{TOLD_CREATED}": None if metadata.time_created_ns is None else str(metadata.time_created_ns),
-        f"{_CUSTOM}{TOLD_UNKNOWN}": _dump(dict(metadata.unknown)) if metadata.unknown else None,
-        **{f"{_CUSTOM}{key}": value for key, value in sorted(metadata.custom.items())},
-    }
-    return {key: value for key, value in known.items() if value is not None}
+    return dump_json({"metadata": encode_entries(metadata)}).encode()
 
 
 def encode_headers(name: str, metadata: Metadata, *, packs: bool = True) -> dict[str, str]:
@@ -136,10 +101,9 @@ def encode_headers(name: str, metadata: Metadata, *, packs: bool = True) -> dict
     """
     resource = json.loads(encode_resource(name, metadata))
     custom: dict[str, str] = resource["metadata"]
-    said = {key: value for key, value in custom.items() if _is_said(key, value)}
-    if packs and len(said) < len(custom):
-        unsaid = {key: value for key, value in custom.items() if key not in said}
-        said[_PACKED] = base64.b64encode(zlib.compress(_dump(unsaid).encode(), 9)).decode()
+    said = said_by_headers(custom)
+    if packs:
+        said = pack(custom, said)
     headers = {"Content-Type": resource["contentType"], **{f"x-goog-meta-{key}": value for key, value in said.items()}}
     if "contentEncoding" in resource:
         headers["Content-Encoding"] = resource["contentEncoding"]
@@ -150,24 +114,7 @@ def encode_headers(name: str, metadata: Metadata, *, packs: bool = True) -> dict
 
 def are_headers(metadata: Metadata) -> bool:
     """Whether headers carry all of these metadata as they are."""
-    return all(_is_said(key, value) for key, value in _keys(metadata).items())
-
-
-def _is_said(key: str, value: str) -> bool:
-    return _PLAIN_KEY.fullmatch(key) is not None and _AS_HEADER.fullmatch(value) is not None
-
-
-def _unpacked(metadata: Mapping[str, str]) -> Mapping[str, str]:
-    """With the entries that came packed. If they cannot be read, the entry that has our name is somebody else's."""
-    if _PACKED not in metadata:
-        return metadata
-    try:
-        unsaid = json.loads(zlib.decompressobj().decompress(base64.b64decode(metadata[_PACKED], validate=True), _UNPACKED_BYTES_MAX))
-    except (ValueError, RecursionError, binascii.Error, zlib.error):
-        return metadata
-    if not isinstance(unsaid, dict):
-        return metadata
-    return {**{key: value for key, value in metadata.items() if key != _PACKED}, **unsaid}
+    return all(is_said(key, value) for key, value in encode_entries(metadata).items())
 
 
 def encode_set_aside(source: Mapping[str, Any]) -> bytes:
@@ -175,7 +122,7 @@ def encode_set_aside(source: Mapping[str, Any]) -> bytes:
     if "customTime" not in source:
         return b""
     kept = {key: value for key, value in source.items() if key != "customTime"}
-    return _dump({**kept, "metadata": {**(source.get("metadata") or {}), _SET_ASIDE: source["customTime"]}}).encode()
+    return dump_json({**kept, "metadata": {**(source.get("metadata") or {}), _SET_ASIDE: source["customTime"]}}).encode()
 
 
 def encode_brought_back(name: str, copy: Mapping[str, Any]) -> tuple[bytes, int | None]:
@@ -185,7 +132,7 @@ def encode_brought_back(name: str, copy: Mapping[str, Any]) -> tuple[bytes, int 
     if set_aside is None:
         return b"", _Stored(name, copy).time("customTime")
     blob = {**copy, "customTime": set_aside, "metadata": metadata}
-    return _dump(blob).encode(), _Stored(name, blob).time("customTime")
+    return dump_json(blob).encode(), _Stored(name, blob).time("customTime")
 
 
 def differing(name: str, metadata: Metadata, told: Mapping[str, Any]) -> list[str]:
@@ -197,12 +144,12 @@ def differing(name: str, metadata: Metadata, told: Mapping[str, Any]) -> list[st
     sent = json.loads(encode_resource(name, metadata))
     different = [key for key in ("contentType", "contentEncoding") if (told.get(key) or "") != sent.get(key, "")]
     different += [] if _ms(told.get("customTime")) == _ms(sent.get("customTime")) else ["customTime"]
-    here, there = (_spelt_alike(_unpacked(each.get("metadata") or {})) for each in (sent, told))
+    here, there = (_spelt_alike(unpack(each.get("metadata") or {})) for each in (sent, told))
     return [*different, *sorted(key for key in here.keys() | there.keys() if here.get(key) != there.get(key))]
 
 
 def _spelt_alike(metadata: Mapping[str, Any]) -> dict[str, str]:
-    return {key.lower(): str(value).strip() for key, value in metadata.items() if value and key.lower().startswith(_OURS)}
+    return {key.lower(): str(value).strip() for key, value in metadata.items() if value and key.lower().startswith(OURS)}
 
 
 def is_earlier(told: object, deadline_ns: int) -> bool:
@@ -221,19 +168,12 @@ def _ms(time: object) -> int | None:
 def decode_resource(name: str, resource: Mapping[str, Any]) -> Resource:
     """Reads the service's JSON of one blob. `CorruptRecordError` names the blob and the key that breaks the format."""
     stored = _Stored(name, resource)
-    custom: dict[str, str] = {}
-    known: dict[str, str] = {}
-    for key, value in stored.metadata().items():
-        if key.startswith(_CUSTOM):
-            custom[key.removeprefix(_CUSTOM)] = value
-        else:
-            known[key] = value
-    created_ns, unknown = _take_created(stored, known, custom), _take_unknown(stored, known, custom)
-    encoding, size = stored.text("contentEncoding"), stored.number("size")
+    told = decode_entries(stored.metadata(), stored.corrupt)
+    size = stored.number("size")
     metadata = as_stored(
-        _decode_expiration(stored, known.get(_EXPIRATION)), created_ns, stored.time("customTime"),
-        stored.text("contentType") or CONTENT_TYPE_DEFAULT, _COMPRESSIONS.get(encoding, encoding) if encoding else None,
-        known.get(_ORIGIN), known.get(_FILENAME), size, custom, unknown,
+        told.expiration, stored.created_ns() if told.created_ns is None else told.created_ns, stored.time("customTime"),
+        stored.text("contentType") or CONTENT_TYPE_DEFAULT, compression_of(stored.text("contentEncoding")),
+        told.origin, told.filename, size, told.custom, told.unknown,
     )  # fmt: skip
     return Resource(
         metadata, size, stored.generation(), stored.number("metageneration"), stored.created_ns(), stored.text("crc32c")
@@ -288,68 +228,10 @@ class _Stored:
         value = self.resource.get("metadata") or {}
         if not isinstance(value, Mapping) or not all(isinstance(text, str) for text in value.values()):
             raise self.corrupt("metadata", f"is {value!r}, not text by key")
-        return _unpacked(value)
+        return unpack(value)
 
     def corrupt(self, key: str, fault: str) -> CorruptRecordError:
         return CorruptRecordError(f"blob {self.name!r} breaks the format: {key} {fault}")
-
-
-_NANOSECONDS = re.compile(r"-?[0-9]{1,30}")
-
-
-def _take_created(stored: _Stored, known: Mapping[str, str], custom: dict[str, str]) -> int:
-    """The time of creation that the caller told, or else the service's.
-
-    A custom entry that has our name but is no time belongs to somebody else, and stays.
-    """
-    created = custom.get(TOLD_CREATED, "")
-    if _NANOSECONDS.fullmatch(created) and abs(int(created)) <= DEADLINE_MAX_NS:
-        return int(custom.pop(TOLD_CREATED))
-    created = known.get(_OLD_CREATED, _OLD_NOT_TOLD)
-    if created == _OLD_NOT_TOLD:
-        return stored.created_ns()
-    if not _NANOSECONDS.fullmatch(created):
-        raise stored.corrupt(_OLD_CREATED, f"is {created!r}, not nanoseconds since 1970")
-    return int(created)
-
-
-def _take_unknown(stored: _Stored, known: Mapping[str, str], custom: dict[str, str]) -> Mapping[str, Any]:
-    """The JSON keys of newer software. An entry that has our name but is no JSON object stays, as in `_take_created`.
-    """
-    kept = _json_object(custom.get(TOLD_UNKNOWN, ""))
-    if kept is not None:
-        del custom[TOLD_UNKNOWN]
-        return kept
-    old = known.get(_OLD_UNKNOWN, "{}")
-    kept = _json_object(old)
-    if kept is None:
-        raise stored.corrupt(_OLD_UNKNOWN, f"is {old!r}, not a JSON object")
-    return kept
-
-
-def _json_object(text: str) -> dict[str, Any] | None:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _encode_expiration(expiration: Expiration) -> str | None:
-    if expiration is None:
-        return None
-    kind = next(kind for kind, policy in _POLICIES.items() if isinstance(expiration, policy))
-    return f"{kind}:{encode_duration(expiration.ns)}"
-
-
-def _decode_expiration(stored: _Stored, text: str | None) -> Expiration:
-    if text is None:
-        return None
-    kind, _, duration = text.partition(":")
-    try:
-        return _POLICIES[kind].stored(decode_duration(duration))
-    except (KeyError, ValueError):
-        raise stored.corrupt(_EXPIRATION, f"is {text!r}, not such as 'ttl:1h' or 'tti:30days'") from None
 
 
 # --- listings ----------------------------------------------------------------------------------------
@@ -484,43 +366,6 @@ def decode_deleted(bucket: str, name: str, item: Mapping[str, Any]) -> DeletedGe
     return DeletedGeneration(address, size, generation, stored.needed_time("timeDeleted"), None)
 
 
-# --- durations ---------------------------------------------------------------------------------------
-
-_DAY_S, _MONTH_S, _YEAR_S = 86_400, 2_630_016, 31_557_600
-_UNITS = {
-    "year": _YEAR_S * NS_PER_S, "month": _MONTH_S * NS_PER_S, "day": _DAY_S * NS_PER_S,
-    "h": 3600 * NS_PER_S, "m": 60 * NS_PER_S, "s": NS_PER_S, "ms": 1_000_000, "us": 1000, "ns": 1,
-}  # fmt: skip
-_PLURAL = ("year", "month", "day")
-_ALSO_READ = {
-    "year": ("years", "yr", "yrs", "y"), "month": ("months", "M"), "day": ("days", "d"), "h": ("hours", "hour", "hrs", "hr"),
-    "m": ("minutes", "minute", "mins", "min"), "s": ("seconds", "second", "secs", "sec"), "ms": ("millis", "msec"),
-    "us": ("micros", "usec", "µs"), "ns": ("nanos", "nsec"),
-}  # fmt: skip
-_READ = _UNITS | {alias: _UNITS[unit] for unit, aliases in _ALSO_READ.items() for alias in aliases}
-_READ |= dict.fromkeys(("weeks", "week", "wks", "wk", "w"), 7 * _UNITS["day"])
-
-
-def encode_duration(ns: int) -> str:
-    """`2months 29days 2h 52m 48s` for 90 days: the largest units first; only the first three have a plural."""
-    parts = []
-    for unit, size in _UNITS.items():
-        count, ns = divmod(ns, size)
-        if count:
-            parts.append(f"{count}{unit}{'s' if unit in _PLURAL and count > 1 else ''}")
-    return " ".join(parts) or "0s"
-
-
-def decode_duration(text: str) -> int:
-    """The duration in nanoseconds. Raises `ValueError`."""
-    if not re.fullmatch(r"(\s*[0-9]{1,20}\s*[a-zA-Zµ]+)+\s*", text):
-        raise ValueError(f"{text!r} is no duration")
-    parts = re.findall(r"([0-9]+)\s*([a-zA-Zµ]+)", text)
-    if unknown := [unit for _, unit in parts if unit not in _READ]:
-        raise ValueError(f"{unknown[0]!r} is no unit of time")
-    return sum(int(count) * _READ[unit] for count, unit in parts)
-
-
 # --- times ------------------------------------------------------------------------------------------
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -545,8 +390,4 @@ def decode_time(text: str) -> int:
 
 def _ns(time: datetime) -> int:
     since = time - _EPOCH
-    return (since.days * _DAY_S + since.seconds) * NS_PER_S + since.microseconds * 1000
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return (since.days * DAY_S + since.seconds) * NS_PER_S + since.microseconds * 1000

@@ -5,8 +5,8 @@
     GcsBlobs, the service    a/photos/objects/cat/REVISION
 
 Two stores must not share names: the audit of the one would call the blobs of the other orphans. So before the first
-call that changes something, the owners of the bucket are asked (`tiered.gcs.owners`), once. Opening a store asks at
-once (`tiered.kinds.gcs`), unless the bucket does not answer then. A bucket that is replaced later by another one of
+call that changes something, the owners of the bucket are asked (`tiered.protocol.owners`), once. Opening a store asks
+at once (`tiered.kinds.gcs`), unless the bucket does not answer then. A bucket that is replaced later by another one of
 the same name is noticed when the store is opened again.
 
 *Failure*: if another store owns the names, or nobody does, each call that changes something is a `ConfigurationError`,
@@ -17,18 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError
 from tiered.gcs.blobs import GcsBlobs, GcsCopy, GcsReader
 from tiered.gcs.format import renamed
-from tiered.gcs.owners import AFTER_OWNERS, OWNERS, conflict, own_marker, ownerless
 from tiered.gcs.upload import GcsUpload
-from tiered.gcs.upload_lanes import LaneUpload
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
 from tiered.protocol.backends import BlobHead, ByteRange
 from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Part, Retention, SessionPage
+from tiered.protocol.owners import AFTER_OWNERS, OWNERS, conflict, own_marker, ownerless
 from tiered.protocol.scans import BlobInfo, BlobPage, Generation, NotCopied, Oddity, Removal
+from tiered.protocol.upload_lanes import LaneUpload
 
 NAME_BYTES_MAX = 1024
 """How long a name may be in GCS, in bytes of UTF-8."""
@@ -72,7 +73,7 @@ class OwnedBlobs:
 
     # --- calls that change something
 
-    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload | LaneUpload:
+    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> GcsUpload | LaneUpload[Mapping[str, Any]]:
         return await self._blobs.open_upload(await self._full_to_create(name), metadata, size)
 
     async def open_copy(self, source: str, generation: Generation, name: str, metadata: Metadata) -> GcsCopy:

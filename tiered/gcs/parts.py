@@ -53,7 +53,11 @@ class GcsParts:
 
     def __init__(self, http: GcsHttp, look: Callable[[str], Awaitable[Mapping[str, Any] | None]]) -> None:
         self._http = http
-        self.look = look
+        self._look = look
+
+    async def look(self, name: str) -> Mapping[str, Any] | None:
+        """The service's JSON of a blob. None: there is none."""
+        return await self._look(name)
 
     async def begin(self, name: str, metadata: Metadata, *, packs: bool = True) -> str:
         """`packs` False: what headers do not carry is left out, and whoever completes the blob sets it then."""

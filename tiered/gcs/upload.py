@@ -1,6 +1,6 @@
 """Uploads to GCS: each payload streams out in ONE request, whose end is withheld until `finalise`.
 
-What is cut off goes on in another request, from where the service has got to (`tiered/gcs/resuming.py`).
+What is cut off goes on in another request, from where the service has got to (`tiered/protocol/resuming.py`).
 
     SingleUpload     known and at most 8 MiB: one multipart POST, one round trip; no session, so it may land late
     SessionUpload    else: a resumable session, opened before the entry is recorded, and one PUT of its whole body
@@ -56,10 +56,10 @@ from changelog.base.events import events
 from changelog.base.own_waits import own_wait
 from tiered.gcs.format import CHECKED_FIELDS, differing, encode_amended, encode_resource
 from tiered.gcs.http import BETWEEN, ConnectionSlot, GcsHttp, GcsRequest, GcsResponse, NoAnswerError, lost_request
-from tiered.gcs.resuming import HELD_BYTES, Resuming, SentBytes
 from tiered.metadata import Metadata
-from tiered.payload.chunks import Chunk, Reread
+from tiered.payload.chunks import Chunk, Reread, unchanging
 from tiered.payload.crc32c import encode_crc, extend_crc
+from tiered.protocol.resuming import HELD_BYTES, Resuming, SentBytes
 from tiered.protocol.retry import backoff_s
 from tiered.stored import CHUNK_BYTES
 
@@ -641,14 +641,6 @@ class _Pipe:
         for waited_for in (self._added, self._taken):
             if waited_for is not None:
                 waited_for.set()
-
-
-def unchanging(chunk: Chunk) -> Chunk:
-    """The chunk, or a copy of it if somebody else can change it."""
-    if isinstance(chunk, bytes):
-        return chunk
-    view = memoryview(chunk).cast("B")
-    return view if isinstance(view.obj, bytes) else bytes(view)
 
 
 def _cut(chunk: Chunk) -> Iterator[Chunk]:

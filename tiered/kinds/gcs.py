@@ -50,7 +50,7 @@ class GcsKind:
             from tiered.gcs.blobs import GcsBlobs
             from tiered.gcs.http import SCOPE
             from tiered.gcs.owned import OwnedBlobs
-            from tiered.gcs.upload_lanes import UploadLanes
+            from tiered.protocol.upload_lanes import UploadLanes
         authorize = sign = None
         if at.endpoint is None:
             from changelog.google.signing import GoogleSigner

@@ -27,6 +27,14 @@ END = object()
 """Stands for the end of the payload."""
 
 
+def unchanging(chunk: Chunk) -> Chunk:
+    """The chunk, or a copy of it if somebody else can change it."""
+    if isinstance(chunk, bytes):
+        return chunk
+    view = memoryview(chunk).cast("B")
+    return view if isinstance(view.obj, bytes) else bytes(view)
+
+
 class Chunks(ABC):
     """The chunks of one payload, none of them empty. Call `aclose` if you stop before the end.
 

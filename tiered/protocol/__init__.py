@@ -17,7 +17,11 @@
     admission.py    how many operations run at once, and how many wait
     breaker.py      which services are away, so that calls to them fail at once
     guarded.py      the services as the store asks them: breaker and retries around each call, built once
+    upload_lanes.py one stream that goes up in parts, several at once, to a service that takes parts
+    resuming.py     what an upload goes on with after a cut
+    blob_entries.py a blob's metadata as entries beside it (pure)
+    owners.py       whose blobs a bucket holds: the markers (pure)
     retry.py, concurrent.py, row_keys.py     what these need
 
-Knows no backend by name: `embedded`, `bigtable` and `gcs` implement what stands in `backends.py`.
+Knows no backend by name: `embedded`, `bigtable`, `gcs` and `s3` implement what stands in `backends.py`.
 """

@@ -2,7 +2,7 @@
 
     a bucket of ours     uniform access, no public access, expired blobs deleted a day after their deadline, uploads in
                          parts ended after a month
-    its owner            a marker that says which store's blobs these are (`tiered.gcs.owners`)
+    its owner            a marker that says which store's blobs these are (`tiered.protocol.owners`)
     not touched          soft delete (a week, by default of the service) and versions: what they keep is a safety net,
                          and costs; a finding says how to switch it off
 
@@ -31,7 +31,8 @@ from google.auth.transport.requests import AuthorizedSession
 from google.cloud.storage import Bucket, Client
 
 from changelog.base.errors import UnavailableError, no_credentials
-from tiered.gcs.owners import (
+from tiered.protocol.capabilities import PARTS_DAYS_MAX
+from tiered.protocol.owners import (
     AFTER_OWNERS,
     OWNER_FIELDS,
     OWNERS,
@@ -43,7 +44,6 @@ from tiered.gcs.owners import (
     ownerless,
     place,
 )
-from tiered.protocol.capabilities import PARTS_DAYS_MAX
 from tiered.provision.findings import Mend, MendFailedError, Notice, NoticeKind, Provisioning, carry_out
 from tiered.provision.schema import (
     DAYS_AFTER_DEADLINE,

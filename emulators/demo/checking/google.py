@@ -34,7 +34,7 @@ from google.cloud.bigtable.data.row_filters import (
 from emulators.bigtable.emulator import HOST_VARIABLE
 from emulators.demo.checking.check import Content, StoredRow, content_of
 from emulators.demo.players.load import digest
-from tiered.gcs.owners import OWNERS
+from tiered.protocol.owners import OWNERS
 
 CALL_S = 20.0
 NEWEST = CellsColumnLimitFilter(1)

@@ -26,7 +26,7 @@ from recovery.audit.files.directory import DirectoryFiles
 from recovery.audit.inventory.arrays import numbers, texts
 from recovery.audit.inventory.report import BUCKET, SIZE, InventoryReport
 from tiered.bigtable.cells import EXPIRING, LEGACY_TOMBSTONE, MANUAL, METADATA, PAYLOAD, TARGET
-from tiered.gcs.owners import OWNERS
+from tiered.protocol.owners import OWNERS
 
 BATCH = 20_000
 GZIP = ".gz"

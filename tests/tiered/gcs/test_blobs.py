@@ -38,12 +38,12 @@ from tiered.errors import AtCapacityError
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.http import ConnectionSlot, GcsHttp, GcsRequest, GcsResponse
 from tiered.gcs.upload import PARTS_AHEAD, SINGLE_BYTES_MAX, GcsUpload, SessionUpload, SingleUpload
-from tiered.gcs.upload_lanes import LaneUpload
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.protocol.backends import ByteRange
 from tiered.protocol.capabilities import BlobRestoration, KeptPage, Retention
 from tiered.protocol.scans import BlobPage
+from tiered.protocol.upload_lanes import LaneUpload
 from tiered.testing.contracts import long_term as contract
 from tiered.testing.contracts.whole_blobs import read
 

@@ -14,19 +14,18 @@ from hypothesis import strategies as st
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from tiered.gcs.format import (
-    decode_duration,
     decode_listing,
     decode_listing_by_item,
     decode_resource,
     decode_time,
     encode_brought_back,
-    encode_duration,
     encode_resource,
     encode_set_aside,
     encode_time,
 )
 from tiered.metadata import METADATA_BYTES_MAX, NS_PER_S, Metadata, TimeToIdle, TimeToLive
 from tiered.payload.crc32c import encode_crc, extend_crc
+from tiered.protocol.blob_entries import decode_duration, encode_duration
 from tiered.protocol.scans import BlobInfo
 
 LISTING = "storage#objects"

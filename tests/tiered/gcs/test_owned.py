@@ -15,9 +15,9 @@ from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from tests.given.owned_bucket import OTHER, OWNER, give, owned_blobs
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.owned import OwnedBlobs
-from tiered.gcs.owners import Marker, conflict, decode_markers, encode_marker, marker_name
 from tiered.metadata import Metadata
 from tiered.protocol.capabilities import Ownership
+from tiered.protocol.owners import Marker, conflict, decode_markers, encode_marker, marker_name
 from tiered.protocol.scans import BlobPage, ListedBlob, NotCopied, Oddity, Removal
 
 pytestmark = pytest.mark.anyio

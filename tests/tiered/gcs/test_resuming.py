@@ -15,7 +15,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-import tiered.gcs.resuming
+import tiered.protocol.resuming
 from changelog.base.errors import InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
@@ -24,9 +24,9 @@ from tests.given.cutting_proxy import CutKind, CuttingProxy, cutting_proxy
 from tiered import Metadata, ObjectId, Settings, TieredStorage
 from tiered.gcs.blobs import GcsBlobs
 from tiered.gcs.upload import SingleUpload
-from tiered.gcs.upload_lanes import UploadLanes
 from tiered.payload.streams import chunks
 from tiered.protocol.backends import Tiers
+from tiered.protocol.upload_lanes import UploadLanes
 from tiered.testing.log import MemoryChangeLog
 from tiered.testing.rows import MemoryRows
 
@@ -278,7 +278,7 @@ async def test_progress_renews_the_budget(proxy: CuttingProxy, bucket: Bucket) -
 async def test_a_stream_whose_bytes_are_not_held_any_more_says_so(
     server: GcsEmulator, proxy: CuttingProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tiered.gcs.resuming, "HELD_BYTES", 256 * KIB)
+    monkeypatch.setattr(tiered.protocol.resuming, "HELD_BYTES", 256 * KIB)
     monkeypatch.setattr(tiered.gcs.upload, "HELD_BYTES", 256 * KIB)
     server.faults.append(GcsFault(FaultMode.STATUS, "upload.status", status=308, headers={"Range": "bytes=0-262143"}, text="", times=None))
     proxy.cuts.append((8 * MIB, CutKind.RESET))

@@ -18,11 +18,11 @@ from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs.store import Bucket
 from recovery.loop import RecoveryLoop
 from tiered.gcs.blobs import GcsBlobs
-from tiered.gcs.upload_lanes import MIB, LaneUpload, UploadLanes
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.object_id import ObjectId, blob_name
 from tiered.protocol.backends import Tiers
 from tiered.protocol.capabilities import PART_NUMBER_MAX
+from tiered.protocol.upload_lanes import MIB, LaneUpload, UploadLanes
 from tiered.settings import LeaseSettings, RecoverySettings, Settings
 from tiered.storage import TieredStorage
 from tiered.testing.contracts.whole_blobs import read

@@ -26,6 +26,8 @@ from tiered.testing.contracts.whole_blobs import begin, read, store
 pytestmark = pytest.mark.anyio
 
 KIB, MIB = 1024, 1024 * 1024
+SECOND_NS = 1_000_000_000
+"""No store keeps nanoseconds, and S3 tells whole seconds."""
 DEADLINE_NS = 2_000_000_000_123_000_000
 METADATA = Metadata()
 FULL_METADATA = Metadata(
@@ -265,7 +267,7 @@ async def test_a_blob_was_created_when_the_caller_says_and_else_by_the_services_
     own, told = await long_term.head(name), await long_term.head(f"{name}/told")
     assert own is not None and own.metadata.time_created_ns == own.created_ns
     assert told is not None and told.metadata.time_created_ns == 5
-    assert all(before_ns - 1_000_000 <= head.created_ns <= runtime.wall_ns() for head in (own, told))
+    assert all(before_ns - SECOND_NS <= head.created_ns <= runtime.wall_ns() for head in (own, told))
 
 
 async def test_an_expired_blob_is_still_there_because_readers_judge_expiry(long_term: LongTermBackend, name: str) -> None:
@@ -279,9 +281,13 @@ async def test_touch_extends_the_deadline_and_never_shortens_it(long_term: LongT
     later = DEADLINE_NS + 86_400_000_000_000
     await store(long_term, name, metadata=idle)
     assert await long_term.touch(name, later)
-    assert await metadata_of(long_term, name) == await read_back(long_term, name, replace(idle, time_expires_ns=later), 7)
+    # A reader may tell the deadline of the blob's creation: to readers of the store, the row's counts.
+    assert await metadata_of(long_term, name) in [
+        await read_back(long_term, name, replace(idle, time_expires_ns=expires_ns), 7) for expires_ns in (DEADLINE_NS, later)
+    ]
     assert await long_term.touch(name, DEADLINE_NS)
-    assert (await metadata_of(long_term, name)).time_expires_ns == later
+    head = await long_term.head(name)
+    assert head is not None and head.metadata.time_expires_ns == later
     assert [info.deadline_ns for info in (await long_term.list("", None, 10)).blobs] == [later]
     assert await read(long_term, name) == b"payload"
 
@@ -794,11 +800,10 @@ async def test_the_clock_of_a_service_is_not_far_from_this_machines(long_term: L
 
 
 async def test_a_listing_tells_size_creation_and_deadline(long_term: LongTermBackend, runtime: Runtime) -> None:
-    millisecond = 1_000_000  # no store keeps nanoseconds
-    before = runtime.wall_ns() - millisecond
+    before = runtime.wall_ns() - SECOND_NS
     await store(long_term, "u/objects/a", b"12345", Metadata(expiration=TimeToLive(ns=1), time_expires_ns=DEADLINE_NS))
     await store(long_term, "u/objects/b", b"")
-    after = runtime.wall_ns() + millisecond
+    after = runtime.wall_ns() + 1_000_000
     listed = (await long_term.list("u/", None, 10)).blobs
     assert [(info.name, info.size, info.deadline_ns) for info in listed] == [("u/objects/a", 5, DEADLINE_NS), ("u/objects/b", 0, None)]
     assert all(before <= info.created_ns <= after for info in listed)

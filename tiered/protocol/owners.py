@@ -36,8 +36,8 @@ class Marker(NamedTuple):
 
 
 def place(bucket: str, prefix: str) -> str:
-    """How messages name the names that an owner has."""
-    return f"gs://{bucket}/{prefix}"
+    """How messages name the names that an owner has. `bucket`: its name in GCS; elsewhere its address, `s3://name`."""
+    return f"{bucket if '://' in bucket else f'gs://{bucket}'}/{prefix}"
 
 
 def marker_name(prefix: str) -> str:
@@ -70,7 +70,8 @@ def own_marker(markers: Iterable[Marker], prefix: str) -> Marker | None:
 def conflict(markers: Iterable[Marker], bucket: str, prefix: str, owner: str) -> str | None:
     """Why this store must not use the names below `prefix`: another store owns them, or some, in one sentence."""
     here = place(bucket, prefix)
-    cure = "give this store another gcs.bucket, or a gcs.prefix of its own"
+    section = bucket.partition("://")[0] if "://" in bucket else "gcs"
+    cure = f"give this store another {section}.bucket, or a {section}.prefix of its own"
     for marker in markers:
         there, whose = place(bucket, marker.prefix), f"the store of {marker.owner}"
         if marker.owner is None and (marker.prefix.startswith(prefix) or prefix.startswith(marker.prefix)):

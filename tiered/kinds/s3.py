@@ -1,0 +1,82 @@
+"""Blobs in a bucket of an S3 service, or in a part of one: one session of aiobotocore -> S3Blobs -> OwnedS3Blobs.
+
+The owner of the blobs is verified first: a store would delete those of another one. With `verify` False this was done
+before; `OwnedS3Blobs` still asks for the owner before it changes anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from changelog.base.errors import ConfigurationError, UnavailableError
+from changelog.base.events import events
+from changelog.base.runtime import Runtime
+from tiered.kinds.kind import OpenRows, needs_asyncio, needs_packages
+from tiered.protocol.backends import LongTermBackend
+from tiered.provision.findings import Notice, Provisioning
+from tiered.settings import S3Settings, Settings
+
+
+class S3Kind:
+    def address(self, settings: Settings) -> str:
+        at = _section(settings)
+        return f"s3:{at.bucket}{at.prefix and f'/{at.prefix}'}"
+
+    def inputs(self, settings: Settings) -> Mapping[str, str]:
+        at = _section(settings)
+        return {
+            "bucket": at.bucket, **({"prefix": at.prefix} if at.prefix else {}), **({"S3 endpoint": at.endpoint} if at.endpoint else {})
+        }
+
+    def place(self, settings: Settings) -> str:
+        return f"s3://{_section(settings).bucket}"
+
+    @asynccontextmanager
+    async def open(
+        self, settings: Settings, runtime: Runtime, rows: OpenRows, *, writes: bool, verify: bool
+    ) -> AsyncIterator[LongTermBackend]:
+        needs_asyncio("S3 needs asyncio, because aiobotocore does")
+        at = _section(settings)
+        with needs_packages("S3", "s3"):
+            from tiered.protocol.upload_lanes import UploadLanes
+            from tiered.s3.blobs import S3Blobs
+            from tiered.s3.owned import OwnedS3Blobs
+        lanes = UploadLanes(at.upload_lanes, at.upload_lanes_from_bytes, at.upload_part_bytes, at.upload_memory_bytes)
+        async with S3Blobs.connect(
+            at.bucket, runtime, prefix=at.prefix, endpoint=at.endpoint, region=at.region, addressing_style=at.addressing_style,
+            connections_max=at.connections_max, answer_timeout_s=at.timeout_s, lanes=lanes,
+            upload_budget_s=settings.store.answer_budget_s, whole_checksums=at.whole_checksums,
+        ) as bucket:  # fmt: skip
+            blobs = OwnedS3Blobs(bucket, at.bucket, at.prefix, rows.owner)
+            try:
+                # Says now, not at the first large put, that the bucket is missing, forbidden or another store's.
+                if verify and (ownerless := await blobs.check_owner()) is not None:
+                    if writes:
+                        raise ConfigurationError(ownerless)
+                    events.warning("bucket_without_owner", ownerless, bucket=at.bucket)
+            except UnavailableError as error:  # small objects and the changelog work without the bucket
+                events.warning("bucket_not_reached", error, bucket=at.bucket)
+            yield blobs
+
+    async def inspect(self, settings: Settings, runtime: Runtime, owner: str | None) -> list[Notice]:
+        needs_asyncio("S3 needs asyncio, because aiobotocore does")
+        with needs_packages("S3", "s3"):
+            from tiered.provision.s3 import inspect_bucket
+
+        return await inspect_bucket(_section(settings), runtime, owner)
+
+    async def provision(self, settings: Settings, runtime: Runtime, owner: str, wanted: Provisioning) -> list[Notice]:
+        needs_asyncio("S3 needs asyncio, because aiobotocore does")
+        with needs_packages("S3", "s3"):
+            from tiered.provision.s3 import provision_bucket
+
+        return await provision_bucket(_section(settings), runtime, owner, wanted)
+
+
+BLOBS = S3Kind()
+
+
+def _section(settings: Settings) -> S3Settings:
+    assert settings.s3 is not None, "whoever chooses this kind has seen its section"
+    return settings.s3

@@ -1,0 +1,300 @@
+"""Looks at the bucket of an S3 service, and makes one for `tiered provision`.
+
+    a bucket of ours     uploads in parts ended after a month
+    its service          honours `If-None-Match: *` on PutObject and on CompleteMultipartUpload: both are tried, with
+                         objects below `~probe/`, which are removed again
+    its owner            a marker that says which store's blobs these are (`tiered/protocol/owners.py`)
+    not touched          versions, which are a safety net for others, and cost
+
+An existing bucket gets a marker, and is not changed otherwise. A service that replaces an object although it was told
+not to is refused: a write that arrives late would put a blob in the place of another, so that what was settled and
+deleted comes back (I2). Problems are also settings that lose blobs (a lifecycle rule that expires them) or keep garbage
+for ever (a default retention), and another owner.
+
+*Failure*: what this identity may not look at is a note. A service that does not answer is `UnavailableError`, in one
+sentence. Every call is made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from changelog.base.errors import ConfigurationError, TieredError
+from changelog.base.runtime import Runtime
+from changelog.change import ChangeId
+from tiered.payload.crc32c import encode_crc, extend_crc
+from tiered.protocol.capabilities import PARTS_DAYS_MAX
+from tiered.protocol.owners import OWNERS, conflict, encode_marker, marker_name, own_marker, ownerless, place
+from tiered.provision.findings import Notice, NoticeKind, Provisioning
+from tiered.s3.blobs import S3Blobs
+from tiered.s3.client import S3Client
+from tiered.s3.errors import Refusal
+from tiered.s3.format import PROBES
+from tiered.settings import S3Settings
+
+_DENIED = ("AccessDenied", "403", "NotImplemented", "501", "MethodNotAllowed", "405")
+_TAKEN = ("PreconditionFailed", "412")
+_PAYLOAD = b"tiered looks whether this service replaces objects"
+_PROBLEM, _NOTE, _OK = NoticeKind.PROBLEM, NoticeKind.NOTE, NoticeKind.OK
+
+
+@dataclass(frozen=True, slots=True)
+class _Mendable:
+    """A problem, and what would mend it: (would, did) in words, what, and the call."""
+
+    notice: Notice
+    verb: tuple[str, str]
+    what: str
+    call: Callable[[], Awaitable[object]]
+
+
+_Found = Notice | _Mendable
+
+
+async def inspect_bucket(at: S3Settings, runtime: Runtime, owner: str | None) -> list[Notice]:
+    """The findings of `tiered check`. `owner`: of the rows; None: nobody knows it."""
+    found = [each async for each in _look(at, runtime, owner, Provisioning())]
+    return [each.notice if isinstance(each, _Mendable) else each for each in found]
+
+
+async def provision_bucket(at: S3Settings, runtime: Runtime, owner: str, wanted: Provisioning) -> list[Notice]:
+    """Makes the bucket if there is none, and gives it to its owner. It may be repeated."""
+    done: list[Notice] = []
+    async for each in _look(at, runtime, owner, wanted):
+        done.append(each if isinstance(each, Notice) else await _carried_out(each, wanted))
+    return done
+
+
+async def _carried_out(finding: _Mendable, wanted: Provisioning) -> Notice:
+    would, did = finding.verb
+    if wanted.dry_run:
+        return Notice(NoticeKind.PLANNED, f"would {would} {finding.what}")
+    try:
+        await finding.call()
+    except TieredError as error:
+        return Notice(_PROBLEM, f"could not {would} {finding.what}: {error}")
+    return Notice(NoticeKind.DONE, f"{did} {finding.what}")
+
+
+async def _look(at: S3Settings, runtime: Runtime, owner: str | None, wanted: Provisioning) -> AsyncIterator[_Found]:
+    """Each finding, looked for after whoever asks has mended the one before."""
+    try:
+        async with S3Blobs.connect(
+            at.bucket, runtime, prefix=at.prefix, endpoint=at.endpoint, region=at.region, addressing_style=at.addressing_style,
+            answer_timeout_s=at.timeout_s,
+        ) as blobs:  # fmt: skip
+            client = blobs.client
+            answer = await client.call("head_bucket", f"looking at bucket {at.bucket}", accept=("404", "NoSuchBucket", "403"))
+            if isinstance(answer, Refusal) and answer.code != "403":
+                yield _missing(client, at, wanted.location)
+                again = await client.call("head_bucket", "looking again", accept=("404", "NoSuchBucket"))
+                if isinstance(again, Refusal):
+                    return
+            for look in (_by_lifecycle(client, at), _costly(client, at), _conditions(client, at, runtime)):
+                async for notice in look:
+                    yield notice
+            if owner is not None:
+                yield await _owner(blobs, at, owner, wanted)
+    except TieredError as error:
+        yield Notice(_PROBLEM, str(error))
+
+
+def _missing(client: S3Client, at: S3Settings, location: str | None) -> _Mendable:
+    where = location or at.region
+
+    async def create() -> None:
+        named: dict[str, Any] = {}
+        if where is not None and where != "us-east-1":
+            named["CreateBucketConfiguration"] = {"LocationConstraint": where}
+        doing = f"making bucket {at.bucket}"
+        await client.call("create_bucket", doing, effect=True, accept=("BucketAlreadyOwnedByYou",), **named)
+        rule = {
+            "ID": "tiered-uploads", "Status": "Enabled", "Filter": {"Prefix": at.prefix},
+            "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": PARTS_DAYS_MAX},
+        }  # fmt: skip
+        with suppress(ConfigurationError):  # the service has no such rules: the look that follows says so
+            await client.call(
+                "put_bucket_lifecycle_configuration", doing, effect=True, ChecksumAlgorithm="CRC32",
+                LifecycleConfiguration={"Rules": [rule]},
+            )  # fmt: skip
+
+    notice = Notice(_PROBLEM, f"there is no bucket {at.bucket}: run 'tiered provision', or correct s3.bucket")
+    what = f"bucket {at.bucket}{f' in {where}' if where else ''}: uploads in parts ended after {PARTS_DAYS_MAX} days"
+    return _Mendable(notice, ("create", "created"), what, create)
+
+
+async def _by_lifecycle(client: S3Client, at: S3Settings) -> AsyncIterator[Notice]:
+    doing = f"reading the lifecycle rules of bucket {at.bucket}"
+    none = ("NoSuchLifecycleConfiguration", "404")
+    answer = await client.call("get_bucket_lifecycle_configuration", doing, accept=(*none, *_DENIED))
+    if isinstance(answer, Refusal) and answer.code not in none:
+        allowed = f"allow this identity s3:GetLifecycleConfiguration ({answer.code})"
+        yield Notice(_NOTE, f"the lifecycle rules of bucket {at.bucket} could not be verified: {allowed}")
+        return
+    told = [] if isinstance(answer, Refusal) else answer.get("Rules", ())
+    rules = [rule for rule in told if rule.get("Status") == "Enabled" and _may_concern(rule, at.prefix)]
+    for rule in rules:
+        if {"Days", "Date"} & rule.get("Expiration", {}).keys():
+            yield Notice(_PROBLEM, f"the lifecycle rule {rule.get('ID', '')!r} of bucket {at.bucket} deletes live blobs: remove it")
+    ending = "AbortIncompleteMultipartUpload"
+    days = [rule[ending].get("DaysAfterInitiation", 0) for rule in rules if ending in rule]
+    if not days:
+        yield Notice(
+            _NOTE, f"bucket {at.bucket} keeps, and bills, for ever what was uploaded in parts and never completed: add the lifecycle rule"
+            f" AbortIncompleteMultipartUpload with DaysAfterInitiation {PARTS_DAYS_MAX}"
+        )
+    elif min(days) < PARTS_DAYS_MAX:
+        yield Notice(
+            _NOTE, f"bucket {at.bucket} ends uploads in parts after {min(days)} days, which may be before they are completed: raise"
+            f" DaysAfterInitiation to {PARTS_DAYS_MAX}"
+        )
+
+
+def _may_concern(rule: Mapping[str, Any], prefix: str) -> bool:
+    told = rule.get("Filter") or {}
+    below = str(told.get("Prefix") or (told.get("And") or {}).get("Prefix") or rule.get("Prefix") or "")
+    return below.startswith(prefix) or prefix.startswith(below)
+
+
+async def _costly(client: S3Client, at: S3Settings) -> AsyncIterator[Notice]:
+    answer = await client.call("get_bucket_versioning", f"looking for versions in bucket {at.bucket}", accept=_DENIED)
+    if isinstance(answer, Refusal):
+        yield Notice(_NOTE, f"nobody can tell whether bucket {at.bucket} keeps versions: allow this identity s3:GetBucketVersioning")
+    elif answer.get("Status"):
+        yield Notice(
+            _NOTE, f"bucket {at.bucket} keeps versions ({answer['Status'].lower()}): what this store deletes is deleted with all versions,"
+            " for which it needs s3:DeleteObjectVersion and s3:ListBucketVersions; what others delete stays, and is billed, until a rule"
+            " NoncurrentVersionExpiration removes it"
+        )
+    locked = await client.call(
+        "get_object_lock_configuration", f"looking for retention in bucket {at.bucket}",
+        accept=(*_DENIED, "ObjectLockConfigurationNotFoundError", "404", "InvalidRequest"),
+    )  # fmt: skip
+    if not isinstance(locked, Refusal) and (locked.get("ObjectLockConfiguration") or {}).get("Rule"):
+        yield Notice(_PROBLEM, f"bucket {at.bucket} keeps every blob for a while (object lock), so garbage cannot be deleted: use another")
+
+
+# --- what the service honours ------------------------------------------------------------------------
+
+
+async def _conditions(client: S3Client, at: S3Settings, runtime: Runtime) -> AsyncIterator[Notice]:
+    """Tries to replace an object, in both ways, and to make one of parts whose checksum is known."""
+    name, parts = (f"{at.prefix}{PROBES}{ChangeId.new(runtime)}/{each}" for each in ("whole", "parts"))
+    doing = f"trying conditions in bucket {at.bucket}"
+    put: dict[str, Any] = {"effect": True, "body": _PAYLOAD, "ContentLength": len(_PAYLOAD), "Key": name, "IfNoneMatch": "*"}
+    try:
+        await client.call("put_object", doing, **put)
+        if not await _refused(client, "put_object", doing, **put):
+            yield _ignored(at, "PutObject")
+        if not await _completion_refused(client, doing, name):
+            yield _ignored(at, "CompleteMultipartUpload")
+        if at.whole_checksums and (wrong := await _wrong_checksum(client, doing, parts)) is not None:
+            yield Notice(_PROBLEM, f"{at.endpoint or 'AWS'} {wrong}: set s3.whole_checksums: false")
+    finally:
+        for each in (name, parts):
+            with suppress(TieredError):
+                await client.call("delete_object", doing, effect=True, Key=each)
+
+
+def _ignored(at: S3Settings, call: str) -> Notice:
+    return Notice(
+        _PROBLEM, f"{at.endpoint or 'AWS'} ignores If-None-Match in {call}, so a write that arrives late would replace a blob, and one that"
+        " was deleted could come back: use a service, or a version of it, that honours this condition"
+    )
+
+
+async def _refused(client: S3Client, operation: str, doing: str, **named: Any) -> bool:
+    return isinstance(await client.call(operation, doing, accept=_TAKEN, **named), Refusal)
+
+
+async def _completion_refused(client: S3Client, doing: str, name: str) -> bool:
+    upload, part = await _uploaded(client, doing, name)
+    try:
+        return await _refused(
+            client, "complete_multipart_upload", doing, effect=True, Key=name, UploadId=upload, IfNoneMatch="*",
+            MultipartUpload={"Parts": [part]},
+        )  # fmt: skip
+    finally:
+        with suppress(TieredError):
+            await client.call("abort_multipart_upload", doing, effect=True, Key=name, UploadId=upload)
+
+
+async def _wrong_checksum(client: S3Client, doing: str, name: str) -> str | None:
+    """What is wrong with the crc32c of an object made of parts. None: the service tells none, or the right one."""
+    crc = encode_crc(extend_crc(0, _PAYLOAD))
+    whole: dict[str, Any] = {"ChecksumAlgorithm": "CRC32C", "ChecksumType": "FULL_OBJECT"}
+    none = ("InvalidRequest", "InvalidArgument", "NotImplemented")
+    begun = await client.call("create_multipart_upload", doing, accept=none, Key=name, **whole)
+    if isinstance(begun, Refusal):
+        return None
+    upload, part = await _uploaded(client, doing, name, begun["UploadId"])
+    try:
+        done = await client.call(
+            "complete_multipart_upload", doing, effect=True, accept=("BadDigest", "InvalidRequest", "InvalidPart"), Key=name,
+            UploadId=upload, MultipartUpload={"Parts": [part]}, ChecksumCRC32C=crc, ChecksumType="FULL_OBJECT",
+        )  # fmt: skip
+        if isinstance(done, Refusal):
+            return f"refuses the crc32c of an object made of parts ({done.code})"
+        told = await client.call("head_object", doing, Key=name, ChecksumMode="ENABLED")
+        there = None if isinstance(told, Refusal) else told.get("ChecksumCRC32C")
+        is_wrong = not isinstance(told, Refusal) and told.get("ChecksumType") == "FULL_OBJECT" and there not in (None, crc)
+        return f"tells a wrong crc32c of an object made of parts ({there} instead of {crc})" if is_wrong else None
+    finally:
+        with suppress(TieredError):
+            await client.call("abort_multipart_upload", doing, effect=True, Key=name, UploadId=upload)
+
+
+async def _uploaded(client: S3Client, doing: str, name: str, upload: str | None = None) -> tuple[str, Mapping[str, Any]]:
+    """An upload that can be completed: its id, and its only part."""
+    if upload is None:
+        begun = await client.call("create_multipart_upload", doing, Key=name)
+        assert not isinstance(begun, Refusal), "no code is accepted"
+        upload = begun["UploadId"]
+    crc = encode_crc(extend_crc(0, _PAYLOAD))
+    part = await client.call(
+        "upload_part", doing, effect=True, body=_PAYLOAD, Key=name, UploadId=upload, PartNumber=1, ContentLength=len(_PAYLOAD),
+        ChecksumCRC32C=crc,
+    )  # fmt: skip
+    assert not isinstance(part, Refusal), "no code is accepted"
+    return upload, {"PartNumber": 1, "ETag": part["ETag"], "ChecksumCRC32C": crc}
+
+
+# --- the owner ---------------------------------------------------------------------------------------
+
+
+async def _owner(blobs: S3Blobs, at: S3Settings, owner: str, wanted: Provisioning) -> _Found:
+    address = f"s3://{at.bucket}"
+    here, markers = place(address, at.prefix), await blobs.owners()
+    own = own_marker(markers, at.prefix)
+    others = [each for each in markers if each.owner is None or (each.prefix, each.owner) != (at.prefix, wanted.adopt_from)]
+    if (wrong := conflict(others, address, at.prefix, owner)) is not None:
+        instead = "" if own is None or own.owner is None else f" (or --adopt-bucket-from {own.owner}, if no store uses that any more)"
+        return Notice(_PROBLEM, f"{wrong}{instead}")
+    if own is not None and own.owner == owner:
+        return Notice(_OK, f"{here} belongs to this store, {owner}")
+    is_taken = own is None and await _holds_any(blobs, at.prefix)
+    if is_taken and not wanted.adopt:
+        return Notice(
+            _PROBLEM, f"{here} holds objects, and no marker says whose: if no other store keeps its blobs there, run 'tiered provision"
+            " --adopt-bucket'; else give this store another s3.bucket, or an s3.prefix of its own"
+        )
+    whose = f", with what it holds{'' if own is None else f', in place of {own.owner}'}" if is_taken or own else ""
+
+    async def give() -> None:
+        metadata, text = encode_marker(address, at.prefix, owner)
+        only: dict[str, Any] = {"IfNoneMatch": "*"} if own is None else {}
+        await blobs.client.call(
+            "put_object", f"writing the owner of {here}", effect=True, body=text, ContentLength=len(text), Key=marker_name(at.prefix),
+            Metadata=dict(metadata), ContentType="text/plain; charset=utf-8", **only,
+        )  # fmt: skip
+
+    return _Mendable(Notice(_PROBLEM, ownerless(address, at.prefix)), ("give", "gave"), f"{here} to this store, {owner}{whose}", give)
+
+
+async def _holds_any(blobs: S3Blobs, prefix: str) -> bool:
+    """Whether anything but markers lies below the prefix."""
+    found: Sequence[Any] = (await blobs.list(prefix, f"{prefix[:-1]}0" if prefix else None, 2)).blobs
+    return any(prefix or not each.name.startswith(OWNERS) for each in found)

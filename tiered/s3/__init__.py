@@ -1,0 +1,15 @@
+"""The long-term tier in a bucket of an S3 service: AWS, or what speaks its API.
+
+    blobs.py     `S3Blobs`: begin here
+    owned.py     `OwnedS3Blobs`: those of one store, below its prefix
+    upload.py    an upload that is one request
+    parts.py     uploads in parts: S3's multipart uploads
+    copies.py    copies that the service makes itself, part by part
+    garbage.py   what has expired, and what lies beside blobs that are gone
+    format.py    a blob's metadata as headers, its generation, the names beside it (pure)
+    client.py    requests; the only module that knows aiobotocore
+    errors.py    what the service's answers mean (pure)
+
+Uploads in lanes, and ownership, are `tiered/protocol`'s. Knows nothing of other tiers. Credentials are found by
+aiobotocore's usual chain.
+"""

@@ -1,0 +1,256 @@
+"""`S3Client`: calls to a bucket of an S3 service through aiobotocore, each sent once. The only module that knows it.
+
+    call          one request -> its answer by name, or the `Refusal` of a code that the caller expects
+    open_body     the same for an answer whose body is read chunk by chunk
+    sign          the address of a request that anybody may send for a while
+
+Repeating is for the callers, who know what may be repeated. So the retries of the libraries below are off. Credentials
+are found by the library's usual chain (environment, files, the machine's role) and never seen here. A call waits for
+one of `connections_max` places, and is `AtCapacityError` if it gets none: the library would count that wait as the
+answer's.
+Bytes that are sent carry a crc32c, which the service verifies, and are not hashed for the signature as well.
+
+*Failure*: `tiered/s3/errors.py` translates answers, `_lost` here the failures of a connection. A request that may have
+an effect and has no answer is `UnconfirmedError`, unless it never left.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Self
+
+from aiobotocore.config import AioConfig
+from aiobotocore.httpsession import AIOHTTPSession
+from aiobotocore.session import AioSession, get_session
+from anyio import Semaphore, move_on_after
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+    ProfileNotFound,
+)
+
+from changelog.base.errors import ConfigurationError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
+from tiered.errors import AtCapacityError
+from tiered.s3.errors import Refusal, error_of, odd
+
+Answer = Mapping[str, Any]
+SharedSession = AioSession
+
+CONNECTIONS_MAX = 256
+ANSWER_TIMEOUT_S = 10.0
+SLOWEST_BYTES_PER_S = 128 * 1024
+"""A request that brings bytes may take as long as this many of them a second would take, besides the time for its
+answer."""
+CHUNK_BYTES = 256 * 1024
+_REGION_IF_NONE = "us-east-1"
+_NEVER_LEFT = (ConnectTimeoutError, EndpointConnectionError)
+
+
+class _SendsOnce(AIOHTTPSession):  # type: ignore[misc]  # the package has no types
+    """aiohttp sends a request again if its connection breaks before the answer. Such a PUT could land late."""
+
+    async def _get_session(self, proxy_url: str | None) -> Any:
+        session = await super()._get_session(proxy_url)
+        session._retry_connection = False
+        return session
+
+
+class S3Client:
+    """Open it with `async with S3Client.connect(…)`. `endpoint`: how messages name the service."""
+
+    def __init__(self, client: Any, bucket: str, endpoint: str, connections_max: int, answer_timeout_s: float) -> None:
+        self.bucket = bucket
+        self.endpoint = endpoint
+        self.answer_timeout_s = answer_timeout_s
+        self._client = client
+        self._connections_max = connections_max
+        self._places = Semaphore(connections_max)
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls, bucket: str, *, endpoint: str | None = None, region: str | None = None, addressing_style: str = "auto",
+        connections_max: int = CONNECTIONS_MAX, answer_timeout_s: float = ANSWER_TIMEOUT_S, session: SharedSession | None = None,
+    ) -> AsyncIterator[Self]:  # fmt: skip
+        """Sends nothing yet. `endpoint` None: AWS. `region` None: what the environment says. `session`: to share: the
+        library's description of the service takes it long to read.
+
+        `ConfigurationError`: there are no credentials, or the settings make no client.
+        """
+        config = AioConfig(
+            connect_timeout=answer_timeout_s, read_timeout=answer_timeout_s, max_pool_connections=connections_max,
+            retries={"total_max_attempts": 1, "mode": "standard"}, signature_version="s3v4",
+            s3={"addressing_style": addressing_style, "payload_signing_enabled": False},
+            http_session_cls=_SendsOnce, request_checksum_calculation="when_required", response_checksum_validation="when_required",
+        )  # fmt: skip
+        try:
+            session = session or get_session()
+            region = region or session.get_config_variable("region") or _REGION_IF_NONE
+            opened = session.create_client("s3", region_name=region, endpoint_url=endpoint, config=config)
+        except (ProfileNotFound, PartialCredentialsError, NoCredentialsError) as error:
+            raise _no_credentials(error) from error
+        except (BotoCoreError, ValueError) as error:
+            raise ConfigurationError(f"the settings s3 make no client: {error}") from error
+        async with opened as client:
+            yield cls(client, bucket, endpoint or "AWS", connections_max, answer_timeout_s)
+
+    async def call(
+        self, operation: str, doing: str, *, effect: bool = False, accept: Collection[str] = (), answers: int = 1,
+        body: bytes | None = None, **named: Any,
+    ) -> Answer | Refusal:  # fmt: skip
+        """One request. `effect`: it may change something. `accept`: error codes that are returned (a status, where the
+        answer has no body). `answers`: it may take as long as so many answers. `body`: bytes to send.
+        """
+        named["Bucket"] = self.bucket
+        limit_s = answers * self.answer_timeout_s
+        if body is not None:
+            named["Body"] = io.BytesIO(body)
+            limit_s += len(body) / SLOWEST_BYTES_PER_S
+        async with self._place(doing):
+            with _translated(doing, effect=effect, endpoint=self.endpoint) as refused, move_on_after(limit_s) as scope:
+                answer: Answer = await getattr(self._client, operation)(**named)
+                return answer
+        if scope.cancelled_caught:
+            raise self._silent(doing, limit_s, effect=effect)
+        return self._expected(refused[0], doing, accept, effect=effect)
+
+    async def open_body(self, doing: str, *, accept: Collection[str] = (), **named: Any) -> tuple[Answer, AnswerBody] | Refusal:
+        """GetObject. The caller closes the body, which holds one of the places until then."""
+        place = self._place(doing)
+        await place.__aenter__()
+        body: AnswerBody | None = None
+        try:
+            with _translated(doing, effect=False, endpoint=self.endpoint) as refused, move_on_after(self.answer_timeout_s) as scope:
+                answer: Answer = await self._client.get_object(Bucket=self.bucket, **named)
+                body = AnswerBody(answer["Body"], self._places, doing, self)
+                return answer, body
+        finally:
+            if body is None:
+                self._places.release()
+        if scope.cancelled_caught:
+            raise self._silent(doing, self.answer_timeout_s, effect=False)
+        return self._expected(refused[0], doing, accept, effect=False)
+
+    async def sign(self, operation: str, expires_in_s: int, doing: str, **named: Any) -> str:
+        """The address of a request. Nothing is sent; credentials may be fetched."""
+        with _translated(doing, effect=False, endpoint=self.endpoint) as refused, move_on_after(self.answer_timeout_s) as scope:
+            address: str = await self._client.generate_presigned_url(
+                operation, Params={"Bucket": self.bucket, **named}, ExpiresIn=expires_in_s
+            )
+            return address
+        if scope.cancelled_caught:
+            raise UnavailableError(f"{doing} failed: there were no credentials for {self.answer_timeout_s:g} s; try again")
+        raise error_of(refused[0], doing, effect=False)
+
+    def _place(self, doing: str) -> _Place:
+        return _Place(self._places, doing, self.answer_timeout_s, self.endpoint, self._connections_max)
+
+    def _silent(self, doing: str, limit_s: float, *, effect: bool) -> TieredError:
+        kind = UnconfirmedError if effect else UnavailableError
+        return kind(f"{doing} failed: no answer from {self.endpoint} within {limit_s:g} s")
+
+    def _expected(self, refusal: Refusal, doing: str, accept: Collection[str], *, effect: bool) -> Refusal:
+        if refusal.code in accept:
+            return refusal
+        raise error_of(refusal, doing, effect=effect)
+
+
+class _Place:
+    """One of the places of a client, for the length of a block."""
+
+    def __init__(self, places: Semaphore, doing: str, timeout_s: float, endpoint: str, connections_max: int) -> None:
+        self._places, self._doing, self._timeout_s = places, doing, timeout_s
+        self._endpoint, self._connections_max = endpoint, connections_max
+
+    async def __aenter__(self) -> None:
+        with move_on_after(self._timeout_s) as waiting:
+            await self._places.acquire()
+        if waiting.cancelled_caught:
+            raise AtCapacityError(
+                f"{self._doing} was not sent: all {self._connections_max} connections to {self._endpoint} were taken for"
+                f" {self._timeout_s:g} s; close objects that are open for reading, or raise s3.connections_max"
+            )
+
+    async def __aexit__(self, *_: object) -> None:
+        self._places.release()
+
+
+class AnswerBody:
+    """The body of an answer that is still coming. It holds a place until it is closed."""
+
+    def __init__(self, stream: Any, places: Semaphore, doing: str, client: S3Client) -> None:
+        self._stream = stream
+        self._places: Semaphore | None = places
+        self._doing = doing
+        self._client = client
+
+    async def read(self) -> bytes:
+        """The next bytes, at most 256 KiB. Empty: the body has ended. `UnavailableError`: it broke off."""
+        try:
+            with move_on_after(self._client.answer_timeout_s) as scope:
+                chunk: bytes = await self._stream.read(CHUNK_BYTES)
+                return chunk
+        except (BotoCoreError, OSError) as error:
+            lost = type(error).__name__
+        else:
+            lost = f"{self._client.endpoint} sent no more bytes for {self._client.answer_timeout_s:g} s" if scope.cancelled_caught else ""
+        raise UnavailableError(f"{self._doing} failed: the connection broke off ({lost})")
+
+    def close(self) -> None:
+        """Drops the connection, unless the body was read to its end. Safe to repeat."""
+        places, self._places = self._places, None
+        if places is not None:
+            self._stream.close()
+            places.release()
+
+
+@contextmanager
+def _translated(doing: str, *, effect: bool, endpoint: str) -> Iterator[list[Refusal]]:
+    """Yields a list that gets the `Refusal` of an answer that is no success. Raises our errors for all else."""
+    refused: list[Refusal] = []
+    fault: TieredError | None = None
+    try:
+        yield refused
+    except ClientError as error:
+        refused.append(_refusal(error))
+    except (NoCredentialsError, PartialCredentialsError) as error:
+        fault = _no_credentials(error)
+    except ParamValidationError as error:
+        fault = InvalidRequestError(f"{doing} was not sent: {' '.join(str(error).split())}")
+    except _NEVER_LEFT as error:
+        fault = UnavailableError(
+            f"{doing} failed: nothing could be reached at {endpoint} ({type(error).__name__}); check the endpoint and the network"
+        )
+    except (BotoCoreError, OSError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "closed" not in str(error).lower():
+            raise
+        kind = type(error).__name__
+        if kind == "ResponseParserError":
+            fault = odd(doing, effect=effect, what="in no way of S3")
+        elif kind in ("CredentialRetrievalError", "MetadataRetrievalError", "TokenRetrievalError"):
+            fault = UnavailableError(f"{doing} was not sent: the credentials could not be had ({error})").telling(heard=False)
+        else:
+            lost = UnconfirmedError if effect else UnavailableError
+            fault = lost(f"{doing} was never confirmed: the connection to {endpoint} broke off ({kind})")
+    if fault is not None:
+        raise fault
+
+
+def _refusal(error: ClientError) -> Refusal:
+    said = error.response.get("Error", {})
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return Refusal(status, str(said.get("Code") or status), " ".join(str(said.get("Message", "")).split())[:300])
+
+
+def _no_credentials(error: Exception) -> ConfigurationError:
+    return ConfigurationError(
+        "there are no credentials for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, or give this machine a role"
+        f" ({' '.join(str(error).split())})"
+    )
