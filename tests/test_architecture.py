@@ -77,7 +77,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     } | LOG | STORE,
     "recovery/audit/running": {"recovery", "recovery/feed/writer/checkpoint", "recovery/statistics"} | AUDIT | LOG | STORE,
     "recovery/audit/deleting": {"recovery", "recovery/statistics"} | AUDIT | LOG | STORE,
-    "recovery/audit/inventory": {"recovery", "recovery/sources", "tiered/bigtable/cells", "tiered/protocol/owners"} | AUDIT | LOG | STORE,
+    "recovery/audit/inventory": {"recovery", "recovery/sources", "tiered/bigtable/cells", "tiered/s3/format"} | AUDIT | LOG | STORE,
     "recovery/sources": {"recovery/feed"} | AUDIT | LOG | STORE,
     "recovery/http": {"recovery", "recovery/audit/manifest", "recovery/feed", "recovery/feed/sinks", "recovery/status", "tiered/telemetry"}
     | LOG | STORE,

@@ -26,8 +26,8 @@ from recovery.audit.files.directory import DirectoryFiles
 from recovery.audit.manifest import Inventory
 from recovery.audit.sweeping.judge import SKEW_MAX_NS
 from recovery.display import count, moment, span
-from tiered.gcs.owners import OWNERS
 from tiered.metadata import NS_PER_S
+from tiered.protocol.owners import OWNERS
 
 AGE_MAX_S = 7 * 86_400.0
 """A report that is older than this is refused. Nothing may be deleted because of a run that is older than this."""

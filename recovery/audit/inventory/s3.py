@@ -12,8 +12,8 @@ Here columns have their Parquet names. With all versions, `IsLatest` and `IsDele
 blobs that are there.
 
 A generation is what the adapter tells: the tag and the second of creation. Beside the blobs the adapter keeps deadlines
-(`~t/`) and late metadata (`~m/`). They are no blobs, and no listing shows them. A blob's deadline is asked when it is
-judged. A listing by the service is made little by little while the bucket changes, and may lack the latest changes.
+(`~t/`), late metadata (`~m/`) and probes. They are no blobs, and no listing shows them. A blob's deadline is asked when
+it is judged. A listing by the service is made little by little while the bucket changes, and may lack what came last.
 
 *Failure*: as of `report.py`. This module only reads.
 """
@@ -51,6 +51,7 @@ from recovery.audit.inventory.report import (
 from recovery.audit.manifest import Inventory
 from recovery.display import count
 from tiered.metadata import DEADLINE_MAX_NS, NS_PER_MS
+from tiered.s3.format import AMENDED, MARKERS, PROBES
 
 WHAT = "the inventory report"
 MANIFEST, CHECKSUM = "manifest.json", "manifest.checksum"
@@ -64,7 +65,6 @@ NEEDED = (BUCKET, KEY, SIZE, CREATED, TAG)
 OF_VERSIONS = (LATEST, MARKER)
 """Needed, too, if the report has `version_id`: it lists all versions."""
 ORDER = "order the report with the fields Size, LastModifiedDate and ETag"
-BESIDE = ("~t/", "~m/")
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}-\d{2}Z")
 _SUM = re.compile(r"[0-9a-f]{32}")
@@ -77,7 +77,7 @@ _MS_PER_S = 1000
 
 
 def generations(batch: Any) -> Any:
-    """Returns the generations of these rows. Null: the tag, or the time, is not known."""
+    """Returns the generations of these rows, as `tiered.s3.format.generation_of`. Null: not known."""
     return pc.binary_join_element_wise(pc.utf8_trim(texts(batch[TAG]), '"'), pc.cast(_seconds(batch[CREATED]), pa.string()), "@")
 
 
@@ -134,7 +134,9 @@ def _notes(_: Sequence[str]) -> Iterator[str]:
     yield "S3 lists a bucket little by little, from the time of its report on: blobs of about that time may be missing from it"
 
 
-PARQUET = ReportColumns(KEY, (*NEEDED, *OF_VERSIONS), (BUCKET, KEY, *OF_VERSIONS), texts, generations, gone, _notes, beside=BESIDE)
+PARQUET = ReportColumns(
+    KEY, (*NEEDED, *OF_VERSIONS), (BUCKET, KEY, *OF_VERSIONS), texts, generations, gone, _notes, beside=(MARKERS, AMENDED, PROBES),
+)  # fmt: skip
 CSV = replace(PARQUET, names=decoded_keys)
 
 

@@ -29,6 +29,7 @@ from tests.given.inventory_report import (
     write_report,
     write_s3_report,
 )
+from tiered.s3.format import generation_of
 
 DAY_NS = 86_400 * 10**9
 SNAPSHOT_NS = NOW_NS - DAY_NS
@@ -261,6 +262,7 @@ def test_a_generation_is_the_tag_and_the_second_however_exactly_the_time_is_told
         "2026-11-01T02:03:04Z", "2026-11-01T02:03:04.999Z", "2026-11-01T02:03:04.000Z", "2026-11-01T02:03:04.000Z", None, "yesterday",
     ])  # fmt: skip
     batch = pa.RecordBatch.from_pydict({"e_tag": tags, "last_modified_date": times})
+    assert generation_of(TAG, second * 10**9 + 999_999_999) == f"{TAG}@{second}"
     found = [f"{TAG}@{second}", f"{TAG}@{second}", f"0cc175b9c0f1b6a831c399e269772661-3@{second}", None, None, None]
     assert s3.generations(batch).to_pylist() == found
     for unit, more in (("s", 0), ("ms", 999), ("us", 999_999), ("ns", 999_999_999)):
@@ -316,11 +318,11 @@ def test_what_lies_beside_the_blobs_is_none_of_them(tmp_path: Path, prefix: str,
     """A live audit sees copies in quarantine, too, so they are shown."""
     names = [
         "~owners/a/owner", "a/media/objects/k/1", "a/~t/media/objects/k/1/0123456789ab", "b/x", "~t/b/x/0123456789ab", "~m/b/x/77",
-        "~quarantine/l/r/x",
+        "~probe/1", "~quarantine/l/r/x",
     ]  # fmt: skip
     report = read(write_s3_report(tmp_path, [s3_line(name) for name in names], SNAPSHOT_NS), prefix=prefix)
     assert sorted(blob["name"] for blob in blobs_of(report)) == found
-    assert total(report) == {"rows": 7, "shown": len(found), "owners": owners}
+    assert total(report) == {"rows": 8, "shown": len(found), "owners": owners}
 
 
 def test_rows_of_another_bucket_are_refused(tmp_path: Path) -> None:
