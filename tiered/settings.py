@@ -458,10 +458,10 @@ class Settings(BaseSettings):
     """All settings of a store and of a recovery daemon. Frozen. The constructor raises `ConfigurationError`.
 
     Give either `directory` (embedded mode; it holds `tiered.db`, `blobs/` and `uploads/`), or what holds the rows
-    (`bigtable`) and what holds the blobs (`gcs`). `rows` and `blobs` are for kinds of somebody else's package.
-    `changelog`: where the rows are, or `noop`. In Bigtable there is none by default, and the store warns about it when
-    it opens. `instance`: the name of this process in the changelog, which no other process may have; by default the
-    store makes one up.
+    (`bigtable` or `postgres`) and what holds the blobs (`gcs` or `s3`; beside `postgres`, also `directory`). `rows` and
+    `blobs` are for kinds of somebody else's package. `changelog`: where the rows are, or `noop`. In Bigtable there is none by
+    default, and the store warns about it when it opens. `instance`: the name of this process in the changelog, which no
+    other process may have; by default the store makes one up.
     """
 
     model_config = SettingsConfigDict(
@@ -470,7 +470,9 @@ class Settings(BaseSettings):
 
     directory: Path | None = None
     bigtable: BigtableSettings | None = None
+    postgres: PostgresSettings | None = None
     gcs: GcsSettings | None = None
+    s3: S3Settings | None = None
     rows: OtherSettings | None = None
     blobs: OtherSettings | None = None
     changelog: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,49}$")] | None = Field(default_factory=lambda known: _changelog_of(known))
@@ -540,6 +542,20 @@ class Settings(BaseSettings):
         """How many ranges all reads together may have open besides their first: a quarter of the connections."""
         return getattr(getattr(self, self.blobs_kind, None), "connections_max", CONNECTIONS_MAX) // 4
 
+    def packed(self) -> str:
+        """These settings as text, for a process of the same work that opens the same store. It holds their secrets."""
+        values = self.model_dump(mode="json")
+        if self.postgres is not None:
+            values["postgres"]["dsn"] = self.postgres.dsn.get_secret_value()
+        if self.links is not None:
+            values["links"]["keys"] = [key.get_secret_value() for key in self.links.keys]
+        return json.dumps(values)
+
+    @classmethod
+    def unpacked(cls, text: str) -> Settings:
+        """The settings of which this is what `packed` told."""
+        return cls(**json.loads(text))
+
     def shown(self) -> dict[str, dict[str, Any]]:
         """Every setting by its key, such as `lease.expiry_s`: {"value": plain JSON, "from": where it was set}.
 
@@ -588,11 +604,11 @@ def load_settings(
 # --- relations -----------------------------------------------------------------------------------
 
 
-ROW_SECTIONS, BLOB_SECTIONS = ("bigtable", "rows"), ("gcs", "blobs")
+ROW_SECTIONS, BLOB_SECTIONS = ("bigtable", "postgres", "rows"), ("gcs", "s3", "blobs")
 """The sections of `Settings` that hold rows, and those that hold blobs. What none of them holds is in the directory."""
 
 NO_CHANGELOG = "noop"
-_WHERE = {"directory": "a directory", "bigtable": "Bigtable", "gcs": "GCS"}
+_WHERE = {"directory": "a directory", "bigtable": "Bigtable", "postgres": "PostgreSQL"}
 
 
 def _said(settings: Settings, sections: Sequence[str]) -> list[str]:
@@ -607,6 +623,8 @@ def _holder(settings: Settings, sections: Sequence[str]) -> str:
 
 def _changelog_of(known: Mapping[str, Any]) -> str | None:
     """The default of `changelog`. `known`: the settings before it."""
+    if known.get("postgres"):
+        return "postgres"
     return "sqlite" if known.get("directory") and not any(known.get(name) for name in ROW_SECTIONS) else None
 
 
@@ -623,7 +641,7 @@ def _places(settings: Settings) -> Iterator[str]:
     if settings.directory is None and not rows and not blobs:
         yield (
             "directory is not set: give the directory that holds (or shall hold) tiered.db, blobs/ and uploads/,"
-            " or the sections bigtable and gcs"
+            " or a section for the rows (bigtable or postgres) and one for the blobs (gcs or s3)"
         )
     elif settings.directory is not None and (blobs or "bigtable" in rows):
         yield (
@@ -631,9 +649,9 @@ def _places(settings: Settings) -> Iterator[str]:
             " machines reach; remove one"
         )
     elif settings.directory is None and not blobs:
-        yield f"{rows[0]} is set, and nothing that holds blobs: give the section {BLOB_SECTIONS[0]} too"
+        yield f"{rows[0]} is set, and nothing that holds blobs: give the section gcs or s3 too"
     elif settings.directory is None and not rows:
-        yield f"{blobs[0]} is set, and nothing that holds rows: give the section {ROW_SECTIONS[0]} too"
+        yield f"{blobs[0]} is set, and nothing that holds rows: give the section bigtable or postgres too"
 
 
 def _relations(settings: Settings) -> Iterator[str]:

@@ -32,16 +32,21 @@ def provision(
     adopt_bucket_from: Annotated[str | None, typer.Option(
         metavar="TABLE", help="Take the blobs over from this owner, projects/…/instances/…/tables/…, which no store uses any more."
     )] = None,
+    grant_writer: Annotated[str | None, typer.Option(
+        metavar="ROLE", help="The role of PostgreSQL with which services and daemons connect: it gets the rights that they need."
+    )] = None,
+    grant_reader: Annotated[str | None, typer.Option(metavar="ROLE", help="As --grant-writer, for whoever only reads.")] = None,
 ) -> None:
     """
-    Creates what is missing in the services: tables, families, GC rules, app profile, bucket. Nothing is removed.
+    Creates what is missing in the services: tables, schemas, rules, buckets, and who owns them. Nothing is removed.
     """
 
     async def command() -> None:
         from tiered.kinds import chosen
 
         _show_findings(await chosen.provision(
-            choice.settings(), dry_run=dry_run, location=location, adopt=adopt_bucket, adopt_from=adopt_bucket_from
+            choice.settings(), dry_run=dry_run, location=location, adopt=adopt_bucket, adopt_from=adopt_bucket_from,
+            writer=grant_writer, reader=grant_reader,
         ))  # fmt: skip
 
     run_async(command)

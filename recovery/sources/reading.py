@@ -12,7 +12,6 @@ away. Spark then tries the partition again, as often as it is told to.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -181,7 +180,7 @@ def rows(table: str, settings: str, part: TablePartition) -> Iterator[list[Row]]
 
     Call it in a thread without an event loop. Raises `TieredError` if the partition cannot be read to its end.
     """
-    opened = Settings(**json.loads(settings))
+    opened = Settings.unpacked(settings)
     check_there(opened)
     read, runtime = TABLES[table].read, SystemRuntime()
     backends: Any

@@ -180,7 +180,7 @@ class StoreReader(DataSourceReader):
         self._table = table
         self._columns = dict(columns)
         self._wanted = tuple(wanted)
-        self._settings = settings.model_dump_json()
+        self._settings = settings.packed()
         self._parts = plan(table, settings, parallel, prefix, blobs)
 
     def partitions(self) -> Sequence[InputPartition]:

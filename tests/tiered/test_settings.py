@@ -178,8 +178,8 @@ def test_a_store_is_in_a_directory_or_in_bigtable_and_gcs() -> None:
         "directory and bigtable and gcs are set: a store is either in a directory, or in services that all of its machines reach;"
         " remove one"
     )
-    assert in_google(gcs=None) == ["bigtable is set, and nothing that holds blobs: give the section gcs too"]
-    assert in_google(bigtable=None) == ["gcs is set, and nothing that holds rows: give the section bigtable too"]
+    assert in_google(gcs=None) == ["bigtable is set, and nothing that holds blobs: give the section gcs or s3 too"]
+    assert in_google(bigtable=None) == ["gcs is set, and nothing that holds rows: give the section bigtable or postgres too"]
 
 
 def test_a_changelog_is_kept_wherever_there_is_a_directory_unless_it_is_refused_by_name() -> None:

@@ -3,8 +3,8 @@
     chosen.py                begin here: which kinds the settings choose, and what is done with both
     kind.py                  what a kind must do: `RowsKind` and `BlobsKind`
     directory.py             SQLite and files
-    bigtable.py, gcs.py      Google's services
-    s3.py                    S3 services
+    bigtable.py, postgres.py rows in a service, and the changelog beside them
+    gcs.py, s3.py            blobs in a bucket
     preloaded.py             imports their clients ahead, for processes that are forked
 
 Nothing else in this project names a service to choose what is done. So a kind of somebody else's package, an entry

@@ -21,7 +21,7 @@ from changelog.base.errors import ConfigurationError, TieredError
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.log import ChangeLog
 from changelog.noop import NoopChangeLog
-from tiered.kinds import bigtable, directory, gcs
+from tiered.kinds import bigtable, directory, gcs, postgres, s3
 from tiered.kinds.kind import BlobsKind, RowsKind
 from tiered.protocol.backends import Tiers
 from tiered.provision.findings import Notice, NoticeKind, Provisioning
@@ -31,8 +31,8 @@ from tiered.text import quoted
 GROUP = "tiered.kinds"
 """The group of entry points. The name of each is the `kind` in the settings."""
 
-OWN_ROWS: Mapping[str, RowsKind] = {"directory": directory.ROWS, "bigtable": bigtable.ROWS}
-OWN_BLOBS: Mapping[str, BlobsKind] = {"directory": directory.BLOBS, "gcs": gcs.BLOBS}
+OWN_ROWS: Mapping[str, RowsKind] = {"directory": directory.ROWS, "bigtable": bigtable.ROWS, "postgres": postgres.ROWS}
+OWN_BLOBS: Mapping[str, BlobsKind] = {"directory": directory.BLOBS, "gcs": gcs.BLOBS, "s3": s3.BLOBS}
 
 
 def rows_kind(settings: Settings) -> RowsKind:
@@ -82,19 +82,21 @@ async def inspect(settings: Settings, runtime: Runtime | None = None) -> list[No
 
 async def provision(
     settings: Settings, *, dry_run: bool = False, location: str | None = None, adopt: bool = False, adopt_from: str | None = None,
-    runtime: Runtime | None = None,
+    writer: str | None = None, reader: str | None = None, runtime: Runtime | None = None,
 ) -> list[Notice]:  # fmt: skip
     """Creates what is missing and mends what destroys data. Everything else stays as it is. Repeatable.
 
     The options are those of `Provisioning`. Somebody who may create tables runs it; whoever runs the store needs less.
     *Crash* anywhere: run it again.
     """
-    runtime, wanted = runtime or SystemRuntime(), Provisioning(dry_run, location, adopt, adopt_from)
+    runtime, wanted = runtime or SystemRuntime(), Provisioning(dry_run, location, adopt, adopt_from, writer, reader)
     rows, blobs = rows_kind(settings), blobs_kind(settings)
     found = await rows.provision(settings, runtime, wanted)
     try:
         owner = await rows.owner(settings, runtime)
     except TieredError as error:
+        if dry_run and any(each.kind is NoticeKind.PLANNED for each in found):
+            return [*found, Notice(NoticeKind.NOTE, "the blobs were not looked at: they belong to rows that are not there yet")]
         return [*found, Notice(NoticeKind.PROBLEM, f"nothing was done about the blobs, because nobody knows whose they would be: {error}")]
     return _once([*found, *await blobs.provision(settings, runtime, owner, wanted)])
 

@@ -8,4 +8,8 @@ from contextlib import suppress
 with suppress(ImportError):
     import tiered.bigtable.rows
 with suppress(ImportError):
-    import tiered.gcs.owned  # noqa: F401
+    import tiered.postgres.rows
+with suppress(ImportError):
+    import tiered.gcs.owned
+with suppress(ImportError):
+    import tiered.s3.owned  # noqa: F401

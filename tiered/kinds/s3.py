@@ -20,24 +20,24 @@ from tiered.settings import S3Settings, Settings
 
 class S3Kind:
     def address(self, settings: Settings) -> str:
-        at = section(settings)
+        at = _section(settings)
         return f"s3:{at.bucket}{at.prefix and f'/{at.prefix}'}"
 
     def inputs(self, settings: Settings) -> Mapping[str, str]:
-        at = section(settings)
+        at = _section(settings)
         return {
             "bucket": at.bucket, **({"prefix": at.prefix} if at.prefix else {}), **({"S3 endpoint": at.endpoint} if at.endpoint else {})
         }
 
     def place(self, settings: Settings) -> str:
-        return f"s3://{section(settings).bucket}"
+        return f"s3://{_section(settings).bucket}"
 
     @asynccontextmanager
     async def open(
         self, settings: Settings, runtime: Runtime, rows: OpenRows, *, writes: bool, verify: bool
     ) -> AsyncIterator[LongTermBackend]:
         needs_asyncio("S3 needs asyncio, because aiobotocore does")
-        at = section(settings)
+        at = _section(settings)
         with needs_packages("S3", "s3"):
             from tiered.protocol.upload_lanes import UploadLanes
             from tiered.s3.blobs import S3Blobs
@@ -64,20 +64,19 @@ class S3Kind:
         with needs_packages("S3", "s3"):
             from tiered.provision.s3 import inspect_bucket
 
-        return await inspect_bucket(section(settings), runtime, owner)
+        return await inspect_bucket(_section(settings), runtime, owner)
 
     async def provision(self, settings: Settings, runtime: Runtime, owner: str, wanted: Provisioning) -> list[Notice]:
         needs_asyncio("S3 needs asyncio, because aiobotocore does")
         with needs_packages("S3", "s3"):
             from tiered.provision.s3 import provision_bucket
 
-        return await provision_bucket(section(settings), runtime, owner, wanted)
+        return await provision_bucket(_section(settings), runtime, owner, wanted)
 
 
 BLOBS = S3Kind()
 
 
-def section(settings: Settings) -> S3Settings:
-    found = getattr(settings, "s3", None)
-    assert isinstance(found, S3Settings), "whoever chooses this kind has seen its section"
-    return found
+def _section(settings: Settings) -> S3Settings:
+    assert settings.s3 is not None, "whoever chooses this kind has seen its section"
+    return settings.s3

@@ -42,7 +42,11 @@ async def open_postgres(
 
 
 async def owner_of(settings: PostgresSettings) -> str:
-    """How a bucket names the store whose blobs it holds. It stays when the server is replaced, or gets another name."""
+    """How a bucket names the store whose blobs it holds.
+
+    It stays when a standby is promoted, and when the server gets another name. A dump that is restored elsewhere is
+    another owner: while both are there, each would take the other's blobs for orphans.
+    """
     async with connect(settings, writes=False) as pool:
         return owner(await checked_version(pool, settings))
 

@@ -173,7 +173,9 @@ _VERSION_1: Sequence[str] = (
 MIGRATIONS: Sequence[Sequence[str]] = (_VERSION_1,)
 VERSION = len(MIGRATIONS)
 SET_VERSION = "UPDATE {schema}.schema_version SET version = $1"
-READ_VERSION = "SELECT version, store FROM {schema}.schema_version"
+READ_VERSION = """SELECT version, concat_ws('/', store, system_identifier, current_database())
+ FROM {schema}.schema_version, pg_catalog.pg_control_system()"""
+"""The version, and who the store is: its own id, and the cluster and the database that it is in."""
 
 READER_RIGHTS = ("GRANT USAGE ON SCHEMA {schema} TO {role}", "GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}")
 """What a role needs that only reads: audits, listings, a store with `writes=False`. Functions may be called by all."""

@@ -61,13 +61,16 @@ class Provisioning:
     """What `tiered provision` was asked for. `dry_run`: the notices say what would be done.
 
     `location`: of a new bucket, such as EU or europe-west1; only a real service needs it. `adopt`: blobs that have no
-    owner become this store's. `adopt_from`: so do those of this owner, which no store uses any more.
+    owner become this store's. `adopt_from`: so do those of this owner, which no store uses any more. `writer`: the role
+    of a database with which services and daemons connect; `reader`: that of whoever only reads.
     """
 
     dry_run: bool = False
     location: str | None = None
     adopt: bool = False
     adopt_from: str | None = None
+    writer: str | None = None
+    reader: str | None = None
 
 
 def findings_of(look: Callable[[], Iterable[Notice]]) -> list[Notice]:

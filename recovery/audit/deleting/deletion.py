@@ -153,7 +153,7 @@ async def delete_orphans(
             if engine is None:
                 await run.finish(lambda numbers: run.carry_out(numbers, backends))
         if engine is not None:
-            job = DeletionJob(directory.uri, manifest.run, settings.model_dump_json(), order.quarantine, wish.rate_per_s)
+            job = DeletionJob(directory.uri, manifest.run, settings.packed(), order.quarantine, wish.rate_per_s)
             await run.finish(lambda numbers: run.drive(engine, job, numbers))
     await to_thread.run_sync(journal.tidy)
     return replace(found, order=order, done=run.sums)

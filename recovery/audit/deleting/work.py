@@ -6,8 +6,7 @@ carry out a batch twice, lose an outcome, or die.
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 from anyio import to_thread
@@ -26,14 +25,14 @@ from tiered.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class DeletionJob:
-    """All that a worker must know. `directory`: the URI of the run. `settings`: those of the store, as JSON.
+    """All that a worker must know. `directory`: the URI of the run. `settings`: as in `Job`.
 
     `label`: of the quarantine; None: no copies are kept. `rate_per_s`: how many blobs a second this worker may delete.
     """
 
     directory: str
     run: str
-    settings: str
+    settings: str = field(repr=False)
     label: str | None
     rate_per_s: float
 
@@ -51,7 +50,7 @@ async def _delete_batch(job: DeletionJob, number: int) -> PartResult:
     began = runtime.monotonic()
     journal = DeletionJournal(RunDirectory.open(job.directory, runtime).files, job.run)
     if await to_thread.run_sync(journal.sums, number) is None:
-        settings = Settings(**json.loads(job.settings))
+        settings = Settings.unpacked(job.settings)
         check_there(settings)
         async with open_backends(settings, runtime, verify=False) as backends:
             pace = TokenBucket(runtime, job.rate_per_s).take

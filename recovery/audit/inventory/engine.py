@@ -170,7 +170,7 @@ async def _judge(job: Job, number: int, candidates: Iterator[dict[str, Any]]) ->
     if (done := directory.done_part(job.run, partition)) is not None:
         return PartResult(number, done.summary.names, findings_in(done.summary))
     joined, summary = JoinedCounts(), Summary()
-    async with open_backends(Settings(**json.loads(job.settings)), runtime, writes=False, verify=False) as backends:
+    async with open_backends(Settings.unpacked(job.settings), runtime, writes=False, verify=False) as backends:
         with directory.writer(job.run, partition) as file:
             for suspects, rows in joined.chunks(candidates):
                 summary.merge(await judge(backends.tiers, backends.log, suspects, rows, job.cutoff, runtime, file.add))

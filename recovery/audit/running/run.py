@@ -19,7 +19,6 @@ machines, one small task tries everything first (`recovery.audit.running.canary`
 
 from __future__ import annotations
 
-import json
 import platform
 import re
 from collections import Counter
@@ -269,7 +268,7 @@ class _AuditRun:
                 f"interrupted, {len(self._done)} of {len(self._pieces)} ranges are done:"
                 f" the same command goes on from there (--to {self._directory.uri})"
             )
-        settings = Settings(**json.loads(self._job.settings))
+        settings = Settings.unpacked(self._job.settings)
         stuck = await read_stuck(settings, self._runtime)
         if self._manifest.references is not None and (self._worked or self._manifest.ended_ns is None):
             self._manifest = self._manifest.model_copy(update={"feed_at_end": await self._feed_now(settings)})

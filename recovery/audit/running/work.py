@@ -15,7 +15,6 @@ lose an outcome, or die: whether a range is done, the directory says.
 from __future__ import annotations
 
 import gc
-import json
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -103,7 +102,8 @@ class AuditOptions:
 class Job:
     """All that a worker on another machine must know. `directory`: the URI of the run.
 
-    `settings`: those of the store, as JSON. `partitions`: the parts; an engine is told their places here.
+    `settings`: those of the store, as `Settings.packed`, with its secrets: Spark sends a job to its executors, which
+    keep it on their disks while they work. `partitions`: the parts; an engine is told their places here.
     `partition_names`, `partition_s`: when a worker hands back the rest of a part. `canary`: only if the workers are not
     on this machine; then the number `CANARY` is the task of `recovery.audit.running.canary`, and a worker notes in the
     directory what failed. `verify`: which payloads are read; its bytes a second are one worker's. `references`: the
@@ -112,7 +112,7 @@ class Job:
 
     directory: str
     run: str
-    settings: str
+    settings: str = field(repr=False)
     partitions: tuple[Partition, ...]
     cutoff: Cutoff
     partition_names: int = PARTITION_NAMES
@@ -198,7 +198,7 @@ def job_of(manifest: Manifest, directory: str, settings: Settings, slots: int = 
         verify = verify.model_copy(update={"bytes_per_s": verify.bytes_per_s / slots})
     partitions = tuple(Partition(number, bounds) for number, bounds in enumerate(manifest.ranges))
     return Job(
-        directory, manifest.run, portable(settings).model_dump_json(), partitions, manifest.cutoff, verify=verify,
+        directory, manifest.run, portable(settings).packed(), partitions, manifest.cutoff, verify=verify,
         references=manifest.references,
     )  # fmt: skip
 
@@ -206,7 +206,7 @@ def job_of(manifest: Manifest, directory: str, settings: Settings, slots: int = 
 def portable(settings: Settings) -> Settings:
     """Returns the same settings for a process with another current directory. An unset changelog becomes `noop`.
 
-    The keys of links are left out: an audit signs none, and its jobs are written down.
+    The keys of links are left out: an audit signs none, and Spark writes its jobs down.
     """
     directory = None if settings.directory is None else settings.directory.absolute()
     return settings.model_copy(update={"directory": directory, "changelog": settings.changelog or NO_CHANGELOG, "links": None})
@@ -279,7 +279,7 @@ async def _carry_out(job: Job, number: int) -> PartResult:
     partition = job.partitions[number]
     if (done := directory.done_part(job.run, partition)) is not None:
         return PartResult(number, done.summary.names, findings_in(done.summary))
-    settings = Settings(**json.loads(job.settings))
+    settings = Settings.unpacked(job.settings)
     check_there(settings)
 
     def is_long(so_far: Summary) -> bool:
@@ -320,7 +320,7 @@ async def _try_out(job: Job, runtime: SystemRuntime) -> PartResult:
     assert job.canary is not None
     check_variables(job.canary, job.directory)
     check_directory(job.canary, RunDirectory.open(job.directory, runtime))
-    settings = Settings(**json.loads(job.settings))
+    settings = Settings.unpacked(job.settings)
     check_there(settings)
     async with open_backends(settings, runtime, writes=False, verify=False) as backends:
         await check_backends(backends)
