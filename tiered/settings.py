@@ -459,9 +459,9 @@ class Settings(BaseSettings):
 
     Give either `directory` (embedded mode; it holds `tiered.db`, `blobs/` and `uploads/`), or what holds the rows
     (`bigtable` or `postgres`) and what holds the blobs (`gcs` or `s3`; beside `postgres`, also `directory`). `rows` and
-    `blobs` are for kinds of somebody else's package. `changelog`: where the rows are, or `noop`. In Bigtable there is none by
-    default, and the store warns about it when it opens. `instance`: the name of this process in the changelog, which no
-    other process may have; by default the store makes one up.
+    `blobs` are for kinds of somebody else's package. `changelog`: where the rows are, or `noop`. In Bigtable there is
+    none by default, and the store warns about it when it opens. `instance`: the name of this process in the changelog,
+    which no other process may have; by default the store makes one up.
     """
 
     model_config = SettingsConfigDict(
