@@ -10,12 +10,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import anyio
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError
+from emulators.s3.servers import REGION
+from recovery.audit.files.directory import DirectoryFiles
 from recovery.audit.inventory import s3, shards
 from recovery.audit.inventory.report import InventoryReport, check_buckets, check_repeats, check_sums
 from tests.given.inventory_report import (
@@ -29,6 +32,7 @@ from tests.given.inventory_report import (
     write_report,
     write_s3_report,
 )
+from tests.given.s3_buckets import make_bucket
 from tiered.s3.format import generation_of
 
 DAY_NS = 86_400 * 10**9
@@ -110,6 +114,28 @@ def test_shards_of_a_copy_are_looked_for_around_the_manifest(tmp_path: Path, pla
     shutil.copytree(manifest.parent, copy)
     shutil.copytree(tmp_path / "was" / "data", copy / place, dirs_exist_ok=True)
     assert {Path(shard).parent for shard in read(copy).shards} == {(copy / place).resolve()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_a_report_is_read_where_the_service_wrote_it(tmp_path: Path, moto_url: str, form: str) -> None:
+    """The last manifest lies elsewhere in the bucket of the reports, and names the keys of its files."""
+    anyio.run(make_bucket, moto_url, bucket := f"reports-{form}")
+    asked = f"?endpoint_override={moto_url.removeprefix('http://')}&scheme=http&region={REGION}"
+    destination = {"destinationBucket": f"arn:aws:s3:::{bucket}"}
+    for days in (2, 1):
+        newest = write_s3_report(tmp_path, ROWS, NOW_NS - days * DAY_NS, form=form, **destination)
+    written = [(f"{bucket}/reports/b/tiered-daily/{file.relative_to(tmp_path)}", file) for file in tmp_path.rglob("*.*")]
+    copied = [(f"{bucket}/elsewhere/{file.name}", file) for file in newest.parent.iterdir()]
+    filesystem = DirectoryFiles.at(f"s3://{bucket}/x{asked}", At()).filesystem
+    for place, file in (*written, *copied):
+        with filesystem.open_output_stream(place, compression=None) as stream:
+            stream.write(file.read_bytes())
+    for where in (f"reports/b/tiered-daily{asked}", f"reports/b/tiered-daily/{newest.parent.name}{asked}", f"elsewhere{asked}"):
+        report = s3.open_report(f"s3://{bucket}/{where}", "b", At())
+        assert report.evidence.snapshot_ns == SNAPSHOT_NS
+        assert sorted(blob["name"] for blob in blobs_of(report)) == [row["Key"] for row in ROWS]
+        repeats(report)
 
 
 def test_a_uri_keeps_what_follows_its_question_mark() -> None:
