@@ -122,7 +122,7 @@ def test_a_report_is_read_where_the_service_wrote_it(tmp_path: Path, moto_url: s
     """The last manifest lies elsewhere in the bucket of the reports, and names the keys of its files."""
     anyio.run(make_bucket, moto_url, bucket := f"reports-{form}")
     asked = f"?endpoint_override={moto_url.removeprefix('http://')}&scheme=http&region={REGION}"
-    destination = {"destinationBucket": f"arn:aws:s3:::{bucket}"}
+    destination: dict[str, Any] = {"destinationBucket": f"arn:aws:s3:::{bucket}"}
     for days in (2, 1):
         newest = write_s3_report(tmp_path, ROWS, NOW_NS - days * DAY_NS, form=form, **destination)
     written = [(f"{bucket}/reports/b/tiered-daily/{file.relative_to(tmp_path)}", file) for file in tmp_path.rglob("*.*")]
