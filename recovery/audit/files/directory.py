@@ -105,16 +105,11 @@ class DirectoryFiles:
 
     @property
     def bucket(self) -> str | None:
-        """The bucket of the directory, or None if it is not in a bucket."""
-        return PurePosixPath(self.path).parts[0] if self.filesystem.type_name in ("gcs", "s3") else None
+        """The bucket of the directory, or None if it is not in a bucket.
 
-    def may_be_in(self, place: str) -> bool:
-        """Returns whether the directory may be in this bucket, such as `gs://bucket` or `s3://bucket`.
-
-        S3's protocol reaches GCS as well, if settings elsewhere say so, and many services. So the names decide.
+        The service is not compared: S3's protocol reaches GCS as well, if settings elsewhere say so.
         """
-        scheme, _, bucket = place.partition("://")
-        return bucket == self.bucket and (self.filesystem.type_name, scheme) in (("gcs", "gs"), ("s3", "gs"), ("s3", "s3"))
+        return PurePosixPath(self.path).parts[0] if self.filesystem.type_name in ("gcs", "s3") else None
 
     def make(self, name: str) -> None:
         """Creates a subdirectory, and the directory itself, durably. On this machine, only this user may use it."""
