@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def settings(moto_url: str, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+def settings(moto_url: str, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """A store with objects and orphans. Arrow finds the service by AWS's variable, the store by its settings."""
     name = f"t{ChangeId.new(SystemRuntime()).replace('-', '')}"
     monkeypatch.setenv("AWS_ENDPOINT_URL", moto_url)
@@ -46,7 +45,7 @@ def settings(moto_url: str, postgres: PostgresServer, monkeypatch: pytest.Monkey
                 await anyio.sleep(0.05)  # it is told in whole seconds, and what is not older is not judged
 
     anyio.run(made)
-    yield settings
+    return settings
 
 
 @pytest.fixture
