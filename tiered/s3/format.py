@@ -50,6 +50,7 @@ METADATA_BYTES_MAX = 2048
 NAME_BYTES_MAX = 1024
 MARKERS, AMENDED, PROBES = "~t/", "~m/", "~probe/"
 _MARKER_BYTES = len(MARKERS) + 13
+_AMENDMENT_BYTES = len(AMENDED) + 17
 _HEX_DIGITS = 12
 _EXPIRES, _NONCE, _CRC, _SOURCE = (f"{CUSTOM}tiered-{key}" for key in ("expires", "nonce", "crc32c", "source"))
 _HIDDEN = (_EXPIRES, _NONCE, _CRC, _SOURCE)
@@ -233,6 +234,10 @@ class Beside:
 
     def amendment(self, name: str, nonce: str) -> str:
         return f"{self.amendments}{name.removeprefix(self.prefix)}/{nonce}"
+
+    def amendment_excess(self, name: str) -> int:
+        """By how many bytes the name is too long to have an amendment beside it."""
+        return len(name.encode()) - (NAME_BYTES_MAX - _AMENDMENT_BYTES)
 
     def blob_of(self, marker: str) -> tuple[str, int] | None:
         """The blob of a marker, and its deadline (ns since 1970). None: it is no marker."""

@@ -1,0 +1,87 @@
+"""Services that answer within the rules of S3, in ways that no emulator shows, and buckets that others have set up."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from changelog.base.errors import ConfigurationError, InvalidRequestError, UnavailableError
+from changelog.base.runtime import SystemRuntime
+from changelog.change import ChangeId
+from emulators.s3.faults import FaultKind, FaultyProxy, ServiceFault
+from tests.given.s3_buckets import new_bucket
+from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
+from tiered.object_id import blob_name
+from tiered.protocol.owners import encode_marker, marker_name
+from tiered.s3.blobs import S3Blobs
+from tiered.testing.contracts.whole_blobs import begin, read, store
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+RUNTIME = SystemRuntime()
+LONG_AGO_NS = 1_700_000_000 * NS_PER_S
+HOUR_NS = 3600 * NS_PER_S
+ODD_KEYS = ["a b", "a+b%2B", "ü€😀", "a//b/", "<&>\"'", "%2e%2e"]
+
+
+@pytest.fixture
+def name() -> str:
+    return blob_name("u/objects/key", ChangeId.new(RUNTIME))
+
+
+async def test_a_service_that_lists_one_object_at_a_time_hides_no_deadline_and_no_owner(moto_url: str, name: str) -> None:
+    async with FaultyProxy(moto_url).serve() as proxy, new_bucket(proxy.url, RUNTIME, whole_checksums=False) as blobs:
+        await store(blobs, name, b"x", Metadata(TimeToIdle(ns=1), time_expires_ns=LONG_AGO_NS))
+        later_ns = RUNTIME.wall_ns() // NS_PER_S * NS_PER_S + HOUR_NS
+        await blobs._mark(name, later_ns)  # as a touch leaves both, if it may not remove the first
+        for prefix in ("a/", "b/"):
+            metadata, text = encode_marker("s3://bucket", prefix, f"store {prefix}")
+            await blobs.client.call(
+                "put_object", "giving it", effect=True, body=text, ContentLength=len(text), Key=marker_name(prefix), Metadata=dict(metadata)
+            )
+        proxy.page_max = 1
+        head = await blobs.head(name)
+        assert head is not None and head.metadata.time_expires_ns == later_ns
+        assert await blobs.collect(100) == 0, "it lives"
+        assert await read(blobs, name) == b"x"
+        assert [each.prefix for each in await blobs.owners()] == ["a/", "b/"]
+
+
+@pytest.mark.parametrize("key", ODD_KEYS)
+async def test_where_versions_are_kept_a_blob_of_any_name_is_deleted_with_all_of_them(moto_url: str, key: str) -> None:
+    name = blob_name(f"u/objects/{key}", ChangeId.new(RUNTIME))
+    async with new_bucket(moto_url, RUNTIME, versions=True, whole_checksums=False) as blobs:
+        for each in (name, f"{name}-longer"):
+            await store(blobs, each)
+        await blobs.delete(name)
+        kept = await blobs.client.call("list_object_versions", "listing versions", Prefix=name)
+        assert not isinstance(kept, tuple)
+        assert [each["Key"] for each in kept.get("Versions", ())] == [f"{name}-longer"] and not kept.get("DeleteMarkers")
+
+
+@pytest.mark.parametrize(("status", "code", "kind"), [
+    (400, "ExpiredToken", UnavailableError), (403, "RequestTimeTooSkewed", UnavailableError), (403, "InvalidAccessKeyId", UnavailableError),
+    (403, "AccessDenied", ConfigurationError),
+])  # fmt: skip
+async def test_what_a_head_cannot_say_is_asked_by_a_get(
+    failing: S3Blobs, proxy: FaultyProxy, name: str, status: int, code: str, kind: type[Exception]
+) -> None:
+    await store(failing, name)
+    refused = ServiceFault("HEAD", FaultKind.BEFORE, status)
+    proxy.faults += [*[refused] * (1 + (status == 400)), ServiceFault("GET", FaultKind.BEFORE, status, code)]
+    with pytest.raises(kind, match=code):
+        await failing.head(name)
+    assert not proxy.faults
+
+
+async def test_a_stream_of_the_longest_name_is_read_back_and_what_comes_last_is_refused(moto_url: str) -> None:
+    name = blob_name("u/objects/" + "k" * (1024 - 37 - 10), ChangeId.new(RUNTIME))
+    async with FaultyProxy(moto_url).serve() as proxy, new_bucket(proxy.url, RUNTIME, whole_checksums=False) as blobs:
+        await store(blobs, name, b"payload")
+        assert await read(blobs, name) == b"payload" and (await blobs.head(name)) is not None
+        upload = await begin(blobs, f"{name[:-1]}0", b"payload")
+        upload.amend(Metadata(custom={"last": "word"}))
+        with pytest.raises(InvalidRequestError, match="by 20 bytes"):
+            await upload.finalise()
+        names = [unquote(urlsplit(each.partition(" ")[2]).path).partition("/")[2].partition("/")[2] for each in proxy.seen]
+        assert max(len(each.encode()) for each in names) == len(name) == 1024, "S3 refuses longer names, and this emulator does not"
