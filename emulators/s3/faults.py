@@ -14,12 +14,15 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
+from html import unescape
+from urllib.parse import quote
 
 import aiohttp
 from aiohttp import web
 from yarl import URL
 
 _LIMIT = re.compile(r"&max-keys=[0-9]+")
+_NAMES = re.compile(rb"(<(?:Key|Prefix|KeyMarker|NextKeyMarker)>)([^<]+)<")
 _HOPS = ("transfer-encoding", "connection", "keep-alive")
 
 
@@ -50,6 +53,7 @@ class ServiceFault:
 class FaultyProxy:
     """`url`: where it listens. `without`: headers that it takes away from requests of the method `of`. `page_max`: how
     many objects the service lists at once, whatever it is asked for: only before one that verifies no signature.
+    `encodes`: it encodes names in listings where it is asked to, as S3 does, and the emulators not always.
     """
 
     def __init__(self, target: str, *, without: Collection[str] = (), of: str = "") -> None:
@@ -57,6 +61,7 @@ class FaultyProxy:
         self._of = of
         self.url = ""
         self.page_max: int | None = None
+        self.encodes = False
         self.faults: list[ServiceFault] = []
         self.seen: list[str] = []
         self._target = target
@@ -81,6 +86,8 @@ class FaultyProxy:
             if request.method == "HEAD":
                 return web.Response(status=status, headers=headers)
             headers.pop("Content-Length", None)
+            if self.encodes and "encoding-type=url" in request.raw_path and b"<EncodingType>url<" not in answer:
+                answer = _NAMES.sub(_encoded, answer).replace(b"<Name>", b"<EncodingType>url</EncodingType><Name>", 1)
             return web.Response(status=status, headers=headers, body=answer)
         if fault.kind is FaultKind.CUT_WITHIN:
             return await _half(request, status, headers, answer)
@@ -113,6 +120,10 @@ class FaultyProxy:
                 yield self
             finally:
                 await runner.cleanup()
+
+
+def _encoded(name: re.Match[bytes]) -> bytes:
+    return name[1] + quote(unescape(name[2].decode())).encode() + b"<"
 
 
 async def _half(request: web.Request, status: int, headers: Mapping[str, str], answer: bytes) -> web.StreamResponse:

@@ -93,7 +93,7 @@ async def _look(at: S3Settings, runtime: Runtime, owner: str | None, wanted: Pro
                 again = await client.call("head_bucket", "looking again", accept=("404", "NoSuchBucket"))
                 if isinstance(again, Refusal):
                     return
-            for look in (_by_lifecycle(client, at), _costly(client, at), _conditions(client, at, runtime)):
+            for look in (_by_lifecycle(client, at), _costly(client, at), _conditions(blobs, at, runtime)):
                 async for notice in look:
                     yield notice
             if owner is not None:
@@ -180,8 +180,9 @@ async def _costly(client: S3Client, at: S3Settings) -> AsyncIterator[Notice]:
 # --- what the service honours ------------------------------------------------------------------------
 
 
-async def _conditions(client: S3Client, at: S3Settings, runtime: Runtime) -> AsyncIterator[Notice]:
+async def _conditions(blobs: S3Blobs, at: S3Settings, runtime: Runtime) -> AsyncIterator[Notice]:
     """Tries to replace an object, in both ways, and to make one of parts whose checksum is known."""
+    client = blobs.client
     name, parts = (f"{at.prefix}{PROBES}{ChangeId.new(runtime)}/{each}" for each in ("whole", "parts"))
     doing = f"trying conditions in bucket {at.bucket}"
     put: dict[str, Any] = {"effect": True, "body": _PAYLOAD, "ContentLength": len(_PAYLOAD), "Key": name, "IfNoneMatch": "*"}
@@ -196,7 +197,7 @@ async def _conditions(client: S3Client, at: S3Settings, runtime: Runtime) -> Asy
     finally:
         for each in (name, parts):
             with suppress(TieredError):
-                await client.call("delete_object", doing, effect=True, Key=each)
+                await blobs.delete(each)  # with its versions, if the bucket keeps any
 
 
 def _ignored(at: S3Settings, call: str) -> Notice:

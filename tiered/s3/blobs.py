@@ -423,7 +423,7 @@ class S3Blobs:
         doing = f"deleting the versions of blob {name!r}"
         after: dict[str, Any] = {}
         while True:
-            page = await self.client.call("list_object_versions", doing, Prefix=name, MaxKeys=PAGE_MAX, EncodingType="url", **after)
+            page = await self.client.call("list_object_versions", doing, Prefix=name, MaxKeys=PAGE_MAX, **after)
             assert not isinstance(page, Refusal), "no code is accepted"
             kept = [each for key in ("Versions", "DeleteMarkers") for each in page.get(key, ())]
             for each in kept:

@@ -222,8 +222,12 @@ class Beside:
     def amendments(self) -> str:
         return f"{self.prefix}{AMENDED}"
 
+    @property
+    def probes(self) -> str:
+        return f"{self.prefix}{PROBES}"
+
     def hides(self, name: str) -> bool:
-        return name.startswith((self.markers, self.amendments, f"{self.prefix}{PROBES}"))
+        return name.startswith((self.markers, self.amendments, self.probes))
 
     def marker(self, name: str, deadline_ns: int) -> str:
         return f"{self.of(name)}{ms_of(deadline_ns):0{_HEX_DIGITS}x}"

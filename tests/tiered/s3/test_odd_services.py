@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from unittest.mock import AsyncMock
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -10,11 +11,15 @@ from changelog.base.errors import ConfigurationError, InvalidRequestError, Unava
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.s3.faults import FaultKind, FaultyProxy, ServiceFault
+from emulators.s3.servers import REGION
 from tests.given.s3_buckets import new_bucket
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.object_id import blob_name
 from tiered.protocol.owners import encode_marker, marker_name
+from tiered.provision.s3 import inspect_bucket
 from tiered.s3.blobs import S3Blobs
+from tiered.s3.format import PROBES
+from tiered.settings import S3Settings
 from tiered.testing.contracts.whole_blobs import begin, read, store
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -47,16 +52,39 @@ async def test_a_service_that_lists_one_object_at_a_time_hides_no_deadline_and_n
         assert [each.prefix for each in await blobs.owners()] == ["a/", "b/"]
 
 
-@pytest.mark.parametrize("key", ODD_KEYS)
-async def test_where_versions_are_kept_a_blob_of_any_name_is_deleted_with_all_of_them(moto_url: str, key: str) -> None:
-    name = blob_name(f"u/objects/{key}", ChangeId.new(RUNTIME))
-    async with new_bucket(moto_url, RUNTIME, versions=True, whole_checksums=False) as blobs:
-        for each in (name, f"{name}-longer"):
+async def test_where_versions_are_kept_a_blob_of_any_name_is_deleted_with_all_of_them(moto_url: str) -> None:
+    async with FaultyProxy(moto_url).serve() as proxy, new_bucket(proxy.url, RUNTIME, versions=True, whole_checksums=False) as blobs:
+        proxy.encodes = True
+        names = [blob_name(f"u/objects/{key}", ChangeId.new(RUNTIME)) for key in ODD_KEYS]
+        for each in names:
             await store(blobs, each)
-        await blobs.delete(name)
-        kept = await blobs.client.call("list_object_versions", "listing versions", Prefix=name)
+        assert [each.name for each in (await blobs.list("", None, 100)).blobs] == sorted(names, key=str.encode)
+        for each in names[1:]:
+            await blobs.delete(each)
+        kept = await blobs.client.call("list_object_versions", "listing versions")
         assert not isinstance(kept, tuple)
-        assert [each["Key"] for each in kept.get("Versions", ())] == [f"{name}-longer"] and not kept.get("DeleteMarkers")
+        assert [each["Key"] for each in kept.get("Versions", ())] == names[:1] and not kept.get("DeleteMarkers")
+
+
+async def test_to_check_a_bucket_that_keeps_versions_leaves_none(moto_url: str) -> None:
+    async with new_bucket(moto_url, RUNTIME, versions=True, whole_checksums=False) as blobs:
+        at = S3Settings(bucket=blobs.client.bucket, endpoint=moto_url, region=REGION, addressing_style="path", whole_checksums=False)
+        await inspect_bucket(at, RUNTIME, None)
+        kept = await blobs.client.call("list_object_versions", "listing versions")
+        assert not isinstance(kept, tuple) and not kept.get("Versions") and not kept.get("DeleteMarkers")
+
+
+async def test_what_a_check_that_was_killed_left_behind_is_collected_a_day_later(
+    blobs: S3Blobs, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store(blobs, name)
+    for key in ("whole", "parts"):
+        await blobs.client.call("put_object", "as a check does", effect=True, body=b"x", ContentLength=1, Key=f"{PROBES}{name[-36:]}/{key}")
+    assert await blobs.collect(100) == 0, "a check may be under way"
+    now_ns = await blobs.now_ns()
+    monkeypatch.setattr(blobs, "now_ns", AsyncMock(return_value=now_ns + 25 * HOUR_NS))
+    assert await blobs.collect(100) == 2
+    assert [each["Key"] for each in await blobs._all_below("listing everything", "")] == [name]
 
 
 @pytest.mark.parametrize(("status", "code", "kind"), [
