@@ -12,9 +12,9 @@ A connection is *prepared* when it opens: durable commits, READ COMMITTED, plans
 defaults are not trusted with these. `transactional` False is for a pooler that gives each transaction another
 connection: nothing is set then, and nothing prepared is kept, so the role must have these settings (`open` looks).
 
-*Failure*: a server that is away costs each call one try to connect. Of several hosts each has its share of that time, so
-one that swallows every packet hides none of the others. The driver runs on asyncio only, on the event loop
-that opened the pool, and its connections do not survive a fork. Statements and retries do not belong here.
+*Failure*: a server that is away costs each call one try to connect. Of several hosts each has its share of that time,
+so one that swallows every packet hides none of the others. The driver runs on asyncio only, on the event loop that
+opened the pool, and its connections do not survive a fork. Statements and retries do not belong here.
 """
 
 from __future__ import annotations

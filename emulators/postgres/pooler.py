@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,5 +65,5 @@ def _await_ready(server: PostgresServer, port: int, process: subprocess.Popen[by
         if server.answers(port):
             return
         assert process.poll() is None, said.read_text(errors="replace")
-        time.sleep(0.05)
+        subprocess.run(["sleep", "0.05"], check=True)
     raise AssertionError(f"pgbouncer does not start: {said.read_text(errors='replace')}")

@@ -1,7 +1,7 @@
 """Finds what nobody needs any more in a bucket of `S3Blobs`: one round through what lies beside blobs, in steps.
 
-    PREFIX~t/       blobs whose latest deadline was more than an hour ago, with their markers; those of blobs that are gone,
-                    too
+    PREFIX~t/       blobs whose latest deadline was more than an hour ago, with their markers; those of blobs that are
+                    gone, too
     PREFIX~m/       what was amended of a blob that is gone, a day after it was written
     PREFIX~probe/   what a `tiered check` that was killed left behind, a day later
 

@@ -68,7 +68,7 @@ async def test_through_a_pooler_many_tasks_share_few_connections_and_each_gets_i
 
 async def test_a_pooler_that_takes_no_settings_is_told_with_the_setting_that_is_missing(postgres: PostgresServer, pooler: str) -> None:
     settings = settings_of(postgres, await made_schema(postgres), dsn=pooler)
-    with pytest.raises(ConfigurationError, match="postgres.prepared: false"):
+    with pytest.raises(ConfigurationError, match=r"postgres\.prepared: false"):
         async with open_postgres(settings, RUNTIME):
             pass
     assert "postgres.prepared: false" in problems(await inspect_postgres(settings, RUNTIME))[0]

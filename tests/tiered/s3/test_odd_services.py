@@ -16,6 +16,7 @@ from tests.given.s3_buckets import new_bucket
 from tiered.metadata import NS_PER_S, Metadata, TimeToIdle
 from tiered.object_id import blob_name
 from tiered.protocol.owners import encode_marker, marker_name
+from tiered.provision.findings import problems
 from tiered.provision.s3 import inspect_bucket
 from tiered.s3.blobs import S3Blobs
 from tiered.s3.format import PROBES
@@ -113,3 +114,32 @@ async def test_a_stream_of_the_longest_name_is_read_back_and_what_comes_last_is_
             await upload.finalise()
         names = [unquote(urlsplit(each.partition(" ")[2]).path).partition("/")[2].partition("/")[2] for each in proxy.seen]
         assert max(len(each.encode()) for each in names) == len(name) == 1024, "S3 refuses longer names, and this emulator does not"
+
+
+async def test_a_rule_that_moves_blobs_to_an_archive_is_a_problem_and_such_a_blob_says_so(moto_url: str, name: str) -> None:
+    async with FaultyProxy(moto_url).serve() as proxy, new_bucket(proxy.url, RUNTIME, whole_checksums=False) as blobs:
+        for storage, expected in (("GLACIER_IR", []), ("DEEP_ARCHIVE", ["moves blobs to DEEP_ARCHIVE"])):
+            rule = {
+                "ID": "cold", "Status": "Enabled", "Filter": {"Prefix": "u/"}, "Transitions": [{"Days": 30, "StorageClass": storage}],
+            }  # fmt: skip
+            await blobs.client.call(
+                "put_bucket_lifecycle_configuration", "adding a rule", effect=True, LifecycleConfiguration={"Rules": [rule]},
+                ChecksumAlgorithm="CRC32",
+            )  # fmt: skip
+            found = problems(await inspect_bucket(settings_of(blobs, proxy), RUNTIME, None))
+            assert len(found) == len(expected) and all(part in each for part, each in zip(expected, found, strict=True))
+        await store(blobs, name)
+        proxy.faults.append(ServiceFault("GET", FaultKind.BEFORE, 403, "InvalidObjectState"))
+        with pytest.raises(ConfigurationError, match="archive"):
+            await read(blobs, name)
+
+
+async def test_credentials_that_have_expired_are_no_missing_bucket_and_no_broken_rule(moto_url: str) -> None:
+    async with FaultyProxy(moto_url).serve() as proxy, new_bucket(proxy.url, RUNTIME) as blobs:
+        proxy.faults += [ServiceFault(method, FaultKind.BEFORE, 400, "ExpiredToken") for method in ("HEAD", "HEAD", "GET")]
+        [problem] = problems(await inspect_bucket(settings_of(blobs, proxy), RUNTIME, None))
+        assert "the credentials have expired" in problem
+
+
+def settings_of(blobs: S3Blobs, proxy: FaultyProxy) -> S3Settings:
+    return S3Settings(bucket=blobs.client.bucket, endpoint=proxy.url, region=REGION, addressing_style="path", whole_checksums=False)
