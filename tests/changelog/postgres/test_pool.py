@@ -135,7 +135,7 @@ async def test_a_call_past_its_deadline_is_unknown_and_nobody_asks_the_server_to
 async def test_a_call_whose_time_is_up_between_two_messages_ends_as_any_other(
     table: PostgresServer, monkeypatch: pytest.MonkeyPatch, writes: bool
 ) -> None:
-    """The answer to the preparation has come, and the connection is cut before the driver goes on with the statement."""
+    """The statement is prepared, and the connection is cut before the driver goes on with it."""
     async with pool_of(table) as pool:
         await pool.read("warming up", "SELECT 1")
         connection = pool._idle[0]
