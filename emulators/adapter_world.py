@@ -141,7 +141,7 @@ class ServedWorld(ABC):
         Call it when all processes have ended, the log is drained and no late request is left.
         """
         async with self.blobs(self.process("auditor")) as blobs:
-            found = await _all_blobs(blobs)
+            found = await all_blobs(blobs)
         rows = await self._all_rows()
         named = {row.target: path for path, row in rows.items() if row.target is not None}
         return [
@@ -288,7 +288,7 @@ class _Watched:
         return row.target != blob and (row.state is not None or bool(row.won))
 
 
-async def _all_blobs(blobs: LongTermBackend) -> dict[str, BlobInfo]:
+async def all_blobs(blobs: LongTermBackend) -> dict[str, BlobInfo]:
     found: dict[str, BlobInfo] = {}
     start: str | None = ""
     while start is not None:

@@ -1,4 +1,4 @@
-"""`ServerWorld`: the adapters to PostgreSQL and S3 on real servers, used by many processes, each call of which can fail.
+"""`ServerWorld`: the adapters to PostgreSQL and S3 on real servers, used by many processes, whose calls can fail.
 
     PostgresRows, PostgresChangeLog --call--> FaultyPool -----> the real pool --> PostgreSQL
     S3Blobs                         --call--> FaultyS3Client -> the real client --> a server of the S3 API
@@ -24,7 +24,7 @@ import asyncpg
 from anyio import create_task_group
 from anyio.lowlevel import checkpoint
 
-from changelog.base.errors import TieredError, UnavailableError, UnconfirmedError
+from changelog.base.errors import UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.base.tasks import end_tasks
 from changelog.change import Entry
@@ -32,7 +32,7 @@ from changelog.log import ChangeLog, KeyRange
 from changelog.postgres.log import PostgresChangeLog
 from changelog.postgres.pool import PostgresPool, Record
 from changelog.postgres.sqlstates import translated
-from emulators.adapter_world import ServedWorld, watched
+from emulators.adapter_world import ServedWorld, all_blobs, watched
 from emulators.world.client import Client
 from emulators.world.faults import Network, Process
 from recovery.loop import RecoveryLoop
@@ -51,6 +51,7 @@ T = TypeVar("T")
 LATE_S = 1.0
 """So much later a late request arrives at S3. Recovery must wait longer for late uploads."""
 UPLOAD_BUDGET_S = 2.0
+OWNER = "postgresql/test"
 
 
 class ServerMode(Enum):
@@ -247,9 +248,8 @@ class ServerWorld(ServedWorld):
     """One deployment: a schema of PostgreSQL and a bucket. `settings`: of recovering processes."""
 
     def __init__(self, pool: PostgresPool, schema: str, client: S3Client, network: Network, settings: Settings) -> None:
-        super().__init__(
-            PostgresRows(pool, schema, SystemRuntime(), "postgresql/test"), PostgresChangeLog(pool, quoted_schema(schema)), network, settings
-        )
+        rows, log = PostgresRows(pool, schema, SystemRuntime(), OWNER), PostgresChangeLog(pool, quoted_schema(schema))
+        super().__init__(rows, log, network, settings)
         self._pool = pool
         self._schema = schema
         self._client = client
@@ -285,7 +285,7 @@ class ServerWorld(ServedWorld):
     @asynccontextmanager
     async def _tiers(self, process: Process, pool: PostgresPool, wire: ServerWire) -> AsyncIterator[Tiers]:
         async with self._opened(process, FaultyS3Client(self._client, wire, self.network)) as blobs:
-            yield Tiers(PostgresRows(pool, self._schema, process.runtime, "postgresql/test"), watched(blobs, self.rows, self.unsettled))
+            yield Tiers(PostgresRows(pool, self._schema, process.runtime, OWNER), watched(blobs, self.rows, self.unsettled))
 
     @asynccontextmanager
     async def _opened(self, process: Process, client: S3Client) -> AsyncIterator[S3Blobs]:
@@ -322,11 +322,7 @@ class ServerWorld(ServedWorld):
     async def unmarked(self) -> list[str]:
         """Returns a sentence for each row that expires and whose blob has no deadline, or an earlier one."""
         async with self.blobs(self.process("auditor")) as blobs:
-            assert isinstance(blobs, S3Blobs)
-            named = {path: row for path, row in (await self._all_rows()).items() if row.target and row.state and row.state.deadline_ns}
-            found = []
-            for path, row in named.items():
-                head = await blobs.head(str(row.target))
-                if head is None or head.deadline_ns is None:
-                    found.append(f"{path} expires, and nothing says when its blob does")
-        return found
+            found = await all_blobs(blobs)
+        rows = {path: row for path, row in (await self._all_rows()).items() if row.state is not None and row.state.deadline_ns is not None}
+        named = {path: found[row.target] for path, row in rows.items() if row.target in found}
+        return [f"{path} expires, and nothing says when its blob does" for path, blob in named.items() if blob.deadline_ns is None]

@@ -3,8 +3,8 @@
     rows, changelog    with asyncpg, each question over a connection of its own
     blobs              with botocore, Amazon's own client
 
-It connects to the servers directly and not through the relays, so it is not cut off. A question to a frozen server
-waits.
+It connects to the servers directly and not through the relays, so it is not cut off. A question to a server that is
+frozen, or killed and not back yet, waits.
 
 What lies beside the blobs is looked at, too (`uploads`). A blob whose row expires has a marker of a deadline that is
 not before its row's: without one nobody would ever remove it. And a marker or an amendment in another form than that
@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+import anyio
 import asyncpg
 import botocore.session
 import google_crc32c
@@ -30,7 +31,7 @@ from emulators.demo.checking.check import Content, StoredRow, content_of
 from emulators.demo.players.load import digest
 from tiered.protocol.owners import OWNERS
 
-CALL_S = 20.0
+CALL_S, AGAIN_S = 20.0, 0.05
 OPERATION = "x-snme-operation"
 BESIDE = ("~t/", "~m/")
 MARKER = re.compile(r"~t/(.+)/([0-9a-f]{12})", re.DOTALL)
@@ -118,6 +119,16 @@ class StoredInServers:
         return self._portal.call(self._ask, statement.replace("{schema}", f'"{self._schema}"'), *values)
 
     async def _ask(self, statement: str, *values: object) -> list[Any]:
+        give_up_at = anyio.current_time() + CALL_S
+        while True:
+            try:
+                return await self._ask_once(statement, *values)
+            except (OSError, asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError):
+                if anyio.current_time() > give_up_at:
+                    raise
+            await anyio.sleep(AGAIN_S)
+
+    async def _ask_once(self, statement: str, *values: object) -> list[Any]:
         connection = await asyncpg.connect(self._dsn, timeout=CALL_S, command_timeout=CALL_S)
         try:
             return list(await connection.fetch(statement, *values))
