@@ -8,15 +8,18 @@
 All processes of a world share one pool and one client, and each has wrappers of its own around them. A fault is told as
 the real adapter tells it: the driver's own error goes through `translated`, an S3 code through `error_of`, or is
 returned where the caller expects it. A request that is late belongs to the network: one to PostgreSQL arrives when the
-test says `deliver`, one to S3 a while later. From a dead process no call leaves and to it none returns.
+test says `deliver`, one to S3 when it says `deliver_uploads`. From a dead process no call leaves and to it none returns.
+
+Nothing waits for time to pass: `visit` is a pass of recovery while late uploads may still arrive, and `drain` lets the
+time go by in which they may.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -24,15 +27,15 @@ import asyncpg
 from anyio import create_task_group
 from anyio.lowlevel import checkpoint
 
-from changelog.base.errors import UnavailableError, UnconfirmedError
+from changelog.base.errors import TieredError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.base.tasks import end_tasks
-from changelog.change import Entry
+from changelog.change import Entry, encode
 from changelog.log import ChangeLog, KeyRange
 from changelog.postgres.log import PostgresChangeLog
 from changelog.postgres.pool import PostgresPool, Record
 from changelog.postgres.sqlstates import translated
-from emulators.adapter_world import ServedWorld, all_blobs, watched
+from emulators.adapter_world import HOUR_MS, ServedWorld, all_blobs, watched
 from emulators.world.client import Client
 from emulators.world.faults import Network, Process
 from recovery.loop import RecoveryLoop
@@ -48,8 +51,6 @@ from tiered.storage import TieredStorage
 
 T = TypeVar("T")
 
-LATE_S = 1.0
-"""So much later a late request arrives at S3. Recovery must wait longer for late uploads."""
 UPLOAD_BUDGET_S = 2.0
 OWNER = "postgresql/test"
 
@@ -183,13 +184,13 @@ class FaultyPool(PostgresPool):
 
 
 class FaultyS3Client(S3Client):
-    """The client of one process."""
+    """The client of one process. `late`: gets the requests that are late."""
 
-    def __init__(self, client: S3Client, wire: ServerWire, network: Network) -> None:
+    def __init__(self, client: S3Client, wire: ServerWire, late: list[Callable[[], Awaitable[object]]]) -> None:
         self.bucket, self.endpoint, self.answer_timeout_s = client.bucket, client.endpoint, client.answer_timeout_s
         self._real = client
         self._wire = wire
-        self._network = network
+        self._late = late
 
     async def call(
         self, operation: str, doing: str, *, effect: bool = False, accept: Collection[str] = (), answers: int = 1,
@@ -201,7 +202,7 @@ class FaultyS3Client(S3Client):
         name = _name(operation, named)
         has_effect = effect or operation == "create_multipart_upload"
         return await self._wire.carry(ServerCall(  # type: ignore[no-any-return]
-            name, has_effect, send, lambda: self._network.send(name, send, LATE_S), lambda mode: _fail(mode, doing, accept, effect=effect)
+            name, has_effect, send, lambda: self._late.append(send), lambda mode: _fail(mode, doing, accept, effect=effect)
         ))  # fmt: skip
 
     async def open_body(self, doing: str, *, accept: Collection[str] = (), **named: Any) -> tuple[Answer, AnswerBody] | Refusal:
@@ -255,6 +256,7 @@ class ServerWorld(ServedWorld):
         self._client = client
         self._late: list[Callable[[], Awaitable[object]]] = []
         self._landed: list[Callable[[], Awaitable[object]]] = []
+        self._late_uploads: list[Callable[[], Awaitable[object]]] = []
 
     @asynccontextmanager
     async def client(self, process: Process, wire: ServerWire, settings: Settings) -> AsyncIterator[Client]:
@@ -284,7 +286,7 @@ class ServerWorld(ServedWorld):
 
     @asynccontextmanager
     async def _tiers(self, process: Process, pool: PostgresPool, wire: ServerWire) -> AsyncIterator[Tiers]:
-        async with self._opened(process, FaultyS3Client(self._client, wire, self.network)) as blobs:
+        async with self._opened(process, FaultyS3Client(self._client, wire, self._late_uploads)) as blobs:
             yield Tiers(PostgresRows(pool, self._schema, process.runtime, OWNER), watched(blobs, self.rows, self.unsettled))
 
     @asynccontextmanager
@@ -308,6 +310,29 @@ class ServerWorld(ServedWorld):
         for send in landing:
             await send()
         return len(landing)
+
+    async def deliver_uploads(self) -> int:
+        """Lets the late requests to S3 arrive now. Returns how many there were."""
+        landing, self._late_uploads = self._late_uploads, []
+        for send in landing:
+            with suppress(TieredError):  # it arrives in vain
+                await send()
+        return len(landing)
+
+    async def visit(self) -> None:
+        """One pass of recovery, when every owner has been silent for an hour and late uploads may still arrive."""
+        await super().age()
+        async with self.recovery(self.process("visit")) as recovery:
+            await recovery.run_once()
+
+    async def age(self) -> dict[str, str]:
+        """Also ends the time in which late uploads may arrive."""
+        for entry in await self._entries():
+            if isinstance(entry, Entry) and entry.cleanup_after_ms is not None:
+                over = replace(entry, cleanup_after_ms=entry.cleanup_after_ms - HOUR_MS)
+                statement = f"UPDATE {quoted_schema(self._schema)}.entries SET value = $2 WHERE key = $1"
+                await self._pool.write("passing the time", statement, entry.key.encode(), encode(over))
+        return await super().age()
 
     async def set_back(self, entry: Entry, by_ms: int) -> None:
         statement = f"UPDATE {quoted_schema(self._schema)}.entries SET heartbeat_ms = heartbeat_ms - $2 WHERE key = $1"

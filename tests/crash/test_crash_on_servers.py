@@ -1,8 +1,8 @@
 """Every operation, and recovery, of the adapters to PostgreSQL and S3, with one thing going wrong at every call.
 
 Each mode of going wrong is one test: all operations and all their calls at once, each on an object of its own. The
-calls are learnt from a run without faults. Then recovery drains the log, late statements arrive, recovery drains it
-again, and everything is read. A finding names its case, as in `put_large_on_large|s3 put_object blob #1|FAILED_AFTER`.
+calls are learnt from a run without faults. Then recovery makes a pass, late uploads arrive, recovery drains the log,
+late statements arrive, recovery drains it again, and everything is read. A finding names its case, as in `put_large_on_large|s3 put_object blob #1|FAILED_AFTER`.
 
 `make test` has every mode with every eighth call; `make sim` has every call. What S3's answers look like on the wire is
 in `tests/tiered/s3/test_faults.py`.
@@ -24,7 +24,7 @@ from changelog.base.errors import UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from emulators.postgres.server import PostgresServer
-from emulators.server_world import LATE_S, OF_READS, OF_S3, ServerMode, ServerWire, ServerWorld
+from emulators.server_world import OF_READS, OF_S3, ServerMode, ServerWire, ServerWorld
 from emulators.world.client import Client
 from emulators.world.faults import Network
 from emulators.world.history import WriteAnswer
@@ -57,7 +57,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 ALL = "TIERED_SIM_SEEDS" in os.environ
 SHARE = 8
 CASES_AT_ONCE = 16
-GRACE_S, SHORT_GRACE_S = LATE_S + 1.5, 0.2
 MEETING_S = 5.0
 
 _STORE = StoreSettings(queue_max=1000, drain_budget_s=20, answer_budget_s=10)
@@ -195,8 +194,11 @@ class ServedStage:
         assert found[0] == found[1]
 
     async def findings(self, cases: Sequence[ServedCase], recoverers: Sequence[ServedCase] = ()) -> list[str]:
-        """Recovery ends what is left: before and after late statements arrive, and once more after they arrive again.
+        """Recovery ends what is left: before and after late uploads and late statements arrive, and once more after the
+        latter arrive again.
         """
+        await self.world.visit()
+        await self.world.deliver_uploads()
         for once_more in (None, False, True):
             arrived = 0 if once_more is None else await self.world.deliver(once_more=once_more)
             if once_more is None or arrived:
@@ -231,17 +233,13 @@ async def each(cases: Sequence[ServedCase], do: Callable[[ServedCase], Awaitable
 
 
 @pytest.fixture
-async def stage(
-    request: pytest.FixtureRequest, anyio_backend: str, postgres: PostgresServer, versitygw_url: str
-) -> AsyncIterator[ServedStage]:
-    is_late = "LATE" in request.node.name
-    recovery = LIVING.recovery.model_copy(update={"late_upload_grace_s": GRACE_S if is_late else SHORT_GRACE_S})
+async def stage(anyio_backend: str, postgres: PostgresServer, versitygw_url: str) -> AsyncIterator[ServedStage]:
     schema = await made_schema(postgres)
     async with (
         connect(settings_of(postgres, schema), writes=True) as pool, new_bucket(versitygw_url, SystemRuntime()) as bucket,
         Network() as network,
     ):  # fmt: skip
-        yield ServedStage(ServerWorld(pool, schema, bucket.client, network, LIVING.model_copy(update={"recovery": recovery})))
+        yield ServedStage(ServerWorld(pool, schema, bucket.client, network, LIVING))
 
 
 _clean_runs: list[ServedCase] = []
@@ -370,7 +368,7 @@ async def refuses_nothing(rows: PostgresRows, path: str, token: ChangeId) -> boo
 @pytest.mark.parametrize(("owner", "name", "replacement", "broken"), [
     (PostgresRows, "settle", refuses_nothing, {"I1", "I2"}),
     (tiered.protocol.finishing, "waits_for_late_upload", lambda change, live: False, {"I3"}),
-], ids=["settle refuses nothing, LATE", "no grace for late uploads, LATE"])  # fmt: skip
+], ids=["settle refuses nothing", "no grace for late uploads"])  # fmt: skip
 async def test_without_a_guard_the_matrix_finds_what_breaks(
     stage: ServedStage, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, replacement: object, broken: set[str]
 ) -> None:
