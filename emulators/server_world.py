@@ -8,7 +8,8 @@
 All processes of a world share one pool and one client, and each has wrappers of its own around them. A fault is told as
 the real adapter tells it: the driver's own error goes through `translated`, an S3 code through `error_of`, or is
 returned where the caller expects it. A request that is late belongs to the network: one to PostgreSQL arrives when the
-test says `deliver`, one to S3 when it says `deliver_uploads`. From a dead process no call leaves and to it none returns.
+test says `deliver`, one to S3 when it says `deliver_uploads`. From a dead process no call leaves, and to it none
+returns.
 
 Nothing waits for time to pass: `visit` is a pass of recovery while late uploads may still arrive, and `drain` lets the
 time go by in which they may.

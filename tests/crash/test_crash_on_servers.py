@@ -2,9 +2,10 @@
 
 Each mode of going wrong is one test: all operations and all their calls at once, each on an object of its own. The
 calls are learnt from a run without faults. Then recovery makes a pass, late uploads arrive, recovery drains the log,
-late statements arrive, recovery drains it again, and everything is read. A finding names its case, as in `put_large_on_large|s3 put_object blob #1|FAILED_AFTER`.
+late statements arrive, recovery drains it again, and everything is read. A finding names its case, as in
+`put_large_on_large|s3 put_object blob #1|FAILED_AFTER`.
 
-`make test` has every mode with every eighth call; `make sim` has every call. What S3's answers look like on the wire is
+`make test` has every mode with every 14th call; `make sim` has every call. What S3's answers look like on the wire is
 in `tests/tiered/s3/test_faults.py`.
 """
 
@@ -55,7 +56,7 @@ from tiered.settings import RecoverySettings, Settings, StoreSettings
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 ALL = "TIERED_SIM_SEEDS" in os.environ
-SHARE = 8
+SHARE = 14
 CASES_AT_ONCE = 16
 MEETING_S = 5.0
 
@@ -263,7 +264,7 @@ def meets(clean: ServedCase, mode: ServerMode) -> list[str]:
 
 
 def some(all_of_them: list[ServedCase], mode: ServerMode) -> list[ServedCase]:
-    """Every eighth one, others for the next mode; `make sim` has all."""
+    """Every 14th one, others for the next mode; `make sim` has all."""
     return all_of_them if ALL else all_of_them[list(ServerMode).index(mode) % SHARE :: SHARE]
 
 
