@@ -61,6 +61,14 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver has n
     def _cancel_current_command(self, *_: object) -> None:
         asyncio.get_running_loop().call_soon(self.terminate)
 
+    def _abort(self) -> None:
+        """As the driver's, which also takes the protocol away: a call between two messages would look for it in vain.
+
+        So it finds it, and is told that nothing can be sent any more.
+        """
+        self._aborted = True
+        self._protocol.abort()
+
 
 @dataclass(eq=False, slots=True)
 class _Waiter:
