@@ -64,7 +64,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery/statistics": LOG | STORE,
     "recovery/feed": {"changelog/base", "tiered/text"},
     "recovery/feed/sinks": {
-        "changelog/base", "changelog/google", "recovery/feed", "recovery/display", "tiered/gcs", "tiered/places", "tiered/settings",
+        "changelog/base", "changelog/google", "recovery/feed", "recovery/display", "tiered/gcs", "tiered/places", "tiered/s3",
+        "tiered/settings",
     },
     "recovery/feed/writer": {"recovery/feed", "recovery/feed/sinks", "recovery/rate", "recovery/statistics"} | LOG | STORE,
     "recovery/status": {"recovery", "recovery/feed/writer", "recovery/statistics"} | LOG | STORE,

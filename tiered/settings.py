@@ -393,8 +393,8 @@ class FeedSettings(_Section):
     """The change feed of live references (docs/feed.md). All services, daemons and the writer need the same `enabled`.
 
     `enabled`: entries of finished changes are kept until the feed has published them. `to`: where the writer delivers
-    (`tiered feed run`): the path of a directory, gs://bucket/prefix, http(s)://host/path, kafka://broker:port/topic.
-    One of them, or a list (in the environment: a JSON list).
+    (`tiered feed run`): the path of a directory, gs://bucket/prefix, s3://bucket/prefix, http(s)://host/path,
+    kafka://broker:port/topic. One of them, or a list (in the environment: a JSON list).
     `format`: of the files: json needs no other package, avro needs the extra `feed`. `poll_s`: how often the writer
     looks for changes. `progress_every_s`: how often the frontier advances at least, also without a change. `batch_max`:
     how many entries, rows and updates one transaction takes up, about. `reconcile_every_s`: how often all rows are
