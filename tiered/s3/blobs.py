@@ -46,7 +46,7 @@ from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.payload.crcs import CRC32C, join_crcs
 from tiered.protocol.backends import BlobHead, ByteRange, DamagedError
-from tiered.protocol.capabilities import Part, SessionPage
+from tiered.protocol.capabilities import Part, SessionPage, check_parts
 from tiered.protocol.owners import OWNERS, Marker, decode_markers
 from tiered.protocol.resuming import Resuming
 from tiered.protocol.scans import BlobInfo, BlobPage, Generation, ListedBlob, NotCopied, Removal
@@ -222,6 +222,8 @@ class S3Blobs:
         return await self._in_parts.listed(name, session)
 
     async def complete_parts(self, name: str, session: str, parts: Sequence[Part]) -> None:
+        check_parts(name, parts)
+        await self._in_parts.check(name, session, parts)
         await self._in_parts.complete(name, session, parts)
 
     async def open_sessions(self, before_ns: int, after: str, limit: int, prefix: str = "") -> SessionPage:
