@@ -6,7 +6,7 @@
                    amended of it
     head           1, as `open`; 1 more for a blob that expires
     delete         1; in a bucket with versions, 1 for each version besides
-    delete_generation   2
+    delete_generation   2; 1 more after a refusal
     touch          3, and 1 for each earlier deadline
     list           2 for each page of up to 1,000
     set_aside, bring_back, open_copy   5 or more
@@ -53,7 +53,7 @@ from tiered.protocol.scans import BlobInfo, BlobPage, Generation, ListedBlob, No
 from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
 from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, Answer, AnswerBody, S3Client, SharedSession
 from tiered.s3.copies import COPIED_BYTES_MAX, S3Copy, copy_parts, other_layout
-from tiered.s3.errors import Refusal, odd
+from tiered.s3.errors import Refusal, error_of, odd
 from tiered.s3.format import (
     Beside,
     Stored,
@@ -82,6 +82,8 @@ ATTEMPTS_MAX = 5
 PAGE_MAX = 1000
 NO_KEY = "NoSuchKey"
 GONE = (NO_KEY, "404")
+_NOT_THIS = ("NoSuchVersion", "PreconditionFailed", "412", "ConditionalRequestConflict")
+"""Why a generation is not deleted: it is not what has the name, or somebody changes that now."""
 _BAD_RANGE = "InvalidRange"
 _STANDS_STILL = "a listing from {!r} on came back to what is before that: the service lists in another order than that of bytes"
 
@@ -430,21 +432,25 @@ class S3Blobs:
     async def delete_generation(self, name: str, generation: Generation) -> Removal:
         """The generation is looked at, and deleted only as the version, or with the tag, that was seen.
 
+        After a refusal it is looked at once more. AWS gives one also where somebody else's deletion comes first (409).
         A service without versions that ignores `If-Match` where it deletes would delete what came between these two.
         """
-        answer = await self._look(name)
-        if answer is None:
+        seen = await self._look(name)
+        if seen is None:
             return Removal.ABSENT
-        if generation_of(tag_of(answer), ns_of(answer["LastModified"])) != generation:
+        if generation_of(tag_of(seen), ns_of(seen["LastModified"])) != generation:
             return Removal.REPLACED
-        version, doing = answer.get("VersionId"), f"deleting generation {generation} of blob {name!r}"
-        only: dict[str, Any] = {"IfMatch": f'"{tag_of(answer)}"'} if version in (None, "null") else {"VersionId": version}
-        removed = await self.client.call(
-            "delete_object", doing, effect=True, accept=(*GONE, "NoSuchVersion", "PreconditionFailed", "412"), Key=name, **only
-        )
-        if not isinstance(removed, Refusal):
+        version, doing = seen.get("VersionId"), f"deleting generation {generation} of blob {name!r}"
+        only: dict[str, Any] = {"IfMatch": f'"{tag_of(seen)}"'} if version in (None, "null") else {"VersionId": version}
+        answer = await self.client.call("delete_object", doing, effect=True, accept=(*GONE, *_NOT_THIS), Key=name, **only)
+        if not isinstance(answer, Refusal):
             return Removal.DELETED
-        return Removal.REPLACED if removed.status == 412 and await self._look(name) is not None else Removal.ABSENT
+        now = await self._look(name)
+        if now is None:
+            return Removal.ABSENT
+        if generation_of(tag_of(now), ns_of(now["LastModified"])) != generation:
+            return Removal.REPLACED
+        raise error_of(answer._replace(status=409, code="OperationAborted"), doing, effect=False)
 
     # --- copies
 
