@@ -6,7 +6,7 @@
                    amended of it
     head           1, as `open`; 1 more for a blob that expires
     delete         1; in a bucket with versions, 1 for each version besides
-    delete_generation   2
+    delete_generation   2; 1 more after a refusal
     touch          3, and 1 for each earlier deadline
     list           2 for each page of up to 1,000
     set_aside, bring_back, open_copy   5 or more
@@ -46,14 +46,14 @@ from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.payload.crcs import CRC32C, join_crcs
 from tiered.protocol.backends import BlobHead, ByteRange, DamagedError
-from tiered.protocol.capabilities import Part, SessionPage
+from tiered.protocol.capabilities import Part, SessionPage, check_parts
 from tiered.protocol.owners import OWNERS, Marker, decode_markers
 from tiered.protocol.resuming import Resuming
 from tiered.protocol.scans import BlobInfo, BlobPage, Generation, ListedBlob, NotCopied, Removal
 from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
 from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, Answer, AnswerBody, S3Client, SharedSession
 from tiered.s3.copies import COPIED_BYTES_MAX, S3Copy, copy_parts, other_layout
-from tiered.s3.errors import Refusal, odd
+from tiered.s3.errors import Refusal, error_of, odd
 from tiered.s3.format import (
     Beside,
     Stored,
@@ -82,6 +82,8 @@ ATTEMPTS_MAX = 5
 PAGE_MAX = 1000
 NO_KEY = "NoSuchKey"
 GONE = (NO_KEY, "404")
+_NOT_THIS = ("NoSuchVersion", "PreconditionFailed", "412", "ConditionalRequestConflict")
+"""Why a generation is not deleted: it is not what has the name, or somebody changes that now."""
 _BAD_RANGE = "InvalidRange"
 _WORDLESS = ("400", "401", "403")
 """What HEAD says of credentials that have expired, of a clock that is wrong, and of rights that are missing."""
@@ -229,6 +231,8 @@ class S3Blobs:
         return await self._in_parts.listed(name, session)
 
     async def complete_parts(self, name: str, session: str, parts: Sequence[Part]) -> None:
+        check_parts(name, parts)
+        await self._in_parts.check(name, session, parts)
         await self._in_parts.complete(name, session, parts)
 
     async def open_sessions(self, before_ns: int, after: str, limit: int, prefix: str = "") -> SessionPage:
@@ -436,21 +440,25 @@ class S3Blobs:
     async def delete_generation(self, name: str, generation: Generation) -> Removal:
         """The generation is looked at, and deleted only as the version, or with the tag, that was seen.
 
+        After a refusal it is looked at once more. AWS gives one also where somebody else's deletion comes first (409).
         A service without versions that ignores `If-Match` where it deletes would delete what came between these two.
         """
-        answer = await self._look(name)
-        if answer is None:
+        seen = await self._look(name)
+        if seen is None:
             return Removal.ABSENT
-        if generation_of(tag_of(answer), ns_of(answer["LastModified"])) != generation:
+        if generation_of(tag_of(seen), ns_of(seen["LastModified"])) != generation:
             return Removal.REPLACED
-        version, doing = answer.get("VersionId"), f"deleting generation {generation} of blob {name!r}"
-        only: dict[str, Any] = {"IfMatch": f'"{tag_of(answer)}"'} if version in (None, "null") else {"VersionId": version}
-        removed = await self.client.call(
-            "delete_object", doing, effect=True, accept=(*GONE, "NoSuchVersion", "PreconditionFailed", "412"), Key=name, **only
-        )
-        if not isinstance(removed, Refusal):
+        version, doing = seen.get("VersionId"), f"deleting generation {generation} of blob {name!r}"
+        only: dict[str, Any] = {"IfMatch": f'"{tag_of(seen)}"'} if version in (None, "null") else {"VersionId": version}
+        answer = await self.client.call("delete_object", doing, effect=True, accept=(*GONE, *_NOT_THIS), Key=name, **only)
+        if not isinstance(answer, Refusal):
             return Removal.DELETED
-        return Removal.REPLACED if removed.status == 412 and await self._look(name) is not None else Removal.ABSENT
+        now = await self._look(name)
+        if now is None:
+            return Removal.ABSENT
+        if generation_of(tag_of(now), ns_of(now["LastModified"])) != generation:
+            return Removal.REPLACED
+        raise error_of(answer._replace(status=409, code="OperationAborted"), doing, effect=False)
 
     # --- copies
 

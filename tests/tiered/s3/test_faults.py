@@ -16,6 +16,7 @@ from tests.given.s3_buckets import s3_blobs
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
 from tiered.object_id import blob_name
 from tiered.protocol.backends import SessionEndedError, Upload
+from tiered.protocol.scans import Removal
 from tiered.s3.blobs import S3Blobs
 from tiered.testing.contracts.whole_blobs import read, store
 
@@ -140,6 +141,23 @@ async def test_a_404_that_does_not_speak_as_the_service_is_no_absence(
         await call(failing, name)
     proxy.faults.clear()
     assert await read(failing, name) == b"payload"
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(409, "ConditionalRequestConflict"), (412, "PreconditionFailed"), (404, ""), (404, "NoSuchKey")]
+)
+async def test_a_generation_whose_deletion_is_refused_is_looked_at_again(
+    failing: S3Blobs, proxy: FaultyProxy, name: str, status: int, code: str
+) -> None:
+    await (await begun(failing, name, b"payload")).finalise()
+    head = await failing.head(name)
+    assert head is not None
+    proxy.faults.append(ServiceFault("DELETE", BEFORE, status, code))
+    with pytest.raises(UnavailableError, match="try again"):  # it is there, whatever was answered
+        await failing.delete_generation(name, head.generation)
+    assert await read(failing, name) == b"payload"
+    proxy.faults.append(ServiceFault("DELETE", AFTER, status, code))
+    assert await failing.delete_generation(name, head.generation) is Removal.ABSENT and not proxy.faults
 
 
 async def test_a_bucket_that_is_gone_is_no_absence_of_its_blobs(failing: S3Blobs, name: str, versitygw_url: str) -> None:
