@@ -25,6 +25,7 @@ from typing import Any, Self, TypeAlias
 from aiobotocore.config import AioConfig
 from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession, get_session
+from aiohttp import ClientPayloadError
 from anyio import Semaphore, move_on_after
 from botocore.exceptions import (
     BotoCoreError,
@@ -200,7 +201,7 @@ class AnswerBody:
             with move_on_after(self._client.answer_timeout_s) as scope:
                 chunk: bytes = await self._stream.read(CHUNK_BYTES)
                 return chunk
-        except (BotoCoreError, OSError) as error:
+        except (BotoCoreError, ClientPayloadError, OSError) as error:
             lost = type(error).__name__
         else:
             lost = f"{self._client.endpoint} sent no more bytes for {self._client.answer_timeout_s:g} s" if scope.cancelled_caught else ""
