@@ -219,8 +219,7 @@ class S3Blobs:
             await self._in_parts.cancel(session)
 
     async def begin_parts(self, name: str, metadata: Metadata) -> str:
-        """The deadline is written now, because nobody knows who completes the blob, and again if it is completed too late.
-        """
+        """The deadline is written now, because nobody knows who completes the blob; if that is too late, once more."""
         self._beside.check(name, metadata)
         await self._mark(name, metadata.time_expires_ns)
         return await self._in_parts.begin(name, metadata)
