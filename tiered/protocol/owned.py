@@ -33,7 +33,7 @@ NAME_BYTES_MAX = 1024
 """How long a name may be in GCS and in S3, in bytes of UTF-8."""
 
 
-class Bucket(LongTermBackend, SignedUrls, Protocol):
+class BucketBlobs(LongTermBackend, SignedUrls, Protocol):
     """What a bucket must do: a long-term tier of whole names, that takes blobs in parts and tells its owners."""
 
     async def owners(self) -> Sequence[Marker]: ...
@@ -45,7 +45,7 @@ class Bucket(LongTermBackend, SignedUrls, Protocol):
         """`PartUploads.open_sessions`, of names with the prefix."""
 
 
-B = TypeVar("B", bound=Bucket)
+B = TypeVar("B", bound=BucketBlobs)
 
 
 class OwnedBucket(Generic[B]):
@@ -173,8 +173,8 @@ def check_length(name: str, prefix: str, service: str) -> None:
     """
     if prefix and (many := bytes_too_many(name, prefix)) > 0:
         raise InvalidRequestError(
-            f"the name of blob {prefix + name!r} has {NAME_BYTES_MAX + many} bytes, and {service} takes {NAME_BYTES_MAX}: shorten the key or"
-            f" the scopes by {many}, or use a store without {service.lower()}.prefix"
+            f"the name of blob {prefix + name!r} has {NAME_BYTES_MAX + many} bytes, and {service} takes {NAME_BYTES_MAX}: shorten the key"
+            f" or the scopes by {many}, or use a store without {service.lower()}.prefix"
         )
 
 
