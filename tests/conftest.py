@@ -267,8 +267,9 @@ def versitygw_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Returns the address of versitygw. Its files are on the disk: those in memory have no attributes."""
     lock = tmp_path_factory.getbasetemp().parent / "versitygw-lock"
     with (
-        held_directory("tiered-versitygw-") as directory, s3_credentials(), server_of_others(lambda: start_versitygw(directory), lock) as url,
-    ):
+        held_directory("tiered-versitygw-") as directory, s3_credentials(),
+        server_of_others(lambda: start_versitygw(directory), lock) as url,
+    ):  # fmt: skip
         yield url
 
 
