@@ -23,7 +23,7 @@ from tiered.testing.contracts.whole_blobs import read, store
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 MIB = 1024 * 1024
 LARGE = bytes(range(256)) * (9 * MIB // 256)
-BEFORE, AFTER, CUT_BEFORE, CUT_AFTER = FaultKind
+BEFORE, AFTER, CUT_BEFORE, CUT_AFTER, CUT_WITHIN = FaultKind
 COMPLETION = "uploadId="
 
 
@@ -169,10 +169,22 @@ async def test_a_bucket_that_is_gone_is_no_absence_of_its_blobs(failing: S3Blobs
 
 async def test_a_read_that_breaks_off_is_unavailable_and_never_short(failing: S3Blobs, proxy: FaultyProxy, name: str) -> None:
     await (await begun(failing, name, b"payload")).finalise()
-    proxy.faults.append(ServiceFault("GET", CUT_BEFORE))
-    with pytest.raises(UnavailableError):
-        await read(failing, name)
+    for kind in (CUT_BEFORE, CUT_WITHIN):
+        proxy.faults.append(ServiceFault("GET", kind))
+        with pytest.raises(UnavailableError):
+            await read(failing, name)
     assert await read(failing, name) == b"payload"
+
+
+async def test_an_answer_that_breaks_off_in_the_middle_is_no_answer(failing: S3Blobs, proxy: FaultyProxy, name: str) -> None:
+    await (await begun(failing, name, b"payload")).finalise()
+    proxy.faults.append(ServiceFault("GET", CUT_WITHIN, having="list-type=2"))
+    with pytest.raises(UnavailableError, match="broke off"):
+        await failing.list("", None, 10)
+    proxy.faults.append(ServiceFault("POST", CUT_WITHIN, having=COMPLETION))
+    upload = await begun(failing, f"{name}-large", LARGE)
+    await upload.finalise()
+    assert await read(failing, f"{name}-large") == LARGE and not proxy.faults
 
 
 async def test_what_cannot_be_collected_is_told_and_the_round_goes_on(failing: S3Blobs, proxy: FaultyProxy, name: str) -> None:
