@@ -14,7 +14,6 @@ from tests.given.repository import ROOT
 from tests.given.tapped_store import LARGE, OBJECT, TappedWorld
 from tiered import ByteRange, Metadata, ObjectId, ObjectPrefix, Settings, TieredError, TimeToLive
 from tiered.bulk import CONCURRENCY, PAYLOAD_BYTES_MAX
-from tiered.gcs.owned import check_length
 from tiered.metadata import _LONGER_BESIDE_A_BLOB, DEADLINE_MAX_NS, METADATA_BYTES_MAX, NESTED_MAX, SIZE_MAX
 from tiered.object_id import _SCOPE_ALPHABET, PATH_BYTES_MAX, ROW_KEY_BYTES_MAX
 from tiered.payload.destinations import WRITE_THREADS_MAX
@@ -22,6 +21,7 @@ from tiered.payload.in_threads import FILE_THREADS_MAX
 from tiered.payload.own_thread import THREADS_MAX, WAIT_MAX_S
 from tiered.protocol.admission import Admission
 from tiered.protocol.listing import HEADS_AT_ONCE, LIST_PAGE_MAX
+from tiered.protocol.owned import check_length
 from tiered.protocol.resuming import HELD_BYTES
 from tiered.settings import INLINE_BYTES_LIMIT, NAME_PREFIX_MAX, FeedSettings, GcsSettings, StoreSettings
 from tiered.stored import CHUNK_BYTES
@@ -111,7 +111,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "has control character U+0000": lambda: ObjectId.create("a", "\0"),
     "at most 987 fit": lambda: ObjectId.create("a", "k" * 987),
     "no stored one has more than 4096": lambda: ObjectPrefix.create("a", "k" * 4096),
-    "and GCS takes 1024": lambda: check_length("k" * 1023, "a/"),
+    "and GCS takes 1024": lambda: check_length("k" * 1023, "a/", "GCS"),
     "a number of bytes": lambda: Metadata(size=SIZE_MAX + 1),
     "less than or equal to 8388608": lambda: Settings(directory="unused", inline_bytes_max=INLINE_BYTES_LIMIT + 1),
     "at most 8192 fit": lambda: Metadata(custom={"k": "v" * 8192}),
