@@ -95,7 +95,7 @@ NUMBERS: dict[str, list[object]] = {
     "ranges of one object": [STORE.read_lanes_max, STORE.read_part_bytes_max],
     "bytes of a stream that are held": [HELD_BYTES],
     "parts of one blob that go up": [GCS.upload_lanes, GCS.upload_part_bytes, GCS.upload_memory_bytes],
-    "connections to GCS": [GCS.connections_max],
+    "connections to GCS or S3": [GCS.connections_max],
     "hints, rows and updates of one transaction": [FeedSettings().batch_max, 10_000],
     "a file that `tiered feed receive` takes": [RECEIVED_BYTES_MAX],
 }
