@@ -30,7 +30,7 @@ def provision(
         "--adopt-bucket", help="Take all that lies in the bucket (below its prefix) for this store's, if no store owns it yet."
     )] = False,
     adopt_bucket_from: Annotated[str | None, typer.Option(
-        metavar="TABLE", help="Take the blobs over from this owner, projects/…/instances/…/tables/…, which no store uses any more."
+        metavar="OWNER", help="Take the blobs over from this owner, as 'tiered check' names it, if no store uses it any more."
     )] = None,
     grant_writer: Annotated[str | None, typer.Option(
         metavar="ROLE", help="The role of PostgreSQL with which services and daemons connect: it gets the rights that they need."

@@ -57,6 +57,9 @@ CODES: Mapping[str, _Meaning] = {
     "XAmzContentChecksumMismatch": _DAMAGED, "RequestTimeout": (UnavailableError, "the service got no more bytes for too long; try again"),
     "ConditionalRequestConflict": _CONFLICT, "OperationAborted": _CONFLICT,
     "PreconditionFailed": (UnavailableError, "it was changed meanwhile, or it is there already"),
+    "InvalidObjectState": (
+        ConfigurationError, "it was moved to an archive: restore it there, and remove the lifecycle rule that moves it ('tiered check')"
+    ),
     "QuotaExceeded": _FULL, "InsufficientStorage": _FULL, "XMinioStorageFull": _FULL,
     "NotImplemented": _NO_SERVICE, "MethodNotAllowed": _NO_SERVICE,
     "NoSuchBucket": (ConfigurationError, "there is no such bucket; name another, or run `tiered provision`"),
