@@ -292,6 +292,7 @@ def s3_store(services: Settings, moto_url: str) -> InventoryWorld:
     assert services.bigtable is not None
     at = S3Settings(
         bucket="inventoried", prefix="tier/", endpoint=moto_url, region=REGION, addressing_style="path", whole_checksums=False,
+        timeout_s=60,  # on a busy machine, moto may take its time
     )  # fmt: skip
     table = services.bigtable.model_copy(update={"table": "s3-objects", "changelog_table": "s3-changelog"})
     settings = Settings(changelog="bigtable", inline_bytes_max=1, bigtable=table, s3=at)
