@@ -119,7 +119,10 @@ HOMES: dict[str, tuple[str, ...]] = {
         "tiered/payload/crc32c.py", "emulators/callers/values.py", "emulators/gcs/store.py", "emulators/demo/checking/google.py",
         "emulators/demo/checking/servers.py",
     ),
-    "asyncpg": ("changelog/postgres/pool.py", "changelog/postgres/sqlstates.py", "emulators/demo/checking/servers.py"),
+    "asyncpg": (
+        "changelog/postgres/pool.py", "changelog/postgres/sqlstates.py", "emulators/demo/checking/servers.py",
+        "emulators/server_world.py",
+    ),
     "pyspark": (
         "recovery/audit/running/cluster.py", "recovery/audit/running/spark_daemon.py", "recovery/sources/spark.py",
         "recovery/sources/consistent.py", "recovery/audit/inventory/join.py", "recovery/audit/inventory/engine.py",
