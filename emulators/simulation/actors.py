@@ -28,7 +28,7 @@ import anyio
 
 from changelog.base.errors import TieredError
 from changelog.change import ChangeId, Entry
-from changelog.log import ChangeLog
+from changelog.log import ChangeLog, GarbageCollection
 from changelog.noop import NoopChangeLog
 from emulators.simulation.recipe import (
     OVER_ITSELF,
@@ -471,10 +471,23 @@ async def _operate(stage: Stage, actor: Actor, process: Process) -> None:
 
 async def _collect(stage: Stage, actor: Actor) -> None:
     world, chance = stage.world, stage.world.runtime.random
+    services = [world.rows, world.blobs, world.log]
+    async with anyio.create_task_group() as tasks:
+        if stage.recipe.s3:  # a daemon does it there, over the network, and may die of it
+            services.remove(world.blobs)
+            tasks.start_soon(_again_and_again, stage, actor, _collect_blobs)
+        while stage.goes_on(actor):
+            for service in services:
+                await service.collect(chance.choice((1, 3, 1000)))
+            await _rest(stage, actor.every_s * chance.uniform(0.5, 1.0))
+
+
+async def _collect_blobs(stage: Stage, actor: Actor, process: Process) -> None:
+    blobs = cast(GarbageCollection, stage.world.tiers_of(process).long_term)
     while stage.goes_on(actor):
-        for service in (world.rows, world.blobs, world.log):
-            await service.collect(chance.choice((1, 3, 1000)))
-        await _rest(stage, actor.every_s * chance.uniform(0.5, 1.0))
+        with suppress(TieredError):  # the round goes on at the next call
+            await blobs.collect(process.runtime.random.choice((1, 3, 1000)))
+        await _rest(stage, actor.every_s)
 
 
 async def _set_clocks(stage: Stage, actor: Actor) -> None:

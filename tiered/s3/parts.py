@@ -45,6 +45,8 @@ _NO_CHECKSUMS = ("InvalidRequest", "InvalidArgument", "NotImplemented", "400", "
 """What a service says that keeps no crc32c of a whole object made of parts."""
 _ENDED = "NoSuchUpload"
 _WRONG_PARTS = ("InvalidPart", "InvalidPartOrder")
+_WRONG_WHOLE = ("BadDigest", "XAmzContentChecksumMismatch")
+"""Of a completion, which brings no bytes that could be damaged: what the parts were said to be makes another crc32c."""
 _DOUBTFUL = (_ENDED, "PreconditionFailed", "412")
 """Refusals of a completion after which the blob tells whether it is complete."""
 
@@ -149,8 +151,8 @@ class S3Parts:
         unclear: TieredError | None = None
         try:
             answer = await self._client.call(
-                "complete_multipart_upload", doing, effect=True, accept=(*_DOUBTFUL, *_WRONG_PARTS), answers=COMPLETION_ANSWERS, Key=name,
-                UploadId=upload_id, IfNoneMatch="*",
+                "complete_multipart_upload", doing, effect=True, accept=(*_DOUBTFUL, *_WRONG_PARTS, *_WRONG_WHOLE),
+                answers=COMPLETION_ANSWERS, Key=name, UploadId=upload_id, IfNoneMatch="*",
                 MultipartUpload={"Parts": [_named(part, is_kept=bool(whole)) for part in parts]}, **whole,
             )  # fmt: skip
             if isinstance(answer, Refusal):
@@ -216,8 +218,14 @@ class S3Parts:
 
 
 def joined_crc(parts: Sequence[Part]) -> str | None:
-    """The crc32c of the parts one behind the other, as base64. None: that of a part is not known."""
-    known = [(decode_crc(part.checksum.removeprefix(_CRC)), part.size) for part in parts if part.checksum is not None]
+    """The crc32c of the parts one behind the other, as base64. None: that of a part is not known.
+
+    `InvalidRequestError`: a checksum is no crc32c.
+    """
+    try:
+        known = [(decode_crc(part.checksum.removeprefix(_CRC)), part.size) for part in parts if part.checksum is not None]
+    except ValueError as error:
+        raise InvalidRequestError(f"the checksum of a part is no crc32c: {error}; pass what upload_part has told, or None") from None
     return encode_crc(join_crcs(known, CRC32C)) if len(known) == len(parts) else None
 
 
@@ -237,6 +245,10 @@ def _refused(answer: Refusal, name: str, doing: str) -> TieredError:
         return _gone(name, doing)
     if answer.code in _WRONG_PARTS:
         return error_of(answer, doing, effect=True)
+    if answer.code in _WRONG_WHOLE:
+        return InvalidRequestError(
+            f"{doing} failed with {answer.status} {answer.code}: what is told of its parts makes another crc32c than their bytes; list them"
+        ).coded(answer.code, heard=True)
     return UnavailableError(f"blob {name!r} was deleted while {doing}; try again").coded("412", heard=True)
 
 
