@@ -33,6 +33,7 @@ from changelog.change import Change, ChangeId, Entry, encode
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease, Renewal
 from changelog.log import ChangeLog
+from emulators.s3.memory import MemoryS3
 from emulators.simulation.replaced import Replacement, replaced
 from emulators.simulation.unfenced import UnfencedBlobs, UnfencedRows, follow_once
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
@@ -53,6 +54,8 @@ from tiered.protocol.retry import retry
 from tiered.protocol.scans import Generation, Removal
 from tiered.protocol.under_way import WriteInProgress
 from tiered.protocol.writing import SwapResult, Writer, WriteResult
+from tiered.s3.blobs import S3Blobs
+from tiered.s3.upload import SinglePut
 from tiered.storage import TieredStorage
 from tiered.stored import PutResult
 from tiered.testing.blobs import Blob, MemoryCopy, MemoryUpload
@@ -148,6 +151,31 @@ async def _swap_whenever(
 
 
 # --- blobs ---------------------------------------------------------------------------------------
+
+
+async def _finalise_before_its_deadline(self: SinglePut) -> None:
+    mark, self._before_end = self._before_end, _nothing_before
+    await _PUT(self)
+    await mark(None)
+
+
+async def _nothing_before(amended: Metadata | None) -> None:
+    pass
+
+
+async def _touch_by_replacing(self: S3Blobs, name: str, deadline_ns: int) -> bool:
+    """Removes the deadlines, and writes another."""
+    found = await self._found(name)
+    if found is None or found.metadata.time_expires_ns is None:
+        return found is not None
+    for key, ns in await self._markers_of(name):
+        deadline_ns = max(deadline_ns, ns)
+        await self.client.call("delete_object", "removing a deadline", effect=True, Key=key)
+    await self._mark(name, deadline_ns)
+    return True
+
+
+_PUT = SinglePut.finalise
 
 
 def _create_over(self: SimulatedBlobs, name: str, metadata: Metadata, payload: bytes, **_: Any) -> None:
@@ -511,6 +539,18 @@ GUARDS: dict[str, Guard] = {
     ),
     "create-only upload": Guard(
         "A blob that readers are reading is written again.", ((SimulatedBlobs, "_create", _create_over),),
+    ),
+    "create-only request in S3": Guard(
+        "A request that comes twice writes a blob again that readers are reading.",
+        ((MemoryS3, "_replaces_nothing", lambda self, named: False),),
+    ),
+    "deadline before its blob in S3": Guard(
+        "Who dies between the two leaves a blob that expires and that nobody ever collects.",
+        ((SinglePut, "finalise", _finalise_before_its_deadline),),
+    ),
+    "later deadline before the earlier goes in S3": Guard(
+        "Who dies while it touches a blob leaves it without a deadline, and nobody ever collects it.",
+        ((S3Blobs, "touch", _touch_by_replacing),),
     ),
     "old target in the claim of an upload": Guard(
         "Who completes an upload and dies leaves the blob that it replaced to nobody.",

@@ -227,9 +227,14 @@ class Recipe:
 
     @staticmethod
     def of(seed: int) -> Recipe:
+        return Recipe.of_simulated_blobs(seed).with_s3()
+
+    @staticmethod
+    def of_simulated_blobs(seed: int) -> Recipe:
+        """What the seed chooses but for S3."""
         return (
             _RecipeChooser(random.Random(f"recipe {seed}"), seed).recipe()
-            .with_older_software().with_conditions().with_copies().with_changes().with_copies_of_older().with_uploads().with_s3()
+            .with_older_software().with_conditions().with_copies().with_changes().with_copies_of_older().with_uploads()
         )  # fmt: skip
 
     def with_older_software(self) -> Recipe:
@@ -314,7 +319,7 @@ class Recipe:
 
         Older software never wrote there. Blobs expire there as the adapter has it.
         """
-        return self.on_s3() if random.Random(f"s3 1 {self.seed}").random() < 0.15 else self
+        return self.on_s3() if random.Random(f"s3 92 {self.seed}").random() < 0.15 else self
 
     def on_s3(self) -> Recipe:
         actors = tuple(actor for actor in self.actors if actor.role is not Role.OLDER)
