@@ -39,7 +39,7 @@ IMPORTED = {
     "grpc": "grpc grpc.aio", "requests": "requests", "cryptography": "cryptography.x509 google.auth.crypt.es",
     "protobuf": "google.protobuf.message google.rpc.error_details_pb2", "google.api_core": "google.api_core.retry google.api_core.gapic_v1",
     "google.cloud.bigtable_v2": "google.cloud.bigtable_v2", "aiohttp": "aiohttp",
-    "this project, for Bigtable and GCS": "tiered.bigtable.rows, tiered.gcs.owned",
+    "this project, for Bigtable and GCS": "tiered.bigtable.rows tiered.gcs.owned",
 }  # fmt: skip
 """What a `get` loads, in this order, by what brings it. The rows from `grpc` on: only on Bigtable and GCS."""
 

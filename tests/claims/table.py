@@ -20,7 +20,9 @@ AUDIT, KINDS, DOUBTS, DELETE = (
     f"recovery/{name}.py" for name in ("audit/reporting/run_verdict", "audit/finding_classes", "audit/files/conclusion", "cli/audit/delete")
 )
 STATUS, COMMANDS, FEEDS, CHECK_FEED = (f"recovery/cli/{name}.py" for name in ("status", "app", "feed/commands", "feed/check"))
-BUCKET, DIRECTORY, TABLES, FINDINGS = (f"tiered/provision/{name}.py" for name in ("bucket", "embedded_store", "tables", "findings"))
+BUCKET, DIRECTORY, TABLES, FINDINGS, POSTGRES = (
+    f"tiered/provision/{name}.py" for name in ("bucket", "embedded_store", "tables", "findings", "postgres")
+)
 SHOW, ALERTS = "recovery/audit/reporting/show.py", "alert"
 
 Says = Mapping[str, tuple[str, ...]]
@@ -641,6 +643,16 @@ CLAIMS = (
             f"{PROVISION}on_emulators.py::test_a_bucket_that_keeps_garbage_or_loses_blobs_is_a_problem",
             f"{PROVISION}scripted_answers.py::test_permissions_on_a_table_are_told",
             f"{PROVISION}scripted_answers.py::test_an_app_profile_that_cannot_swap_stops_the_opening_with_the_command_that_mends_it",
+        ),
+    ),
+    Claim(
+        "check: the schema in PostgreSQL is the right one, and this role has its rights",
+        "the version in the schema, and what the server says of rights; not that nobody altered a table by hand",
+        {POSTGRES: ("schema {} has version", "role {} may read and write", "role {} may {} the tables")},
+        tests=(
+            f"{PROVISION}postgres.py::test_a_schema_of_another_version_is_refused_with_what_to_do",
+            f"{PROVISION}postgres.py::test_roles_get_the_least_rights_with_which_they_can_work",
+            f"{PROVISION}postgres.py::test_a_role_without_any_right_is_told_what_to_grant",
         ),
     ),
     Claim(

@@ -123,7 +123,7 @@ async def test_the_whole_life_of_an_object(values: dict[str, Any]) -> None:
         with pytest.raises(ConditionFailedError):
             await store.put(CAT, LARGER, if_absent=True)
         head = await store.head(CAT)
-        assert head is not None
+        assert head is not None and head.revision is not None
         await store.put(CAT, LARGER, if_revision=head.revision)
         copy = ObjectId.create("photos", "copy")
         await store.copy(CAT, copy)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import io
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from aiobotocore.config import AioConfig
 from aiobotocore.httpsession import AIOHTTPSession
@@ -41,7 +41,7 @@ from tiered.errors import AtCapacityError
 from tiered.s3.errors import Refusal, error_of, odd
 
 Answer = Mapping[str, Any]
-SharedSession = AioSession
+SharedSession: TypeAlias = AioSession
 
 CONNECTIONS_MAX = 256
 ANSWER_TIMEOUT_S = 10.0

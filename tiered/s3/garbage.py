@@ -120,4 +120,4 @@ class BucketRound:
 
     def _leave(self, what: str, error: TieredError) -> None:
         self._left += 1
-        events.warning("garbage_left", error, what=what)
+        events.warning("garbage_left", error, name=what)

@@ -82,7 +82,7 @@ async def put(
     await upload.finalise()
 
 
-async def write(upload: GcsUpload | LaneUpload, payload: bytes) -> None:
+async def write(upload: GcsUpload | LaneUpload[Any], payload: bytes) -> None:
     for start in range(0, len(payload), 256 * KIB):
         await upload.write(payload[start : start + 256 * KIB])
 
@@ -372,7 +372,7 @@ async def test_all_but_the_end_is_sent_before_finalise_and_nothing_is_visible(
     await is_there_from_its_end_on(upload, server, bucket, size)
 
 
-async def is_there_from_its_end_on(upload: GcsUpload | LaneUpload, server: GcsEmulator, bucket: Bucket, size: int | None) -> None:
+async def is_there_from_its_end_on(upload: GcsUpload | LaneUpload[Any], server: GcsEmulator, bucket: Bucket, size: int | None) -> None:
     """`LARGE` was written: all but its end arrives, and nothing is visible before `finalise`."""
     if size is None:
         [session] = server.sessions.values()
@@ -481,7 +481,7 @@ async def test_a_write_whose_upload_is_aborted_meanwhile_says_so() -> None:
         stalled.set()
         await asyncio.sleep(3600)  # takes nothing more
 
-    async def wait(upload: GcsUpload | LaneUpload) -> None:
+    async def wait(upload: GcsUpload | LaneUpload[Any]) -> None:
         with pytest.raises(UnavailableError, match=r"was given up$"):
             await upload.write(bytes(SINGLE_BYTES_MAX))
 
@@ -499,7 +499,7 @@ async def test_an_end_whose_upload_is_aborted_before_it_is_taken_is_not_unconfir
             await anyio.sleep(3600)
             return {}
 
-    async def end(upload: GcsUpload | LaneUpload) -> None:
+    async def end(upload: GcsUpload | LaneUpload[Any]) -> None:
         with pytest.raises(UnavailableError, match=r"was given up$"):
             await upload.finalise()
 

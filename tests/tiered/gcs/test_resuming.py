@@ -15,6 +15,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+import tiered.gcs.upload
 import tiered.protocol.resuming
 from changelog.base.errors import InvalidRequestError, UnavailableError, UnconfirmedError
 from changelog.base.runtime import SystemRuntime

@@ -55,7 +55,7 @@ def bucket(server: GcsEmulator) -> Bucket:
     return server.buckets["blobs"]
 
 
-async def begin(blobs: GcsBlobs, name: str = NAME, metadata: Metadata | None = None) -> LaneUpload:
+async def begin(blobs: GcsBlobs, name: str = NAME, metadata: Metadata | None = None) -> LaneUpload[Any]:
     upload = await blobs.open_upload(name, metadata or Metadata(), len(PAYLOAD))
     assert isinstance(upload, LaneUpload)
     return upload
