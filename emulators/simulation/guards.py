@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ import tiered.protocol.finishing
 import tiered.protocol.guarded
 import tiered.protocol.writing
 import tiered.storage
-from changelog.base.errors import UnavailableError, UnconfirmedError
+from changelog.base.errors import TieredError, UnavailableError, UnconfirmedError
 from changelog.base.observe import SILENT, Observer
 from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId, Entry, encode
@@ -153,14 +153,16 @@ async def _swap_whenever(
 # --- blobs ---------------------------------------------------------------------------------------
 
 
-async def _finalise_before_its_deadline(self: SinglePut) -> None:
-    mark, self._before_end = self._before_end, _nothing_before
+async def _finalise_without_its_deadline(self: SinglePut) -> None:
+    """Writes the deadline as well as it can."""
+    write = self._before_end
+
+    async def try_to_write(amended: Metadata | None) -> None:
+        with suppress(TieredError):
+            await write(amended)
+
+    self._before_end = try_to_write
     await _PUT(self)
-    await mark(None)
-
-
-async def _nothing_before(amended: Metadata | None) -> None:
-    pass
 
 
 async def _touch_by_replacing(self: S3Blobs, name: str, deadline_ns: int) -> bool:
@@ -545,8 +547,8 @@ GUARDS: dict[str, Guard] = {
         ((MemoryS3, "_replaces_nothing", lambda self, named: False),),
     ),
     "deadline before its blob in S3": Guard(
-        "Who dies between the two leaves a blob that expires and that nobody ever collects.",
-        ((SinglePut, "finalise", _finalise_before_its_deadline),),
+        "A blob whose deadline could not be written stays for ever when its row has expired.",
+        ((SinglePut, "finalise", _finalise_without_its_deadline),),
     ),
     "later deadline before the earlier goes in S3": Guard(
         "Who dies while it touches a blob leaves it without a deadline, and nobody ever collects it.",
