@@ -542,18 +542,6 @@ GUARDS: dict[str, Guard] = {
     "create-only upload": Guard(
         "A blob that readers are reading is written again.", ((SimulatedBlobs, "_create", _create_over),),
     ),
-    "create-only request in S3": Guard(
-        "A request that comes twice writes a blob again that readers are reading.",
-        ((MemoryS3, "_replaces_nothing", lambda self, named: False),),
-    ),
-    "deadline before its blob in S3": Guard(
-        "A blob whose deadline could not be written stays for ever when its row has expired.",
-        ((SinglePut, "finalise", _finalise_without_its_deadline),),
-    ),
-    "later deadline before the earlier goes in S3": Guard(
-        "Who dies while it touches a blob leaves it without a deadline, and nobody ever collects it.",
-        ((S3Blobs, "touch", _touch_by_replacing),),
-    ),
     "old target in the claim of an upload": Guard(
         "Who completes an upload and dies leaves the blob that it replaced to nobody.",
         ((tiered.protocol.assembling, "_claimed", _claimed_over_nothing),),
@@ -648,3 +636,21 @@ GUARDS: dict[str, Guard] = {
         ((Writer, "_marks_are_whole", lambda self, change_id: True),),
     ),
 }
+
+S3_GUARDS: dict[str, Guard] = {
+    "create-only request in S3": Guard(
+        "A request that comes twice writes a blob again that readers are reading.",
+        ((MemoryS3, "_replaces_nothing", lambda self, named: False),),
+    ),
+    "deadline before its blob in S3": Guard(
+        "A blob whose deadline could not be written stays for ever when its row has expired.",
+        ((SinglePut, "finalise", _finalise_without_its_deadline),),
+    ),
+    "later deadline before the earlier goes in S3": Guard(
+        "Who dies while it touches a blob leaves it without a deadline, and nobody ever collects it.",
+        ((S3Blobs, "touch", _touch_by_replacing),),
+    ),
+}
+"""Those that the adapter of S3 has. A world of the usual weather meets their absence too seldom to wait for it, so
+`tests/simulation/test_worlds_on_s3.py` makes the weather for each.
+"""
