@@ -8,6 +8,7 @@ BASELINE ?=
 BESIDE ?=
 SECONDS ?= 120
 SEED ?=
+BACKEND ?= emulators
 ARGS ?=
 STAMP := .venv/installed
 BENCH_STAMP := .venv/installed-for-bench
@@ -89,8 +90,8 @@ else
 	$(CALLERS) --seeds 300 --command
 endif
 
-chaos: setup ## the demo on the emulators, frozen and cut off, with a soak, for SECONDS seconds (SECONDS=120, SEED=)
-	.venv/bin/python -m emulators demo --backend emulators --soak --seconds $(SECONDS) --writers 6 $(if $(SEED),--seed $(SEED)) $(ARGS)
+chaos: setup ## the demo on the emulators, frozen and cut off, with a soak, for SECONDS seconds (SECONDS=120, SEED=, BACKEND=postgres+s3)
+	.venv/bin/python -m emulators demo --backend $(BACKEND) --soak --seconds $(SECONDS) --writers 6 $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # Other people's software, beside which ours is measured. Tests and services need none of it.
 INTO := $(if $(filter 1,$(SIZE)),--docs docs/benchmarks.md)

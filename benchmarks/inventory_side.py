@@ -26,8 +26,9 @@ from benchmarks.audit_join import open_session
 from benchmarks.audit_side import SideRequest
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.inventory import join
+from recovery.audit.inventory.insights import open_report
 from recovery.audit.inventory.lines import InventoryFiles, LineCount
-from recovery.audit.inventory.report import open_export, open_report
+from recovery.audit.inventory.report import open_export
 from recovery.audit.running.plan import split
 
 BUCKET = "bench-bucket"

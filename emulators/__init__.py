@@ -14,6 +14,7 @@
     go.py          finds, builds and runs servers that are written in Go
     up.py          both emulators, provisioned (`python -m emulators up`)
     adapter_world.py    the real adapters on the emulators, with faults, judged like the simulated world
+    server_world.py     the same of the adapters to PostgreSQL and S3
 
 Begin with `__main__.py`, the two commands, or with `world/`. Nothing outside this package and the tests imports it:
 the product does not know that it is simulated.

@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--daemons", type=int, default=2, help="recovery daemons (default: 2)")
     demo.add_argument("--objects", type=int, default=200, help="how many objects all writers share (default: 200)")
     demo.add_argument("--seed", type=int, help="of operations and payloads (default: a new one, which is printed)")
-    demo.add_argument("--backend", default="embedded", help="embedded, or emulators of Bigtable and GCS (default: embedded)")
+    demo.add_argument("--backend", default="embedded", help="embedded, emulators (of Bigtable and GCS), or postgres+s3 (default: embedded)")
     demo.add_argument("--unfenced", action="store_true", help="for comparison: run the protocol without its fence, and see what it loses")
     demo.add_argument(
         "--soak", action="store_true", help="spare a writer and a daemon: they must not grow, and the status must be true all along",

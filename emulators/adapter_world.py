@@ -1,5 +1,7 @@
 """`AdapterWorld`: the real adapters on emulators, used by many processes at once, and what those processes are told.
 
+`ServedWorld` is what it has in common with `emulators.server_world`.
+
     one Bigtable table     holds rows and changelog; each process reaches it through a `FaultyChannel` of its own
     one long-term tier     each process opens it through its `Link`, which can fail at each call of the protocol
     a case                 one process, one object that only it uses, one fault; the object's key is the case's name
@@ -12,7 +14,8 @@ process crashes, and when.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, cast
 
@@ -32,7 +35,7 @@ from recovery.loop import RecoveryLoop
 from tiered.bigtable.rows import BigtableRows
 from tiered.metadata import NS_PER_S
 from tiered.object_id import revision_of
-from tiered.protocol.backends import LongTermBackend, Row, Tiers
+from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Row, Tiers
 from tiered.protocol.capabilities import BatchDeletion
 from tiered.protocol.scans import BlobInfo, Generation, Removal
 from tiered.settings import Settings
@@ -63,56 +66,44 @@ def _whole_log(table: BigtableTable) -> ChangeLog:
     return BigtableChangeLog(table, SystemRuntime())
 
 
-class AdapterWorld:
-    """One deployment on emulators.
+class ServedWorld(ABC):
+    """One deployment on servers. `rows` and `log` are the real ones, without faults.
 
-    `network` holds the late requests of the long-term tier; the caller makes it and moves it on. `is_open` says whether
-    an upload session could still be finalised. `settings` are those of writing processes, `recovery_settings` those of
-    recovering ones. `hang_s`: how many seconds a call waits that gets no answer.
+    `network` holds the late requests of the long-term tier; the caller makes it and moves it on. `settings` are those
+    of recovering processes.
     """
 
-    def __init__(
-        self, channel: Channel, table: str, opens_blobs: OpensBlobs, is_open: Callable[[str], bool], network: Network,
-        settings: Settings, recovery_settings: Settings, hang_s: float,
-    ) -> None:
+    def __init__(self, rows: HighVolumeBackend, log: ChangeLog, network: Network, settings: Settings) -> None:
         self.history = RegisterHistory()
         self.network = network
-        self.wires: list[FaultyChannel] = []
-        self.table = BigtableTable(channel, table)
-        self.rows = BigtableRows(self.table, SystemRuntime())
-        self.log = BigtableChangeLog(self.table, SystemRuntime())
-        self._channel = channel
-        self._opens_blobs = opens_blobs
-        self._is_open = is_open
-        self._settings = settings
-        self._recovery_settings = recovery_settings
-        self._hang_s = hang_s
+        self.rows = rows
+        self.log = log
+        self.unsettled: list[str] = []
+        self._recovery_settings = settings
         self._recorded: set[str] = set()
-        self._unsettled: list[str] = []
+
+    @abstractmethod
+    def recovery(self, process: Process) -> AbstractAsyncContextManager[RecoveryLoop]:
+        """Opens a recovery loop in this process, which meets no faults."""
+
+    @abstractmethod
+    def blobs(self, process: Process) -> AbstractAsyncContextManager[LongTermBackend]:
+        """Opens the real long-term tier."""
+
+    @abstractmethod
+    async def deliver(self, *, once_more: bool = False) -> int:
+        """Lets the late requests of all processes to rows and log arrive now. Returns how many there were."""
+
+    @abstractmethod
+    async def set_back(self, entry: Entry, by_ms: int) -> None:
+        """Lets the last heartbeat of an entry have been so much earlier."""
+
+    @abstractmethod
+    async def still_open(self, sessions: Collection[str]) -> Collection[str]:
+        """Returns those of the upload sessions that could still be finalised."""
 
     def process(self, name: str, plan: Plan = no_faults, skew_s: float = 0.0) -> Process:
         return Process(name, WallClock(skew_s), self.network, plan)
-
-    @asynccontextmanager
-    async def client(self, process: Process, script: Script = no_wire_faults, settings: Settings | None = None) -> AsyncIterator[Client]:
-        """Opens a store in this process."""
-        settings = settings or self._settings
-        async with self._backends(process, script) as (table, blobs):
-            tiers = Tiers(BigtableRows(table, process.runtime), blobs)
-            async with TieredStorage(tiers, BigtableChangeLog(table, process.runtime), process.runtime, settings) as storage:
-                client = Client(process, storage, self.history)
-                yield client
-                if not await storage.aclose():
-                    client.note_end()
-
-    @asynccontextmanager
-    async def recovery(
-        self, process: Process, script: Script = no_wire_faults, opens_log: OpensLog = _whole_log, settings: Settings | None = None
-    ) -> AsyncIterator[RecoveryLoop]:
-        """Opens a recovery loop in this process. `opens_log` may open a log that shows only a part of the entries."""
-        async with self._backends(process, script) as (table, blobs):
-            tiers, settings = Tiers(BigtableRows(table, process.runtime), blobs), settings or self._recovery_settings
-            yield RecoveryLoop(tiers, opens_log(table), process.runtime, settings)
 
     # --- the end -----------------------------------------------------------------------------------
 
@@ -124,8 +115,7 @@ class AdapterWorld:
         aged: dict[str, str] = {}
         for entry in await self._entries():
             if isinstance(entry, Entry) and entry.owner and not entry.stuck:
-                cell = set_cell(FAMILY, b"c", encode(entry), (entry.heartbeat_ms - HOUR_MS) * 1000)
-                await self.table.mutate(entry.key.encode(), delete_column(FAMILY, b"c"), cell)
+                await self.set_back(entry, HOUR_MS)
                 aged[entry.change.object] = entry.key
         return aged
 
@@ -145,24 +135,20 @@ class AdapterWorld:
                 await recovery.run_once()
             await process.runtime.sleep(DRAIN_PAUSE_S)
 
-    async def deliver(self, *, once_more: bool = False) -> int:
-        """Lets the late requests of all processes arrive now. Returns how many there were."""
-        return sum([await wire.deliver(once_more=once_more) for wire in self.wires])
-
     async def findings(self) -> list[str]:
         """Returns a sentence for each breach of I1-I7.
 
         Call it when all processes have ended, the log is drained and no late request is left.
         """
-        async with self._opens_blobs(self.process("auditor")) as blobs:
-            found = await _all_blobs(blobs)
+        async with self.blobs(self.process("auditor")) as blobs:
+            found = await all_blobs(blobs)
         rows = await self._all_rows()
         named = {row.target: path for path, row in rows.items() if row.target is not None}
         return [
             *(f"I1 no dangling: {path} names {target}, which does not exist" for target, path in named.items() if target not in found),
-            *self._unsettled,
+            *self.unsettled,
             *(f"I3 no leak: the blob {name} is named by no row" for name in found if name not in named),
-            *(f"I3 no leak: the upload {session} is open" for session in self._recorded if self._is_open(session)),
+            *(f"I3 no leak: the upload {session} is open" for session in sorted(await self.still_open(self._recorded))),
             *(f"I4 honest: {sentence}" for sentence in self.history.unexplained()),
             *(f"I6 drained: the entry {entry.key} is left: {entry}" for entry in await self._entries()),
             *(f"{path} outlives its blob {name}" for name, path in named.items() if name in found and _outlives(rows[path], found[name])),
@@ -194,21 +180,81 @@ class AdapterWorld:
                 tasks.start_soon(read, name.path)
         return rows
 
-    # --- one process's view ------------------------------------------------------------------------
+
+class AdapterWorld(ServedWorld):
+    """One deployment on the emulator of Bigtable.
+
+    `is_open` says whether an upload session could still be finalised. `settings` are those of writing processes,
+    `recovery_settings` those of recovering ones. `hang_s`: how many seconds a call waits that gets no answer.
+    """
+
+    def __init__(
+        self, channel: Channel, table: str, opens_blobs: OpensBlobs, is_open: Callable[[str], bool], network: Network,
+        settings: Settings, recovery_settings: Settings, hang_s: float,
+    ) -> None:
+        self.wires: list[FaultyChannel] = []
+        self.table = BigtableTable(channel, table)
+        super().__init__(
+            BigtableRows(self.table, SystemRuntime()), BigtableChangeLog(self.table, SystemRuntime()), network, recovery_settings
+        )
+        self._channel = channel
+        self._opens_blobs = opens_blobs
+        self._is_open = is_open
+        self._settings = settings
+        self._hang_s = hang_s
+
+    @asynccontextmanager
+    async def client(self, process: Process, script: Script = no_wire_faults, settings: Settings | None = None) -> AsyncIterator[Client]:
+        """Opens a store in this process."""
+        settings = settings or self._settings
+        async with self._backends(process, script) as (table, blobs):
+            tiers = Tiers(BigtableRows(table, process.runtime), blobs)
+            async with TieredStorage(tiers, BigtableChangeLog(table, process.runtime), process.runtime, settings) as storage:
+                client = Client(process, storage, self.history)
+                yield client
+                if not await storage.aclose():
+                    client.note_end()
+
+    @asynccontextmanager
+    async def recovery(
+        self, process: Process, script: Script = no_wire_faults, opens_log: OpensLog = _whole_log, settings: Settings | None = None
+    ) -> AsyncIterator[RecoveryLoop]:
+        """Opens a recovery loop in this process. `opens_log` may open a log that shows only a part of the entries."""
+        async with self._backends(process, script) as (table, blobs):
+            tiers, settings = Tiers(BigtableRows(table, process.runtime), blobs), settings or self._recovery_settings
+            yield RecoveryLoop(tiers, opens_log(table), process.runtime, settings)
+
+    def blobs(self, process: Process) -> AbstractAsyncContextManager[LongTermBackend]:
+        return self._opens_blobs(process)
+
+    async def deliver(self, *, once_more: bool = False) -> int:
+        return sum([await wire.deliver(once_more=once_more) for wire in self.wires])
+
+    async def set_back(self, entry: Entry, by_ms: int) -> None:
+        cell = set_cell(FAMILY, b"c", encode(entry), (entry.heartbeat_ms - by_ms) * 1000)
+        await self.table.mutate(entry.key.encode(), delete_column(FAMILY, b"c"), cell)
+
+    async def still_open(self, sessions: Collection[str]) -> Collection[str]:
+        return [session for session in sessions if self._is_open(session)]
 
     @asynccontextmanager
     async def _backends(self, process: Process, script: Script) -> AsyncIterator[tuple[BigtableTable, LongTermBackend]]:
         wire = FaultyChannel(self._channel, process, script, self._hang_s)
         self.wires.append(wire)
         async with self._opens_blobs(process) as blobs:
-            watched = cast(LongTermBackend, _Watched(blobs, self.rows, self._unsettled))
-            yield BigtableTable(wire, self.table.name), process.link.blobs(watched)
+            seen = watched(blobs, self.rows, self.unsettled)
+            yield BigtableTable(wire, self.table.name), process.link.blobs(seen)
+
+
+def watched(blobs: LongTermBackend, rows: HighVolumeBackend, unsettled: list[str]) -> LongTermBackend:
+    """Returns the same tier. `unsettled` gets a sentence for each deletion of a blob whose revision was not refused."""
+    return cast(LongTermBackend, _Watched(blobs, rows, unsettled))
 
 
 class _Watched:
     """A long-term tier that looks at the row before each deletion (I2). It passes on everything else."""
 
-    def __init__(self, blobs: LongTermBackend, rows: BigtableRows, unsettled: list[str]) -> None:
+    def __init__(self, blobs: LongTermBackend, rows: HighVolumeBackend, unsettled: list[str]) -> None:
         self._blobs = blobs
         self._rows = rows
         self._unsettled = unsettled
@@ -242,7 +288,7 @@ class _Watched:
         return row.target != blob and (row.state is not None or bool(row.won))
 
 
-async def _all_blobs(blobs: LongTermBackend) -> dict[str, BlobInfo]:
+async def all_blobs(blobs: LongTermBackend) -> dict[str, BlobInfo]:
     found: dict[str, BlobInfo] = {}
     start: str | None = ""
     while start is not None:

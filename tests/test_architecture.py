@@ -64,7 +64,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery/statistics": LOG | STORE,
     "recovery/feed": {"changelog/base", "tiered/text"},
     "recovery/feed/sinks": {
-        "changelog/base", "changelog/google", "recovery/feed", "recovery/display", "tiered/gcs", "tiered/places", "tiered/settings",
+        "changelog/base", "changelog/google", "recovery/feed", "recovery/display", "tiered/gcs", "tiered/places", "tiered/s3",
+        "tiered/settings",
     },
     "recovery/feed/writer": {"recovery/feed", "recovery/feed/sinks", "recovery/rate", "recovery/statistics"} | LOG | STORE,
     "recovery/status": {"recovery", "recovery/feed/writer", "recovery/statistics"} | LOG | STORE,
@@ -77,7 +78,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     } | LOG | STORE,
     "recovery/audit/running": {"recovery", "recovery/feed/writer/checkpoint", "recovery/statistics"} | AUDIT | LOG | STORE,
     "recovery/audit/deleting": {"recovery", "recovery/statistics"} | AUDIT | LOG | STORE,
-    "recovery/audit/inventory": {"recovery", "recovery/sources", "tiered/bigtable/cells", "tiered/protocol/owners"} | AUDIT | LOG | STORE,
+    "recovery/audit/inventory": {"recovery", "recovery/sources", "tiered/bigtable/cells", "tiered/s3/format"} | AUDIT | LOG | STORE,
     "recovery/sources": {"recovery/feed"} | AUDIT | LOG | STORE,
     "recovery/http": {"recovery", "recovery/audit/manifest", "recovery/feed", "recovery/feed/sinks", "recovery/status", "tiered/telemetry"}
     | LOG | STORE,
@@ -112,12 +113,13 @@ HOMES: dict[str, tuple[str, ...]] = {
         "changelog/bigtable/channel.py", "changelog/bigtable/pool.py", "tiered/provision/tables.py", "emulators/bigtable/*.py",
     ),
     "aiohttp": ("tiered/gcs/http.py", "emulators/gcs/server.py", "emulators/s3/faults.py"),
-    "aiobotocore": ("tiered/s3/client.py",), "botocore": ("tiered/s3/client.py", "emulators/s3/*.py"),
+    "aiobotocore": ("tiered/s3/client.py",), "botocore": ("tiered/s3/client.py", "emulators/s3/*.py", "emulators/demo/checking/servers.py"),
     "yarl": ("tiered/gcs/http.py", "emulators/s3/faults.py"), "multidict": ("emulators/gcs/wire.py",),
     "google_crc32c": (
         "tiered/payload/crc32c.py", "emulators/callers/values.py", "emulators/gcs/store.py", "emulators/demo/checking/google.py",
+        "emulators/demo/checking/servers.py",
     ),
-    "asyncpg": ("changelog/postgres/pool.py", "changelog/postgres/sqlstates.py"),
+    "asyncpg": ("changelog/postgres/pool.py", "changelog/postgres/sqlstates.py", "emulators/demo/checking/servers.py"),
     "pyspark": (
         "recovery/audit/running/cluster.py", "recovery/audit/running/spark_daemon.py", "recovery/sources/spark.py",
         "recovery/sources/consistent.py", "recovery/audit/inventory/join.py", "recovery/audit/inventory/engine.py",
@@ -126,7 +128,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pyarrow": (
         "recovery/audit/files/ledger.py", "recovery/audit/files/arrow.py", "recovery/audit/files/directory.py",
         "recovery/audit/files/examine.py", "recovery/sources/columns.py", "recovery/sources/findings_of_run.py",
-        "recovery/sources/parquet.py", "recovery/audit/inventory/lines.py", "recovery/audit/inventory/report.py",
+        "recovery/sources/parquet.py", "recovery/audit/inventory/arrays.py", "recovery/audit/inventory/insights.py",
+        "recovery/audit/inventory/lines.py", "recovery/audit/inventory/report.py", "recovery/audit/inventory/s3.py",
         "recovery/audit/inventory/shards.py", "recovery/audit/deleting/journal.py", "recovery/audit/deleting/restored.py",
     ),
     "httpx": ("recovery/feed/sinks/client.py", "recovery/feed/sinks/http.py", "recovery/feed/sinks/registry.py"),

@@ -16,6 +16,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from emulators.postgres.server import PostgresServer
 from tests.given.repository import ROOT
 
 PACKAGES = ("changelog", "recovery", "tiered")
@@ -162,3 +163,47 @@ def test_the_command_recovers_from_a_kill_where_only_the_wheel_is_installed(bare
 
 def files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.is_file())
+
+
+REFUSES_GOOGLE = """
+import importlib, pkgutil, sys
+
+class Refuses:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("google", "grpc"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Refuses())
+for package in ("tiered.s3", "tiered.postgres", "changelog.postgres", "tiered.kinds", "recovery.cli"):
+    for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+        importlib.import_module(module.name)
+for name in ("tiered.provision.s3", "tiered.provision.postgres", "recovery.audit.running.local", "recovery.http.app"):
+    importlib.import_module(name)
+"""
+
+
+def test_postgresql_s3_and_every_command_load_without_the_packages_of_googles_services(tmp_path: Path) -> None:
+    run(sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}){REFUSES_GOOGLE}", cwd=tmp_path)
+
+
+@pytest.mark.sim
+def test_a_store_on_postgresql_and_s3_lives_where_nothing_of_googles_services_is_installed(
+    bare: Path, wheel: Path, directory: Path, postgres: PostgresServer, versitygw_url: str
+) -> None:
+    install(bare, f"{wheel}[daemon,postgres,s3,audit]")
+    there = "[name for name in ('grpc', 'google') if importlib.util.find_spec(name)]"
+    assert run(bare / "python", "-c", f"import importlib.util; print({there})", cwd=directory) == "[]\n"
+    section = {"postgres": {"dsn": postgres.dsn(), "schema_name": "of_a_wheel"}}
+    section |= {"s3": {"bucket": "of-a-wheel", "endpoint": versitygw_url, "region": "us-east-1"}}
+    (directory / "tiered.yaml").write_text(json.dumps(section))
+    (directory / "first").write_bytes(b"first" * SIZE)
+    tiered = (bare / "tiered", "--config", "tiered.yaml")
+    run(*tiered, "provision", cwd=directory)
+    run(*tiered, "put", OBJECT, "first", cwd=directory)
+    run(*tiered, "get", OBJECT, "-o", "second", cwd=directory)
+    assert (directory / "second").read_bytes() == (directory / "first").read_bytes()
+    assert run(*tiered, "ls", cwd=directory) == f"{OBJECT}\n"
+    run(*tiered, "recover", "--once", cwd=directory)
+    assert json.loads(run(*tiered, "status", "--json", cwd=directory))["store"]["kind"] == "postgres+s3"
+    run(*tiered, "audit", "run", "--engine", "local", "--to", "audit", cwd=directory)
+    run(*tiered, "rm", OBJECT, cwd=directory)

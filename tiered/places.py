@@ -1,7 +1,7 @@
 """`Place`: where a change feed is delivered, as the setting `feed.to` says it. Pure.
 
     /path/to/feed, ./feed, ~/feed            a directory of this machine
-    gs://bucket/prefix                       a bucket
+    gs://bucket/prefix, s3://bucket/prefix   a bucket
     https://user:password@host/feed          a receiver of HTTP PUT; also http://
     kafka://broker:9092,other:9092/topic     Kafka; options of librdkafka after a `?`
 
@@ -20,8 +20,9 @@ from urllib.parse import urlsplit
 
 from changelog.base.errors import ConfigurationError
 
-WANTED = "give the path of a directory, gs://bucket/prefix, https://host/path or kafka://broker:9092/topic"
-SCHEMES = ("gs", "http", "https", "kafka")
+WANTED = "give the path of a directory, gs://bucket/prefix, s3://bucket/prefix, https://host/path or kafka://broker:9092/topic"
+SCHEMES = ("gs", "http", "https", "kafka", "s3")
+BUCKETS = ("gs", "s3")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,11}):(//)?")
 _HOME = re.compile(r"~[A-Za-z0-9._-]*(/|$)")
@@ -87,8 +88,8 @@ class Place:
             raise ConfigurationError(
                 "kafka://… names no topic: give kafka://broker:9092/topic; a user and a password are options after a ?"
             )
-        if scheme == "gs" and (at or not authority):
-            raise ConfigurationError("gs://… names no bucket: give gs:// and its name, such as gs://my-bucket/feed")
+        if scheme in BUCKETS and (at or not authority):
+            raise ConfigurationError(f"{scheme}://… names no bucket: give {scheme}:// and its name, such as {scheme}://my-bucket/feed")
         if scheme != "kafka" and not _HOST.fullmatch(authority):
             raise ConfigurationError(f"{scheme}://… names no host: give a URL such as https://host/feed")
         return cls(scheme, authority, parts.path, bool(at or "?" in text), text)

@@ -183,11 +183,23 @@ class GcsSettings(_Section):
     endpoint: Endpoint | None = Field(default_factory=lambda: os.environ.get(GCS_EMULATOR) or None, validate_default=True)
 
 
+_DSN = "give postgresql://user:password@host:port/database?sslmode=verify-full, with a host and a database"
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.%-]+)(?::([0-9]{1,5}))?")
+
+
 def _dsn(dsn: SecretStr) -> SecretStr:
-    """The DSN as it is. It may hold a password, so no error shows it."""
-    parts = urlsplit(dsn.get_secret_value())
-    if parts.scheme not in ("postgresql", "postgres") or not parts.netloc.rpartition("@")[2] or not parts.path.strip("/"):
-        raise ValueError("give postgresql://user:password@host:port/database?sslmode=verify-full, with a host and a database")
+    """The DSN as it is. It may hold a password, so no error shows it, or what the parser says of it."""
+    try:
+        parts = urlsplit(dsn.get_secret_value())
+    except ValueError:
+        raise ValueError(_DSN) from None
+    if "@" in parts.path or parts.fragment:
+        raise ValueError(f"percent-encode what is not a letter or a digit in user and password, such as / as %2F; {_DSN}")
+    hosts = [_HOST.fullmatch(each) for each in parts.netloc.rpartition("@")[2].split(",")]
+    if parts.scheme not in ("postgresql", "postgres") or not all(hosts) or not parts.path.strip("/"):
+        raise ValueError(_DSN)
+    if any(each is not None and each[1] is not None and not 1 <= int(each[1]) <= 65535 for each in hosts):
+        raise ValueError("a port in it is not from 1 to 65535")
     return dsn
 
 
@@ -381,8 +393,8 @@ class FeedSettings(_Section):
     """The change feed of live references (docs/feed.md). All services, daemons and the writer need the same `enabled`.
 
     `enabled`: entries of finished changes are kept until the feed has published them. `to`: where the writer delivers
-    (`tiered feed run`): the path of a directory, gs://bucket/prefix, http(s)://host/path, kafka://broker:port/topic.
-    One of them, or a list (in the environment: a JSON list).
+    (`tiered feed run`): the path of a directory, gs://bucket/prefix, s3://bucket/prefix, http(s)://host/path,
+    kafka://broker:port/topic. One of them, or a list (in the environment: a JSON list).
     `format`: of the files: json needs no other package, avro needs the extra `feed`. `poll_s`: how often the writer
     looks for changes. `progress_every_s`: how often the frontier advances at least, also without a change. `batch_max`:
     how many entries, rows and updates one transaction takes up, about. `reconcile_every_s`: how often all rows are

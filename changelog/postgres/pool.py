@@ -12,8 +12,9 @@ A connection is *prepared* when it opens: durable commits, READ COMMITTED, plans
 defaults are not trusted with these. `transactional` False is for a pooler that gives each transaction another
 connection: nothing is set then, and nothing prepared is kept, so the role must have these settings (`open` looks).
 
-*Failure*: a server that is away costs each call one try to connect. The driver runs on asyncio only, on the event loop
-that opened the pool, and its connections do not survive a fork. Statements and retries do not belong here.
+*Failure*: a server that is away costs each call one try to connect. Of several hosts each has its share of that time,
+so one that swallows every packet hides none of the others. The driver runs on asyncio only, on the event loop that
+opened the pool, and its connections do not survive a fork. Statements and retries do not belong here.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import anyio
 import asyncpg
 
 from changelog.base.errors import ConfigurationError, TieredError, UnavailableError
 from changelog.base.own_waits import own_wait
-from changelog.postgres.sqlstates import CAUGHT, code_of, sentence, translated
+from changelog.postgres.sqlstates import CAUGHT, ELSEWHERE, POOLER, code_of, sentence, translated
 
 CONNECT_S = 5.0
 CLOSE_S = 2.0
@@ -59,6 +61,14 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver has n
     def _cancel_current_command(self, *_: object) -> None:
         asyncio.get_running_loop().call_soon(self.terminate)
 
+    def _abort(self) -> None:
+        """As the driver's, which also takes the protocol away: a call between two messages would look for it in vain.
+
+        So it finds it, and is told that nothing can be sent any more.
+        """
+        self._aborted = True
+        self._protocol.abort()
+
 
 @dataclass(eq=False, slots=True)
 class _Waiter:
@@ -66,6 +76,15 @@ class _Waiter:
 
     woken: anyio.Event = field(default_factory=anyio.Event)
     given: _Connection | None = None
+
+
+def one_by_one(dsn: str) -> list[str]:
+    """The DSN of each of its hosts: the driver would give all of its time to the first, if that one is silent."""
+    parts = urlsplit(dsn)
+    user, at, hosts = parts.netloc.rpartition("@")
+    if "prefer-standby" in parts.query or "host=" in parts.query or "port=" in parts.query:  # the driver must see all of them
+        return [dsn]
+    return [urlunsplit(parts._replace(netloc=f"{user}{at}{host}")) for host in hosts.split(",")]
 
 
 class PostgresPool:
@@ -79,7 +98,7 @@ class PostgresPool:
         self, dsn: str, shown: str, *, connections_max: int, timeout_s: float, writes: bool, transactional: bool = True
     ) -> None:
         self.shown = shown
-        self._dsn = dsn
+        self._dsns = one_by_one(dsn)  # the one that let us in last is the first
         self._max = connections_max
         self._timeout_s = timeout_s
         self._writes = writes
@@ -231,27 +250,48 @@ class PostgresPool:
             raise
 
     async def _connect(self, doing: str) -> _Connection:
+        timeout_s = min(CONNECT_S, self._timeout_s)
+        lost: BaseException | None = None
+        for dsn in list(self._dsns):
+            try:
+                connection = await self._connect_to(dsn, timeout_s / len(self._dsns))
+            except asyncpg.TargetServerAttributeNotMatched as error:
+                lost = lost or error
+            except CAUGHT as error:
+                lost = error
+                if not isinstance(error, ELSEWHERE):
+                    break
+            else:
+                self._dsns.remove(dsn)
+                self._dsns.insert(0, dsn)
+                return await self._prepared(connection, timeout_s)
+        assert lost is not None, "there is a host"
+        if isinstance(lost, asyncpg.TargetServerAttributeNotMatched):
+            raise UnavailableError(f"{doing} was not sent: no server of {self.shown} takes writes, all are standbys").coded(
+                STANDBY, heard=True
+            ) from lost
+        raise translated(lost, f"connecting to {self.shown}", sent=False) from lost
+
+    async def _connect_to(self, dsn: str, timeout_s: float) -> _Connection:
         session = {
             "application_name": "tiered", "default_transaction_isolation": "read committed",
             "statement_timeout": f"{self._timeout_s * 1000:.0f}", "lock_timeout": f"{self._timeout_s * 1000 * LOCK_SHARE:.0f}",
             "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off",
         }  # fmt: skip
         cache = {"statement_cache_size": 100, "max_cached_statement_lifetime": 0} if self._transactional else {"statement_cache_size": 0}
-        wanted = {"target_session_attrs": "primary"} if self._writes and "target_session_attrs" not in self._dsn else {}
-        timeout_s = min(CONNECT_S, self._timeout_s)
+        wanted = {"target_session_attrs": "primary"} if self._writes and "target_session_attrs" not in dsn else {}
         try:
-            connection: _Connection = await asyncpg.connect(
-                self._dsn, timeout=timeout_s, connection_class=_Connection, server_settings=session if self._transactional else None,
+            opened: _Connection = await asyncpg.connect(
+                dsn, timeout=timeout_s, connection_class=_Connection, server_settings=session if self._transactional else None,
                 **cache, **wanted,
-            )
+            )  # fmt: skip
+            return opened
         except asyncpg.ClientConfigurationError as error:
             raise ConfigurationError(f"postgres.dsn is no address of a server: {sentence(error)}") from None
-        except asyncpg.TargetServerAttributeNotMatched as error:
-            raise UnavailableError(f"{doing} was not sent: no server of {self.shown} takes writes, all are standbys").coded(
-                STANDBY, heard=True
-            ) from error
-        except CAUGHT as error:
-            raise translated(error, f"connecting to {self.shown}", sent=False) from error
+        except asyncpg.ProtocolViolationError as error:
+            raise ConfigurationError(f"connecting to {self.shown} failed: {POOLER} ({sentence(error)})") from error
+
+    async def _prepared(self, connection: _Connection, timeout_s: float) -> _Connection:
         try:
             await self._prepare(connection, timeout_s)
         except CAUGHT as error:

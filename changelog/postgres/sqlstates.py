@@ -32,7 +32,7 @@ _READ_ONLY = (
     "this server takes no writes: it is a standby, or it was told to be read-only; name the primary in postgres.dsn, or all "
     "servers with target_session_attrs=primary"
 )
-_POOLER = (
+POOLER = (
     "a pooler between this process and PostgreSQL keeps no prepared statements: set postgres.prepared: false, or let the pooler keep them"
 )
 
@@ -40,8 +40,8 @@ ADVICE: Mapping[str, tuple[type[TieredError], str]] = {
     # codes first, then classes
     "25006": (UnavailableError, _READ_ONLY),
     "25001": (ConfigurationError, "it was not READ COMMITTED: let the role's default_transaction_isolation be 'read committed'"),
-    "26000": (ConfigurationError, _POOLER),
-    "42P05": (ConfigurationError, _POOLER),
+    "26000": (ConfigurationError, POOLER),
+    "42P05": (ConfigurationError, POOLER),
     "40001": (UnavailableError, "another transaction was in its way, and it was rolled back"),
     "40P01": (UnavailableError, "it and another transaction waited for one another, and it was rolled back"),
     "42501": (ConfigurationError, "grant this role the rights that 'tiered provision' lists"),
@@ -70,6 +70,8 @@ ADVICE: Mapping[str, tuple[type[TieredError], str]] = {
 UNKNOWN_CODES = frozenset({"57014", "40003"})
 CAUGHT = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 """All that the driver raises of a call, but cancellation."""
+ELSEWHERE = (OSError, TimeoutError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError, asyncpg.ConnectionDoesNotExistError)
+"""What one of several hosts may say while another one lets us in."""
 LOST = "08003"
 """The driver's own code for a connection that ended in the middle of a call."""
 

@@ -9,9 +9,10 @@ Then the writers finish, the daemons empty the log, and an independent check jud
 was told (`checking/check.py`). What the change feed says must be what the rows hold (`staging/feed_processes.py`). At
 the end the store is audited, after something was planted for the audit to find (`audit.py`).
 
-The store is in a directory, or on the emulators of Bigtable and GCS, which are frozen and cut off meanwhile
-(`emulators.demo.staging.emulators`). Two things are not real: the network between a writer and its tiers is simulated
-(`emulators.demo.players.network`), and a lease lasts one second instead of half a minute.
+The store is in a directory, or on the emulators of Bigtable and GCS, or in PostgreSQL and S3. Emulators and servers are
+frozen and cut off meanwhile, and servers are killed, too (`staging/emulators.py`, `staging/servers.py`). Two things are
+not real: the network between a writer and its tiers is simulated (`players/network.py`), and a lease lasts one second
+instead of half a minute.
 
 The seed decides the operations, their payloads and the order of the faults. It does not decide when a process is
 killed, nor what it was doing then. With `unfenced` the processes run the published protocol of
@@ -33,8 +34,8 @@ from rich.console import Console
 from changelog.base.errors import ConfigurationError
 from emulators.demo.director import Director
 from emulators.demo.soak import SAMPLES_MIN
-from emulators.demo.staging.stage import DemoOptions, DemoStage, EmbeddedStage
-from emulators.demo.staging.weather import CUTS, FREEZES, STALLS
+from emulators.demo.staging.stage import EMBEDDED, EMULATORS, DemoOptions, DemoStage, EmbeddedStage
+from emulators.demo.staging.weather import CRASHES, CUTS, FREEZES, STALLS
 
 __all__ = ["DemoOptions", "run_demo"]
 
@@ -87,13 +88,19 @@ def _audit(report: dict[str, Any], stage: DemoStage, said: Console) -> None:
 
 def _stage(backend: str, root: Path, *, with_feed: bool) -> DemoStage:
     """Returns the stage. Without the fence there is no feed: its writer settles changes, which is the fence."""
-    if backend == "embedded":
+    if backend == EMBEDDED:
         return EmbeddedStage(root, with_feed=with_feed)
+    extras = "gcp" if backend == EMULATORS else "postgres,s3"
     try:
-        from emulators.demo.staging.emulators import EmulatorStage
+        if backend == EMULATORS:
+            from emulators.demo.staging.emulators import EmulatorStage
+
+            return EmulatorStage(root, with_feed=with_feed)
+        from emulators.demo.staging.servers import ServerStage
+
+        return ServerStage(root, with_feed=with_feed)
     except ModuleNotFoundError as missing:
-        raise ConfigurationError(f"the demo on the emulators needs {missing.name}: pip install '.[gcp]' in the checkout") from missing
-    return EmulatorStage(root, with_feed=with_feed)
+        raise ConfigurationError(f"the demo on {backend} needs {missing.name}: pip install '.[{extras}]' in the checkout") from missing
 
 
 MEANING = {
@@ -124,7 +131,8 @@ def _show(report: dict[str, Any], stage: DemoStage, said: Console) -> None:
          f"writers that stood still past their lease, and went on; and {happened['daemon_stops']:,} daemons"),
         *(("freezes", happened[f"{name}_{FREEZES}"],
            f"of {name}, past every deadline; {happened[f'{name}_{STALLS}']:,} times half of its requests were held back so long,"
-           f" {happened[f'{name}_{CUTS}']:,} times all its connections were cut")
+           f" {happened[f'{name}_{CUTS}']:,} times all its connections were cut"
+           + (f", {happened[f'{name}_{CRASHES}']:,} times it was killed and started again" if f"{name}_{CRASHES}" in happened else ""))
           for name in (service.name for service in stage.services)),
         *([("late", happened["late"], "writes that landed after they had timed out")] if stage.services else []),
         ("recovered", happened["recovered"], "changes that were cleaned up after the dead"),

@@ -1,13 +1,13 @@
 """One run of the demo: start the processes, kill and stop them, let recovery finish, and judge the result.
 
     start      starts all processes; the time of the run begins when every writer has had its first answer
-    play       again and again kills a process, or stops it for longer than its lease lasts. On emulators, the
-               services fail as well (`emulators.demo.staging.weather`)
+    play       again and again kills a process, or stops it for longer than its lease lasts. Services fail as
+               well, where there are some (`emulators.demo.staging.weather`)
     drain      the writers finish; the daemons work until the log is empty and no upload is left, for a limited time
     judge      calls `emulators.demo.checking.check` when all processes have ended
 
 Each second it prints a line, and compares rows with blobs while everything runs: I1 must hold at every moment, not only
-at the end. On emulators it plays on until each kind of fault has happened at least once. If one has not, the run has
+at the end. With services it plays on until each kind of fault has happened at least once. If one has not, the run has
 not shown what the store does then, so it fails.
 """
 
@@ -45,7 +45,7 @@ START_WAIT_S = 30.0
 ENCORE_S = 60.0
 """A run that still lacks a kind of fault goes on for at most so many seconds more."""
 LONG_S = 60.0
-"""A run of at least so many seconds on emulators must include writes that took effect after they had timed out."""
+"""A run of at least so many seconds with services must include writes that took effect after they had timed out."""
 LEAVE_WAIT_S = 6.0
 DRAIN_WAIT_S = 30.0
 TICK_S = 0.02

@@ -86,7 +86,9 @@ def untrue(before: EntryKeys, found: Status, after: EntryKeys, recovered: int, d
 
 def _untrue(before: EntryKeys, found: Status, after: EntryKeys, recovered: int, daemons: Collection[int]) -> Iterator[str]:
     if not found.answers:
-        if found.level in (StatusLevel.OK, StatusLevel.BEHIND):
+        # What else was read may have said that somebody is late: over another connection, which was not cut off.
+        knows = bool(found.sources) or found.feed is not None
+        if found.level is StatusLevel.OK or (found.level is StatusLevel.BEHIND and not knows):
             yield f"the changelog did not answer, and the level is {found.level}"
         return
     stayed = len(before.all & after.all)

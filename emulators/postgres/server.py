@@ -49,7 +49,7 @@ def find_postgres() -> Path:
     raise PostgresNotFoundError("no PostgreSQL: install Debian's package postgresql, or set POSTGRES_BIN to the folder of its programs")
 
 
-def _other_user() -> tuple[list[str], int, int]:
+def other_user() -> tuple[list[str], int, int]:
     """The words before a command that make it run as a user who is not root; that user's ids."""
     if os.geteuid() != 0:
         return [], os.geteuid(), os.getegid()
@@ -76,7 +76,7 @@ class PostgresServer:
         self.options = list(options)
         self.port = free_port()
         self._programs = find_postgres()
-        self._as_other, self._uid, self._gid = _other_user()
+        self._as_other, self._uid, self._gid = other_user()
         self._process: subprocess.Popen[bytes] | None = None
 
     def dsn(self, database: str = "postgres", host_port: str | None = None) -> str:
@@ -112,13 +112,17 @@ class PostgresServer:
         self._await_ready()
 
     def _await_ready(self) -> None:
-        ready = self._programs / "pg_isready"
         for _ in range(600):
-            if subprocess.run([str(ready), "-q", "-t", "1", "-h", "127.0.0.1", "-p", str(self.port)], check=False).returncode == 0:
+            if self.answers(self.port):
                 return
             assert self._process is not None and self._process.poll() is None, self.said()
             subprocess.run(["sleep", "0.05"], check=True)
         raise AssertionError(f"PostgreSQL does not start: {self.said()}")
+
+    def answers(self, port: int) -> bool:
+        """Whether something at this port takes connections to PostgreSQL."""
+        ready = self._programs / "pg_isready"
+        return subprocess.run([str(ready), "-q", "-t", "1", "-h", "127.0.0.1", "-p", str(port)], check=False).returncode == 0
 
     def said(self) -> str:
         return (self.directory / "log").read_text(errors="replace")[-4000:]

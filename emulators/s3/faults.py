@@ -9,15 +9,20 @@ that came, as method and path with query.
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncIterator, Collection
+import re
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
+from html import unescape
+from urllib.parse import quote
 
 import aiohttp
 from aiohttp import web
 from yarl import URL
 
+_LIMIT = re.compile(r"&max-keys=[0-9]+")
+_NAMES = re.compile(rb"(<(?:Key|Prefix|KeyMarker|NextKeyMarker)>)([^<]+)<")
 _HOPS = ("transfer-encoding", "connection", "keep-alive")
 
 
@@ -26,6 +31,7 @@ class FaultKind(Enum):
     AFTER = "it is passed on, and answered so"
     CUT_BEFORE = "it is not passed on, and the connection is dropped"
     CUT_AFTER = "it is passed on, and the connection is dropped"
+    CUT_WITHIN = "it is passed on, and the connection is dropped in the middle of the answer's body"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +51,17 @@ class ServiceFault:
 
 
 class FaultyProxy:
-    """`url`: where it listens. `without`: headers that it takes away from requests of the method `of`."""
+    """`url`: where it listens. `without`: headers that it takes away from requests of the method `of`. `page_max`: how
+    many objects the service lists at once, whatever it is asked for: only before one that verifies no signature.
+    `encodes`: it encodes names in listings where it is asked to, as S3 does, and the emulators not always.
+    """
 
     def __init__(self, target: str, *, without: Collection[str] = (), of: str = "") -> None:
         self._without = {each.lower() for each in without}
         self._of = of
         self.url = ""
+        self.page_max: int | None = None
+        self.encodes = False
         self.faults: list[ServiceFault] = []
         self.seen: list[str] = []
         self._target = target
@@ -62,9 +73,9 @@ class FaultyProxy:
         if fault is not None:
             self.faults.remove(fault)
         body = await request.read()
-        if fault is None or fault.kind in (FaultKind.AFTER, FaultKind.CUT_AFTER):
+        if fault is None or fault.kind in (FaultKind.AFTER, FaultKind.CUT_AFTER, FaultKind.CUT_WITHIN):
             assert self._session is not None, "it is open"
-            url, sent = URL(self._target + request.raw_path, encoded=True), io.BytesIO(body) if body else None
+            url, sent = URL(self._target + self._limited(request.raw_path), encoded=True), io.BytesIO(body) if body else None
             async with self._session.request(
                 request.method, url, headers=self._headers(request), data=sent, allow_redirects=False
             ) as passed:
@@ -75,12 +86,21 @@ class FaultyProxy:
             if request.method == "HEAD":
                 return web.Response(status=status, headers=headers)
             headers.pop("Content-Length", None)
+            if self.encodes and "encoding-type=url" in request.raw_path and b"<EncodingType>url<" not in answer:
+                answer = _NAMES.sub(_encoded, answer).replace(b"<Name>", b"<EncodingType>url</EncodingType><Name>", 1)
             return web.Response(status=status, headers=headers, body=answer)
+        if fault.kind is FaultKind.CUT_WITHIN:
+            return await _half(request, status, headers, answer)
         if fault.kind in (FaultKind.CUT_BEFORE, FaultKind.CUT_AFTER):
             assert request.transport is not None, "it is connected"
             request.transport.abort()
             return web.Response()
         return web.Response(status=fault.status, body=fault.body(), content_type="application/xml")
+
+    def _limited(self, path: str) -> str:
+        if self.page_max is None or "list-type=2" not in path:
+            return path
+        return f"{_LIMIT.sub('', path)}&max-keys={self.page_max}"
 
     def _headers(self, request: web.Request) -> dict[str, str]:
         taken = self._without if request.method == self._of else ()
@@ -100,3 +120,17 @@ class FaultyProxy:
                 yield self
             finally:
                 await runner.cleanup()
+
+
+def _encoded(name: re.Match[bytes]) -> bytes:
+    return name[1] + quote(unescape(name[2].decode())).encode() + b"<"
+
+
+async def _half(request: web.Request, status: int, headers: Mapping[str, str], answer: bytes) -> web.StreamResponse:
+    """Sends half of the body, and drops the connection."""
+    half = web.StreamResponse(status=status, headers={**headers, "Content-Length": str(len(answer))})
+    await half.prepare(request)
+    await half.write(answer[: len(answer) // 2])
+    assert request.transport is not None, "it is connected"
+    request.transport.close()
+    return half

@@ -272,10 +272,10 @@ class MemoryS3(SimulatedService):
         return {**({"Parts": parts} if parts else {}), **more}
 
     def _list_multipart_uploads(self, named: Mapping[str, Any], cause: Cause) -> Answer:
-        prefix, after = named.get("Prefix", ""), (named.get("KeyMarker", ""), named.get("UploadIdMarker", ""))
+        prefix, key, upload_id = named.get("Prefix", ""), named.get("KeyMarker", ""), named.get("UploadIdMarker")
         most = min(named.get("MaxUploads", PAGE_MAX), PAGE_MAX)
         found = sorted((upload.name, each) for each, upload in self.uploads.items() if upload.name.startswith(prefix))
-        following = [each for each in found if each > after]
+        following = [each for each in found if (each > (key, upload_id) if upload_id else each[0] > key)]
         page = following[:most]
         told = [{"Key": name, "UploadId": each, "Initiated": _time(self.uploads[each].begun_ns)} for name, each in page]
         answer: Answer = {"IsTruncated": len(following) > len(page), **({"Uploads": told} if told else {})}

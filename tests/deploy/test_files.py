@@ -115,6 +115,25 @@ def test_kustomize_puts_every_manifest_together() -> None:
     assert len(images) == 2 and all(re.fullmatch(r"registry\.example\.com/tiered:\d+\.\d+\.\d+", image) for image in images)
 
 
+def test_kustomize_makes_the_same_for_postgresql_and_s3_without_a_password_in_the_settings(tmp_path: Path) -> None:
+    folder = DEPLOY / "kubernetes-postgres-s3"
+    [patch] = [each["patch"] for each in yaml.safe_load((folder / "kustomization.yaml").read_text())["patches"] if "ConfigMap" in str(each)]
+    written = yaml.safe_load(yaml.safe_load(patch)[0]["value"])
+    assert "postgres" not in written or "dsn" not in written["postgres"]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TIERED_POSTGRES__DSN", "postgresql://tiered:secret@db.example.com/tiered?sslmode=verify-full")
+        settings = accepted(yaml.safe_dump(written), tmp_path)
+    assert (settings.rows_kind, settings.blobs_kind, settings.changelog) == ("postgres", "s3", "postgres")
+    rendered = list(yaml.safe_load_all(run(tool("kubectl"), "kustomize", folder)))
+    secret = {"secretRef": {"name": "postgres-and-s3"}}
+    specs = [each["spec"]["template"]["spec"] for each in rendered if each["kind"] == "Deployment"]
+    specs += [each["spec"]["jobTemplate"]["spec"]["template"]["spec"] for each in rendered if each["kind"] == "CronJob"]
+    assert len(specs) == 2 and all(spec["containers"][0]["envFrom"] == [secret] for spec in specs)
+    assert not [each for each in rendered if "iam.gke.io" in str(each)]
+    ways_out = [each["spec"]["egress"] for each in rendered if each["kind"] == "NetworkPolicy"]
+    assert len(ways_out) == 2 and all({"ports": [{"protocol": "TCP", "port": 5432}]} in each for each in ways_out)
+
+
 def feed_manifests() -> dict[str, Manifest]:
     return {each["kind"]: each for each in yaml.safe_load_all((FEED / "feed.yaml").read_text())}
 
@@ -284,8 +303,9 @@ def test_the_image_is_built_from_what_is_there() -> None:
     assert sorted(copied) == sorted(sent) and all((ROOT / path).exists() for path in copied)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) | {project["project"]["readme"]} <= set(copied)
-    [extras] = re.findall(r"\[([a-z,]+)\]\"", (DEPLOY / "Dockerfile").read_text())
-    assert set(extras.split(",")) == {"daemon", "gcp", "audit", "feed", "kafka"} <= set(project["project"]["optional-dependencies"])
+    [extras] = re.findall(r"\[([a-z0-9,]+)\]\"", (DEPLOY / "Dockerfile").read_text())
+    assert set(extras.split(",")) == {"daemon", "gcp", "postgres", "s3", "audit", "feed", "kafka"}
+    assert set(extras.split(",")) <= set(project["project"]["optional-dependencies"])
 
 
 def test_the_image_has_a_pinned_base_no_root_and_a_health_check() -> None:

@@ -21,7 +21,7 @@ from changelog.sqlite.database import Database
 from changelog.sqlite.log import SqliteChangeLog
 from emulators.gcs.server import GcsEmulator
 from emulators.gcs.wire_faults import FaultMode, GcsFault
-from recovery.feed.sinks.bucket import BucketSink
+from recovery.feed.sinks.gcs import gcs_sink
 from recovery.feed.sinks.sink import Segment
 from recovery.loop import RecoveryLoop
 from tests.deploy.test_rights import granted
@@ -197,7 +197,7 @@ async def test_the_writer_of_a_feed_adds_files_and_may_not_change_one(server: Gc
     grant(server, granted("feed-writer"))
 
     async def deliver(*which: Segment) -> None:
-        sink = BucketSink(bucket, "live", RUNTIME)
+        sink = gcs_sink(bucket, "live", RUNTIME)
         try:
             for segment in which:
                 await sink.deliver(segment)

@@ -1,6 +1,6 @@
 """A deletion in a process of its own, which kills itself at one point.
 
-    python -m tests.given.deletion_process SETTINGS RUN POINT      settings as JSON
+    python -m tests.given.deletion_process SETTINGS RUN POINT      settings as `packed` tells them
 
 POINT: `planned` before the order is written, `ordered` after it, `copied` after the third copy, `deleted` after the
 third deletion, or when a service has carried out half of a request with many, `unnoted` before the fates of the first
@@ -9,7 +9,6 @@ batch are written, `noted` after that; `never`: it goes on to its end.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -30,6 +29,7 @@ from tests.given.repository import ROOT
 from tiered.embedded.blobs import FileBlobs
 from tiered.gcs.blobs import GcsBlobs
 from tiered.protocol.scans import Generation
+from tiered.s3.blobs import S3Blobs
 from tiered.settings import Settings
 
 POINTS = ("planned", "ordered", "copied", "deleted", "unnoted", "noted")
@@ -92,10 +92,11 @@ def arm(point: str) -> None:
         case "ordered":
             around(DeletionJournal, "begin", after=lambda *_: True)
         case "copied":
-            for blobs in (FileBlobs, GcsBlobs):
+            for blobs in (FileBlobs, GcsBlobs, S3Blobs):
                 kill_after(blobs, "set_aside", 3)
         case "deleted":
-            kill_after(FileBlobs, "delete_generation", 3)
+            for blobs in (FileBlobs, S3Blobs):
+                kill_after(blobs, "delete_generation", 3)
             kill_in_the_middle_of_a_request()
         case "unnoted":
             around(DeletionJournal, "write", before=are_fates)
@@ -104,7 +105,7 @@ def arm(point: str) -> None:
 
 
 def start(settings: Settings, to: str, point: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.given.deletion_process", settings.model_dump_json(), to, point]
+    command = [sys.executable, "-m", "tests.given.deletion_process", settings.packed(), to, point]
     return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
 
 
@@ -115,4 +116,4 @@ def settings_of(store: Path) -> Settings:
 if __name__ == "__main__":
     arm(sys.argv[3])
     wish = Wish(sys.argv[2], DeletionOptions(at_most=1_000_000), 2000.0, "test")
-    anyio.run(delete_orphans, Settings(**json.loads(sys.argv[1])), wish, SystemRuntime(), lambda _: None)
+    anyio.run(delete_orphans, Settings.unpacked(sys.argv[1]), wish, SystemRuntime(), lambda _: None)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import boto3
+from botocore.config import Config
+
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.change import ChangeId
-from emulators.s3.servers import REGION
+from emulators.s3.servers import ACCESS, REGION, SECRET
 from tiered.s3.blobs import S3Blobs
 from tiered.s3.client import S3Client, SharedSession
+from tiered.settings import S3Settings
 
 
 @cache
@@ -45,3 +50,48 @@ async def s3_blobs(url: str, bucket: str, runtime: Runtime, **options: Any) -> A
         bucket, runtime, endpoint=url, region=REGION, addressing_style="path", session=shared_session(), **options
     ) as blobs:
         yield blobs
+
+
+@cache
+def _as_others(url: str) -> Any:
+    """AWS's own client: what somebody else sees there, or does."""
+    path_style = Config(s3={"addressing_style": "path"})
+    return boto3.client(
+        "s3", endpoint_url=url, region_name=REGION, aws_access_key_id=ACCESS, aws_secret_access_key=SECRET, config=path_style
+    )
+
+
+@dataclass(frozen=True)
+class S3Bucket:
+    """A bucket as others see it. `settings`: those that reach it."""
+
+    settings: S3Settings
+
+    @property
+    def _client(self) -> Any:
+        return _as_others(self.settings.endpoint or "")
+
+    def put(self, name: str, content: bytes) -> None:
+        self._client.put_object(Bucket=self.settings.bucket, Key=name, Body=content)
+
+    def content_type(self, name: str) -> str:
+        return str(self._client.head_object(Bucket=self.settings.bucket, Key=name)["ContentType"])
+
+    def names(self) -> list[str]:
+        return [each["Key"] for each in self._client.list_objects_v2(Bucket=self.settings.bucket).get("Contents", ())]
+
+    def objects(self) -> dict[str, bytes]:
+        """All objects, 1,000 at most."""
+        found = {name: self._client.get_object(Bucket=self.settings.bucket, Key=name) for name in self.names()}
+        return {name: each["Body"].read() for name, each in found.items()}
+
+    def through(self, url: str, **more: Any) -> S3Settings:
+        """The same bucket at another address, such as that of a proxy."""
+        return self.settings.model_copy(update={"endpoint": url, **more})
+
+
+def new_feed_bucket(url: str) -> S3Bucket:
+    """A new bucket, for files that are no blobs."""
+    bucket = f"feeds-{ChangeId.new(SystemRuntime())}"
+    _as_others(url).create_bucket(Bucket=bucket)
+    return S3Bucket(S3Settings(bucket=bucket, endpoint=url, region=REGION, addressing_style="path", timeout_s=5))

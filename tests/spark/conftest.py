@@ -9,13 +9,14 @@ from pyspark.sql import SparkSession
 
 from recovery.audit.running.cluster import SparkEngine, open_spark
 from recovery.sources import spark as tables
+from tests.conftest import s3_credentials
 from tests.given.spark_workers import count
 
 
 @pytest.fixture(scope="session")
 def counting() -> Iterator[SparkEngine]:
-    """Returns the engine that the session was opened for. Its work is `count`."""
-    with open_spark(count, slots=2) as engine:
+    """Returns the engine that the session was opened for. Its work is `count`. Executors may talk to S3's servers."""
+    with s3_credentials(), open_spark(count, slots=2) as engine:
         yield engine
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pyspark.sql import functions as f
 from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
+from emulators.s3.servers import REGION
 from emulators.up import BUILT_IN
 from recovery.audit.deleting.candidates import Fate
 from recovery.audit.deleting.deletion import Look, Wish, delete_orphans
@@ -30,8 +32,9 @@ from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding_classes import FindingClass
 from recovery.audit.inventory import join, lines
 from recovery.audit.inventory.engine import open_inventory
+from recovery.audit.inventory.insights import open_report
 from recovery.audit.inventory.lines import InventoryFiles
-from recovery.audit.inventory.report import open_export, open_report
+from recovery.audit.inventory.report import open_export
 from recovery.audit.manifest import Bounds, Manifest
 from recovery.audit.reporting.show import told_by
 from recovery.audit.running.local import LocalEngine
@@ -39,12 +42,16 @@ from recovery.audit.running.plan import split
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
 from recovery.loop import RecoveryLoop
-from tests.given.inventory_report import line, write_export, write_report
+from tests.given.inventory_report import line, s3_line, write_export, write_report, write_s3_report
 from tests.given.repository import ROOT
+from tests.given.s3_buckets import make_bucket
+from tiered.kinds.chosen import provision
 from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
-from tiered.settings import Settings
+from tiered.protocol.scans import BlobInfo
+from tiered.provision.findings import problems
+from tiered.settings import S3Settings, Settings
 
 pytestmark = pytest.mark.slow
 
@@ -226,8 +233,9 @@ async def recover_all(settings: Settings) -> None:
 
 async def build(settings: Settings) -> InventoryWorld:
     """Before the report: orphans, one of them legacy, and a lost blob. After it: an overwrite, a delete, a put."""
-    assert settings.gcs is not None
-    world = InventoryWorld(settings, settings.gcs.bucket)
+    at = settings.gcs or settings.s3
+    assert at is not None
+    world = InventoryWorld(settings, at.bucket)
     runtime = SystemRuntime()
 
     def object_id(number: int) -> ObjectId:
@@ -246,7 +254,11 @@ async def build(settings: Settings) -> InventoryWorld:
             await upload(settings, name)
         page = await backends.tiers.long_term.list("", None, 1000)
         redirects = await backends.tiers.high_volume.redirects(b"", None, 1000)
-        world.rows = [line(blob.name, blob.size, blob.generation, world.bucket) for blob in page.blobs] + [line(None, bucket=world.bucket)]
+        if settings.s3 is None:
+            world.rows = [*(line(blob.name, blob.size, blob.generation, at.bucket) for blob in page.blobs), line(None, bucket=at.bucket)]
+        else:
+            world.rows = [*(s3_line_of(blob, settings.s3) for blob in page.blobs), s3_line(None, bucket=at.bucket)]
+            world.rows += [s3_line(f"{at.prefix}~t/{lost}/{number:012x}", 0, bucket=at.bucket) for number in range(3)]
         world.export = {row.path.encode(): [("fm", b"r", 5, row.target.encode())] for row in redirects.redirects}
         while await backends.tiers.long_term.now_ns() <= max(blob.created_ns for blob in page.blobs):
             pass  # it is told in whole seconds, and what is not older is not judged
@@ -262,9 +274,31 @@ async def build(settings: Settings) -> InventoryWorld:
     return world
 
 
+def s3_line_of(blob: BlobInfo, at: S3Settings) -> dict[str, Any]:
+    """What S3 reports of a blob. Its time may be told more exactly than the adapter tells it."""
+    tag, _, second = blob.generation.rpartition("@")
+    created = datetime.fromtimestamp(int(second), UTC).replace(microsecond=123_000)
+    return s3_line(at.prefix + blob.name, blob.size, tag, at.bucket, created)
+
+
 @pytest.fixture(scope="module")
 def store(services: Settings) -> InventoryWorld:
     return anyio.run(build, services)
+
+
+@pytest.fixture(scope="module")
+def s3_store(services: Settings, moto_url: str) -> InventoryWorld:
+    """A store whose rows are in Bigtable, and whose blobs are below a prefix of a bucket of S3."""
+    assert services.bigtable is not None
+    at = S3Settings(
+        bucket="inventoried", prefix="tier/", endpoint=moto_url, region=REGION, addressing_style="path", whole_checksums=False,
+        timeout_s=60,  # on a busy machine, moto may take its time
+    )  # fmt: skip
+    table = services.bigtable.model_copy(update={"table": "s3-objects", "changelog_table": "s3-changelog"})
+    settings = Settings(changelog="bigtable", inline_bytes_max=1, bigtable=table, s3=at)
+    anyio.run(make_bucket, moto_url, at.bucket)
+    assert problems(anyio.run(provision, settings)) == []
+    return anyio.run(build, settings)
 
 
 def audit(world: InventoryWorld, inventory: Path, to: Path, export: str | None = None) -> Manifest:
@@ -281,11 +315,22 @@ def found(to: Path) -> list[tuple[str, str]]:
     return sorted((each.kind.value, each.name) for each in directory.findings(manifest.run))
 
 
-@pytest.mark.parametrize(("form", "exported"), [pytest.param("parquet", False, marks=pytest.mark.sim), ("csv", True)])
+def write(world: InventoryWorld, where: Path, form: str = "parquet") -> Path:
+    """Writes the report of the world's service."""
+    if world.settings.s3 is not None:
+        return write_s3_report(where, world.rows, world.snapshot_ns, form=form, bucket=world.bucket)
+    return write_report(where, world.rows, world.snapshot_ns, form=form)
+
+
+@pytest.mark.parametrize(("given", "form", "exported"), [
+    pytest.param("store", "parquet", False, marks=pytest.mark.sim), ("store", "csv", True), ("s3_store", "csv", False),
+    pytest.param("s3_store", "parquet", True, marks=pytest.mark.sim),
+])  # fmt: skip
 def test_an_audit_by_report_finds_what_was_planted(
-    spark: SparkSession, store: InventoryWorld, tmp_path: Path, form: str, exported: bool
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, given: str, form: str, exported: bool
 ) -> None:
-    inventory = write_report(tmp_path / "report", store.rows, store.snapshot_ns, form=form)
+    store: InventoryWorld = request.getfixturevalue(given)
+    inventory = write(store, tmp_path / "report", form)
     export = write_export(tmp_path / "export", store.export) if exported else None
     manifest = audit(store, inventory, tmp_path / "run", export)
     assert manifest.complete, (manifest.doubts, manifest.failures)
@@ -294,6 +339,8 @@ def test_an_audit_by_report_finds_what_was_planted(
     assert manifest.cutoff.as_of_ns == store.snapshot_ns and "inventory report of 2026-" in manifest.engine
     assert any(note.startswith(f"the blobs are those of {inventory}, which shows the bucket ") for note in manifest.notes)
     assert "left out 1 row of the inventory report without a name that is text" in manifest.notes
+    assert manifest.inventory.records == len(store.rows)
+    assert any(note.startswith("S3 lists a bucket little by little") for note in manifest.notes) is (given == "s3_store")
     totals = {kind: (each.number, each.size) for kind, each in manifest.totals.items()}
     # The blobs of 01 and 02 are gone by now, and the export still names them.
     assert manifest.names == OBJECTS - 1 + 3 - (0 if exported else 2)
@@ -303,6 +350,16 @@ def test_an_audit_by_report_finds_what_was_planted(
     assert (tmp_path / "run" / "report.html").exists()
     again = audit(store, inventory, tmp_path / "run", export)
     assert again.run == manifest.run and found(tmp_path / "run") == store.expected
+
+
+def test_a_damaged_report_of_s3_is_refused_before_a_run_is_begun(spark: SparkSession, s3_store: InventoryWorld, tmp_path: Path) -> None:
+    inventory = write(s3_store, tmp_path / "report", "csv")
+    (shard,) = tmp_path.glob("report/data/*-1.csv.gz")
+    stored = shard.read_bytes()
+    shard.write_bytes(stored[:-9] + bytes([stored[-9] ^ 1]) + stored[-8:])
+    with pytest.raises(ConfigurationError, match=r"-1.csv.gz has the MD5 [0-9a-f]{32}, and .* tells [0-9a-f]{32}: it was damaged"):
+        audit(s3_store, inventory, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_goes_on_only_with_the_same_report(spark: SparkSession, store: InventoryWorld, tmp_path: Path) -> None:
@@ -344,7 +401,7 @@ def test_rows_of_another_bucket_and_rows_that_are_missing_are_refused(spark: Spa
 
 
 def test_a_report_is_refused_for_a_store_in_a_directory(tmp_path: Path) -> None:
-    refused = pytest.raises(ConfigurationError, match="an inventory report is of a bucket, and this store is in a directory")
+    refused = pytest.raises(ConfigurationError, match=r"of what holds the blobs of this store \(directory\) no inventory can be read")
     with refused, open_inventory(Settings(directory=tmp_path), str(tmp_path), None, SystemRuntime()):
         pass
 

@@ -23,7 +23,7 @@ UNCLEAR = [
     "http:/user:hush@host/feed", "https:user:hush@host/feed", "https//user:hush@host/feed", "https;//user:hush@host/feed",
     "htps://user:hush@host/feed", "://user:hush@host/feed", "//user:hush@host/feed", "user:hush@host/feed", "hush@host/feed",
     "~user:hush@host/feed", "/x/https://user:hush@host/feed", " https://user:hush@host/feed", "gs://user:hush@bucket/feed",
-    "gs:hush@bucket",
+    "gs:hush@bucket", "s3://user:hush@bucket/feed", "s3:hush@bucket", "s3://bucket/feed?key=hush", "s3://hush@bucket", "s3://b/hush@x",
     "gs://bucket:12/hush@x", "kafka://user:hush@broker:9092/topic", "kafka://user:12/x?hush@broker:9092/topic", "kafka://user:12/hush@b:9092/t",
     "kafka://user:hush/hush@b:9092/t", "kafka://b:9092/t?sasl.password=hush#hush", "kafka:/b:9092/t?sasl.password=hush",
     "b:9092/t?sasl.password=hush", "https://host/feed?password=hush", "wss://hush@host", "https://user:" + "hush" * 100 + "/@host/",

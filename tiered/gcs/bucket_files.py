@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Self
+from typing import ClassVar, Self
 
 from changelog.base.errors import InvalidRequestError, UnavailableError
 from changelog.base.runtime import Runtime
@@ -24,6 +24,8 @@ BYTES_PER_ANSWER = 1024 * 1024
 
 class GcsFiles:
     """The files of a bucket. Open it with `async with GcsFiles.connect(…)`."""
+
+    ALWAYS_CREATES_ONLY: ClassVar[bool] = True
 
     def __init__(self, http: GcsHttp, runtime: Runtime) -> None:
         self._http = http

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 from urllib.parse import quote, unquote
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
@@ -30,17 +30,16 @@ from tiered.gcs.format import decode_time, encode_headers
 from tiered.gcs.http import BETWEEN, GcsHttp, GcsRequest, GcsResponse, xml_error
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
-from tiered.payload.crc32c import decode_crc, encode_crc, extend_crc
-from tiered.payload.crcs import CRC32C, join_crcs
+from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.protocol.backends import SessionEndedError
 from tiered.protocol.capabilities import PART_NUMBER_MAX, PARTS_SESSION, OpenSession, Part, SessionPage, check_parts
+from tiered.protocol.part_lists import CRC, compare_sizes, compare_stored, gone, joined_crc
 from tiered.stored import CHUNK_BYTES
 
 COMPLETION_ANSWERS = 30
 """A completion may take as long as so many answers: the service puts large blobs together for minutes."""
 
 _SESSION = re.compile(r"parts:([^/?#\s]+/[^?#\s]+)\?uploadId=([^?#&\s]+)")
-_CRC = "crc32c="
 _DAMAGED = ("BadDigest", "CrcMismatch", "InvalidDigest")
 
 
@@ -83,7 +82,7 @@ class GcsParts:
             raise InvalidRequestError(f"a part has a number from 1 to {PART_NUMBER_MAX}, not {number}")
         doing = f"uploading part {number} of blob {name!r}"
         url = self._http.xml_url(path, **self.query_of(name, session, number))
-        headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream", "x-goog-hash": f"{_CRC}{encode_crc(crc)}"}
+        headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream", "x-goog-hash": f"{CRC}{encode_crc(crc)}"}
         answer = await self._http.call(GcsRequest(
             "PUT", url, doing, accept=(200, 400, 404), headers=headers, body=_pieces(body), effect=True, xml=True
         ))
@@ -94,7 +93,7 @@ class GcsParts:
         etag = answer.headers.get("ETag", "")
         if not etag:
             raise UnconfirmedError(f"{doing} was answered without an ETag; {BETWEEN}")
-        return Part(number, size, f"{_CRC}{encode_crc(crc)}", etag)
+        return Part(number, size, f"{CRC}{encode_crc(crc)}", etag)
 
     def query_of(self, name: str, session: str, number: int) -> Mapping[str, str]:
         """What the address of a part says besides its path."""
@@ -126,11 +125,9 @@ class GcsParts:
         and its upload would have ended.
         """
         try:
-            sizes = {part.number: part.size for part in await self.listed(name, session)}
+            compare_sizes(name, parts, await self.listed(name, session))
         except SessionEndedError:
             return
-        if wrong := [part.number for part in parts if sizes.get(part.number) != part.size]:
-            raise InvalidRequestError(f"part {wrong[0]} of blob {name!r} is not there, or was uploaded again; list them")
 
     async def complete(self, name: str, session: str, parts: Sequence[Part]) -> Mapping[str, Any]:
         """Returns the service's JSON of the blob."""
@@ -159,7 +156,7 @@ class GcsParts:
         except UnavailableError as error:
             raise UnconfirmedError(f"{doing} was never confirmed: {unclear or 'it succeeded'}, and nobody told of the blob") from error
         if found is not None:
-            _compare(name, found, parts)
+            compare_stored(name, parts, int(found.get("size") or -1), str(found.get("crc32c")))
             return found
         raise unclear or SessionEndedError(f"{doing} succeeded, and somebody deleted the blob at once").telling(heard=True)
 
@@ -210,8 +207,7 @@ class GcsParts:
         """None: the answer says something else."""
         if answer.status != 404 or answer.reason != "NoSuchUpload":
             return None
-        why = f"the upload of blob {name!r} was cancelled or completed before, or is so old that the bucket ended it"
-        return SessionEndedError(f"{doing} failed: {why}").coded("404", heard=True)
+        return gone(name, doing)
 
 
 async def _pieces(body: Sequence[memoryview]) -> AsyncIterator[Chunk]:
@@ -219,35 +215,6 @@ async def _pieces(body: Sequence[memoryview]) -> AsyncIterator[Chunk]:
     for chunk in body:
         for start in range(0, len(chunk), CHUNK_BYTES):
             yield chunk[start : start + CHUNK_BYTES]
-
-
-def joined_crc(parts: Sequence[Part]) -> str | None:
-    """The crc32c of the parts one behind the other, as base64. None: that of a part is not known.
-
-    `InvalidRequestError`: a checksum is no crc32c.
-    """
-    checksums = [part.checksum for part in parts]
-    if not _are_known(checksums):
-        return None
-    try:
-        crcs = [decode_crc(each.removeprefix(_CRC)) for each in checksums]
-    except ValueError as error:
-        raise InvalidRequestError(f"the checksum of a part is no crc32c: {error}; pass what upload_part has told, or None") from None
-    return encode_crc(join_crcs(zip(crcs, [part.size for part in parts], strict=True), CRC32C))
-
-
-def _are_known(checksums: Sequence[str | None]) -> TypeGuard[Sequence[str]]:
-    return None not in checksums
-
-
-def _compare(name: str, found: Mapping[str, Any], parts: Sequence[Part]) -> None:
-    size, crc = sum(part.size for part in parts), joined_crc(parts)
-    there = str(found.get("size")), found.get("crc32c")
-    if there[0] != str(size) or (crc is not None and there[1] != crc):
-        raise SessionEndedError(
-            f"blob {name!r} is not what its parts are: it has {there[0]} bytes and the crc32c {there[1]}, and they have {size} and"
-            f" {crc or 'one that is not known'}; delete it, try again"
-        ).telling(heard=True)
 
 
 def _refused_late(answer: GcsResponse, doing: str) -> UnconfirmedError:

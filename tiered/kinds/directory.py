@@ -59,6 +59,9 @@ class DirectoryRows(DirectoryKind):
 
 
 class DirectoryBlobs(DirectoryKind):
+    def inventoried(self, settings: Settings) -> None:
+        return None
+
     @asynccontextmanager
     async def open(
         self, settings: Settings, runtime: Runtime, rows: OpenRows, *, writes: bool, verify: bool

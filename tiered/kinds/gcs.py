@@ -16,7 +16,7 @@ from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
-from tiered.kinds.kind import OpenRows, needs_asyncio, needs_packages
+from tiered.kinds.kind import Inventoried, OpenRows, needs_asyncio, needs_packages
 from tiered.protocol.backends import LongTermBackend
 from tiered.provision.findings import Notice, Provisioning, findings_of
 from tiered.settings import GcsSettings, Settings
@@ -35,6 +35,10 @@ class GcsKind:
 
     def place(self, settings: Settings) -> str:
         return f"gs://{_section(settings).bucket}"
+
+    def inventoried(self, settings: Settings) -> Inventoried:
+        at = _section(settings)
+        return Inventoried("gcs", at.bucket, at.prefix)
 
     @asynccontextmanager
     async def open(

@@ -37,6 +37,19 @@ class OpenRows:
     local: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Inventoried:
+    """What inventory reports tell of the blobs of a store.
+
+    `form`: whose reports: `gcs` (Storage Insights) or `s3` (S3 Inventory). `bucket`: what they list. `prefix`: how the
+    names of the store's blobs begin there.
+    """
+
+    form: str
+    bucket: str
+    prefix: str = ""
+
+
 class RowsKind(Protocol):
     """What holds rows, and the changelog."""
 
@@ -70,6 +83,9 @@ class BlobsKind(Protocol):
 
     def place(self, settings: Settings) -> str | None:
         """What holds the blobs, as other tools write it, such as `gs://bucket`. None: a directory."""
+
+    def inventoried(self, settings: Settings) -> Inventoried | None:
+        """Which inventory reports an audit may take the blobs from. None: no service writes any."""
 
     def open(
         self, settings: Settings, runtime: Runtime, rows: OpenRows, *, writes: bool, verify: bool

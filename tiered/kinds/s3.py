@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.events import events
 from changelog.base.runtime import Runtime
-from tiered.kinds.kind import OpenRows, needs_asyncio, needs_packages
+from tiered.kinds.kind import Inventoried, OpenRows, needs_asyncio, needs_packages
 from tiered.protocol.backends import LongTermBackend
 from tiered.provision.findings import Notice, Provisioning
 from tiered.settings import S3Settings, Settings
@@ -31,6 +31,10 @@ class S3Kind:
 
     def place(self, settings: Settings) -> str:
         return f"s3://{_section(settings).bucket}"
+
+    def inventoried(self, settings: Settings) -> Inventoried:
+        at = _section(settings)
+        return Inventoried("s3", at.bucket, at.prefix)
 
     @asynccontextmanager
     async def open(

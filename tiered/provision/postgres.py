@@ -1,6 +1,7 @@
 """`tiered provision` and `tiered check` for PostgreSQL.
 
-    inspect_postgres     looks at the server, the schema, its version, and what this role may do    -> findings
+    inspect_postgres     looks at the server, the schema, its version, what was changed in it
+                         (`postgres_shape.py`), and what this role may do                           -> findings
     provision_postgres   the same look, and the mend of each finding                                -> findings
 
 A mend makes the schema, or migrates it, each version in one transaction; and gives roles the rights that they need,
@@ -29,6 +30,7 @@ from changelog.postgres.pool import PostgresPool, Record
 from tiered.postgres.open import connect
 from tiered.postgres.schema import MIGRATIONS, READER_RIGHTS, TABLES, VERSION, WRITER_RIGHTS, in_schema, quoted_schema, rights
 from tiered.provision.findings import Mend, MendFailedError, Notice, NoticeKind, carry_out
+from tiered.provision.postgres_shape import Fault, faults_of
 from tiered.settings import PostgresSettings
 
 MIGRATION_S = 600.0
@@ -43,6 +45,7 @@ _SCHEMA = """SELECT to_regnamespace($1) IS NOT NULL, to_regclass($1 || '.schema_
  pg_catalog.has_database_privilege(current_database(), 'CREATE')"""
 _RIGHTS = """SELECT table_name FROM unnest($2::text[]) AS t (table_name)
  WHERE NOT coalesce(pg_catalog.has_table_privilege($3::text, $1 || '.' || table_name, $4), false)"""
+_WHO = "SELECT current_user::text, current_setting('default_transaction_read_only')"
 _ROLE = "SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)"
 
 
@@ -50,8 +53,9 @@ async def inspect_postgres(settings: PostgresSettings, runtime: Runtime) -> list
     """The findings of `tiered check`. It changes nothing. A problem says what to run."""
     try:
         async with connect(settings, writes=False) as pool:
-            findings = [*await _look_at_server(pool, settings, runtime), *await _look_at_schema(pool, settings)]
-            if not any(finding.mend for finding in findings):
+            findings, schema = await _look_at_server(pool, settings, runtime), await _look_at_schema(pool, settings)
+            findings += schema
+            if all(finding.kind is not NoticeKind.PROBLEM for finding in schema):
                 findings += await _look_at_own_rights(pool, settings)
     except TieredError as error:
         return [Notice(NoticeKind.PROBLEM, str(error))]
@@ -134,7 +138,8 @@ async def _look_at_schema(pool: PostgresPool, settings: PostgresSettings) -> lis
         found = await pool.read("reading the version of the schema", in_schema("SELECT version FROM {schema}.schema_version", name))
         version = found[0][0] if found else 0
     if version == VERSION:
-        return [Notice(NoticeKind.OK, f"schema {name} has version {VERSION}")]
+        faults = [_noticed(fault, settings) for fault in await faults_of(pool, name)]
+        return faults or [Notice(NoticeKind.OK, f"schema {name} has version {VERSION}, and is as this software made it")]
     if version > VERSION:
         newer = f"schema {name} has version {version}, which newer software made; this software knows {VERSION}: upgrade it"
         return [Notice(NoticeKind.PROBLEM, newer)]
@@ -144,6 +149,13 @@ async def _look_at_schema(pool: PostgresPool, settings: PostgresSettings) -> lis
     verb = ("migrate to", "migrated to") if has_version else ("create", "created")
     mend = Mend(verb, f"schema {name} in version {VERSION}", partial(_mend, settings, partial(_migrate, version)))
     return [Notice(NoticeKind.PROBLEM, f"{sentence}: run 'tiered provision'", mend)]
+
+
+def _noticed(fault: Fault, settings: PostgresSettings) -> Notice:
+    if not fault.mend:
+        return Notice(NoticeKind.NOTE if fault.is_note else NoticeKind.PROBLEM, fault.sentence)
+    mend = Mend(("mend", "mended"), f"this: {fault.sentence}", partial(_mend, settings, partial(_run, "mending the schema", fault.mend)))
+    return Notice(NoticeKind.PROBLEM, f"{fault.sentence}: run 'tiered provision'", mend)
 
 
 def _mend(settings: PostgresSettings, work: Callable[[PostgresPool, PostgresSettings], object]) -> None:
@@ -175,7 +187,10 @@ async def _migrate(version: int, pool: PostgresPool, settings: PostgresSettings)
 
 
 async def _look_at_own_rights(pool: PostgresPool, settings: PostgresSettings) -> list[Notice]:
-    [[role]] = await pool.read("asking who this is", "SELECT current_user::text")
+    [(role, read_only)] = await pool.read("asking who this is", _WHO)
+    if read_only == "on":
+        cure = f"run ALTER ROLE {quoted_schema(role)} RESET default_transaction_read_only"
+        return [Notice(NoticeKind.PROBLEM, f"each transaction of role {role} is read-only, so nothing is written: {cure}")]
     lacking = await _lacking(pool, settings, role, writes=True)
     if not lacking:
         return [Notice(NoticeKind.OK, f"role {role} may read and write the tables of schema {settings.schema_name}")]
@@ -195,12 +210,12 @@ async def _look_at_role(pool: PostgresPool, settings: PostgresSettings, role: st
         return [Notice(NoticeKind.OK, f"role {role} may {may} the tables of schema {settings.schema_name}")]
     statements = rights(WRITER_RIGHTS if writes else READER_RIGHTS, settings.schema_name, role)
     mend = Mend(("grant", "granted"), f"role {role} the rights to {may} the tables of schema {settings.schema_name}",
-                partial(_mend, settings, partial(_grant, statements)))  # fmt: skip
+                partial(_mend, settings, partial(_run, "granting rights", statements)))  # fmt: skip
     return [Notice(NoticeKind.PROBLEM, f"role {role} may not {may} all tables of schema {settings.schema_name}", mend)]
 
 
-async def _grant(statements: Sequence[str], pool: PostgresPool, settings: PostgresSettings) -> None:
-    await pool.run("granting rights", ";\n".join(statements))
+async def _run(doing: str, statements: Sequence[str], pool: PostgresPool, settings: PostgresSettings) -> None:
+    await pool.run(doing, ";\n".join(statements))
 
 
 async def _lacking(pool: PostgresPool, settings: PostgresSettings, role: str, *, writes: bool) -> list[str]:

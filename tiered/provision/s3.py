@@ -36,6 +36,7 @@ from tiered.s3.format import PROBES
 from tiered.settings import S3Settings
 
 _DENIED = ("AccessDenied", "403", "NotImplemented", "501", "MethodNotAllowed", "405")
+_ARCHIVES = {"GLACIER", "DEEP_ARCHIVE"}
 _TAKEN = ("PreconditionFailed", "412")
 _PAYLOAD = b"tiered looks whether this service replaces objects"
 _PROBLEM, _NOTE, _OK = NoticeKind.PROBLEM, NoticeKind.NOTE, NoticeKind.OK
@@ -87,19 +88,23 @@ async def _look(at: S3Settings, runtime: Runtime, owner: str | None, wanted: Pro
             answer_timeout_s=at.timeout_s,
         ) as blobs:  # fmt: skip
             client = blobs.client
-            answer = await client.call("head_bucket", f"looking at bucket {at.bucket}", accept=("404", "NoSuchBucket", "403"))
-            if isinstance(answer, Refusal) and answer.code != "403":
+            if await _is_missing(client, at):
                 yield _missing(client, at, wanted.location)
-                again = await client.call("head_bucket", "looking again", accept=("404", "NoSuchBucket"))
-                if isinstance(again, Refusal):
+                if await _is_missing(client, at):
                     return
-            for look in (_by_lifecycle(client, at), _costly(client, at), _conditions(client, at, runtime)):
+            for look in (_by_lifecycle(client, at), _costly(client, at), _conditions(blobs, at, runtime)):
                 async for notice in look:
                     yield notice
             if owner is not None:
                 yield await _owner(blobs, at, owner, wanted)
     except TieredError as error:
         yield Notice(_PROBLEM, str(error))
+
+
+async def _is_missing(client: S3Client, at: S3Settings) -> bool:
+    """Asks by a GET: an answer to HEAD has no words, and one status for a bucket and for credentials that have expired."""
+    answer = await client.call("list_objects_v2", f"looking at bucket {at.bucket}", accept=("NoSuchBucket", "AccessDenied"), MaxKeys=1)
+    return isinstance(answer, Refusal) and answer.code == "NoSuchBucket"
 
 
 def _missing(client: S3Client, at: S3Settings, location: str | None) -> _Mendable:
@@ -139,6 +144,11 @@ async def _by_lifecycle(client: S3Client, at: S3Settings) -> AsyncIterator[Notic
     for rule in rules:
         if {"Days", "Date"} & rule.get("Expiration", {}).keys():
             yield Notice(_PROBLEM, f"the lifecycle rule {rule.get('ID', '')!r} of bucket {at.bucket} deletes live blobs: remove it")
+        if away := sorted({str(each.get("StorageClass")) for each in rule.get("Transitions", ())} & _ARCHIVES):
+            yield Notice(
+                _PROBLEM, f"the lifecycle rule {rule.get('ID', '')!r} of bucket {at.bucket} moves blobs to {away[0]}, where nobody can read"
+                " them until they are restored: remove it, or let it name GLACIER_IR"
+            )  # fmt: skip
     ending = "AbortIncompleteMultipartUpload"
     days = [rule[ending].get("DaysAfterInitiation", 0) for rule in rules if ending in rule]
     if not days:
@@ -180,8 +190,9 @@ async def _costly(client: S3Client, at: S3Settings) -> AsyncIterator[Notice]:
 # --- what the service honours ------------------------------------------------------------------------
 
 
-async def _conditions(client: S3Client, at: S3Settings, runtime: Runtime) -> AsyncIterator[Notice]:
+async def _conditions(blobs: S3Blobs, at: S3Settings, runtime: Runtime) -> AsyncIterator[Notice]:
     """Tries to replace an object, in both ways, and to make one of parts whose checksum is known."""
+    client = blobs.client
     name, parts = (f"{at.prefix}{PROBES}{ChangeId.new(runtime)}/{each}" for each in ("whole", "parts"))
     doing = f"trying conditions in bucket {at.bucket}"
     put: dict[str, Any] = {"effect": True, "body": _PAYLOAD, "ContentLength": len(_PAYLOAD), "Key": name, "IfNoneMatch": "*"}
@@ -196,7 +207,7 @@ async def _conditions(client: S3Client, at: S3Settings, runtime: Runtime) -> Asy
     finally:
         for each in (name, parts):
             with suppress(TieredError):
-                await client.call("delete_object", doing, effect=True, Key=each)
+                await blobs.delete(each)  # with its versions, if the bucket keeps any
 
 
 def _ignored(at: S3Settings, call: str) -> Notice:

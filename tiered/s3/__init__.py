@@ -7,6 +7,7 @@
     copies.py    copies that the service makes itself, part by part
     garbage.py   what has expired, and what lies beside blobs that are gone
     format.py    a blob's metadata as headers, its generation, the names beside it (pure)
+    bucket_files.py   small files that are no blobs, such as those of a change feed
     client.py    requests; the only module that knows aiobotocore
     errors.py    what the service's answers mean (pure)
 

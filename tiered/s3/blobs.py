@@ -6,7 +6,7 @@
                    amended of it
     head           1, as `open`; 1 more for a blob that expires
     delete         1; in a bucket with versions, 1 for each version besides
-    delete_generation   2
+    delete_generation   2; 1 more after a refusal
     touch          3, and 1 for each earlier deadline
     list           2 for each page of up to 1,000
     set_aside, bring_back, open_copy   5 or more
@@ -46,14 +46,14 @@ from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.payload.crcs import CRC32C, join_crcs
 from tiered.protocol.backends import BlobHead, ByteRange, DamagedError
-from tiered.protocol.capabilities import Part, SessionPage
+from tiered.protocol.capabilities import Part, SessionPage, check_parts
 from tiered.protocol.owners import OWNERS, Marker, decode_markers
 from tiered.protocol.resuming import Resuming
 from tiered.protocol.scans import BlobInfo, BlobPage, Generation, ListedBlob, NotCopied, Removal
 from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
 from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, Answer, AnswerBody, S3Client, SharedSession
 from tiered.s3.copies import COPIED_BYTES_MAX, S3Copy, copy_parts, other_layout
-from tiered.s3.errors import Refusal, odd
+from tiered.s3.errors import Refusal, error_of, odd
 from tiered.s3.format import (
     Beside,
     Stored,
@@ -82,7 +82,11 @@ ATTEMPTS_MAX = 5
 PAGE_MAX = 1000
 NO_KEY = "NoSuchKey"
 GONE = (NO_KEY, "404")
+_NOT_THIS = ("NoSuchVersion", "PreconditionFailed", "412", "ConditionalRequestConflict")
+"""Why a generation is not deleted: it is not what has the name, or somebody changes that now."""
 _BAD_RANGE = "InvalidRange"
+_WORDLESS = ("400", "401", "403")
+"""What HEAD says of credentials that have expired, of a clock that is wrong, and of rights that are missing."""
 _STANDS_STILL = "a listing from {!r} on came back to what is before that: the service lists in another order than that of bytes"
 
 
@@ -191,6 +195,11 @@ class S3Blobs:
             await self.client.call("put_object", doing, effect=True, body=b"", ContentLength=0, Key=self._beside.marker(name, deadline_ns))
 
     async def _amend(self, name: str, nonce: str, metadata: Metadata) -> None:
+        if (excess := self._beside.amendment_excess(name)) > 0:
+            raise InvalidRequestError(
+                f"the name of blob {name!r} leaves no room in S3 for metadata that are known only at the end: shorten the key or the"
+                f" scopes by {excess} bytes, or tell them at the beginning"
+            )
         body, doing = encode_amended(metadata), f"writing the last metadata of blob {name!r}"
         await self.client.call(
             "put_object", doing, effect=True, body=body, ContentLength=len(body), Key=self._beside.amendment(name, nonce),
@@ -222,6 +231,8 @@ class S3Blobs:
         return await self._in_parts.listed(name, session)
 
     async def complete_parts(self, name: str, session: str, parts: Sequence[Part]) -> None:
+        check_parts(name, parts)
+        await self._in_parts.check(name, session, parts)
         await self._in_parts.complete(name, session, parts)
 
     async def open_sessions(self, before_ns: int, after: str, limit: int, prefix: str = "") -> SessionPage:
@@ -309,7 +320,7 @@ class S3Blobs:
 
     async def _amended(self, name: str, nonce: str | None) -> Mapping[str, str] | None:
         """What was known of a session only at its end. None: nothing, or it was no session."""
-        if nonce is None:
+        if nonce is None or self._beside.amendment_excess(name) > 0:
             return None
         doing = f"reading the last metadata of blob {name!r}"
         opened = await self.client.open_body(doing, accept=GONE, Key=self._beside.amendment(name, nonce))
@@ -325,9 +336,9 @@ class S3Blobs:
         return decode_amended(name, read)
 
     async def _look(self, name: str) -> Answer | None:
-        """The answer to HeadObject. None: there is no such blob."""
+        """The answer to HeadObject. None: there is no such blob. Why it was refused, only a GET is told."""
         doing = f"reading what blob {name!r} is"
-        answer = await self.client.call("head_object", doing, accept=GONE, Key=name, ChecksumMode="ENABLED")
+        answer = await self.client.call("head_object", doing, accept=(*GONE, *_WORDLESS), Key=name, ChecksumMode="ENABLED")
         if not isinstance(answer, Refusal):
             if "LastModified" not in answer or not tag_of(answer):
                 raise odd(doing, effect=False, what="without a time or an ETag")
@@ -338,6 +349,8 @@ class S3Blobs:
             return None
         if not isinstance(opened, Refusal):
             opened[1].close()
+        if answer.code in _WORDLESS:
+            raise odd(doing, effect=False, what=f"with {answer.status} when it was asked by HEAD, and otherwise by GET").telling(heard=True)
         raise odd(doing, effect=False, what="as gone, and it is there").telling(heard=True)
 
     async def _check_gone(self, answer: Refusal, name: str, doing: str) -> None:
@@ -366,8 +379,7 @@ class S3Blobs:
     async def _markers_of(self, name: str) -> Sequence[tuple[str, int]]:
         """The names of a blob's markers, and their deadlines (ns since 1970)."""
         doing = f"reading the deadlines of blob {name!r}"
-        page = await self._page(doing, Prefix=self._beside.of(name))
-        told = [(each["Key"], self._beside.blob_of(each["Key"])) for each in page.get("Contents", ())]
+        told = [(each["Key"], self._beside.blob_of(each["Key"])) for each in await self._all_below(doing, self._beside.of(name))]
         return [(key, marked[1]) for key, marked in told if marked is not None and marked[0] == name]
 
     async def touch(self, name: str, deadline_ns: int) -> bool:
@@ -415,7 +427,7 @@ class S3Blobs:
         doing = f"deleting the versions of blob {name!r}"
         after: dict[str, Any] = {}
         while True:
-            page = await self.client.call("list_object_versions", doing, Prefix=name, MaxKeys=PAGE_MAX, EncodingType="url", **after)
+            page = await self.client.call("list_object_versions", doing, Prefix=name, MaxKeys=PAGE_MAX, **after)
             assert not isinstance(page, Refusal), "no code is accepted"
             kept = [each for key in ("Versions", "DeleteMarkers") for each in page.get(key, ())]
             for each in kept:
@@ -428,21 +440,25 @@ class S3Blobs:
     async def delete_generation(self, name: str, generation: Generation) -> Removal:
         """The generation is looked at, and deleted only as the version, or with the tag, that was seen.
 
+        After a refusal it is looked at once more. AWS gives one also where somebody else's deletion comes first (409).
         A service without versions that ignores `If-Match` where it deletes would delete what came between these two.
         """
-        answer = await self._look(name)
-        if answer is None:
+        seen = await self._look(name)
+        if seen is None:
             return Removal.ABSENT
-        if generation_of(tag_of(answer), ns_of(answer["LastModified"])) != generation:
+        if generation_of(tag_of(seen), ns_of(seen["LastModified"])) != generation:
             return Removal.REPLACED
-        version, doing = answer.get("VersionId"), f"deleting generation {generation} of blob {name!r}"
-        only: dict[str, Any] = {"IfMatch": f'"{tag_of(answer)}"'} if version in (None, "null") else {"VersionId": version}
-        removed = await self.client.call(
-            "delete_object", doing, effect=True, accept=(*GONE, "NoSuchVersion", "PreconditionFailed", "412"), Key=name, **only
-        )
-        if not isinstance(removed, Refusal):
+        version, doing = seen.get("VersionId"), f"deleting generation {generation} of blob {name!r}"
+        only: dict[str, Any] = {"IfMatch": f'"{tag_of(seen)}"'} if version in (None, "null") else {"VersionId": version}
+        answer = await self.client.call("delete_object", doing, effect=True, accept=(*GONE, *_NOT_THIS), Key=name, **only)
+        if not isinstance(answer, Refusal):
             return Removal.DELETED
-        return Removal.REPLACED if removed.status == 412 and await self._look(name) is not None else Removal.ABSENT
+        now = await self._look(name)
+        if now is None:
+            return Removal.ABSENT
+        if generation_of(tag_of(now), ns_of(now["LastModified"])) != generation:
+            return Removal.REPLACED
+        raise error_of(answer._replace(status=409, code="OperationAborted"), doing, effect=False)
 
     # --- copies
 
@@ -581,6 +597,20 @@ class S3Blobs:
                 raise UnavailableError(_STANDS_STILL.format(at)).telling(heard=True)
             at = f"{told[-1]['Key']}\0"
 
+    async def _all_below(self, doing: str, prefix: str) -> Sequence[Mapping[str, Any]]:
+        """All objects whose names begin so: a service may list fewer at once than it is asked for."""
+        found: list[Mapping[str, Any]] = []
+        after: dict[str, Any] = {}
+        while True:
+            page = await self._page(doing, Prefix=prefix, MaxKeys=PAGE_MAX, **after)
+            told = page.get("Contents", ())
+            found += told
+            if not page.get("IsTruncated") or not told:
+                return found
+            if told[-1]["Key"] <= after.get("StartAfter", ""):
+                raise UnavailableError(_STANDS_STILL.format(prefix)).telling(heard=True)
+            after = {"StartAfter": told[-1]["Key"]}
+
     async def _page(self, doing: str, **named: Any) -> Answer:
         page = await self.client.call("list_objects_v2", doing, **named)
         if isinstance(page, Refusal) or "Name" not in page:
@@ -600,9 +630,8 @@ class S3Blobs:
     async def owners(self) -> Sequence[Marker]:
         """The markers that say which store owns which names. One request, and one for each of them."""
         doing = f"looking who owns the blobs of bucket {self.client.bucket!r}"
-        page = await self._page(doing, Prefix=OWNERS, MaxKeys=PAGE_MAX)
         items: list[Mapping[str, Any]] = []
-        for each in page.get("Contents", ()):
+        for each in await self._all_below(doing, OWNERS):
             answer = await self._look(each["Key"])
             if answer is not None:
                 items.append({"name": each["Key"], "metadata": answer.get("Metadata"), "generation": 0})

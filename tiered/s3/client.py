@@ -17,6 +17,7 @@ an effect and has no answer is `UnconfirmedError`, unless it never left.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Self, TypeAlias
@@ -24,6 +25,7 @@ from typing import Any, Self, TypeAlias
 from aiobotocore.config import AioConfig
 from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession, get_session
+from aiohttp import ClientPayloadError
 from anyio import Semaphore, move_on_after
 from botocore.exceptions import (
     BotoCoreError,
@@ -50,6 +52,7 @@ SLOWEST_BYTES_PER_S = 128 * 1024
 answer."""
 CHUNK_BYTES = 256 * 1024
 _REGION_IF_NONE = "us-east-1"
+_AWS = re.compile(r"https://[a-z0-9.-]+\.amazonaws\.com(\.cn)?/?")
 _NEVER_LEFT = (ConnectTimeoutError, EndpointConnectionError)
 
 
@@ -79,8 +82,8 @@ class S3Client:
         cls, bucket: str, *, endpoint: str | None = None, region: str | None = None, addressing_style: str = "auto",
         connections_max: int = CONNECTIONS_MAX, answer_timeout_s: float = ANSWER_TIMEOUT_S, session: SharedSession | None = None,
     ) -> AsyncIterator[Self]:  # fmt: skip
-        """Sends nothing yet. `endpoint` None: AWS. `region` None: what the environment says. `session`: to share: the
-        library's description of the service takes it long to read.
+        """Sends nothing yet. `endpoint` None: AWS, or what its variables and files name. `region` None: what they
+        say. `session`: to share: the library's description of the service takes it long to read.
 
         `ConfigurationError`: there are no credentials, or the settings make no client.
         """
@@ -99,7 +102,8 @@ class S3Client:
         except (BotoCoreError, ValueError) as error:
             raise ConfigurationError(f"the settings s3 make no client: {error}") from error
         async with opened as client:
-            yield cls(client, bucket, endpoint or "AWS", connections_max, answer_timeout_s)
+            found = str(endpoint or client.meta.endpoint_url)  # AWS's variables and files may name one, too
+            yield cls(client, bucket, "AWS" if _AWS.fullmatch(found) else found, connections_max, answer_timeout_s)
 
     async def call(
         self, operation: str, doing: str, *, effect: bool = False, accept: Collection[str] = (), answers: int = 1,
@@ -197,7 +201,7 @@ class AnswerBody:
             with move_on_after(self._client.answer_timeout_s) as scope:
                 chunk: bytes = await self._stream.read(CHUNK_BYTES)
                 return chunk
-        except (BotoCoreError, OSError) as error:
+        except (BotoCoreError, ClientPayloadError, OSError) as error:
             lost = type(error).__name__
         else:
             lost = f"{self._client.endpoint} sent no more bytes for {self._client.answer_timeout_s:g} s" if scope.cancelled_caught else ""

@@ -57,6 +57,9 @@ CODES: Mapping[str, _Meaning] = {
     "XAmzContentChecksumMismatch": _DAMAGED, "RequestTimeout": (UnavailableError, "the service got no more bytes for too long; try again"),
     "ConditionalRequestConflict": _CONFLICT, "OperationAborted": _CONFLICT,
     "PreconditionFailed": (UnavailableError, "it was changed meanwhile, or it is there already"),
+    "InvalidObjectState": (
+        ConfigurationError, "it was moved to an archive: restore it there, and remove the lifecycle rule that moves it ('tiered check')"
+    ),
     "QuotaExceeded": _FULL, "InsufficientStorage": _FULL, "XMinioStorageFull": _FULL,
     "NotImplemented": _NO_SERVICE, "MethodNotAllowed": _NO_SERVICE,
     "NoSuchBucket": (ConfigurationError, "there is no such bucket; name another, or run `tiered provision`"),
@@ -81,13 +84,18 @@ PASSING = frozenset({
 
 
 def error_of(refusal: Refusal, doing: str, *, effect: bool) -> TieredError:
-    """The error of an answer that was not expected. `effect`: the request may have changed something."""
+    """The error of an answer that was not expected. `effect`: the request may have changed something.
+
+    Its code is one of `CODES`, or the status: metrics show it, and a service could make up any number of words.
+    """
     kind, advice = CODES.get(refusal.code) or STATUSES.get(refusal.status) or _UNCLEAR
     heard = kind is not UnconfirmedError
     if kind is UnconfirmedError and not effect:
         kind = UnavailableError
     said = f" ({refusal.message})" if refusal.message else ""
-    return kind(f"{doing} failed with {refusal.status} {refusal.code}: {advice}{said}").coded(refusal.code, heard=heard or None)
+    return kind(f"{doing} failed with {refusal.status} {refusal.code}: {advice}{said}").coded(
+        refusal.code if refusal.code in CODES else str(refusal.status), heard=heard or None
+    )
 
 
 def odd(doing: str, *, effect: bool, what: str) -> TieredError:

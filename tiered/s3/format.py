@@ -50,6 +50,7 @@ METADATA_BYTES_MAX = 2048
 NAME_BYTES_MAX = 1024
 MARKERS, AMENDED, PROBES = "~t/", "~m/", "~probe/"
 _MARKER_BYTES = len(MARKERS) + 13
+_AMENDMENT_BYTES = len(AMENDED) + 17
 _HEX_DIGITS = 12
 _EXPIRES, _NONCE, _CRC, _SOURCE = (f"{CUSTOM}tiered-{key}" for key in ("expires", "nonce", "crc32c", "source"))
 _HIDDEN = (_EXPIRES, _NONCE, _CRC, _SOURCE)
@@ -221,8 +222,12 @@ class Beside:
     def amendments(self) -> str:
         return f"{self.prefix}{AMENDED}"
 
+    @property
+    def probes(self) -> str:
+        return f"{self.prefix}{PROBES}"
+
     def hides(self, name: str) -> bool:
-        return name.startswith((self.markers, self.amendments, f"{self.prefix}{PROBES}"))
+        return name.startswith((self.markers, self.amendments, self.probes))
 
     def marker(self, name: str, deadline_ns: int) -> str:
         return f"{self.of(name)}{ms_of(deadline_ns):0{_HEX_DIGITS}x}"
@@ -233,6 +238,10 @@ class Beside:
 
     def amendment(self, name: str, nonce: str) -> str:
         return f"{self.amendments}{name.removeprefix(self.prefix)}/{nonce}"
+
+    def amendment_excess(self, name: str) -> int:
+        """By how many bytes the name is too long to have an amendment beside it."""
+        return len(name.encode()) - (NAME_BYTES_MAX - _AMENDMENT_BYTES)
 
     def blob_of(self, marker: str) -> tuple[str, int] | None:
         """The blob of a marker, and its deadline (ns since 1970). None: it is no marker."""

@@ -1,8 +1,9 @@
-"""Finds what nobody needs any more in a bucket of `S3Blobs`: one round through deadlines and amendments, in steps.
+"""Finds what nobody needs any more in a bucket of `S3Blobs`: one round through what lies beside blobs, in steps.
 
-    PREFIX~t/   blobs whose latest deadline was more than an hour ago, with their markers; those of blobs that are gone,
-                too
-    PREFIX~m/   what was amended of a blob that is gone, a day after it was written
+    PREFIX~t/       blobs whose latest deadline was more than an hour ago, with their markers; those of blobs that are
+                    gone, too
+    PREFIX~m/       what was amended of a blob that is gone, a day after it was written
+    PREFIX~probe/   what a `tiered check` that was killed left behind, a day later
 
 Blobs without a deadline are never looked at. A blob is deleted only after its markers were listed once more: a touch
 writes a later one before it is told. One that comes between this look and the deletion is too late by more than an
@@ -26,7 +27,7 @@ from tiered.s3.format import Beside, before, ns_of
 EXPIRED_SLACK_NS = 3600 * NS_PER_S
 """How long a blob is kept after its deadline. A reader whose clock is behind must not find a row without its blob."""
 AMENDED_AGE_NS = 24 * 3600 * NS_PER_S
-"""An amendment is written before its blob; after a day, its upload has ended."""
+"""An amendment is written before its blob; after a day, its upload has ended. And so has a check."""
 PAGE_MAX = 1000
 
 
@@ -78,6 +79,10 @@ class BucketRound:
             for key, written_ns in keys:
                 if written_ns + AMENDED_AGE_NS < self._now_ns:
                     yield await self._amended(key)
+        async for keys in self._pages(self._beside.probes):
+            for key, written_ns in keys:
+                if written_ns + AMENDED_AGE_NS < self._now_ns:
+                    yield await self._removed(key)
 
     async def _pages(self, prefix: str) -> AsyncIterator[Sequence[tuple[str, int]]]:
         after = before(prefix)
@@ -112,6 +117,14 @@ class BucketRound:
         try:
             if await self._blobs._look(self._beside.blob_of_amendment(key)) is not None:
                 return 0
+            await self._blobs.delete(key)
+            return 1
+        except TieredError as error:
+            self._leave(key, error)
+            return 0
+
+    async def _removed(self, key: str) -> int:
+        try:
             await self._blobs.delete(key)
             return 1
         except TieredError as error:

@@ -3,6 +3,7 @@
     begin       1 call; the metadata are fixed then
     put         1; the service compares the crc32c, and keeps nothing if it differs
     listed      1 for each page of up to 1,000
+    check       as `listed`
     complete    2: the completion, create-only (`If-None-Match: *`), and a look at the blob
     cancel      1
     open        1 for each page: the uploads that have not ended
@@ -16,22 +17,27 @@ without from then on.
 completing may be repeated, also after a crash. A completion may be refused in an answer of 200, fail after its effect,
 or find a blob of the name (412): after each of these, the blob is looked at. If it is the one that was to be made, the
 upload is complete.
+
+A page of uploads ends between two names wherever it can, and the next one is asked for by a name alone. What a marker
+with an id means, services do not agree on: AWS lists what was begun later, and says that it lists higher ids; versitygw
+refuses the marker that it told. So only a page that one name fills goes on by an id.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, unquote
 
 from changelog.base.errors import CorruptRecordError, InvalidRequestError, TieredError, UnavailableError, UnconfirmedError
 from tiered.metadata import Metadata
 from tiered.payload.chunks import Chunk
-from tiered.payload.crc32c import decode_crc, encode_crc, extend_crc
-from tiered.payload.crcs import CRC32C, join_crcs
+from tiered.payload.crc32c import encode_crc, extend_crc
 from tiered.protocol.backends import SessionEndedError
 from tiered.protocol.capabilities import PART_NUMBER_MAX, PARTS_SESSION, OpenSession, Part, SessionPage, check_parts
+from tiered.protocol.part_lists import CRC, compare_sizes, compare_stored, gone, joined_crc
 from tiered.s3.client import S3Client
 from tiered.s3.errors import Refusal, error_of, odd
 from tiered.s3.format import Stored, encode_metadata, ns_of
@@ -39,14 +45,12 @@ from tiered.s3.format import Stored, encode_metadata, ns_of
 COMPLETION_ANSWERS = 30
 """A completion may take as long as so many answers: the service puts large blobs together for minutes."""
 
-_SESSION = re.compile(r"parts:([^/?#\s]+)/([^?#\s]+)\?uploadId=([^?#&\s]+)")
-_CRC = "crc32c="
+_PLACE = r"parts:([^/?#\s]+)/([^?#\s]+)"
+_SESSION, _AFTER = re.compile(rf"{_PLACE}\?uploadId=([^?#&\s]+)"), re.compile(_PLACE)
 _NO_CHECKSUMS = ("InvalidRequest", "InvalidArgument", "NotImplemented", "400", "501")
 """What a service says that keeps no crc32c of a whole object made of parts."""
 _ENDED = "NoSuchUpload"
 _WRONG_PARTS = ("InvalidPart", "InvalidPartOrder")
-_WRONG_WHOLE = ("BadDigest", "XAmzContentChecksumMismatch")
-"""Of a completion, which brings no bytes that could be damaged: what the parts were said to be makes another crc32c."""
 _DOUBTFUL = (_ENDED, "PreconditionFailed", "412")
 """Refusals of a completion after which the blob tells whether it is complete."""
 
@@ -102,7 +106,7 @@ class S3Parts:
             ContentLength=size, ChecksumCRC32C=told,
         )  # fmt: skip
         if isinstance(answer, Refusal):
-            raise _gone(name, doing)
+            raise gone(name, doing)
         return self._part(number, size, answer, doing, told)
 
     async def copy(self, name: str, session: str, number: int, source: str, etag: str, extent: tuple[int, int] | None) -> Part:
@@ -116,7 +120,7 @@ class S3Parts:
         )  # fmt: skip
         if isinstance(answer, Refusal):
             if answer.code == _ENDED:
-                raise _gone(name, doing)
+                raise gone(name, doing)
             raise UnavailableError(f"{doing} failed: the source is gone, or is another ({answer.code})").coded("404", heard=True)
         told: dict[str, Any] = dict(answer.get("CopyPartResult") or {})
         return self._part(number, 0 if extent is None else extent[1] - extent[0], told, doing, None)
@@ -133,13 +137,22 @@ class S3Parts:
         while True:
             page = await self._client.call("list_parts", doing, accept=(_ENDED,), Key=name, UploadId=upload_id, **after)
             if isinstance(page, Refusal):
-                raise _gone(name, doing)
+                raise gone(name, doing)
             for part in page.get("Parts", ()):
                 found.append(self._part(part["PartNumber"], part["Size"], part, doing, part.get("ChecksumCRC32C")))
             marker = page.get("NextPartNumberMarker")
             if not page.get("IsTruncated") or not marker:
                 return found
             after = {"PartNumberMarker": marker}
+
+    async def check(self, name: str, session: str, parts: Sequence[Part]) -> None:
+        """Raises `InvalidRequestError` if the service has other parts than these. If it has none any more, it does not.
+
+        The service looks at the ETags alone.
+        """
+        joined_crc(parts)
+        with suppress(SessionEndedError):
+            compare_sizes(name, parts, await self.listed(name, session))
 
     async def complete(self, name: str, session: str, parts: Sequence[Part]) -> Stored:
         """Returns what the service tells of the blob. It has the size of the parts, and their crc32c, where known."""
@@ -151,8 +164,8 @@ class S3Parts:
         unclear: TieredError | None = None
         try:
             answer = await self._client.call(
-                "complete_multipart_upload", doing, effect=True, accept=(*_DOUBTFUL, *_WRONG_PARTS, *_WRONG_WHOLE),
-                answers=COMPLETION_ANSWERS, Key=name, UploadId=upload_id, IfNoneMatch="*",
+                "complete_multipart_upload", doing, effect=True, accept=(*_DOUBTFUL, *_WRONG_PARTS), answers=COMPLETION_ANSWERS, Key=name,
+                UploadId=upload_id, IfNoneMatch="*",
                 MultipartUpload={"Parts": [_named(part, is_kept=bool(whole)) for part in parts]}, **whole,
             )  # fmt: skip
             if isinstance(answer, Refusal):
@@ -166,27 +179,35 @@ class S3Parts:
         if isinstance(unclear, InvalidRequestError):
             raise unclear
         if found is not None:
-            _compare(name, found, parts)
+            compare_stored(name, parts, found.size, found.crc32c)
             return found
         raise unclear or SessionEndedError(f"{doing} succeeded, and somebody deleted the blob at once").telling(heard=True)
 
     async def open(self, prefix: str, before_ns: int, after: str, limit: int) -> SessionPage:
-        """`prefix`: of the names. What comes after the session `after`."""
+        """`prefix`: of the names. `after`: what the page before told."""
         doing = f"listing the uploads in parts of bucket {self._client.bucket!r}"
         named: dict[str, Any] = {"Prefix": prefix, "MaxUploads": limit}
         if after:
-            name, upload_id = self._taken_apart(after)
-            named |= {"KeyMarker": name, "UploadIdMarker": upload_id}
+            named |= self._marker(after)
         page = await self._client.call("list_multipart_uploads", doing, **named)
         assert not isinstance(page, Refusal), "no code is accepted"
-        told = page.get("Uploads", ())
+        told, next_after = page.get("Uploads", ()), None
+        if page.get("IsTruncated") and told:
+            last = told[-1]["Key"]
+            whole = [each for each in told if each["Key"] != last]
+            told = whole or told
+            next_after = self._place(whole[-1]["Key"]) if whole else self._session(last, told[-1]["UploadId"])
         sessions = [
             OpenSession(each["Key"], self._session(each["Key"], each["UploadId"])) for each in told if ns_of(each["Initiated"]) < before_ns
         ]
-        if not page.get("IsTruncated") or not told:
-            return SessionPage(sessions, None)
-        last = (page.get("NextKeyMarker") or told[-1]["Key"], page.get("NextUploadIdMarker") or told[-1]["UploadId"])
-        return SessionPage(sessions, self._session(*last))
+        return SessionPage(sessions, next_after)
+
+    def _marker(self, after: str) -> Mapping[str, str]:
+        found = _AFTER.fullmatch(after)
+        if found is not None and found[1] == self._client.bucket:
+            return {"KeyMarker": unquote(found[2])}
+        name, upload_id = self._taken_apart(after)
+        return {"KeyMarker": name, "UploadIdMarker": upload_id}
 
     async def cancel(self, session: str) -> None:
         """Ends the upload. It is no error if it has ended. `CorruptRecordError`: it is none of this bucket."""
@@ -198,10 +219,13 @@ class S3Parts:
         etag = str(told.get("ETag", "")).strip('"')
         if not etag:
             raise odd(doing, effect=True, what="without an ETag")
-        return Part(number, size, None if crc is None else f"{_CRC}{crc}", etag)
+        return Part(number, size, None if crc is None else f"{CRC}{crc}", etag)
+
+    def _place(self, name: str) -> str:
+        return f"{PARTS_SESSION}{self._client.bucket}/{quote(name, safe='')}"
 
     def _session(self, name: str, upload_id: str) -> str:
-        return f"{PARTS_SESSION}{self._client.bucket}/{quote(name, safe='')}?uploadId={quote(upload_id, safe='')}"
+        return f"{self._place(name)}?uploadId={quote(upload_id, safe='')}"
 
     def _of(self, name: str, session: str) -> str:
         of, upload_id = self._taken_apart(session)
@@ -217,45 +241,15 @@ class S3Parts:
         return unquote(found[2]), unquote(found[3])
 
 
-def joined_crc(parts: Sequence[Part]) -> str | None:
-    """The crc32c of the parts one behind the other, as base64. None: that of a part is not known.
-
-    `InvalidRequestError`: a checksum is no crc32c.
-    """
-    try:
-        known = [(decode_crc(part.checksum.removeprefix(_CRC)), part.size) for part in parts if part.checksum is not None]
-    except ValueError as error:
-        raise InvalidRequestError(f"the checksum of a part is no crc32c: {error}; pass what upload_part has told, or None") from None
-    return encode_crc(join_crcs(known, CRC32C)) if len(known) == len(parts) else None
-
-
 def _named(part: Part, *, is_kept: bool) -> dict[str, Any]:
     """With its checksum if the upload was begun so: some services want to be told then, and only then."""
-    checksum = {} if part.checksum is None or not is_kept else {"ChecksumCRC32C": part.checksum.removeprefix(_CRC)}
+    checksum = {} if part.checksum is None or not is_kept else {"ChecksumCRC32C": part.checksum.removeprefix(CRC)}
     return {"PartNumber": part.number, "ETag": f'"{part.etag}"', **checksum}
-
-
-def _gone(name: str, doing: str) -> SessionEndedError:
-    why = f"the upload of blob {name!r} was cancelled or completed before, or is so old that the bucket ended it"
-    return SessionEndedError(f"{doing} failed: {why}").coded("404", heard=True)
 
 
 def _refused(answer: Refusal, name: str, doing: str) -> TieredError:
     if answer.code == _ENDED:
-        return _gone(name, doing)
+        return gone(name, doing)
     if answer.code in _WRONG_PARTS:
         return error_of(answer, doing, effect=True)
-    if answer.code in _WRONG_WHOLE:
-        return InvalidRequestError(
-            f"{doing} failed with {answer.status} {answer.code}: what is told of its parts makes another crc32c than their bytes; list them"
-        ).coded(answer.code, heard=True)
     return UnavailableError(f"blob {name!r} was deleted while {doing}; try again").coded("412", heard=True)
-
-
-def _compare(name: str, found: Stored, parts: Sequence[Part]) -> None:
-    size, crc = sum(part.size for part in parts), joined_crc(parts)
-    if found.size != size or (crc is not None and found.crc32c not in (None, crc)):
-        raise SessionEndedError(
-            f"blob {name!r} is not what its parts are: it has {found.size} bytes and the crc32c {found.crc32c}, and they have {size} and"
-            f" {crc or 'one that is not known'}; delete it, try again"
-        ).telling(heard=True)

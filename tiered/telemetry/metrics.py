@@ -31,7 +31,7 @@ CANCELLED = "cancelled"
 OK = "ok"
 
 ERRORS = frozenset(name for name in tiered.errors.__all__ if name != TieredError.__name__)
-_CODE = re.compile(r"[1-5]\d\d|[A-Z][A-Z_]{1,30}")
+_CODE = re.compile(r"[1-5]\d\d|[A-Z][A-Z_]{1,30}|[0-9A-Z]{5}|[A-Z][A-Za-z]{2,35}")
 
 CALL_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 PASS_BUCKETS_S = (0.01, 0.05, 0.25, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
@@ -258,6 +258,6 @@ def kind_of(error: BaseException) -> str:
 
 
 def code_of(error: BaseException) -> str:
-    """What the service called the error: a gRPC status or an HTTP status. Empty: no service said anything."""
+    """What the service called the error: a status of gRPC or HTTP, an SQLSTATE, a word of S3. Empty: it said nothing."""
     code = getattr(error, "code", "") if isinstance(error, TieredError) else ""
     return code if isinstance(code, str) and _CODE.fullmatch(code) else ""

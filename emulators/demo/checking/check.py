@@ -14,8 +14,8 @@ It counts these flaws:
     feed         the change feed breaks a rule, or says another thing of an object than its row does
 
 It uses none of the code that it judges. For each backend, a `BackendContent` reads rows, blobs and entries by the
-stored formats alone (`stored_files.py` and `google.py`). Call `check` when all processes have ended. `dangling` and
-`unfinished` may be called at any time.
+stored formats alone (`stored_files.py`, `google.py` and `servers.py`). Call `check` when all processes have ended.
+`dangling` and `unfinished` may be called at any time.
 """
 
 from __future__ import annotations

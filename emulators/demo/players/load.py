@@ -20,19 +20,26 @@ INLINE_BYTES_MAX = 16 * 1024
 SMALL_BYTES = (10, 4 * 1024)
 LARGE_BYTES = (INLINE_BYTES_MAX + 1, 16 * INLINE_BYTES_MAX)
 
+EXPIRES_EACH = 3
+"""Of so many operations, one that is a put gives its object a deadline."""
+
 _MIX = ((0.25, "small put"), (0.20, "large put"), (0.20, "streamed put"), (0.10, "delete"), (0.25, "get"))
 _KEYS = ("file-{}.bin", "reports/2031/q{}/résumé größe.pdf", "写真/{}/桜.jpg", "with space & %2F+{}", "deep/" + "nested/" * 30 + "{}")
 
 
 @dataclass(frozen=True, slots=True)
 class LoadStep:
-    """One operation to do. `payload` is empty unless it is a put. `streamed`: `put` is not told its size in advance."""
+    """One operation to do. `payload` is empty unless it is a put. `streamed`: `put` is not told its size in advance.
+
+    `expires`: the object does, long after the run; so its row and its blob have deadlines.
+    """
 
     id: str
     kind: OperationKind
     object_id: ObjectId
     payload: bytes
     streamed: bool = False
+    expires: bool = False
 
 
 def object_ids(count: int) -> list[ObjectId]:
@@ -57,7 +64,8 @@ def steps(seed: int, process: str, task: int, objects: list[ObjectId]) -> Iterat
         match what:
             case "small put" | "large put" | "streamed put":
                 size = chance.randint(*(SMALL_BYTES if what == "small put" else LARGE_BYTES))
-                yield LoadStep(operation, OperationKind.PUT, object_id, payload(seed, operation, size), streamed=what == "streamed put")
+                put, streamed, expires = payload(seed, operation, size), what == "streamed put", number % EXPIRES_EACH == 0
+                yield LoadStep(operation, OperationKind.PUT, object_id, put, streamed, expires)
             case _:
                 yield LoadStep(operation, OperationKind(what), object_id, b"")
 

@@ -15,6 +15,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from emulators.demo.players.load import LoadStep, digest, object_ids, steps
 from emulators.demo.players.network import far, witness
 from emulators.demo.players.unfenced import open_demo_backends
 from tiered.errors import OutcomeUnknownError
-from tiered.metadata import Metadata
+from tiered.metadata import Metadata, TimeToLive
 from tiered.open import Backends
 from tiered.settings import Settings, load_settings
 from tiered.storage import TieredStorage
@@ -35,6 +36,7 @@ from tiered.storage import TieredStorage
 TASKS = 8
 PARENT_LOOK_S = 0.5
 CHUNK_BYTES = 32 * 1024
+EXPIRES = TimeToLive(timedelta(days=1))
 TURNED_AWAY = 75
 """Exit code of a process whose tiers were out of reach when it began (EX_TEMPFAIL): the director starts it again."""
 
@@ -74,8 +76,8 @@ async def write(orders: Orders, runtime: Runtime) -> int:
 async def _work_all(orders: Orders, backends: Backends, runtime: Runtime, settings: Settings, told: anyio.Event) -> None:
     journal, objects = OperationJournal(Path(orders.journal)), object_ids(orders.objects)
     tiers = backends.tiers
-    if settings.bigtable is not None:
-        tiers = witness(tiers, OperationJournal(Path(orders.journal).with_suffix(WRITES)), runtime, settings.bigtable.timeout_s)
+    if (service := settings.bigtable or settings.postgres) is not None:
+        tiers = witness(tiers, OperationJournal(Path(orders.journal).with_suffix(WRITES)), runtime, service.timeout_s)
     async with (
         TieredStorage(far(tiers, runtime), backends.log, runtime, settings) as storage,
         anyio.create_task_group() as tasks,
@@ -118,7 +120,7 @@ async def _carry_out(storage: TieredStorage, step: LoadStep) -> dict[str, Any]:
     match step.kind:
         case OperationKind.PUT:
             payload = _chunks(step.payload) if step.streamed else step.payload
-            await storage.put(step.object_id, payload, Metadata(custom={"operation": step.id}))
+            await storage.put(step.object_id, payload, Metadata(EXPIRES if step.expires else None, custom={"operation": step.id}))
         case OperationKind.DELETE:
             await storage.delete(step.object_id)
         case OperationKind.GET:

@@ -4,5 +4,6 @@
     troupe.py            the processes: started, killed, stopped and started again
     feed_processes.py    the change feed's processes, and what they published in the end
     emulators.py         the backend on the emulators of Bigtable and GCS; gcs.py runs one of them
+    servers.py           the backend in PostgreSQL and S3
     weather.py           the faults of the services; relay.py does them to connections
 """

@@ -17,20 +17,19 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from changelog.base.errors import ConfigurationError
 from emulators.bigtable.emulator import EmulatorFailedError, freeze, start_bigtable
 from emulators.demo.checking.google import StoredInGoogle
-from emulators.demo.staging.relay import Relay
-from emulators.demo.staging.stage import DemoStage, Service
+from emulators.demo.staging.relay import Relay, relayed, steps_of
+from emulators.demo.staging.stage import EMULATORS, DemoStage, Service
 from emulators.demo.staging.troupe import environment
 from emulators.go import WITH_WARDEN
 from tiered.kinds.chosen import provision
@@ -46,7 +45,7 @@ BUCKET = "tiered-demo"
 
 
 class EmulatorStage(DemoStage):
-    backend = "emulators"
+    backend = EMULATORS
     pause_s = (0.4, 1.2)
     rest_s = GRACE_S
 
@@ -57,8 +56,8 @@ class EmulatorStage(DemoStage):
         bigtable = enter(portal.wrap_async_context_manager(start_bigtable(own=True, said=said)))
         gcs_pid, gcs_port = enter(_started_gcs(self.log / "gcs.log"))
         assert bigtable.pid is not None, "our own"
-        bigtable_relay = enter(portal.wrap_async_context_manager(_relayed(int(bigtable.host.rpartition(":")[2]))))
-        gcs_relay = enter(portal.wrap_async_context_manager(_relayed(gcs_port)))
+        bigtable_relay = enter(portal.wrap_async_context_manager(relayed(int(bigtable.host.rpartition(":")[2]))))
+        gcs_relay = enter(portal.wrap_async_context_manager(relayed(gcs_port)))
         self.services = (
             _service("bigtable", bigtable.pid, portal, bigtable_relay), _service("gcs", gcs_pid, portal, gcs_relay),
         )
@@ -86,17 +85,7 @@ class EmulatorStage(DemoStage):
 
 
 def _service(name: str, pid: int, portal: BlockingPortal, relay: Relay) -> Service:
-    in_relay = (partial(portal.call, step) for step in (relay.stall, relay.release, relay.cut, relay.mend))
-    return Service(name, partial(freeze, pid), partial(os.kill, pid, signal.SIGCONT), *in_relay)
-
-
-@asynccontextmanager
-async def _relayed(port: int) -> AsyncIterator[Relay]:
-    relay = Relay(port)
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(relay.serve)
-        yield relay
-        tasks.cancel_scope.cancel()
+    return Service(name, partial(freeze, pid), partial(os.kill, pid, signal.SIGCONT), *steps_of(relay, portal))
 
 
 @contextmanager

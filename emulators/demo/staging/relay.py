@@ -13,11 +13,14 @@ It passes on bytes in both directions as they come, and also the end of a stream
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 from anyio.abc import SocketAttribute, SocketStream, TaskStatus
+from anyio.from_thread import BlockingPortal
 
 BROKEN = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError)
 
@@ -79,6 +82,25 @@ class Relay:
                 async with anyio.create_task_group() as ways:
                     ways.start_soon(_pass_on, client, server, connection)
                     ways.start_soon(_pass_on, server, client, None)
+
+
+@asynccontextmanager
+async def relayed(server_port: int) -> AsyncIterator[Relay]:
+    """Yields a relay that serves until the end of the block."""
+    relay = Relay(server_port)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(relay.serve)
+        yield relay
+        tasks.cancel_scope.cancel()
+
+
+Step = Callable[[], None]
+
+
+def steps_of(relay: Relay, portal: BlockingPortal) -> tuple[Step, Step, Step, Step]:
+    """Returns what begins and ends a stall, then what begins and ends a cut, for a thread beside the relay's."""
+    at = portal.call
+    return partial(at, relay.stall), partial(at, relay.release), partial(at, relay.cut), partial(at, relay.mend)
 
 
 async def _pass_on(source: SocketStream, target: SocketStream, stalls: _RelayedConnection | None) -> None:

@@ -4,6 +4,7 @@
                            others read tiered.yaml
       EmbeddedStage        SQLite and files below `store/`
       EmulatorStage        Bigtable and GCS, services that can be frozen and cut off (`emulators.py`)
+      ServerStage          PostgreSQL and S3, which can also be killed (`servers.py`)
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from emulators.demo.checking.stored_files import StoredFiles
 from emulators.demo.players.load import INLINE_BYTES_MAX
 from emulators.demo.staging.feed_processes import DemoFeed
 
-BACKENDS = ("embedded", "emulators")
+EMBEDDED, EMULATORS, POSTGRES_S3 = BACKENDS = ("embedded", "emulators", "postgres+s3")
 LIMITS = {"writers": (1, 64), "daemons": (1, 16), "seconds": (1, 86_400), "objects": (1, 100_000)}
 EXPIRY_S = 1.0
 
@@ -54,7 +55,7 @@ class DemoOptions:
     objects: int = 200
     directory: Path | None = None
     unfenced: bool = False
-    backend: str = "embedded"
+    backend: str = EMBEDDED
     audit: bool = False
     soak: bool = False
 
@@ -64,7 +65,7 @@ class DemoOptions:
             if not least <= value <= most:
                 raise InvalidRequestError(f"the demo cannot run with {name} = {value}: give {least} to {most:,}")
         if self.backend not in BACKENDS:
-            raise InvalidRequestError(f"the demo does not run on {self.backend!r}: use {' or '.join(BACKENDS)}")
+            raise InvalidRequestError(f"the demo does not run on {self.backend!r}: use {', '.join(BACKENDS)}")
         if self.soak and self.unfenced:
             raise InvalidRequestError("the demo cannot run with both soak and unfenced: the soak judges the product, so leave one out")
         if self.directory is not None and self.directory.exists() and not _is_empty(self.directory):
@@ -75,7 +76,10 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A server that all requests go to, and how each kind of its faults begins and ends (`weather.py`)."""
+    """A server that all requests go to, and how each kind of its faults begins and ends (`weather.py`).
+
+    `crash`, `restart`: None if what it keeps is in memory, and would be gone.
+    """
 
     name: str
     freeze: Callable[[], None]
@@ -84,6 +88,8 @@ class Service:
     release: Callable[[], None]
     cut: Callable[[], None]
     mend: Callable[[], None]
+    crash: Callable[[], None] | None = None
+    restart: Callable[[], None] | None = None
 
 
 class DemoStage(ABC):
@@ -103,7 +109,7 @@ class DemoStage(ABC):
         self.config = root / "tiered.yaml"
         self.journal = root / "journal"
         self.log = root / "log"
-        self.feed = DemoFeed(root, self.config, self.log, networked=self.backend == "emulators") if with_feed else None
+        self.feed = DemoFeed(root, self.config, self.log, networked=self.backend != EMBEDDED) if with_feed else None
         self._standing = ExitStack()
 
     def __enter__(self) -> Self:
@@ -138,7 +144,7 @@ class DemoStage(ABC):
 
 
 class EmbeddedStage(DemoStage):
-    backend = "embedded"
+    backend = EMBEDDED
 
     def __init__(self, root: Path, *, with_feed: bool = False) -> None:
         super().__init__(root, with_feed=with_feed)

@@ -5,6 +5,8 @@
     stall     the same for half of the connections, while the others go on. So a request may take effect after another
               one that was sent later
     cut       all its connections break, and new ones break for a moment. Nobody knows whether a request arrived
+    crash     it ends without a warning, and is started again: it must still have what it has answered. Not of a service
+              that keeps all in memory
 
 A freeze and a stall last longer than the time limit of every call. There is one fault at a time. The kinds are drawn
 from a shuffled list of all of them, so that all happen equally often. An embedded store has no services and no such
@@ -20,18 +22,24 @@ from random import Random
 
 from emulators.demo.staging.stage import Service
 
-LASTS_S = {"freezes": (1.4, 2.2), "stalls": (2.0, 3.0), "cuts": (0.0, 0.6)}
+LASTS_S = {"freezes": (1.4, 2.2), "stalls": (2.0, 3.0), "cuts": (0.0, 0.6), "crashes": (0.0, 0.6)}
 PAUSE_S = (0.3, 0.9)
-FREEZES, STALLS, CUTS = KINDS = tuple(LASTS_S)
+FREEZES, STALLS, CUTS, CRASHES = KINDS = tuple(LASTS_S)
+_ONE = {FREEZES: "freeze", STALLS: "stall", CUTS: "cut", CRASHES: "crash"}
+
+
+def kinds_of(service: Service) -> tuple[str, ...]:
+    """The kinds of fault that this service may have."""
+    return KINDS if service.crash is not None else KINDS[:3]
 
 
 class DemoWeather:
     """Makes faults begin and end. Call `pass_by` all the time. `happened` counts each kind, such as `gcs_cuts`."""
 
     def __init__(self, services: Sequence[Service], chance: Random) -> None:
-        self.happened: Counter[str] = Counter({f"{service.name}_{kind}": 0 for service in services for kind in KINDS})
+        self.happened: Counter[str] = Counter({f"{service.name}_{kind}": 0 for service in services for kind in kinds_of(service)})
         self.still = False
-        """Whether a service is frozen: a call to it would wait until the freeze ends."""
+        """Whether a service is frozen or gone: a call to it would wait until that ends, or would fail."""
         self._services = services
         self._chance = chance
         self._deck: list[tuple[Service, str]] = []
@@ -47,17 +55,19 @@ class DemoWeather:
             self.clear()
             return None
         if not self._deck:
-            self._deck = [(each, kind) for each in self._services for kind in KINDS]
+            self._deck = [(each, kind) for each in self._services for kind in kinds_of(each)]
             self._chance.shuffle(self._deck)
         service, kind = self._deck.pop()
         begin, self._end = {
-            FREEZES: (service.freeze, service.thaw), STALLS: (service.stall, service.release), CUTS: (service.cut, service.mend)
+            FREEZES: (service.freeze, service.thaw), STALLS: (service.stall, service.release), CUTS: (service.cut, service.mend),
+            CRASHES: (service.crash, service.restart),
         }[kind]
+        assert begin is not None, "a service has the kinds that it can have"
         begin()
-        self.still = kind == FREEZES
+        self.still = kind in (FREEZES, CRASHES)
         self.happened[f"{service.name}_{kind}"] += 1
         self._turns_at = time.monotonic() + self._chance.uniform(*LASTS_S[kind])
-        return f"{kind[:-1]} of {service.name}"
+        return f"{_ONE[kind]} of {service.name}"
 
     def clear(self) -> None:
         """Ends the present fault, if there is one, and chooses when the next begins."""

@@ -1,6 +1,9 @@
-"""The audit of an inventory report: the blobs come from files that Google wrote, and not from a listing.
+"""The audit of an inventory report: the blobs come from files of the service, and not from a listing.
 
-    report.py     begin here: reads the manifest of a report and refuses what does not fit; knows nothing of Spark
+    report.py     begin here: what a report is, and why one is refused; knows nothing of Spark
+    insights.py   reads the manifest of a report of Google's, and knows its columns
+    s3.py         the same of a report of S3 Inventory
+    arrays.py     text and numbers of columns
     shards.py     reads its files, and those of an export of the table, with Arrow
     lines.py      what tasks give to the join, with counts; and the names of what it leaves; knows nothing of Spark
     join.py       what the report and the table do not have in common, found by Spark

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -35,17 +35,22 @@ from recovery.audit.files.arrow import line_batch
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.finding import OTHERS, Summary, Tally
 from recovery.audit.finding_classes import FindingClass
-from recovery.audit.inventory import join
+from recovery.audit.inventory import insights, join, s3
 from recovery.audit.inventory.candidates import CHUNK, Suspect, SuspectRow, judge
 from recovery.audit.inventory.lines import InventoryFiles, LineCount
-from recovery.audit.inventory.report import DELETED, InventoryReport, check_buckets, check_rows, open_export, open_report
+from recovery.audit.inventory.report import InventoryReport, ReportSummary, check_buckets, check_rows, oddities, open_export
 from recovery.audit.manifest import Inventory
 from recovery.audit.names import usecase_of
 from recovery.audit.running.cluster import explained, open_spark
 from recovery.audit.running.work import Job, PartResult, carry_out, findings_in
-from recovery.display import count, moment
+from recovery.display import moment
+from tiered.kinds.chosen import blobs_kind
+from tiered.kinds.kind import Inventoried
 from tiered.open import open_backends
 from tiered.settings import Settings
+
+OPENS: Mapping[str, Callable[..., InventoryReport]] = {"gcs": insights.open_report, "s3": s3.open_report}
+"""What opens a report, by `Inventoried.form`."""
 
 
 class InventoryEngine:
@@ -54,7 +59,9 @@ class InventoryEngine:
     `evidence`: what the manifest keeps of the report, for `AuditOptions.inventory`.
     """
 
-    def __init__(self, session: SparkSession, settings: Settings, report: InventoryReport, export: tuple[str, ...], slots: int) -> None:
+    def __init__(
+        self, session: SparkSession, inventoried: Inventoried, report: InventoryReport, export: tuple[str, ...], slots: int
+    ) -> None:
         self.slots = slots
         self.name = f"spark {session.version}, inventory report of {moment(report.evidence.snapshot_ns)}"
         self.versions: Mapping[str, str] = {"pyspark": session.version}
@@ -64,35 +71,26 @@ class InventoryEngine:
         self._export = export
         self._group = f"tiered-inventory-{id(self)}"
         self._stopped = threading.Event()
-        assert settings.gcs is not None
-        self._bucket = settings.gcs.bucket
+        self._inventoried = inventoried
         where = export[0].rpartition("/")[0] if export else None
-        self.evidence: Inventory = report.evidence.model_copy(update={"export": where, "notes": tuple(self._look_over())})
+        seen = self._look_over()
+        told = {"records": seen.rows, "export": where, "notes": tuple(oddities(self._report, seen))}
+        self.evidence: Inventory = report.evidence.model_copy(update=told)
 
     def stop(self) -> None:
         self._stopped.set()
         with suppress(PySparkException, Py4JError, OSError):
             self._session.sparkContext.cancelJobGroup(self._group)
 
-    def _look_over(self) -> Iterator[str]:
-        """Checks all rows of the report. Yields what is odd and no reason to refuse it."""
+    def _look_over(self) -> ReportSummary:
+        """Checks all rows of the report."""
         try:
             seen = join.look_over(self._session, self._report)
         except (PySparkException, Py4JError, OSError) as error:
             raise explained(error) from error
         check_rows(self._report, seen.rows)
-        check_buckets(self._report, seen.least, seen.greatest, self._bucket)
-        if seen.nameless:
-            yield f"left out {count(seen.nameless, 'row')} of the inventory report without a name that is text"
-        if seen.deleted:
-            yield f"left out {count(seen.deleted, 'row')} of the inventory report about blobs that had been deleted or replaced"
-        if DELETED not in self._report.columns:
-            yield (
-                f"the inventory report has no column {DELETED}: if the bucket keeps noncurrent generations, a blob that was deleted may"
-                " be among those of the report"
-            )
-        if seen.rows == seen.nameless + seen.deleted:
-            yield "the inventory report shows no blob at all"
+        check_buckets(self._report, seen.least, seen.greatest, self._inventoried.bucket)
+        return seen
 
     def run(self, job: Job, numbers: Sequence[int]) -> Iterator[PartResult]:
         """Joins, and judges the ranges of these numbers. All outcomes come together at the end."""
@@ -132,15 +130,18 @@ def open_inventory(
     `export`: a Bigtable export as Parquet; None: the table is scanned. `insist`: take a report that is old. Raises
     `ConfigurationError` or `UnavailableError`.
     """
-    if settings.gcs is None:
-        raise ConfigurationError("an inventory report is of a bucket, and this store is in a directory: leave --inventory out")
-    report = open_report(where, settings.gcs.bucket, runtime, prefix=settings.gcs.prefix, insist=insist)
+    inventoried = blobs_kind(settings).inventoried(settings)
+    if inventoried is None or inventoried.form not in OPENS:
+        raise ConfigurationError(
+            f"of what holds the blobs of this store ({settings.blobs_kind}) no inventory can be read: leave --inventory out"
+        )
+    report = OPENS[inventoried.form](where, inventoried.bucket, runtime, prefix=inventoried.prefix, insist=insist)
     files = () if export is None else open_export(export, runtime)
     with open_spark(carry_out, master, slots) as spark:
         session = SparkSession.getActiveSession()
         if session is None or type(session).__module__.startswith("pyspark.sql.connect"):
             raise ConfigurationError("the audit of an inventory report does not run over Spark Connect: use spark-submit, or a local Spark")
-        yield InventoryEngine(session, settings, report, files, spark.slots)
+        yield InventoryEngine(session, inventoried, report, files, spark.slots)
 
 
 # --- on an executor --------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ a path of Hadoop may have none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -31,7 +30,7 @@ from pyspark.sql import functions as f
 from changelog.base.errors import ConfigurationError
 from recovery.audit.inventory import lines
 from recovery.audit.inventory.lines import ROW_BITS, InventoryFiles
-from recovery.audit.inventory.report import InventoryReport, check_repeats
+from recovery.audit.inventory.report import InventoryReport, ReportSummary, check_repeats, check_sums
 from recovery.audit.manifest import Bounds
 
 BLOB_COLUMNS = "name string, at bigint, told string"
@@ -51,30 +50,20 @@ def _each(session: SparkSession, number: int, read: Callable[[Iterable[Any]], It
 # --- what is joined --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ReportSummary:
-    """What one pass over the report told. `least`, `greatest`: of the column `bucket`."""
-
-    rows: int
-    nameless: int
-    deleted: int
-    least: str | None
-    greatest: str | None
-
-
 def look_over(session: SparkSession, report: InventoryReport) -> ReportSummary:
-    """Counts the rows of the report where they are read, and refuses a report that lists blobs again."""
+    """Counts the rows of the report where they are read. Refuses one that is damaged, or lists blobs again."""
     columns = (
-        "shard bigint, rows bigint, nameless bigint, deleted bigint, bucketless bigint, repeated bigint, least string, greatest string,"
-        " sketch array<bigint>"
+        "shard bigint, rows bigint, nameless bigint, deleted bigint, bucketless bigint, repeated bigint, shown bigint, owners bigint,"
+        " least string, greatest string, sum string, sketch array<bigint>"
     )
     seen = sorted(_each(session, len(report.shards), partial(lines.look_over, report), columns).collect(), key=itemgetter("shard"))
+    check_sums(report, [(each["shard"], each["sum"]) for each in seen])
     if bucketless := sum(each["bucketless"] for each in seen):
         raise ConfigurationError(f"{bucketless:,} rows of the inventory report do not tell their bucket: copy the report again")
     check_repeats(report, [(each["shard"], each["repeated"], each["sketch"]) for each in seen])
-    rows, nameless, deleted = (sum(each[name] for each in seen) for name in ("rows", "nameless", "deleted"))
+    counts = {name: sum(each[name] for each in seen) for name in ("rows", "nameless", "deleted", "shown", "owners")}
     buckets = [each[name] for each in seen for name in ("least", "greatest") if each[name] is not None]
-    return ReportSummary(rows, nameless, deleted, min(buckets, default=None), max(buckets, default=None))
+    return ReportSummary(**counts, least=min(buckets, default=None), greatest=max(buckets, default=None))
 
 
 def read_report(session: SparkSession, report: InventoryReport, bounds: Sequence[Bounds]) -> DataFrame:

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from recovery.audit.finding import NO_USECASE, OTHERS
 from recovery.audit.inventory import shards
+from recovery.audit.inventory.arrays import texts
 from recovery.audit.inventory.report import InventoryReport
 from recovery.audit.manifest import Bounds
 from recovery.sources.columns import TOMBSTONES, batch_of
@@ -270,7 +271,7 @@ def _candidates(found: Any, range_of: Callable[[str], int]) -> Any:
     """Returns these lines with their names and ranges."""
     columns = {name: found[name] for name in found.schema.names if name in CANDIDATE.names}
     if "key" in columns:
-        columns["name"] = pc.coalesce(columns["target"], shards.texts(columns["key"]))
+        columns["name"] = pc.coalesce(columns["target"], texts(columns["key"]))
     counted = (
         [None if text is None else LineCount(*json.loads(text)).range for text in columns["told"].to_pylist()] if "told" in columns else []
     )

@@ -2,12 +2,13 @@
 
 Rows are numbered from 0 in each file. Two readings of a file yield the same rows in the same order.
 
-Memory holds one batch. *Failure*: `CorruptRecordError` names the file that cannot be read.
+Memory holds one batch. A file whose MD5 is told is read once more for that. *Failure*: `CorruptRecordError` names the
+file that cannot be read.
 """
 
 from __future__ import annotations
 
-import re
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -22,20 +23,28 @@ import pyarrow.parquet as pq
 from changelog.base.errors import CorruptRecordError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.files.directory import DirectoryFiles
-from recovery.audit.inventory.report import DELETED, InventoryReport
+from recovery.audit.inventory.arrays import numbers, texts
+from recovery.audit.inventory.report import BUCKET, SIZE, InventoryReport
 from tiered.bigtable.cells import EXPIRING, LEGACY_TOMBSTONE, MANUAL, METADATA, PAYLOAD, TARGET
 from tiered.protocol.owners import OWNERS
 
 BATCH = 20_000
-_NUMBER = re.compile(r"[0-9]{1,18}")
+GZIP = ".gz"
+_BAD_GZIP = ("Truncated compressed stream", "zlib inflate failed")
+"""How errors of Arrow begin that are about the bytes, and not about the way to them."""
+_NOTHING = "Empty CSV file"
+
+SUMMED_BYTES = 4 * 1024 * 1024
+"""How much of a shard is read at once for its MD5."""
 
 Chosen = Callable[[int, int], Any]
 """Tells which rows are wanted of those from a first number (inclusive) to a last one (exclusive), in order."""
 
 SKETCH = 1000
+_COUNTS = ("shard", "rows", "nameless", "deleted", "bucketless", "repeated", "shown", "owners")
 LOOK = pa.schema([
-    *((name, pa.int64()) for name in ("shard", "rows", "nameless", "deleted", "bucketless", "repeated")),
-    ("least", pa.string()), ("greatest", pa.string()), ("sketch", pa.list_(pa.int64())),
+    *((name, pa.int64()) for name in _COUNTS), ("least", pa.string()), ("greatest", pa.string()), ("sum", pa.string()),
+    ("sketch", pa.list_(pa.int64())),
 ])  # fmt: skip
 
 LOOK_AGAIN = ""
@@ -48,24 +57,34 @@ def read_report(report: InventoryReport, shard: int, chosen: Chosen | None = Non
     Rows without a name that is text, rows about deleted blobs, and what is none of the store's blobs are left out. The
     names come without the store's prefix. A number that cannot be read is null. Generations are text.
     """
-    for batch, numbers in _numbered(_rows(report, shard, ["name", "size", "generation"]), chosen):
-        name = texts(batch["name"])
-        is_own = pc.starts_with(name, report.prefix) if report.prefix else pc.invert(pc.starts_with(name, OWNERS))
-        name = pc.utf8_slice_codeunits(name, len(report.prefix)) if report.prefix else name  # the prefix is ASCII
-        kept = pc.and_(pc.fill_null(pc.and_(is_own, pc.not_equal(name, "")), False), pc.invert(_is_deleted(batch)))
-        blobs = pa.RecordBatch.from_pydict({
-            "name": name, "size": _numbers(batch["size"]), "generation": pc.cast(_numbers(batch["generation"]), pa.string()),
-        })  # fmt: skip
-        yield blobs.filter(kept), numbers[_mask(kept)]
+    for batch, places in _numbered(_rows(report, shard, report.told.used), chosen):
+        whole = report.told.names(batch[report.told.name])
+        name, kept = _own(report, whole, pc.invert(report.told.gone(batch)))
+        blobs = pa.RecordBatch.from_pydict({"name": name, "size": numbers(batch[SIZE]), "generation": report.told.generations(batch)})
+        yield blobs.filter(kept), places[_mask(kept)]
+
+
+def _own(report: InventoryReport, whole: Any, live: Any) -> tuple[Any, Any]:
+    """Returns these names without the store's prefix, and which of them are its blobs. `live`: which are there."""
+    is_own = pc.starts_with(whole, report.prefix) if report.prefix else pc.invert(pc.starts_with(whole, OWNERS))
+    name = pc.utf8_slice_codeunits(whole, len(report.prefix)) if report.prefix else whole  # the prefix is ASCII
+    is_blob = pc.and_(pc.and_(is_own, pc.not_equal(name, "")), pc.invert(_is_beside(report, whole)))
+    return name, pc.and_(pc.fill_null(is_blob, False), live)
+
+
+def _is_beside(report: InventoryReport, whole: Any) -> Any:
+    """Tells which of these names are of what the store's adapter keeps beside its blobs. Null: of no name."""
+    found = pc.if_else(pc.is_valid(whole), False, pa.scalar(None, pa.bool_()))
+    for beginning in report.told.beside:
+        found = pc.or_(found, pc.starts_with(whole, f"{report.prefix}{beginning}"))
+    return found
 
 
 def _rows(report: InventoryReport, shard: int, columns: Sequence[str]) -> Iterator[Any]:
-    """Yields all rows of a shard with these columns, as they are, and with `timeDeleted` if the report tells that."""
-    columns = [*columns, *([DELETED] if DELETED in report.columns else [])]
-    with _opened(report.shards[shard]) as file:
-        yield from (
-            _csv(file, report.delimiter, columns) if report.form == "csv" else pq.ParquetFile(file).iter_batches(BATCH, columns=columns)
-        )
+    """Yields all rows of a shard with those of these columns that the report has, as they are."""
+    columns = [column for column in report.columns if column in columns]
+    with _opened(report.shards[shard], report.form) as file:
+        yield from _csv(file, report, columns) if report.form == "csv" else pq.ParquetFile(file).iter_batches(BATCH, columns=columns)
 
 
 def _numbered(batches: Iterable[Any], chosen: Chosen | None) -> Iterator[tuple[Any, Any]]:
@@ -82,62 +101,51 @@ def _numbered(batches: Iterable[Any], chosen: Chosen | None) -> Iterator[tuple[A
 
 
 def look_over(report: InventoryReport, shard: int) -> Any:
-    """Returns one row about a shard: rows, nameless, deleted, bucketless, and the least and greatest `bucket`.
+    """Returns one row about a shard, as `LOOK` says.
 
-    `repeated`: how many blobs it lists again. `sketch`: the least `SKETCH` hashes of their names. Memory holds 8 bytes
-    for each blob of the shard.
+    `least`, `greatest`: of the column `bucket`. `shown`: blobs of the store. `owners`: markers of owners.
+    `repeated`: how many of the blobs it lists again. `sketch`: the least `SKETCH` hashes of their names. `sum`: the MD5
+    of its bytes, if the report tells it. If that is another one, nothing is counted. Memory holds 8 bytes for each blob
+    of the shard.
     """
-    rows = nameless = deleted = bucketless = 0
+    sum_now = _sum(report.shards[shard]) if report.sums else None
+    counts = dict.fromkeys(_COUNTS, 0) | {"shard": shard}
     buckets: set[str] = set()
     hashes = [np.array([], np.uint64)]
-    for batch in _rows(report, shard, ["bucket", "name"]):
-        rows += batch.num_rows
-        nameless += batch.num_rows - pc.sum(pc.fill_null(pc.not_equal(texts(batch["name"]), ""), False)).as_py()
-        deleted += pc.sum(_is_deleted(batch)).as_py()
-        live = pc.cast(batch["name"].filter(pc.invert(_is_deleted(batch))).drop_null(), pa.binary())
+    for batch in _rows(report, shard, report.told.looked) if not report.sums or sum_now == report.sums[shard] else ():
+        whole, gone = report.told.names(batch[report.told.name]), report.told.gone(batch)
+        counts["rows"] += batch.num_rows
+        counts["nameless"] += batch.num_rows - _true(pc.not_equal(whole, ""))
+        counts["deleted"] += _true(gone)
+        counts["bucketless"] += batch[BUCKET].null_count
+        counts["shown"] += _true(_own(report, whole, pc.invert(gone))[1])
+        counts["owners"] += _true(pc.starts_with(whole, OWNERS))
+        listed_now = pc.fill_null(pc.and_(pc.invert(gone), pc.invert(_is_beside(report, whole))), False)
+        live = pc.cast(whole.filter(listed_now), pa.binary())
         hashes.append(np.fromiter(map(_hash, live.to_pylist()), np.uint64, len(live)))
-        bucketless += batch["bucket"].null_count
-        buckets = {each for each in (*buckets, *pc.min_max(pc.cast(batch["bucket"], pa.string())).as_py().values()) if each is not None}
+        buckets = {each for each in (*buckets, *pc.min_max(pc.cast(batch[BUCKET], pa.string())).as_py().values()) if each is not None}
     ends = (min(buckets), max(buckets)) if buckets else (None, None)
     listed = np.concatenate(hashes)
     unique = np.unique(listed)
-    sketch = unique[:SKETCH].view(np.int64).tolist()
-    values = (shard, rows, nameless, deleted, bucketless, len(listed) - len(unique), *ends, sketch)
+    counts["repeated"] = len(listed) - len(unique)
+    values = (*counts.values(), *ends, sum_now, unique[:SKETCH].view(np.int64).tolist())
     return pa.RecordBatch.from_arrays([pa.array([value], field.type) for value, field in zip(values, LOOK, strict=True)], schema=LOOK)
+
+
+def _true(found: Any) -> int:
+    return int(pc.sum(pc.fill_null(found, False)).as_py() or 0)
 
 
 def _hash(name: bytes) -> int:
     return int.from_bytes(blake2b(name, digest_size=8).digest())
 
 
-def texts(values: Any) -> Any:
-    """Returns these values as text. What is no text is null. Arrow does not check the text that it reads."""
-    values = pc.cast(values, pa.binary())
-    try:
-        return pc.cast(values, pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([_decoded(value) for value in values.to_pylist()], pa.string())
-
-
-def _numbers(values: Any) -> Any:
-    """Returns the numbers of a column of numbers or text. What is no number is null."""
-    try:
-        return pc.cast(values, pa.int64())
-    except pa.ArrowInvalid:
-        texts = pc.cast(values, pa.string()).to_pylist()
-        return pa.array([int(text) if text is not None and _NUMBER.fullmatch(text) else None for text in texts], pa.int64())
-
-
-def _is_deleted(batch: Any) -> Any:
-    """Tells of each row whether it is about a blob that was deleted or replaced."""
-    return pc.is_valid(batch[DELETED]) if DELETED in batch.schema.names else pa.array([False] * batch.num_rows)
-
-
-def _decoded(name: bytes | None) -> str | None:
-    try:
-        return None if name is None else name.decode()
-    except UnicodeDecodeError:
-        return None
+def _sum(path: str) -> str:
+    found = hashlib.md5(usedforsecurity=False)
+    with _opened(path, "whole") as file:
+        while piece := file.read(SUMMED_BYTES):
+            found.update(piece)
+    return found.hexdigest()
 
 
 def read_export(path: str, chosen: Chosen | None = None) -> Iterator[tuple[Any, Any]]:
@@ -222,23 +230,38 @@ def _mask(found: Any) -> Any:
     return pc.fill_null(found, False).to_numpy(zero_copy_only=False)
 
 
-def _csv(file: Any, delimiter: str, columns: Sequence[str]) -> Any:
-    types = {name: pa.binary() if name == "name" else pa.string() for name in columns}
-    return arrow_csv.open_csv(
-        file,
-        parse_options=arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        convert_options=arrow_csv.ConvertOptions(
-            column_types=types, include_columns=list(columns), null_values=[""], strings_can_be_null=True
-        ),
-    )
+def _csv(file: Any, report: InventoryReport, columns: Sequence[str]) -> Iterator[Any]:
+    types = {name: pa.binary() if name == report.told.name else pa.string() for name in columns}
+    try:
+        yield from arrow_csv.open_csv(
+            file,
+            read_options=arrow_csv.ReadOptions(column_names=None if report.told.has_header else list(report.columns)),
+            parse_options=arrow_csv.ParseOptions(delimiter=report.delimiter, newlines_in_values=True),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types=types, include_columns=list(columns), null_values=[""], strings_can_be_null=True
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        if report.told.has_header or str(error) != _NOTHING:
+            raise
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[Any]:
+def _opened(path: str, form: str = "parquet") -> Iterator[Any]:
+    """Opens a file. `form`: `csv` is read from its beginning on, and decompressed; `whole`: as it is stored."""
     directory, _, name = path.rpartition("/")
     files = DirectoryFiles.at(directory, SystemRuntime())
-    with files.explained("be read", name), files.filesystem.open_input_file(f"{files.path}/{name}") as file:
+    place = f"{files.path}/{name}"
+    with files.explained("be read", name), _stream(files.filesystem, place, form) as file:
         try:
             yield file
-        except pa.ArrowException as error:
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, OSError) and not str(error).startswith(_BAD_GZIP):
+                raise
             raise CorruptRecordError(f"{path} cannot be read ({' '.join(str(error).split())[:200]}): copy the report again") from None
+
+
+def _stream(filesystem: Any, place: str, form: str) -> Any:
+    if form == "parquet":
+        return filesystem.open_input_file(place)
+    return filesystem.open_input_stream(place, compression="gzip" if form == "csv" and place.endswith(GZIP) else None)

@@ -25,8 +25,9 @@ from recovery.audit.files.ledger import RunDirectory
 from tiered.open import Backends
 from tiered.settings import GCS_EMULATOR
 
+S3_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 VARIABLES = (
-    GCS_EMULATOR, "GOOGLE_APPLICATION_CREDENTIALS", "AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_REGION",
+    GCS_EMULATOR, "GOOGLE_APPLICATION_CREDENTIALS", *S3_ENDPOINTS, "AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_REGION",
     "AWS_DEFAULT_REGION", "HADOOP_CONF_DIR", "HADOOP_HOME",
 )  # fmt: skip
 """Variables that decide how Arrow reaches a run directory."""
@@ -71,10 +72,12 @@ _ELSEWHERE = "give a run directory that this machine and all workers share, such
 def check_variables(canary: Canary, where: str) -> None:
     """Refuses a worker that would look for the run's bucket at another service than the driver. It runs in the worker.
     """
-    if where.startswith(("gs://", "gcs://")) and GCS_EMULATOR in _missing(canary):
+    scheme = where.partition("://")[0].lower()
+    deciding = (GCS_EMULATOR,) if scheme in ("gs", "gcs") else S3_ENDPOINTS if scheme == "s3" else ()
+    if lacking := [name for name in deciding if name in _missing(canary)]:
         raise ConfigurationError(
-            f"a worker on {socket.gethostname()} does not have {GCS_EMULATOR}, which says where {where} is:"
-            f" send it along, on Spark with --conf spark.executorEnv.{GCS_EMULATOR}=…"
+            f"a worker on {socket.gethostname()} does not have {lacking[0]}, which says where {where} is:"
+            f" send it along, on Spark with --conf spark.executorEnv.{lacking[0]}=…"
         )
 
 

@@ -157,7 +157,8 @@ def check_grace(options: AuditOptions) -> None:
 
 def check_apart(files: DirectoryFiles, settings: Settings) -> None:
     """Refuses a directory inside the store that is audited, because the audit would find its own files there."""
-    if files.bucket is not None and blobs_kind(settings).place(settings) == f"gs://{files.bucket}":
+    _, _, bucket = (blobs_kind(settings).place(settings) or "").partition("://")
+    if files.bucket is not None and files.bucket == bucket:
         raise ConfigurationError(f"{files.what} {files.uri} is in the bucket that is audited: give one in another bucket")
     if settings.directory is not None and files.local is not None:
         run, store = files.local.resolve(), settings.directory.resolve()

@@ -58,7 +58,7 @@ ShownGrace = Annotated[
 VerifyShown = Annotated[bool, typer.Option("--verify", help="Read payloads of any size; without it, those of up to 64 MiB.")]
 
 InventoryOption = Annotated[str | None, typer.Option("--inventory", metavar="MANIFEST_OR_DIR", help=(
-    "Take the blobs from this inventory report of Google Cloud Storage, instead of listing the bucket."
+    "Take the blobs from this inventory report of the bucket (Storage Insights, S3 Inventory), instead of listing it."
 ))]  # fmt: skip
 Export = Annotated[str | None, typer.Option(metavar="DIR", help="With --inventory: a Bigtable export as Parquet, instead of a scan.")]
 References = Annotated[str | None, typer.Option(metavar="rows|feed", help=(

@@ -34,7 +34,7 @@ LONG_BYTES = 16 * 2**20
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "string")
 
 FilesArgument = Annotated[list[str], typer.Argument(
-    metavar="FILE...", help="Files of one feed, in any order, also gs://…; a directory stands for its files; - is stdin."
+    metavar="FILE...", help="Files of one feed, in any order, also gs://… and s3://…; a directory stands for its files; - is stdin."
 )]  # fmt: skip
 FormOption = Annotated[str | None, typer.Option("--form", metavar="FORM", help="Needed for bare and framed; others are recognised.")]
 SchemaOption = Annotated[str | None, typer.Option("--schema", metavar="SCHEMA", help=(

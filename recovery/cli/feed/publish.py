@@ -35,7 +35,8 @@ EXIT_AT_ONCE = 130
 
 To = Annotated[list[str] | None, typer.Option(
     metavar="SINK", help=(
-        "Deliver there, instead of feed.to: a directory, gs://bucket/prefix, https://…, kafka://broker:port/topic. Again for more."
+        "Deliver there, instead of feed.to: a directory, gs://bucket/prefix, s3://bucket/prefix, https://…, kafka://broker:port/topic."
+        " Again for more."
     )
 )]  # fmt: skip
 Once = Annotated[bool, typer.Option("--once", help="End when all that it finds is published, acknowledged and cleaned up.")]

@@ -2,7 +2,9 @@
 
     sink.py         the protocol; begin here
     directory.py    a directory of this machine
-    bucket.py       a bucket of Google Cloud Storage; needs the extra `gcp`
+    bucket.py       a bucket of any cloud
+    gcs.py          one of Google Cloud Storage; needs the extra `gcp`
+    s3.py           one of an S3 service; needs the extra `s3`
     http.py         a receiver of HTTP PUT; needs the extra `feed`. `recovery.http.receiver` is a small one
     client.py       its requests, and those of registry.py
     kafka.py        a topic of Kafka; needs the extra `kafka`

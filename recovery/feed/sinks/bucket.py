@@ -1,22 +1,26 @@
-"""`BucketSink`: a bucket of Google Cloud Storage, with the same names as in a directory.
+"""`BucketSink`: a bucket of a cloud, with the same names as in a directory.
 
     gs://bucket/prefix/_feed.json                                                     whose feed it is
     gs://bucket/prefix/generation-0001795000000000/0000000000000000000.json
+    s3://…                                                                            the same
 
-Objects are created, never replaced. If a name is taken, the object is read and compared. *Failure*: see `Sink`. Runs on
-asyncio only, like the store's own adapter for buckets.
+Objects are created, never replaced. If a name is taken, the object is read and compared. Of S3 there are services that
+replace an object although they are told not to. So before the first delivery to one, the mark is created again with
+the bytes that it has: that must be refused.
+
+`BucketFiles` is what a cloud must offer. `gcs.py` and `s3.py` have the two. *Failure*: see `Sink`. Runs on asyncio
+only, like the store's own adapters for buckets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, contextmanager
+from typing import Protocol
 
 import anyio
 
 from changelog.base.errors import ConfigurationError, CorruptRecordError, InvalidRequestError, UnavailableError, UnconfirmedError
-from changelog.base.runtime import Runtime
-from changelog.google.tokens import GoogleAuthorization
 from recovery.feed.sinks.sink import (
     CONTENT_TYPES,
     MARK,
@@ -29,24 +33,53 @@ from recovery.feed.sinks.sink import (
     generation_of,
     time_of,
 )
-from tiered.gcs.bucket_files import GcsFiles
-from tiered.gcs.http import SCOPE
-from tiered.settings import GcsSettings
 
 CONNECTIONS = 4
 
 
-class BucketSink:
-    """A `Sink`. `gcs`: the bucket, its endpoint and the time limit. `prefix`: of all names; empty: none."""
+class BucketFiles(Protocol):
+    """The files of a bucket.
 
-    def __init__(self, gcs: GcsSettings, prefix: str, runtime: Runtime) -> None:
-        self.name = f"gs://{gcs.bucket}/{prefix}".rstrip("/")
-        self._gcs = gcs
+    Each call raises `UnavailableError`, or `ConfigurationError` if somebody must change something first.
+    `ALWAYS_CREATES_ONLY`: no service of this kind replaces a file.
+    """
+
+    @property
+    def ALWAYS_CREATES_ONLY(self) -> bool: ...
+
+    async def create(self, name: str, content: bytes, content_type: str) -> bool:
+        """Creates a file in one request. False: one of this name is there, and stays as it is. `UnconfirmedError`:
+        nobody knows. `InvalidRequestError`: the service does not take such a file."""
+
+    async def is_equal(self, name: str, content: bytes) -> bool:
+        """Returns whether the file has these bytes. They are read. `UnavailableError`: there is no file."""
+
+    async def read(self, name: str, bytes_max: int) -> bytes | None:
+        """Returns the file. None: there is none. `InvalidRequestError`: it has more bytes."""
+
+    def names(self, prefix: str, start: str) -> AsyncGenerator[str, None]:
+        """Yields the names that begin like this and are not before `start`, in order, without empty files."""
+
+    async def has_any(self, prefix: str) -> bool:
+        """Returns whether a file has a name that begins like this."""
+
+
+OpenFiles = Callable[[AsyncExitStack], Awaitable[BucketFiles]]
+"""Opens the files, which are closed with the stack."""
+
+
+class BucketSink:
+    """A `Sink`. `bucket`: its address, such as `gs://bucket`. `prefix`: of all names; empty: none."""
+
+    def __init__(self, bucket: str, prefix: str, open_files: OpenFiles) -> None:
+        self.name = f"{bucket}/{prefix}".rstrip("/")
         self._prefix = f"{prefix}/" if prefix else ""
-        self._runtime = runtime
+        self._open_files = open_files
         self._opening = anyio.Lock()
         self._open = AsyncExitStack()
-        self._files: GcsFiles | None = None
+        self._files: BucketFiles | None = None
+        self._is_tried = False
+        """Whether this service is known to create only."""
         self._known: set[str] = set()
         """The folders of which this process knows that their first file is there."""
 
@@ -67,6 +100,8 @@ class BucketSink:
             files = await self._opened()
             raw = await files.read(f"{self._prefix}{MARK}", MARK_BYTES_MAX)
             owner = None if raw is None else Owner.from_bytes(raw, f"{self.name}/{MARK}")
+            if raw is not None:
+                await self._try_to_replace(files, raw)
             folder = f"{self._prefix}{folder_of(generation)}/"
             times = [
                 known[0] async for name in files.names(folder, f"{folder}{since:019d}")
@@ -74,7 +109,7 @@ class BucketSink:
             ]  # fmt: skip
             return SinkContent(owner, await self._newest(files), tuple(times))
 
-    async def _newest(self, files: GcsFiles) -> int | None:
+    async def _newest(self, files: BucketFiles) -> int | None:
         """Returns the latest generation of which a file is there. Each question passes the files of one by."""
         newest, prefix = None, f"{self._prefix}generation-"
         start = prefix
@@ -96,18 +131,24 @@ class BucketSink:
         self._files = None
         await self._open.aclose()
 
-    async def _opened(self) -> GcsFiles:
+    async def _opened(self) -> BucketFiles:
         async with self._opening:
             if self._files is None:
-                gcs = self._gcs
-                authorize = None if gcs.endpoint else await GoogleAuthorization.default(self._runtime, SCOPE)
-                self._files = await self._open.enter_async_context(GcsFiles.connect(
-                    gcs.bucket, self._runtime, endpoint=gcs.endpoint, authorize=authorize, connections_max=CONNECTIONS,
-                    answer_timeout_s=gcs.timeout_s,
-                ))  # fmt: skip
+                self._files = await self._open_files(self._open)
             return self._files
 
-    async def _look_for_first(self, files: GcsFiles, segment: Segment) -> None:
+    async def _try_to_replace(self, files: BucketFiles, mark: bytes) -> None:
+        """Refuses a service that replaces what it was told to create: a feed would overwrite another's, unseen."""
+        if files.ALWAYS_CREATES_ONLY or self._is_tried:
+            return
+        if await files.create(f"{self._prefix}{MARK}", mark, MARK_TYPE):
+            raise ConfigurationError(
+                f"{self.name} replaces objects that it was told only to create (If-None-Match: *): give a bucket of another service, or"
+                " a newer version of this one"
+            )
+        self._is_tried = True
+
+    async def _look_for_first(self, files: BucketFiles, segment: Segment) -> None:
         """Refuses a later segment if the bucket has lost the first one of its generation."""
         if segment.time == 0 or segment.folder in self._known:
             return

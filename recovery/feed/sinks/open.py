@@ -2,6 +2,7 @@
 
     /path/to/feed, ./feed, ~/feed            a directory of this machine
     gs://bucket/prefix                       a bucket; the section `gcs` of the settings has the endpoint and the limits
+    s3://bucket/prefix                       the same with the section `s3`, and its region; without it, AWS's variables
     https://user:password@host/feed          a receiver of HTTP PUT; also http://
     kafka://broker:9092,other:9092/topic     Kafka; after a `?` options of librdkafka that begin with `security.`,
                                              `sasl.` or `ssl.`, such as ?security.protocol=SASL_SSL&sasl.username=u,
@@ -24,7 +25,7 @@ from recovery.display import escape_controls
 from recovery.feed.sinks.directory import DirectorySink
 from recovery.feed.sinks.sink import Sink
 from tiered.places import Place
-from tiered.settings import GcsSettings, Settings
+from tiered.settings import GcsSettings, S3Settings, Settings
 
 if TYPE_CHECKING:
     from recovery.feed.sinks.registry import SchemaRegistry
@@ -49,7 +50,9 @@ def open_sink(text: str, runtime: Runtime, settings: Settings | None = None) -> 
         case "":
             return _directory(text, runtime)
         case "gs":
-            return _bucket(place, runtime, settings)
+            return _gcs(place, runtime, settings)
+        case "s3":
+            return _s3(place, settings)
         case "kafka":
             return _kafka(place, runtime)
         case _:
@@ -63,22 +66,56 @@ def _directory(text: str, runtime: Runtime) -> Sink:
         raise ConfigurationError(f"{escape_controls(text)} is no path of a directory: {error}") from None
 
 
-def _bucket(place: Place, runtime: Runtime, settings: Settings | None) -> Sink:
-    prefix = unquote(place.path).strip("/")
-    if "//" in prefix or any(part in (".", "..") for part in prefix.split("/")) or prefix != escape_controls(prefix):
-        raise ConfigurationError(f"{escape_controls(place.shown)} is no prefix of objects: give one such as gs://bucket/feeds/live")
-    known = {} if settings is None or settings.gcs is None else settings.gcs.model_dump()
+def _gcs(place: Place, runtime: Runtime, settings: Settings | None) -> Sink:
+    prefix, at = _prefix(place), gcs_settings(place, settings)
     try:
-        gcs = GcsSettings(**{**known, "bucket": place.authority})
-    except ValueError:
-        raise ConfigurationError(
-            f"{escape_controls(place.shown)} names no bucket: give gs:// and its name, such as gs://my-bucket/feed"
-        ) from None
-    try:
-        from recovery.feed.sinks.bucket import BucketSink
+        from recovery.feed.sinks.gcs import gcs_sink
     except ModuleNotFoundError as error:
         raise _missing(place, error, "gcp") from None
-    return BucketSink(gcs, prefix, runtime)
+    return gcs_sink(at, prefix, runtime)
+
+
+def _s3(place: Place, settings: Settings | None) -> Sink:
+    prefix, at = _prefix(place), s3_settings(place, settings)
+    try:
+        from recovery.feed.sinks.s3 import s3_sink
+    except ModuleNotFoundError as error:
+        raise _missing(place, error, "s3") from None
+    return s3_sink(at, prefix)
+
+
+def gcs_settings(place: Place, settings: Settings | None) -> GcsSettings:
+    """Returns those of the bucket of a place: its service and limits are the store's. `ConfigurationError`: it is none.
+    """
+    known = {} if settings is None or settings.gcs is None else settings.gcs.model_dump()
+    try:
+        return GcsSettings(**{**known, "bucket": place.authority})
+    except ValueError:
+        raise _no_bucket(place) from None
+
+
+def s3_settings(place: Place, settings: Settings | None) -> S3Settings:
+    """As `gcs_settings`, of a bucket of S3."""
+    known = {} if settings is None or settings.s3 is None else settings.s3.model_dump()
+    try:
+        return S3Settings(**{**known, "bucket": place.authority})
+    except ValueError:
+        raise _no_bucket(place) from None
+
+
+def _prefix(place: Place) -> str:
+    prefix = unquote(place.path).strip("/")
+    if "//" in prefix or any(part in (".", "..") for part in prefix.split("/")) or prefix != escape_controls(prefix):
+        raise ConfigurationError(
+            f"{escape_controls(place.shown)} is no prefix of objects: give one such as {place.scheme}://bucket/feeds/live"
+        )
+    return prefix
+
+
+def _no_bucket(place: Place) -> ConfigurationError:
+    return ConfigurationError(
+        f"{escape_controls(place.shown)} names no bucket: give {place.scheme}:// and its name, such as {place.scheme}://my-bucket/feed"
+    )
 
 
 def _http(place: Place) -> Sink:

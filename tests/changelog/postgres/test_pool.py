@@ -131,6 +131,29 @@ async def test_a_call_past_its_deadline_is_unknown_and_nobody_asks_the_server_to
     assert {2, 4} <= set(await stored(table))
 
 
+@pytest.mark.parametrize("writes", [True, False])
+async def test_a_call_whose_time_is_up_between_two_messages_ends_as_any_other(
+    table: PostgresServer, monkeypatch: pytest.MonkeyPatch, writes: bool
+) -> None:
+    """The statement is prepared, and the connection is cut before the driver goes on with it."""
+    async with pool_of(table) as pool:
+        await pool.read("warming up", "SELECT 1")
+        connection = pool._idle[0]
+        prepare = connection._get_statement
+
+        async def prepare_then_cut(*arguments: object, **named: object) -> object:
+            prepared = await prepare(*arguments, **named)
+            connection.terminate()
+            return prepared
+
+        monkeypatch.setattr(type(connection), "_get_statement", lambda _, *arguments, **named: prepare_then_cut(*arguments, **named))
+        with pytest.raises(UnavailableError):
+            await (pool.write("inserting", INSERT, 1) if writes else pool.read("reading", f"SELECT n FROM {TABLE}"))
+        monkeypatch.undo()
+        assert await pool.write("inserting", INSERT, 2) == (2,)
+    assert await stored(table) == [2]
+
+
 async def test_a_call_that_waits_for_a_lock_too_long_had_no_effect(table: PostgresServer) -> None:
     async with pool_of(table, timeout_s=0.5) as pool, pool_of(table) as other, anyio.create_task_group() as tasks:
         tasks.start_soon(other.write, "holding it", "SELECT pg_advisory_xact_lock(7), pg_sleep(1.2)")

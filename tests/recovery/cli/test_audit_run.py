@@ -169,7 +169,7 @@ def test_wrong_uses_of_an_inventory_report_are_refused_in_a_sentence(tiered: Aud
     for arguments, said in (
         (("--export", "x"), "--export is of an audit with --inventory: give the inventory report, too"),
         (("--inventory", report, "--engine", "local"), "--inventory needs Spark for its join: leave --engine local out"),
-        (("--inventory", report), "an inventory report is of a bucket, and this store is in a directory: leave --inventory out"),
+        (("--inventory", report), "of what holds the blobs of this store (directory) no inventory can be read: leave --inventory out"),
     ):
         tiered("audit", "run", "--to", str(tmp_path / "run"), *arguments, code=2)
         assert said in tiered.errors

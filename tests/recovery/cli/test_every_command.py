@@ -20,6 +20,7 @@ from recovery.cli.app import app, run
 from recovery.cli.shared import choice
 from tests.given.command_line import OBJECT, Command, plant
 from tests.given.repository import ROOT
+from tiered.settings import BLOB_SECTIONS, ROW_SECTIONS
 
 COMMANDS: dict[str, list[str]] = {
     "put": [OBJECT, "payload"], "get": [OBJECT, "-o", "out"], "head": [OBJECT], "rm": [OBJECT], "ls": [], "status": [],
@@ -160,9 +161,11 @@ def test_two_stores_are_never_chosen_between(store: Call, tmp_path: Path, monkey
     assert code == 3 and "--directory store and TIERED_DIRECTORY other name two stores" in errors
     monkeypatch.setenv("TIERED_DIRECTORY", str(tmp_path / "store"))
     assert store("-d", "store", "ls")[1] == f"{OBJECT}\n"
-    monkeypatch.setenv("TIERED_BIGTABLE__PROJECT", "my-project")
-    code, _, errors = store("-d", "store", "ls")
-    assert code == 3 and "TIERED_BIGTABLE__PROJECT" in errors
+    for section in (*ROW_SECTIONS, *BLOB_SECTIONS):
+        with monkeypatch.context() as patched:
+            patched.setenv(variable := f"TIERED_{section.upper()}__SOMETHING", "elsewhere")
+            code, _, errors = store("-d", "store", "rm", OBJECT)
+        assert code == 3 and f"names an embedded store, and {variable} one in a service: leave one out" in errors, section
 
 
 def test_a_path_from_the_home_directory_is_found(store: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

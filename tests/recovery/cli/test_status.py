@@ -101,6 +101,7 @@ def test_every_command_that_is_shown_works_as_typed_with_the_settings_that_were_
         (["-c", "a b.yaml"], {}, "cd {here} && tiered -c {config}"), ([], {"TIERED_CONFIG": "a b.yaml"}, "cd {here} && tiered -c {config}"),
         (["-d", "store"], {}, "tiered -d {here}/store"), ([], {"TIERED_DIRECTORY": "store"}, "tiered -d {here}/store"),
         (["-d", "store"], {"TIERED_CONFIG": "a b.yaml"}, "tiered -d {here}/store"),
+        ([], {"TIERED_DIRECTORY": "store", "TIERED_POSTGRES__DSN": "postgresql://127.0.0.1/rows"}, "tiered"),  # -d alone is another store
     ],
 )  # fmt: skip
 def test_a_command_on_the_page_means_the_same_store_in_any_shell(

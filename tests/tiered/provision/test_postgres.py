@@ -7,7 +7,7 @@ import pytest
 from changelog.base.errors import ConfigurationError, UnavailableError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from emulators.postgres.server import PostgresServer, free_port
+from emulators.postgres.server import USER, PostgresServer, free_port
 from tests.given.fresh_schema import ask, made_schema, settings_of
 from tiered.metadata import Metadata
 from tiered.postgres.open import open_postgres
@@ -42,7 +42,7 @@ async def test_provision_makes_what_an_opening_needs_and_nothing_when_it_is_repe
     assert of_kind(made, NoticeKind.DONE) == [f"created schema {settings.schema_name} in version {VERSION}"]
     again = await provision_postgres(settings, RUNTIME)
     assert of_kind(again, NoticeKind.DONE) == []
-    assert f"schema {settings.schema_name} has version {VERSION}" in of_kind(again, NoticeKind.OK)
+    assert f"schema {settings.schema_name} has version {VERSION}, and is as this software made it" in of_kind(again, NoticeKind.OK)
     async with open_postgres(settings, RUNTIME) as (rows, log):
         token = ChangeId.new(RUNTIME)
         state = Inline(Metadata(size=1), b"x", token)
@@ -148,3 +148,59 @@ async def test_all_tables_are_in_the_list_of_rights(postgres: PostgresServer) ->
     schema = await made_schema(postgres)
     there = {row[0] for row in await ask(postgres, "SELECT tablename::text FROM pg_tables WHERE schemaname = $1", schema)}
     assert there == set(TABLES)
+
+
+@pytest.mark.parametrize(("fault", "sentence"), [
+    ("DROP TABLE {schema}.marks", "table marks of schema {schema} is missing"),
+    ("ALTER TABLE {schema}.rows ALTER COLUMN crc TYPE text", "table rows of schema {schema} has the columns"),
+    ("ALTER TABLE {schema}.entries DROP COLUMN state", "table entries of schema {schema} has the columns"),
+    ("ALTER TABLE {schema}.marks SET UNLOGGED", "is empty after a crash"),
+    ("ALTER TABLE {schema}.rows ENABLE ROW LEVEL SECURITY", "may hide rows"),
+    ("DROP INDEX {schema}.log_values_by_key", "index log_values_by_key"),
+    ("ALTER TABLE {schema}.entries DROP CONSTRAINT entries_pkey", "index entries_pkey"),
+])  # fmt: skip
+async def test_a_schema_that_somebody_has_changed_is_a_problem_that_names_it(postgres: PostgresServer, fault: str, sentence: str) -> None:
+    schema = await made_schema(postgres)
+    assert [each for each in problems(await inspect_postgres(settings_of(postgres, schema), RUNTIME)) if schema in each] == []
+    await ask(postgres, fault.format(schema=schema))
+    found = [each for each in problems(await inspect_postgres(settings_of(postgres, schema), RUNTIME)) if schema in each]
+    assert sentence.format(schema=schema) in found[0] and not any("GRANT" in each for each in found)
+
+
+@pytest.mark.parametrize("fault", [
+    "DROP FUNCTION {schema}.touch_row", "CREATE OR REPLACE FUNCTION {schema}.collect_marks(p_limit integer) RETURNS integer LANGUAGE plpgsql"
+    " AS $$ BEGIN DELETE FROM {schema}.marks; RETURN 0; END $$", "ALTER FUNCTION {schema}.settle_row STABLE",
+    "CREATE OR REPLACE FUNCTION {schema}.clock_ms() RETURNS bigint LANGUAGE sql AS $$ SELECT 7::bigint $$",
+])  # fmt: skip
+async def test_a_function_that_is_missing_or_was_changed_is_made_anew(postgres: PostgresServer, fault: str) -> None:
+    settings = settings_of(postgres, await made_schema(postgres))
+    await ask(postgres, fault.format(schema=settings.schema_name))
+    found = [each for each in problems(await inspect_postgres(settings, RUNTIME)) if settings.schema_name in each]
+    assert len(found) == 1 and "run 'tiered provision'" in found[0]
+    assert any("mended" in each for each in of_kind(await provision_postgres(settings, RUNTIME), NoticeKind.DONE))
+    assert [each for each in problems(await inspect_postgres(settings, RUNTIME)) if settings.schema_name in each] == []
+
+
+async def test_a_trigger_of_somebody_else_is_a_note_and_one_that_raises_changes_nothing(postgres: PostgresServer) -> None:
+    settings = settings_of(postgres, schema := await made_schema(postgres))
+    raises = "BEGIN RAISE EXCEPTION 'not today' USING ERRCODE = 'P0001'; END"
+    await ask(postgres, f"CREATE FUNCTION {schema}.no() RETURNS trigger LANGUAGE plpgsql AS $$ {raises} $$")
+    await ask(postgres, f"CREATE TRIGGER no BEFORE INSERT ON {schema}.rows FOR EACH ROW EXECUTE FUNCTION {schema}.no()")
+    assert any(f"no on table rows of schema {schema}" in note for note in of_kind(await inspect_postgres(settings, RUNTIME), NoticeKind.NOTE))
+    async with open_postgres(settings, RUNTIME) as (rows, _):
+        token = ChangeId.new(RUNTIME)
+        with pytest.raises(UnavailableError, match="not today"):
+            await rows.put_inline("n/objects/k", token, Inline(Metadata(size=0), b"", token))
+        assert await rows.read("n/objects/k") == Row(None)
+
+
+async def test_a_role_whose_transactions_are_read_only_is_a_problem(postgres: PostgresServer) -> None:
+    role = new_schema()
+    await ask(postgres, f"CREATE ROLE {role} LOGIN SUPERUSER")
+    try:
+        await ask(postgres, f"ALTER ROLE {role} SET default_transaction_read_only = on")
+        dsn = postgres.dsn().replace(f"{USER}@", f"{role}@")
+        found = problems(await inspect_postgres(settings_of(postgres, await made_schema(postgres), dsn=dsn), RUNTIME))
+        assert any(f"each transaction of role {role} is read-only" in each for each in found)
+    finally:
+        await ask(postgres, f"DROP ROLE {role}")

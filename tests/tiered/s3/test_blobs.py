@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from changelog.base.errors import InvalidRequestError
+from changelog.base.errors import CorruptRecordError, InvalidRequestError
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
 from tests.given.s3_buckets import new_bucket
@@ -133,3 +133,18 @@ async def test_where_versions_are_kept_a_deletion_leaves_none_and_no_marker(
         assert head is not None and await blobs.delete_generation(f"{name}-longer", head.generation) is Removal.DELETED
         kept = await blobs.client.call("list_object_versions", "listing versions", Prefix=name)
         assert not isinstance(kept, tuple) and not kept.get("Versions") and not kept.get("DeleteMarkers")
+
+
+async def test_sessions_of_one_name_are_on_one_page_and_pages_end_between_names(versitygw_url: str, name: str) -> None:
+    async with new_bucket(versitygw_url, RUNTIME) as blobs:
+        begun = [await blobs.begin_parts(f"{name}{at}", Metadata()) for at in (1, 2, 2, 3, 3, 4)]
+        later_ns, after, pages = RUNTIME.wall_ns() + HOUR_NS, "", list[list[str]]()
+        while len(pages) < 10:
+            page = await blobs.open_sessions(later_ns, after, 3)
+            pages.append([each.session for each in page.sessions])
+            if page.next_after is None:
+                break
+            after = page.next_after
+        assert [len(page) for page in pages] == [1, 2, 3] and sorted(each for page in pages for each in page) == sorted(begun)
+        with pytest.raises(CorruptRecordError):
+            await blobs.open_sessions(later_ns, "parts:another/name", 3)

@@ -42,3 +42,9 @@ def test_what_only_reads_has_not_happened_if_the_service_failed(code: str) -> No
 
 def test_what_passes_is_what_certainly_had_no_effect() -> None:
     assert all(CODES[code][0] is UnavailableError for code in PASSING if not code.isdecimal())
+
+
+@pytest.mark.parametrize("word", ["WordOfOneService", "Word" * 9])
+def test_the_code_of_an_error_is_from_a_list_because_metrics_show_it(word: str) -> None:
+    error = error_of(Refusal(418, word, ""), "reading x", effect=False)
+    assert error.code == "418" and word in str(error)

@@ -16,13 +16,14 @@ from tests.given.s3_buckets import s3_blobs
 from tiered.metadata import NS_PER_S, Metadata, TimeToLive
 from tiered.object_id import blob_name
 from tiered.protocol.backends import SessionEndedError, Upload
+from tiered.protocol.scans import Removal
 from tiered.s3.blobs import S3Blobs
 from tiered.testing.contracts.whole_blobs import read, store
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 MIB = 1024 * 1024
 LARGE = bytes(range(256)) * (9 * MIB // 256)
-BEFORE, AFTER, CUT_BEFORE, CUT_AFTER = FaultKind
+BEFORE, AFTER, CUT_BEFORE, CUT_AFTER, CUT_WITHIN = FaultKind
 COMPLETION = "uploadId="
 
 
@@ -142,6 +143,23 @@ async def test_a_404_that_does_not_speak_as_the_service_is_no_absence(
     assert await read(failing, name) == b"payload"
 
 
+@pytest.mark.parametrize(
+    ("status", "code"), [(409, "ConditionalRequestConflict"), (412, "PreconditionFailed"), (404, ""), (404, "NoSuchKey")]
+)
+async def test_a_generation_whose_deletion_is_refused_is_looked_at_again(
+    failing: S3Blobs, proxy: FaultyProxy, name: str, status: int, code: str
+) -> None:
+    await (await begun(failing, name, b"payload")).finalise()
+    head = await failing.head(name)
+    assert head is not None
+    proxy.faults.append(ServiceFault("DELETE", BEFORE, status, code))
+    with pytest.raises(UnavailableError, match="try again"):  # it is there, whatever was answered
+        await failing.delete_generation(name, head.generation)
+    assert await read(failing, name) == b"payload"
+    proxy.faults.append(ServiceFault("DELETE", AFTER, status, code))
+    assert await failing.delete_generation(name, head.generation) is Removal.ABSENT and not proxy.faults
+
+
 async def test_a_bucket_that_is_gone_is_no_absence_of_its_blobs(failing: S3Blobs, name: str, versitygw_url: str) -> None:
     async with s3_blobs(versitygw_url, "bucket-that-nobody-made", SystemRuntime()) as blobs:
         for call in (blobs.head, blobs.open, blobs.delete):
@@ -151,10 +169,22 @@ async def test_a_bucket_that_is_gone_is_no_absence_of_its_blobs(failing: S3Blobs
 
 async def test_a_read_that_breaks_off_is_unavailable_and_never_short(failing: S3Blobs, proxy: FaultyProxy, name: str) -> None:
     await (await begun(failing, name, b"payload")).finalise()
-    proxy.faults.append(ServiceFault("GET", CUT_BEFORE))
-    with pytest.raises(UnavailableError):
-        await read(failing, name)
+    for kind in (CUT_BEFORE, CUT_WITHIN):
+        proxy.faults.append(ServiceFault("GET", kind))
+        with pytest.raises(UnavailableError):
+            await read(failing, name)
     assert await read(failing, name) == b"payload"
+
+
+async def test_an_answer_that_breaks_off_in_the_middle_is_no_answer(failing: S3Blobs, proxy: FaultyProxy, name: str) -> None:
+    await (await begun(failing, name, b"payload")).finalise()
+    proxy.faults.append(ServiceFault("GET", CUT_WITHIN, having="list-type=2"))
+    with pytest.raises(UnavailableError, match="broke off"):
+        await failing.list("", None, 10)
+    proxy.faults.append(ServiceFault("POST", CUT_WITHIN, having=COMPLETION))
+    upload = await begun(failing, f"{name}-large", LARGE)
+    await upload.finalise()
+    assert await read(failing, f"{name}-large") == LARGE and not proxy.faults
 
 
 async def test_what_cannot_be_collected_is_told_and_the_round_goes_on(failing: S3Blobs, proxy: FaultyProxy, name: str) -> None:

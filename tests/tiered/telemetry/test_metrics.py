@@ -445,7 +445,8 @@ def test_an_error_is_named_from_a_list(error: BaseException, kind: str) -> None:
     ("code", "shown"),
     [
         ("429", "429"), ("RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED"), ("", ""), ('4"} 1', ""), ("attachments/key", ""), ("A" * 40, ""),
-        ("999", ""),
+        ("999", ""), ("40001", "40001"), ("57P01", "57P01"), ("SlowDown", "SlowDown"), ("XMinioStorageFull", "XMinioStorageFull"),
+        ("slowdown", ""), ("Slow Down", ""),
     ],
 )  # fmt: skip
 def test_a_code_is_what_services_say_or_nothing(code: str, shown: str) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.inventory import lines, shards
+from recovery.audit.inventory.insights import open_report
 from recovery.audit.inventory.lines import ROW_BITS, InventoryCounts, InventoryFiles, LineCount
-from recovery.audit.inventory.report import open_export, open_report
+from recovery.audit.inventory.report import open_export
 from recovery.audit.names import is_of, usecase_of
 from recovery.audit.running.plan import split
 from tests.given.inventory_report import line, write_export, write_report

@@ -9,20 +9,14 @@ from typing import Any
 import pytest
 
 from changelog.base.errors import ConfigurationError
-from changelog.base.runtime import SystemRuntime
 from recovery.audit.inventory import shards
-from recovery.audit.inventory.report import InventoryReport, check_buckets, check_repeats, check_rows, open_report
-from tests.given.inventory_report import CONFIG, FIELDS, line, write_report
+from recovery.audit.inventory.insights import open_report
+from recovery.audit.inventory.report import InventoryReport, ReportSummary, check_buckets, check_repeats, check_rows, oddities
+from tests.given.inventory_report import CONFIG, FIELDS, NOW_NS, At, line, write_report
 
-NOW_NS = 1_790_000_000 * 10**9
 DAY_NS = 86_400 * 10**9
 ROWS = [line(f"media/objects/{number}") for number in range(5)]
 FORMS = ["csv", "parquet"]
-
-
-class At(SystemRuntime):
-    def wall_ns(self) -> int:
-        return NOW_NS
 
 
 def read(where: Path, bucket: str = "b", **options: Any) -> InventoryReport:
@@ -166,3 +160,18 @@ def test_a_name_that_a_shard_lists_twice_is_refused_and_its_deleted_generations_
 def repeats(report: InventoryReport) -> None:
     looked = [row for shard in range(len(report.shards)) for row in shards.look_over(report, shard).to_pylist()]
     check_repeats(report, [(each["shard"], each["repeated"], each["sketch"]) for each in looked])
+
+
+@pytest.mark.parametrize(("prefix", "facts", "said"), [
+    ("", {"owners": 1, "shown": 5}, []),
+    ("", {"owners": 0, "shown": 5}, ["lists nothing below ~owners/, where a bucket says whose blobs it holds: if it was ordered for"]),
+    ("a/", {"owners": 0, "shown": 5}, []),
+    ("a/", {"owners": 1, "shown": 0}, ["the inventory report shows no blob whose name begins with a/: was it ordered for other names?"]),
+    ("a/", {"nameless": 2, "deleted": 5}, ["left out 2 rows of", "left out 5 rows of", "the inventory report shows no blob at all"]),
+    ("", {"rows": 0}, ["the inventory report shows no blob at all"]),
+])  # fmt: skip
+def test_a_report_of_other_names_than_the_stores_is_noted(tmp_path: Path, prefix: str, facts: dict[str, int], said: list[str]) -> None:
+    report = read(write_report(tmp_path, ROWS, NOW_NS - DAY_NS), prefix=prefix)
+    counts = dict.fromkeys(("nameless", "deleted", "shown", "owners"), 0) | {"rows": 7} | facts
+    found = list(oddities(report, ReportSummary(**counts, least="b", greatest="b")))
+    assert len(found) == len(said) and all(part in note for part, note in zip(said, found, strict=True)), found

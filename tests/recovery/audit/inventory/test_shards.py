@@ -11,7 +11,8 @@ import pytest
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
 from recovery.audit.inventory import shards
-from recovery.audit.inventory.report import open_export, open_report
+from recovery.audit.inventory.insights import open_report
+from recovery.audit.inventory.report import open_export
 from tests.given.inventory_report import CELL, line, write_export, write_report
 
 LEGACY = b'{"is_redirect_tombstone":true,"content_type":"x"}'

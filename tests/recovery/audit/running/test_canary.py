@@ -95,14 +95,19 @@ async def test_worker_that_does_not_see_the_store_is_told_before_any_work(store:
     assert engine.began == {CANARY: 1}
 
 
-async def test_worker_without_the_variable_of_the_run_directory_is_told_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-    canary = Canary("token", ("STORAGE_EMULATOR_HOST",))
-    job = Job("gs://audits/1", "run", "{}", (Partition(0, Bounds(start="", end=None)),), Cutoff(as_of_ns=0, grace_s=0), canary=canary)
+@pytest.mark.parametrize(("where", "variable"), [
+    ("gs://audits/1", "STORAGE_EMULATOR_HOST"), ("s3://audits/1", "AWS_ENDPOINT_URL"), ("s3://audits/1", "AWS_ENDPOINT_URL_S3"),
+])  # fmt: skip
+async def test_worker_without_the_variable_of_the_run_directory_is_told_its_name(
+    where: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(variable, raising=False)
+    canary = Canary("token", (variable,))
+    job = Job(where, "run", "{}", (Partition(0, Bounds(start="", end=None)),), Cutoff(as_of_ns=0, grace_s=0), canary=canary)
     outcome = await anyio.to_thread.run_sync(carry_out, job, CANARY)
     assert outcome.error is not None and not outcome.retryable
-    assert "does not have STORAGE_EMULATOR_HOST, which says where gs://audits/1 is: send it along" in outcome.error
-    assert "--conf spark.executorEnv.STORAGE_EMULATOR_HOST=" in outcome.error
+    assert f"does not have {variable}, which says where {where} is: send it along" in outcome.error
+    assert f"--conf spark.executorEnv.{variable}=" in outcome.error
 
 
 async def test_directory_that_a_worker_may_not_write_is_told_with_what_it_lacks(

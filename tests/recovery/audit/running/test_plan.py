@@ -21,10 +21,11 @@ from recovery.audit.running.work import AuditOptions, portable
 from tests.given.audited_store import OBJECTS, plant
 from tiered.embedded.blobs import FileBlobs
 from tiered.embedded.rows import SqliteRows
+from tiered.kinds import gcs
 from tiered.object_id import ObjectId
 from tiered.open import open_storage
 from tiered.protocol.scans import BlobPage, ListedBlob
-from tiered.settings import DATABASE_NAME, BigtableSettings, GcsSettings, Settings
+from tiered.settings import DATABASE_NAME, BigtableSettings, GcsSettings, PostgresSettings, S3Settings, Settings
 
 NO_GRACE = AuditOptions("run", grace_s=0, insist=True)
 
@@ -80,9 +81,33 @@ def test_run_in_the_audited_bucket_is_refused_however_it_is_spelt(where: str) ->
         check_apart(RunDirectory.open(where).files, GOOGLE)
 
 
+@pytest.mark.parametrize("where", ["s3://blobs/x?region=auto", "gs://blobs/x"])
+def test_run_in_the_audited_bucket_of_another_service_than_google_is_refused(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    monkeypatch.setattr(type(gcs.BLOBS), "place", lambda *_: "s3://blobs")
+    with pytest.raises(ConfigurationError, match="in the bucket that is audited: give one in another bucket"):
+        check_apart(RunDirectory.open(where).files, GOOGLE)
+
+
 @pytest.mark.parametrize("where", ["gs://blobs-audits/blobs", "gs://audits/blobs", "/blobs"])
 def test_run_in_another_bucket_is_not_refused(where: str) -> None:
     check_apart(RunDirectory.open(where).files, GOOGLE)
+
+
+AWS = Settings(postgres=PostgresSettings(dsn="postgresql://127.0.0.1/x"), s3=S3Settings(bucket="blobs", prefix="ours/"))
+
+
+@pytest.mark.parametrize(("where", "refused"), [
+    ("s3://blobs/audits/1?region=eu-central-1", True), ("s3://blobs?region=auto", True),
+    ("s3://%62lobs/x?region=auto", True), ("s3://blobs/x?endpoint_override=127.0.0.1:9&scheme=http", True),
+    ("gs://blobs/x", True), ("s3://blobs-audits/blobs?region=auto", False), ("/blobs", False),
+])  # fmt: skip
+def test_run_in_the_audited_bucket_of_s3_is_refused_however_it_is_spelt(where: str, refused: bool) -> None:
+    files = RunDirectory.open(where).files
+    if not refused:
+        check_apart(files, AWS)
+        return
+    with pytest.raises(ConfigurationError, match="in the bucket that is audited: give one in another bucket"):
+        check_apart(files, AWS)
 
 
 @pytest.mark.parametrize(("where", "refused"), [("store", True), ("store/../store/x", True), ("store2", False), (".", False)])

@@ -11,6 +11,7 @@ from changelog.base.errors import ConfigurationError, CorruptRecordError, Tiered
 from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
 from recovery.feed.sinks.bucket import BucketSink
+from recovery.feed.sinks.gcs import gcs_sink
 from tests.given.segments import large, segments
 from tiered.settings import GcsSettings
 
@@ -33,7 +34,7 @@ async def server() -> AsyncIterator[GcsEmulator]:
 
 @pytest.fixture
 async def sink(server: GcsEmulator) -> AsyncIterator[BucketSink]:
-    one = BucketSink(GcsSettings(bucket="feeds", endpoint=server.url, timeout_s=0.5), "", SystemRuntime())
+    one = gcs_sink(GcsSettings(bucket="feeds", endpoint=server.url, timeout_s=0.5), "", SystemRuntime())
     yield one
     await one.aclose()
 
@@ -48,7 +49,7 @@ async def test_an_object_has_its_type_and_its_name_and_is_made_by_one_request(se
 
 async def test_the_first_file_is_looked_for_once(server: GcsEmulator, sink: BucketSink) -> None:
     await sink.deliver(FIRST)
-    successor = BucketSink(GcsSettings(bucket="feeds", endpoint=server.url), "", SystemRuntime())
+    successor = gcs_sink(GcsSettings(bucket="feeds", endpoint=server.url), "", SystemRuntime())
     server.calls.clear()
     await successor.deliver(SECOND)
     await successor.deliver(SECOND)
@@ -88,7 +89,7 @@ async def test_what_refusals_become(status: int, kind: type[TieredError], server
 
 
 async def test_a_bucket_that_does_not_exist(server: GcsEmulator) -> None:
-    one = BucketSink(GcsSettings(bucket="other", endpoint=server.url), "", SystemRuntime())
+    one = gcs_sink(GcsSettings(bucket="other", endpoint=server.url), "", SystemRuntime())
     with pytest.raises(ConfigurationError, match="there is no bucket 'other'"):
         await one.deliver(FIRST)
     await one.aclose()

@@ -19,14 +19,16 @@ from changelog.base.runtime import SystemRuntime
 from emulators.gcs.server import GcsEmulator
 from recovery.feed import Message
 from recovery.feed.files import FileFormat, is_left_out, read, read_all
-from recovery.feed.sinks.bucket import BucketSink
 from recovery.feed.sinks.directory import DirectorySink
+from recovery.feed.sinks.gcs import gcs_sink
 from recovery.feed.sinks.http import HttpSink
 from recovery.feed.sinks.kafka import KafkaSink
 from recovery.feed.sinks.open import open_sink
+from recovery.feed.sinks.s3 import s3_sink
 from recovery.feed.sinks.sink import Owner, Sink, SinkContent, Suffix
 from recovery.http.receiver import make_receiver
 from tests.given.kafka import KafkaMock, kafka_mock
+from tests.given.s3_buckets import S3Bucket, new_feed_bucket, shared_session
 from tests.given.segments import GENERATION, NOW, expected, large, segment, segments, viewed
 from tiered.settings import GcsSettings
 
@@ -84,21 +86,44 @@ class Receiver(Directory):
 
 
 class BucketPlace(SinkPlace):
+    @abstractmethod
+    def objects(self) -> dict[str, bytes]:
+        """All that the bucket holds."""
+
+    def files(self) -> dict[str, bytes]:
+        folder, objects = f"live/1/{segments()[0].folder}/", self.objects()
+        assert all(name.startswith((folder, "live/1/_feed.json", "live/1/generation-")) for name in objects)
+        return {name.removeprefix(folder): each for name, each in objects.items() if name.startswith(folder)}
+
+
+class GcsPlace(BucketPlace):
     def __init__(self, server: GcsEmulator) -> None:
         self._server = server
         self._bucket = server.create_bucket("feeds")
 
     def sink(self) -> Sink:
-        return BucketSink(GcsSettings(bucket="feeds", endpoint=self._server.url), "live/1", SystemRuntime())
+        return gcs_sink(GcsSettings(bucket="feeds", endpoint=self._server.url), "live/1", SystemRuntime())
 
     def empty(self, number: int) -> None:
         name = f"live/1/{segments()[number].path}"
         self._bucket.objects[name] = replace(self._bucket.objects[name], payload=b"")
 
-    def files(self) -> dict[str, bytes]:
-        folder = f"live/1/{segments()[0].folder}/"
-        assert all(name.startswith((folder, "live/1/_feed.json", "live/1/generation-")) for name in self._bucket.objects)
-        return {name.removeprefix(folder): each.payload for name, each in self._bucket.objects.items() if name.startswith(folder)}
+    def objects(self) -> dict[str, bytes]:
+        return {name: each.payload for name, each in self._bucket.objects.items()}
+
+
+class S3Place(BucketPlace):
+    def __init__(self, bucket: S3Bucket) -> None:
+        self._bucket = bucket
+
+    def sink(self) -> Sink:
+        return s3_sink(self._bucket.settings, "live/1", shared_session())
+
+    def empty(self, number: int) -> None:
+        self._bucket.put(f"live/1/{segments()[number].path}", b"")
+
+    def objects(self) -> dict[str, bytes]:
+        return self._bucket.objects()
 
 
 class TopicPlace(SinkPlace):
@@ -129,7 +154,8 @@ def kafka() -> Iterator[KafkaMock]:
 
 
 EVERYWHERE = [
-    ("directory", "asyncio"), ("http", "asyncio"), ("http", "trio"), ("bucket", "asyncio"), ("kafka", "asyncio"),
+    ("directory", "asyncio"), ("http", "asyncio"), ("http", "trio"), ("gcs", "asyncio"), ("kafka", "asyncio"), ("moto", "asyncio"),
+    ("versitygw", "asyncio"),
 ]  # fmt: skip
 """A bucket needs asyncio. A directory and Kafka work in threads; tests of their own have them on trio."""
 
@@ -146,10 +172,12 @@ def anyio_backend(where: tuple[str, str]) -> str:
 
 
 @asynccontextmanager
-async def opened(kind: str, tmp_path: Path, kafka: KafkaMock, topic: str) -> AsyncIterator[SinkPlace]:
-    if kind == "bucket":
+async def opened(kind: str, tmp_path: Path, kafka: KafkaMock, topic: str, url: str) -> AsyncIterator[SinkPlace]:
+    if kind == "gcs":
         async with GcsEmulator() as server:
-            yield BucketPlace(server)
+            yield GcsPlace(server)
+    elif url:
+        yield S3Place(new_feed_bucket(url))
     elif kind == "kafka":
         yield TopicPlace(kafka, topic)
     else:
@@ -157,8 +185,11 @@ async def opened(kind: str, tmp_path: Path, kafka: KafkaMock, topic: str) -> Asy
 
 
 @pytest.fixture
-async def place(where: tuple[str, str], tmp_path: Path, kafka: KafkaMock) -> AsyncIterator[SinkPlace]:
-    async with opened(where[0], tmp_path, kafka, f"topic-{Random(str(tmp_path)).getrandbits(64):x}") as found:
+async def place(
+    where: tuple[str, str], tmp_path: Path, kafka: KafkaMock, request: pytest.FixtureRequest
+) -> AsyncIterator[SinkPlace]:
+    url = request.getfixturevalue(f"{where[0]}_url") if where[0] in ("moto", "versitygw") else ""
+    async with opened(where[0], tmp_path, kafka, f"topic-{Random(str(tmp_path)).getrandbits(64):x}", url) as found:
         yield found
 
 
@@ -374,6 +405,6 @@ async def test_a_delivery_that_is_cancelled_anywhere_leaves_the_whole_or_nothing
 
 
 def test_every_kind_can_be_opened_by_a_text(tmp_path: Path) -> None:
-    texts = [str(tmp_path), "gs://feeds/live/1", "http://receiver/feed", "https://receiver", "kafka://a:9092,b:9093/topic"]
+    texts = [str(tmp_path), "gs://feeds/live/1", "s3://feeds/live/1", "http://receiver/feed", "https://receiver", "kafka://a:9092,b:9093/topic"]
     assert [open_sink(text, SystemRuntime()).name for text in texts] == texts
     assert segments()[0].folder == f"generation-{GENERATION:016d}"

@@ -10,9 +10,10 @@ import pytest
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
-from recovery.feed.sinks.open import open_sink
+from recovery.feed.sinks.open import gcs_settings, open_sink, s3_settings
 from tests.given.repository import ROOT
-from tiered.settings import GcsSettings, Settings
+from tiered.places import Place
+from tiered.settings import GcsSettings, S3Settings, Settings
 
 
 @pytest.mark.parametrize(("text", "name"), [
@@ -20,6 +21,8 @@ from tiered.settings import GcsSettings, Settings
     ("/var/feed/", "/var/feed"),
     ("gs://my-bucket", "gs://my-bucket"),
     ("gs://my-bucket/feeds/live/", "gs://my-bucket/feeds/live"),
+    ("s3://my-bucket", "s3://my-bucket"),
+    ("S3://my.bucket/feeds/live/", "s3://my.bucket/feeds/live"),
     ("http://user:word@host:8080/feed/", "http://host:8080/feed"),
     ("https://host", "https://host"),
     ("kafka://broker:9092/live", "kafka://broker:9092/live"),
@@ -37,7 +40,13 @@ def test_a_place_is_named_without_its_secrets(text: str, name: str) -> None:
     ("a\0b", "the place of the feed is no text of a path or a URL"),
     ("gs:bucket/feed", "a URL begins with gs://"),
     ("file:/var/feed", "is no path and no URL, and a path with such characters begins with ./ or /"),
-    ("s3://bucket/feed", "s3://… is no place for a feed: give"),
+    ("s3a://bucket/feed", "s3a://… is no place for a feed: give"),
+    ("s3:bucket/feed", "a URL begins with s3://"),
+    ("s3://", "s3://… names no bucket: give s3:// and its name, such as s3://my-bucket/feed"),
+    ("s3://My_Bucket!/feed", "names no bucket: give s3://"),
+    ("s3://bucket:9000/feed", "names no bucket"),
+    ("s3://bucket/a/../b", "is no prefix of objects: give one such as s3://bucket/feeds/live"),
+    ("s3://bucket/a?endpoint_override=word", "has no query"),
     ("ftp://user:word@host/feed?key=word", "ftp://… is no place for a feed"),
     ("gs://", "gs://… names no bucket"),
     ("gs://My_Bucket!/feed", "names no bucket"),
@@ -73,7 +82,7 @@ def test_a_text_that_names_no_place(text: str, told: str) -> None:
 
 def test_a_bucket_is_where_that_of_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def endpoint(settings: Settings | None) -> str | None:
-        found: GcsSettings = open_sink("gs://feeds/live", SystemRuntime(), settings)._gcs  # type: ignore[attr-defined]
+        found = gcs_settings(Place.parse("gs://feeds/live"), settings)
         assert found.bucket == "feeds"
         return found.endpoint
 
@@ -87,6 +96,16 @@ def test_a_bucket_is_where_that_of_the_store_is(tmp_path: Path, monkeypatch: pyt
     assert endpoint(None) == "http://127.0.0.1:9001"
 
 
+def test_a_bucket_of_s3_is_where_that_of_the_store_is(tmp_path: Path) -> None:
+    place = Place.parse("s3://feeds/live")
+    for none in (None, Settings(directory=tmp_path)):
+        assert s3_settings(place, none) == S3Settings(bucket="feeds")
+    store = S3Settings(bucket="blobs", endpoint="http://127.0.0.1:9000", region="eu-central-1", addressing_style="path", timeout_s=3)
+    aws = Settings(s3=store, bigtable={"project": "my-project", "instance": "i"})
+    assert s3_settings(place, aws) == store.model_copy(update={"bucket": "feeds"})
+    assert gcs_settings(Place.parse("gs://feeds"), aws).endpoint is None
+
+
 def test_a_directory_needs_no_package_of_the_others() -> None:
     """And where one is missing, it is named, with the extra that has it."""
     code = f"""
@@ -94,11 +113,11 @@ import sys
 from recovery.feed.sinks.open import open_sink
 from changelog.base.runtime import SystemRuntime
 open_sink({str(ROOT)!r}, SystemRuntime())
-found = {{"httpx", "confluent_kafka", "aiohttp", "google.auth", "fastavro"}} & set(sys.modules)
+found = {{"httpx", "confluent_kafka", "aiohttp", "google.auth", "fastavro", "aiobotocore"}} & set(sys.modules)
 assert not found, found
-for name in ("httpx", "confluent_kafka", "aiohttp"):
+for name in ("httpx", "confluent_kafka", "aiohttp", "aiobotocore"):
     sys.modules[name] = None
-for text in ("https://host/feed", "kafka://broker:9092/topic", "gs://bucket/feed"):
+for text in ("https://host/feed", "kafka://broker:9092/topic", "gs://bucket/feed", "s3://bucket/feed"):
     try:
         open_sink(text, SystemRuntime())
     except Exception as error:
@@ -109,4 +128,5 @@ for text in ("https://host/feed", "kafka://broker:9092/topic", "gs://bucket/feed
         "to deliver to https://host/feed, httpx is needed: pip install '.[feed]' in the checkout",
         "to deliver to kafka://broker:9092/topic, confluent_kafka is needed: pip install '.[kafka]' in the checkout",
         "to deliver to gs://bucket/feed, aiohttp is needed: pip install '.[gcp]' in the checkout",
+        "to deliver to s3://bucket/feed, aiobotocore.config is needed: pip install '.[s3]' in the checkout",
     ]

@@ -1,0 +1,69 @@
+"""PgBouncer before a server, in transaction mode: each transaction may get another connection to PostgreSQL.
+
+It is found on PATH, or where Debian installs it. Like the server, it refuses to run as root. It asks for no password.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from emulators.go import WITH_WARDEN
+from emulators.postgres.server import START_S, USER, PostgresNotFoundError, PostgresServer, free_port, other_user, server_directory
+
+_SETTINGS = """[databases]
+{database} = host=127.0.0.1 port={server} dbname={database} user={user}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+default_pool_size = {connections}
+"""
+
+
+def find_pgbouncer() -> str:
+    """`PostgresNotFoundError`: there is none here."""
+    found = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if found is None:
+        raise PostgresNotFoundError("there is no pgbouncer here: install Debian's package pgbouncer")
+    return found
+
+
+@contextmanager
+def pooled(server: PostgresServer, connections: int = 3, database: str = "postgres") -> Iterator[int]:
+    """Runs one before the server, with so many connections to it. Yields its port, where it listens."""
+    program, port = find_pgbouncer(), free_port()
+    as_other, uid, gid = other_user()
+    with server_directory() as directory:
+        said, settings = directory / "log", directory / "pgbouncer.ini"
+        settings.write_text(_SETTINGS.format(database=database, server=server.port, user=USER, port=port, connections=connections))
+        for path in (directory, settings):
+            os.chown(path, uid, gid)
+        with said.open("wb") as out:
+            process = subprocess.Popen(
+                ["sh", "-c", WITH_WARDEN, "sh", *as_other, program, "-q", str(settings)], cwd="/", stdin=subprocess.PIPE, stdout=out,
+                stderr=out, start_new_session=True,
+            )  # fmt: skip
+        try:
+            _await_ready(server, port, process, said)
+            yield port
+        finally:
+            process.terminate()
+            process.wait(START_S)
+            assert process.stdin is not None
+            process.stdin.close()
+
+
+def _await_ready(server: PostgresServer, port: int, process: subprocess.Popen[bytes], said: Path) -> None:
+    for _ in range(600):
+        if server.answers(port):
+            return
+        assert process.poll() is None, said.read_text(errors="replace")
+        subprocess.run(["sleep", "0.05"], check=True)
+    raise AssertionError(f"pgbouncer does not start: {said.read_text(errors='replace')}")
