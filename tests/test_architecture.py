@@ -113,7 +113,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "changelog/bigtable/channel.py", "changelog/bigtable/pool.py", "tiered/provision/tables.py", "emulators/bigtable/*.py",
     ),
     "aiohttp": ("tiered/gcs/http.py", "tiered/s3/client.py", "emulators/gcs/server.py", "emulators/s3/faults.py"),
-    "aiobotocore": ("tiered/s3/client.py",), "botocore": ("tiered/s3/client.py", "emulators/demo/checking/servers.py"),
+    "aiobotocore": ("tiered/s3/client.py",), "botocore": ("tiered/s3/client.py", "emulators/s3/*.py", "emulators/demo/checking/servers.py"),
     "yarl": ("tiered/gcs/http.py", "emulators/s3/faults.py"), "multidict": ("emulators/gcs/wire.py",),
     "google_crc32c": (
         "tiered/payload/crc32c.py", "emulators/callers/values.py", "emulators/gcs/store.py", "emulators/demo/checking/google.py",

@@ -78,7 +78,7 @@ class FeedRecipe:
 def _hours(seed: int) -> Recipe:
     """Returns the recipe of a seed, with a changelog, on simulated rows. One that lasts for days becomes another."""
     number = seed
-    while (found := Recipe.of(number)).weather.suspend_rate:
+    while (found := Recipe.of_simulated_blobs(number)).weather.suspend_rate:
         number += 1_000_000_000
     return replace(found, seed=seed, durable=True, bigtable=False)
 

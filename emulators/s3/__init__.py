@@ -1,7 +1,9 @@
-"""Servers of the S3 API that others wrote and keep; the adapter runs against each, because each has its own bugs.
+"""Servers of the S3 API: those that others wrote and keep, each with its own bugs, and one in memory.
 
-    servers.py    starts them
+    servers.py    starts the first
     faults.py     a proxy before one, which answers as an S3 service does when it fails
+    memory.py     `MemoryS3`, for any event loop and virtual time
+    stack.py      the real adapter on it, in a simulated world
 
-Knows nothing of the tier. How they differ from S3 is said where that matters, in tests/contracts/conftest.py.
+How they differ from S3 is said where that matters, in tests/contracts/conftest.py.
 """

@@ -17,7 +17,7 @@ They share a `Stage`: the world, the recipe, and a plan of faults for each of th
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -28,7 +28,7 @@ import anyio
 
 from changelog.base.errors import TieredError
 from changelog.change import ChangeId, Entry
-from changelog.log import ChangeLog
+from changelog.log import ChangeLog, GarbageCollection
 from changelog.noop import NoopChangeLog
 from emulators.simulation.recipe import (
     OVER_ITSELF,
@@ -470,11 +470,30 @@ async def _operate(stage: Stage, actor: Actor, process: Process) -> None:
 
 
 async def _collect(stage: Stage, actor: Actor) -> None:
-    world, chance = stage.world, stage.world.runtime.random
+    world = stage.world
+    if not stage.recipe.s3:
+        await _collect_from(stage, actor, (world.rows.collect, world.blobs.collect, world.log.collect))
+        return
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_again_and_again, stage, actor, _collect_blobs)
+        await _collect_from(stage, actor, (world.rows.collect, world.log.collect))
+
+
+async def _collect_from(stage: Stage, actor: Actor, services: Sequence[Callable[[int], Awaitable[int]]]) -> None:
+    chance = stage.world.runtime.random
     while stage.goes_on(actor):
-        for service in (world.rows, world.blobs, world.log):
-            await service.collect(chance.choice((1, 3, 1000)))
+        for collect in services:
+            await collect(chance.choice((1, 3, 1000)))
         await _rest(stage, actor.every_s * chance.uniform(0.5, 1.0))
+
+
+async def _collect_blobs(stage: Stage, actor: Actor, process: Process) -> None:
+    """Collects from S3 as a daemon does: over the network, and may die of it."""
+    blobs = cast(GarbageCollection, stage.world.tiers_of(process).long_term)
+    while stage.goes_on(actor):
+        with suppress(TieredError):  # the round goes on at the next call
+            await blobs.collect(process.runtime.random.choice((1, 3, 1000)))
+        await _rest(stage, actor.every_s)
 
 
 async def _set_clocks(stage: Stage, actor: Actor) -> None:

@@ -80,7 +80,7 @@ REQUIRED: dict[str, Names] = {
         "I4 I7 list shows what was there", "I5 repeatable", "I6 drained", "I7 no blob is overwritten",
         "lease claimed once", "lease renewed by its holder",
         "an upload stays open, and no value of its entry returns", "I4 what is told of another's upload is true",
-        "audited: orphan", "deletion spoils nothing", "orphans are gone, and nothing else",
+        "audited: orphan", "deletion spoils nothing", "orphans are gone, and nothing else", "nothing is left in a bucket",
         "I6 answered in time", "I6 parked for a reason", "bulk writes keep their order", "no leak in a store", "no leak in a recovery",
     }) | {f"candidate: {fate}" for fate in Fate if fate not in (Fate.UNREADABLE, Fate.KEPT)},
 }

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -26,13 +26,14 @@ import tiered.protocol.finishing
 import tiered.protocol.guarded
 import tiered.protocol.writing
 import tiered.storage
-from changelog.base.errors import UnavailableError, UnconfirmedError
+from changelog.base.errors import TieredError, UnavailableError, UnconfirmedError
 from changelog.base.observe import SILENT, Observer
 from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId, Entry, encode
 from changelog.heartbeat import Heartbeat
 from changelog.lease import Lease, Renewal
 from changelog.log import ChangeLog
+from emulators.s3.memory import MemoryS3
 from emulators.simulation.replaced import Replacement, replaced
 from emulators.simulation.unfenced import UnfencedBlobs, UnfencedRows, follow_once
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
@@ -53,6 +54,8 @@ from tiered.protocol.retry import retry
 from tiered.protocol.scans import Generation, Removal
 from tiered.protocol.under_way import WriteInProgress
 from tiered.protocol.writing import SwapResult, Writer, WriteResult
+from tiered.s3.blobs import S3Blobs
+from tiered.s3.upload import SinglePut
 from tiered.storage import TieredStorage
 from tiered.stored import PutResult
 from tiered.testing.blobs import Blob, MemoryCopy, MemoryUpload
@@ -148,6 +151,33 @@ async def _swap_whenever(
 
 
 # --- blobs ---------------------------------------------------------------------------------------
+
+
+async def _finalise_without_its_deadline(self: SinglePut) -> None:
+    """Writes the deadline as well as it can."""
+    write = self._before_end
+
+    async def try_to_write(amended: Metadata | None) -> None:
+        with suppress(TieredError):
+            await write(amended)
+
+    self._before_end = try_to_write
+    await _PUT(self)
+
+
+async def _touch_by_replacing(self: S3Blobs, name: str, deadline_ns: int) -> bool:
+    """Removes the deadlines, and writes another."""
+    found = await self._found(name)
+    if found is None or found.metadata.time_expires_ns is None:
+        return found is not None
+    for key, ns in await self._markers_of(name):
+        deadline_ns = max(deadline_ns, ns)
+        await self.client.call("delete_object", "removing a deadline", effect=True, Key=key)
+    await self._mark(name, deadline_ns)
+    return True
+
+
+_PUT = SinglePut.finalise
 
 
 def _create_over(self: SimulatedBlobs, name: str, metadata: Metadata, payload: bytes, **_: Any) -> None:
@@ -606,3 +636,21 @@ GUARDS: dict[str, Guard] = {
         ((Writer, "_marks_are_whole", lambda self, change_id: True),),
     ),
 }
+
+S3_GUARDS: dict[str, Guard] = {
+    "create-only request in S3": Guard(
+        "A request that comes twice writes a blob again that readers are reading.",
+        ((MemoryS3, "_replaces_nothing", lambda self, named: False),),
+    ),
+    "deadline before its blob in S3": Guard(
+        "A blob whose deadline could not be written stays for ever when its row has expired.",
+        ((SinglePut, "finalise", _finalise_without_its_deadline),),
+    ),
+    "later deadline before the earlier goes in S3": Guard(
+        "Who dies while it touches a blob leaves it without a deadline, and nobody ever collects it.",
+        ((S3Blobs, "touch", _touch_by_replacing),),
+    ),
+}
+"""Those that the adapter of S3 has. A world of the usual weather meets their absence too seldom to wait for it, so
+`tests/simulation/test_worlds_on_s3.py` makes the weather for each.
+"""

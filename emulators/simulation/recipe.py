@@ -198,7 +198,8 @@ class Recipe:
     `sessions`: uploads are sessions, else single requests. `durable` False: there is no changelog. `legacy`: older
     software wrote object 0. `collect_after_s`: how long after their deadline the bucket collects blobs. `lingers_s`:
     how long the other actors go on after the callers have finished. `bigtable`: rows and log are the real Bigtable
-    adapters on a server in memory, else simulated ones. `tight`: few operations at once, few entries on a page.
+    adapters on a server in memory, else simulated ones. `s3`: so are the blobs, in S3; `sessions` means there
+    that every upload is one, also a small one. `tight`: few operations at once, few entries on a page.
     """
 
     seed: int
@@ -213,6 +214,7 @@ class Recipe:
     lingers_s: float = 0.0
     bigtable: bool = False
     tight: bool = False
+    s3: bool = False
     left_out: frozenset[RecipePart] = frozenset()
 
     @property
@@ -225,6 +227,11 @@ class Recipe:
 
     @staticmethod
     def of(seed: int) -> Recipe:
+        return Recipe.of_simulated_blobs(seed).with_s3()
+
+    @staticmethod
+    def of_simulated_blobs(seed: int) -> Recipe:
+        """What the seed chooses but for S3."""
         return (
             _RecipeChooser(random.Random(f"recipe {seed}"), seed).recipe()
             .with_older_software().with_conditions().with_copies().with_changes().with_copies_of_older().with_uploads()
@@ -306,6 +313,17 @@ class Recipe:
             return step
 
         return replace(self, actors=tuple(replace(actor, steps=tuple(map(uploaded, actor.steps))) for actor in self.actors))
+
+    def with_s3(self) -> Recipe:
+        """Keeps the blobs in S3, in three of twenty worlds, by a chance of its own.
+
+        Older software never wrote there. Blobs expire there as the adapter has it.
+        """
+        return self.on_s3() if random.Random(f"s3 92 {self.seed}").random() < 0.15 else self
+
+    def on_s3(self) -> Recipe:
+        actors = tuple(actor for actor in self.actors if actor.role is not Role.OLDER)
+        return replace(self, actors=actors, legacy=False, collect_after_s=3600.0, s3=True)
 
     def without(self, parts: Collection[RecipePart]) -> Recipe:
         return replace(self, left_out=self.left_out | frozenset(parts))

@@ -4,9 +4,11 @@
     2 calm: no new fault; what is under way arrives; stores and recoveries that stayed hold nothing, serve, and recover
     3 drain: parked entries are retried, recovery passes until the log is empty (I6; only unreadable entries stay)
     4 repeat: every clean-up once more (I5)
-    5 age: where an expiry was changed, the bucket collects hours later, and each object is read
+    5 age: where an expiry was changed, the bucket collects hours later, and each object is read; on S3, what has
+      expired of the rows is collected
     6 live: each object can be put, read, deleted; where orphans are deleted, an audit leaves none
     7 verify: I1-I7, and that some order explains the history
+    8 on S3, a day later: what has expired is gone, and nothing lies beside a blob that is gone (I3)
 
 A run raises nothing. Its `RunResult` holds what breaks: a violated invariant, or an error that no caller should see.
 """
@@ -20,12 +22,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from typing import cast
 
 import anyio
 
 from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId, Entry, Unreadable
 from emulators.bigtable.stack import BigtableStack
+from emulators.s3.stack import BucketBlobs, S3Bucket
 from emulators.simulation.actors import LARGE_BYTES, OBJECTS, SMALL_BYTES, SOON_S, Stage, audit_and_delete, live, stream
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.leaks import held_by_recovery, held_by_store
@@ -98,7 +102,8 @@ async def _live(recipe: Recipe, result: RunResult, coverage: Coverage) -> None:
     stack: Callable[[Runtime], Stack] = BigtableStack if recipe.bigtable else partial(SimulatedStack, horizon=recipe.horizon)
     settings = TIGHT if recipe.tight else SETTINGS
     world = World(
-        recipe.seed, sessions=recipe.sessions, settings=settings, skew_max_s=skew_max_s, durable=recipe.durable, stack=stack
+        recipe.seed, sessions=recipe.sessions, settings=settings, skew_max_s=skew_max_s, durable=recipe.durable, stack=stack,
+        bucket=partial(S3Bucket, sessions=recipe.sessions) if recipe.s3 else None,
     )  # fmt: skip
     world.blobs.collect_after_s = recipe.collect_after_s
     async with world:
@@ -136,11 +141,17 @@ async def _play(stage: Stage) -> None:
     world.verify()
     if any(step.kind in OVER_ITSELF for actor in actors for step in actor.steps):
         await _prove_deadlines(stage)
+    if recipe.s3:  # rows that have expired leave blobs to their deadlines alone, before somebody overwrites them
+        await elapse(SOON_S + 2 * SKEW_MAX_S)
+        await world.rows.collect(PAGE)
     await _prove_alive(stage)
     await world.drain()
     if any(actor.role is Role.OLDER for actor in actors):
         await _prove_audit(stage)
     world.verify()
+    if recipe.s3:
+        await _prove_collected(stage)
+        world.watch.verify()
 
 
 async def _rest(stage: Stage) -> None:
@@ -270,6 +281,17 @@ async def _prove_audit(stage: Stage) -> None:
             world.watch.report("orphans", f"an audit and its deletion left {name}")
     if gone := (before - after) & named:
         world.watch.report("orphans", f"an audit and its deletion took {min(gone)}, which a row names")
+
+
+async def _prove_collected(stage: Stage) -> None:
+    """Checks that rounds of the adapter, when all has expired, leave no blob with a deadline, and nothing beside."""
+    world = stage.world
+    await elapse(86_400.0 + world.blobs.collect_after_s + LONG_AGO_S)
+    while await world.blobs.collect(PAGE):
+        pass
+    stage.checked["nothing is left in a bucket"] += 1
+    for line in cast(BucketBlobs, world.blobs).left_beside():
+        world.watch.report("I3 no leak", f"a day later there is {line}")
 
 
 async def _prove_in_time(stage: Stage, client: Client, object_id: ObjectId, name: str) -> None:

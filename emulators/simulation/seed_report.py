@@ -52,8 +52,10 @@ def chosen(recipe: Recipe) -> Iterator[str]:
     modes = ", ".join(mode.name for mode in weather.modes) or "none"
     legacy = ", one of older software" if recipe.legacy else ""
     tiers = "the Bigtable adapters" if recipe.bigtable else f"simulated, with {'a' if recipe.horizon else 'no'} horizon"
+    blobs = "the S3 adapter" if recipe.s3 else "simulated"
     yield f"seed {recipe.seed}: uploads: {uploads}; changelog: {log}; objects: {recipe.things}{legacy}"
-    yield f"  rows and log: {tiers}; limits: {'tight' if recipe.tight else 'as shipped'}; lingers for {recipe.lingers_s:g} s"
+    yield f"  rows and log: {tiers}; blobs: {blobs}"
+    yield f"  limits: {'tight' if recipe.tight else 'as shipped'}; lingers for {recipe.lingers_s:g} s"
     yield f"  faults: {weather.rate:g} of all calls, of {modes}; travel: up to {weather.travel_s:g} s"
     yield from (line for part, line in _parts(recipe).items() if recipe.has(part))
 

@@ -23,8 +23,7 @@ from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId, Entry, decode
 from emulators.world.ghost import EFFECTS, Ghost
 from emulators.world.history import RegisterHistory
-from emulators.world.services import SimulatedBlobs
-from emulators.world.stack import InspectedLog, InspectedRows
+from emulators.world.stack import InspectedBlobs, InspectedLog, InspectedRows
 from tiered.metadata import is_expired
 from tiered.object_id import revision_of
 from tiered.protocol.backends import Row, Tombstone
@@ -50,7 +49,7 @@ class InvariantViolation(AssertionError):
 # --- the state -----------------------------------------------------------------------------------
 
 
-def dangling(rows: InspectedRows, blobs: SimulatedBlobs, now_ns: int) -> list[str]:
+def dangling(rows: InspectedRows, blobs: InspectedBlobs, now_ns: int) -> list[str]:
     """Returns the paths of tombstones whose blob is missing (I1).
 
     A tombstone is left out if the bucket's lifecycle collected its blob and both have expired.
@@ -62,7 +61,7 @@ def dangling(rows: InspectedRows, blobs: SimulatedBlobs, now_ns: int) -> list[st
     ]  # fmt: skip
 
 
-def orphans(rows: InspectedRows, blobs: SimulatedBlobs, now_ns: int, feed: Mapping[str, Change] = NO_FEED) -> list[str]:
+def orphans(rows: InspectedRows, blobs: InspectedBlobs, now_ns: int, feed: Mapping[str, Change] = NO_FEED) -> list[str]:
     """Returns the names of blobs that no tombstone names and that have not expired (I3).
 
     Expired ones are the bucket lifecycle's. Those that a change of `feed` names are the change feed's.
@@ -100,7 +99,7 @@ class Watch:
     """
 
     def __init__(
-        self, rows: InspectedRows, blobs: SimulatedBlobs, log: InspectedLog, runtime: Runtime, trace: list[str], history: RegisterHistory
+        self, rows: InspectedRows, blobs: InspectedBlobs, log: InspectedLog, runtime: Runtime, trace: list[str], history: RegisterHistory
     ) -> None:
         self.recorded: dict[str, Change] = {}
         self.touched: set[str] = set()

@@ -15,7 +15,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
+
+from anyio.abc import TaskGroup
 
 from changelog.base.runtime import Runtime
 from changelog.change import Change
@@ -28,7 +30,7 @@ from emulators.world.ghost import acts
 from emulators.world.history import RegisterHistory, WriteAnswer
 from emulators.world.runtime import SimulatedRuntime
 from emulators.world.services import SimulatedBlobs
-from emulators.world.stack import SimulatedStack, Stack
+from emulators.world.stack import BlobBucket, SimulatedStack, Stack
 from recovery.loop import RecoveryLoop
 from tiered.metadata import Metadata, is_expired
 from tiered.object_id import ObjectId
@@ -65,20 +67,23 @@ class World:
     """A simulated deployment, for `async with`, inside of `run_world`.
 
     `skew_max_s`: how wrong its processes' clocks may be. `durable`: False if there is no changelog, and then I3 and I6
-    are not checked. `stack`: makes its rows and its log.
+    are not checked. `stack`: makes its rows and its log. `bucket`: makes its blobs, for as long as its network's tasks
+    run; None: they are simulated, and `sessions` is about them.
     """
 
     def __init__(
         self, seed: int, *, sessions: bool = True, settings: Settings = SETTINGS, skew_max_s: float = 0.0, durable: bool = True,
-        stack: Callable[[Runtime], Stack] = SimulatedStack,
-    ) -> None:
+        stack: Callable[[Runtime], Stack] = SimulatedStack, bucket: Callable[[Runtime, TaskGroup], BlobBucket] | None = None,
+    ) -> None:  # fmt: skip
         self.seed = seed
         self.runtime = SimulatedRuntime(f"{seed}/services")
         self.stack = stack(self.runtime)
         self.rows = self.stack.rows
         self.log = self.stack.log
-        self.blobs = SimulatedBlobs(self.runtime, sessions=sessions)
         self.network = Network()
+        self._bucket = None if bucket is None else bucket(self.runtime, self.network.tasks)
+        simulated = SimulatedBlobs(self.runtime, sessions=sessions)
+        self.blobs: SimulatedBlobs = simulated if self._bucket is None else cast(SimulatedBlobs, self._bucket.blobs)
         self.history = RegisterHistory()
         self.legacy: set[str] = set()
         self.watch = Watch(self.rows, self.blobs, self.log, self.runtime, self.network.trace, self.history)
@@ -147,7 +152,8 @@ class World:
 
     def tiers_of(self, process: Process) -> Tiers:
         """Returns the tiers as this process sees them."""
-        return Tiers(self.stack.rows_of(process), process.link.blobs(self.blobs))
+        blobs = process.link.blobs(self.blobs) if self._bucket is None else self._bucket.blobs_of(process)
+        return Tiers(self.stack.rows_of(process), blobs)
 
     async def drain(self) -> None:
         """Runs passes of a recovery without faults until no entry is open and the network is quiet, or for some hours.

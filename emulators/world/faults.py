@@ -136,6 +136,11 @@ class Network:
         self.trace.append(f"{now_s():9.3f} {line}")
 
     @property
+    def tasks(self) -> anyio.abc.TaskGroup:
+        """Where something may run until the world ends."""
+        return self._tasks
+
+    @property
     def quiet(self) -> bool:
         """Whether no slow, late or duplicated request is under way any more."""
         return self._under_way == 0

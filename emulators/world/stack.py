@@ -1,20 +1,24 @@
-"""What a simulated world needs of its rows and its changelog, whichever implementation it uses.
+"""What a simulated world needs of its rows, changelog and blobs, whichever implementation it uses.
 
     Stack              rows and log with a visible state, and each process's own way to them, on which faults happen
     SimulatedStack     `SimulatedRows` and `SimulatedChangeLog`: a call of the protocol is one request
+    BlobBucket         the same for blobs; S3Bucket, in `emulators.s3.stack`, has the real adapter of S3
     BigtableStack      in `emulators.bigtable.stack`: the real adapters; a request is a message to a `MemoryBigtable`
 """
 
 from __future__ import annotations
 
-from typing import Protocol, Self
+from collections.abc import Mapping
+from typing import Any, Protocol, Self
 
 from changelog.base.runtime import Runtime
 from changelog.change import ChangeId
 from changelog.log import ChangeLog
 from emulators.world.faults import Process
 from emulators.world.services import SimulatedChangeLog, SimulatedRows
-from tiered.protocol.backends import HighVolumeBackend, Inline, Tombstone
+from tiered.metadata import Metadata
+from tiered.protocol.backends import HighVolumeBackend, Inline, LongTermBackend, Tombstone
+from tiered.testing.blobs import Blob
 from tiered.testing.log import StoredEntry
 from tiered.testing.service import Observer
 
@@ -47,6 +51,34 @@ class InspectedLog(ChangeLog, Protocol):
 
     async def collect(self, limit: int) -> int:
         """Removes up to `limit` presence rows and removed values that are old enough. Returns how many."""
+
+
+class InspectedBlobs(LongTermBackend, Protocol):
+    """Blobs with a visible state, as `SimulatedBlobs`."""
+
+    collect_after_s: float
+    blobs: dict[str, Blob]
+    collected: set[str]
+    strays: set[str]
+    observers: list[Observer]
+
+    @property
+    def uploads(self) -> Mapping[str, Any]: ...
+    @property
+    def in_parts(self) -> Mapping[str, Any]: ...
+    async def collect(self, limit: int) -> int:
+        """Removes up to `limit` of what has expired. Returns how many."""
+
+    def plant(self, name: str, metadata: Metadata, payload: bytes) -> None:
+        """Makes a blob at once."""
+
+
+class BlobBucket(Protocol):
+    """The blobs of a world, if they are not simulated. `blobs` themselves have no faults."""
+
+    @property
+    def blobs(self) -> InspectedBlobs: ...
+    def blobs_of(self, process: Process) -> LongTermBackend: ...
 
 
 class Stack(Protocol):

@@ -1,8 +1,8 @@
 """One contract suite per protocol; every implementation is a parameter of its fixture.
 
 Bigtable's and GCS's run on their emulators, and on asyncio only, as `grpc.aio` and aiohttp do. On `MemoryBigtable`
-(`bigtable-memory`) the same adapters run in any loop. In trio they run in virtual time, as in the simulation, and with
-answers that are cut into small chunks.
+(`bigtable-memory`) and `MemoryS3` (`s3-memory`) the same adapters run in any loop. In trio they run in virtual time, as
+in the simulation. Bigtable's answers are cut into small chunks there.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from changelog.postgres.log import PostgresChangeLog
 from changelog.sqlite.log import Database, SqliteChangeLog
 from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from emulators.gcs.server import GcsEmulator
+from emulators.s3.memory import MemoryS3, memory_blobs
 from emulators.world.runtime import SimulatedRuntime, SimulatedService
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
 from tests.given.fresh_schema import fresh_store
@@ -67,16 +68,17 @@ TELEMETRY = Telemetry(registry=CollectorRegistry(), tracer_provider=TracerProvid
 IMPLEMENTATIONS = {
     "high_volume": ["sqlite", "simulated", "observed", "crawling", "bigtable", "bigtable-memory", "postgres"],
     "changelog": ["sqlite", "simulated", "observed", "crawling", "bigtable", "bigtable-memory", "postgres"],
-    "parts_tier": ["filesystem", "simulated", "observed", "gcs", "gcs-prefix", "s3-versitygw", "s3-prefix", "s3-moto"],
+    "parts_tier": ["filesystem", "simulated", "observed", "gcs", "gcs-prefix", "s3-memory", "s3-versitygw", "s3-prefix", "s3-moto"],
     "long_term": [
-        "filesystem", "simulated", "observed", "crawling", "gcs", "gcs-lanes", "gcs-prefix", "fake-gcs", "s3-versitygw", "s3-prefix",
-        "s3-lanes", "s3-moto",
+        "filesystem", "simulated", "observed", "crawling", "gcs", "gcs-lanes", "gcs-prefix", "fake-gcs", "s3-memory", "s3-versitygw",
+        "s3-prefix", "s3-lanes", "s3-moto",
     ],
     "store": ["embedded", "simulated", "observed", "google", "fake-gcs", "postgres"],
 }
 ON_EMULATORS = {
     "bigtable", "gcs", "gcs-lanes", "gcs-prefix", "fake-gcs", "google", "postgres", "s3-versitygw", "s3-prefix", "s3-lanes", "s3-moto",
 }  # fmt: skip
+IN_MEMORY = {"bigtable-memory", "s3-memory"}
 CANCELS, DELETES, REWRITES, KEEPS, NO_PARTS = (
     "takes the bytes of a session after it has cancelled it",
     "ignores ifGenerationMatch where it deletes",
@@ -172,13 +174,28 @@ def _marks(loop: str, name: str, test: str) -> list[pytest.MarkDecorator]:
 
 @pytest.fixture
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object]]:
-    virtual = request.param == "trio" and "bigtable-memory" in request.node.callspec.params.values()
+    virtual = request.param == "trio" and in_memory(request)
     return request.param, {"clock": MockClock(autojump_threshold=0)} if virtual else {}
 
 
 @pytest.fixture
 def runtime(request: pytest.FixtureRequest) -> Runtime:
-    return SimulatedRuntime(1) if "bigtable-memory" in request.node.callspec.params.values() else Clock()
+    return InFixturesToo(1) if in_memory(request) else Clock()
+
+
+class InFixturesToo(SimulatedRuntime):
+    """Where no event loop runs, it is the beginning."""
+
+    def boot_time(self) -> float:
+        try:
+            return super().boot_time()
+        except RuntimeError:
+            return 0.0
+
+
+def in_memory(request: pytest.FixtureRequest) -> bool:
+    """Whether an adapter runs on a server in memory."""
+    return not IN_MEMORY.isdisjoint(each for each in request.node.callspec.params.values() if isinstance(each, str))
 
 
 def memory_table(runtime: Runtime) -> BigtableTable:
@@ -369,6 +386,10 @@ async def open_long_term(request: pytest.FixtureRequest, runtime: Runtime, tmp_p
         return
     if request.param == "fake-gcs":
         async with on_fake_gcs(request.getfixturevalue("fake_gcs_url"), runtime) as blobs:
+            yield blobs
+        return
+    if request.param == "s3-memory":
+        async with memory_blobs(MemoryS3(runtime, part_bytes_min=0), runtime) as blobs:
             yield blobs
         return
     if request.param.startswith("s3-"):

@@ -1,0 +1,225 @@
+"""`S3Bucket`: the real S3 adapter in a simulated world.
+
+Each process reaches, over a `Link`, a bucket in memory.
+
+    process's S3Blobs -> S3Client --put_object(…)--> LinkedLibrary --Link.call("upload.finalise")--> MemoryS3
+                                                     the plan chooses what happens to it   `-changed--> BucketBlobs:
+                                                                                          blobs, uploads, …, observers
+
+A request has the name of the protocol's call that sends it, so one plan serves it and the simulated blobs. A call of
+several requests has several points: a blob that expires is `blobs.touch` (its deadline), then `upload.finalise`. The
+error of a fault is what S3 or the library would have said, and the adapter judges by that: SlowDown, AccessDenied, a
+connection that breaks, 500 after the effect. A request that stood still for 15 minutes is RequestTimeTooSkewed.
+
+`BucketBlobs` decodes what is stored as it changes. A blob has the latest deadline of its markers, and none without
+them, whatever its own metadata say: nobody would ever collect it. *Crash*: as in `emulators.world.faults`. What a dead
+process does beside its calls waits for ever for its link. *Failure*: an object that breaks the format fails the world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from anyio.abc import TaskGroup
+from botocore.exceptions import ClientError, ConnectionClosedError
+
+from changelog.base.errors import ConfigurationError, UnavailableError, UnconfirmedError
+from changelog.base.runtime import Runtime
+from emulators.s3.memory import COLLECTS, Answer, Cause, MemoryLibrary, MemoryS3, call_name, refused
+from emulators.world.faults import Process
+from emulators.world.runtime import now_s
+from tiered.metadata import Metadata
+from tiered.protocol.backends import LongTermBackend
+from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
+from tiered.s3.blobs import UPLOAD_BUDGET_S, S3Blobs
+from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, S3Client
+from tiered.s3.format import Stored, decode_amended, decode_object, encode_metadata, nonce_of
+from tiered.s3.garbage import EXPIRED_SLACK_NS
+from tiered.s3.upload import SinglePut
+from tiered.testing.blobs import REQUEST_LIVES_S, Blob
+from tiered.testing.service import Observer
+
+WORLD_LANES = UploadLanes(3, from_bytes=0, part_bytes=128)
+"""Small parts: a payload of a world has three."""
+
+
+class S3Bucket:
+    """The bucket of a world. `runtime` is the server's. `tasks`: where what adapters do beside their calls runs.
+
+    `sessions`: every upload is a session; else the adapter chooses, and most are a single request.
+    """
+
+    def __init__(self, runtime: Runtime, tasks: TaskGroup, *, sessions: bool) -> None:
+        self.server = MemoryS3(runtime, part_bytes_min=0)
+        self.blobs = BucketBlobs(self.server, runtime, tasks)
+        self._tasks = tasks
+        self._sessions = sessions
+
+    def blobs_of(self, process: Process) -> LongTermBackend:
+        return WorldBlobs(LinkedLibrary(self.server, process), process.runtime, self._tasks, sessions=self._sessions)
+
+
+class LinkedLibrary(MemoryLibrary):
+    """One process's connection. Every request on it is a call of the process's link."""
+
+    def __init__(self, server: MemoryS3, process: Process) -> None:
+        super().__init__(server)
+        self._process = process
+
+    async def send(self, operation: str, named: Mapping[str, Any]) -> Answer:
+        """Sends a request. An error of the server or of the link is raised as the library's own."""
+        name, given_at, times = call_name(operation, named), now_s(), 0
+
+        async def asked() -> Any:
+            nonlocal times
+            times += 1
+            is_copy = times > 1
+            if now_s() - given_at > REQUEST_LIVES_S:
+                return refused(403, "RequestTimeTooSkewed", operation)
+            try:
+                return await self.server.call(operation, named, (name, is_copy))
+            except ClientError as error:  # as an answer, so it reaches only a caller that still waits
+                return error
+
+        try:
+            outcome = await self._process.link.call(name, asked)
+        except UnconfirmedError as error:
+            raise ConnectionClosedError(endpoint_url="memory") from error
+        except UnavailableError as error:
+            raise refused(*((500, "InternalError") if times else (503, "SlowDown")), operation) from error
+        except ConfigurationError as error:
+            raise refused(403, "AccessDenied", operation) from error
+        if isinstance(outcome, ClientError):
+            raise outcome
+        answer: Answer = outcome
+        return answer
+
+    async def receive(self, body: bytes) -> bytes:
+        try:
+            return await self._process.link.call("reader.chunks", partial(self.server.piece, body))
+        except (UnconfirmedError, UnavailableError, ConfigurationError) as error:
+            raise ConnectionClosedError(endpoint_url="memory") from error
+
+
+class WorldBlobs(S3Blobs):
+    """The adapter of one process. Its requests say whether they collect garbage."""
+
+    def __init__(self, library: MemoryLibrary, runtime: Runtime, tasks: TaskGroup, *, sessions: bool) -> None:
+        client = S3Client(library, library.server.bucket, "memory", CONNECTIONS_MAX, ANSWER_TIMEOUT_S)
+        super().__init__(client, tasks, runtime, "", WORLD_LANES, UPLOAD_BUDGET_S, whole_checksums=True)
+        self._sessions = sessions
+
+    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> SinglePut | LaneUpload[Stored]:
+        if not self._sessions:
+            return await super().open_upload(name, metadata, size)
+        self._beside.check(name, metadata)
+        marked = partial(self._mark, name, metadata.time_expires_ns)
+        return await self._open_lanes(name, metadata, metadata.size if size is None else size, marked)
+
+    async def collect(self, limit: int) -> int:
+        before = COLLECTS.set(True)
+        try:
+            return await super().collect(limit)
+        finally:
+            COLLECTS.reset(before)
+
+
+class BucketBlobs(WorldBlobs):
+    """The blobs themselves, without faults.
+
+    Implements `InspectedBlobs`: `blobs`, `uploads`, `collected` and `strays` are as in `SimulatedBlobs`. The deadline
+    of a blob is in its metadata. `collect_after_s`: as the adapter has it.
+    """
+
+    def __init__(self, server: MemoryS3, runtime: Runtime, tasks: TaskGroup) -> None:
+        super().__init__(MemoryLibrary(server), runtime, tasks, sessions=False)
+        self.collect_after_s = EXPIRED_SLACK_NS / 1e9
+        self.blobs: dict[str, Blob] = {}
+        self.in_parts: dict[str, Any] = {}
+        self.collected: set[str] = set()
+        self.strays: set[str] = set()
+        self.observers: list[Observer] = []
+        self._created: set[str] = set()
+        self._server = server
+        server.changed.append(self._look_at)
+
+    @property
+    def uploads(self) -> Mapping[str, Any]:
+        """The sessions that have not ended."""
+        return {self._session(each): upload for each, upload in self._server.uploads.items()}
+
+    async def collect(self, limit: int) -> int:
+        """Collects as the adapter does, and ends uploads as the bucket's rule does."""
+        return await super().collect(limit) + self._server.end_old_uploads()
+
+    def plant(self, name: str, metadata: Metadata, payload: bytes) -> None:
+        """Makes a blob at once. It is no effect of a call."""
+        self._server.put(name, payload, encode_metadata(name, metadata))
+        self._show(name)
+
+    def left_beside(self) -> list[str]:
+        """What should be gone when all that has a deadline has expired and was collected."""
+        left: list[str] = []
+        for key in self._server.objects:
+            marked = self._beside.blob_of(key)
+            if marked is not None and marked[0] not in self.blobs:
+                left.append(f"the deadline {key} of a blob that is gone")
+            elif key.startswith(self._beside.amendments) and self._beside.blob_of_amendment(key) not in self.blobs:
+                left.append(f"the amendment {key} of a blob that is gone")
+            elif key in self.blobs and key not in self.strays and self._decoded(key).metadata.time_expires_ns is not None:
+                left.append(f"blob {key}, which has expired")
+        return left
+
+    # --- effects
+
+    def _look_at(self, cause: Cause, operation: str, what: str) -> None:
+        if operation in ("create_multipart_upload", "abort_multipart_upload"):
+            self._tell("blobs.open_upload" if operation.startswith("create") else "blobs.cancel", self._session(what))
+        elif (marked := self._beside.blob_of(what)) is not None:
+            before = self.blobs.get(marked[0])
+            self._show(marked[0])
+            if before is not None and self.blobs[marked[0]] != before and operation == "put_object":
+                self._tell("blobs.touch", marked[0])
+        elif what.startswith(self._beside.amendments):
+            self._show(self._beside.blob_of_amendment(what))
+        elif operation in ("put_object", "complete_multipart_upload"):
+            if cause[1] and what in self._created:
+                self.strays.add(what)
+            self._created.add(what)
+            self._show(what)
+            self._tell("upload.finalise", what)
+        elif operation == "delete_object":
+            self._tell(self._removed(what, cause[0]), what)
+
+    def _removed(self, name: str, call: str) -> str:
+        """Notes that the blob is gone. Returns by which call: nobody collects what has not expired for an hour."""
+        gone = self.blobs.pop(name)
+        deadline_ns = gone.metadata.time_expires_ns
+        if call != "blobs.collect" or deadline_ns is None or deadline_ns + EXPIRED_SLACK_NS >= self._server.now_ns():
+            return "blobs.delete"
+        self.collected.add(name)
+        return "blobs.collect"
+
+    def _tell(self, call: str, what: str) -> None:
+        for observe in self.observers:
+            observe(call, what)
+
+    def _session(self, upload_id: str) -> str:
+        return self._in_parts._session(self._server.named(upload_id), upload_id)
+
+    def _show(self, name: str) -> None:
+        if name not in self._server.objects:
+            return
+        stored = self._decoded(name)
+        markers = [marked[1] for key in self._server.objects if (marked := self._beside.blob_of(key)) is not None and marked[0] == name]
+        deadline_ns = None if stored.metadata.time_expires_ns is None else max(markers, default=None)
+        metadata = stored.metadata.with_facts(time_expires_ns=deadline_ns)
+        self.blobs[name] = Blob(metadata, self._server.objects[name].body, stored.created_ns, stored.generation)
+
+    def _decoded(self, name: str) -> Stored:
+        answer = self._server.told_of(name)
+        nonce = nonce_of(answer)
+        amendment = None if nonce is None else self._server.objects.get(self._beside.amendment(name, nonce))
+        return decode_object(name, answer, amended=None if amendment is None else decode_amended(name, amendment.body))
