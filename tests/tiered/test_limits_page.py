@@ -15,7 +15,6 @@ from tests.given.repository import ROOT
 from tests.given.tapped_store import LARGE, OBJECT, TappedWorld
 from tiered import ByteRange, Metadata, ObjectId, ObjectPrefix, Settings, TieredError, TimeToLive
 from tiered.bulk import CONCURRENCY, PAYLOAD_BYTES_MAX
-from tiered.gcs.owned import check_length
 from tiered.metadata import _LONGER_BESIDE_A_BLOB, DEADLINE_MAX_NS, METADATA_BYTES_MAX, NESTED_MAX, SIZE_MAX
 from tiered.object_id import _SCOPE_ALPHABET, PATH_BYTES_MAX, ROW_KEY_BYTES_MAX
 from tiered.payload.destinations import WRITE_THREADS_MAX
@@ -23,6 +22,7 @@ from tiered.payload.in_threads import FILE_THREADS_MAX
 from tiered.payload.own_thread import THREADS_MAX, WAIT_MAX_S
 from tiered.protocol.admission import Admission
 from tiered.protocol.listing import HEADS_AT_ONCE, LIST_PAGE_MAX
+from tiered.protocol.owned import check_length
 from tiered.protocol.resuming import HELD_BYTES
 from tiered.s3.format import _MARKER_BYTES, Beside, encode_metadata
 from tiered.s3.format import METADATA_BYTES_MAX as S3_METADATA_BYTES_MAX
@@ -121,7 +121,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "has control character U+0000": lambda: ObjectId.create("a", "\0"),
     "at most 987 fit": lambda: ObjectId.create("a", "k" * 987),
     "no stored one has more than 4096": lambda: ObjectPrefix.create("a", "k" * 4096),
-    "and GCS takes 1024": lambda: check_length("k" * 1023, "a/"),
+    "and GCS takes 1024": lambda: check_length("k" * 1023, "a/", "GCS"),
     "and one that expires may have": lambda: Beside("").check("k" * 1009, Metadata(TimeToLive(ns=1), time_expires_ns=1)),
     "when they are packed, and S3 keeps 2048": lambda: encode_metadata("k", Metadata(custom={"k": sha512_of(30)})),
     "a number of bytes": lambda: Metadata(size=SIZE_MAX + 1),
