@@ -64,7 +64,7 @@ GOALS: dict[str, Calls] = {
 }
 
 
-class Tally:
+class ServiceTally:
     """What was sent: a phrase for each statement, and the operation of each request to S3."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class CountedElsewhere:
         self.schema = settings.postgres.schema_name
         self.settings = settings
         self._backends = backends
-        self._tally = Tally()
+        self._tally = ServiceTally()
         rows, blobs = backends.tiers.high_volume, backends.tiers.long_term
         assert isinstance(rows, PostgresRows) and isinstance(blobs, OwnedS3Blobs)
         self.pool = rows._pool
@@ -122,11 +122,11 @@ class CountedElsewhere:
             async with self.storage() as storage:
                 await operation(storage)
 
-    async def count(self, case: CallsCase) -> Tally:
+    async def count(self, case: CallsCase) -> ServiceTally:
         """What the operation sends in all, with the clean-up that its caller does not wait for."""
         await self.run(lambda storage: storage.delete(COUNTED), *case.first)
         self.runtime.later_s += case.later_s
-        self._tally = Tally()
+        self._tally = ServiceTally()
         await self.run(case.operation)
         return self._tally
 

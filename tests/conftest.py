@@ -29,6 +29,7 @@ from emulators.bigtable.emulator import EmulatorNotFoundError, start_bigtable
 from emulators.gcs.fake_gcs_server import FakeGcsNotFoundError, start_fake_gcs
 from emulators.postgres.server import PostgresNotFoundError, PostgresServer, postgres_server
 from emulators.s3.servers import CREDENTIALS, S3ServerNotFoundError, start_moto, start_versitygw
+from tests.given.held_directory import held_directory
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.provision.schema import FAMILIES
 from tiered.settings import ENV_OTHERS, ENV_PREFIX
@@ -264,13 +265,12 @@ def moto_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def versitygw_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Returns the address of versitygw. Its files are on the disk: those in memory have no attributes."""
-    directory = Path(tempfile.mkdtemp(prefix="tiered-versitygw-", dir="/var/tmp"))
-    try:
-        lock = tmp_path_factory.getbasetemp().parent / "versitygw-lock"
-        with s3_credentials(), server_of_others(lambda: start_versitygw(directory), lock) as url:
-            yield url
-    finally:
-        shutil.rmtree(directory)
+    lock = tmp_path_factory.getbasetemp().parent / "versitygw-lock"
+    with (
+        held_directory("tiered-versitygw-") as directory, s3_credentials(),
+        server_of_others(lambda: start_versitygw(directory), lock) as url,
+    ):  # fmt: skip
+        yield url
 
 
 @contextmanager

@@ -112,14 +112,17 @@ HOMES: dict[str, tuple[str, ...]] = {
     "grpc": (
         "changelog/bigtable/channel.py", "changelog/bigtable/pool.py", "tiered/provision/tables.py", "emulators/bigtable/*.py",
     ),
-    "aiohttp": ("tiered/gcs/http.py", "emulators/gcs/server.py", "emulators/s3/faults.py"),
+    "aiohttp": ("tiered/gcs/http.py", "tiered/s3/client.py", "emulators/gcs/server.py", "emulators/s3/faults.py"),
     "aiobotocore": ("tiered/s3/client.py",), "botocore": ("tiered/s3/client.py", "emulators/s3/*.py", "emulators/demo/checking/servers.py"),
     "yarl": ("tiered/gcs/http.py", "emulators/s3/faults.py"), "multidict": ("emulators/gcs/wire.py",),
     "google_crc32c": (
         "tiered/payload/crc32c.py", "emulators/callers/values.py", "emulators/gcs/store.py", "emulators/demo/checking/google.py",
         "emulators/demo/checking/servers.py",
     ),
-    "asyncpg": ("changelog/postgres/pool.py", "changelog/postgres/sqlstates.py", "emulators/demo/checking/servers.py"),
+    "asyncpg": (
+        "changelog/postgres/pool.py", "changelog/postgres/sqlstates.py", "emulators/demo/checking/servers.py",
+        "emulators/server_world.py",
+    ),
     "pyspark": (
         "recovery/audit/running/cluster.py", "recovery/audit/running/spark_daemon.py", "recovery/sources/spark.py",
         "recovery/sources/consistent.py", "recovery/audit/inventory/join.py", "recovery/audit/inventory/engine.py",

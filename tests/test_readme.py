@@ -103,9 +103,9 @@ async def test_the_lines_for_tests_run() -> None:
     await names["run"]()
 
 
-@pytest.mark.parametrize(("page", "changelog"), [(SETTINGS, "sqlite"), (README, "bigtable")])
+@pytest.mark.parametrize(("page", "changelog"), [(SETTINGS, "sqlite"), (README, "postgres"), (README, "bigtable")])
 def test_the_settings_are_accepted(page: str, changelog: str, tmp_path: Path) -> None:
-    (tmp_path / "tiered.yaml").write_text(block(page, "yaml"))
+    (tmp_path / "tiered.yaml").write_text(block(page, "yaml", int(changelog == "bigtable")))
     assert load_settings(tmp_path / "tiered.yaml").changelog == changelog
 
 

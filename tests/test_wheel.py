@@ -11,12 +11,13 @@ import os
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 
-from emulators.postgres.server import PostgresServer
+from emulators.postgres.server import SAFE, PostgresServer, postgres_server
 from tests.given.repository import ROOT
 
 PACKAGES = ("changelog", "recovery", "tiered")
@@ -186,14 +187,21 @@ def test_postgresql_s3_and_every_command_load_without_the_packages_of_googles_se
     run(sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}){REFUSES_GOOGLE}", cwd=tmp_path)
 
 
+@pytest.fixture
+def durable_postgres(postgres: PostgresServer) -> Iterator[PostgresServer]:
+    """A server of its own, as it should be set. `postgres` says whether there can be one here."""
+    with postgres_server(SAFE) as server:
+        yield server
+
+
 @pytest.mark.sim
 def test_a_store_on_postgresql_and_s3_lives_where_nothing_of_googles_services_is_installed(
-    bare: Path, wheel: Path, directory: Path, postgres: PostgresServer, versitygw_url: str
+    bare: Path, wheel: Path, directory: Path, durable_postgres: PostgresServer, versitygw_url: str
 ) -> None:
     install(bare, f"{wheel}[daemon,postgres,s3,audit]")
     there = "[name for name in ('grpc', 'google') if importlib.util.find_spec(name)]"
     assert run(bare / "python", "-c", f"import importlib.util; print({there})", cwd=directory) == "[]\n"
-    section = {"postgres": {"dsn": postgres.dsn(), "schema_name": "of_a_wheel"}}
+    section = {"postgres": {"dsn": durable_postgres.dsn(), "schema_name": "of_a_wheel"}}
     section |= {"s3": {"bucket": "of-a-wheel", "endpoint": versitygw_url, "region": "us-east-1"}}
     (directory / "tiered.yaml").write_text(json.dumps(section))
     (directory / "first").write_bytes(b"first" * SIZE)

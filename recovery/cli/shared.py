@@ -126,7 +126,9 @@ class Choice:
             words = ("tiered", "-c", str(config.absolute()))
             is_relative = settings.directory is not None and not settings.directory.is_absolute()
             return f"cd {shlex.quote(str(Path.cwd()))} && {shlex.join(words)}" if is_relative else shlex.join(words)
-        return "tiered" if settings.directory is None or not settings.embedded else shlex.join(("tiered", "-d", str(settings.directory.absolute())))
+        if settings.directory is None or not settings.embedded:
+            return "tiered"
+        return shlex.join(("tiered", "-d", str(settings.directory.absolute())))
 
 
 choice = Choice()

@@ -647,10 +647,13 @@ CLAIMS = (
     ),
     Claim(
         "check: the schema in PostgreSQL is the right one, and this role has its rights",
-        "the version in the schema, and what the server says of rights; not that nobody altered a table by hand",
+        "the version in the schema; its tables' columns and indexes, and the text of its functions; what the server says of rights",
         {POSTGRES: ("schema {} has version", "role {} may read and write", "role {} may {} the tables")},
         tests=(
             f"{PROVISION}postgres.py::test_a_schema_of_another_version_is_refused_with_what_to_do",
+            f"{PROVISION}postgres.py::test_a_schema_that_somebody_has_changed_is_a_problem_that_names_it",
+            f"{PROVISION}postgres.py::test_a_function_that_is_missing_or_was_changed_is_made_anew",
+            f"{PROVISION}postgres.py::test_a_role_whose_transactions_are_read_only_is_a_problem",
             f"{PROVISION}postgres.py::test_roles_get_the_least_rights_with_which_they_can_work",
             f"{PROVISION}postgres.py::test_a_role_without_any_right_is_told_what_to_grant",
         ),

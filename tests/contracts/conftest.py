@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -35,7 +36,7 @@ from emulators.world.runtime import SimulatedRuntime, SimulatedService
 from emulators.world.services import SimulatedBlobs, SimulatedChangeLog, SimulatedRows
 from tests.given.fresh_schema import fresh_store
 from tests.given.owned_bucket import give, owned_blobs
-from tests.given.s3_buckets import new_bucket
+from tests.given.s3_buckets import new_bucket, shared_bucket
 from tests.given.signed_links import LINKS
 from tiered.bigtable.cells import LEGACY_FAMILIES
 from tiered.bigtable.rows import BigtableRows
@@ -49,6 +50,9 @@ from tiered.protocol.backends import HighVolumeBackend, LongTermBackend, Tiers
 from tiered.protocol.capabilities import PartUploads
 from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
 from tiered.provision.schema import FAMILIES
+from tiered.s3.blobs import S3Blobs
+from tiered.s3.format import Stored
+from tiered.s3.owned import OwnedS3Blobs
 from tiered.settings import Settings
 from tiered.storage import TieredStorage
 from tiered.telemetry.observed import Observed
@@ -64,14 +68,16 @@ TELEMETRY = Telemetry(registry=CollectorRegistry(), tracer_provider=TracerProvid
 IMPLEMENTATIONS = {
     "high_volume": ["sqlite", "simulated", "observed", "crawling", "bigtable", "bigtable-memory", "postgres"],
     "changelog": ["sqlite", "simulated", "observed", "crawling", "bigtable", "bigtable-memory", "postgres"],
-    "parts_tier": ["filesystem", "simulated", "observed", "gcs", "gcs-prefix", "s3-memory", "s3-moto", "s3-versitygw"],
+    "parts_tier": ["filesystem", "simulated", "observed", "gcs", "gcs-prefix", "s3-memory", "s3-versitygw", "s3-prefix", "s3-moto"],
     "long_term": [
-        "filesystem", "simulated", "observed", "crawling", "gcs", "gcs-lanes", "gcs-prefix", "fake-gcs", "s3-memory", "s3-moto",
-        "s3-versitygw",
+        "filesystem", "simulated", "observed", "crawling", "gcs", "gcs-lanes", "gcs-prefix", "fake-gcs", "s3-memory", "s3-versitygw",
+        "s3-prefix", "s3-lanes", "s3-moto",
     ],
     "store": ["embedded", "simulated", "observed", "google", "fake-gcs", "postgres"],
 }
-ON_EMULATORS = {"bigtable", "gcs", "gcs-lanes", "gcs-prefix", "fake-gcs", "google", "postgres", "s3-moto", "s3-versitygw"}
+ON_EMULATORS = {
+    "bigtable", "gcs", "gcs-lanes", "gcs-prefix", "fake-gcs", "google", "postgres", "s3-versitygw", "s3-prefix", "s3-lanes", "s3-moto",
+}  # fmt: skip
 IN_MEMORY = {"bigtable-memory", "s3-memory"}
 CANCELS, DELETES, REWRITES, KEEPS, NO_PARTS = (
     "takes the bytes of a session after it has cancelled it",
@@ -131,8 +137,15 @@ NOT_RUN = {AGAIN, RACES, ECHOES, NAMES}
 """What fails only sometimes, or takes long to."""
 WRONG = {
     "fake-gcs": ("fake-gcs-server", FAKE_GCS_IS_WRONG), "s3-moto": ("moto", MOTO_IS_WRONG),
-    "s3-versitygw": ("versitygw", VERSITYGW_IS_WRONG),
+    "s3-lanes": ("moto", MOTO_IS_WRONG), "s3-versitygw": ("versitygw", VERSITYGW_IS_WRONG), "s3-prefix": ("versitygw", VERSITYGW_IS_WRONG),
 }  # fmt: skip
+DIFFERS = {
+    "s3-prefix": re.compile("list|range_begins|deadline|expire|neighbours|_copy|_copies|name|amended|completed_and_not|session_is_of"),
+    "s3-lanes": re.compile("upload|finalise|session|abort|chunks|mebibytes|declared|amended|metadata_are_read|head_tells_the_checksum"),
+    "s3-moto": re.compile("checksum|verified|_copy|_copies|amended|any_name|coexist|like_any_other|listing_is_enough"),
+}
+"""Tests in which these may do something else than `s3-versitygw` does. Only `make sim` runs the others: what a blob of
+moto is, and its names; what lies below a prefix; what goes up in parts of 60 kB, which moto alone takes."""
 IN_THREADS = {"sqlite", "filesystem"}
 """They await only `Database` and `in_thread`, whose own tests run in both loops. In trio, `make sim` runs these."""
 AROUND = {"observed", "crawling"}
@@ -154,7 +167,8 @@ def _marks(loop: str, name: str, test: str) -> list[pytest.MarkDecorator]:
         server, table = WRONG.get(name, ("", {}))
         wrong = table.get(test)
         fails = [] if wrong is None else [pytest.mark.xfail(reason=f"{server} {wrong}", strict=True, run=wrong not in NOT_RUN)]
-        return [pytest.mark.slow, *fails]
+        repeats = name in DIFFERS and not DIFFERS[name].search(test)
+        return [pytest.mark.slow, *fails, *([pytest.mark.sim] if repeats else [])]
     return [pytest.mark.sim] if loop == "trio" and name in IN_THREADS | AROUND else []
 
 
@@ -205,6 +219,14 @@ class LanedBlobs(GcsBlobs):
         if ChangeId.matches(name.rpartition("/")[2]):
             return await self._open_lanes(name, metadata, metadata.size if size is None else size)
         return await super().open_upload(name, metadata, size)
+
+
+class LanedS3Blobs(S3Blobs):
+    """The same, of S3."""
+
+    async def open_upload(self, name: str, metadata: Metadata, size: int | None) -> LaneUpload[Stored]:
+        declared = metadata.size if size is None else size
+        return await self._open_lanes(name, metadata, declared, partial(self._mark, name, metadata.time_expires_ns))
 
 
 class Crawling(SimulatedService):
@@ -370,15 +392,32 @@ async def open_long_term(request: pytest.FixtureRequest, runtime: Runtime, tmp_p
         async with memory_blobs(MemoryS3(runtime, part_bytes_min=0), runtime) as blobs:
             yield blobs
         return
-    if request.param in ("s3-moto", "s3-versitygw"):
-        named = [each for each in request.node.callspec.params.values() if isinstance(each, str) and ("/" in each or len(each) > 99)]
-        if request.param == "s3-versitygw" and not all(map(is_path, named)):
-            pytest.skip(f"versitygw {NAMES}")
-        options: dict[str, Any] = {"upload_budget_s": 1.0, "whole_checksums": request.param != "s3-moto"}  # moto's are wrong
-        async with new_bucket(request.getfixturevalue(f"{request.param.removeprefix('s3-')}_url"), runtime, **options) as blobs:
+    if request.param.startswith("s3-"):
+        async with open_s3(request, runtime) as blobs:
             yield blobs
         return
     yield await FileBlobs.open_directory(tmp_path / "store", runtime)
+
+
+@asynccontextmanager
+async def open_s3(request: pytest.FixtureRequest, runtime: Runtime) -> AsyncIterator[S3Blobs | OwnedS3Blobs]:
+    options: dict[str, Any] = {"upload_budget_s": 1.0}
+    if request.param in ("s3-moto", "s3-lanes"):
+        if request.param == "s3-lanes":
+            options |= {"kind": LanedS3Blobs, "lanes": UploadLanes(3, from_bytes=0, part_bytes=60_000)}
+        async with new_bucket(request.getfixturevalue("moto_url"), runtime, whole_checksums=False, **options) as blobs:  # its are wrong
+            yield blobs
+        return
+    named = [each for each in request.node.callspec.params.values() if isinstance(each, str) and ("/" in each or len(each) > 99)]
+    if not all(map(is_path, named)):
+        pytest.skip(f"versitygw {NAMES}")
+    url = request.getfixturevalue("versitygw_url")
+    if request.param == "s3-prefix":
+        async with shared_bucket(url, runtime, "a/c/", **options) as owned:
+            yield owned
+        return
+    async with new_bucket(url, runtime, **options) as blobs:
+        yield blobs
 
 
 async def planted(log: ChangeLog, key: str, raw: bytes) -> None:

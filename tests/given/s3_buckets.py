@@ -1,4 +1,4 @@
-"""New buckets of a server of the S3 API."""
+"""New buckets of a server of the S3 API, and parts of them that belong to a store."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from botocore.config import Config
 from changelog.base.runtime import Runtime, SystemRuntime
 from changelog.change import ChangeId
 from emulators.s3.servers import ACCESS, REGION, SECRET
+from tiered.protocol.owners import encode_marker, marker_name
 from tiered.s3.blobs import S3Blobs
 from tiered.s3.client import S3Client, SharedSession
+from tiered.s3.owned import OwnedS3Blobs
 from tiered.settings import S3Settings
+
+OWNER = "postgres:host/db/ours"
 
 
 @cache
@@ -45,8 +49,20 @@ async def new_bucket(url: str, runtime: Runtime, *, versions: bool = False, **op
 
 
 @asynccontextmanager
-async def s3_blobs(url: str, bucket: str, runtime: Runtime, **options: Any) -> AsyncIterator[S3Blobs]:
-    async with S3Blobs.connect(
+async def shared_bucket(url: str, runtime: Runtime, prefix: str, **options: Any) -> AsyncIterator[OwnedS3Blobs]:
+    """The blobs of a store below a prefix, beside blobs of others, with deadlines and amendments of theirs."""
+    async with new_bucket(url, runtime, prefix=prefix, **options) as blobs:
+        metadata, _ = encode_marker(f"s3://{blobs.client.bucket}", prefix, OWNER)
+        for others in ("", "a/", "a/b/", "z/"):
+            for name in ("theirs", f"~t/theirs/{1:012x}", f"~t/{prefix}theirs/{1:012x}", "~m/theirs/0123"):
+                await blobs.client.call("put_object", "putting what is others'", effect=True, Key=others + name, body=b"x")
+        await blobs.client.call("put_object", "giving a prefix", effect=True, Key=marker_name(prefix), body=b"", Metadata=dict(metadata))
+        yield OwnedS3Blobs(blobs, blobs.client.bucket, prefix, OWNER)
+
+
+@asynccontextmanager
+async def s3_blobs(url: str, bucket: str, runtime: Runtime, kind: type[S3Blobs] = S3Blobs, **options: Any) -> AsyncIterator[S3Blobs]:
+    async with kind.connect(
         bucket, runtime, endpoint=url, region=REGION, addressing_style="path", session=shared_session(), **options
     ) as blobs:
         yield blobs

@@ -185,11 +185,11 @@ def test_rows_that_went_back_in_time_are_told_and_what_they_forgot_is_not_delete
         return {name: each["number"] for name, each in totals.items() if name in ("dangling", "orphan")}
 
     assert audited("young", code=1) == {"dangling": 2}, "a and b name blobs that were deleted"
-    tiered("audit", "delete", str(tmp_path / "young"), "--class", "orphan", "--yes", code=range(4))  # type: ignore[arg-type]
+    tiered("audit", "delete", str(tmp_path / "young"), "--class", "orphan", "--yes", code=range(4))
     assert anyio.run(blobs, dumped.settings) == newer
     anyio.run(anyio.sleep, 1.1)  # the service tells whole seconds, and what is not older than the audit is not judged
     told = audited("old", "--grace", "0s", "--insist", code=1)
     assert told == {"dangling": 2, "orphan": 2}, "and nothing names those of the new a and of d"
     assert anyio.run(blobs, dumped.settings) == newer and anyio.run(readable, dumped.settings) == ("c", "ab")
     for name in ("a", "b"):
-        assert "gone" in tiered("audit", "show", str(of(name)), code=range(5))  # type: ignore[arg-type]
+        assert "gone" in tiered("audit", "show", str(of(name)), code=range(5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -14,7 +15,6 @@ from tests.given.repository import ROOT
 from tests.given.tapped_store import LARGE, OBJECT, TappedWorld
 from tiered import ByteRange, Metadata, ObjectId, ObjectPrefix, Settings, TieredError, TimeToLive
 from tiered.bulk import CONCURRENCY, PAYLOAD_BYTES_MAX
-from tiered.gcs.owned import check_length
 from tiered.metadata import _LONGER_BESIDE_A_BLOB, DEADLINE_MAX_NS, METADATA_BYTES_MAX, NESTED_MAX, SIZE_MAX
 from tiered.object_id import _SCOPE_ALPHABET, PATH_BYTES_MAX, ROW_KEY_BYTES_MAX
 from tiered.payload.destinations import WRITE_THREADS_MAX
@@ -22,7 +22,10 @@ from tiered.payload.in_threads import FILE_THREADS_MAX
 from tiered.payload.own_thread import THREADS_MAX, WAIT_MAX_S
 from tiered.protocol.admission import Admission
 from tiered.protocol.listing import HEADS_AT_ONCE, LIST_PAGE_MAX
+from tiered.protocol.owned import check_length
 from tiered.protocol.resuming import HELD_BYTES
+from tiered.s3.format import _MARKER_BYTES, Beside, encode_metadata
+from tiered.s3.format import METADATA_BYTES_MAX as S3_METADATA_BYTES_MAX
 from tiered.settings import INLINE_BYTES_LIMIT, NAME_PREFIX_MAX, FeedSettings, GcsSettings, StoreSettings
 from tiered.stored import CHUNK_BYTES
 
@@ -38,6 +41,11 @@ SETTINGS = Settings(directory="unused")
 
 def deep(depth: int) -> dict[str, Any]:
     return {"x": deep(depth - 1)} if depth else {}
+
+
+def sha512_of(many: int) -> str:
+    """Text that cannot be packed."""
+    return "".join(hashlib.sha512(bytes([number])).hexdigest() for number in range(many))
 
 
 async def in_a_store(call: str) -> None:
@@ -74,12 +82,14 @@ async def with_open_payloads() -> None:
 NUMBERS: dict[str, list[object]] = {
     "storage path of a new object": [PATH_BYTES_MAX],
     "storage path of a stored object": [ROW_KEY_BYTES_MAX],
-    "storage path of a large object": [PATH_BYTES_MAX, NAME_PREFIX_MAX],
+    "storage path of a large object, with": [PATH_BYTES_MAX, NAME_PREFIX_MAX],
+    "storage path of a large object in S3": [PATH_BYTES_MAX - _MARKER_BYTES, _MARKER_BYTES],
     "payload": [SIZE_MAX],
     "payload in the row": [SETTINGS.inline_bytes_max],
     "`inline_bytes_max`": [INLINE_BYTES_LIMIT],
     "one chunk": [CHUNK_BYTES],
     "metadata, all together": [METADATA_BYTES_MAX, _LONGER_BESIDE_A_BLOB],
+    "metadata of a large object in S3": [S3_METADATA_BYTES_MAX],
     "lists and objects": [NESTED_MAX],
     "a payload that `get_many`": [PAYLOAD_BYTES_MAX],
     "bounds of a range": [SIZE_MAX],
@@ -95,7 +105,7 @@ NUMBERS: dict[str, list[object]] = {
     "ranges of one object": [STORE.read_lanes_max, STORE.read_part_bytes_max],
     "bytes of a stream that are held": [HELD_BYTES],
     "parts of one blob that go up": [GCS.upload_lanes, GCS.upload_part_bytes, GCS.upload_memory_bytes],
-    "connections to GCS": [GCS.connections_max],
+    "connections to GCS or S3": [GCS.connections_max],
     "hints, rows and updates of one transaction": [FeedSettings().batch_max, 10_000],
     "a file that `tiered feed receive` takes": [RECEIVED_BYTES_MAX],
 }
@@ -111,7 +121,9 @@ REFUSED: dict[str, Callable[[], object]] = {
     "has control character U+0000": lambda: ObjectId.create("a", "\0"),
     "at most 987 fit": lambda: ObjectId.create("a", "k" * 987),
     "no stored one has more than 4096": lambda: ObjectPrefix.create("a", "k" * 4096),
-    "and GCS takes 1024": lambda: check_length("k" * 1023, "a/"),
+    "and GCS takes 1024": lambda: check_length("k" * 1023, "a/", "GCS"),
+    "and one that expires may have": lambda: Beside("").check("k" * 1009, Metadata(TimeToLive(ns=1), time_expires_ns=1)),
+    "when they are packed, and S3 keeps 2048": lambda: encode_metadata("k", Metadata(custom={"k": sha512_of(30)})),
     "a number of bytes": lambda: Metadata(size=SIZE_MAX + 1),
     "less than or equal to 8388608": lambda: Settings(directory="unused", inline_bytes_max=INLINE_BYTES_LIMIT + 1),
     "at most 8192 fit": lambda: Metadata(custom={"k": "v" * 8192}),

@@ -1,7 +1,7 @@
 """The long-term tier in a bucket of Google Cloud Storage.
 
     blobs.py           `GcsBlobs`: begin here
-    owned.py           `OwnedBlobs`: those of one store, below its prefix
+    owned.py           `OwnedBlobs`: those of one store, below its prefix (`tiered/protocol/owned.py`)
     upload.py          uploads under way
     parts.py           uploads in parts, which any process may go on with
     signed_urls.py     the signed address of a blob, or of a part of an upload (pure)

@@ -116,7 +116,8 @@ BEGIN
     FOR old IN SELECT r.path FROM {{schema}}.rows r WHERE r.deadline_ms <= now_ms ORDER BY r.deadline_ms LIMIT p_limit LOOP
         -- A row that somebody changes just now is left to the next round. So no two wait for one another.
         IF {_LOCK.replace("pg_advisory_xact_lock", "pg_try_advisory_xact_lock").replace("{path}", "old")} THEN
-            DELETE FROM {{schema}}.rows r WHERE r.path = old AND r.deadline_ms <= now_ms;
+            DELETE FROM {{schema}}.rows r WHERE r.path = (
+                SELECT f.path FROM {{schema}}.rows f WHERE f.path = old AND f.deadline_ms <= now_ms FOR UPDATE SKIP LOCKED);
             IF FOUND THEN
                 removed := removed + 1;
             END IF;

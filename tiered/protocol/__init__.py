@@ -22,6 +22,7 @@
     resuming.py     what an upload goes on with after a cut
     blob_entries.py a blob's metadata as entries beside it (pure)
     owners.py       whose blobs a bucket holds: the markers (pure)
+    owned.py        the blobs of one store in a bucket, below its prefix
     retry.py, concurrent.py, row_keys.py     what these need
 
 Knows no backend by name: `embedded`, `bigtable`, `gcs` and `s3` implement what stands in `backends.py`.

@@ -153,7 +153,7 @@ class Assembler:
         """
         if not self._log.durable:
             raise ConfigurationError(
-                "an upload that stays open needs a changelog: set changelog to where the rows are (sqlite, bigtable or postgres), or use put"
+                "an upload that stays open needs a changelog: set changelog to sqlite, bigtable or postgres, as the rows are, or use put"
             )
         upload_id, blobs = ChangeId.new(self._runtime), self._blobs()
         name = blob_name(object_id.path, upload_id)

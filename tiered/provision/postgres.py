@@ -30,7 +30,7 @@ from changelog.postgres.pool import PostgresPool, Record
 from tiered.postgres.open import connect
 from tiered.postgres.schema import MIGRATIONS, READER_RIGHTS, TABLES, VERSION, WRITER_RIGHTS, in_schema, quoted_schema, rights
 from tiered.provision.findings import Mend, MendFailedError, Notice, NoticeKind, carry_out
-from tiered.provision.postgres_shape import Fault, faults_of
+from tiered.provision.postgres_shape import Departure, departures_of
 from tiered.settings import PostgresSettings
 
 MIGRATION_S = 600.0
@@ -138,7 +138,7 @@ async def _look_at_schema(pool: PostgresPool, settings: PostgresSettings) -> lis
         found = await pool.read("reading the version of the schema", in_schema("SELECT version FROM {schema}.schema_version", name))
         version = found[0][0] if found else 0
     if version == VERSION:
-        faults = [_noticed(fault, settings) for fault in await faults_of(pool, name)]
+        faults = [_noticed(fault, settings) for fault in await departures_of(pool, name)]
         return faults or [Notice(NoticeKind.OK, f"schema {name} has version {VERSION}, and is as this software made it")]
     if version > VERSION:
         newer = f"schema {name} has version {version}, which newer software made; this software knows {VERSION}: upgrade it"
@@ -151,7 +151,7 @@ async def _look_at_schema(pool: PostgresPool, settings: PostgresSettings) -> lis
     return [Notice(NoticeKind.PROBLEM, f"{sentence}: run 'tiered provision'", mend)]
 
 
-def _noticed(fault: Fault, settings: PostgresSettings) -> Notice:
+def _noticed(fault: Departure, settings: PostgresSettings) -> Notice:
     if not fault.mend:
         return Notice(NoticeKind.NOTE if fault.is_note else NoticeKind.PROBLEM, fault.sentence)
     mend = Mend(("mend", "mended"), f"this: {fault.sentence}", partial(_mend, settings, partial(_run, "mending the schema", fault.mend)))

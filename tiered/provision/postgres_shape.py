@@ -46,7 +46,7 @@ _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX (\w+) ON \{schema\}\.(\w+)")
 _STATEMENTS = [statement for migration in MIGRATIONS for statement in migration]
 
 
-class Fault(NamedTuple):
+class Departure(NamedTuple):
     """`sentence`: what is wrong. `mend`: the statements that mend it. `is_note`: it may be meant so."""
 
     sentence: str
@@ -54,42 +54,43 @@ class Fault(NamedTuple):
     is_note: bool = False
 
 
-async def faults_of(pool: PostgresPool, schema: str) -> Sequence[Fault]:
+async def departures_of(pool: PostgresPool, schema: str) -> Sequence[Departure]:
     """What is wrong with the schema, in sentences without a full stop. Two reads of the catalogue."""
     tables = {row[0]: row for row in await pool.read("looking at the tables", _TABLES, schema)}
     functions = await pool.read("looking at the functions", _FUNCTIONS, schema)
     return [*_of_tables(tables, schema), *_of_functions(functions, schema)]
 
 
-def _of_tables(found: Mapping[str, Record], schema: str) -> Iterator[Fault]:
+def _of_tables(found: Mapping[str, Record], schema: str) -> Iterator[Departure]:
     indexes = {table: {f"{table}_pkey"} for table in TABLES if table != "log_values"} | {"log_values": set[str]()}
     for name, table in (match.groups() for statement in _STATEMENTS if (match := _INDEX.match(statement))):
         indexes[table].add(name)
     for name in TABLES:
         if name not in found:
-            yield Fault(f"table {name} of schema {schema} is missing: restore it from a backup")
+            yield Departure(f"table {name} of schema {schema} is missing: restore it from a backup")
             continue
         _, persistence, hides_rows, columns, others, there = found[name]
         if columns != COLUMNS[name]:
-            yield Fault(f"table {name} of schema {schema} has the columns ({columns}) instead of ({COLUMNS[name]}): change them back")
+            yield Departure(f"table {name} of schema {schema} has the columns ({columns}) instead of ({COLUMNS[name]}): change them back")
         if persistence != "p":
-            yield Fault(f"table {name} of schema {schema} is empty after a crash of the server: run ALTER TABLE … SET LOGGED")
+            yield Departure(f"table {name} of schema {schema} is empty after a crash of the server: run ALTER TABLE … SET LOGGED")
         if hides_rows:
-            yield Fault(
+            yield Departure(
                 f"row-level security of table {name} of schema {schema} may hide rows, and an audit would take their blobs for orphans: run"
                 " ALTER TABLE … DISABLE ROW LEVEL SECURITY"
             )
         for missing in sorted(indexes[name] - set(there)):
-            yield Fault(f"index {missing} of schema {schema} is missing or invalid: make it anew as tiered/postgres/schema.py has it")
+            yield Departure(f"index {missing} of schema {schema} is missing or invalid: make it anew as tiered/postgres/schema.py has it")
         for other in others:
-            yield Fault(f"{other} on table {name} of schema {schema} is not this software's, and may change what is written", is_note=True)
+            where = f"{other} on table {name} of schema {schema}"
+            yield Departure(f"{where} is not this software's: it may change what is written", is_note=True)
 
 
-def _of_functions(found: Sequence[Record], schema: str) -> Iterator[Fault]:
+def _of_functions(found: Sequence[Record], schema: str) -> Iterator[Departure]:
     made = {match[1]: (match[2], statement) for statement in _STATEMENTS if (match := _FUNCTION.match(statement))}
     for name, (body, statement) in made.items():
         there = [row for row in found if row[0] == name]
         if not there or any((row[1], row[2], row[3]) != (in_schema(body, schema), "v", False) for row in there):
             how = "is missing" if not there else "was changed, and may keep another protocol"
             anew = in_schema(statement.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1), schema)
-            yield Fault(f"function {name} of schema {schema} {how}", (anew,))
+            yield Departure(f"function {name} of schema {schema} {how}", (anew,))

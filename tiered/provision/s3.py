@@ -102,7 +102,7 @@ async def _look(at: S3Settings, runtime: Runtime, owner: str | None, wanted: Pro
 
 
 async def _is_missing(client: S3Client, at: S3Settings) -> bool:
-    """Asks by a GET: an answer to HEAD has no words, and one status for a bucket and for credentials that have expired."""
+    """Asks by a GET: an answer to HEAD has no words, and says of expired credentials what it says of a bad request."""
     answer = await client.call("list_objects_v2", f"looking at bucket {at.bucket}", accept=("NoSuchBucket", "AccessDenied"), MaxKeys=1)
     return isinstance(answer, Refusal) and answer.code == "NoSuchBucket"
 

@@ -1,7 +1,7 @@
 """The long-term tier in a bucket of an S3 service: AWS, or what speaks its API.
 
     blobs.py     `S3Blobs`: begin here
-    owned.py     `OwnedS3Blobs`: those of one store, below its prefix
+    owned.py     `OwnedS3Blobs`: those of one store, below its prefix (`tiered/protocol/owned.py`)
     upload.py    an upload that is one request
     parts.py     uploads in parts: S3's multipart uploads
     copies.py    copies that the service makes itself, part by part

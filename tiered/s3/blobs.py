@@ -219,7 +219,7 @@ class S3Blobs:
             await self._in_parts.cancel(session)
 
     async def begin_parts(self, name: str, metadata: Metadata) -> str:
-        """The deadline is written now, because nobody knows who completes the blob."""
+        """The deadline is written now, because nobody knows who completes the blob; if that is too late, once more."""
         self._beside.check(name, metadata)
         await self._mark(name, metadata.time_expires_ns)
         return await self._in_parts.begin(name, metadata)
@@ -233,7 +233,9 @@ class S3Blobs:
     async def complete_parts(self, name: str, session: str, parts: Sequence[Part]) -> None:
         check_parts(name, parts)
         await self._in_parts.check(name, session, parts)
-        await self._in_parts.complete(name, session, parts)
+        expires_ns = (await self._in_parts.complete(name, session, parts)).metadata.time_expires_ns
+        if is_expired(expires_ns, self._runtime.wall_ns()):  # what was written when it was begun may have been collected since
+            await self._mark(name, expires_ns)
 
     async def open_sessions(self, before_ns: int, after: str, limit: int, prefix: str = "") -> SessionPage:
         return await self._in_parts.open(prefix, before_ns, after, limit)

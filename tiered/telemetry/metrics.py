@@ -258,6 +258,6 @@ def kind_of(error: BaseException) -> str:
 
 
 def code_of(error: BaseException) -> str:
-    """What the service called the error: a status of gRPC or HTTP, an SQLSTATE, a word of S3. Empty: it said nothing."""
+    """What the service called the error: a status of gRPC or HTTP, an SQLSTATE, a word of S3. Empty: it said none."""
     code = getattr(error, "code", "") if isinstance(error, TieredError) else ""
     return code if isinstance(code, str) and _CODE.fullmatch(code) else ""

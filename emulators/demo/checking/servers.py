@@ -84,7 +84,7 @@ class StoredInServers:
         answer = self.s3.get_object(Bucket=self.bucket, Key=place, ChecksumMode="ENABLED")
         payload = answer["Body"].read()
         crc = base64.b64encode(google_crc32c.value(payload).to_bytes(4, "big")).decode()
-        return Content(digest(payload), answer["Metadata"].get(OPERATION)) if answer["ChecksumCRC32C"] == crc else None
+        return Content(digest(payload), answer["Metadata"].get(OPERATION)) if answer.get("ChecksumCRC32C") == crc else None
 
     def won(self) -> set[str]:
         return {str(token) for (token,) in self.ask("SELECT token FROM {schema}.marks WHERE won")}

@@ -15,6 +15,7 @@ from threading import Event, Thread
 import pytest
 
 from changelog.base.errors import InvalidRequestError
+from changelog.lease import EntryState
 from emulators.demo.command import DemoOptions, run_demo
 from emulators.demo.director import what_is_wrong
 from emulators.demo.players.object_writer import TURNED_AWAY
@@ -60,15 +61,21 @@ def test_a_status_that_is_true_is_accepted() -> None:
             "it says that 8 entries were cleaned up, and the daemons logged 7",
         ),
         (
-            replace(SOUND, answers=False, stuck=StuckEntries(), sources={"recovery": replace(
-                SOUND.sources["recovery"], verdict=SourceVerdict(SourceState.STALLED)
-            )}),
+            replace(
+                SOUND, answers=False, stuck=StuckEntries(), sources={}, daemons=[], entries=Counted(by_state={EntryState.CLAIMABLE: 1})
+            ),
             "the changelog did not answer, and the level is behind",
         ),
     ],
 )  # fmt: skip
 def test_what_is_not_so_is_found(found: Status, says: str) -> None:
     assert any(says in sentence for sentence in judged(found)), judged(found)
+
+
+def test_what_was_read_of_recovery_may_make_it_behind_while_the_entries_were_not_read() -> None:
+    """They were asked for over connections of their own, and one of these was cut off."""
+    stalled = replace(SOUND.sources["recovery"], verdict=SourceVerdict(SourceState.STALLED))
+    assert judged(replace(SOUND, answers=False, stuck=StuckEntries(), sources={"recovery": stalled})) == []
 
 
 def test_a_status_that_calls_nothing_stuck_while_something_is_has_the_wrong_level_too() -> None:

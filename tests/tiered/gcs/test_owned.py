@@ -136,7 +136,7 @@ def test_a_marker_that_cannot_be_read_is_nobodys() -> None:
 
 def test_everything_that_the_bucket_can_do_is_given_its_prefix() -> None:
     def calls(kind: type) -> set[str]:
-        return {name for name, member in vars(kind).items() if inspect.iscoroutinefunction(member) and not name.startswith("_")}
+        return {name for name, _ in inspect.getmembers(kind, inspect.iscoroutinefunction) if not name.startswith("_")}
 
     assert calls(GcsBlobs) - calls(OwnedBlobs) == {"owners"}
 

@@ -196,6 +196,20 @@ async def test_collection_leaves_a_row_that_is_being_changed_to_the_next_round(o
     assert await rows.collect(100) == 0
 
 
+async def test_collection_does_not_wait_for_a_row_that_other_software_holds(opened: Opened) -> None:
+    server, schema, rows = opened
+    past_ns = RUNTIME.wall_ns() // NS_PER_MS * NS_PER_MS - 10**9
+    for path in (PATH, f"{PATH}/free"):
+        assert await rows.put_inline(path, token := new(), inline(token, deadline_ns=past_ns))
+    async with open_postgres(settings_of(server, schema), RUNTIME) as (other, _), anyio.create_task_group() as tasks:
+        holding = f"WITH held AS MATERIALIZED (SELECT 1 FROM {schema}.rows WHERE path = $1 FOR UPDATE) SELECT pg_sleep(1) FROM held"
+        tasks.start_soon(other._pool.write, "holding it", holding, PATH.encode())
+        await becomes(lambda: ask(server, "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"))
+        assert await rows.collect(100) == 1
+        assert (await rows.read(PATH)).state is not None
+    assert await rows.collect(100) == 1
+
+
 async def test_collection_goes_on_until_its_limit_whatever_one_call_takes(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, rows = opened
     monkeypatch.setattr(rows_module, "COLLECTED_AT_ONCE", 3)

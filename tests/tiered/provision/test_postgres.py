@@ -168,8 +168,9 @@ async def test_a_schema_that_somebody_has_changed_is_a_problem_that_names_it(pos
 
 
 @pytest.mark.parametrize("fault", [
-    "DROP FUNCTION {schema}.touch_row", "CREATE OR REPLACE FUNCTION {schema}.collect_marks(p_limit integer) RETURNS integer LANGUAGE plpgsql"
-    " AS $$ BEGIN DELETE FROM {schema}.marks; RETURN 0; END $$", "ALTER FUNCTION {schema}.settle_row STABLE",
+    "DROP FUNCTION {schema}.touch_row",
+    "CREATE OR REPLACE FUNCTION {schema}.collect_marks(p_limit integer) RETURNS integer LANGUAGE plpgsql AS"
+    " $$ BEGIN DELETE FROM {schema}.marks; RETURN 0; END $$", "ALTER FUNCTION {schema}.settle_row STABLE",
     "CREATE OR REPLACE FUNCTION {schema}.clock_ms() RETURNS bigint LANGUAGE sql AS $$ SELECT 7::bigint $$",
 ])  # fmt: skip
 async def test_a_function_that_is_missing_or_was_changed_is_made_anew(postgres: PostgresServer, fault: str) -> None:
@@ -186,7 +187,8 @@ async def test_a_trigger_of_somebody_else_is_a_note_and_one_that_raises_changes_
     raises = "BEGIN RAISE EXCEPTION 'not today' USING ERRCODE = 'P0001'; END"
     await ask(postgres, f"CREATE FUNCTION {schema}.no() RETURNS trigger LANGUAGE plpgsql AS $$ {raises} $$")
     await ask(postgres, f"CREATE TRIGGER no BEFORE INSERT ON {schema}.rows FOR EACH ROW EXECUTE FUNCTION {schema}.no()")
-    assert any(f"no on table rows of schema {schema}" in note for note in of_kind(await inspect_postgres(settings, RUNTIME), NoticeKind.NOTE))
+    notes = of_kind(await inspect_postgres(settings, RUNTIME), NoticeKind.NOTE)
+    assert any(f"no on table rows of schema {schema}" in note for note in notes)
     async with open_postgres(settings, RUNTIME) as (rows, _):
         token = ChangeId.new(RUNTIME)
         with pytest.raises(UnavailableError, match="not today"):

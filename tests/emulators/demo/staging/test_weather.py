@@ -11,9 +11,10 @@ import pytest
 import emulators.demo.staging.weather
 from emulators.demo.director import what_is_wrong
 from emulators.demo.staging.stage import Service
-from emulators.demo.staging.weather import KINDS, LASTS_S, PAUSE_S, DemoWeather
+from emulators.demo.staging.weather import LASTS_S, PAUSE_S, DemoWeather
 
 ENDS = {"freeze": "thaw", "stall": "release", "cut": "mend"}
+ALL_ENDS = {**ENDS, "crash": "restart"}
 LONGEST_S = max(most for _, most in [*LASTS_S.values(), PAUSE_S])
 
 
@@ -31,27 +32,31 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> WeatherClock:
     return clock
 
 
-def service(name: str, done: list[tuple[str, str]]) -> Service:
-    return Service(name, *(partial(done.append, (name, step)) for pair in ENDS.items() for step in pair))
+def service(name: str, done: list[tuple[str, str]], ends: dict[str, str]) -> Service:
+    return Service(name, *(partial(done.append, (name, step)) for pair in ends.items() for step in pair))
 
 
-def test_of_every_kind_there_is_one_before_any_comes_again_and_each_ends_before_the_next(clock: WeatherClock) -> None:
+@pytest.mark.parametrize(("names", "ends"), [(("bigtable", "gcs"), ENDS), (("postgres", "s3"), ALL_ENDS)])
+def test_of_every_kind_there_is_one_before_any_comes_again_and_each_ends_before_the_next(
+    clock: WeatherClock, names: tuple[str, str], ends: dict[str, str]
+) -> None:
+    """A service that keeps all in memory is never killed."""
     done: list[tuple[str, str]] = []
-    weather = DemoWeather([service("bigtable", done), service("gcs", done)], Random(1))
-    for _ in range(4 * len(KINDS)):  # the beginning and the end of each of a deck
+    weather = DemoWeather([service(name, done, ends) for name in names], Random(1))
+    for _ in range(4 * len(ends)):  # the beginning and the end of each of a deck
         assert weather.pass_by() is None, "not before its time"
         clock.now += LONGEST_S
         begun = len(done) % 2 == 0
         assert (weather.pass_by() is not None) is begun
-        assert weather.still is (begun and done[-1][1] == "freeze")
-    assert set(weather.happened.values()) == {1}
-    assert [(name, ENDS[step]) for name, step in done[::2]] == done[1::2]
-    assert Counter(done[::2]) == {(name, step): 1 for name in ("bigtable", "gcs") for step in ENDS}
+        assert weather.still is (begun and done[-1][1] in ("freeze", "crash"))
+    assert set(weather.happened.values()) == {1} and len(weather.happened) == 2 * len(ends)
+    assert [(name, ends[step]) for name, step in done[::2]] == done[1::2]
+    assert Counter(done[::2]) == {(name, step): 1 for name in names for step in ends}
 
 
 def test_what_is_under_way_ends_when_the_weather_is_cleared(clock: WeatherClock) -> None:
     done: list[tuple[str, str]] = []
-    weather = DemoWeather([service("gcs", done)], Random(1))
+    weather = DemoWeather([service("gcs", done, ENDS)], Random(1))
     clock.now += LONGEST_S
     weather.pass_by()
     weather.clear()

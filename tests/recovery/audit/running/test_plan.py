@@ -25,7 +25,7 @@ from tiered.kinds import gcs
 from tiered.object_id import ObjectId
 from tiered.open import open_storage
 from tiered.protocol.scans import BlobPage, ListedBlob
-from tiered.settings import DATABASE_NAME, BigtableSettings, GcsSettings, PostgresSettings, S3Settings, Settings
+from tiered.settings import DATABASE_NAME, BigtableSettings, GcsSettings, S3Settings, Settings
 
 NO_GRACE = AuditOptions("run", grace_s=0, insist=True)
 
@@ -93,7 +93,7 @@ def test_run_in_another_bucket_is_not_refused(where: str) -> None:
     check_apart(RunDirectory.open(where).files, GOOGLE)
 
 
-AWS = Settings(postgres=PostgresSettings(dsn="postgresql://127.0.0.1/x"), s3=S3Settings(bucket="blobs", prefix="ours/"))
+AWS = Settings(postgres={"dsn": "postgresql://127.0.0.1/x"}, s3=S3Settings(bucket="blobs", prefix="ours/"))
 
 
 @pytest.mark.parametrize(("where", "refused"), [
