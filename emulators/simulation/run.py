@@ -29,7 +29,7 @@ import anyio
 from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId, Entry, Unreadable
 from emulators.bigtable.stack import BigtableStack
-from emulators.s3.stack import BucketBlobs, S3Bucket
+from emulators.s3.stack import S3Bucket, StoredInS3
 from emulators.simulation.actors import LARGE_BYTES, OBJECTS, SMALL_BYTES, SOON_S, Stage, audit_and_delete, live, stream
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.leaks import held_by_recovery, held_by_store
@@ -290,7 +290,7 @@ async def _prove_collected(stage: Stage) -> None:
     while await world.blobs.collect(PAGE):
         pass
     stage.checked["nothing is left in a bucket"] += 1
-    for line in cast(BucketBlobs, world.blobs).left_beside():
+    for line in cast(StoredInS3, world.blobs).left_beside():
         world.watch.report("I3 no leak", f"a day later there is {line}")
 
 

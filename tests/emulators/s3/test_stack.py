@@ -13,7 +13,7 @@ import pytest
 
 from changelog.base.errors import TieredError, UnavailableError, UnconfirmedError
 from changelog.change import ChangeId
-from emulators.s3.stack import BucketBlobs, S3Bucket
+from emulators.s3.stack import S3Bucket, StoredInS3
 from emulators.world.deployment import World
 from emulators.world.faults import CallFault, Mode, Process
 from tests.given.virtual_time import simulated
@@ -33,8 +33,8 @@ def blobs_of(world: World, faults: dict[str, CallFault]) -> tuple[Process, LongT
     return process, world.tiers_of(process).long_term
 
 
-def bucket_of(world: World) -> BucketBlobs:
-    assert isinstance(world.blobs, BucketBlobs)
+def bucket_of(world: World) -> StoredInS3:
+    assert isinstance(world.blobs, StoredInS3)
     return world.blobs
 
 
