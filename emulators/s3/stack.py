@@ -1,9 +1,9 @@
-"""`S3Bucket`: the real S3 adapter in a simulated world.
+"""`WorldBucket`: the real S3 adapter in a simulated world.
 
 Each process reaches, over a `Link`, a bucket in memory.
 
     process's S3Blobs -> S3Client --put_object(…)--> LinkedLibrary --Link.call("upload.finalise")--> MemoryS3
-                                                     the plan chooses what happens to it   `-changed--> BucketBlobs:
+                                                     the plan chooses what happens to it   `-changed--> ShownBlobs:
                                                                                           blobs, uploads, …, observers
 
 A request has the name of the protocol's call that sends it, so one plan serves it and the simulated blobs. A call of
@@ -11,7 +11,7 @@ several requests has several points: a blob that expires is `blobs.touch` (its d
 error of a fault is what S3 or the library would have said, and the adapter judges by that: SlowDown, AccessDenied, a
 connection that breaks, 500 after the effect. A request that stood still for 15 minutes is RequestTimeTooSkewed.
 
-`BucketBlobs` decodes what is stored as it changes. A blob has the latest deadline of its markers, and none without
+`ShownBlobs` decodes what is stored as it changes. A blob has the latest deadline of its markers, and none without
 them, whatever its own metadata say: nobody would ever collect it. *Crash*: as in `emulators.world.faults`. What a dead
 process does beside its calls waits for ever for its link. *Failure*: an object that breaks the format fails the world.
 """
@@ -45,7 +45,7 @@ WORLD_LANES = UploadLanes(3, from_bytes=0, part_bytes=128)
 """Small parts: a payload of a world has three."""
 
 
-class S3Bucket:
+class WorldBucket:
     """The bucket of a world. `runtime` is the server's. `tasks`: where what adapters do beside their calls runs.
 
     `sessions`: every upload is a session; else the adapter chooses, and most are a single request.
@@ -53,7 +53,7 @@ class S3Bucket:
 
     def __init__(self, runtime: Runtime, tasks: TaskGroup, *, sessions: bool) -> None:
         self.server = MemoryS3(runtime, part_bytes_min=0)
-        self.blobs = BucketBlobs(self.server, runtime, tasks)
+        self.blobs = ShownBlobs(self.server, runtime, tasks)
         self._tasks = tasks
         self._sessions = sessions
 
@@ -126,7 +126,7 @@ class WorldBlobs(S3Blobs):
             COLLECTS.reset(before)
 
 
-class BucketBlobs(WorldBlobs):
+class ShownBlobs(WorldBlobs):
     """The blobs themselves, without faults.
 
     Implements `InspectedBlobs`: `blobs`, `uploads`, `collected` and `strays` are as in `SimulatedBlobs`. The deadline

@@ -29,7 +29,7 @@ import anyio
 from changelog.base.runtime import Runtime
 from changelog.change import Change, ChangeId, Entry, Unreadable
 from emulators.bigtable.stack import BigtableStack
-from emulators.s3.stack import BucketBlobs, S3Bucket
+from emulators.s3.stack import ShownBlobs, WorldBucket
 from emulators.simulation.actors import LARGE_BYTES, OBJECTS, SMALL_BYTES, SOON_S, Stage, audit_and_delete, live, stream
 from emulators.simulation.coverage import Coverage
 from emulators.simulation.leaks import held_by_recovery, held_by_store
@@ -103,7 +103,7 @@ async def _live(recipe: Recipe, result: RunResult, coverage: Coverage) -> None:
     settings = TIGHT if recipe.tight else SETTINGS
     world = World(
         recipe.seed, sessions=recipe.sessions, settings=settings, skew_max_s=skew_max_s, durable=recipe.durable, stack=stack,
-        bucket=partial(S3Bucket, sessions=recipe.sessions) if recipe.s3 else None,
+        bucket=partial(WorldBucket, sessions=recipe.sessions) if recipe.s3 else None,
     )  # fmt: skip
     world.blobs.collect_after_s = recipe.collect_after_s
     async with world:
@@ -290,7 +290,7 @@ async def _prove_collected(stage: Stage) -> None:
     while await world.blobs.collect(PAGE):
         pass
     stage.checked["nothing is left in a bucket"] += 1
-    for line in cast(BucketBlobs, world.blobs).left_beside():
+    for line in cast(ShownBlobs, world.blobs).left_beside():
         world.watch.report("I3 no leak", f"a day later there is {line}")
 
 

@@ -2,7 +2,7 @@
 
     Stack              rows and log with a visible state, and each process's own way to them, on which faults happen
     SimulatedStack     `SimulatedRows` and `SimulatedChangeLog`: a call of the protocol is one request
-    BlobBucket         the same for blobs; S3Bucket, in `emulators.s3.stack`, has the real adapter of S3
+    BlobBucket         the same for blobs; WorldBucket, in `emulators.s3.stack`, has the real adapter of S3
     BigtableStack      in `emulators.bigtable.stack`: the real adapters; a request is a message to a `MemoryBigtable`
 """
 

@@ -78,7 +78,7 @@ def _as_others(url: str) -> Any:
 
 
 @dataclass(frozen=True)
-class S3Bucket:
+class FeedBucket:
     """A bucket as others see it. `settings`: those that reach it."""
 
     settings: S3Settings
@@ -106,8 +106,8 @@ class S3Bucket:
         return self.settings.model_copy(update={"endpoint": url, **more})
 
 
-def new_feed_bucket(url: str) -> S3Bucket:
+def new_feed_bucket(url: str) -> FeedBucket:
     """A new bucket, for files that are no blobs."""
     bucket = f"feeds-{ChangeId.new(SystemRuntime())}"
     _as_others(url).create_bucket(Bucket=bucket)
-    return S3Bucket(S3Settings(bucket=bucket, endpoint=url, region=REGION, addressing_style="path", timeout_s=5))
+    return FeedBucket(S3Settings(bucket=bucket, endpoint=url, region=REGION, addressing_style="path", timeout_s=5))

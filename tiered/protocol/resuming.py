@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -41,11 +41,11 @@ class Resuming:
     budget_s: float
     hold: Callable[[int], bool]
 
-    async def begin(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def begin(self, call: Callable[[], Awaitable[T]], words: Collection[str] = ()) -> T:
         """Begins a session, and another one if that fails. If an answer was lost, nobody knows the first, and it ends
-        by itself.
+        by itself. `words`: what the service says, besides a status, where it may be begun later.
         """
-        return await self.try_on(call, lambda error: error.code not in _PASSING)
+        return await self.try_on(call, lambda error: error.code not in _PASSING and error.code not in words)
 
     async def try_on(
         self, call: Callable[[], Awaitable[T]], is_over: Callable[[TieredError], bool], progress: Callable[[], int] = lambda: 0,

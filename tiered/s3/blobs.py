@@ -53,7 +53,7 @@ from tiered.protocol.scans import BlobInfo, BlobPage, Generation, ListedBlob, No
 from tiered.protocol.upload_lanes import LaneUpload, UploadLanes
 from tiered.s3.client import ANSWER_TIMEOUT_S, CONNECTIONS_MAX, Answer, AnswerBody, S3Client, SharedSession
 from tiered.s3.copies import COPIED_BYTES_MAX, S3Copy, copy_parts, other_layout
-from tiered.s3.errors import Refusal, error_of, odd
+from tiered.s3.errors import PASSING_OR_UNCLEAR, Refusal, error_of, odd
 from tiered.s3.format import (
     Beside,
     Stored,
@@ -176,7 +176,7 @@ class S3Blobs:
             _check_own(name, told, nonce)
 
         try:
-            session = await self._resuming.begin(lambda: self._in_parts.begin(name, metadata, nonce))
+            session = await self._resuming.begin(lambda: self._in_parts.begin(name, metadata, nonce), PASSING_OR_UNCLEAR)
         except BaseException:
             self._hold(-held)
             raise

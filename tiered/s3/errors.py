@@ -82,6 +82,9 @@ PASSING = frozenset({
 })  # fmt: skip
 """Codes after which nothing happened, and the same request may succeed soon."""
 
+PASSING_OR_UNCLEAR = PASSING | {word for word, meaning in CODES.items() if meaning is _UNCLEAR}
+"""The same, with those after which it may have happened: for what may happen twice."""
+
 
 def error_of(refusal: Refusal, doing: str, *, effect: bool) -> TieredError:
     """The error of an answer that was not expected. `effect`: the request may have changed something.

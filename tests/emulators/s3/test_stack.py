@@ -13,7 +13,7 @@ import pytest
 
 from changelog.base.errors import TieredError, UnavailableError, UnconfirmedError
 from changelog.change import ChangeId
-from emulators.s3.stack import BucketBlobs, S3Bucket
+from emulators.s3.stack import ShownBlobs, WorldBucket
 from emulators.world.deployment import World
 from emulators.world.faults import CallFault, Mode, Process
 from tests.given.virtual_time import simulated
@@ -25,7 +25,7 @@ HOUR_S, LIFE_NS = 3600.0, 60 * NS_PER_S
 
 
 def on_s3(*, sessions: bool = False) -> World:
-    return World(1, bucket=partial(S3Bucket, sessions=sessions))
+    return World(1, bucket=partial(WorldBucket, sessions=sessions))
 
 
 def blobs_of(world: World, faults: dict[str, CallFault]) -> tuple[Process, LongTermBackend]:
@@ -33,8 +33,8 @@ def blobs_of(world: World, faults: dict[str, CallFault]) -> tuple[Process, LongT
     return process, world.tiers_of(process).long_term
 
 
-def bucket_of(world: World) -> BucketBlobs:
-    assert isinstance(world.blobs, BucketBlobs)
+def bucket_of(world: World) -> ShownBlobs:
+    assert isinstance(world.blobs, ShownBlobs)
     return world.blobs
 
 

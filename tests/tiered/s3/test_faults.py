@@ -75,6 +75,18 @@ async def test_a_put_that_was_turned_away_is_sent_again(
 
 
 @pytest.mark.parametrize(
+    "fault",
+    [ServiceFault("POST", BEFORE, 503, "SlowDown", "uploads"), ServiceFault("POST", BEFORE, 500, "InternalError", "uploads"),
+     ServiceFault("POST", AFTER, 503, "ServiceUnavailable", "uploads"), ServiceFault("POST", CUT_BEFORE, having="uploads")],
+)  # fmt: skip
+async def test_a_session_that_was_not_begun_is_begun_again(failing: S3Blobs, proxy: FaultyProxy, name: str, fault: ServiceFault) -> None:
+    proxy.faults.append(fault)
+    upload = await begun(failing, name, LARGE)
+    await upload.finalise()
+    assert await read(failing, name) == LARGE and not proxy.faults
+
+
+@pytest.mark.parametrize(
     ("status", "code", "kind"),
     [
         (403, "RequestTimeTooSkewed", UnavailableError), (400, "ExpiredToken", UnavailableError), (403, "AccessDenied", ConfigurationError),

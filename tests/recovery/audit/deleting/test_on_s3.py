@@ -17,7 +17,7 @@ from emulators.postgres.server import PostgresServer
 from tests.given.command_line import Command
 from tests.given.deleted_store import OBJECTS, ORPHANS, blobs, plant_orphans, readable
 from tests.given.deletion_process import start
-from tests.given.s3_buckets import S3Bucket, make_bucket, new_feed_bucket
+from tests.given.s3_buckets import FeedBucket, make_bucket, new_feed_bucket
 from tiered.kinds.chosen import provision
 from tiered.open import open_backends
 from tiered.provision.findings import NoticeKind
@@ -49,11 +49,11 @@ def settings(moto_url: str, postgres: PostgresServer, monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def audits(moto_url: str) -> S3Bucket:
+def audits(moto_url: str) -> FeedBucket:
     return new_feed_bucket(moto_url)
 
 
-def test_a_run_in_a_bucket_of_s3_is_made_shown_carried_out_and_undone(settings: Settings, audits: S3Bucket, tmp_path: Path) -> None:
+def test_a_run_in_a_bucket_of_s3_is_made_shown_carried_out_and_undone(settings: Settings, audits: FeedBucket, tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text(settings.packed())
     command = Command(tmp_path, store=False)
     assert settings.s3 is not None

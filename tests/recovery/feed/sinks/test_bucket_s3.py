@@ -18,7 +18,7 @@ from recovery.feed.sinks.open import open_sink
 from recovery.feed.sinks.s3 import s3_sink
 from recovery.feed.sinks.sink import Owner, SinkContent
 from tests.given.command_line import Command
-from tests.given.s3_buckets import S3Bucket, new_feed_bucket, shared_session
+from tests.given.s3_buckets import FeedBucket, new_feed_bucket, shared_session
 from tests.given.segments import GENERATION, large, segments
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,7 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def bucket(versitygw_url: str) -> S3Bucket:
+def bucket(versitygw_url: str) -> FeedBucket:
     return new_feed_bucket(versitygw_url)
 
 
@@ -44,20 +44,20 @@ async def proxy(versitygw_url: str) -> AsyncIterator[FaultyProxy]:
 
 
 @asynccontextmanager
-async def sink_at(there: S3Bucket, url: str, **settings: object) -> AsyncIterator[BucketSink]:
+async def sink_at(there: FeedBucket, url: str, **settings: object) -> AsyncIterator[BucketSink]:
     sink = s3_sink(there.through(url, **settings), "", shared_session())
     yield sink
     await sink.aclose()
 
 
 @pytest.fixture
-async def sink(bucket: S3Bucket, proxy: FaultyProxy) -> AsyncIterator[BucketSink]:
+async def sink(bucket: FeedBucket, proxy: FaultyProxy) -> AsyncIterator[BucketSink]:
     async with sink_at(bucket, proxy.url, timeout_s=2) as sink:
         yield sink
 
 
 async def test_an_object_has_its_type_and_its_name_and_is_made_by_one_request(
-    bucket: S3Bucket, proxy: FaultyProxy, sink: BucketSink
+    bucket: FeedBucket, proxy: FaultyProxy, sink: BucketSink
 ) -> None:
     avro = segments("avro")[0]
     await sink.deliver(avro)
@@ -65,7 +65,7 @@ async def test_an_object_has_its_type_and_its_name_and_is_made_by_one_request(
     assert [each.partition(" ")[0] for each in proxy.seen] == ["PUT"]
 
 
-async def test_the_first_file_is_looked_for_once(proxy: FaultyProxy, bucket: S3Bucket, sink: BucketSink) -> None:
+async def test_the_first_file_is_looked_for_once(proxy: FaultyProxy, bucket: FeedBucket, sink: BucketSink) -> None:
     await sink.deliver(FIRST)
     proxy.seen.clear()
     async with sink_at(bucket, proxy.url) as successor:
@@ -77,7 +77,7 @@ async def test_the_first_file_is_looked_for_once(proxy: FaultyProxy, bucket: S3B
     ]  # fmt: skip
 
 
-async def test_what_is_there_is_read_and_not_believed(bucket: S3Bucket, sink: BucketSink) -> None:
+async def test_what_is_there_is_read_and_not_believed(bucket: FeedBucket, sink: BucketSink) -> None:
     for other in (FIRST.data[:-1], FIRST.data[:-2] + b"x\n", FIRST.data + b"\n", b""):
         bucket.put(FIRST.path, other)
         with pytest.raises(CorruptRecordError, match="it stays as it is"):
@@ -85,7 +85,7 @@ async def test_what_is_there_is_read_and_not_believed(bucket: S3Bucket, sink: Bu
         assert bucket.objects()[FIRST.path] == other
 
 
-async def test_foreign_objects_are_no_files_of_the_feed_and_a_damaged_mark_is_refused(bucket: S3Bucket, sink: BucketSink) -> None:
+async def test_foreign_objects_are_no_files_of_the_feed_and_a_damaged_mark_is_refused(bucket: FeedBucket, sink: BucketSink) -> None:
     await sink.deliver(FIRST)
     for foreign in (f"{FIRST.folder}/notes.txt", f"{FIRST.folder}/0.json", "generation-x/1", "other/0000000000000000000.json"):
         bucket.put(foreign, b"foreign")
@@ -100,7 +100,7 @@ async def test_foreign_objects_are_no_files_of_the_feed_and_a_damaged_mark_is_re
     assert bucket.objects()["_feed.json"] == b"x" * 100_000
 
 
-async def test_many_files_are_listed_page_by_page(bucket: S3Bucket, sink: BucketSink, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_files_are_listed_page_by_page(bucket: FeedBucket, sink: BucketSink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tiered.s3.bucket_files.PAGE_MAX", 2)
     for each in segments():
         await sink.deliver(each)
@@ -120,7 +120,7 @@ async def test_many_files_are_listed_page_by_page(bucket: S3Bucket, sink: Bucket
     ServiceFault("PUT", FaultKind.BEFORE, 403, "RequestTimeTooSkewed"), ServiceFault("PUT", FaultKind.BEFORE, 400, "ExpiredToken"),
 ], ids=lambda fault: f"{fault.kind.name}-{fault.code or fault.status}")  # fmt: skip
 async def test_an_answer_that_is_no_success_is_no_acknowledgement(
-    fault: ServiceFault, bucket: S3Bucket, proxy: FaultyProxy, sink: BucketSink
+    fault: ServiceFault, bucket: FeedBucket, proxy: FaultyProxy, sink: BucketSink
 ) -> None:
     proxy.faults.append(fault)
     with pytest.raises(UnavailableError):
@@ -141,7 +141,7 @@ async def test_rights_that_are_missing_are_named_and_no_more(method: str, proxy:
         await sink.look(GENERATION, 0)
 
 
-async def test_a_bucket_that_does_not_exist(bucket: S3Bucket, versitygw_url: str) -> None:
+async def test_a_bucket_that_does_not_exist(bucket: FeedBucket, versitygw_url: str) -> None:
     async with sink_at(bucket, versitygw_url, bucket="nobody-made-it") as sink:
         for call in (sink.deliver(FIRST), sink.look(GENERATION, 0), sink.claim(MINE)):
             with pytest.raises(ConfigurationError, match="there is no such bucket"):
@@ -156,7 +156,7 @@ async def test_an_object_that_vanishes_between_is_delivered_again(proxy: FaultyP
 
 
 async def test_bytes_that_are_damaged_on_their_way_are_never_stored(
-    bucket: S3Bucket, sink: BucketSink, monkeypatch: pytest.MonkeyPatch
+    bucket: FeedBucket, sink: BucketSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tiered.s3.bucket_files.encode_crc", lambda _: "AAAAAA==")
     with pytest.raises(TieredError):
@@ -178,7 +178,7 @@ async def test_a_service_that_replaces_what_it_shall_create_is_refused_before_an
     assert bucket.objects() == {"_feed.json": MINE.to_bytes()}
 
 
-async def test_the_condition_is_tried_once_a_process(bucket: S3Bucket, proxy: FaultyProxy, sink: BucketSink) -> None:
+async def test_the_condition_is_tried_once_a_process(bucket: FeedBucket, proxy: FaultyProxy, sink: BucketSink) -> None:
     await sink.claim(MINE)
     for _ in range(3):
         assert await sink.look(GENERATION, 0) == SinkContent(MINE, None, ())
@@ -189,7 +189,7 @@ async def test_the_condition_is_tried_once_a_process(bucket: S3Bucket, proxy: Fa
 
 
 async def test_without_the_section_s3_the_variables_of_aws_say_where_it_is(
-    bucket: S3Bucket, versitygw_url: str, monkeypatch: pytest.MonkeyPatch
+    bucket: FeedBucket, versitygw_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", versitygw_url)
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
@@ -204,7 +204,7 @@ async def test_without_the_section_s3_the_variables_of_aws_say_where_it_is(
 
 
 def test_a_feed_in_a_bucket_is_read_by_its_address(
-    bucket: S3Bucket, versitygw_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bucket: FeedBucket, versitygw_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for each in segments():
         bucket.put(f"live/{each.path}", each.data)
@@ -221,7 +221,7 @@ def test_a_feed_in_a_bucket_is_read_by_its_address(
 
 
 def test_a_store_delivers_there_and_a_second_one_is_refused(
-    bucket: S3Bucket, versitygw_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bucket: FeedBucket, versitygw_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", versitygw_url)
     tiered, where = Command(tmp_path), f"s3://{bucket.settings.bucket}/live"

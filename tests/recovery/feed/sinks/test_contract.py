@@ -28,7 +28,7 @@ from recovery.feed.sinks.s3 import s3_sink
 from recovery.feed.sinks.sink import Owner, Sink, SinkContent, Suffix
 from recovery.http.receiver import make_receiver
 from tests.given.kafka import KafkaMock, kafka_mock
-from tests.given.s3_buckets import S3Bucket, new_feed_bucket, shared_session
+from tests.given.s3_buckets import FeedBucket, new_feed_bucket, shared_session
 from tests.given.segments import GENERATION, NOW, expected, large, segment, segments, viewed
 from tiered.settings import GcsSettings
 
@@ -113,7 +113,7 @@ class GcsPlace(BucketPlace):
 
 
 class S3Place(BucketPlace):
-    def __init__(self, bucket: S3Bucket) -> None:
+    def __init__(self, bucket: FeedBucket) -> None:
         self._bucket = bucket
 
     def sink(self) -> Sink:
