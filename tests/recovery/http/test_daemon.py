@@ -227,7 +227,7 @@ async def test_a_service_that_goes_away_is_told_with_its_name_and_told_again_whe
         try:
             said = await until(daemon.until, lambda said: said["sample"]["error"] is not None)
             assert said["level"] == "unknown"
-            assert said["store"]["kind"] == "google"
+            assert said["store"]["kind"] == "bigtable+gcs"
             assert (await until(daemon.get, "healthz")).status_code == 200
         finally:
             bigtable.thaw()
