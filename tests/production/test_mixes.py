@@ -131,7 +131,8 @@ async def test_the_whole_life_of_an_object(values: dict[str, Any]) -> None:
         assert {each.object_id async for each in store.list(ObjectPrefix.parse("photos/")) if isinstance(each, ListEntry)} == {copy, CAT}
         copied = await store.get(copy)
         assert copied is not None and await copied.read() == LARGER and copied.metadata.time_expires_ns is not None
-        assert len(await blobs_of(settings)) == 2
+    assert len(await blobs_of(settings)) == 2, "what was replaced is gone once the store is closed"
+    async with open_storage(settings) as store:
         await store.delete(CAT)
         await store.delete(copy)
     assert await blobs_of(settings) == []
