@@ -27,7 +27,7 @@ from changelog.bigtable.channel import BigtableTable, insecure_channel
 from changelog.change import ChangeId
 from emulators.bigtable.emulator import EmulatorNotFoundError, start_bigtable
 from emulators.gcs.fake_gcs_server import FakeGcsNotFoundError, start_fake_gcs
-from emulators.postgres.server import PostgresNotFoundError, PostgresServer, postgres_server
+from emulators.postgres.server import QUICK, SAFE, PostgresNotFoundError, PostgresServer, postgres_server
 from emulators.s3.servers import CREDENTIALS, S3ServerNotFoundError, start_moto, start_versitygw
 from tests.given.held_directory import held_directory
 from tiered.bigtable.cells import LEGACY_FAMILIES
@@ -246,8 +246,22 @@ def fake_gcs_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A PostgreSQL server, for tests that do not kill it. Each worker of pytest-xdist has its own."""
+    with postgres_or_skip() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def durable_postgres() -> Iterator[PostgresServer]:
+    """A server as it should be set: with that of the other tests, `provision` and `check` find problems."""
+    with postgres_or_skip(SAFE) as server:
+        yield server
+
+
+@contextmanager
+def postgres_or_skip(options: tuple[str, ...] = QUICK) -> Iterator[PostgresServer]:
+    """A server of its own. Where there is none, the test is skipped; where CI is set, it fails."""
     try:
-        with postgres_server() as server:
+        with postgres_server(options) as server:
             yield server
     except PostgresNotFoundError as missing:
         if os.environ.get("CI"):

@@ -17,7 +17,6 @@ from anyio.from_thread import start_blocking_portal
 from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from emulators.gcs.server import GcsEmulator
-from emulators.postgres.server import SAFE, PostgresNotFoundError, PostgresServer, postgres_server
 from tests.given.command_line import Command
 from tests.given.s3_buckets import make_bucket
 from tiered import ConditionFailedError, ConfigurationError, ListEntry, Metadata, ObjectId, ObjectPrefix, Settings, open_storage
@@ -36,18 +35,6 @@ EXPIRY_S = 1.0
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def durable_postgres() -> Iterator[PostgresServer]:
-    """A server as it should be set: with that of the other tests, `check` finds problems."""
-    try:
-        with postgres_server(SAFE) as server:
-            yield server
-    except PostgresNotFoundError as missing:
-        if os.environ.get("CI"):
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
 
 
 @pytest.fixture(params=MIXES)

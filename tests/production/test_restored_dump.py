@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -13,7 +12,7 @@ import pytest
 
 from changelog.base.runtime import SystemRuntime
 from changelog.change import ChangeId
-from emulators.postgres.server import SAFE, PostgresNotFoundError, PostgresServer, find_postgres, postgres_server
+from emulators.postgres.server import PostgresServer, find_postgres
 from tests.given.command_line import Command
 from tests.given.s3_buckets import make_bucket
 from tiered import ConfigurationError, DanglingTombstoneError, ObjectId, Settings, open_storage
@@ -68,18 +67,6 @@ class DumpedStore:
     def _run(self, program: str, *words: str) -> None:
         done = subprocess.run([str(find_postgres() / program), *words], capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, done.stderr
-
-
-@pytest.fixture(scope="module")
-def durable_postgres() -> Iterator[PostgresServer]:
-    """A server as it should be set: with that of the other tests, `provision` and `check` find problems."""
-    try:
-        with postgres_server(SAFE) as server:
-            yield server
-    except PostgresNotFoundError as missing:
-        if os.environ.get("CI"):
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
 
 
 @pytest.fixture

@@ -1,44 +1,24 @@
-"""Blobs in a bucket of GCS, or in a part of one: one HTTP session -> GcsBlobs -> OwnedBlobs.
-
-The owner of the blobs is verified first: a store would delete those of another one. With `verify` False this was done
-before; `OwnedBlobs` still asks for the owner before it changes anything.
-"""
+"""Blobs in a bucket of GCS, or in a part of one: one HTTP session -> GcsBlobs -> OwnedBlobs."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
 from anyio import CapacityLimiter
 
-from changelog.base.errors import ConfigurationError, UnavailableError
-from changelog.base.events import events
 from changelog.base.runtime import Runtime
 from changelog.base.threads import in_thread
-from tiered.kinds.kind import Inventoried, OpenRows, needs_asyncio, needs_packages
+from tiered.kinds.bucket import BucketKind, verify_owner
+from tiered.kinds.kind import OpenRows, needs_asyncio, needs_packages
 from tiered.protocol.backends import LongTermBackend
 from tiered.provision.findings import Notice, Provisioning, findings_of
 from tiered.settings import GcsSettings, Settings
 
 
-class GcsKind:
-    def address(self, settings: Settings) -> str:
-        at = _section(settings)
-        return f"gcs:{at.bucket}{at.prefix and f'/{at.prefix}'}"
-
-    def inputs(self, settings: Settings) -> Mapping[str, str]:
-        at = _section(settings)
-        return {
-            "bucket": at.bucket, **({"prefix": at.prefix} if at.prefix else {}), **({"GCS emulator": at.endpoint} if at.endpoint else {})
-        }
-
-    def place(self, settings: Settings) -> str:
-        return f"gs://{_section(settings).bucket}"
-
-    def inventoried(self, settings: Settings) -> Inventoried:
-        at = _section(settings)
-        return Inventoried("gcs", at.bucket, at.prefix)
+class GcsKind(BucketKind):
+    section, scheme, elsewhere = "gcs", "gs", "GCS emulator"
 
     @asynccontextmanager
     async def open(
@@ -64,14 +44,8 @@ class GcsKind:
             answer_timeout_s=at.timeout_s, lanes=lanes, upload_budget_s=settings.store.answer_budget_s, sign=sign,
         ) as bucket:  # fmt: skip
             blobs = OwnedBlobs(bucket, at.bucket, at.prefix, rows.owner)
-            try:
-                # Says now, not at the first large put, that the bucket is missing, forbidden or another store's.
-                if verify and (ownerless := await blobs.check_owner()) is not None:
-                    if writes:
-                        raise ConfigurationError(ownerless)
-                    events.warning("bucket_without_owner", ownerless, bucket=at.bucket)
-            except UnavailableError as error:  # small objects and the changelog work without the bucket
-                events.warning("bucket_not_reached", error, bucket=at.bucket)
+            if verify:
+                await verify_owner(blobs, at.bucket, writes=writes)
             yield blobs
 
     async def inspect(self, settings: Settings, runtime: Runtime, owner: str | None) -> list[Notice]:

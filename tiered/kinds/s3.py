@@ -1,40 +1,20 @@
-"""Blobs in a bucket of an S3 service, or in a part of one: one session of aiobotocore -> S3Blobs -> OwnedS3Blobs.
-
-The owner of the blobs is verified first: a store would delete those of another one. With `verify` False this was done
-before; `OwnedS3Blobs` still asks for the owner before it changes anything.
-"""
+"""Blobs in a bucket of an S3 service, or in a part of one: one session of aiobotocore -> S3Blobs -> OwnedS3Blobs."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from changelog.base.errors import ConfigurationError, UnavailableError
-from changelog.base.events import events
 from changelog.base.runtime import Runtime
-from tiered.kinds.kind import Inventoried, OpenRows, needs_asyncio, needs_packages
+from tiered.kinds.bucket import BucketKind, verify_owner
+from tiered.kinds.kind import OpenRows, needs_asyncio, needs_packages
 from tiered.protocol.backends import LongTermBackend
 from tiered.provision.findings import Notice, Provisioning
 from tiered.settings import S3Settings, Settings
 
 
-class S3Kind:
-    def address(self, settings: Settings) -> str:
-        at = _section(settings)
-        return f"s3:{at.bucket}{at.prefix and f'/{at.prefix}'}"
-
-    def inputs(self, settings: Settings) -> Mapping[str, str]:
-        at = _section(settings)
-        return {
-            "bucket": at.bucket, **({"prefix": at.prefix} if at.prefix else {}), **({"S3 endpoint": at.endpoint} if at.endpoint else {})
-        }
-
-    def place(self, settings: Settings) -> str:
-        return f"s3://{_section(settings).bucket}"
-
-    def inventoried(self, settings: Settings) -> Inventoried:
-        at = _section(settings)
-        return Inventoried("s3", at.bucket, at.prefix)
+class S3Kind(BucketKind):
+    section, scheme, elsewhere = "s3", "s3", "S3 endpoint"
 
     @asynccontextmanager
     async def open(
@@ -53,14 +33,8 @@ class S3Kind:
             upload_budget_s=settings.store.answer_budget_s, whole_checksums=at.whole_checksums,
         ) as bucket:  # fmt: skip
             blobs = OwnedS3Blobs(bucket, at.bucket, at.prefix, rows.owner)
-            try:
-                # Says now, not at the first large put, that the bucket is missing, forbidden or another store's.
-                if verify and (ownerless := await blobs.check_owner()) is not None:
-                    if writes:
-                        raise ConfigurationError(ownerless)
-                    events.warning("bucket_without_owner", ownerless, bucket=at.bucket)
-            except UnavailableError as error:  # small objects and the changelog work without the bucket
-                events.warning("bucket_not_reached", error, bucket=at.bucket)
+            if verify:
+                await verify_owner(blobs, at.bucket, writes=writes)
             yield blobs
 
     async def inspect(self, settings: Settings, runtime: Runtime, owner: str | None) -> list[Notice]:

@@ -18,7 +18,8 @@ from changelog.base.runtime import SystemRuntime
 from changelog.change import Change, ChangeId
 from changelog.lease import Renewal
 from changelog.postgres.log import PostgresChangeLog
-from emulators.postgres.server import SAFE, PostgresNotFoundError, PostgresServer, postgres_server, server_directory
+from emulators.postgres.server import SAFE, PostgresServer, server_directory
+from tests.conftest import postgres_or_skip
 from tests.given.cutting_proxy import CutKind, cutting_proxy
 from tests.given.fresh_schema import ask, made_schema, settings_of
 from tests.given.waiting import becomes
@@ -40,13 +41,8 @@ Opened = tuple[PostgresRows, PostgresChangeLog]
 @pytest.fixture
 def durable() -> Iterator[PostgresServer]:
     """A server that syncs, and that a test may kill."""
-    try:
-        with postgres_server(SAFE) as server:
-            yield server
-    except PostgresNotFoundError as missing:
-        if os.environ.get("CI"):
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
+    with postgres_or_skip(SAFE) as server:
+        yield server
 
 
 def new() -> ChangeId:
