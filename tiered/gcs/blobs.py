@@ -86,10 +86,10 @@ from tiered.gcs.signed_urls import SignedUrl
 from tiered.gcs.upload import GcsUpload, amend_stored, cancel_session, check_stored, open_upload
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload.chunks import Chunk
-from tiered.payload.crc32c import encode_crc, extend_crc
-from tiered.payload.crcs import CRC32C, join_crcs
-from tiered.protocol.backends import BlobHead, ByteRange, DamagedError
+from tiered.payload.crc32c import extend_crc
+from tiered.protocol.backends import BlobHead, ByteRange
 from tiered.protocol.capabilities import DeletedGeneration, KeptPage, Part, Retention, SessionPage, check_parts
+from tiered.protocol.checked_ranges import CheckedRanges, check_crc
 from tiered.protocol.concurrent import run_both
 from tiered.protocol.owners import OWNER_FIELDS, OWNERS, Marker, decode_markers
 from tiered.protocol.resuming import Resuming
@@ -680,7 +680,7 @@ class GcsReader:
         if self._crc is not None:
             self._crc = extend_crc(self._crc, chunk)
             if self._left == 0:
-                _check_crc(self._name, self._resource, self._crc)
+                check_crc(self._name, self._resource.crc32c, self._crc)
         return chunk
 
     async def aclose(self) -> None:
@@ -690,31 +690,16 @@ class GcsReader:
             media.close()
 
 
-class GcsRanges:
+class GcsRanges(CheckedRanges):
     """`BlobRanges` of one generation. `is_whole`: its bytes are verified by the crc32c of the whole."""
 
     def __init__(self, blobs: GcsBlobs, name: str, resource: Resource, *, is_whole: bool) -> None:
+        super().__init__(name, resource.crc32c if is_whole else None)
         self._blobs = blobs
-        self._name = name
         self._resource = resource
-        self._is_verified = is_whole and resource.crc32c is not None
 
     async def open(self, start: int, stop: int) -> GcsReader | None:
         return await self._blobs._open_range(self._name, self._resource, start, stop)
-
-    def extend(self, check: int, chunk: bytes) -> int:
-        return extend_crc(check, chunk) if self._is_verified else 0
-
-    def check(self, parts: Sequence[tuple[int, int]]) -> None:
-        if self._is_verified:
-            _check_crc(self._name, self._resource, join_crcs(parts, CRC32C))
-
-
-def _check_crc(name: str, resource: Resource, crc: int) -> None:
-    if resource.crc32c not in (None, encode_crc(crc)):
-        raise DamagedError(
-            f"reading blob {name!r} failed: it was damaged on its way, its crc32c is {encode_crc(crc)}, not {resource.crc32c}; try again"
-        )
 
 
 def _first_byte(media: Media) -> int:

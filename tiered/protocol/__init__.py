@@ -10,6 +10,7 @@
     finishing.py    what is left to do after the answer, by the writer or by recovery
     reading.py      from the row, through its tombstone, past an overwrite
     lanes.py        the bytes of a large object, in several ranges at once
+    checked_ranges.py  compares what was read with the crc32c that a service keeps
     dangling.py     what readers found lost, noted so that it stays known
     note_fields.py  reads a note of the changelog strictly
     feed_off.py     notes that a process keeps nothing for the change feed

@@ -44,9 +44,9 @@ from changelog.base.tasks import end_tasks
 from tiered.metadata import NS_PER_S, Metadata, is_expired
 from tiered.payload.chunks import Chunk
 from tiered.payload.crc32c import encode_crc, extend_crc
-from tiered.payload.crcs import CRC32C, join_crcs
-from tiered.protocol.backends import BlobHead, ByteRange, DamagedError
+from tiered.protocol.backends import BlobHead, ByteRange
 from tiered.protocol.capabilities import Part, SessionPage, check_parts
+from tiered.protocol.checked_ranges import CheckedRanges, check_crc
 from tiered.protocol.owners import OWNERS, Marker, decode_markers
 from tiered.protocol.resuming import Resuming
 from tiered.protocol.scans import BlobInfo, BlobPage, Generation, ListedBlob, NotCopied, Removal
@@ -682,7 +682,7 @@ class S3Reader:
         if self._crc is not None:
             self._crc = extend_crc(self._crc, chunk)
             if self._left == 0:
-                _check_crc(self._name, self._stored, self._crc)
+                check_crc(self._name, self._stored.crc32c, self._crc)
         return chunk
 
     async def aclose(self) -> None:
@@ -695,31 +695,16 @@ class S3Reader:
             body.close()
 
 
-class S3Ranges:
+class S3Ranges(CheckedRanges):
     """`BlobRanges` of one generation. `is_whole`: its bytes are verified by the crc32c of the whole."""
 
     def __init__(self, blobs: S3Blobs, name: str, stored: Stored, *, is_whole: bool) -> None:
+        super().__init__(name, stored.crc32c if is_whole else None)
         self._blobs = blobs
-        self._name = name
         self._stored = stored
-        self._is_verified = is_whole and stored.crc32c is not None
 
     async def open(self, start: int, stop: int) -> S3Reader | None:
         return await self._blobs._open_range(self._name, self._stored, start, stop)
-
-    def extend(self, check: int, chunk: bytes) -> int:
-        return extend_crc(check, chunk) if self._is_verified else 0
-
-    def check(self, parts: Sequence[tuple[int, int]]) -> None:
-        if self._is_verified:
-            _check_crc(self._name, self._stored, join_crcs(parts, CRC32C))
-
-
-def _check_crc(name: str, stored: Stored, crc: int) -> None:
-    if stored.crc32c not in (None, encode_crc(crc)):
-        raise DamagedError(
-            f"reading blob {name!r} failed: it was damaged on its way, its crc32c is {encode_crc(crc)}, not {stored.crc32c}; try again"
-        )
 
 
 def _check_own(name: str, told: Stored, nonce: str) -> None:
