@@ -724,12 +724,16 @@ class TieredStorage:
         if not self._may_write:
             raise ConfigurationError("this store was opened to read only: open it without writes=False to put or delete")
 
-    async def _enter(self, admission: Admission | Share, *named: ObjectId | ObjectPrefix, moves: bool = False, waits: bool = False) -> Slot:
-        """`named`, `moves`, `waits`: as in `Policies.admit`; what names nothing is not counted. Bulk work waits."""
+    def _check_open(self) -> None:
         if not self._open:
             raise InvalidRequestError("the storage is not open; use it inside 'async with'")
+
+    async def _enter(self, admission: Admission | Share, *named: ObjectId | ObjectPrefix, moves: bool = False, waits: bool = False) -> Slot:
+        """`named`, `moves`, `waits`: as in `Policies.admit`; what names nothing is not counted. Bulk work waits."""
+        self._check_open()
         if self._policies is not None and named:
             await self._policies.admit(named, moves=moves, waits=waits or isinstance(admission, Share))
+            self._check_open()  # it may have waited long
         if anyio.current_effective_deadline() <= anyio.current_time():
             await anyio.lowlevel.checkpoint()  # the caller's time is up: it is cancelled here, before anything is sent
         return await admission.enter()

@@ -334,3 +334,16 @@ async def test_leaving_a_bulk_call_ends_its_wait_at_once(opened: Opening, world:
         async with storage.delete_many([OBJECT, OTHER]) as results:
             assert (await anext(results)).error is None
         assert world.runtime.monotonic() == began_s
+
+
+async def test_an_item_that_waits_while_the_store_is_closed_is_not_begun(world: TappedWorld) -> None:
+    async with (
+        world.store(usecases={USECASE: {"requests_per_s": 0.1}}) as storage,
+        storage.put_many([PutRequest(each, SMALL) for each in (OBJECT, FREE, OTHER)]) as results,
+    ):
+        assert {(await anext(results)).error, (await anext(results)).error} == {None}
+        await storage.aclose()
+        world.calls.clear()
+        with pytest.raises(InvalidRequestError, match="the storage is not open"):
+            _ = (await anext(results)).value
+    assert world.calls == []

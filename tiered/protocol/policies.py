@@ -40,20 +40,14 @@ PAUSE_MIN_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class _Budget:
-    """What one usecase, or one value of a scope, has left. `whose`: as people read it. `key`: of its settings."""
+    """What a usecase, or one value of a scope in it, has left. `policy`: the name of its policy. Empty: no scope."""
 
+    policy: str
     usecase: str
-    whose: str
-    key: str
+    scope: str
+    value: str
     requests: TokenBucket | None
     bytes: TokenBucket | None
-
-    @classmethod
-    def of(cls, runtime: Runtime, usecase: str, whose: str, key: str, rates: RateSettings) -> _Budget:
-        requests, moved = (
-            None if rate is None else TokenBucket(runtime, rate, rate * rates.burst_s) for rate in (rates.requests_per_s, rates.bytes_per_s)
-        )
-        return cls(usecase, whose, key, requests, moved)
 
     def refusal(self, *, moves: bool) -> RateLimitedError | None:
         """Why nothing may begin now. None: something may."""
@@ -65,10 +59,11 @@ class _Budget:
         if not waits:
             return None
         limit = max(waits, key=lambda each: waits[each])
-        setting, wait_s = f"{self.key}.{limit}", waits[limit]
+        setting = ".".join(("usecases", self.policy, *(("per_scope", self.scope) if self.scope else ()), limit))
+        whose = f"{self.scope}.{self.value} of usecase {self.usecase!r}" if self.scope else f"usecase {self.usecase!r}"
         return RateLimitedError(
-            f"{self.whose} has used up its rate ({setting}) in this process: try again in {wait_s:.2g} s, or send less",
-            wait_s, self.usecase, setting,
+            f"{whose} has used up its rate ({setting}) in this process: try again in {waits[limit]:.2g} s, or send less",
+            waits[limit], self.usecase, setting,
         )
 
 
@@ -116,26 +111,26 @@ class Policies:
         policy = None if usecase is None else self._policy(usecase)
         if usecase is None or policy is None:
             return
-        key = f"usecases.{self._name_of(usecase)}"
-        yield from self._budget(usecase, "", "", key, policy)
+        if policy.requests_per_s is not None or policy.bytes_per_s is not None:
+            yield self._budget(usecase, "", "", policy)
         for scope, value in dict.fromkeys(address.scopes):
             if (rates := policy.per_scope.get(scope)) is not None:
-                yield from self._budget(usecase, scope, value, f"{key}.per_scope.{scope}", rates)
+                yield self._budget(usecase, scope, value, rates)
 
-    def _budget(self, usecase: str, scope: str, value: str, key: str, rates: RateSettings) -> Iterator[_Budget]:
-        """One, unless nothing is limited."""
-        if rates.requests_per_s is None and rates.bytes_per_s is None:
-            return
+    def _budget(self, usecase: str, scope: str, value: str, rates: RateSettings) -> _Budget:
         name = (usecase, scope, value)
         budget = self._budgets.get(name)
-        if budget is None:
-            whose = f"{scope}.{value} of usecase {usecase!r}" if scope else f"usecase {usecase!r}"
-            budget = self._budgets[name] = _Budget.of(self._runtime, usecase, whose, key, rates)
-            if len(self._budgets) > self._budgets_max:
-                self._budgets.popitem(last=False)
-        else:
+        if budget is not None:
             self._budgets.move_to_end(name)
-        yield budget
+            return budget
+        requests, moved = (
+            None if rate is None else TokenBucket(self._runtime, rate, rate * rates.burst_s)
+            for rate in (rates.requests_per_s, rates.bytes_per_s)
+        )
+        budget = self._budgets[name] = _Budget(self._name_of(usecase), *name, requests, moved)
+        if len(self._budgets) > self._budgets_max:
+            self._budgets.popitem(last=False)
+        return budget
 
     # --- what is written -------------------------------------------------------------------------
 
