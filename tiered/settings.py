@@ -418,7 +418,7 @@ class FeedSettings(_Section):
     batch_max: Annotated[int, _Number, Field(ge=1, le=10_000), TUNING] = 1000
     reconcile_every_s: Annotated[Period, TUNING] = 86_400.0
     takeover_s: Annotated[Period, TUNING] = 120.0
-    journal_bytes_max: Annotated[int, _Number, Field(ge=1 << 20, le=1 << 40)] = 1 << 30
+    journal_bytes_max: Annotated[int, _Number, Field(ge=1 << 20, le=1 << 40), TUNING] = 1 << 30
     hold_max_s: Period = 86_400.0
 
 
