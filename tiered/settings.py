@@ -481,11 +481,7 @@ def _json_mapping(value: object) -> object:
 
 
 class RateSettings(_Section):
-    """How much may be done per second in each process of a service; None: any number.
-
-    `requests_per_s`: operations. `bytes_per_s`: of payloads, written and read together. `burst_s`: what was not used
-    for so long may be used at once.
-    """
+    """How much one value of a scope may do in each process: as of `UsecaseSettings`."""
 
     requests_per_s: Annotated[float, _Number, Field(ge=0.001, le=1_000_000)] | None = None
     bytes_per_s: Annotated[float, _Number, Field(ge=1, le=1 << 40)] | None = None
@@ -493,7 +489,10 @@ class RateSettings(_Section):
 
 
 class UsecaseSettings(RateSettings):
-    """What is allowed to the objects of one usecase. The rates are those of all its operations together.
+    """What is allowed to the objects of one usecase.
+
+    `requests_per_s`, `bytes_per_s`: what all its calls in one process may do together; bytes are those of payloads,
+    written and read. `burst_s`: what was not used for so long may be used at once.
 
     `time_to_live_default_s`, `time_to_idle_default_s`: how long an object lives that is put without an expiration; not
     both. `lifetime_max_s`: the longest time to live, or time to idle; objects without an end are refused, too.
