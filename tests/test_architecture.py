@@ -147,7 +147,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     # one module each
     "tenacity": ("tiered/protocol/retry.py",),
     "pydantic": ("tiered/settings.py", "recovery/audit/manifest.py"),
-    "pydantic_core": ("tiered/settings.py",), "pydantic_settings": ("tiered/settings.py",),
+    "pydantic_core": ("tiered/settings.py",),
     "yaml": ("tiered/settings.py",),
     "sqlite3": ("changelog/sqlite/*.py", "tiered/embedded/rows.py", "emulators/demo/*.py"),
     "typer": ("recovery/cli/*.py", "emulators/simulation/__main__.py"),

@@ -39,7 +39,6 @@ from pydantic import (
     model_validator,
 )  # fmt: skip
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from changelog.base.errors import ConfigurationError, InvalidRequestError
 from tiered.object_id import ObjectId
@@ -108,7 +107,8 @@ The others are chosen: an example or docs/production.md names each of them (a te
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    # Built when one is first made: `Settings` has all sections inside of its own validator.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
 
 def _matching(pattern: str, wanted: str) -> AfterValidator:
@@ -235,6 +235,16 @@ class PostgresSettings(_Section):
         return f"{parts.netloc.rpartition('@')[2]}/{parts.path.strip('/')}/{self.schema_name}"
 
 
+def _json_mapping(value: object) -> object:
+    """A mapping. In the environment it is JSON."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        raise ValueError('give a JSON object, such as {"name": {"lifetime_max_s": 86400}}') from None
+
+
 class OtherSettings(_Section):
     """A tier of somebody else's package. `kind`: its name among the entry points of the group `tiered.kinds`.
 
@@ -242,7 +252,7 @@ class OtherSettings(_Section):
     """
 
     kind: Annotated[str, _matching(r"[a-z][a-z0-9_-]{0,49}", "the name of a kind: lower-case letters, digits, - and _")]
-    options: Annotated[Mapping[str, Any], Field(repr=False, default_factory=dict)]
+    options: Annotated[Mapping[str, Any], BeforeValidator(_json_mapping), Field(repr=False, default_factory=dict)]
 
 
 class S3Settings(_Section):
@@ -410,7 +420,7 @@ class FeedSettings(_Section):
     enabled: bool = False
     to: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_place)], ...],
-        NoDecode, _one_or_more('one place, or a JSON list such as ["/var/feed", "gs://bucket/feed"]'), Field(repr=False),
+        _one_or_more('one place, or a JSON list such as ["/var/feed", "gs://bucket/feed"]'), Field(repr=False),
     ] = ()  # fmt: skip
     format: Literal["json", "avro"] = "json"
     poll_s: Annotated[Period, TUNING] = 2.0
@@ -466,18 +476,8 @@ class LinkSettings(_Section):
     ), AfterValidator(lambda url: url.rstrip("/"))]  # fmt: skip
     keys: Annotated[
         tuple[Annotated[SecretStr, AfterValidator(_long_enough)], ...], Field(min_length=1, max_length=LINK_KEYS_MAX),
-        NoDecode, _one_or_more("one key, or a JSON list of keys"),
+        _one_or_more("one key, or a JSON list of keys"),
     ]  # fmt: skip
-
-
-def _json_mapping(value: object) -> object:
-    """A mapping. In the environment it is JSON."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        raise ValueError('give a JSON object such as {"attachments": {"lifetime_max_s": 86400}}') from None
 
 
 class RateSettings(_Section):
@@ -516,7 +516,11 @@ OTHER_USECASES = "*"
 """The name of the policy for usecases that have none of their own."""
 
 
-class Settings(BaseSettings):
+_ALL_DEFAULTS: Any = Field(default_factory=dict, validate_default=True)
+"""A section of which nothing is set."""
+
+
+class Settings(_Section):
     """All settings of a store and of a recovery daemon. Frozen. The constructor raises `ConfigurationError`.
 
     Give either `directory` (embedded mode; it holds `tiered.db`, `blobs/` and `uploads/`), or what holds the rows
@@ -526,10 +530,6 @@ class Settings(BaseSettings):
     which no other process may have; by default the store makes one up. `usecases`: what is allowed to objects, by the
     name of their usecase; `"*"`: to those of each other one.
     """
-
-    model_config = SettingsConfigDict(
-        frozen=True, extra="forbid", env_prefix=ENV_PREFIX, env_nested_delimiter=ENV_NESTED, env_ignore_empty=True,
-    )
 
     directory: Path | None = None
     bigtable: BigtableSettings | None = None
@@ -541,15 +541,15 @@ class Settings(BaseSettings):
     changelog: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,49}$")] | None = Field(default_factory=lambda known: _changelog_of(known))
     instance: Annotated[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]{1,100}$")] | None, TUNING] = None
     inline_bytes_max: Annotated[int, _Number, Field(gt=0, le=INLINE_BYTES_LIMIT)] = 1_048_576
-    store: StoreSettings = StoreSettings()
-    lease: LeaseSettings = LeaseSettings()
-    marks: MarkSettings = MarkSettings()
-    recovery: RecoverySettings = RecoverySettings()
-    feed: FeedSettings = FeedSettings()
-    daemon: DaemonSettings = DaemonSettings()
+    store: StoreSettings = _ALL_DEFAULTS
+    lease: LeaseSettings = _ALL_DEFAULTS
+    marks: MarkSettings = _ALL_DEFAULTS
+    recovery: RecoverySettings = _ALL_DEFAULTS
+    feed: FeedSettings = _ALL_DEFAULTS
+    daemon: DaemonSettings = _ALL_DEFAULTS
     links: LinkSettings | None = None
     usecases: Annotated[
-        Mapping[str, UsecaseSettings], NoDecode, BeforeValidator(_json_mapping), Field(default_factory=dict)
+        Mapping[str, UsecaseSettings], BeforeValidator(_json_mapping), Field(default_factory=dict)
     ]
 
     _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
@@ -560,12 +560,6 @@ class Settings(BaseSettings):
         except ValidationError as error:
             raise ConfigurationError("\n".join(_sentences(type(self), error, _origins))) from None
         self._origins = dict(_origins)
-
-    @classmethod
-    def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *_: Any, **__: Any,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings,)
 
     @field_validator("directory", mode="before")
     @classmethod
@@ -664,7 +658,7 @@ def load_settings(
     file = {} if path is None else _read(Path(path))
     variables = _variables()
     origins = dict.fromkeys(_named(below), below_from) | dict.fromkeys(_named(file), str(path)) | variables
-    return Settings(_origins=origins, **_merged(_merged(below, file), EnvSettingsSource(Settings)()))
+    return Settings(_origins=origins, **_merged(_merged(below, file), _of_environment(variables)))
 
 
 # --- relations -----------------------------------------------------------------------------------
@@ -876,6 +870,15 @@ def _variables() -> dict[str, str]:
             for name in unknown[:PROBLEMS_MAX]
         ))
     return {known[name]: name for name in said if os.environ[name]}
+
+
+def _of_environment(variables: Mapping[str, str]) -> dict[str, Any]:
+    """The values of these variables, section by section."""
+    values: dict[str, Any] = {}
+    for key, name in variables.items():
+        section, dot, last = key.rpartition(".")
+        (values.setdefault(section, {}) if dot else values)[last] = os.environ[name]
+    return values
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

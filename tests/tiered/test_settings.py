@@ -568,7 +568,7 @@ def test_policies_of_usecases_are_read_from_a_file_and_from_the_environment(
     ({"a": {"burst_s": float("nan")}}, "usecases.a.burst_s is nan: "),
     ({"a": {"object_bytes_max": True}}, "usecases.a.object_bytes_max is True: give a number"),
     ({"a": {"closed": "maybe"}}, "usecases.a.closed is 'maybe': "),
-    ([], "usecases is []: "), ("{a", "usecases is '{a': give a JSON object such as "), ("[" * 100_000, "usecases is '[[["),
+    ([], "usecases is []: "), ("{a", "usecases is '{a': give a JSON object, such as "), ("[" * 100_000, "usecases is '[[["),
 ], ids=repr)  # fmt: skip
 def test_what_is_wrong_about_a_policy_is_one_sentence(usecases: Any, sentence: str) -> None:
     [told] = problems(usecases=usecases)
