@@ -80,7 +80,7 @@ def glob_pattern(glob: str) -> re.Pattern[str]:
     braces, pattern = 0, ""
     for part in GLOB.findall(glob):
         if part.startswith("[") and len(part) > 2:
-            inner = part[1:-1].replace("\\", "\\\\")
+            inner = re.sub(r"[\\\[&~|]", r"\\\g<0>", part[1:-1])
             pattern += f"[^{inner[1:]}]" if inner[0] in "!^" else f"[{inner}]"
         elif part in ("{", "}") or (part == "," and braces):
             braces += {"{": 1, "}": -1}.get(part, 0)

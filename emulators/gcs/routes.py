@@ -93,9 +93,9 @@ def json_route(method: str, path: str) -> tuple[str, tuple[str, ...]]:
     for pattern, methods in ROUTES:
         if found := re.fullmatch(pattern, path):
             asked = "GET" if method == "HEAD" else method
-            if asked not in methods:
-                raise GcsError(405, f"{method} is not allowed on {path}")
-            return methods[asked], found.groups()
+            if asked in methods:
+                return methods[asked], found.groups()
+            raise GcsError.lacking(path) if re.fullmatch(LACKING, path) else GcsError(405, f"{method} is not allowed on {path}")
     raise GcsError.lacking(path) if re.fullmatch(LACKING, path) else GcsError(404, f"Not Found: {path}")
 
 

@@ -61,7 +61,7 @@ class GcsEmulator:
         self._runtime = runtime or SystemRuntime()
         self._service = GcsService(self._runtime, self._fault_of_part)
         self._closing = anyio.Event()
-        self._server = _GcsServer(self._serve, auto_decompress=False)
+        self._server = _GcsServer(self._serve, auto_decompress=False, max_line_size=HEAD_BYTES_MAX, max_field_size=HEAD_BYTES_MAX)
         self._runner = web.ServerRunner(self._server, shutdown_timeout=1.0)
         self._port = port
 

@@ -57,9 +57,10 @@ class GcsService:
     def answer(self, call: WireRequest, body: bytes) -> WireResponse:
         """Carries the call out, or returns why not."""
         try:
-            if call.of_xml:
-                check_signature(call, self.accounts, self._runtime.wall_ns())
-            return self._steps[call.kind](call, body)
+            if not call.of_xml:
+                return self._steps[call.kind](call, body)
+            check_signature(call, self.accounts, self._runtime.wall_ns())
+            return call.as_asked(self._steps[call.kind](call, body))
         except GcsError as error:
             return call.refusal(error)
 

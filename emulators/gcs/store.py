@@ -111,13 +111,17 @@ class Bucket:
 
     def compose(self, sources: Sequence[ObjectGeneration], name: str, resource: Mapping[str, Any], query: Mapping[str, str],
                 now_ns: int) -> ObjectGeneration:  # fmt: skip
-        """Puts objects together, in one step. `resource`: the metadata of the composite, which has no MD5."""
+        """Puts objects together, in one step. `resource`: the metadata of the composite, which has no MD5.
+
+        Hashes in them are not looked at: Google's client sends those of what the composite replaces.
+        """
         if not 1 <= len(sources) <= COMPOSED_MAX:
             raise GcsError(400, f"{len(sources)} source objects were given; 1 to {COMPOSED_MAX} are allowed")
         if len(classes := {each.storage_class for each in sources}) > 1:
             raise GcsError(400, f"The source objects have several storage classes: {', '.join(sorted(classes))}")
         payload, count = b"".join(each.payload for each in sources), sum(each.components or 1 for each in sources)
-        described = {"storageClass": sources[0].storage_class, **resource}
+        told = {key: value for key, value in resource.items() if key not in ("crc32c", "md5Hash")}
+        described = {"storageClass": sources[0].storage_class, **told}
         return self.insert(name, payload, described, query, (), now_ns, whole=False, components=count)
 
     def _next_generation(self, now_ns: int) -> int:

@@ -89,6 +89,13 @@ class WireRequest:
         """Returns the error as the API of this call answers it."""
         return (XmlError(error) if self.of_xml else error).answer()
 
+    def as_asked(self, answer: WireResponse) -> WireResponse:
+        """Returns the answer, with custom metadata under the names of S3 too if the request is signed as one of S3."""
+        if not self.headers.get("Authorization", "").startswith("AWS"):
+            return answer
+        custom = {key: value for key, value in answer.headers.items() if key.startswith("x-goog-meta-")}
+        return answer.with_headers({key.replace("goog", "amz", 1): value for key, value in custom.items()})
+
 
 def _as_of_google(headers: MultiMapping[str]) -> CIMultiDict[str]:
     return CIMultiDict(

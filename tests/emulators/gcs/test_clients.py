@@ -14,24 +14,32 @@ from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
+import boto3
 import google_crc32c
 import obstore
 import pytest
 import pytest_asyncio
 import requests
+from boto3.s3.transfer import TransferConfig
+from botocore.config import Config
+from botocore.exceptions import ClientError
 from gcsfs.core import GCSFileSystem
 from google.api_core.exceptions import BadRequest, MethodNotImplemented, NotFound, PreconditionFailed
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage import Bucket
 from google.cloud.storage import Client as GoogleClient
+from google.cloud.storage._signing import generate_signed_url_v4
 from google.cloud.storage.exceptions import InvalidResponse
 from google.cloud.storage.transfer_manager import THREAD, upload_chunks_concurrently
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import GCSStore
+from yarl import URL
 
 from emulators.gcs.server import FaultMode, GcsEmulator, GcsFault
+from tests.given.signing_account import EMAIL, credentials, private_key
 from tiered.payload.crc32c import encode_crc
 
 pytestmark = pytest.mark.asyncio
@@ -416,6 +424,64 @@ async def test_what_the_emulator_does_not_implement_says_so_to_google(google: Go
     await google(work)
 
 
+async def test_googles_client_composes_and_was_501(google: Google) -> None:
+    def work(bucket: Bucket) -> None:
+        for name in "ab":
+            bucket.blob(name).upload_from_string(name * 3)
+        blob = bucket.blob("größe/c")
+        blob.content_type, blob.metadata = "text/plain", {"k": "v"}
+        sources = [bucket.blob("a"), bucket.blob("b")]
+        blob.compose(sources, if_generation_match=0)
+        assert (blob.component_count, blob.md5_hash, blob.crc32c) == (2, None, encode_crc(google_crc32c.value(b"aaabbb")))
+        seen = bucket.get_blob("größe/c")
+        assert (seen.download_as_bytes(), seen.content_type, seen.metadata) == (b"aaabbb", "text/plain", {"k": "v"})
+        with pytest.raises(PreconditionFailed):
+            blob.compose(sources, if_generation_match=0)
+        generation = bucket.get_blob("a").generation
+        with pytest.raises(PreconditionFailed):
+            blob.compose(sources, if_source_generation_match=[generation + 1, None])
+        blob.compose([*sources, seen], if_source_generation_match=[generation, None, seen.generation])
+        assert (blob.component_count, blob.download_as_bytes()) == (4, b"aaabbbaaabbb")
+
+    await google(work)
+
+
+async def test_googles_client_asks_by_tag_and_by_glob_and_was_501(google: Google) -> None:
+    def work(bucket: Bucket) -> None:
+        for name in ("a.txt", "b/c.txt", "d"):
+            bucket.blob(name).upload_from_string(name)
+        blob = bucket.get_blob("d")
+        assert blob.download_as_bytes(if_etag_match=blob.etag) == b"d"
+        with pytest.raises(PreconditionFailed):
+            blob.download_as_bytes(if_etag_match="x")
+        assert bucket.get_blob("d", if_etag_not_match="x").size == 1
+        assert [each.name for each in bucket.list_blobs(match_glob="**.txt")] == ["a.txt", "b/c.txt"]
+        assert [each.name for each in bucket.list_blobs(delimiter="/", include_folders_as_prefixes=True)] == ["a.txt", "d"]
+        bucket.reload()
+        bucket.labels = {"k": "v"}
+        bucket.update()
+        assert bucket.client.get_bucket("bucket").labels == {"k": "v"}
+
+    await google(work)
+
+
+async def test_an_address_that_google_signs_writes_and_deletes_and_was_501(server: GcsEmulator) -> None:
+    server.accounts[EMAIL] = private_key().public_key()
+    async with aiohttp.ClientSession() as session:
+        for method, path, headers, status in (
+            ("PUT", "/bucket/a b", {"content-type": "text/plain", "x-goog-meta-k": "v"}, 200), ("HEAD", "/bucket/a b", {}, 200),
+            ("POST", "/bucket/c", {"x-goog-resumable": "start"}, 201), ("DELETE", "/bucket/a b", {}, 204),
+        ):  # fmt: skip
+            address = generate_signed_url_v4(
+                credentials(), quote(path), 60, api_access_endpoint=server.url, method=method, headers={"Host": server.url[7:], **headers}
+            )
+            for wrong in ({"PUT": "DELETE"}.get(method, "PUT"), method):
+                body = b"x" if wrong == "PUT" else b""
+                async with session.request(wrong, URL(address, encoded=True), headers=headers, data=body) as answer:
+                    assert answer.status == (status if wrong == method else 403), (method, wrong, await answer.text())
+    assert server.buckets["bucket"].objects == {}
+
+
 async def test_googles_batch_changes_each_object_by_itself(google: Google) -> None:
     def work(bucket: Bucket) -> None:
         for name in "abc":
@@ -458,6 +524,19 @@ async def test_googles_writer_and_reader_stream(google: Google) -> None:
 @pytest.fixture
 def gcsfs(server: GcsEmulator) -> GCSFileSystem:
     return GCSFileSystem(endpoint_url=server.url, token="anon", project="project", skip_instance_cache=True, use_listings_cache=False)
+
+
+async def test_gcsfs_sends_again_what_was_not_kept_of_a_chunk(server: GcsEmulator, gcsfs: GCSFileSystem) -> None:
+    """Its blocks may have any size from 256 KiB on."""
+    payload = bytes(range(256)) * 4096
+
+    def work() -> None:
+        with gcsfs.open("bucket/a", "wb", block_size=300_000) as file:
+            for start in range(0, len(payload), 100_001):
+                file.write(payload[start : start + 100_001])
+
+    await asyncio.to_thread(work)
+    assert server.buckets["bucket"].objects["a"].payload == payload and server.calls.count("upload.put") >= 4
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
@@ -595,3 +674,69 @@ async def test_what_the_xml_api_of_the_emulator_lacks_is_said(server: GcsEmulato
         async with session.get(f"{server.url}/none/a") as answer:
             assert answer.status == 404 and "<Code>NoSuchBucket</Code>" in await answer.text()
     assert server.buckets["bucket"].objects == {}
+
+
+# --- boto3 ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def s3(server: GcsEmulator) -> Iterator[Any]:
+    keys = {"aws_access_key_id": "GOOG1E", "aws_secret_access_key": "secret", "region_name": "auto"}
+    config = Config(s3={"addressing_style": "path"}, request_checksum_calculation="when_required", retries={"total_max_attempts": 1})
+    client = boto3.client("s3", endpoint_url=server.url, config=config, **keys)
+    yield client
+    client.close()
+
+
+async def test_boto3_works_by_the_xml_api_as_a_client_of_s3(server: GcsEmulator, s3: Any) -> None:
+    def work() -> None:
+        name, payload = "d/größe #1&", b"0123456789"
+        put = s3.put_object(Bucket="bucket", Key=name, Body=payload, ContentType="text/plain", Metadata={"k": "v"})
+        head = s3.head_object(Bucket="bucket", Key=name)
+        assert (head["ETag"], head["ContentLength"], head["Metadata"], head["ContentType"]) == (put["ETag"], 10, {"k": "v"}, "text/plain")
+        assert s3.get_object(Bucket="bucket", Key=name, Range="bytes=2-4")["Body"].read() == b"234"
+        with pytest.raises(ClientError, match="Not Modified"):
+            s3.get_object(Bucket="bucket", Key=name, IfNoneMatch=put["ETag"])
+        for key in ("e", "f", "g/h"):
+            s3.copy_object(Bucket="bucket", Key=key, CopySource={"Bucket": "bucket", "Key": name})
+        s3.copy_object(Bucket="bucket", Key="e", CopySource="bucket/f", MetadataDirective="REPLACE", Metadata={"l": "w"})
+        assert s3.head_object(Bucket="bucket", Key="e")["Metadata"] == {"l": "w"}
+        for listing in ("list_objects", "list_objects_v2"):
+            pages = list(s3.get_paginator(listing).paginate(Bucket="bucket", Delimiter="/", PaginationConfig={"PageSize": 2}))
+            assert [each["Key"] for page in pages for each in page.get("Contents", [])] == ["e", "f"]
+            assert [each["Prefix"] for page in pages for each in page.get("CommonPrefixes", [])] == ["d/", "g/"]
+            assert [each["Key"] for each in getattr(s3, listing)(Bucket="bucket")["Contents"]] == [name, "e", "f", "g/h"]
+        gone = s3.delete_objects(Bucket="bucket", Delete={"Objects": [{"Key": "e"}, {"Key": "none"}]})
+        assert [each["Key"] for each in gone["Deleted"]] == ["e", "none"]
+        s3.delete_object(Bucket="bucket", Key="f")
+        s3.create_bucket(Bucket="other", CreateBucketConfiguration={"LocationConstraint": "EU"})
+        s3.head_bucket(Bucket="other")
+        assert s3.get_bucket_location(Bucket="other")["LocationConstraint"] == "EU"
+        assert [each["Name"] for each in s3.list_buckets()["Buckets"]] == ["bucket", "other"]
+        s3.delete_bucket(Bucket="other")
+        with pytest.raises(s3.exceptions.NoSuchKey):
+            s3.get_object(Bucket="bucket", Key="f")
+
+    await asyncio.to_thread(work)
+    assert list(server.buckets["bucket"].objects) == ["d/größe #1&", "g/h"]
+
+
+async def test_boto3_uploads_parts(server: GcsEmulator, s3: Any) -> None:
+    def work() -> None:
+        s3.upload_fileobj(io.BytesIO(bytes(11 * MIB)), "bucket", "a/b", ExtraArgs={"Metadata": {"k": "v"}}, Config=TransferConfig(
+            multipart_threshold=5 * MIB, multipart_chunksize=5 * MIB, use_threads=False,
+        ))  # fmt: skip
+        begun = s3.create_multipart_upload(Bucket="bucket", Key="c")
+        named = {"Bucket": "bucket", "Key": "c", "UploadId": begun["UploadId"]}
+        part = s3.upload_part(**named, PartNumber=1, Body=b"x")
+        assert [(each["PartNumber"], each["ETag"], each["Size"]) for each in s3.list_parts(**named)["Parts"]] == [(1, part["ETag"], 1)]
+        assert [each["Key"] for each in s3.list_multipart_uploads(Bucket="bucket")["Uploads"]] == ["c"]
+        s3.abort_multipart_upload(**named)
+        with pytest.raises(s3.exceptions.NoSuchUpload):
+            s3.list_parts(**named)
+        with pytest.raises(ClientError, match="not implement"):
+            s3.put_object(Bucket="bucket", Key="c", Body=b"x", Tagging="a=b")
+
+    await asyncio.to_thread(work)
+    [stored] = server.buckets["bucket"].objects.values()
+    assert (stored.name, len(stored.payload), stored.metadata, stored.md5) == ("a/b", 11 * MIB, {"k": "v"}, None)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import hashlib
+import io
 import json
 from typing import Any
 
@@ -95,7 +98,7 @@ async def test_head_of_media_is_its_read_without_the_bytes(raw: RawClient) -> No
         for path in (at("a") + "?alt=media", "/download" + at("a") + "?alt=media"):
             head, read = await raw.send("HEAD", path, **wanted), await raw.send("GET", path, **wanted)
             assert (head.status, head.body, head.headers["Content-Length"]) == (read.status, b"", length)
-            same = ("Content-Type", "X-Goog-Hash", "X-Goog-Generation", "X-Goog-Stored-Content-Length", "ETag", "Accept-Ranges", "Content-Range")
+            same = ("Content-Type", "X-Goog-Hash", "X-Goog-Generation", "X-Goog-Stored-Content-Length", "ETag", "Content-Range")
             assert [head.headers.get(key) for key in same] == [read.headers.get(key) for key in same]
 
 
@@ -227,6 +230,7 @@ async def test_what_a_session_was_told_to_expect_counts(raw: RawClient) -> None:
     assert (await raw.put_range(answer.headers["Location"], "bytes 0-4/5", b"five5")).json["contentType"] == "image/png"
 
 
+MD5_OF_MEDIA = base64.b64encode(hashlib.md5(b"media").digest()).decode()
 PARTS = "--{0}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{1}\r\n--{0}\r\nContent-Type: text/plain\r\n\r\nmedia\r\n--{0}--"
 
 
@@ -234,12 +238,12 @@ PARTS = "--{0}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{1}\r\n--
     "multipart/related; boundary={}", 'multipart/related; boundary="{}"', "multipart/related; type=x; boundary={}; charset=utf-8",
     'Multipart/Related; Boundary="{}"', "multipart/form-data; boundary={}",
 ])  # fmt: skip
-@pytest.mark.parametrize("boundary", ["b", "===============7330845974216740156==", "'()+_,-./:=?", "-----------------------------9051914041544843"])
+@pytest.mark.parametrize("boundary", ["b", "===============7330845974216740156==", "'()+_,-./:=?", "-------------905191404154"])
 async def test_a_multipart_upload_may_have_any_boundary(raw: RawClient, content_type: str, boundary: str) -> None:
     if "{}" in content_type.replace('"{}"', "") and not boundary.replace("-", "").isalnum():
         content_type = content_type.replace("{}", '"{}"')  # what is no token must be quoted
     for end in ("", "\r\n", "\r\nepilogue"):
-        body = PARTS.format(boundary, json.dumps({"name": "größe", "md5Hash": "YpM7jlH83LhFRTFAuJ3aSQ=="})) + end
+        body = PARTS.format(boundary, json.dumps({"name": "größe", "md5Hash": MD5_OF_MEDIA})) + end
         answer = await raw.send("POST", uploads("multipart", ""), body.encode(), Content_Type=content_type.format(boundary))
         assert (answer.status, answer.json["name"], answer.json["contentType"]) == (200, "größe", "text/plain")
 
@@ -248,7 +252,8 @@ async def test_a_multipart_upload_may_have_any_boundary(raw: RawClient, content_
 @pytest.mark.parametrize("kind", ["multipart", "resumable"])
 async def test_hashes_in_the_metadata_are_checked(raw: RawClient, resource: dict[str, str], kind: str) -> None:
     if kind == "multipart":
-        answer = await raw.send("POST", uploads(kind, "a"), PARTS.format("b", json.dumps(resource)), Content_Type="multipart/related; boundary=b")
+        body = PARTS.format("b", json.dumps(resource))
+        answer = await raw.send("POST", uploads(kind, "a"), body, Content_Type="multipart/related; boundary=b")
     else:
         answer = await raw.put_range(await raw.start("a", resource), "bytes 0-4/5", b"media")
     assert answer.status == 400 and (await raw.send("GET", at("a"))).status == 404
@@ -276,7 +281,7 @@ async def test_custom_metadata_may_have_8_kib(raw: RawClient) -> None:
 
 
 async def test_a_rewrite_takes_as_many_calls_as_its_maximum_asks_for(raw: RawClient) -> None:
-    await raw.put("a", b"x" * (3 * MIB - 5))
+    await raw.put("a", io.BytesIO(b"x" * (3 * MIB - 5)))
     path, token, told = f"{at('a')}/rewriteTo/b/bucket/o/b?maxBytesRewrittenPerCall={MIB}", "", []
     while True:
         answer = (await raw.send("POST", path + token)).json
@@ -381,10 +386,11 @@ async def test_buckets_are_listed_in_pages(raw: RawClient, emptied: GcsEmulator)
 
 @pytest.mark.parametrize(("method", "path", "body", "status", "reason"), [
     ("GET", at("none"), b"", 404, "notFound"), ("GET", "/storage/v1/b/none/o", b"", 404, "notFound"),
-    ("GET", at("a") + "?alt=media", b"", 416, "requestedRangeNotSatisfiable"), ("POST", "/storage/v1/b", b'{"name": "bucket"}', 409, "conflict"),
-    ("DELETE", BUCKET, b"", 409, "conflict"), ("POST", uploads("media", ""), b"", 400, "required"), ("PATCH", at("a"), b"{", 400, "parseError"),
-    ("PATCH", at("a"), b'{"metadata": 7}', 400, "invalid"), ("PUT", OBJECTS, b"", 405, "methodNotAllowed"),
-    ("GET", f"{at('a')}/acl", b"", 501, "notImplemented"), ("POST", f"{OBJECTS}/watch", b"{}", 405, "methodNotAllowed"),
+    ("GET", at("a") + "?alt=media", b"", 416, "requestedRangeNotSatisfiable"), ("DELETE", BUCKET, b"", 409, "conflict"),
+    ("POST", "/storage/v1/b", b'{"name": "bucket"}', 409, "conflict"), ("POST", uploads("media", ""), b"", 400, "required"),
+    ("PATCH", at("a"), b"{", 400, "parseError"), ("PATCH", at("a"), b'{"metadata": 7}', 400, "invalid"),
+    ("PUT", OBJECTS, b"", 405, "methodNotAllowed"), ("GET", f"{at('a')}/acl", b"", 501, "notImplemented"),
+    ("POST", f"{OBJECTS}/watch", b"{}", 501, "notImplemented"), ("POST", at("a"), b"", 405, "methodNotAllowed"),
 ])  # fmt: skip
 async def test_a_refusal_has_googles_form(raw: RawClient, method: str, path: str, body: bytes, status: int, reason: str) -> None:
     await raw.put("a")
