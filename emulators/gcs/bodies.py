@@ -96,8 +96,9 @@ def multipart_upload(content_type: str, body: bytes) -> tuple[dict[str, Any], st
     if not first.startswith(mark) or second < 0 or end <= second:
         raise GcsError(400, "Malformed multipart body: two parts and a closing boundary are expected")
     _, _, resource = body[:second].partition(2 * newline)
-    head, _, media = body[second + len(mark) + 2 * len(newline) : end].partition(2 * newline)
-    return json_object(resource), message_from_bytes(head).get("Content-Type"), media
+    # A part may have no headers, as one of gcloud-aio has none.
+    head, _, media = (newline + body[second + len(mark) + 2 * len(newline) : end]).partition(2 * newline)
+    return json_object(resource), message_from_bytes(head.lstrip(b"\r\n")).get("Content-Type"), media
 
 
 def batch_calls(content_type: str, body: bytes) -> Iterator[tuple[str | None, str, str, CIMultiDict[str], bytes]]:

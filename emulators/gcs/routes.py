@@ -72,6 +72,8 @@ PARAMETERS: dict[str, Iterable[str]] = {
 """What each kind of call, or its first word, knows. Another parameter would change what the call means."""
 MEANINGLESS = {"fields", "prettyPrint", "quotaUser", "userIp", "userProject", "key", "projection", "project", "alt"}
 """Parameters of every call that change nothing here: who pays, how the answer looks."""
+OF_LISTINGS = {"prefix", "delimiter", "startOffset", "endOffset", "maxResults", "pageToken", "matchGlob", "versions", "force", "autoPaginate"}
+"""Parameters that mean nothing where nothing is listed. Google's client for Node.js repeats them where it deletes."""
 UNASKED = ("", "false", "False")
 """Values of a parameter that ask for nothing else than its absence does."""
 
@@ -143,6 +145,8 @@ def check_known(kind: str, query: Mapping[str, str], headers: Iterable[str]) -> 
     known = PARAMETERS[kind] if kind in PARAMETERS else PARAMETERS.get(kind.partition(".")[0], ())
     for parameter, value in query.items():
         if (xml and parameter in SIGNED) or parameter in known or parameter in MEANINGLESS:
+            continue
+        if not xml and not kind.endswith(".list") and parameter in OF_LISTINGS:
             continue
         if xml or value not in UNASKED:
             raise GcsError.lacking(f"the parameter {parameter} of {kind}")

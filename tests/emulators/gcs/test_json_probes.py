@@ -248,6 +248,16 @@ async def test_a_multipart_upload_may_have_any_boundary(raw: RawClient, content_
         assert (answer.status, answer.json["name"], answer.json["contentType"]) == (200, "größe", "text/plain")
 
 
+@pytest.mark.parametrize("head", ["", "x-other: 1\r\n", "content-type:text/plain\r\ncontent-transfer-encoding: binary\r\n"])
+@pytest.mark.parametrize("media", ["", "media", "\r\n", "\r\n\r\nmedia\r\n\r\n"])
+async def test_a_part_of_an_upload_may_have_no_headers_and_was_stored_empty(raw: RawClient, head: str, media: str) -> None:
+    """gcloud-aio sends none if it was told no type."""
+    body = f'--b\r\n\r\n{{"name": "a"}}\r\n--b\r\n{head}\r\n{media}\r\n--b--\r\n'
+    answer = await raw.send("POST", uploads("multipart", ""), body, Content_Type="multipart/related; boundary=b")
+    assert (answer.status, answer.json["contentType"]) == (200, "text/plain" if "plain" in head else "application/octet-stream")
+    assert (await raw.read("a")).body == media.encode()
+
+
 @pytest.mark.parametrize("resource", [{"crc32c": "AAAAAA=="}, {"md5Hash": "AAAAAAAAAAAAAAAAAAAAAA=="}, {"crc32c": "!"}])
 @pytest.mark.parametrize("kind", ["multipart", "resumable"])
 async def test_hashes_in_the_metadata_are_checked(raw: RawClient, resource: dict[str, str], kind: str) -> None:
