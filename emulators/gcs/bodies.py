@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from email import message_from_bytes, message_from_string
 from email.message import Message
 from typing import Any
@@ -26,6 +26,14 @@ def json_object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise GcsError(400, "Parse Error: the body must be a JSON object", "parseError")
     return value
+
+
+def object_in(value: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Returns the object under a key, or an empty one if there is none. Raises 400 if what is there is no object."""
+    inner = value.get(key)
+    if inner is not None and not isinstance(inner, dict):
+        raise GcsError(400, f"Invalid value for {key}: it must be an object")
+    return inner or {}
 
 
 # --- partial answers -----------------------------------------------------------------------------

@@ -9,11 +9,11 @@ from typing import Any
 
 from changelog.base.runtime import Runtime
 from emulators.gcs.answers import GcsError, WireResponse
-from emulators.gcs.bodies import json_object
+from emulators.gcs.bodies import json_object, object_in
 from emulators.gcs.conditions import check_preconditions, check_tags
 from emulators.gcs.lifecycle import lifecycle_rules
 from emulators.gcs.listing import limit_of
-from emulators.gcs.objects import from_ns, parse_time, rfc3339
+from emulators.gcs.objects import from_ns, parse_time, rfc3339, storage_class_of
 from emulators.gcs.shown import Step, shown
 from emulators.gcs.store import WEEK_S, Bucket, bucket_of
 from emulators.gcs.wire import WireRequest
@@ -54,7 +54,7 @@ class BucketsService:
         soft_delete = {"retentionDurationSeconds": str(WEEK_S), "effectiveTime": now}
         fixed = {"kind": "storage#bucket", "id": name, "name": name, "timeCreated": now, "updated": now, "metageneration": "1"}
         chosen = {"location": "US", "storageClass": "STANDARD", "softDeletePolicy": soft_delete, **(settings or {})}
-        lifecycle_rules(chosen)
+        _check(chosen)
         self.buckets[name] = Bucket(name, {**chosen, **fixed})
         return self.buckets[name]
 
@@ -98,7 +98,7 @@ class BucketsService:
         return self._changed(bucket, {**fixed, **json_object(body)}, call)
 
     def _changed(self, bucket: Bucket, settings: Mapping[str, Any], call: WireRequest) -> WireResponse:
-        lifecycle_rules(settings)
+        _check(settings)
         metageneration = str(int(bucket.settings["metageneration"]) + 1)
         own = {"name": bucket.name, "id": bucket.name, "metageneration": metageneration, "updated": self._now()}
         bucket.settings = {key: value for key, value in {**settings, **own}.items() if value is not None and key != "etag"}
@@ -107,6 +107,16 @@ class BucketsService:
     def _delete(self, call: WireRequest, body: bytes) -> WireResponse:
         self.delete(self._found(call).name)
         return WireResponse(204)
+
+
+def _check(settings: Mapping[str, Any]) -> None:
+    """Raises `GcsError` 400 unless the settings that the emulator heeds make sense."""
+    lifecycle_rules(settings)
+    object_in(settings, "versioning")
+    storage_class_of(settings, "STANDARD")
+    kept = object_in(settings, "softDeletePolicy").get("retentionDurationSeconds", 0)
+    if not str(kept).isdecimal():
+        raise GcsError(400, f"Invalid value for softDeletePolicy.retentionDurationSeconds: {kept!r}")
 
 
 def _etag(bucket: Bucket) -> str:

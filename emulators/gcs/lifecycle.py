@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from emulators.gcs.answers import GcsError
+from emulators.gcs.bodies import object_in
 from emulators.gcs.objects import ObjectGeneration
 
 CONDITIONS = {"age", "createdBefore", "customTimeBefore", "daysSinceCustomTime", "isLive", "matchesPrefix", "matchesSuffix"}
@@ -18,8 +19,11 @@ def lifecycle_rules(settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
     Raises 400 for a rule that this emulator lacks, so that no test depends on it.
     """
-    rules = list((settings.get("lifecycle") or {}).get("rule", []))
+    rules = object_in(settings, "lifecycle").get("rule") or []
+    if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
+        raise GcsError(400, "Invalid value for lifecycle.rule: it must be a list of objects")
     for rule in rules:
+        object_in(rule, "action"), object_in(rule, "condition")
         unknown = set(rule.get("condition", {})) - CONDITIONS
         kind = rule.get("action", {}).get("type")
         if kind == ABORT and not set(rule.get("condition", {})) - CONDITIONS_OF_UPLOADS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -174,7 +173,7 @@ def check_hashes(expected: Iterable[tuple[str, object]], crc32c: str, md5: str |
         actual = {"crc32c": crc32c, "md5": md5}.get(kind)
         try:
             differs = actual is not None and base64.b64decode(str(told), validate=True) != base64.b64decode(actual)
-        except binascii.Error:
+        except ValueError:
             raise GcsError(400, f"Invalid {kind} {told!r}: it is not base64", code="InvalidDigest") from None
         if differs:
             raise GcsError(400, f'Provided {kind.upper()} "{told}" doesn\'t match calculated {kind.upper()} "{actual}".', code="BadDigest")

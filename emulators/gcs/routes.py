@@ -72,7 +72,9 @@ PARAMETERS: dict[str, Iterable[str]] = {
 """What each kind of call, or its first word, knows. Another parameter would change what the call means."""
 MEANINGLESS = {"fields", "prettyPrint", "quotaUser", "userIp", "userProject", "key", "projection", "project", "alt"}
 """Parameters of every call that change nothing here: who pays, how the answer looks."""
-OF_LISTINGS = {"prefix", "delimiter", "startOffset", "endOffset", "maxResults", "pageToken", "matchGlob", "versions", "force", "autoPaginate"}
+OF_LISTINGS = {
+    "prefix", "delimiter", "startOffset", "endOffset", "maxResults", "pageToken", "matchGlob", "versions", "force", "autoPaginate",
+}
 """Parameters that mean nothing where nothing is listed. Google's client for Node.js repeats them where it deletes."""
 UNASKED = ("", "false", "False")
 """Values of a parameter that ask for nothing else than its absence does."""

@@ -15,6 +15,7 @@ A call, a parameter or a field that it lacks is answered with 501 and its name, 
 
 from __future__ import annotations
 
+import re
 from types import TracebackType
 from typing import Any, Self
 
@@ -36,6 +37,7 @@ from emulators.gcs.wire_faults import FaultMode, GcsFault, take_fault
 
 CHUNK_BYTES = 256 * 1024
 CALLS_KEPT = 10_000
+UNSENDABLE = re.compile(r"[\x00-\x1f\x7f]")
 BROKEN_BODY = (ConnectionError, aiohttp.ClientError, web.RequestPayloadError)
 """What aiohttp raises when the connection ends before the body, however its length was given."""
 
@@ -206,9 +208,11 @@ class GcsEmulator:
 
     async def _send(self, request: web.BaseRequest, answer: WireResponse, truncated: bool) -> web.StreamResponse:
         body = b"" if answer.status == 304 else answer.body
+        # What the JSON API took may be no header.
+        headers = {UNSENDABLE.sub(" ", key): UNSENDABLE.sub(" ", value) for key, value in answer.headers.items()}
         if request.method == "HEAD" or (len(body) <= CHUNK_BYTES and not truncated):
-            return web.Response(status=answer.status, body=body, headers=answer.headers)
-        response = web.StreamResponse(status=answer.status, headers={**answer.headers, "Content-Length": str(len(body))})
+            return web.Response(status=answer.status, body=body, headers=headers)
+        response = web.StreamResponse(status=answer.status, headers={**headers, "Content-Length": str(len(body))})
         end = len(body) // 2 if truncated else len(body)
         try:
             await response.prepare(request)

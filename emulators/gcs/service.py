@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from changelog.base.runtime import Runtime
 from emulators.gcs.answers import GcsError, WireResponse
-from emulators.gcs.bodies import batch_answer, batch_calls, json_object
+from emulators.gcs.bodies import batch_answer, batch_calls, json_object, object_in
 from emulators.gcs.buckets import BucketsService
 from emulators.gcs.conditions import check_preconditions, check_tags, of_source
 from emulators.gcs.media import media
@@ -124,7 +124,7 @@ class GcsService:
         if not isinstance(named, list) or not all(isinstance(each, dict) and each.get("name") for each in named):
             raise GcsError(400, "Required: sourceObjects, a list of objects that each have a name", "required")
         sources = [bucket.get(str(each["name"]), _asked_of(each)) for each in named]
-        stored = bucket.compose(sources, call.name, asked.get("destination") or {}, call.query, self._runtime.wall_ns())
+        stored = bucket.compose(sources, call.name, object_in(asked, "destination"), call.query, self._runtime.wall_ns())
         return shown(stored.resource(), call)
 
     def _source(self, call: WireRequest) -> ObjectGeneration:
@@ -192,6 +192,6 @@ def _rewritten(call: WireRequest, source: ObjectGeneration) -> int:
 
 def _asked_of(named: dict[str, Any]) -> dict[str, str]:
     """Returns the generation and the precondition of one source of a composition, as a read has them."""
-    wanted = (named.get("objectPreconditions") or {}).get("ifGenerationMatch")
+    wanted = object_in(named, "objectPreconditions").get("ifGenerationMatch")
     asked = {"generation": named.get("generation"), "ifGenerationMatch": wanted}
     return {key: str(value) for key, value in asked.items() if value is not None}

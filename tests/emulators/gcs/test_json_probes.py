@@ -72,6 +72,8 @@ async def test_an_object_may_be_appended_to_by_composing_it_with_itself(raw: Raw
     (sources("a"), "?ifGenerationMatch=7", 412), (sources("a"), "?ifMetagenerationMatch=7", 412),
     ('{"sourceObjects": [{"name": "a", "generation": "1"}]}', "", 404),
     ('{"sourceObjects": [{"name": "a", "objectPreconditions": {"ifGenerationMatch": "1"}}]}', "", 412),
+    ('{"sourceObjects": [{"name": "a", "objectPreconditions": 5}]}', "", 400),
+    ('{"sourceObjects": [{"name": "a"}], "destination": 5}', "", 400),
     (sources("a", customTime="tomorrow"), "", 400), (sources("a", kmsKeyName="k"), "", 501), (sources("a"), "?kmsKeyName=k", 501),
 ])  # fmt: skip
 async def test_compose_refuses_what_makes_no_sense_and_changes_nothing(raw: RawClient, body: str, query: str, status: int) -> None:
@@ -384,6 +386,25 @@ async def test_an_update_of_a_bucket_replaces_its_settings(raw: RawClient) -> No
     assert (await raw.send("PUT", BUCKET, json.dumps({"name": "other"}))).json["name"] == "bucket"
     tag = (await raw.send("GET", BUCKET)).json["etag"]
     assert [(await raw.send("GET", BUCKET, **{"If-None-Match": each})).status for each in (tag, "x")] == [304, 200]
+
+
+@pytest.mark.parametrize("settings", [
+    {"lifecycle": 5}, {"lifecycle": {"rule": 5}}, {"lifecycle": {"rule": [5]}}, {"lifecycle": {"rule": [{"action": 5}]}}, {"versioning": 5},
+    {"softDeletePolicy": 5}, {"softDeletePolicy": {"retentionDurationSeconds": "x"}}, {"storageClass": 5},
+])  # fmt: skip
+async def test_settings_of_a_bucket_that_make_no_sense_are_400_and_change_nothing(raw: RawClient, settings: dict[str, Any]) -> None:
+    """Most of them broke the server."""
+    before = (await raw.send("GET", BUCKET)).json
+    for method, path in (("PATCH", BUCKET), ("PUT", BUCKET), ("POST", "/storage/v1/b")):
+        assert (await raw.send(method, path, json.dumps({"name": "new", **settings}))).status == 400
+    assert (await raw.send("GET", BUCKET)).json == before
+
+
+async def test_what_is_no_header_is_sent_as_near_as_can_be(raw: RawClient) -> None:
+    await raw.put("a")
+    await raw.send("PATCH", at("a"), json.dumps({"metadata": {"k": "v\r\nw"}, "contentType": "a\nb"}))
+    read = await raw.send("GET", "/bucket/a")
+    assert (read.status, read.headers["x-goog-meta-k"], read.headers["Content-Type"]) == (200, "v  w", "a b")
 
 
 async def test_buckets_are_listed_in_pages(raw: RawClient, emptied: GcsEmulator) -> None:
