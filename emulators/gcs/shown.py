@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import quote
 
 from emulators.gcs.answers import WireResponse
 from emulators.gcs.bodies import parse_fields, select
@@ -17,10 +18,21 @@ Step = Callable[[WireRequest, bytes], WireResponse]
 
 
 def shown(resource: Mapping[str, Any], call: WireRequest) -> WireResponse:
-    """Returns a resource as an answer of the JSON API. With `fields`, only these fields."""
-    answer = WireResponse.of_json(select(resource, parse_fields(call.query["fields"])) if call.query.get("fields") else resource)
+    """Returns a resource as an answer of the JSON API, with links to where it was asked. With `fields`, only these."""
+    linked = _linked(resource, f"http://{call.headers.get('Host', '127.0.0.1')}")
+    answer = WireResponse.of_json(select(linked, parse_fields(call.query["fields"])) if call.query.get("fields") else linked)
     etag = resource.get("etag")
     return answer.with_headers({"ETag": etag}) if etag else answer
+
+
+def _linked(resource: Mapping[str, Any], root: str) -> Mapping[str, Any]:
+    """Returns the resource; each object in it has the address of its bytes. Clients of some languages read by it."""
+    if resource.get("kind") == "storage#object":
+        path = f"b/{quote(resource['bucket'], safe='')}/o/{quote(resource['name'], safe='')}"
+        return {**resource, "mediaLink": f"{root}/download/storage/v1/{path}?generation={resource['generation']}&alt=media"}
+    if resource.get("kind") == "storage#objects" and "items" in resource:
+        return {**resource, "items": [_linked(each, root) for each in resource["items"]]}
+    return {**resource, "resource": _linked(resource["resource"], root)} if "resource" in resource else resource
 
 
 def written(stored: ObjectGeneration) -> WireResponse:

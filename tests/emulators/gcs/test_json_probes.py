@@ -151,6 +151,16 @@ async def test_packed_bytes_are_unpacked_for_who_does_not_take_gzip(raw: RawClie
     assert (await raw.read("a", Accept_Encoding="identity")).body == packed
 
 
+async def test_every_resource_of_an_object_links_to_its_bytes(raw: RawClient) -> None:
+    put = (await raw.put("größe/a", b"payload")).json
+    listed = [*(await raw.list())["items"], *(await raw.list(fields="items/mediaLink"))["items"]]
+    assert [each["mediaLink"] for each in (put, (await raw.send("GET", at("größe/a"))).json, *listed)] == [put["mediaLink"]] * 4
+    assert (await raw.send("GET", put["mediaLink"])).body == b"payload"
+    copied = (await raw.send("POST", f"{at('größe/a')}/rewriteTo/b/bucket/o/b")).json["resource"]
+    await raw.put("b", b"newer")
+    assert (await raw.send("GET", copied["mediaLink"])).status == 404, "it is of one generation"
+
+
 # --- preconditions of every call -----------------------------------------------------------------
 
 WRITES = [
