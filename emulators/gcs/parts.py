@@ -12,6 +12,7 @@ lifecycle rule may end it. The service refuses preconditions here, with 400 NotI
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -98,7 +99,7 @@ class PartsService:
             raise GcsError(400, f"Part number must be an integer between 1 and {PART_NUMBER_MAX}, inclusive.")
         crc32c, md5 = crc_of(body), md5_of(body)
         check_hashes(told_hashes(call), crc32c, md5)
-        etag = f'"{self._runtime.random.getrandbits(128):032x}"'  # not of the bytes: nobody may guess it
+        etag = f'"{b64decode(md5).hex()}"'  # as S3's clients expect, which compare it with what they sent
         upload.parts[number] = UploadedPart(body, etag, crc32c, md5, from_ns(self._runtime.wall_ns()))
         return WireResponse(200, headers={"ETag": etag, "X-Goog-Hash": f"crc32c={crc32c},md5={md5}"})
 

@@ -316,6 +316,7 @@ async def test_the_rules_of_an_upload_of_several_parts(raw: RawClient, emptied: 
     first, small, last = [
         (number, (await upload.put(number, payload)).headers["ETag"]) for number, payload in ((1, b"first"), (2, b"2"), (9, b"l"))
     ]
+    assert first[1] == tag(b"first"), "S3's clients compare it with what they sent"
     assert refused(await upload.complete(first, small, last)) == (400, "EntityTooSmall")
     assert refused(await upload.complete(last, first)) == (400, "InvalidPartOrder")
     assert refused(await upload.complete((1, '"x"'))) == (400, "InvalidPart")
