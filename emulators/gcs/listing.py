@@ -47,7 +47,10 @@ def page_of(listed: Iterable[Listed], query: Mapping[str, str], page_max: int) -
     ]  # fmt: skip
     found.sort(key=lambda each: (each.name.encode(), each.generation))
     entries = list(_grouped(found, query))
-    first, limit = parse_int(query, "pageToken") or 0, limit_of(query, page_max)
+    token = query.get("pageToken") or "0"  # an empty one asks for the first page
+    if not token.isdecimal():
+        raise GcsError(400, f"Invalid page token {token}")
+    first, limit = int(token), limit_of(query, page_max)
     shown = entries[first : first + limit]
     return ObjectPage(
         [each for _, objects in shown for each in objects], [group for group, _ in shown if group],

@@ -115,7 +115,10 @@ class UploadsService:
         if session.stored is not None:
             return written(session.stored) if call.of_xml else shown(session.stored.resource(), call)
         held = len(session.arrived)
-        return WireResponse(308, headers={"Range": f"bytes=0-{held - 1}"} if held else {})
+        kept = {"Range": f"bytes=0-{held - 1}"} if held else {}
+        if call.headers.get("X-GUploader-No-308") == "yes":  # Google's client for Go, to which 308 is a redirect
+            return WireResponse(200, headers={**kept, "X-HTTP-Status-Code-Override": "308"})
+        return WireResponse(308, headers=kept)
 
     def _finalise(self, session: Session, call: WireRequest) -> ObjectGeneration:
         """Makes the object and checks it. A wrong checksum ends the session.
