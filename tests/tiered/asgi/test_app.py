@@ -139,9 +139,9 @@ async def test_what_has_expired_is_not_there(store: MemoryStorage) -> None:
 async def test_an_object_that_is_replaced_between_two_looks_is_not_mixed(store: MemoryStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     url, get = await link(store, LARGE), store.get
 
-    async def replaced_first(*args: Any) -> Any:
+    async def replaced_first(*args: Any, **options: Any) -> Any:
         await store.put(CAT, SMALL)
-        return await get(*args)
+        return await get(*args, **options)
 
     monkeypatch.setattr(store, "get", replaced_first)
     for headers in ({}, {"Range": "bytes=500-"}, {"If_None_Match": '"other"'}):
@@ -289,8 +289,8 @@ async def test_metadata_of_other_software_break_no_header(store: MemoryStorage, 
     damaged = as_stored(None, 10**30, None, "a\r\nb: c", "odd\r\nd: e", None, "f\r\ng: h", len(SMALL), {}, {})
     get = store.get
 
-    async def odd(*args: Any) -> Any:
-        stored = await get(*args)
+    async def odd(*args: Any, **options: Any) -> Any:
+        stored = await get(*args, **options)
         assert stored is not None
         stored.head = replace(stored.head, metadata=damaged)
         return stored
@@ -318,7 +318,7 @@ async def test_an_error_has_a_status_and_tells_no_secret(
 ) -> None:
     url = await link(store)
 
-    async def fail(*_: object) -> None:
+    async def fail(*_: object, **options: object) -> None:
         raise error
 
     for name in ("get", "head"):
@@ -402,8 +402,8 @@ class OpenReads:
         self.opened: list[Any] = []
         get = store.get
 
-        async def noted(*args: Any) -> Any:
-            stored = await get(*args)
+        async def noted(*args: Any, **options: Any) -> Any:
+            stored = await get(*args, **options)
             self.opened.append(stored)
             return stored
 

@@ -113,7 +113,7 @@ def test_ranges_are_those_of_a_file(fs: TieredFileSystem) -> None:
 def test_a_read_that_the_service_denies_is_an_error_and_no_empty_range(fs: TieredFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
     fs.pipe_file("notes/objects/key", LARGE)
 
-    def denied(*_: Any) -> None:
+    def denied(*_: Any, **options: Any) -> None:
         raise ConfigurationError("grant this process the permission")
 
     monkeypatch.setattr(fs.storage, "get", denied)
