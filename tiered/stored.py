@@ -174,8 +174,8 @@ class StoredObject:
 
     Use `await stored.read()`, `await stored.save(path)`, `async for chunk in stored`, or `async with stored`. Each of
     them closes the object at its end. If none of them is used, the object keeps a file or a connection open until
-    `aclose`. It is also a payload: `put` streams a copy of it and always closes it. `start`, `stop`: the range of stored
-    bytes, `stop` excluded, as an HTTP `Content-Range` wants it: 0 and `size` unless a range was asked for.
+    `aclose`. It is also a payload: `put` streams a copy of it and always closes it. `start`, `stop`: the range of the
+    stored bytes, `stop` excluded, as an HTTP `Content-Range` wants it: 0 and `size` unless a range was asked for.
 
     `decompressed`: it gives the bytes that were compressed, and not those that are stored. `length`: how many bytes it
     gives; None: it decompresses, and only its end tells. `in_memory`: the bytes that it gives, if they came with the

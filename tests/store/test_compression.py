@@ -1,4 +1,4 @@
-"""`compress` and `decompress`: what is stored, what comes back, and that nothing says twice, or not at all, what it is."""
+"""`compress` and `decompress`: what is stored, what comes back, and what says of itself that it is compressed."""
 
 from __future__ import annotations
 
@@ -270,13 +270,13 @@ async def test_a_read_that_is_closed_by_another_task_is_no_damage(world: TappedW
         await storage.put(OBJECT, NOISE * 3, compress="zstd")
         stored, reached = await opened(storage), anyio.Event()
 
-        class Waiting:
+        class NeverEnding:
             async def __anext__(self) -> bytes:
                 reached.set()
                 await anyio.sleep(60)
                 raise StopAsyncIteration
 
-        stored._chunks = Waiting()  # type: ignore[assignment]
+        stored._chunks = NeverEnding()  # type: ignore[assignment]
         errors: list[Exception] = []
 
         async def read() -> None:
