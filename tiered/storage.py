@@ -559,8 +559,8 @@ class TieredStorage:
         ends with that error, and the object is closed.
 
         `decompress`: an object whose `metadata.compression` is "Zstd" gives the bytes that were compressed. With False,
-        it gives those that are stored, as one with any other compression always does. A range counts the stored
-        bytes, so a part of a compressed object is an `InvalidRequestError` unless this is False.
+        it gives those that are stored, as one with any other compression always does. A range counts the stored bytes,
+        so a range of a compressed object is an `InvalidRequestError` unless this is False.
 
         Raises also `RangeNotSatisfiableError` (the range does not fit the object, whose `size` it tells),
         `DanglingTombstoneError` (the object's data is lost), and `ConfigurationError` (it is compressed, and the extra
@@ -582,7 +582,7 @@ class TieredStorage:
                     return None
                 stored, lifetime = found
                 if decompress:
-                    await _decompressing(stored)
+                    await _decompressing(stored, range)
                 self._touch(object_id, lifetime)
                 return stored
 
@@ -927,10 +927,10 @@ def _as_stored(request: PutRequest, source: Chunks, metadata: Metadata) -> tuple
     return Compressed(source, metadata.size), metadata.with_facts(compression=COMPRESSION, size=None)
 
 
-async def _decompressing(stored: StoredObject) -> None:
+async def _decompressing(stored: StoredObject, range: ByteRange | None) -> None:
     """Lets the object decompress what it gives, or closes it."""
     try:
-        stored._decompress()
+        stored._decompress(range)
     except TieredError:
         await stored.aclose()
         raise

@@ -23,7 +23,7 @@ from tiered.object_id import ObjectId, ObjectPrefix
 from tiered.payload.destinations import Destination, Output, opened
 from tiered.payload.own_thread import Thread
 from tiered.payload.zstd import COMPRESSION, Decompressor
-from tiered.protocol.backends import BlobReader, RangedReader
+from tiered.protocol.backends import BlobReader, ByteRange, RangedReader
 from tiered.protocol.lanes import Lanes
 from tiered.text import quoted
 
@@ -202,14 +202,14 @@ class StoredObject:
     def __repr__(self) -> str:
         return f"<StoredObject {self.object_id} of {self.size} bytes, revision {self.revision}>"
 
-    def _decompress(self) -> None:
+    def _decompress(self, range: ByteRange | None) -> None:
         """Lets it give the bytes that were compressed, if these are. Called before the first one.
 
-        `InvalidRequestError`: it gives a range. `ConfigurationError`: no library is installed.
+        `InvalidRequestError`: a range was asked for. `ConfigurationError`: no library is installed.
         """
         if self.head.metadata.compression != COMPRESSION:
             return
-        if (self.start, self.stop) != (0, self.size):
+        if range is not None:  # also if all stored bytes are within it: they stand for others, and more of them
             raise InvalidRequestError(
                 f"{self.object_id} is compressed, and a range counts the bytes as they are stored: read it whole, "
                 "or the range with decompress=False (--raw)"

@@ -292,8 +292,8 @@ class SyncTieredStorage:
         the read ends with that error, and the object is closed.
 
         `decompress`: an object whose `metadata.compression` is "Zstd" gives the bytes that were compressed. With False,
-        it gives those that are stored, as one with any other compression always does. A range counts the stored
-        bytes, so a part of a compressed object is an `InvalidRequestError` unless this is False.
+        it gives those that are stored, as one with any other compression always does. A range counts the stored bytes,
+        so a range of a compressed object is an `InvalidRequestError` unless this is False.
 
         Raises also `RangeNotSatisfiableError` (the range does not fit the object, whose `size` it tells),
         `DanglingTombstoneError` (the object's data is lost), and `ConfigurationError` (it is compressed, and the extra
