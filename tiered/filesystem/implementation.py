@@ -8,7 +8,7 @@ slashes off the end of a path. So an object whose key ends with one is listed, a
 directory, but cannot be opened.
 
 A file has the bytes that are stored, because its size and its ranges count these. `info` tells the `compression` of a
-compressed object; `open(…, compression="zstd")` reads it, if fsspec has that codec.
+compressed object, and `open(…, compression="zstd")` reads what was compressed.
 
 A store is opened when it is first needed. All file systems of a process that have the same settings share it, because
 fsspec makes a file system for each thread. It is closed by `close` or when the interpreter exits. In a forked child it

@@ -247,8 +247,8 @@ def test_a_file_of_a_compressed_object_has_the_bytes_that_are_stored(tree: Tiere
     info = tree.info(key)
     assert (info["size"], info["compression"], tree.cat_file(key, 1, 5)) == (len(stored), "Zstd", stored[1:5])
     assert len(stored) < len(payload)
-    with tree.open(key) as file:
-        assert file.read() == stored
+    with tree.open(key) as file, tree.open(key, compression="zstd") as decompressed:
+        assert (file.read(), decompressed.read()) == (stored, payload)
     tree.get_file(key, str(tmp_path / "local"))
     assert (tmp_path / "local").read_bytes() == stored
     with pytest.raises(InvalidRequestError, match="is compressed, and what is appended would not be"):
