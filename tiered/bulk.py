@@ -42,7 +42,7 @@ from tiered.payload.streams import Payload
 from tiered.protocol.concurrent import foremost
 from tiered.protocol.conditions import ANY_REVISION, IfRevision
 from tiered.settings import StoreSettings
-from tiered.stored import Compression, CustomAtEnd, ObjectHead, Progress, StoredObject
+from tiered.stored import Compression, CustomAtEnd, ObjectHead, Progress, StoredObject, metadata_given
 from tiered.text import quoted
 
 R = TypeVar("R")
@@ -76,6 +76,11 @@ class LoadedObject:
     head: ObjectHead
     payload: bytes = field(repr=False)
     decompressed: bool = False
+
+    @property
+    def metadata(self) -> Metadata:
+        """Of `payload`: those of `head`, but without `compression` and `size` if it was decompressed."""
+        return metadata_given(self.head, decompressed=self.decompressed)
 
 
 class ItemResult(Generic[R, V]):

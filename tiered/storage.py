@@ -614,7 +614,8 @@ class TieredStorage:
         A large object in GCS gets a V4 signed URL of its blob, which ends with the object's deadline, as it is now, at
         the latest. It shows the blob until the blob is deleted: mostly at once after an overwrite, but later if a
         service is away or a change feed still needs it. All other objects get a link to the app of `tiered.asgi`
-        (`links` in the settings), and so does each link with a `content_type`, which GCS would ignore.
+        (`links` in the settings), and so does each link with a `content_type`, which GCS would ignore. The app
+        decompresses for whoever does not take zstd; GCS sends what is stored, and says `Content-Encoding: zstd`.
 
         `content_type`: what is answered instead of the stored one. `disposition`: "inline" lets a browser show the
         object, "attachment" lets it save the object; the file's name is the one in the metadata, or the end of the key.

@@ -110,6 +110,11 @@ class ObjectHead:
     checksum: str | None = None
 
 
+def metadata_given(head: ObjectHead, *, decompressed: bool) -> Metadata:
+    """The metadata of the bytes that a read gives. What was decompressed is not compressed, and has another size."""
+    return head.metadata.with_facts(compression=None, size=None) if decompressed else head.metadata
+
+
 @dataclass(frozen=True, slots=True)
 class ListEntry:
     """One object of a listing. All of it is from one write.
@@ -224,7 +229,7 @@ class StoredObject:
     @property
     def metadata(self) -> Metadata:
         """Of the bytes that it gives: those of `head`, but without `compression` and `size` if it decompresses."""
-        return self.head.metadata.with_facts(compression=None, size=None) if self.decompressed else self.head.metadata
+        return metadata_given(self.head, decompressed=self.decompressed)
 
     @property
     def size(self) -> int:

@@ -140,6 +140,8 @@ async def test_a_bulk_read_counts_the_bytes_that_it_holds(world: TappedWorld) ->
                         assert "more than payload_bytes_max" in str(result.error)
                     else:
                         assert result.value is not None and (result.value.payload, result.value.decompressed) == (payload, decompress)
+                        assert result.value.metadata.compression == (None if decompress else "Zstd")
+                        assert result.value.head == await storage.head(result.request)
 
 
 async def test_put_many_and_a_writer_compress_too(world: TappedWorld) -> None:
