@@ -329,3 +329,7 @@ async def test_a_cancelled_put_or_read_leaves_nothing_open(world: TappedWorld) -
         await stored.aclose()
         with pytest.raises(InvalidRequestError, match="already read or closed"):
             await stored.read()
+        stored = await opened(storage, progress=lambda so_far, total: anyio.sleep(3600))
+        with anyio.move_on_after(1) as cancelled:
+            await stored.read()
+        assert cancelled.cancelled_caught and stored._closed

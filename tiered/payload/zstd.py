@@ -146,6 +146,6 @@ def _library(instead: str = "or compress it yourself, and set compression of its
             import compression.zstd as zstd
         else:
             import backports.zstd as zstd
-    except ImportError:
-        raise ConfigurationError(f"zstd needs backports.zstd, which is missing: pip install '.[zstd]' in the checkout, {instead}") from None
+    except ImportError as missing:
+        raise ConfigurationError(f"zstd needs {missing.name}, which is missing: pip install '.[zstd]' in the checkout, {instead}") from None
     return zstd
