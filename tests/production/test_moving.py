@@ -118,10 +118,10 @@ async def payloads(settings: Settings, *object_ids: ObjectId) -> list[bytes | No
 async def blobs_of(settings: Settings) -> list[tuple[Any, ...]]:
     """Every object of the bucket, with what changes when it is changed."""
     assert settings.gcs is not None and settings.bigtable is not None
-    at = settings.gcs
+    at, project = settings.gcs, settings.bigtable.project
 
     def look() -> list[tuple[Any, ...]]:
-        with open_client(at, settings.bigtable.project) as client:
+        with open_client(at, project) as client:
             return [(each.name, each.generation, each.metageneration, each.metadata) for each in client.list_blobs(at.bucket)]
 
     return await anyio.to_thread.run_sync(look)
