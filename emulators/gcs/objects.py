@@ -149,6 +149,15 @@ def check_fields(resource: Mapping[str, Any]) -> None:
         raise GcsError.lacking(f"{asked[0]} of an object")
 
 
+def check_resource(resource: Mapping[str, Any], storage_class: str) -> None:
+    """Raises `GcsError` if an object may not be described like this. `storage_class`: where it names none."""
+    check_fields(resource)
+    merged({}, resource.get("metadata"))
+    storage_class_of(resource, storage_class)
+    if resource.get("customTime"):
+        parse_time(resource["customTime"])
+
+
 def storage_class_of(resource: Mapping[str, Any], default: str) -> str:
     asked = resource.get("storageClass") or default
     if asked not in STORAGE_CLASSES:

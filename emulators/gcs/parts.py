@@ -17,12 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 from changelog.base.runtime import Runtime
 from emulators.gcs.answers import GcsError, WireResponse, elements
 from emulators.gcs.conditions import MATCH
 from emulators.gcs.lifecycle import applies_to_upload
-from emulators.gcs.objects import check_fields, check_hashes, check_name, crc_of, from_ns, md5_of, rfc3339
+from emulators.gcs.objects import check_hashes, check_name, check_resource, crc_of, from_ns, md5_of, rfc3339
 from emulators.gcs.shown import Step, described, told_hashes, written
 from emulators.gcs.store import Bucket, bucket_of
 from emulators.gcs.wire import WireRequest, parse_int
@@ -86,7 +87,7 @@ class PartsService:
         check_name(call.name)
         _refuse_preconditions(call)
         resource = described(call)
-        check_fields(resource)
+        check_resource(resource, "STANDARD")
         upload_id = f"{self._runtime.random.getrandbits(128):032x}"
         begun = from_ns(self._runtime.wall_ns())
         self.uploads[upload_id] = PartsUpload(upload_id, bucket.name, call.name, resource, begun)
@@ -113,7 +114,7 @@ class PartsService:
             for number, part in listed
         ]
         more = {"NextPartNumberMarker": numbers[limit - 1]} if len(numbers) > limit else {}
-        told = {"Bucket": upload.bucket, "Key": upload.name, "UploadId": upload.id, "StorageClass": "STANDARD", "MaxParts": limit}
+        told = {"Bucket": upload.bucket, **_named(upload, call), "MaxParts": limit}
         return _answer("ListPartsResult", {**told, **more, "IsTruncated": str(bool(more)).lower()}, parts)
 
     def _list_uploads(self, call: WireRequest, body: bytes) -> WireResponse:
@@ -125,11 +126,11 @@ class PartsService:
         )  # fmt: skip
         found = [each for each in found if after is None or each[0] > after]
         uploads = [
-            ("Upload", {"Key": upload.name, "UploadId": upload.id, "StorageClass": "STANDARD", "Initiated": rfc3339(upload.begun)})
+            ("Upload", {**_named(upload, call), "Initiated": rfc3339(upload.begun)})
             for _, upload in found[:limit]
         ]
         last = found[limit - 1][1] if len(found) > limit else None
-        more = {} if last is None else {"NextKeyMarker": last.name, "NextUploadIdMarker": last.id}
+        more = {} if last is None else {"NextKeyMarker": _named(last, call)["Key"], "NextUploadIdMarker": last.id}
         told = {"Bucket": call.bucket, "MaxUploads": limit, **more, "IsTruncated": str(last is not None).lower()}
         return _answer("ListMultipartUploadsResult", told, uploads)
 
@@ -163,6 +164,11 @@ class PartsService:
         if upload is None or (upload.bucket, upload.name) != (call.bucket, call.name):
             raise GcsError(404, "The requested upload was not found.", code="NoSuchUpload")
         return upload
+
+
+def _named(upload: PartsUpload, call: WireRequest) -> Mapping[str, object]:
+    key = quote(upload.name, safe="/") if call.query.get("encoding-type") == "url" else upload.name
+    return {"Key": key, "UploadId": upload.id, "StorageClass": upload.resource.get("storageClass", "STANDARD")}
 
 
 def _refuse_preconditions(call: WireRequest) -> None:

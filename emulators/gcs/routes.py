@@ -64,8 +64,8 @@ PARAMETERS: dict[str, Iterable[str]] = {
     "xml.compose": {"compose"}, "xml.bucket.location": {"location"}, "xml.delete_many": {"delete"},
     "xml.upload.put": {"upload_id"}, "xml.upload.status": {"upload_id"}, "xml.upload.cancel": {"upload_id"},
     "xml.parts.start": {"uploads"}, "xml.parts.put": {"partNumber", "uploadId"}, "xml.parts.complete": {"uploadId"},
-    "xml.parts.cancel": {"uploadId"}, "xml.parts.list": {"uploadId", "max-parts", "part-number-marker"},
-    "xml.uploads": {"uploads", "prefix", "key-marker", "upload-id-marker", "max-uploads"},
+    "xml.parts.cancel": {"uploadId"}, "xml.parts.list": {"uploadId", "max-parts", "part-number-marker", "encoding-type"},
+    "xml.uploads": {"uploads", "prefix", "key-marker", "upload-id-marker", "max-uploads", "encoding-type"},
     "xml.list": {"list-type", "prefix", "delimiter", "start-after", "continuation-token", "max-keys", "marker", "encoding-type",
                  "fetch-owner"},
 }  # fmt: skip

@@ -330,6 +330,26 @@ async def test_the_rules_of_an_upload_of_several_parts(raw: RawClient, emptied: 
     assert "-" in read.headers["ETag"], "no MD5"
 
 
+@pytest.mark.parametrize(("headers", "code"), [
+    ({"x-goog-custom-time": "tomorrow"}, "InvalidArgument"), ({"x-goog-storage-class": "WARM"}, "InvalidStorageClass"),
+    ({"x-goog-meta-k": "v" * 8191, "x-goog-meta-l": ""}, "MetadataTooLarge"),
+])  # fmt: skip
+async def test_an_upload_of_an_object_that_may_not_be_is_refused_when_it_begins(
+    raw: RawClient, emptied: GcsEmulator, headers: dict[str, str], code: str
+) -> None:
+    before = len(emptied.parts.uploads)
+    assert refused(await raw.send("POST", "/bucket/a/b?uploads", **headers)) == (400, code)
+    assert len(emptied.parts.uploads) == before
+
+
+async def test_keys_of_uploads_are_told_encoded_if_asked(raw: RawClient) -> None:
+    upload = await PartsClient(raw, "/bucket/enc/%C3%BC%20%26").start(**{"x-goog-storage-class": "NEARLINE"})
+    for query in ("", "&encoding-type=url"):
+        for answer in (await raw.send("GET", f"/bucket?uploads&prefix=enc/{query}"), await upload.listed(query)):
+            assert xml_texts(answer, "Key") == ["enc/%C3%BC%20%26" if query else "enc/ü &"]
+            assert xml_texts(answer, "StorageClass") == ["NEARLINE"]
+
+
 async def test_a_part_is_never_taken_from_another_object_which_was_stored_empty(raw: RawClient) -> None:
     await raw.send("PUT", A, b"x")
     upload = await PartsClient(raw).start()
