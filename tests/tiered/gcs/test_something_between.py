@@ -312,7 +312,7 @@ async def test_a_store_on_a_service_that_merges_keeps_the_object_as_it_was(
 
 
 @pytest.mark.parametrize("session", [False, True])
-@pytest.mark.parametrize("loses", ["customTime", "contentType", "contentEncoding", "metadata"])
+@pytest.mark.parametrize("loses", ["customTime", "contentType", "contentEncoding", "contentDisposition", "metadata"])
 async def test_an_upload_whose_metadata_the_service_did_not_keep_is_not_used(
     blobs: GcsBlobs, bucket: Bucket, session: bool, loses: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
