@@ -397,6 +397,25 @@ async def test_where_no_changelog_is_set_commands_name_the_one_that_there_could_
         assert "note    no changelog is kept" in said and "WARNING" not in said
 
 
+async def test_check_says_that_other_software_writes_beside_this_one(settings: Settings, tmp_path: Path) -> None:
+    theirs, now_ns = ObjectId.create("photos", "theirs"), RUNTIME.wall_ns()
+    config = ["--config", str(settings_file(settings, tmp_path)), "check"]
+    old, new = (blob_name(theirs.path, ChangeId.first(at_ns // 1_000_000)) for at_ns in (now_ns - 3 * 3600 * NS_PER_S, now_ns))
+    async with open_storage(settings, RUNTIME) as storage, cells_of(settings) as table, open_backends(settings, RUNTIME) as backends:
+        await storage.put(ObjectId.create("photos", "ours"), b"small")
+        for target in (old, new):
+            upload = await backends.tiers.long_term.open_upload(target, Metadata(), 3)
+            await upload.write(b"big")
+            await upload.finalise()
+        await table.mutate(theirs.path.encode(), set_cell("fm", b"r", old.encode()))
+        out, _ = await run(tmp_path, config)
+        assert "2 rows were looked at, and none shows that other software writes beside this one; some are of other software" in out
+        await table.mutate(theirs.path.encode(), set_cell("fm", b"r", new.encode()))
+        out, _ = await run(tmp_path, config, code=3)
+    assert f"problem other software wrote {theirs.path} at 20" in out and "and this one photos/objects/ours" in out
+    assert "let only one of them write" in out
+
+
 async def test_the_command_takes_a_bucket_by_a_word_only(settings: Settings, theirs: Settings, tmp_path: Path) -> None:
     assert theirs.gcs is not None
     endpoint = theirs.gcs.endpoint

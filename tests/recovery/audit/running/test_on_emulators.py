@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import anyio
@@ -10,6 +11,7 @@ import pytest
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
+from changelog.bigtable.channel import BigtableTable, insecure_channel, set_cell
 from changelog.change import ChangeId
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Manifest
@@ -19,7 +21,7 @@ from recovery.audit.running.local import LocalEngine
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
 from tests.given.emulated_services import emulated_services
-from tiered.metadata import Metadata
+from tiered.metadata import Metadata, encode_metadata
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
 from tiered.settings import Settings
@@ -46,6 +48,9 @@ def test_audit_of_the_emulators_in_worker_processes_finds_what_was_planted(servi
             upload = await backends.tiers.long_term.open_upload(orphan, Metadata(), 3)
             await upload.write(b"abc")
             await upload.finalise()
+            metadata = encode_metadata(Metadata(time_created_ns=SystemRuntime().wall_ns(), size=1))
+            async with table_of(services) as table:
+                await table.mutate(b"media/objects/00+", set_cell("fm", b"p", b"x"), set_cell("fm", b"m", metadata))
             made = await backends.tiers.long_term.head(orphan)
             assert made is not None
             while await backends.tiers.long_term.now_ns() <= made.created_ns:
@@ -61,13 +66,23 @@ def test_audit_of_the_emulators_in_worker_processes_finds_what_was_planted(servi
     assert manifest.complete and (manifest.names, manifest.redirects) == (OBJECTS, OBJECTS)
     run = RunDirectory.open("gs://audits/2026/november")
     found = run.findings(manifest.run)
-    assert sorted((each.kind, each.object) for each in found) == [("dangling", "media/objects/05"), ("orphan", "media/objects/77")]
+    assert sorted((each.kind, each.object) for each in found) == [
+        ("dangling", "media/objects/05"), ("mixed_writers", "media/objects/00+"), ("orphan", "media/objects/77"),
+    ]  # fmt: skip
     feed = FindingsFeed.open("gs://audits/feeds/findings", SystemRuntime())
     feed.check(manifest, run.files)
-    assert [(added.found, added.gone, added.again) for added in (feed.add(run), feed.add(run))] == [(2, 0, False), (2, 0, True)]
+    assert [(added.found, added.gone, added.again) for added in (feed.add(run), feed.add(run))] == [(3, 0, False), (3, 0, True)]
     assert [seen.name for seen in feed.files.list()] == ["run-000000.avro"], "no claim is left"
     with pytest.raises(ConfigurationError, match="lie in each other"):
         feed.check(manifest, RunDirectory.open("gs://audits/feeds").files)
+
+
+@asynccontextmanager
+async def table_of(settings: Settings) -> AsyncIterator[BigtableTable]:
+    at = settings.bigtable
+    assert at is not None and at.emulator_host is not None
+    async with insecure_channel(at.emulator_host) as channel:
+        yield BigtableTable(channel, f"projects/{at.project}/instances/{at.instance}/tables/{at.table}")
 
 
 def test_bucket_is_cut_by_listings_of_the_real_adapter(services: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
