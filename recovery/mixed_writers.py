@@ -9,8 +9,8 @@ a row without a token two times are known:
 Other software wrote it at one of them at least. Which, nobody can tell: its renewal of a row of ours, and our renewal
 of a row of its, look alike. So there is a mix if *both* times are less than `NEAR_NS` from writes of ours to the same
 usecase in the last `AGE_NS`, after which no mark is left that could be missed. Whoever stops one kind of writer, waits
-an hour, starts the other, and maybe goes back, is never accused; nor is who gives each kind usecases of its own, because
-what keeps an object is in its own row.
+an hour, starts the other, and maybe goes back, is never accused. Nor is who gives each kind usecases of its own: what
+keeps an object is in its own row.
 
 Some rows are looked at. So it may be known that there is a mix, and never that there is none. Reads only. *Failure*:
 the error of the backend; nothing is known then.

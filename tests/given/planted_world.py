@@ -312,7 +312,7 @@ async def _orphans(world: Planted) -> None:
 
 
 async def _tildes(world: Planted) -> None:
-    """Other software may have usecases that begin with a tilde; what would be among the changelog's rows is no object."""
+    """Usecases of other software may begin with a tilde. What would be among the changelog's rows is no object."""
     for path in ("~/objects/k", "~change/org.1/objects/k", "~theirs/objects/k", "~theirs/org.1/objects/foo", "~~/objects/k"):
         await world.object(path)
         await world.revision(FindingClass.ORPHAN, path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,13 +15,14 @@ import yaml
 from google.cloud.bigtable_admin_v2.types import ColumnFamily, Table
 
 from changelog.base.runtime import SystemRuntime
-from changelog.bigtable.channel import BigtableTable, insecure_channel, set_cell
+from changelog.bigtable.channel import BigtableTable, set_cell
 from changelog.change import ChangeId
 from emulators.bigtable.memory import MemoryBigtable, MemoryChannel
 from emulators.up import BUILT_IN, start_emulators
 from recovery.status.known import Status, StatusLevel
 from recovery.status.look import gather
 from tests.given.command_line import OWN_PROCESS, Command
+from tests.given.other_software import cells_of
 from tests.given.repository import ROOT
 from tiered import (
     ConfigurationError,
@@ -241,14 +241,6 @@ async def theirs(anyio_backend: str, settings: Settings) -> Settings:
         await anyio.to_thread.run_sync(client.create_bucket, "theirs")
     their_bucket = settings.gcs.model_copy(update={"bucket": "theirs"})
     return settings.model_copy(update={"bigtable": at, "gcs": their_bucket, "changelog": "noop"})
-
-
-@asynccontextmanager
-async def cells_of(settings: Settings) -> AsyncIterator[BigtableTable]:
-    assert settings.bigtable is not None and settings.bigtable.emulator_host is not None
-    async with insecure_channel(settings.bigtable.emulator_host) as channel:
-        at = settings.bigtable
-        yield BigtableTable(channel, f"projects/{at.project}/instances/{at.instance}/tables/{at.table}")
 
 
 async def test_a_table_of_other_software_is_read_and_not_written(theirs: Settings, caplog: pytest.LogCaptureFixture) -> None:

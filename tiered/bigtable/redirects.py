@@ -22,7 +22,6 @@ from changelog.bigtable.channel import (
     NEWEST,
     WITHOUT_VALUES,
     BigtableTable,
-    KeySpan,
     chain,
     column_is,
     either,

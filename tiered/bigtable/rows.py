@@ -24,8 +24,9 @@ Other software's rows are read, too, and the next write replaces them: a payload
 alone (an empty object); `p` alone (default metadata); no `t` (the blob has the lifetime; a touch keeps this form);
 deadlines in whole seconds; a tombstone that is
 `{"is_redirect_tombstone":true…` in `m`, or that has an empty `r` (both mean the blob named by the path itself). Rows
-under `…/uploads/…` are no objects, and neither is what `tiered/bigtable/spans.py` leaves out. If a table has `fpg` and `fpm`, every write clears them together with the
-other data. A payload there without an `m` was left by software that did not clear it, and belongs to no object.
+under `…/uploads/…` are no objects, and neither are those that `spans.py` leaves out. `fpg` and `fpm` are of a form that
+was planned there and given up: if a table has them, every write clears them together with the other data. A payload
+there without an `m` was left by software that did not clear it, and belongs to no object.
 
 Calls: read, reserve, swap, settle, put_inline, delete_inline, touch 1; scan 1 for a page; touch of a row without a
 token 2; for bulk reads see `tiered/bigtable/redirects.py`. Reads without marks that are asked for at the same moment

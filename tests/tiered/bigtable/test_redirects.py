@@ -101,7 +101,8 @@ async def test_the_usual_rows_are_in_the_columns_and_the_rest_is_not() -> None:
     await plant(table, b"a", ("fm", b"r", b"a/1"))
     columns = await BigtableRows(table, RUNTIME).redirect_columns(b"", None, 10)
     assert columns == RedirectColumns(["a"], ["a/1"], {}, RedirectPage([], [], None))
-    assert await BigtableRows(table, RUNTIME).redirect_columns(b"~notes/", b"~notes/z", 10) == RedirectColumns([], [], {}, RedirectPage([], [], None))
+    of_notes = await BigtableRows(table, RUNTIME).redirect_columns(b"~notes/", b"~notes/z", 10)
+    assert of_notes == RedirectColumns([], [], {}, RedirectPage([], [], None))
 
 
 async def test_both_families_are_read_and_the_deadline_is_that_of_the_cell_expired_or_not(table: BigtableTable) -> None:
@@ -171,7 +172,9 @@ async def test_the_stores_own_keys_are_no_objects_and_uploads_and_others_with_a_
     assert [each.path for each in (await rows.redirects(b"", None, 1000)).redirects] == expected
     at = await rows.redirects_at([*(key.encode() for key in expected), *OWN])
     assert [each.path for each in at.redirects] == expected
-    for start, end, found in ((b"}", b"~a", ["}", "~"]), (b"~a", b"~e", []), (b"~changelog/", b"\x80", expected[3:5]), (b"~", None, expected[2:])):
+    for start, end, found in (
+        (b"}", b"~a", ["}", "~"]), (b"~a", b"~e", []), (b"~changelog/", b"\x80", expected[3:5]), (b"~", None, expected[2:]),
+    ):
         assert [each.path for each in (await rows.redirects(start, end, 1000)).redirects] == found
     paged, start = [], b""
     while True:

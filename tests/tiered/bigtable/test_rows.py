@@ -382,7 +382,8 @@ OWN = ["~changelog/00/x", "~changelog/objects/x", "~daemon/me", "~notes/n", "~va
 
 
 async def test_scan_omits_what_is_no_object_and_no_page_but_the_last_is_empty(table: BigtableTable, rows: BigtableRows) -> None:
-    paths = [f"a/org.1/objects/{number}" for number in range(5)] + ["b/objects/uploads/x", "~", "~c/objects/x", "~x/objects/x", "\x7f/objects/x", "é/objects/x"]
+    paths = [f"a/org.1/objects/{number}" for number in range(5)]
+    paths += ["b/objects/uploads/x", "~", "~c/objects/x", "~x/objects/x", "\x7f/objects/x", "é/objects/x"]
     foreign = ["a/org.1/uploads/1", "a/org.1/uploads/2", "a/uploads/objects/2", *OWN]
     for path in (*paths, *foreign):
         await plant(table, {("fm", b"p"): b"", ("fm", b"m"): PLAIN}, path=path)

@@ -668,10 +668,10 @@ async def test_scan_omits_rows_of_marks_only(rows: Rows) -> None:
 
 
 async def test_what_other_software_called_with_a_tilde_is_scanned_as_any_other(rows: Rows) -> None:
-    paths = ["}/objects/k", "~/objects/k", "~change/objects/k", "~changelogs/objects/k", "~theirs/objects/k", "~~/objects/k", "\x7f/objects/k"]
+    tilde = [f"{usecase}/objects/k" for usecase in ("~", "~change", "~changelogs", "~theirs", "~~")]
+    paths = ["}/objects/k", *tilde, "\x7f/objects/k"]
     for path in paths:
         await rows.replace(path, tombstone(path, rows.token()))
-    tilde = [path for path in paths if path.startswith("~")]
     for prefix, start, end in (("", b"", None), ("~", b"", None), ("~", b"}", b"\x7f"), ("~c", b"~", None), ("~theirs/", b"", None)):
         assert [row.path for row in (await rows.backend.scan(prefix, start, 10, end)).rows] == [
             path for path in paths if path.startswith(prefix)

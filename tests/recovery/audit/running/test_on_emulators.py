@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 
 import anyio
@@ -11,7 +10,6 @@ import pytest
 
 from changelog.base.errors import ConfigurationError
 from changelog.base.runtime import SystemRuntime
-from changelog.bigtable.channel import BigtableTable, insecure_channel, set_cell
 from changelog.change import ChangeId
 from recovery.audit.files.ledger import RunDirectory
 from recovery.audit.manifest import Bounds, Manifest
@@ -21,7 +19,8 @@ from recovery.audit.running.local import LocalEngine
 from recovery.audit.running.run import run_audit
 from recovery.audit.running.work import AuditOptions
 from tests.given.emulated_services import emulated_services
-from tiered.metadata import Metadata, encode_metadata
+from tests.given.other_software import write_as_other_software
+from tiered.metadata import Metadata
 from tiered.object_id import ObjectId
 from tiered.open import open_backends, open_storage
 from tiered.settings import Settings
@@ -48,9 +47,7 @@ def test_audit_of_the_emulators_in_worker_processes_finds_what_was_planted(servi
             upload = await backends.tiers.long_term.open_upload(orphan, Metadata(), 3)
             await upload.write(b"abc")
             await upload.finalise()
-            metadata = encode_metadata(Metadata(time_created_ns=SystemRuntime().wall_ns(), size=1))
-            async with table_of(services) as table:
-                await table.mutate(b"media/objects/00+", set_cell("fm", b"p", b"x"), set_cell("fm", b"m", metadata))
+            await write_as_other_software(services, "media/objects/00+")
             made = await backends.tiers.long_term.head(orphan)
             assert made is not None
             while await backends.tiers.long_term.now_ns() <= made.created_ns:
@@ -75,14 +72,6 @@ def test_audit_of_the_emulators_in_worker_processes_finds_what_was_planted(servi
     assert [seen.name for seen in feed.files.list()] == ["run-000000.avro"], "no claim is left"
     with pytest.raises(ConfigurationError, match="lie in each other"):
         feed.check(manifest, RunDirectory.open("gs://audits/feeds").files)
-
-
-@asynccontextmanager
-async def table_of(settings: Settings) -> AsyncIterator[BigtableTable]:
-    at = settings.bigtable
-    assert at is not None and at.emulator_host is not None
-    async with insecure_channel(at.emulator_host) as channel:
-        yield BigtableTable(channel, f"projects/{at.project}/instances/{at.instance}/tables/{at.table}")
 
 
 def test_bucket_is_cut_by_listings_of_the_real_adapter(services: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
