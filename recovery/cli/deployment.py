@@ -98,18 +98,21 @@ async def _add_known(settings: Settings, found: list[Notice]) -> list[str]:
 
 
 async def _other_writers(tiers: Tiers) -> list[Notice]:
-    """The notice that other software writes beside this one, if some rows show it."""
+    """What some rows show of whether other software writes beside this one. No rights to read them: a note."""
     from recovery.mixed_writers import find_mix, rows_here_and_there
     from tiered.provision.findings import Notice, NoticeKind
 
     runtime = SystemRuntime()
-    rows = await rows_here_and_there(tiers.high_volume, runtime)
-    mix = await find_mix(rows, tiers.long_term, runtime.wall_ns())
+    try:
+        rows = await rows_here_and_there(tiers.high_volume, runtime)
+        mix = await find_mix(rows, tiers.long_term, runtime.wall_ns())
+    except TieredError as error:
+        return [Notice(NoticeKind.NOTE, f"it is not known whether other software writes beside this one: {error}")]
     if mix is not None:
         cure = "its writers wipe the marks that keep objects from being lost: let only one of them write"
         ends = "if it has stopped since, this ends two days after its last write"
         return [Notice(NoticeKind.PROBLEM, f"{mix.sentence}: {cure}; {ends}")]
-    if any(row.token is None for row in rows):
+    if any(row.token is None and (row.target or row.metadata) for row in rows):  # a damaged row has neither
         seen = f"{len(rows):,} rows were looked at, and none shows that other software writes beside this one"
         return [Notice(NoticeKind.OK, f"{seen}; some are of other software")]
     return []

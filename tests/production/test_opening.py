@@ -395,13 +395,15 @@ async def test_check_says_that_other_software_writes_beside_this_one(settings: S
     old, new = (blob_name(theirs.path, ChangeId.first(at_ns // 1_000_000)) for at_ns in (now_ns - 3 * 3600 * NS_PER_S, now_ns))
     async with open_storage(settings, RUNTIME) as storage, cells_of(settings) as table, open_backends(settings, RUNTIME) as backends:
         await storage.put(ObjectId.create("photos", "ours"), b"small")
+        await table.mutate(b"photos/objects/damaged", set_cell("fm", b"m", b"{"), set_cell("fm", b"p", b""))
+        assert "other software" not in (await run(tmp_path, config))[0]
         for target in (old, new):
             upload = await backends.tiers.long_term.open_upload(target, Metadata(), 3)
             await upload.write(b"big")
             await upload.finalise()
         await table.mutate(theirs.path.encode(), set_cell("fm", b"r", old.encode()))
         out, _ = await run(tmp_path, config)
-        assert "2 rows were looked at, and none shows that other software writes beside this one; some are of other software" in out
+        assert "3 rows were looked at, and none shows that other software writes beside this one; some are of other software" in out
         await table.mutate(theirs.path.encode(), set_cell("fm", b"r", new.encode()))
         out, _ = await run(tmp_path, config, code=3)
     assert f"problem other software wrote {theirs.path} at 20" in out and "and this one photos/objects/ours" in out
